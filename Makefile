@@ -1,0 +1,91 @@
+# Two commands do everything on a machine with Python 3.11+, gcc and make:  make conform  and  make test
+
+PYTHON ?= python3
+VENV ?= .venv
+PROFILE ?= pr
+PYTEST_ARGS ?=
+CONFORM_ARGS ?=
+REPLAY_ARGS ?= --blocks 2000 --check
+BENCH_ARGS ?=
+PEERS ?= .peers
+
+# Where there is a C compiler, a core that does not compile is an error; elsewhere the uncompiled core serves.
+BLOCKWRIGHT_REQUIRE_COMPILED ?= $(shell { command -v cc || command -v gcc || command -v clang; } >/dev/null 2>&1 && echo 1 || echo 0)
+export BLOCKWRIGHT_REQUIRE_COMPILED
+unexport BLOCKWRIGHT_PURE_PYTHON
+
+RUN := $(VENV)/bin
+PIP := $(RUN)/python -m pip --disable-pip-version-check --quiet
+PURE := BLOCKWRIGHT_PURE_PYTHON=1
+INSTALLED := $(VENV)/.installed
+KIND := $(RUN)/python -c 'import blockwright; print(blockwright.build_info())'
+
+.DEFAULT_GOAL := help
+.PHONY: help build test test-compiled test-pure conform bench bench-peers lint format types imports docs-check check torch clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "Variables: PYTHON=$(PYTHON) PROFILE=$(PROFILE) PYTEST_ARGS= CONFORM_ARGS= REPLAY_ARGS='$(REPLAY_ARGS)' BENCH_ARGS="
+
+# The environment, from pinned versions, with the three packages in editable mode. This compiles the core as well; if it
+# cannot, the checks that need only the environment still run, and 'make build' fails.
+$(INSTALLED): pyproject.toml setup.py constraints-dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	@test -x $(RUN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing the development environment (first time: a minute or two)"
+	@$(PIP) install --constraint constraints-dev.txt setuptools mypy librt
+	@BLOCKWRIGHT_REQUIRE_COMPILED=0 PYTHONWARNINGS=ignore $(PIP) install --constraint constraints-dev.txt --no-build-isolation --editable '.[cli,conformance,plots,dev]'
+	@touch $@
+
+build: $(INSTALLED) ## set up .venv and compile the core, if a source of it has changed
+	@$(RUN)/python -c 'import sys, blockwright; sys.exit(blockwright.build_info().kind != "compiled")' \
+		|| $(RUN)/python setup.py --quiet build_ext --inplace
+	@$(KIND)
+
+test: build ## run all tests on the compiled and then on the uncompiled core
+	@$(MAKE) --no-print-directory test-compiled
+	@$(MAKE) --no-print-directory test-pure
+
+test-compiled: build
+	$(RUN)/python -m pytest $(PYTEST_ARGS)
+
+test-pure: build
+	$(PURE) $(RUN)/python -m pytest $(PYTEST_ARGS)
+
+conform: build ## the main job: the gates of PROFILE on both builds, then a trace replayed with self-checks
+	$(RUN)/blockwright conform --profile $(PROFILE) $(CONFORM_ARGS)
+	$(PURE) $(RUN)/blockwright conform --profile $(PROFILE) $(CONFORM_ARGS)
+	$(RUN)/blockwright replay $(REPLAY_ARGS)
+
+bench: build ## time this build, beside peers where 'make bench-peers' fetched them
+	$(RUN)/blockwright bench $$(test -d $(PEERS)/vllm && echo --peer-path $(PEERS)) $(BENCH_ARGS)
+
+bench-peers: $(INSTALLED) ## fetch the Python files of the peer (vLLM) to compare with (large download)
+	$(RUN)/python -m blockwright.bench.fetch_peers $(PEERS)
+
+lint: $(INSTALLED) ## ruff: rules and format
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+
+format: $(INSTALLED) ## mend what ruff can mend
+	$(RUN)/ruff check --fix .
+	$(RUN)/ruff format .
+
+types: $(INSTALLED) ## mypy --strict over the whole tree
+	$(RUN)/mypy
+
+imports: $(INSTALLED) ## who may import whom
+	$(RUN)/lint-imports
+
+docs-check: build ## run the sessions in README.md and docs/
+	$(RUN)/python -m pytest tests/docs
+
+check: lint types imports docs-check ## all four of the above
+
+torch: $(INSTALLED) ## add the pinned CPU build of torch to .venv (nothing of the core needs it)
+	$(PIP) install --constraint constraints-dev.txt torch
+
+clean: ## delete .venv, builds and caches
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -f impl/blockwright/core/*.so impl/blockwright/core/native.*.json
+	find spec impl conformance tests -name __pycache__ -type d -prune -exec rm -rf {} +

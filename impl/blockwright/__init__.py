@@ -1,0 +1,65 @@
+"""Blockwright: a verified KV-cache manager for LLM serving.
+
+Importing it loads neither torch nor numpy.
+"""
+
+from blockwright._build import BuildInfo, build_info
+from blockwright.config import KVCacheConfig, KVCacheGroupSpec
+from blockwright.core.block_hash import BlockHasher, FunctionHasher, Sha256Hasher, SipHasher, siphash128
+from blockwright.core.blocks import BatchAllocation, KVCacheBlocks
+from blockwright.core.manager import KVCacheManager, PrefixCacheStats
+from blockwright.core.managers import (
+    ChunkedLocalAttentionManager,
+    CrossAttentionManager,
+    FullAttentionManager,
+    MambaManager,
+    SingleTypeKVCacheManager,
+    SlidingWindowManager,
+    get_manager_for_kv_cache_spec,
+)
+from blockwright.core.pool import BlockPool, KVCacheBlock
+from blockwright.core.request import MultiModalItem, Request
+from blockwright.kinds import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BatchAllocation",
+    "BlockHasher",
+    "BlockPool",
+    "BuildInfo",
+    "ChunkedLocalAttentionManager",
+    "ChunkedLocalAttentionSpec",
+    "CrossAttentionManager",
+    "CrossAttentionSpec",
+    "FullAttentionManager",
+    "FullAttentionSpec",
+    "FunctionHasher",
+    "KVCacheBlock",
+    "KVCacheBlocks",
+    "KVCacheConfig",
+    "KVCacheGroupSpec",
+    "KVCacheManager",
+    "KVCacheSpec",
+    "MambaManager",
+    "MambaSpec",
+    "MultiModalItem",
+    "PrefixCacheStats",
+    "Request",
+    "Sha256Hasher",
+    "SingleTypeKVCacheManager",
+    "SipHasher",
+    "SlidingWindowManager",
+    "SlidingWindowSpec",
+    "__version__",
+    "build_info",
+    "get_manager_for_kv_cache_spec",
+    "siphash128",
+]

@@ -1,0 +1,130 @@
+"""Which build of the core is running: compiled, stale or pure, and why.
+
+A build leaves a record beside its libraries: the SHA-256 of every source it was made from. `build_info` compares the
+record with the sources that lie there now, so that a library older than its source cannot pass for it. The record is
+written and read here, and nowhere else; `setup.py` runs this file by its path, before the package exists, so it imports
+only the standard library.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import sys
+import sysconfig
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+# Uncompiled modules that compiled ones read constants and types from: a change in them also outdates the libraries.
+FOLLOWED = ("config.py", "errors.py", "events.py", "kinds.py")
+
+
+@dataclass(frozen=True)
+class BuildInfo:
+    """One build of the core.
+
+    `kind` is "compiled", "stale" (compiled from other sources than those that lie beside the libraries) or "pure";
+    `python` the interpreter; `mypy` the compiler's version (None where it is not known); `why` how the kind was found.
+    """
+
+    kind: Literal["compiled", "stale", "pure"]
+    python: str
+    mypy: str | None
+    why: str
+
+    def __str__(self) -> str:
+        compiler = f", mypy {self.mypy}" if self.mypy else ""
+        return f"{self.kind} core ({self.python}{compiler}): {self.why}"
+
+
+def build_info() -> BuildInfo:
+    """Return which build of the core this process runs.
+
+    Reads and hashes the sources of the core (about a millisecond). Raises nothing: a record that cannot be read makes
+    the build stale.
+    """
+    package = Path(__file__).resolve().parent
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    if _source_only():
+        return BuildInfo("pure", python, None, "BLOCKWRIGHT_PURE_PYTHON=1 is set")
+    libraries = library_paths(package / "core")
+    record = _read_record(package / "core")
+    if not libraries:
+        failure = record.get("failure")
+        why = f"it could not be compiled here: {failure}" if failure else "no compiled libraries for this Python"
+        return BuildInfo("pure", python, None, why)
+    mypy = record.get("mypy")
+    difference = _difference(record, package, [path.name for path in libraries])
+    if difference is not None:
+        return BuildInfo("stale", python, mypy, f"{difference}; build again (make build)")
+    return BuildInfo("compiled", python, mypy, f"{len(record['sources'])} sources as compiled")
+
+
+def library_paths(core: Path) -> list[Path]:
+    """Return the compiled libraries in a folder that this Python would load, sorted by name."""
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    return sorted(core.glob(f"*{suffix}"))
+
+
+def source_digests(package: Path) -> dict[str, str]:
+    """Return the SHA-256 of every source that the libraries are made from, by its path in the package."""
+    paths = [*sorted((package / "core").glob("*.py")), *(package / name for name in FOLLOWED)]
+    return {
+        path.relative_to(package).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+        if path.exists()
+    }
+
+
+def write_record(
+    core: Path, sources: dict[str, str], *, libraries: list[str], mypy: str | None, failure: str | None = None
+) -> None:
+    """Write beside the libraries in `core` the digests of the sources they were made from, or why there are none."""
+    record = {
+        "python": platform.python_version(),
+        "mypy": mypy,
+        "failure": failure,
+        "libraries": libraries,
+        "sources": sources,
+    }
+    core.mkdir(parents=True, exist_ok=True)
+    _record_path(core).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def remove_libraries(core: Path, keep: Collection[str] = ()) -> None:
+    """Delete the libraries in a folder but those to keep, and the record of them."""
+    for path in library_paths(core):
+        if path.name not in keep:
+            path.unlink()
+    _record_path(core).unlink(missing_ok=True)
+
+
+def _record_path(core: Path) -> Path:
+    return core / f"native.{sys.implementation.cache_tag}.json"
+
+
+def _read_record(core: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(_record_path(core).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _source_only() -> bool:
+    """Whether this process runs, or would run, the core from source: decided when the core is first imported."""
+    core = sys.modules.get("blockwright.core")
+    return bool(getattr(core, "SOURCE_ONLY", os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"))
+
+
+def _difference(record: dict[str, Any], package: Path, libraries: list[str]) -> str | None:
+    """Say in what the record differs from the sources and libraries that lie there; None: in nothing."""
+    if not record:
+        return "the libraries have no record of their sources"
+    if record.get("libraries") != libraries:
+        return "the libraries are not those of the record"
+    then, now = record.get("sources", {}), source_digests(package)
+    changed = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
+    return f"changed since compiled: {', '.join(changed)}" if changed else None

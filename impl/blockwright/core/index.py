@@ -1,0 +1,192 @@
+"""The prefix index: from the key of a prefix to a block that holds it.
+
+Open addressing with linear probing over packed arrays; half of the slots are always empty, so a probe ends after one or
+two steps. A slot holds a block id (0: empty, since the null block is never published), a block's own key lies in
+`_words`. Blocks with equal keys form a ring, oldest first; only the oldest stands in the slots and serves hits. Deletion closes the gap by moving later entries back, so there are no tombstones and no rebuilds.
+
+Memory: 28 bytes per block and 4 per slot, 8 to 16 bytes of slots per block.
+"""
+
+from __future__ import annotations
+
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
+
+
+def zeros32(count: i64) -> vec[i32]:
+    """Return a vector of zeros. O(count)."""
+    v = vec[i32](capacity=count)
+    i: i64 = 0
+    while i < count:
+        v = append(v, 0)
+        i += 1
+    return v
+
+
+def zeros64(count: i64) -> vec[i64]:
+    """Return a vector of zeros. O(count)."""
+    v = vec[i64](capacity=count)
+    i: i64 = 0
+    while i < count:
+        v = append(v, 0)
+        i += 1
+    return v
+
+
+class PrefixIndex:
+    """Finds, adds and drops published blocks; each in O(1), whatever the number of blocks.
+
+    Attributes:
+        num_keyed: blocks that carry a key.
+    """
+
+    def __init__(self, num_blocks: i64, *, source: PrefixIndex | None = None) -> None:
+        """Make an index for block ids below `num_blocks`, or a copy of `source`."""
+        if source is not None:
+            self._mask: i64 = source._mask
+            self._slots: vec[i32] = source._slots[:]
+            self._words: vec[i64] = source._words[:]
+            self._groups: vec[i32] = source._groups[:]
+            self._older: vec[i32] = source._older[:]
+            self._younger: vec[i32] = source._younger[:]
+            self.num_keyed: i64 = source.num_keyed
+            return
+        capacity: i64 = 8
+        while capacity < 2 * num_blocks:
+            capacity *= 2
+        self._mask = capacity - 1
+        self._slots = zeros32(capacity)
+        self._words = zeros64(2 * num_blocks)
+        self._groups = zeros32(num_blocks)
+        # A ring through the blocks with the same key: oldest, next, ..., youngest, oldest. 0 where there is no key.
+        self._older = zeros32(num_blocks)
+        self._younger = zeros32(num_blocks)
+        self.num_keyed = 0
+
+    def copy(self) -> PrefixIndex:
+        """Return an independent copy."""
+        return PrefixIndex(0, source=self)
+
+    def has_key(self, block: i64) -> bool:
+        """Say whether a block is published."""
+        return self._older[block] != 0
+
+    def matches(self, block: i64, low: i64, high: i64, group: i64) -> bool:
+        """Say whether a block is published under this key."""
+        words = self._words
+        return (
+            self._older[block] != 0
+            and words[2 * block] == low
+            and words[2 * block + 1] == high
+            and i64(self._groups[block]) == group
+        )
+
+    def find(self, low: i64, high: i64, group: i64) -> i64:
+        """Return the oldest block with this key, or 0."""
+        slots = self._slots
+        words = self._words
+        mask = self._mask
+        slot: i64 = low & mask
+        while True:
+            block: i64 = i64(slots[slot])
+            if block == 0:
+                return 0
+            if words[2 * block] == low and words[2 * block + 1] == high and i64(self._groups[block]) == group:
+                return block
+            slot = (slot + 1) & mask
+
+    def next_duplicate(self, block: i64, oldest: i64) -> i64:
+        """Return the next younger block with the same key, or 0 after the youngest."""
+        block = i64(self._younger[block])
+        return 0 if block == oldest else block
+
+    def add(self, block: i64, low: i64, high: i64, group: i64) -> bool:
+        """Give a block its key; say whether the key is new. The block must carry none. law: PUB-1."""
+        slots = self._slots
+        words = self._words
+        mask = self._mask
+        slot: i64 = low & mask
+        while True:
+            oldest: i64 = i64(slots[slot])
+            if oldest == 0:
+                break
+            if words[2 * oldest] == low and words[2 * oldest + 1] == high and i64(self._groups[oldest]) == group:
+                break
+            slot = (slot + 1) & mask
+        words[2 * block] = low
+        words[2 * block + 1] = high
+        self._groups[block] = i32(group)
+        self.num_keyed += 1
+        if oldest == 0:
+            slots[slot] = i32(block)
+            self._older[block] = i32(block)
+            self._younger[block] = i32(block)
+            return True
+        youngest: i64 = i64(self._older[oldest])
+        self._younger[youngest] = i32(block)
+        self._older[block] = i32(youngest)
+        self._younger[block] = i32(oldest)
+        self._older[oldest] = i32(block)
+        return False
+
+    def drop(self, block: i64) -> bool:
+        """Take a block's key away; say whether it was the last with this key. The block must carry one."""
+        slots = self._slots
+        words = self._words
+        mask = self._mask
+        low: i64 = words[2 * block]
+        high: i64 = words[2 * block + 1]
+        group: i64 = i64(self._groups[block])
+        older: i64 = i64(self._older[block])
+        younger: i64 = i64(self._younger[block])
+        self._older[block] = 0
+        self._younger[block] = 0
+        self.num_keyed -= 1
+        slot: i64 = low & mask
+        oldest: i64 = i64(slots[slot])
+        while oldest != block and not (
+            words[2 * oldest] == low and words[2 * oldest + 1] == high and i64(self._groups[oldest]) == group
+        ):
+            slot = (slot + 1) & mask
+            oldest = i64(slots[slot])
+        if older == block:
+            self._close_gap(slot)
+            return True
+        self._younger[older] = i32(younger)
+        self._older[younger] = i32(older)
+        if oldest == block:
+            slots[slot] = i32(younger)
+        return False
+
+    def _close_gap(self, gap: i64) -> None:
+        """Empty a slot, moving back entries that were pushed past it."""
+        slots = self._slots
+        words = self._words
+        mask = self._mask
+        slot = gap
+        while True:
+            slot = (slot + 1) & mask
+            block: i64 = i64(slots[slot])
+            if block == 0:
+                break
+            home = words[2 * block] & mask
+            if ((slot - home) & mask) >= ((slot - gap) & mask):
+                slots[gap] = i32(block)
+                gap = slot
+        slots[gap] = 0
+
+    def clear(self) -> None:
+        """Take every key away. O(blocks)."""
+        self._slots = zeros32(self._mask + 1)
+        count: i64 = len(self._older)
+        self._older = zeros32(count)
+        self._younger = zeros32(count)
+        self.num_keyed = 0
+
+    def key(self, block: i64) -> tuple[i64, i64, i64]:
+        """Return the key of a published block: low word, high word, group."""
+        return self._words[2 * block], self._words[2 * block + 1], i64(self._groups[block])
+
+    def slot_blocks(self) -> list[int]:
+        """Return the blocks that stand in the slots, for the self-check. O(slots)."""
+        return [int(block) for block in self._slots if block != 0]

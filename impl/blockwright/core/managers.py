@@ -1,0 +1,585 @@
+"""Managers of one layer kind: block tables over the shared pool.
+
+One generic manager does the work; what differs between kinds is a `WindowRule` (two numbers) and, for recurrent layers,
+how tokens map to table entries. An entry's life:
+
+    taken (allocate_new_blocks) or adopted (save_new_computed_blocks)
+      -> published when full (cache_blocks)
+      -> null once no later token reads it (remove_skipped_blocks)
+    and all of them released, last first, by `free`.
+
+Names, arguments and meaning of the public methods are those of vLLM's managers of the same names (0.11). Blocks go in as
+ids or views and come out as views; the packed tables below are what `KVCacheManager` works on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.pool import BlockPool, KVCacheBlock, hash_words, units_per_block
+from blockwright.core.request import MAX_LENGTH, BlockKeys, Request
+from blockwright.core.tables import GroupTable
+from blockwright.core.window import ChunkedRule, MambaRule, SlidingRule, WindowRule, WHOLE_PREFIX
+from blockwright.errors import InvalidArgumentError, InvariantError, NoFreeBlocksError, UnknownRequestError, UnsupportedError
+from blockwright.kinds import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+
+ROW: Final = 0
+"""Every position below the covered slots has a block."""
+LAST_STATE: Final = 1
+"""Only the entry with the state after the last token has a block; entries jumped over are null."""
+ONE_STATE: Final = 2
+"""One entry per request, overwritten by every step."""
+
+
+class SingleTypeKVCacheManager:
+    """Block tables of one group of layers.
+
+    Attributes:
+        kv_cache_spec: the kind.
+        block_pool: the pool, shared with other groups.
+        kv_cache_group_id: number of the group.
+        block_size: tokens per block, multiplied by `dcp_world_size`.
+    """
+
+    def __init__(
+        self,
+        kv_cache_spec: KVCacheSpec,
+        block_pool: BlockPool,
+        kv_cache_group_id: int,
+        dcp_world_size: int = 1,
+        *,
+        source: SingleTypeKVCacheManager | None = None,
+    ) -> None:
+        """Make a manager without requests.
+
+        Args:
+            kv_cache_spec: the kind; `get_manager_for_kv_cache_spec` picks the class for it.
+            block_pool: the pool to take blocks from.
+            kv_cache_group_id: number of the group, part of every key it publishes.
+            dcp_world_size: ranks that share one block's tokens (decode context parallelism); full attention only.
+            source: internal, the manager to copy.
+
+        Raises:
+            InvalidArgumentError: an argument is out of range.
+            UnsupportedError: `dcp_world_size` above 1 for another kind than full attention.
+        """
+        if dcp_world_size < 1:
+            raise InvalidArgumentError(f"dcp_world_size: must be at least 1, not {dcp_world_size}")
+        if dcp_world_size > 1 and not isinstance(kv_cache_spec, FullAttentionSpec):
+            raise UnsupportedError(
+                f"dcp_world_size: only full attention can share a block's tokens between ranks, not {type(kv_cache_spec).__name__}"
+            )
+        if not 0 <= kv_cache_group_id <= MAX_LENGTH:
+            raise InvalidArgumentError(f"kv_cache_group_id: must not be negative, {kv_cache_group_id} is")
+        self.kv_cache_spec = kv_cache_spec
+        self.block_pool = block_pool
+        self.kv_cache_group_id = kv_cache_group_id
+        self._group: i64 = kv_cache_group_id
+        self._block_size: i64 = kv_cache_spec.block_size * dcp_world_size
+        self._rule = rule_for(kv_cache_spec)
+        self._layout: i64 = layout_for(kv_cache_spec, block_pool.enable_caching)
+        self._tables: dict[str, GroupTable] = {}
+        if source is not None:
+            self._tables = {name: table.copy() for name, table in source._tables.items()}
+
+    # ------------------------------------------------------------------ packed tables (called by KVCacheManager)
+
+    def entries_for(self, num_tokens: i64) -> i64:
+        """Return the table's length once it covers `num_tokens` slots. O(1)."""
+        if self._layout == ONE_STATE:
+            return 1 if num_tokens > 0 else 0
+        return (num_tokens + self._block_size - 1) // self._block_size
+
+    def first_kept(self, num_tokens: i64) -> i64:
+        """Return the first entry that is not dead at `num_tokens` settled tokens. O(1). law: TRIM-1."""
+        if self._layout == ONE_STATE:
+            return 0
+        return self._rule.first_needed(num_tokens) // self._block_size
+
+    def missing(self, held: i64, num_tokens: i64) -> i64:
+        """Return the new blocks that a table of `held` entries takes to cover `num_tokens` slots. O(1)."""
+        if held * self._block_size >= num_tokens:
+            return 0
+        more = self.entries_for(num_tokens) - held
+        return 1 if more > 1 and self._layout == LAST_STATE else more
+
+    def trims(self, table: GroupTable, num_tokens: i64) -> bool:
+        """Say whether `num_tokens` settled tokens leave a dead entry behind that is not yet null. O(1)."""
+        if self._layout == ONE_STATE:
+            return False
+        return self._rule.first_needed(num_tokens) >= (table.num_trimmed + 1) * self._block_size
+
+    def publishes(self, table: GroupTable, num_tokens: i64) -> bool:
+        """Say whether `num_tokens` tokens fill a block that is not yet published. O(1)."""
+        return num_tokens >= (table.num_published + 1) * self._block_size
+
+    def trim_gain(self, table: GroupTable, num_tokens: i64) -> i64:
+        """Return how many blocks trimming would free now. O(entries that die)."""
+        stop = min(self.first_kept(num_tokens), i64(len(table.blocks)))
+        pool = self.block_pool
+        blocks = table.blocks
+        gain: i64 = 0
+        i = table.num_trimmed
+        while i < stop:
+            block: i64 = i64(blocks[i])
+            if block != 0 and pool.ref_count(block) == 1:
+                gain += 1
+            i += 1
+        return gain
+
+    def trim(self, table: GroupTable, num_tokens: i64, nulled: vec[i32]) -> vec[i32]:
+        """Replace the dead entries by the null block, release their blocks; append the entries' indices to `nulled`.
+
+        Complexity: O(entries that die). law: TRIM-1, REF-1.
+        """
+        start = table.num_trimmed
+        stop = min(self.first_kept(num_tokens), i64(len(table.blocks)))
+        if stop <= start:
+            return nulled
+        blocks = table.blocks
+        self.block_pool.release(blocks, start, stop)
+        i = start
+        while i < stop:
+            if blocks[i] != 0:
+                blocks[i] = 0
+                nulled = append(nulled, i32(i))
+            i += 1
+        table.num_trimmed = stop
+        return nulled
+
+    def grow(self, table: GroupTable, num_tokens: i64) -> None:
+        """Append the entries that cover `num_tokens` slots; the caller has counted the blocks. law: TABLE-1."""
+        blocks = table.blocks
+        table.num_covered = num_tokens
+        more = self.entries_for(num_tokens) - i64(len(blocks))
+        if more <= 0:
+            return
+        if self._layout == LAST_STATE:
+            while more > 1:
+                blocks = append(blocks, 0)
+                more -= 1
+        table.blocks = self.block_pool.take(more, blocks)
+
+    def publish(self, table: GroupTable, keys: BlockKeys, num_tokens: i64) -> None:
+        """Publish what `num_tokens` tokens filled and is not yet published. O(blocks published). law: PUB-1, PUB-2.
+
+        A recurrent state is published only where it really is the state after a whole number of blocks: the one that
+        the last step wrote.
+        """
+        start = table.num_published
+        stop = num_tokens // self._block_size
+        if stop <= start:
+            return
+        if self._layout != ROW:
+            if num_tokens % self._block_size != 0 or num_tokens != table.num_covered:
+                return
+            start = stop - 1
+        table.num_published = stop
+        self.block_pool.publish(table.blocks, keys, self._group, self._block_size, start, stop)
+
+    def longest_hit(self, keys: BlockKeys, max_length: i64, use_eagle: bool) -> vec[i32]:
+        """Return the entries of the longest hit of at most `max_length` tokens. law: HIT-1."""
+        return self._rule.longest_hit(
+            self.block_pool, keys, self._group, self._block_size, max_length, use_eagle
+        )
+
+    def check_hit(self, ids: vec[i32], keys: BlockKeys) -> i64:
+        """Return how many blocks of a hit are free; raise `StaleHitError` unless every entry still holds. O(entries)."""
+        first = self.first_kept(i64(len(ids)) * self._block_size)
+        return self.block_pool.count_free_hits(ids, keys, self._group, self._block_size, first)
+
+    def adopt(self, table: GroupTable, ids: vec[i32]) -> None:
+        """Make a checked hit the head of an empty table. O(entries). law: REF-1."""
+        self.block_pool.touch_entries(ids)
+        table.blocks = ids[:]
+        size: i64 = len(ids)
+        table.num_published = size
+        table.num_covered = size * self._block_size
+        table.num_trimmed = min(self.first_kept(size * self._block_size), size)
+
+    def release(self, table: GroupTable) -> None:
+        """Give the whole table back, last entry first. O(entries). law: REF-1."""
+        self.block_pool.release(table.blocks, table.num_trimmed, i64(len(table.blocks)))
+
+    def open(self, request_id: str) -> GroupTable:
+        """Start an empty table under a name that has none."""
+        table = GroupTable(vec[i32](), 0, 0, 0)
+        self._tables[request_id] = table
+        return table
+
+    def existing(self, request_id: str) -> GroupTable:
+        """Return the table of a request that runs."""
+        return self._tables[request_id]
+
+    def close(self, request_id: str) -> None:
+        """Forget a table; its blocks have been released."""
+        del self._tables[request_id]
+
+    # ------------------------------------------------------------------ the names engine developers know
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block, `dcp_world_size` included."""
+        return self._block_size
+
+    @property
+    def req_to_blocks(self) -> dict[str, list[KVCacheBlock]]:
+        """A copy of all tables, as views by request id; empty when nothing runs. O(blocks held)."""
+        return {name: self.block_pool.views(table.blocks) for name, table in self._tables.items()}
+
+    @property
+    def num_cached_block(self) -> dict[str, int]:
+        """Published blocks of each running request. O(requests)."""
+        return {name: int(table.num_published) for name, table in self._tables.items()}
+
+    def get_num_blocks_to_allocate(
+        self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[object] = ()
+    ) -> int:
+        """Return the blocks missing for `num_tokens` slots, plus those hits that are free now.
+
+        Adopting a free hit takes it from the free queue too, so it counts; null entries do not. Never negative.
+        Complexity: O(hits).
+
+        Raises:
+            InvalidArgumentError: a negative or oversized `num_tokens`.
+            BlockError: a hit is no block of this pool.
+        """
+        slots = _count("num_tokens", num_tokens)
+        ids = self.block_pool.ids_of(new_computed_blocks)
+        table = self._tables.get(request_id)
+        held: i64 = 0 if table is None else i64(len(table.blocks))
+        free: i64 = 0
+        for block in ids:
+            if block != 0 and self.block_pool.ref_count(i64(block)) == 0:
+                free += 1
+        return self.missing(held + i64(len(ids)), slots) + free
+
+    def save_new_computed_blocks(self, request_id: str, new_computed_blocks: Sequence[object]) -> None:
+        """Adopt hits as the head of a new request's table, one more holder each; a running request must bring none.
+
+        The engine of these managers touches hits itself in vLLM; here adopting is touching. Complexity: O(hits).
+
+        Raises:
+            InvalidArgumentError: a running request brings hits, or the id is empty.
+            BlockError: a hit is foreign, or carries no published content.
+        """
+        ids = self.block_pool.ids_of(new_computed_blocks)
+        if request_id in self._tables:
+            if len(ids) > 0:
+                raise InvalidArgumentError(
+                    f"new_computed_blocks: request {request_id!r} runs already; only a new request adopts hits"
+                )
+            return
+        if not request_id:
+            raise InvalidArgumentError("request_id: must be a non-empty string")
+        for block in ids:
+            if block != 0 and not self.block_pool.is_published(i64(block)):
+                raise InvalidArgumentError(f"new_computed_blocks: block {block} is not published; look the hit up again")
+        self.adopt(self.open(request_id), ids)
+
+    def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
+        """Grow the table to cover `num_tokens` slots; return only the new blocks, none if they are covered.
+
+        Recurrent layers return null blocks for the entries they jump over. Complexity: O(new blocks).
+
+        Raises:
+            InvalidArgumentError: a negative or oversized `num_tokens`, or an empty id.
+            NoFreeBlocksError: too few are free; nothing changed.
+        """
+        slots = _count("num_tokens", num_tokens)
+        if not request_id:
+            raise InvalidArgumentError("request_id: must be a non-empty string")
+        table = self._tables.get(request_id)
+        held: i64 = 0 if table is None else i64(len(table.blocks))
+        missing = self.missing(held, slots)
+        if missing > self.block_pool.get_num_free_blocks():
+            raise NoFreeBlocksError(
+                f"num_tokens: request {request_id!r} needs {missing} more blocks, "
+                f"{self.block_pool.get_num_free_blocks()} are free"
+            )
+        if table is None:
+            table = self.open(request_id)
+        self.grow(table, slots)
+        return self.block_pool.views(table.blocks[held:])
+
+    def cache_blocks(self, request: Request, num_tokens: int) -> None:
+        """Publish every full block up to `num_tokens` that is not yet published. O(blocks published).
+
+        Raises:
+            UnknownRequestError: the request holds no blocks.
+            InvalidArgumentError: the table or the request is shorter, or the request's block size does not fit.
+        """
+        count = _count("num_tokens", num_tokens)
+        table = self._table(request.request_id)
+        if self.entries_for(count) > i64(len(table.blocks)) or count > request.num_tokens:
+            raise InvalidArgumentError(
+                f"num_tokens: {num_tokens} tokens, but request {request.request_id!r} knows {request.num_tokens} "
+                f"and its table covers {len(table.blocks)} blocks of {self._block_size}"
+            )
+        if self.block_pool.enable_caching:
+            keys = request.keys(units_per_block(request, self._block_size))
+            self.publish(table, keys, count)
+
+    def free(self, request_id: str) -> None:
+        """Release a request's blocks, last first; of an unknown request: nothing. O(blocks)."""
+        table = self._tables.get(request_id)
+        if table is not None:
+            self.release(table)
+            self.close(request_id)
+
+    def get_num_common_prefix_blocks(self, request_id: str, num_running_requests: int) -> int:
+        """Return the leading blocks that exactly `num_running_requests` tables hold; 0 for kinds that trim. O(blocks).
+
+        Raises:
+            UnknownRequestError: the request holds no blocks.
+        """
+        table = self._table(request_id)
+        if self._layout != ROW or not isinstance(self.kv_cache_spec, FullAttentionSpec):
+            return 0
+        common = 0
+        for block in table.blocks:
+            if self.block_pool.ref_count(i64(block)) != num_running_requests:
+                break
+            common += 1
+        return common
+
+    @classmethod
+    def find_longest_cache_hit(
+        cls,
+        block_hashes: Sequence[bytes],
+        max_length: int,
+        kv_cache_group_ids: Sequence[int],
+        block_pool: BlockPool,
+        kv_cache_spec: KVCacheSpec,
+        use_eagle: bool = False,
+    ) -> tuple[list[KVCacheBlock], ...]:
+        """Return, for each group, the table entries of the longest hit; null where no later token reads.
+
+        A block counts only if every group has it. Complexity: O(blocks * groups).
+
+        Args:
+            block_hashes: one hash per full block of the prefix, of 16 bytes at least.
+            max_length: tokens that the hit may have at most.
+            kv_cache_group_ids: groups of this kind that must agree.
+            block_pool: where to look.
+            kv_cache_spec: the kind.
+            use_eagle: whether the block after the hit must be cached too.
+
+        Raises:
+            InvalidArgumentError: a hash is too short, or there is no group.
+            UnsupportedError: EAGLE with chunked local attention; a kind that is never cached; tokens are verified.
+        """
+        if isinstance(kv_cache_spec, CrossAttentionSpec):
+            raise UnsupportedError("kv_cache_spec: cross-attention blocks are never cached, so there is nothing to find")
+        refuse_eagle(kv_cache_spec, use_eagle)
+        if not kv_cache_group_ids:
+            raise InvalidArgumentError("kv_cache_group_ids: needs at least one group")
+        if block_pool.verifies_tokens:
+            raise UnsupportedError("block_pool: it verifies tokens, bare hashes have none; use KVCacheManager")
+        length = _count("max_length", max_length)
+        words = vec[i64](capacity=2 * len(block_hashes))
+        for block_hash in block_hashes:
+            low, high = hash_words(block_hash)
+            words = append(words, low)
+            words = append(words, high)
+        empty: list[list[KVCacheBlock]] = [[] for _ in kv_cache_group_ids]
+        if layout_for(kv_cache_spec, block_pool.enable_caching) == ONE_STATE or not block_pool.enable_caching:
+            return tuple(empty)
+        rule = rule_for(kv_cache_spec)
+        # Groups of one kind have equal rules, so a shorter hit of one is tried on the others until all agree.
+        hits: list[vec[i32]] = []
+        size: i64 = kv_cache_spec.block_size
+        settled = False
+        while not settled:
+            settled = True
+            hits = []
+            for group in kv_cache_group_ids:
+                keys = BlockKeys(words, 1, None)
+                ids = rule.longest_hit(block_pool, keys, group, size, length, use_eagle)
+                if hits and len(ids) != len(hits[0]):
+                    settled = False
+                hits.append(ids)
+            if not settled:
+                shortest = min([len(ids) for ids in hits])
+                length = i64(shortest) * size + (size if use_eagle and rule.hit_run != 1 else 0)
+        return tuple([block_pool.views(ids) for ids in hits])
+
+    def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
+        """Trim: null the entries that no token at `num_computed_tokens` or later reads, release their blocks.
+
+        Unknown requests: nothing. Complexity: O(entries that die). law: TRIM-1.
+
+        Raises:
+            InvalidArgumentError: the table does not reach that far.
+        """
+        count = _count("num_computed_tokens", num_computed_tokens)
+        table = self._tables.get(request_id)
+        if table is None:
+            return
+        if self.entries_for(count) > i64(len(table.blocks)):
+            raise InvalidArgumentError(
+                f"num_computed_tokens: {num_computed_tokens} is beyond the {len(table.blocks)} blocks of request {request_id!r}"
+            )
+        self.trim(table, count, vec[i32]())
+
+    def table_of(self, request_id: str) -> GroupTable | None:
+        """Return a request's packed table, or None. O(1)."""
+        return self._tables.get(request_id)
+
+    def _table(self, request_id: str) -> GroupTable:
+        """Return a request's packed table or raise `UnknownRequestError`."""
+        table = self._tables.get(request_id)
+        if table is None:
+            raise UnknownRequestError(f"request_id: {request_id!r} holds no blocks here")
+        return table
+
+    # ------------------------------------------------------------------ self-check
+
+    def count_holders(self, holders: vec[i32]) -> None:
+        """Add this group's table entries to a count per block. O(blocks held)."""
+        for table in self._tables.values():
+            for block in table.blocks:
+                if block != 0:
+                    holders[i64(block)] += 1
+
+    def check(self) -> None:
+        """Check each table against its own counters.
+
+        Raises:
+            InvariantError: names the law and shows both sides.
+        """
+        for name, table in self._tables.items():
+            held = [int(block) for block in table.blocks]
+            entries = [block for block in held if block != 0]
+            if len(set(entries)) != len(entries):
+                raise InvariantError("TABLE-2", f"blocks of request {name!r}", "each once", held)
+            trimmed = held[: table.num_trimmed]
+            if any(trimmed):
+                raise InvariantError("TRIM-1", f"trimmed entries of request {name!r}", [0] * len(trimmed), trimmed)
+            if self._layout == ROW and 0 in held[table.num_trimmed :]:
+                raise InvariantError("TRIM-1", f"entries of request {name!r} past the trimmed ones", "no null block", held)
+            if self._layout != LAST_STATE:
+                for i in range(table.num_trimmed, min(table.num_published, len(held))):
+                    if not self.block_pool.is_published(i64(held[i])):
+                        raise InvariantError("PUB-2", f"block {held[i]} at entry {i} of request {name!r}", "a key", None)
+
+    def copy(self, pool: BlockPool) -> SingleTypeKVCacheManager:
+        """Return an independent copy over another pool. O(blocks held)."""
+        dcp = self._block_size // self.kv_cache_spec.block_size
+        return type(self)(self.kv_cache_spec, pool, self.kv_cache_group_id, dcp, source=self)
+
+
+class FullAttentionManager(SingleTypeKVCacheManager):
+    """Keeps every block; a hit is the longest leading run."""
+
+
+class SlidingWindowManager(SingleTypeKVCacheManager):
+    """Keeps the blocks of the last `sliding_window` tokens; a hit is the rightmost run that covers a window."""
+
+    @property
+    def sliding_window(self) -> int:
+        """The window in tokens, the reading token included."""
+        spec = self.kv_cache_spec
+        return spec.sliding_window if isinstance(spec, SlidingWindowSpec) else 0
+
+
+class ChunkedLocalAttentionManager(SingleTypeKVCacheManager):
+    """Keeps the blocks of the current chunk; a hit is a leading run from the chunk's start."""
+
+    @property
+    def attention_chunk_size(self) -> int:
+        """The chunk in tokens."""
+        spec = self.kv_cache_spec
+        return spec.attention_chunk_size if isinstance(spec, ChunkedLocalAttentionSpec) else 0
+
+
+class MambaManager(SingleTypeKVCacheManager):
+    """Keeps one recurrent state; with prefix caching also the states at block boundaries that a step ended on."""
+
+
+class CrossAttentionManager(SingleTypeKVCacheManager):
+    """Blocks for the encoder's tokens, taken at once and never cached."""
+
+    def save_new_computed_blocks(self, request_id: str, new_computed_blocks: Sequence[object]) -> None:
+        """Accept no hits; with none there is nothing to do.
+
+        Raises:
+            UnsupportedError: hits were given.
+        """
+        if len(new_computed_blocks) > 0:
+            raise UnsupportedError("new_computed_blocks: cross-attention blocks are never cached, so no hit can be adopted")
+
+    def cache_blocks(self, request: Request, num_tokens: int) -> None:
+        """Raise `UnsupportedError`: cross-attention blocks are never cached."""
+        raise UnsupportedError("cache_blocks: cross-attention blocks are never cached")
+
+
+def rule_for(spec: KVCacheSpec) -> WindowRule:
+    """Return what a kind keeps.
+
+    Raises:
+        UnsupportedError: the exact type is not a known kind.
+    """
+    if type(spec) is SlidingWindowSpec:
+        return SlidingRule(spec.sliding_window, spec.block_size)
+    if type(spec) is ChunkedLocalAttentionSpec:
+        return ChunkedRule(spec.attention_chunk_size)
+    if type(spec) is MambaSpec:
+        return MambaRule()
+    if type(spec) is FullAttentionSpec or type(spec) is CrossAttentionSpec:
+        return WindowRule(WHOLE_PREFIX)
+    raise UnsupportedError(f"kv_cache_spec: no manager for {type(spec).__name__}; use one of the kinds in blockwright.kinds")
+
+
+def layout_for(spec: KVCacheSpec, enable_caching: bool) -> i64:
+    """Return how a kind's tokens map to table entries."""
+    if isinstance(spec, MambaSpec):
+        return LAST_STATE if enable_caching else ONE_STATE
+    return ROW
+
+
+def refuse_eagle(spec: KVCacheSpec, use_eagle: bool) -> None:
+    """Raise `UnsupportedError` for EAGLE with a kind that cannot give up its last block."""
+    if use_eagle and isinstance(spec, ChunkedLocalAttentionSpec):
+        raise UnsupportedError("use_eagle: chunked local attention cannot recompute the block after a hit; turn it off")
+
+
+def get_manager_for_kv_cache_spec(
+    kv_cache_spec: KVCacheSpec, block_pool: BlockPool, kv_cache_group_id: int, dcp_world_size: int = 1
+) -> SingleTypeKVCacheManager:
+    """Return a new manager for the exact type of `kv_cache_spec`.
+
+    Raises:
+        UnsupportedError: the type is not a known kind.
+        InvalidArgumentError: another argument is out of range.
+    """
+    kind = type(kv_cache_spec)
+    if kind is FullAttentionSpec:
+        return FullAttentionManager(kv_cache_spec, block_pool, kv_cache_group_id, dcp_world_size)
+    if kind is SlidingWindowSpec:
+        return SlidingWindowManager(kv_cache_spec, block_pool, kv_cache_group_id, dcp_world_size)
+    if kind is ChunkedLocalAttentionSpec:
+        return ChunkedLocalAttentionManager(kv_cache_spec, block_pool, kv_cache_group_id, dcp_world_size)
+    if kind is MambaSpec:
+        return MambaManager(kv_cache_spec, block_pool, kv_cache_group_id, dcp_world_size)
+    if kind is CrossAttentionSpec:
+        return CrossAttentionManager(kv_cache_spec, block_pool, kv_cache_group_id, dcp_world_size)
+    raise UnsupportedError(f"kv_cache_spec: no manager for {kind.__name__}; use one of the kinds in blockwright.kinds")
+
+
+def _count(name: str, value: int) -> i64:
+    """Return a token count, checked before any arithmetic."""
+    if isinstance(value, bool) or not 0 <= value <= MAX_LENGTH:
+        raise InvalidArgumentError(f"{name}: must be within 0..{MAX_LENGTH} tokens, not {value!r}")
+    return value

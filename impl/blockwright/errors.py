@@ -1,0 +1,66 @@
+"""Every error that Blockwright raises for input, in one tree.
+
+All derive from `BlockwrightError`; each also derives from the builtin that a caller would have expected, so that
+``except ValueError`` keeps working. An error leaves the state as it was: calls check first and act afterwards.
+
+This module stays uncompiled: a compiled class cannot derive from `KeyError` or `NotImplementedError`.
+"""
+
+from __future__ import annotations
+
+
+class BlockwrightError(Exception):
+    """Base of all errors raised by this package."""
+
+    def __str__(self) -> str:
+        """Return the message as written (a `KeyError` would quote it)."""
+        return str(self.args[0]) if self.args else ""
+
+
+class InvalidArgumentError(BlockwrightError, ValueError):
+    """An argument is outside its documented range; the message names it and the remedy."""
+
+
+class UnknownRequestError(BlockwrightError, KeyError):
+    """The request holds no blocks here: never admitted, or released already."""
+
+
+class DuplicateRequestError(BlockwrightError, ValueError):
+    """Two different requests use one id, or one request stands twice in a batch."""
+
+
+class StaleHitError(BlockwrightError, ValueError):
+    """A prefix hit no longer describes the request: evicted, reused or reset since the lookup, or somebody else's."""
+
+
+class BlockError(BlockwrightError, ValueError):
+    """A block id cannot be used so: foreign, the null block, or not held."""
+
+
+class NoFreeBlocksError(BlockwrightError, ValueError):
+    """More blocks were asked for than are free."""
+
+
+class UnsupportedError(BlockwrightError, NotImplementedError):
+    """A combination that Blockwright refuses on purpose; the message says why."""
+
+
+class TraceError(BlockwrightError, ValueError):
+    """A serving trace cannot be read; the message names the file, the line and the fault."""
+
+
+class InvariantError(BlockwrightError):
+    """The self-check found a law broken: a bug in Blockwright, or memory written behind its back.
+
+    Attributes:
+        law: id of the law, as in the specification.
+        expected: what the law demands, recomputed from scratch.
+        actual: what the structures say.
+    """
+
+    def __init__(self, law: str, what: str, expected: object, actual: object) -> None:
+        """Describe the broken law with both sides."""
+        super().__init__(f"{law}: {what}: expected {expected!r}, found {actual!r}")
+        self.law = law
+        self.expected = expected
+        self.actual = actual

@@ -1,0 +1,160 @@
+"""What one layer declares of its KV cache: the layer kinds.
+
+A *kind* says how many tokens a block holds, how many bytes that is, and, through its class, which earlier positions a
+token reads. The class names are those engine developers know (`FullAttentionSpec`, ...); the word *spec* elsewhere in
+this project always means the specification.
+
+This module stays uncompiled (frozen dataclasses keep pickling and copying); the core reads the fields once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from blockwright.errors import InvalidArgumentError
+
+_BITS = {
+    "float64": 64, "double": 64, "int64": 64,
+    "float32": 32, "float": 32, "int32": 32,
+    "float16": 16, "half": 16, "bfloat16": 16, "int16": 16,
+    "float8_e4m3fn": 8, "float8_e5m2": 8, "float8_e4m3fnuz": 8, "float8_e5m2fnuz": 8, "fp8": 8, "int8": 8, "uint8": 8,
+}  # fmt: skip
+
+
+def dtype_size(dtype: object) -> int:
+    """Return the bytes of one element of `dtype`, a name such as ``"bfloat16"`` or a ``torch.dtype``.
+
+    Raises:
+        InvalidArgumentError: the name is not known.
+    """
+    name = str(dtype).removeprefix("torch.")
+    if name not in _BITS:
+        raise InvalidArgumentError(f"dtype: unknown element type {dtype!r}; use one of {', '.join(sorted(_BITS))}")
+    return _BITS[name] // 8
+
+
+def require_positive(name: str, value: object) -> None:
+    """Raise `InvalidArgumentError` unless `value` is an `int` of at least 1 (and not a `bool`)."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidArgumentError(f"{name}: must be an integer of at least 1, not {value!r}")
+
+
+@dataclass(frozen=True)
+class KVCacheSpec:
+    """Base of all layer kinds.
+
+    Attributes:
+        block_size: tokens per block.
+    """
+
+    block_size: int
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        require_positive("block_size", self.block_size)
+
+    @property
+    def page_size_bytes(self) -> int:
+        """Bytes of one block of one layer."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class AttentionSpec(KVCacheSpec):
+    """A layer that keeps one key and one value per token and head.
+
+    Attributes:
+        num_kv_heads: heads of keys and values.
+        head_size: elements per head.
+        dtype: element type, a name or a ``torch.dtype``.
+    """
+
+    num_kv_heads: int
+    head_size: int
+    dtype: object
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        require_positive("num_kv_heads", self.num_kv_heads)
+        require_positive("head_size", self.head_size)
+        dtype_size(self.dtype)
+
+    @property
+    def page_size_bytes(self) -> int:
+        """Bytes of one block of one layer: keys and values."""
+        return 2 * self.block_size * self.num_kv_heads * self.head_size * dtype_size(self.dtype)
+
+
+@dataclass(frozen=True)
+class FullAttentionSpec(AttentionSpec):
+    """A layer whose token at position q reads all positions before it."""
+
+
+@dataclass(frozen=True)
+class SlidingWindowSpec(AttentionSpec):
+    """A layer whose token at position q reads itself and the ``sliding_window - 1`` positions before it."""
+
+    sliding_window: int
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        require_positive("sliding_window", self.sliding_window)
+
+
+@dataclass(frozen=True)
+class ChunkedLocalAttentionSpec(AttentionSpec):
+    """A layer whose token at position q reads the positions before it in its own chunk.
+
+    `block_size` must divide `attention_chunk_size`: otherwise one block would straddle two chunks and a prefix hit
+    could not say which of its halves is still read.
+    """
+
+    attention_chunk_size: int
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        require_positive("attention_chunk_size", self.attention_chunk_size)
+        if self.attention_chunk_size % self.block_size:
+            raise InvalidArgumentError(
+                f"block_size: must divide attention_chunk_size {self.attention_chunk_size}, {self.block_size} does not; "
+                "choose a divisor"
+            )
+
+
+@dataclass(frozen=True)
+class MambaSpec(KVCacheSpec):
+    """A recurrent layer: a token reads only the state after the token before it.
+
+    Attributes:
+        shapes: shapes of the state tensors of one block.
+        dtypes: their element types, one per shape.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[object, ...]
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        if len(self.shapes) != len(self.dtypes):
+            raise InvalidArgumentError(
+                f"dtypes: needs one element type per shape, got {len(self.dtypes)} for {len(self.shapes)} shapes"
+            )
+        for dtype in self.dtypes:
+            dtype_size(dtype)
+
+    @property
+    def page_size_bytes(self) -> int:
+        """Bytes of one block of one layer: all state tensors."""
+        return sum(
+            math.prod(shape) * dtype_size(dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class CrossAttentionSpec(AttentionSpec):
+    """A decoder layer that reads the encoder's tokens; its blocks are never cached."""

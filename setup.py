@@ -1,0 +1,115 @@
+"""Build the compiled core; everything else about the package stands in pyproject.toml.
+
+The modules of `blockwright.core` are compiled by mypyc as one group. Where that is not possible (no compiler, no mypy)
+the package is built uncompiled and says so; the environment decides:
+
+- `BLOCKWRIGHT_PURE_PYTHON=1`: build no extension (a `py3-none-any` wheel).
+- `BLOCKWRIGHT_REQUIRE_COMPILED=1`: a core that cannot be compiled is an error.
+"""
+
+import os
+import runpy
+import sys
+import textwrap
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError, CCompilerError, CompileError
+
+ROOT = Path(__file__).resolve().parent
+CORE = Path("impl/blockwright/core")
+GROUP = "blockwright.core.native"
+INTERPRETED = {"__init__.py"}  # a package's own __init__ cannot be compiled: it would import itself for ever
+PURE = os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"
+REQUIRED = os.environ.get("BLOCKWRIGHT_REQUIRE_COMPILED") == "1" and not PURE
+EDITABLE = "editable_wheel" in sys.argv or "develop" in sys.argv
+BUILDING = not {"egg_info", "dist_info", "sdist", "clean"} & set(sys.argv)
+
+record = runpy.run_path(str(ROOT / "impl/blockwright/_build.py"), run_name="blockwright_build_record")
+SOURCES = record["source_digests"](ROOT / "impl/blockwright")  # before they are read: one edited meanwhile is stale
+
+
+def build_folders() -> list[Path]:
+    """Return the folders under build/ that may hold libraries of an earlier build."""
+    return sorted(ROOT.glob("build/lib*/blockwright/core"))
+
+
+def fall_back(reason: str, folders: list[Path]) -> None:
+    """Give up compiling: delete every library, so that no old one stays, and leave the reason; say so once."""
+    if REQUIRED:
+        raise SystemExit(f"error: the core could not be compiled and BLOCKWRIGHT_REQUIRE_COMPILED=1 is set: {reason}")
+    for folder in folders:
+        record["remove_libraries"](folder)
+        record["write_record"](folder, SOURCES, libraries=[], mypy=None, failure=reason)
+    print(f"warning: blockwright is built UNCOMPILED (it works, but much slower): {reason}", file=sys.stderr)
+
+
+def mypy_version() -> str:
+    """Return the version of the compiler."""
+    from mypy.version import __version__
+
+    return str(__version__)
+
+
+def core_extensions() -> list[Extension]:
+    """Translate the core to C and return its extensions; none where there is nothing to compile or no way to."""
+    sources = [str(path) for path in sorted(CORE.glob("*.py")) if path.name not in INTERPRETED]
+    if PURE or not BUILDING or not sources:
+        if PURE and BUILDING:
+            for folder in [*ROOT.glob("build/lib/blockwright/core"), *([ROOT / CORE] if EDITABLE else [])]:
+                record["remove_libraries"](folder)
+        return []
+    try:
+        from mypyc.build import mypycify
+
+        extensions: list[Extension] = mypycify(sources, opt_level="3", group_name=GROUP)
+    except (ImportError, SystemExit) as error:  # mypycify exits on a type error
+        reason = (
+            f"mypyc: {error}" if isinstance(error, ImportError) else "mypyc refused the sources (its errors are above)"
+        )
+        fall_back(reason, [*build_folders(), ROOT / CORE])
+        return []
+    for extension in extensions:
+        extension.extra_compile_args = [flag for flag in extension.extra_compile_args if flag != "-Werror"]
+        extension.optional = not REQUIRED
+    return extensions
+
+
+class BuildCore(build_ext):
+    """Build all libraries of the core or none, and record beside them what they were built from."""
+
+    failure: str | None = None
+
+    def build_extension(self, ext: Extension) -> None:
+        """Build one library; after a first failure build no more."""
+        if self.failure is not None:
+            return
+        try:
+            super().build_extension(ext)
+        except (BaseError, CCompilerError, CompileError, OSError) as error:
+            self.failure = textwrap.shorten(f"the C compiler failed: {error}", 100)
+            if REQUIRED:
+                raise
+
+    def run(self) -> None:
+        """Build, then prune what does not belong, and write the record."""
+        super().run()
+        if not self.extensions:
+            return
+        folders = [Path(self.build_lib) / "blockwright/core"]
+        if self.inplace:
+            folders.append(ROOT / CORE)
+        libraries = sorted(Path(self.get_ext_filename(extension.name)).name for extension in self.extensions)
+        missing = [name for folder in folders for name in libraries if not (folder / name).exists()]
+        if missing and self.failure is None:
+            self.failure = f"not built: {', '.join(missing)}"
+        if self.failure is not None:
+            fall_back(self.failure, [*build_folders(), *folders])
+            return
+        for folder in folders:
+            record["remove_libraries"](folder, keep=libraries)
+            record["write_record"](folder, SOURCES, libraries=libraries, mypy=mypy_version())
+
+
+setup(ext_modules=core_extensions(), cmdclass={"build_ext": BuildCore})
