@@ -24,7 +24,7 @@ import os
 from collections.abc import Callable
 
 from librt.strings import BytesWriter, read_i64_le, write_i64_le
-from librt.vecs import append, vec
+from librt.vecs import vec
 from mypy_extensions import i64, mypyc_attr
 
 from blockwright.errors import InvalidArgumentError
@@ -141,10 +141,11 @@ class HashChain:
     Keys are stored as two signed 64-bit words per block in a vector, which indexes by the first 128 bits of a digest.
     """
 
-    def extend(self, data: bytes, start: i64, num_blocks: i64, extra: bytes, words: vec[i64]) -> vec[i64]:
-        """Append the keys of `num_blocks` blocks whose tokens lie in `data` from byte `start`; return the vector.
+    def extend(self, data: bytes, start: i64, num_blocks: i64, extra: bytes, words: vec[i64], at: i64) -> None:
+        """Write the keys of the next `num_blocks` blocks to `words`, from index `at`.
 
-        `extra` is the encoding of the extra keys; with any, `num_blocks` is 1. Complexity: O(tokens).
+        Their tokens lie in `data` from byte `start`. `extra` is the encoding of the extra keys; with any, `num_blocks`
+        is 1. Complexity: O(tokens).
         """
         raise NotImplementedError
 
@@ -190,7 +191,7 @@ class _SipChain(HashChain):
     def copy(self) -> HashChain:
         return _SipChain(self._k0, self._k1, self._low, self._high, self._block_size)
 
-    def extend(self, data: bytes, start: i64, num_blocks: i64, extra: bytes, words: vec[i64]) -> vec[i64]:
+    def extend(self, data: bytes, start: i64, num_blocks: i64, extra: bytes, words: vec[i64], at: i64) -> None:
         block_size = self._block_size
         step: i64 = block_size * 4
         whole: i64 = (block_size + 1) // 2
@@ -220,12 +221,11 @@ class _SipChain(HashChain):
         j: i64 = 0
         while j < num_blocks:
             low, high = _sip(k0, k1, 13, 3, header, low, high, data, start + j * step, whole, last)
-            words = append(words, low)
-            words = append(words, high)
+            words[at + 2 * j] = low
+            words[at + 2 * j + 1] = high
             j += 1
         self._low = low
         self._high = high
-        return words
 
 
 def _sip_bytes(k0: i64, k1: i64, message: bytes) -> tuple[i64, i64]:
@@ -264,23 +264,23 @@ class _Sha256Chain(HashChain):
     def digest(self, index: i64, words: vec[i64]) -> bytes:
         return self._digests[index]
 
-    def extend(self, data: bytes, start: i64, num_blocks: i64, extra: bytes, words: vec[i64]) -> vec[i64]:
-        running = self._running
+    def extend(self, data: bytes, start: i64, num_blocks: i64, extra: bytes, words: vec[i64], at: i64) -> None:
         digests = self._digests
+        update = self._running.update
+        take = self._running.digest
         step: i64 = self._block_size * 4
         if len(extra) > 0:
             # No token has its top bit set, so the mark cannot be read as one.
-            running.update(b"\xff\xff\xff\xff" + len(extra).to_bytes(4, "little") + extra)
+            update(b"\xff\xff\xff\xff" + len(extra).to_bytes(4, "little") + extra)
         i: i64 = 0
         while i < num_blocks:
-            running.update(data[start : start + step])
-            digest: bytes = running.digest()
+            update(data[start : start + step])
+            digest = take()
             digests.append(digest)
-            words = append(words, read_i64_le(digest, 0))
-            words = append(words, read_i64_le(digest, 8))
+            words[at + 2 * i] = read_i64_le(digest, 0)
+            words[at + 2 * i + 1] = read_i64_le(digest, 8)
             start += step
             i += 1
-        return words
 
 
 class Sha256Hasher(BlockHasher):
@@ -307,18 +307,17 @@ class _FunctionChain(HashChain):
     def copy(self) -> HashChain:
         return _FunctionChain(self._function, self._parent, self._block_size)
 
-    def extend(self, data: bytes, start: i64, num_blocks: i64, extra: bytes, words: vec[i64]) -> vec[i64]:
+    def extend(self, data: bytes, start: i64, num_blocks: i64, extra: bytes, words: vec[i64], at: i64) -> None:
         step: i64 = self._block_size * 4
         i: i64 = 0
         while i < num_blocks:
             digest = self._function(self._parent, data[start : start + step] + extra)
             self._parent = digest
             key = (digest + bytes(16))[:16]
-            words = append(words, read_i64_le(key, 0))
-            words = append(words, read_i64_le(key, 8))
+            words[at + 2 * i] = read_i64_le(key, 0)
+            words[at + 2 * i + 1] = read_i64_le(key, 8)
             start += step
             i += 1
-        return words
 
 
 class FunctionHasher(BlockHasher):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 from librt.vecs import extend, vec
 from mypy_extensions import i32, i64
 
@@ -9,6 +11,7 @@ from blockwright.core.pool import BlockPool, KVCacheBlock
 from blockwright.errors import InvalidArgumentError
 
 
+@final
 class KVCacheBlocks:
     """Blocks of one request, a list per group.
 
@@ -67,6 +70,7 @@ class KVCacheBlocks:
         return self._pool is pool
 
 
+@final
 class BatchAllocation:
     """What one step's batch changed in the block tables, as flat buffers.
 

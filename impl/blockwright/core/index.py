@@ -9,30 +9,23 @@ Memory: 28 bytes per block and 4 per slot, 8 to 16 bytes of slots per block.
 
 from __future__ import annotations
 
-from librt.vecs import append, vec
+from typing import final
+
+from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 
 def zeros32(count: i64) -> vec[i32]:
     """Return a vector of zeros. O(count)."""
-    v = vec[i32](capacity=count)
-    i: i64 = 0
-    while i < count:
-        v = append(v, 0)
-        i += 1
-    return v
+    return vec[i32]([0] * count)
 
 
 def zeros64(count: i64) -> vec[i64]:
     """Return a vector of zeros. O(count)."""
-    v = vec[i64](capacity=count)
-    i: i64 = 0
-    while i < count:
-        v = append(v, 0)
-        i += 1
-    return v
+    return vec[i64]([0] * count)
 
 
+@final
 class PrefixIndex:
     """Finds, adds and drops published blocks; each in O(1), whatever the number of blocks.
 

@@ -13,7 +13,7 @@ Names, arguments and meaning are those of vLLM's `KVCacheManager` (0.11); `alloc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
@@ -55,6 +55,7 @@ class PrefixCacheStats(NamedTuple):
     hits: int
 
 
+@final
 class KVCacheManager:
     """KV-cache blocks of all running requests of one scheduler.
 
@@ -143,6 +144,7 @@ class KVCacheManager:
         # Recurrent state cannot be taken back, so it never runs ahead of the known tokens.
         self._exact: bool = any([isinstance(group.kv_cache_spec, MambaSpec) for group in groups])
         self._running: dict[str, RequestTables] = {}
+        self._first: SingleTypeKVCacheManager = self.managers[0]
         self._batches: i64 = 0
         self._nulled: vec[i32] = vec[i32]()
         self._num_lookups: int = 0
@@ -164,6 +166,7 @@ class KVCacheManager:
         for name, tables in source._running.items():
             groups = [manager.existing(name) for manager in self.managers]
             self._running[name] = RequestTables(name, tables.uid, self._owner, tables.num_written, groups)
+        self._first = self.managers[0]
         self._batches = source._batches
         self._nulled = vec[i32]()
         self._num_lookups = source._num_lookups
@@ -260,17 +263,15 @@ class KVCacheManager:
         new: i64 = self._check_counts(request, tables, num_new_tokens, num_lookahead_tokens, hit)
         held: i64 = 0
         if tables is not None:
-            held = len(tables.groups[0].blocks)
+            held = len(tables.first.blocks)
         elif hit > 0 and new_computed_blocks is not None:
             held = len(new_computed_blocks.ids[0])
-        table = self._serve(
-            request, tables, new, num_lookahead_tokens, new_computed_blocks if hit > 0 else None, delay_cache_blocks, vec[i32]()
-        )
+        adopted = new_computed_blocks if hit > 0 else None
+        table = self._serve(request, tables, new, num_lookahead_tokens, adopted, delay_cache_blocks)
         if table is None:
             return None
-        if held == i64(len(table.blocks)):
-            return self._nothing
-        return KVCacheBlocks(self.block_pool, [table.blocks[held:]])
+        blocks = table.blocks
+        return self._nothing if held == i64(len(blocks)) else KVCacheBlocks(self.block_pool, [blocks[held:]])
 
     def _serve(
         self,
@@ -280,16 +281,14 @@ class KVCacheManager:
         ahead: i64,
         hit: KVCacheBlocks | None,
         delay: bool,
-        nulled: vec[i32],
     ) -> GroupTable | None:
         """Count, refuse or act, after all checks; return the table, or None and nothing changed.
 
-        Entries that trimming nulled are left in ``self._nulled``, appended to `nulled`.
+        The entries that trimming nulled are appended to ``self._nulled``.
         """
-        manager = self.managers[0]
+        manager = self._first
         pool = self.block_pool
         computed: i64 = request.num_computed_tokens
-        self._nulled = nulled
         if tables is None:
             # A new request: nothing to trim, perhaps a hit to adopt.
             held: i64 = 0
@@ -312,17 +311,22 @@ class KVCacheManager:
             self._running[request.request_id] = tables
             request._tables = tables
         else:
-            table = tables.groups[0]
+            table = tables.first
             written = computed + new
             slots = min(written + ahead, self._max_len)
             missing = manager.missing(len(table.blocks), slots)
             if manager.trims(table, computed):
                 if missing > pool._num_free + manager.trim_gain(table, computed):
                     return None
-                self._nulled = manager.trim(table, computed, nulled)
+                self._nulled = manager.trim(table, computed, self._nulled)
             elif missing > pool._num_free:
                 return None
             tables.num_written = written
+            table.num_covered = slots
+            if missing == 0:
+                if self.enable_caching and not delay:
+                    self._publish(manager, table, request, written)
+                return table
         manager.grow(table, slots)
         if self.enable_caching and not delay:
             self._publish(manager, table, request, written)
@@ -356,6 +360,7 @@ class KVCacheManager:
         self, request: Request, tables: RequestTables | None, num_new_tokens: int, num_lookahead_tokens: int, hit: i64
     ) -> i64:
         """Check what a request asks for against what it has; return `num_new_tokens`."""
+        written: i64 = 0 if tables is None else tables.num_written
         computed_now = request.num_computed_tokens
         if num_new_tokens < 0 or num_new_tokens > self._max_len or (num_new_tokens == 0 and hit == 0):
             raise InvalidArgumentError(
@@ -363,7 +368,6 @@ class KVCacheManager:
             )
         if num_lookahead_tokens < 0 or num_lookahead_tokens > MAX_LENGTH:
             raise InvalidArgumentError(f"num_lookahead_tokens: must be within 0..{MAX_LENGTH}, not {num_lookahead_tokens}")
-        written: i64 = 0 if tables is None else tables.num_written
         if computed_now < 0 or computed_now > written:
             raise InvalidArgumentError(
                 f"num_computed_tokens: request {request.request_id!r} says {computed_now}, but has slots written for "
@@ -462,25 +466,24 @@ class KVCacheManager:
         self._check_batch(batch, news, aheads)
         new_ids = vec[i32]()
         new_offsets = zeros32(size + 1)
-        nulled = vec[i32]()
+        self._nulled = vec[i32]()
         nulled_offsets = zeros32(size + 1)
         served: i64 = 0
         while served < size:
             request: Request = batch[served]
             tables = self._tables_of(request)
-            held: i64 = 0 if tables is None else i64(len(tables.groups[0].blocks))
-            table = self._serve(request, tables, news[served], aheads[served], None, False, nulled)
+            held: i64 = 0 if tables is None else i64(len(tables.first.blocks))
+            table = self._serve(request, tables, news[served], aheads[served], None, False)
             if table is None:
                 break
-            nulled = self._nulled
             blocks = table.blocks
             while held < i64(len(blocks)):
                 new_ids = append(new_ids, blocks[held])
                 held += 1
             served += 1
             new_offsets[served] = i32(len(new_ids))
-            nulled_offsets[served] = i32(len(nulled))
-        self._nulled = vec[i32]()
+            nulled_offsets[served] = i32(len(self._nulled))
+        nulled = self._nulled
         i: i64 = served
         while i < size:
             i += 1
@@ -491,14 +494,10 @@ class KVCacheManager:
 
     def _counts(self, name: str, given: int | Sequence[int], size: i64) -> vec[i64]:
         """Return one count per request, each within what 64 bits hold safely."""
-        counts = vec[i64](capacity=size)
-        i: i64 = 0
         if isinstance(given, int):
             count: i64 = self._one_count(name, given)
-            while i < size:
-                counts = append(counts, count)
-                i += 1
-            return counts
+            return vec[i64]([count] * size)
+        counts = vec[i64](capacity=size)
         for each in given:
             counts = append(counts, self._one_count(name, each))
         if i64(len(counts)) != size:

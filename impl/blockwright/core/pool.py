@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from typing import final
+
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
@@ -29,6 +31,7 @@ from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCa
 MAX_BLOCKS = 2**30
 
 
+@final
 class BlockPool:
     """Counters, free queue and prefix index over `num_blocks` blocks.
 
@@ -579,6 +582,7 @@ def _demand(law: str, what: str, expected: object, actual: object) -> None:
         raise InvariantError(law, what, expected, actual)
 
 
+@final
 class KVCacheBlock:
     """A view of one block: cheap to make, nothing is stored per block.
 

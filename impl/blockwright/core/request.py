@@ -8,10 +8,10 @@ so a block that was trimmed needs no parent to be found again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, final
 
 from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i32_le
-from librt.vecs import append, vec
+from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import DEFAULT_HASHER, BlockHasher, HashChain
@@ -109,6 +109,7 @@ def _pack_view(name: str, view: memoryview) -> bytes:
     return data
 
 
+@final
 class BlockKeys:
     """The keys of a request's blocks as one group of layers sees them.
 
@@ -136,6 +137,7 @@ class BlockKeys:
         return request.prefix_content((index + 1) * block_size)
 
 
+@final
 class Request:
     """A request as the KV-cache manager sees it.
 
@@ -211,7 +213,7 @@ class Request:
         self._chain: HashChain | None = None
         if block_size is not None:
             self._chain = used.start(self._root, self._block_size)
-        self._words: vec[i64] = vec[i64](capacity=self._num_prompt // block_size * 2 if block_size else 0)
+        self._words: vec[i64] = vec[i64]()
         self._num_hashed: i64 = 0
         _uids[0] += 1
         self._uid: i64 = _uids[0]
@@ -325,18 +327,22 @@ class Request:
         if chain is None:
             return
         size = self._block_size
-        full: i64 = (self._num_prompt + len(self._output)) // size
+        known: i64 = self._num_prompt + len(self._output)
+        if known < (self._num_hashed + 1) * size:
+            return
+        full: i64 = known // size
         in_prompt: i64 = self._num_prompt // size
-        words = self._words
         i = self._num_hashed
+        words = vec[i64]([0] * (2 * full)) if i == 0 else extend(self._words, vec[i64]([0] * (2 * (full - i))))
         if i < in_prompt and not self._mm_items:
-            words = chain.extend(self._prompt, i * size * 4, in_prompt - i, b"", words)
+            chain.extend(self._prompt, i * size * 4, in_prompt - i, b"", words, 2 * i)
             i = in_prompt
         while i < full:
-            words = chain.extend(self.token_bytes(i * size, (i + 1) * size), 0, 1, self._extra_keys(i), words)
+            data = self.token_bytes(i * size, (i + 1) * size)
+            chain.extend(data, 0, 1, self._extra_keys(i), words, 2 * i)
             i += 1
         self._words = words
-        self._num_hashed = i
+        self._num_hashed = full
 
     def token_bytes(self, start: i64, stop: i64) -> bytes:
         """Return the tokens of a range of positions, packed. O(range)."""

@@ -5,10 +5,13 @@ Plain records. The managers write them, the pool's counters follow them (law: RE
 
 from __future__ import annotations
 
+from typing import final
+
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 
+@final
 class GroupTable:
     """One request's blocks in one group.
 
@@ -31,6 +34,7 @@ class GroupTable:
         return GroupTable(self.blocks[:], self.num_published, self.num_trimmed, self.num_covered)
 
 
+@final
 class RequestTables:
     """One running request in one manager.
 
@@ -41,6 +45,7 @@ class RequestTables:
         num_written: tokens whose slots the last call handed out for writing (lookahead not counted).
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         groups: the tables, one per group.
+        first: the first of them.
     """
 
     def __init__(self, request_id: str, uid: i64, owner: i64, num_written: i64, groups: list[GroupTable]) -> None:
@@ -50,6 +55,7 @@ class RequestTables:
         self.owner: i64 = owner
         self.num_written: i64 = num_written
         self.batch: i64 = 0
+        self.first: GroupTable = groups[0]
         self.groups = groups
 
     def copy(self, owner: i64) -> RequestTables:

@@ -1,0 +1,116 @@
+"""Progress and tables on a terminal: through rich where it is installed (extra `cli`), as plain lines otherwise.
+
+Progress goes to stderr and tables to stdout, so that the output of a command can be piped on. All text is shown as it
+is: no markup is read from it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+_PLAIN_SECONDS: Final = 10.0  # between two plain lines of progress
+_RICH_SECONDS: Final = 0.1  # between two updates of a bar
+_WIDE: Final = 200  # columns where the output is no terminal: tables are never folded there
+
+
+class Advance(Protocol):
+    """Report that `count` more steps are done, and optionally what is being done now."""
+
+    def __call__(self, count: int = 1, note: str = "") -> None: ...
+
+
+def has_rich() -> bool:
+    """Tell whether rich is installed, without importing it."""
+    return importlib.util.find_spec("rich") is not None
+
+
+@contextmanager
+def progress(label: str, total: int) -> Iterator[Advance]:
+    """Show progress over `total` steps while the block runs; one at a time, on stderr.
+
+    Where stderr is no terminal or rich is missing, a plain line is written every ten seconds, so short runs are
+    silent.
+    Advancing costs well below a microsecond, so it may be called for every step.
+    """
+    if has_rich() and sys.stderr.isatty():
+        with _rich_bar(label, total) as show:
+            yield _throttled(show, _RICH_SECONDS)
+        return
+
+    def line(done: int, note: str) -> None:
+        suffix = f" ({note})" if note else ""
+        print(f"{label}: {done:,} of {total:,}{suffix}", file=sys.stderr, flush=True)
+
+    yield _throttled(line, _PLAIN_SECONDS)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], footer: str = "") -> None:
+    """Print a table on stdout: the first column to the left, the others to the right; `footer` goes below it."""
+    if has_rich():
+        _rich_table(title, columns, rows, footer)
+    else:
+        print("\n".join(_plain_table(title, columns, rows, footer)))
+
+
+def _throttled(show: Callable[[int, str], None], seconds: float) -> Advance:
+    """Count steps, and show the count at most once in `seconds`."""
+    done, last, next_time = 0, "", time.monotonic() + seconds
+
+    def advance(count: int = 1, note: str = "") -> None:
+        nonlocal done, last, next_time
+        done += count
+        last = note or last
+        now = time.monotonic()
+        if now >= next_time:
+            next_time = now + seconds
+            show(done, last)
+
+    return advance
+
+
+@contextmanager
+def _rich_bar(label: str, total: int) -> Iterator[Callable[[int, str], None]]:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(escape(label), total=total)
+
+        def show(done: int, note: str) -> None:
+            bar.update(task, completed=done, description=escape(f"{label} {note}".rstrip()))
+
+        yield show
+
+
+def _rich_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], footer: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for number, name in enumerate(columns):
+        table.add_column(Text(name), justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    console.print(Text(title, style="bold"), soft_wrap=True)
+    console.print(table)
+    if footer:
+        console.print(Text(footer), soft_wrap=True)
+
+
+def _plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], footer: str) -> list[str]:
+    table = [list(columns), *(list(row) for row in rows)]
+    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+    lines = [title] if title else []
+    for row in table:
+        first, *others = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append("  ".join([first.strip().ljust(widths[0]), *others]).rstrip())
+    return [*lines, footer] if footer else lines

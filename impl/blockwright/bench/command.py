@@ -1,0 +1,109 @@
+"""``blockwright bench``: time this build, beside a peer's manager and the plain-C floor, in one run."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+from blockwright.errors import InvalidArgumentError
+
+_REPEAT = 15
+
+
+def register(subparsers: Any) -> None:
+    """Add the sub-command `bench`."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="time the manager's paths, beside vLLM's own manager where its files are at hand",
+        description="Time the public API of this build, path by path: medians of interleaved repetitions, in ns.",
+    )
+    parser.add_argument(
+        "--peer-path", metavar="DIR", type=FilePath, help="unpacked vLLM, see python -m blockwright.bench.fetch_peers"
+    )
+    parser.add_argument(
+        "--floor", metavar="FILE", type=FilePath, nargs="?", const=FilePath(), help="also plain C; compiles floor.c"
+    )
+    parser.add_argument(
+        "--repeat", metavar="N", type=int, default=_REPEAT, help="repetitions of each number (default %(default)s)"
+    )
+    parser.add_argument("--only", metavar="NAME", nargs="+", help="only these paths (the names in brackets)")
+    parser.add_argument("--scaling", action="store_true", help="also growth of time and memory with the pool")
+    parser.add_argument("--json", metavar="FILE", type=FilePath, help="write the run as data")
+    parser.add_argument("--require", action="store_true", help="exit with 1 if a target is missed")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print the tables; return 0, or 1 if `--require` is given and a target is missed."""
+    # Imported late: the command line starts without them.
+    from blockwright._terminal import progress
+    from blockwright.bench import report, scaling, vllm_peer
+    from blockwright.bench.floor import SOURCE, Floor
+
+    paths = _chosen(args.only)
+    if args.repeat < 1:
+        raise InvalidArgumentError(f"--repeat: at least 1 repetition is needed, not {args.repeat}")
+    if args.require and args.peer_path is None:
+        raise InvalidArgumentError("--require: the targets are ratios over a peer; give --peer-path too")
+    if args.json is not None and not args.json.resolve().parent.is_dir():
+        raise InvalidArgumentError(f"--json: the folder of {args.json} is not there")
+    peer = vllm_peer.load(args.peer_path) if args.peer_path is not None else None
+    floor = Floor(args.floor if args.floor != FilePath() else SOURCE) if args.floor is not None else None
+    config = report.configuration(peer.version if peer else None, args.repeat)
+    sizes = _sizes(config["build"]) if args.scaling else ()
+    rows: list[report.Row] = []
+    scales: list[scaling.Scale] = []
+    with progress("measuring", len(paths) + len(sizes)) as advance:
+        for path in paths:
+            advance(0, path.name)
+            rows.append(_measured(path, peer, floor, args.repeat))
+            advance(1, path.name)
+        for size in sizes:
+            advance(0, f"{size:,} blocks")
+            scales.append(scaling.measure(size, floor))
+            advance(1, f"{size:,} blocks")
+    verdicts = report.scaling_verdicts(scales) if scales else []
+    report.print_paths(rows, config)
+    if scales:
+        report.print_scaling(scales, verdicts)
+    if peer is None:
+        print("no peer: python -m blockwright.bench.fetch_peers DIR, then bench --peer-path DIR, shows ratios")
+    if args.json is not None:
+        data = report.as_data(config, rows, scales, verdicts)
+        args.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    missed = any(row.met is False for row in rows) or any(not verdict.met for verdict in verdicts)
+    return int(args.require and missed)
+
+
+def _chosen(only: Sequence[str] | None) -> list[Any]:
+    """Return the paths to measure. Raises InvalidArgumentError for a name that no path has."""
+    from blockwright.bench.paths import all_paths
+
+    paths = all_paths()
+    names = [path.name for path in paths]
+    for name in only or ():
+        if name not in names:
+            raise InvalidArgumentError(f"--only: no path is named {name!r}; choose from {', '.join(names)}")
+    return [path for path in paths if not only or path.name in only]
+
+
+def _sizes(build: str) -> tuple[int, ...]:
+    """Return the pool sizes to measure: millions of blocks take an uncompiled core minutes to fill."""
+    from blockwright.bench.scaling import SIZES
+
+    return SIZES if build != "pure" else SIZES[:2]
+
+
+def _measured(path: Any, peer: Any, floor: Any, repeat: int) -> Any:
+    """Measure one path on all sides in turn."""
+    from blockwright.bench.measure import interleaved
+    from blockwright.bench.report import Row
+
+    samples = {"ours": path.ours()}
+    if peer is not None:
+        samples["peer"] = path.peer(peer)
+    if floor is not None and path.floor is not None:
+        samples["floor"] = floor.sample(path.floor)
+    timings = interleaved(samples, repeat)
+    return Row(path, timings["ours"], timings.get("peer"), timings.get("floor"))

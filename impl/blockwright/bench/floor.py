@@ -1,0 +1,66 @@
+"""The floor: the same paths as plain C over flat arrays, compiled on the spot from `benchmarks/floor.c`."""
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from blockwright.bench import paths
+from blockwright.bench.measure import Sample
+from blockwright.errors import InvalidArgumentError
+
+SOURCE = Path(__file__).resolve().parents[3] / "benchmarks" / "floor.c"
+"""Where the source lies in a checkout."""
+
+_ONE_REQUEST = ("prefill", "lookup", "adopt", "release")
+_SCALING = ("lookup", "adopt", "release", "churn")
+
+
+class Floor:
+    """The compiled floor. Nothing of it stays on disk."""
+
+    def __init__(self, source: Path) -> None:
+        """Compile `source`. Raises InvalidArgumentError without the source, without a compiler, or if it fails."""
+        compiler = os.environ.get("CC") or "cc"
+        if not source.is_file():
+            raise InvalidArgumentError(f"floor: {source} is not there; name the file floor.c of a checkout")
+        if shutil.which(compiler.split()[0]) is None:
+            raise InvalidArgumentError(
+                f"floor: no C compiler {compiler!r}; install one, name it in CC, or leave --floor"
+            )
+        with tempfile.TemporaryDirectory(prefix="blockwright-floor-") as scratch:
+            library = Path(scratch) / "floor.so"
+            command = [*compiler.split(), "-O3", "-shared", "-fPIC", "-o", str(library), str(source)]
+            result = subprocess.run(command, check=False, capture_output=True, text=True)
+            if result.returncode != 0:
+                raise InvalidArgumentError(f"floor: {' '.join(command)} failed: {result.stderr.strip()}")
+            self._library = ctypes.CDLL(str(library))
+        self._library.floor_decode.restype = self._library.floor_churn.restype = ctypes.c_double
+
+    def sample(self, name: str) -> Sample:
+        """Return one repetition of the path, in the shape of its Python twin."""
+        if name == "decode":
+            return lambda: _checked(self._library.floor_decode(paths.BATCH, paths.STEPS, paths.PROMPT))
+        if name == "churn":
+            shape = (paths.CHURN_POOL, paths.CHURN_REQUESTS, paths.CHURN_LONG, 1)
+            return lambda: _checked(self._library.floor_churn(*shape))
+        return lambda: self._one_request()[name]
+
+    def _one_request(self) -> dict[str, float]:
+        out = (ctypes.c_double * len(_ONE_REQUEST))()
+        _checked(self._library.floor_one_request(paths.LONG, 4, out))
+        return dict(zip(_ONE_REQUEST, out, strict=True))
+
+    def scaling(self, num_requests: int, num_blocks: int, num_sampled: int) -> dict[str, float]:
+        """Return ns per block of each path in a full, scattered pool of `num_requests` * `num_blocks` blocks."""
+        out = (ctypes.c_double * len(_SCALING))()
+        _checked(self._library.floor_scaling(num_requests, num_blocks, num_sampled, out))
+        return dict(zip(_SCALING, out, strict=True))
+
+
+def _checked(value: float) -> float:
+    """Return the value; a negative one means that the C code failed its own check."""
+    paths.require(value >= 0)
+    return value

@@ -1,0 +1,56 @@
+"""How a number is measured: repetitions of all sides in turn, garbage collector off, the median counts."""
+
+import gc
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+Sample = Callable[[], float]
+"""One repetition, set-up included but not counted: returns ns per unit."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Nanoseconds per unit over the repetitions.
+
+    Attributes:
+        median: the number that is reported.
+        low, high: first and third quartile, to tell how quiet the machine was.
+    """
+
+    median: float
+    low: float
+    high: float
+
+
+def interleaved(samples: Mapping[str, Sample], repeat: int) -> dict[str, Timing]:
+    """Run every sample `repeat` times, the sides in turn, and return a timing for each.
+
+    One repetition beforehand warms caches and is not counted. The order turns round each time, so that a drift of the
+    machine's speed meets all sides alike. The garbage collector runs between repetitions only: a peer that keeps
+    objects pays for them in `gc` pauses that are not counted here.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in samples}
+    names = list(samples)
+    enabled = gc.isenabled()
+    try:
+        for turn in range(repeat + 1):
+            for name in names:
+                gc.collect()
+                gc.disable()
+                value = samples[name]()
+                if turn:
+                    taken[name].append(value)
+            names.reverse()
+    finally:
+        if enabled:
+            gc.enable()
+    return {name: summary(values) for name, values in taken.items()}
+
+
+def summary(values: list[float]) -> Timing:
+    """Return median and quartiles of at least one value."""
+    if len(values) == 1:
+        return Timing(values[0], values[0], values[0])
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Timing(median, low, high)

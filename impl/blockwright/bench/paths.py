@@ -1,0 +1,304 @@
+"""The paths that are measured: what each sets up, what it times, and the ratio over the peer that it must reach.
+
+Every sample asserts, outside the timed region, that the work was done. Block size 16, one group of full attention,
+prefix caching on. Requests bring their tokens and block hashes along, except where hashing itself is measured.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+from blockwright.bench.measure import Sample
+from blockwright.bench.sides import BLOCK_SIZE, Ours, Side, Tokens, as_array, as_list, as_numpy, ours_sha256
+
+LONG = 8_192
+"""Blocks of the long request."""
+BATCH = 256
+"""Running requests of a decode step."""
+STEPS = 128
+"""Decode steps of one repetition: each request passes eight block boundaries."""
+PROMPT = 64
+"""Shortest prompt of a decoding request; the others are up to 15 tokens longer, so that blocks fill in turn."""
+CHURN_POOL, CHURN_REQUESTS, CHURN_LONG = 8_192, 16, 1_024
+"""Blocks of the pool, requests that evict one another, blocks of each."""
+HASHED = 2_048
+"""Blocks of the request whose construction is timed."""
+
+MAX_MODEL_LEN = 1 << 20
+
+
+@dataclass(frozen=True)
+class Path:
+    """One line of the table.
+
+    Attributes:
+        name: short name, for ``--only``.
+        title, unit: what is measured, and per what.
+        target: ratio over the peer to reach, None where the number only informs.
+        ours, peer: make the sample of each side.
+        floor: name of the floor's number beside it, if it has one.
+    """
+
+    name: str
+    title: str
+    unit: str
+    target: float | None
+    ours: Callable[[], Sample]
+    peer: Callable[[Side], Sample]
+    floor: str | None = None
+
+
+class WorkNotDoneError(AssertionError):
+    """A sample found, after the timed region, that the manager did not do what was timed."""
+
+
+def require(done: object) -> None:
+    """Raise unless the work was done."""
+    if not done:
+        raise WorkNotDoneError("a benchmark's own check failed: the manager did not do what was timed")
+
+
+class _Decoding:
+    """A batch of running requests that decode `STEPS` tokens each; every run starts afresh."""
+
+    def __init__(self, side: Side) -> None:
+        tokens = Tokens()
+        self.side = side
+        self.manager = side.manager(BATCH * ((PROMPT + 16 + STEPS) // BLOCK_SIZE + 1) + 1, MAX_MODEL_LEN)
+        self.prompts = [PROMPT + i % BLOCK_SIZE for i in range(BATCH)]
+        self.requests = [side.request(f"r{i}", tokens.draw(n)) for i, n in enumerate(self.prompts)]
+        for request in self.requests:
+            request.append_output_token_ids(tokens.draw(STEPS))
+
+    def start(self) -> None:
+        for request in self.requests:
+            self.manager.free(request)
+        require(self.manager.reset_prefix_cache())
+        for request, prompt in zip(self.requests, self.prompts, strict=True):
+            request.num_computed_tokens = 0
+            require(self.manager.allocate_slots(request, prompt) is not None)
+            request.num_computed_tokens = prompt
+            self.side.mark_running(request)
+
+    def advance(self) -> None:
+        for request in self.requests:
+            request.num_computed_tokens += 1
+
+    def finish(self) -> None:
+        for request, prompt in zip(self.requests, self.prompts, strict=True):
+            (table,) = self.manager.get_block_ids(request.request_id)
+            require(len(table) == -(-(prompt + STEPS) // BLOCK_SIZE))
+
+
+def decode_each(side: Side) -> Sample:
+    """Time a decode step as one `allocate_slots(request, 1)` for each request."""
+    run = _Decoding(side)
+    allocate_slots = run.manager.allocate_slots
+
+    def sample() -> float:
+        run.start()
+        spent = 0
+        for _ in range(STEPS):
+            begin = perf_counter_ns()
+            for request in run.requests:
+                allocate_slots(request, 1)
+            spent += perf_counter_ns() - begin
+            run.advance()
+        run.finish()
+        return spent / (STEPS * BATCH)
+
+    return sample
+
+
+def decode_batch(side: Side) -> Sample:
+    """Time a decode step as one `allocate_slots_batch` for all requests."""
+    run = _Decoding(side)
+
+    def sample() -> float:
+        run.start()
+        spent = 0
+        for _ in range(STEPS):
+            begin = perf_counter_ns()
+            step = run.manager.allocate_slots_batch(run.requests, 1)
+            spent += perf_counter_ns() - begin
+            require(step.num_served == BATCH)
+            run.advance()
+        run.finish()
+        return spent / (STEPS * BATCH)
+
+    return sample
+
+
+def append_token(side: Side) -> Sample:
+    """Time what an engine does to a request after a decode step: count it, append the token, hash a block when full."""
+    tokens = Tokens()
+    prompts = [tokens.draw(PROMPT + i % BLOCK_SIZE) for i in range(BATCH)]
+    outputs = [[token] for token in tokens.draw(STEPS)]
+
+    def sample() -> float:
+        requests = [side.request(f"r{i}", prompt) for i, prompt in enumerate(prompts)]
+        begin = perf_counter_ns()
+        for output in outputs:
+            for request in requests:
+                request.num_computed_tokens += 1
+                request.append_output_token_ids(output)
+        spent = perf_counter_ns() - begin
+        require(all(request.num_tokens == len(prompts[i]) + STEPS for i, request in enumerate(requests)))
+        return spent / (STEPS * BATCH)
+
+    return sample
+
+
+class _LongHit:
+    """A long prefix that is cached and held by nobody, and a request that hits all of it."""
+
+    def __init__(self, side: Side) -> None:
+        ids = Tokens().draw(LONG * BLOCK_SIZE + 1)
+        self.manager = side.manager(LONG + 16, MAX_MODEL_LEN)
+        self.request = side.request("reader", ids)
+        writer = side.request("writer", ids)
+        require(self.manager.allocate_slots(writer, LONG * BLOCK_SIZE) is not None)
+        self.manager.free(writer)
+
+    def lookup(self) -> tuple[Any, int]:
+        hit, length = self.manager.get_computed_blocks(self.request)[:2]
+        require(length == LONG * BLOCK_SIZE)
+        return hit, length
+
+
+def lookup(side: Side) -> Sample:
+    """Time `get_computed_blocks` of a long hit."""
+    run = _LongHit(side)
+
+    def sample() -> float:
+        run.lookup()
+        begin = perf_counter_ns()
+        for _ in range(4):
+            found = run.manager.get_computed_blocks(run.request)
+        spent = perf_counter_ns() - begin
+        require(found[1] == LONG * BLOCK_SIZE)
+        return spent / (4 * LONG)
+
+    return sample
+
+
+def adopt(side: Side) -> Sample:
+    """Time `allocate_slots` of one new token behind a long hit, whose blocks wait in the free queue."""
+    run = _LongHit(side)
+
+    def sample() -> float:
+        spent = 0
+        for _ in range(4):
+            hit, length = run.lookup()
+            begin = perf_counter_ns()
+            new = run.manager.allocate_slots(run.request, 1, length, hit)
+            spent += perf_counter_ns() - begin
+            require(new is not None and len(run.manager.get_block_ids("reader")[0]) == LONG + 1)
+            run.manager.free(run.request)
+        return spent / (4 * LONG)
+
+    return sample
+
+
+def release(side: Side) -> Sample:
+    """Time `free` of a request that alone holds its blocks."""
+    run = _LongHit(side)
+
+    def sample() -> float:
+        spent = 0
+        for _ in range(4):
+            hit, length = run.lookup()
+            require(run.manager.allocate_slots(run.request, 1, length, hit) is not None)
+            begin = perf_counter_ns()
+            run.manager.free(run.request)
+            spent += perf_counter_ns() - begin
+        require(run.manager.usage == 0)
+        return spent / (4 * LONG)
+
+    return sample
+
+
+def prefill(side: Side) -> Sample:
+    """Time `allocate_slots` of a whole long prompt in an empty pool: take every block and publish it."""
+    request = side.request("long", Tokens().draw(LONG * BLOCK_SIZE))
+    manager = side.manager(LONG + 16, MAX_MODEL_LEN)
+
+    def sample() -> float:
+        manager.free(request)
+        require(manager.reset_prefix_cache())
+        begin = perf_counter_ns()
+        new = manager.allocate_slots(request, LONG * BLOCK_SIZE)
+        spent = perf_counter_ns() - begin
+        require(new is not None and manager.get_computed_blocks(request)[1] == (LONG - 1) * BLOCK_SIZE)
+        return spent / LONG
+
+    return sample
+
+
+def churn(side: Side) -> Sample:
+    """Time look up (a miss), admit and release in a full pool, where each block taken evicts another's content."""
+    tokens = Tokens()
+    requests = [side.request(f"r{i}", tokens.draw(CHURN_LONG * BLOCK_SIZE)) for i in range(CHURN_REQUESTS)]
+    manager = side.manager(CHURN_POOL + 1, MAX_MODEL_LEN)
+
+    def admit_and_release() -> None:
+        for request in requests:
+            hit, length = manager.get_computed_blocks(request)[:2]
+            manager.allocate_slots(request, CHURN_LONG * BLOCK_SIZE - length, length, hit)
+            manager.free(request)
+
+    admit_and_release()
+
+    def sample() -> float:
+        begin = perf_counter_ns()
+        admit_and_release()
+        spent = perf_counter_ns() - begin
+        cached = [manager.get_computed_blocks(request)[1] > 0 for request in requests]
+        require(cached == [i >= CHURN_REQUESTS // 2 for i in range(CHURN_REQUESTS)])
+        return spent / (CHURN_REQUESTS * CHURN_LONG)
+
+    return sample
+
+
+def hashing(side: Side, convert: Callable[[list[int]], Any]) -> Sample:
+    """Time the construction of a long request, which hashes its blocks."""
+    ids = convert(Tokens().draw(HASHED * BLOCK_SIZE))
+
+    def sample() -> float:
+        begin = perf_counter_ns()
+        request = side.request("hashed", ids)
+        spent = perf_counter_ns() - begin
+        require(len(request.block_hashes) == HASHED)
+        return spent / HASHED
+
+    return sample
+
+
+def _of(make: Callable[[Side], Sample]) -> Callable[[], Sample]:
+    return lambda: make(Ours())
+
+
+def _hash(name: str, title: str, target: float, convert: Callable[[list[int]], Any], side: Callable[[], Side]) -> Path:
+    return Path(
+        name, title, "block", target, lambda: hashing(side(), convert), lambda peer: hashing(peer, as_list), None
+    )
+
+
+def all_paths() -> list[Path]:
+    """Return the table's lines, in order."""
+    to_numpy = as_numpy()
+    return [
+        Path("decode", "decode step, one call each", "request", 40, _of(decode_each), decode_each),
+        Path("decode-batch", "decode step, all in one call", "request", 150, _of(decode_batch), decode_each, "decode"),
+        Path("lookup", "prefix lookup", "block", 50, _of(lookup), lookup, "lookup"),
+        Path("adopt", "adopting a hit", "block", 25, _of(adopt), adopt, "adopt"),
+        Path("prefill", "cold prefill (allocate, publish)", "block", 25, _of(prefill), prefill, "prefill"),
+        Path("release", "release", "block", 50, _of(release), release, "release"),
+        Path("churn", "admit, release, each block evicting", "block", 20, _of(churn), churn, "churn"),
+        _hash("hash-list", "hash 16 tokens: list of ints", 12, as_list, Ours),
+        _hash("hash-array", "hash 16 tokens: array('i')", 30, as_array, Ours),
+        *([_hash("hash-numpy", "hash 16 tokens: numpy int32", 30, to_numpy, Ours)] if to_numpy else []),
+        _hash("hash-sha256", "hash 16 tokens: list, SHA-256", 4, as_list, ours_sha256),
+        Path("append", "append a token, count it", "request", None, _of(append_token), append_token),
+    ]

@@ -1,0 +1,192 @@
+"""What a run of the benchmark says: the configuration, the tables, the verdicts, the same as data."""
+
+import os
+import platform
+import timeit
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path as FilePath
+from typing import Any
+
+import blockwright
+from blockwright._terminal import print_table
+from blockwright.bench import scaling
+from blockwright.bench.measure import Timing
+from blockwright.bench.paths import Path
+from blockwright.bench.sides import BLOCK_SIZE
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured path; times in ns per unit, None where that side was not measured."""
+
+    path: Path
+    ours: Timing
+    peer: Timing | None
+    floor: Timing | None
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times the peer's time is ours."""
+        return self.peer.median / self.ours.median if self.peer else None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the ratio reaches its target; None without a target or a peer."""
+        if self.ratio is None or self.path.target is None:
+            return None
+        return self.ratio >= self.path.target
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One target of the scaling tables."""
+
+    name: str
+    value: float
+    target: float
+
+    @property
+    def met(self) -> bool:
+        """Whether the value stays within its target."""
+        return self.value <= self.target
+
+
+def configuration(peer_version: str | None, repeat: int) -> dict[str, Any]:
+    """Return what the numbers depend on."""
+    build = blockwright.build_info()
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "python_call_ns": _python_call(),
+        "blockwright": blockwright.__version__,
+        "build": build.kind,
+        "mypyc": build.mypy,
+        "vllm": peer_version,
+        "block_size": BLOCK_SIZE,
+        "kind": "full attention, one group, prefix caching on",
+        "repeat": repeat,
+    }
+
+
+def _cpu() -> str:
+    """Return the processor's name as the system tells it."""
+    try:
+        lines = FilePath("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _python_call() -> float:
+    """Return ns per call of an empty Python function: how fast this interpreter is, on which a peer's time depends."""
+    return round(min(timeit.repeat("f()", "def f(): pass", number=100_000, repeat=5)) / 100_000 * 1e9, 1)
+
+
+def configuration_line(config: dict[str, Any]) -> str:
+    """Return the configuration in one line, to stand beside the numbers."""
+    peer = f", vllm {config['vllm']}" if config["vllm"] else ""
+    return (
+        f"{config['cpu']}, {config['cores']} cores; {config['python']} (a call: "
+        f"{config['python_call_ns']:.0f} ns); blockwright {config['blockwright']} "
+        f"({config['build']}{', mypyc ' + config['mypyc'] if config['mypyc'] else ''}){peer}; block size "
+        f"{config['block_size']}, {config['kind']}; medians of {config['repeat']} interleaved repetitions, ns"
+    )
+
+
+def print_paths(rows: Sequence[Row], config: dict[str, Any]) -> None:
+    """Print the table of the paths on stdout."""
+    peers = any(row.peer for row in rows)
+    floors = any(row.floor for row in rows)
+    columns = ["path", "per"]
+    columns += [f"vLLM {config['vllm']}"] if peers else []
+    columns += [f"blockwright ({config['build']})"]
+    columns += ["ratio", "target", ""] if peers else []
+    columns += ["plain C", "x floor"] if floors else []
+    table = []
+    for row in rows:
+        cells = [f"{row.path.title} [{row.path.name}]", row.path.unit]
+        cells += [_ns(row.peer)] if peers else []
+        cells += [_ns(row.ours)]
+        if peers:
+            target = f"{row.path.target:g}x" if row.path.target else ""
+            cells += [f"{row.ratio:.1f}x" if row.ratio else "", target, _met(row.met)]
+        if floors:
+            cells += [_ns(row.floor), f"{row.ours.median / row.floor.median:.1f}" if row.floor else ""]
+        table.append(cells)
+    print_table("Time per operation, ns", columns, table, configuration_line(config))
+
+
+def print_scaling(scales: Sequence[scaling.Scale], verdicts: Sequence[Verdict]) -> None:
+    """Print the tables of growth and of memory on stdout."""
+    sizes = [f"{scale.num_blocks:,}" for scale in scales]
+    growth = [f"x {size}" for size in sizes[1:]]
+    table = []
+    for title, times in _scaling_rows(scales):
+        table.append([title, *(f"{t:.1f}" for t in times), *(f"{t / times[0]:.2f}" for t in times[1:])])
+    print_table("Growth with the pool, ns per block (decode: per request)", ["path, blocks:", *sizes, *growth], table)
+    memory = [
+        ["bytes of bookkeeping, index included", *(f"{scale.bytes_per_block:.1f}" for scale in scales)],
+        ["objects that the garbage collector tracks", *(f"{scale.objects_per_block:.4f}" for scale in scales)],
+    ]
+    print_table("Memory per block", ["blocks:", *sizes], memory)
+    for verdict in verdicts:
+        print(f"{verdict.name}: {verdict.value:.2f}, target at most {verdict.target:g}: {_met(verdict.met)}")
+
+
+def _scaling_rows(scales: Sequence[scaling.Scale]) -> list[tuple[str, list[float]]]:
+    rows = [(name, [scale.times[name] for scale in scales]) for name in scaling.PATHS]
+    rows += [(f"plain C: {name}", [scale.floor[name] for scale in scales]) for name in scales[0].floor]
+    return rows + [(f"bare array: {name}", [scale.bare[name] for scale in scales]) for name in scales[0].bare]
+
+
+def scaling_verdicts(scales: Sequence[scaling.Scale]) -> list[Verdict]:
+    """Judge the growth from the first size to the second, and the memory of the largest."""
+    first, second = scales[:2]
+    growth = [
+        Verdict(
+            f"{name}: growth from {first.num_blocks:,} to {second.num_blocks:,} blocks",
+            second.times[name] / first.times[name],
+            scaling.FLAT_TARGET,
+        )
+        for name in scaling.PATHS
+    ]
+    last = scales[-1]
+    return [*growth, Verdict(f"bytes per block at {last.num_blocks:,}", last.bytes_per_block, scaling.BYTES_TARGET)]
+
+
+def as_data(
+    config: dict[str, Any], rows: Sequence[Row], scales: Sequence[scaling.Scale], verdicts: Sequence[Verdict]
+) -> dict[str, Any]:
+    """Return the whole run as data for a JSON file; times in ns."""
+    return {
+        "configuration": config,
+        "paths": [
+            {
+                "name": row.path.name,
+                "title": row.path.title,
+                "unit": row.path.unit,
+                "ours": asdict(row.ours),
+                "peer": asdict(row.peer) if row.peer else None,
+                "floor": asdict(row.floor) if row.floor else None,
+                "ratio": row.ratio,
+                "target": row.path.target,
+                "met": row.met,
+            }
+            for row in rows
+        ],
+        "scaling": [asdict(scale) for scale in scales],
+        "scaling_verdicts": [{**asdict(verdict), "met": verdict.met} for verdict in verdicts],
+    }
+
+
+def _ns(timing: Timing | None) -> str:
+    if timing is None:
+        return ""
+    return f"{timing.median:,.0f}" if timing.median >= 100 else f"{timing.median:.1f}"
+
+
+def _met(met: bool | None) -> str:
+    return "" if met is None else ("met" if met else "MISSED")

@@ -1,0 +1,222 @@
+"""How time and memory grow with the pool: the same work in small, middling and huge pools, in scattered order.
+
+The pool is filled by requests that grow side by side in shuffled order and are released in shuffled order, so that
+neighbours in a block table, in the free queue and in the index lie far apart in memory. Beside it stands the same
+access pattern over bare arrays: what the memory system alone costs at that size.
+"""
+
+import gc
+import random
+import tracemalloc
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+from blockwright.bench.floor import Floor
+from blockwright.bench.measure import summary
+from blockwright.bench.paths import MAX_MODEL_LEN, require
+from blockwright.bench.sides import BLOCK_SIZE, Ours
+
+SIZES = (1_000, 50_000, 4_000_000)
+REQUEST = 50
+"""Blocks of each request."""
+SAMPLED = 400
+"""Requests that are timed in one repetition, at most; a different random choice each time."""
+DECODING, DECODE_STEPS = 250, 16
+"""Running requests of a decode step, and steps of one repetition: each request passes one block boundary."""
+ROUNDS = 5
+"""Repetitions of each number; the median counts."""
+FLAT_TARGET = 1.5
+"""Growth of the time per operation from the first size to the second, at most."""
+BYTES_TARGET = 96.0
+"""Bookkeeping per block, at most."""
+
+PATHS = ("lookup", "adopt", "release", "churn", "decode-batch")
+BARE_ARRAYS = {"read 4 bytes a block": 4, "read 64 bytes a block": 64}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Numbers of one pool size.
+
+    Attributes:
+        num_blocks: blocks of the pool, all of them published.
+        times: ns per block (decode: per request) of each of `PATHS`.
+        bare: ns per read of bare arrays of that many blocks, at the ids of the block tables; empty without numpy.
+        floor: the same paths in plain C; empty unless asked for.
+        bytes_per_block: memory of the manager, index included; memory of requests does not count.
+        objects_per_block: objects of the manager that the garbage collector tracks.
+    """
+
+    num_blocks: int
+    times: dict[str, float]
+    bare: dict[str, float]
+    floor: dict[str, float]
+    bytes_per_block: float
+    objects_per_block: float
+
+
+def measure(num_blocks: int, floor: Floor | None) -> Scale:
+    """Fill a pool of `num_blocks` blocks and measure it. Takes a few seconds for millions of blocks (compiled)."""
+    pool = _Scattered(num_blocks)
+    times = {name: _median(sample) for name, sample in pool.samples().items()}
+    rounds = [floor.scaling(pool.num_requests, REQUEST, pool.num_sampled) for _ in range(ROUNDS)] if floor else []
+    return Scale(
+        num_blocks,
+        times,
+        _bare_arrays(pool.num_blocks, pool.tables),
+        {name: summary([times[name] for times in rounds]).median for name in (rounds[0] if rounds else {})},
+        pool.bytes_per_block,
+        pool.objects_per_block,
+    )
+
+
+def _median(sample: Callable[[], float]) -> float:
+    gc.collect()
+    gc.disable()
+    try:
+        return summary([sample() for _ in range(ROUNDS)]).median
+    finally:
+        gc.enable()
+
+
+class _Scattered:
+    """A pool whose blocks are all eviction candidates, in scattered order, and the requests that published them."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._random = random.Random(7)
+        self._serial = 0
+        self._side = Ours()
+        self.num_requests = num_blocks // REQUEST
+        self.num_blocks = self.num_requests * REQUEST
+        self.num_sampled = min(SAMPLED, self.num_requests)
+        self._requests = [self._request(REQUEST) for _ in range(self.num_requests)]
+        gc.collect()
+        objects = len(gc.get_objects())
+        tracemalloc.start()
+        # Spare blocks, so that a request that adopts a hit finds room for its next token without evicting.
+        self._manager = self._side.manager(self.num_blocks + self.num_sampled + 1, MAX_MODEL_LEN)
+        self._fill()
+        gc.collect()
+        self.bytes_per_block = tracemalloc.get_traced_memory()[0] / self.num_blocks
+        tracemalloc.stop()
+        self.objects_per_block = (len(gc.get_objects()) - objects) / self.num_blocks
+        self.tables = [self._table(request) for request in self._sampled()]
+
+    def _request(self, num_blocks: int) -> Any:
+        """Return a request of that many full blocks and one more token, like no other from its first token on."""
+        self._serial += 1
+        ids = array("i", [self._serial]) * (num_blocks * BLOCK_SIZE + 1)
+        return self._side.request(f"r{self._serial}", ids)
+
+    def _fill(self) -> None:
+        order = list(self._requests)
+        for step in range(REQUEST):
+            self._random.shuffle(order)
+            require(self._manager.allocate_slots_batch(order, BLOCK_SIZE).num_served == len(order))
+            for request in order:
+                request.num_computed_tokens = (step + 1) * BLOCK_SIZE
+        self._random.shuffle(order)
+        for request in order:
+            self._manager.free(request)
+            request.num_computed_tokens = 0
+        require(self._manager.usage == 0)
+
+    def _sampled(self) -> list[Any]:
+        return self._random.sample(self._requests, self.num_sampled)
+
+    def _table(self, request: Any) -> list[int]:
+        hit, length = self._manager.get_computed_blocks(request)
+        require(length == REQUEST * BLOCK_SIZE)
+        (ids,) = hit.get_block_ids()
+        return list(ids)
+
+    def samples(self) -> dict[str, Callable[[], float]]:
+        """Return one repetition of each path. To be run in this order: the last two evict what the others read."""
+        samples = (self._lookup, self._adopt, self._release, self._churn, self._decode)
+        return dict(zip(PATHS, samples, strict=True))
+
+    def _lookup(self) -> float:
+        requests = self._sampled()
+        begin = perf_counter_ns()
+        hits = [self._manager.get_computed_blocks(request) for request in requests]
+        spent = perf_counter_ns() - begin
+        require(all(length == REQUEST * BLOCK_SIZE for _, length in hits))
+        return spent / (len(requests) * REQUEST)
+
+    def _adopt_all(self) -> tuple[list[Any], int]:
+        requests = self._sampled()
+        found = [(request, *self._manager.get_computed_blocks(request)) for request in requests]
+        begin = perf_counter_ns()
+        for request, hit, length in found:
+            self._manager.allocate_slots(request, 1, length, hit)
+        return requests, perf_counter_ns() - begin
+
+    def _adopt(self) -> float:
+        requests, spent = self._adopt_all()
+        for request in requests:
+            require(len(self._manager.get_block_ids(request.request_id)[0]) == REQUEST + 1)
+            self._manager.free(request)
+        return spent / (len(requests) * REQUEST)
+
+    def _release(self) -> float:
+        requests, _ = self._adopt_all()
+        require(self._manager.usage > 0)
+        begin = perf_counter_ns()
+        for request in requests:
+            self._manager.free(request)
+        spent = perf_counter_ns() - begin
+        require(self._manager.usage == 0)
+        return spent / (len(requests) * REQUEST)
+
+    def _churn(self) -> float:
+        requests = [self._request(REQUEST) for _ in range(self.num_sampled)]
+        begin = perf_counter_ns()
+        for request in requests:
+            hit, length = self._manager.get_computed_blocks(request)
+            self._manager.allocate_slots(request, REQUEST * BLOCK_SIZE - length, length, hit)
+            self._manager.free(request)
+        spent = perf_counter_ns() - begin
+        require(self._manager.get_computed_blocks(requests[-1])[1] == REQUEST * BLOCK_SIZE)
+        return spent / (len(requests) * REQUEST)
+
+    def _decode(self) -> float:
+        requests = [self._request(2) for _ in range(DECODING)]
+        for i, request in enumerate(requests):
+            prompt = 1 + i % BLOCK_SIZE
+            require(self._manager.allocate_slots(request, prompt) is not None)
+            request.num_computed_tokens = prompt
+        spent = 0
+        for _ in range(DECODE_STEPS):
+            begin = perf_counter_ns()
+            step = self._manager.allocate_slots_batch(requests, 1)
+            spent += perf_counter_ns() - begin
+            require(step.num_served == DECODING)
+            for request in requests:
+                request.num_computed_tokens += 1
+        for request in requests:
+            self._manager.free(request)
+        return spent / (DECODING * DECODE_STEPS)
+
+
+def _bare_arrays(num_blocks: int, tables: list[list[int]]) -> dict[str, float]:
+    """Time reads at the ids of the tables from bare arrays, one cache line or less each. Empty without numpy."""
+    try:
+        import numpy
+    except ImportError:
+        return {}
+    bare = {}
+    for title, width in BARE_ARRAYS.items():
+        words = width // 4
+        memory = numpy.ones((num_blocks + len(tables) + 1) * words, dtype=numpy.int32)
+        where = numpy.array([block * words for table in tables for block in table], dtype=numpy.int64)
+        rounds = []
+        for _ in range(ROUNDS):
+            memory += 1  # walk the whole array, so that no read finds its line still in a near cache
+            begin = perf_counter_ns()
+            memory.take(where)
+            rounds.append((perf_counter_ns() - begin) / len(where))
+        bare[title] = summary(rounds).median
+    return bare

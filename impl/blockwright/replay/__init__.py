@@ -1,0 +1,1 @@
+"""Replay serving traces through the manager: how much a prefix cache of a given size saves."""

@@ -1,0 +1,224 @@
+"""The sub-command `blockwright replay`: its arguments, and what it does with them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from blockwright.errors import InvalidArgumentError
+from blockwright.replay.pool_sizes import parse_pool_sizes
+from blockwright.replay.traces import FORMATS, load_trace
+from blockwright.replay.workload import WorkloadOptions, generate_workload
+
+if TYPE_CHECKING:
+    from blockwright.kinds import KVCacheSpec
+    from blockwright.replay.records import Trace
+    from blockwright.replay.report import ReplayReport
+
+_DEFAULT_BLOCKS: Final = 4096
+_CHECK_EVERY: Final = 100
+_KINDS: Final = ("full", "sliding", "chunked", "mamba")
+_WORKLOAD_HELP: Final = {
+    "conversations": "conversations to generate",
+    "turns": "mean turns of a conversation",
+    "system_prompts": "different system prompts",
+    "system_tokens": "mean length of a system prompt",
+    "user_tokens": "mean length of a user message",
+    "output_tokens": "mean length of an answer",
+    "think": "mean seconds between the turns of a conversation",
+    "max_tokens": "longest prompt",
+    "seed": "the same seed gives the same workload",
+}
+
+_EPILOG = """\
+examples:
+  blockwright replay                                      a generated workload
+  blockwright replay conversation_trace.jsonl --block-size 512 --blocks 20000 --check
+  blockwright replay trace.jsonl --block-size 512 --curve 1000:64000:x2 --plot curve.png
+  blockwright replay trace.jsonl --kind sliding --window 4096 --step-tokens 8192 --json -
+"""
+
+
+def register(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add the sub-command to the command's parser."""
+    parser = subparsers.add_parser(
+        "replay",
+        help="run a serving trace through the manager: hit rate, evictions, occupancy, speed",
+        description="Run a serving trace, or a generated workload, through the manager and report what it cached.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "trace", nargs="?", type=Path, metavar="TRACE", help="trace file (default: generate a workload)"
+    )
+    parser.add_argument("--format", choices=("auto", *FORMATS), default="auto", help="format of TRACE (default: auto)")
+    parser.add_argument("--limit", type=_positive, metavar="N", help="replay only the first N requests")
+    parser.add_argument(
+        "--unit", type=_positive, metavar="TOKENS", help="tokens per id of TRACE, if not the format's own"
+    )
+    _add_pool_arguments(parser)
+    _add_output_arguments(parser)
+    _add_workload_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_pool_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("pool")
+    group.add_argument(
+        "--block-size", type=_positive, default=16, metavar="TOKENS", help="tokens per block (default: 16)"
+    )
+    group.add_argument(
+        "--blocks",
+        type=_positive,
+        metavar="N",
+        help=f"usable blocks; the null block is extra (default: {_DEFAULT_BLOCKS})",
+    )
+    group.add_argument(
+        "--curve",
+        type=parse_pool_sizes,
+        metavar="SIZES",
+        help="sweep the pool size: N1,N2,... or FROM:TO:STEP or FROM:TO:xFACTOR",
+    )
+    group.add_argument("--kind", choices=_KINDS, default="full", help="kind of layer (default: full)")
+    group.add_argument("--window", type=_positive, metavar="TOKENS", help="window of --kind sliding")
+    group.add_argument("--chunk", type=_positive, metavar="TOKENS", help="chunk of --kind chunked, whole blocks")
+    group.add_argument(
+        "--step-tokens", type=_positive, metavar="TOKENS", help="compute at most so many tokens per step (default: all)"
+    )
+
+
+def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("checks and output")
+    group.add_argument("--check", action="store_true", help="let the manager check all its invariants now and then")
+    group.add_argument(
+        "--check-every", type=_positive, metavar="N", help=f"check after every N requests (default: {_CHECK_EVERY})"
+    )
+    group.add_argument("--json", metavar="FILE", help="write the report as JSON (-: to stdout, instead of the table)")
+    group.add_argument("--plot", type=Path, metavar="FILE", help="draw the curve (.png, .svg, .pdf); extra 'plots'")
+
+
+def _add_workload_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("generated workload (without TRACE)")
+    for field in fields(WorkloadOptions):
+        group.add_argument(
+            "--" + field.name.replace("_", "-"),
+            type=int if field.name == "seed" else _positive,
+            metavar="N",
+            help=f"{_WORKLOAD_HELP[field.name]} (default: {field.default})",
+        )
+
+
+def _positive(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replay as the arguments say; return the exit code.
+
+    Raises:
+        BlockwrightError: bad arguments, a bad trace, or a failed self-check.
+    """
+    start = time.perf_counter()
+    _check_outputs(args)
+    report = _replay(args, start)
+    data = json.dumps(report.to_json(), indent=2, allow_nan=False)
+    if args.json == "-":
+        print(data)
+    else:
+        report.show()
+        if args.json:
+            _write("--json", Path(args.json), data + "\n")
+    if args.plot:
+        from blockwright.replay.report import plot_curve
+
+        plot_curve(report, args.plot)
+    return 0
+
+
+def _replay(args: argparse.Namespace, start: float) -> ReplayReport:
+    from blockwright import _terminal
+    from blockwright.replay.report import ReplayReport
+    from blockwright.replay.simulate import replay
+
+    spec, trace = _spec(args), _trace(args)
+    curve = args.curve or ()
+    headline = args.blocks or (curve[-1] if curve else _DEFAULT_BLOCKS)
+    sizes = sorted({headline, *curve})
+    check_every = args.check_every or (_CHECK_EVERY if args.check else None)
+    with _terminal.progress(f"replay {trace.source}", len(trace.requests)) as advance:
+        result = replay(trace, spec, sizes, step_tokens=args.step_tokens, check_every=check_every, advance=advance)
+    pools = {pool.blocks: pool for pool in result.pools}
+    return ReplayReport(
+        trace=trace,
+        kind=args.kind,
+        spec=spec,
+        result=result,
+        headline=pools[headline],
+        curve=tuple(pools[size] for size in curve),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _spec(args: argparse.Namespace) -> KVCacheSpec:
+    """Return the kind of layer that the arguments declare; sizes of its elements do not matter to a replay."""
+    from blockwright import kinds
+
+    for option, kind in (("window", "sliding"), ("chunk", "chunked")):
+        given = getattr(args, option) is not None
+        if given and args.kind != kind:
+            raise InvalidArgumentError(f"--{option}: only with --kind {kind}, not {args.kind}; leave it out")
+        if not given and args.kind == kind:
+            raise InvalidArgumentError(f"--kind {kind}: needs --{option} TOKENS")
+    size: dict[str, Any] = {"block_size": args.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "uint8"}
+    make: dict[str, Callable[[], KVCacheSpec]] = {
+        "full": lambda: kinds.FullAttentionSpec(**size),
+        "sliding": lambda: kinds.SlidingWindowSpec(**size, sliding_window=args.window),
+        "chunked": lambda: kinds.ChunkedLocalAttentionSpec(**size, attention_chunk_size=args.chunk),
+        "mamba": lambda: kinds.MambaSpec(block_size=args.block_size, shapes=((1,),), dtypes=("uint8",)),
+    }
+    return make[args.kind]()
+
+
+def _trace(args: argparse.Namespace) -> Trace:
+    given = {field.name: getattr(args, field.name) for field in fields(WorkloadOptions)}
+    given = {name: value for name, value in given.items() if value is not None}
+    if args.trace is None:
+        for option, neutral in (("unit", None), ("format", "auto")):
+            if getattr(args, option) != neutral:
+                raise InvalidArgumentError(f"--{option}: only with a TRACE file; give one, or leave it out")
+        return generate_workload(WorkloadOptions(**given), limit=args.limit)
+    if given:
+        option = next(iter(given)).replace("_", "-")
+        raise InvalidArgumentError(f"--{option}: only without a TRACE file, for the generated workload; leave it out")
+    return load_trace(args.trace, args.format, limit=args.limit, unit=args.unit)
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    """Find out before the work whether its results can be written."""
+    if args.plot:
+        from blockwright.replay.report import require_plotting
+
+        if not args.curve:
+            raise InvalidArgumentError("--plot: draws a curve; add --curve SIZES")
+        require_plotting()
+    for option, path in (("--plot", args.plot), ("--json", Path(args.json) if args.json else None)):
+        if path is not None and not path.parent.is_dir():
+            raise InvalidArgumentError(f"{option}: there is no folder {path.parent}; make it first")
+
+
+def _write(option: str, path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgumentError(f"{option}: cannot write {path}: {error.strerror}") from None

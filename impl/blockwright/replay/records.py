@@ -1,0 +1,103 @@
+"""What every trace format is read into: requests whose prompts are runs of named content.
+
+A public trace does not hold token ids. It says which stretches of two prompts are the same, by naming blocks of tokens.
+So a prompt here is a sequence of *runs*, and a run is a number of tokens that all carry one *content* number:
+
+    contents   7        7        9
+    lengths    512      512      100
+    tokens     7 7 … 7  7 7 … 7  9 9 … 9        1,124 tokens
+
+Two prompts share their first n tokens exactly if their runs agree that far, whatever block size the replay uses:
+smaller than the trace's own blocks, larger, or not a multiple.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+# The longest prompt a loader or the generator accepts; longer counts are taken for damage.
+MAX_PROMPT_TOKENS: Final = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """Hold one request of a trace: its prompt as runs, and when it arrived.
+
+    `arrival` is in seconds from the start of the trace; `num_output_tokens` is known from the trace and not replayed.
+    """
+
+    contents: array[int]
+    lengths: array[int]
+    arrival: float
+    num_output_tokens: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the length of the prompt in tokens."""
+        return sum(self.lengths)
+
+    def token_ids(self) -> array[int]:
+        """Build the prompt's token ids, four bytes each. O(tokens), at the speed of a memory copy."""
+        tokens = array("i")
+        for content, length in zip(self.contents, self.lengths, strict=True):
+            tokens += array("i", (content,)) * length
+        return tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Hold a whole trace: its requests in the order they are served, and where it came from."""
+
+    source: str
+    format: str
+    requests: tuple[TraceRequest, ...]
+    parse_seconds: float = field(compare=False)
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the prompt tokens of all requests."""
+        return sum(request.num_tokens for request in self.requests)
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Return the length of the longest prompt."""
+        return max(request.num_tokens for request in self.requests)
+
+    def num_references(self, block_size: int) -> int:
+        """Count the blocks of `block_size` tokens that all prompts refer to, partial last blocks included."""
+        return sum(-(-request.num_tokens // block_size) for request in self.requests)
+
+
+class ContentNumbers:
+    """Number contents from zero: one number for each distinct name, and a new one for content shared with nobody."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._count = 0
+
+    def named(self, names: Iterable[Hashable]) -> array[int]:
+        """Return the numbers of `names`, in order; a name seen before keeps its number."""
+        numbers, result = self._numbers, array("i")
+        for name in names:
+            number = numbers.get(name)
+            if number is None:
+                number = numbers[name] = self.fresh()
+            result.append(number)
+        return result
+
+    def fresh(self) -> int:
+        """Return a number that no name has or will have."""
+        number = self._count
+        self._count += 1
+        return number
+
+
+def runs_of_blocks(contents: array[int], unit: int, num_tokens: int) -> array[int]:
+    """Return run lengths for contents of `unit` tokens each, of which the last may be partial."""
+    lengths = array("i", (unit,)) * len(contents)
+    if contents:
+        lengths[-1] = num_tokens - unit * (len(contents) - 1)
+    return lengths

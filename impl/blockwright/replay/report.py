@@ -1,0 +1,150 @@
+"""Report a replay: as a table for people, as data for programs, as a picture of hit rate against pool size."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from blockwright import __version__, _terminal, build_info
+from blockwright.errors import InvalidArgumentError
+from blockwright.kinds import KVCacheSpec
+from blockwright.replay.records import Trace
+from blockwright.replay.simulate import PoolResult, ReplayResult
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """Hold everything there is to say about a replay.
+
+    Attributes:
+        headline: the pool whose figures stand at the top of the data.
+        curve: the pools of the curve, by size; empty if none was asked for.
+        seconds: the whole run, reading included.
+    """
+
+    trace: Trace
+    kind: str
+    spec: KVCacheSpec
+    result: ReplayResult
+    headline: PoolResult
+    curve: tuple[PoolResult, ...]
+    seconds: float
+
+    def to_json(self) -> dict[str, object]:
+        """Return the report as JSON data; rates are fractions, times seconds."""
+        trace, block_size = self.trace, self.spec.block_size
+        return {
+            "version": __version__,
+            "build": build_info().kind,
+            "trace": trace.source,
+            "format": trace.format,
+            "kind": self.kind,
+            "spec": _plain(self.spec),
+            "requests": len(trace.requests),
+            "references": trace.num_references(block_size),
+            "input_tokens": trace.num_tokens,
+            **_figures(self, self.headline),
+            "seconds": self.seconds,
+            "parse_seconds": trace.parse_seconds,
+            "prepare_seconds": self.result.prepare_seconds,
+            "check_seconds": self.result.check_seconds,
+            "curve": [_figures(self, pool) for pool in self.curve],
+        }
+
+    def show(self) -> None:
+        """Print the report as a table, one line per pool."""
+        trace, block_size = self.trace, self.spec.block_size
+        columns = (
+            "usable blocks",
+            "hit rate",
+            "tokens hit",
+            "evictions",
+            "used, mean",
+            "peak",
+            "refused",
+            "requests/s",
+        )
+        rows = [
+            (
+                f"{pool.blocks:,}",
+                f"{pool.hit_rate:.2%}",
+                f"{pool.token_hit_rate:.2%}",
+                f"{pool.evictions:,}",
+                f"{pool.mean_used:,.0f}",
+                f"{pool.peak_used:,}",
+                f"{pool.refused:,}",
+                f"{_rate(self, pool):,.0f}",
+            )
+            for pool in (self.curve or (self.headline,))
+        ]
+        title = (
+            f"{trace.source}: {len(trace.requests):,} requests, {trace.num_references(block_size):,} references to "
+            f"blocks of {block_size} tokens; {self.kind}, {build_info().kind} core"
+        )
+        _terminal.print_table(title, columns, rows, self._footer())
+
+    def _footer(self) -> str:
+        served = sum(pool.seconds for pool in self.result.pools)
+        parts = [
+            f"{self.seconds:.2f} s: {self.trace.parse_seconds:.2f} reading",
+            f"{self.result.prepare_seconds:.2f} building tokens and hashing",
+            f"{served:.2f} in the manager",
+        ]
+        checks = sum(pool.checks for pool in self.result.pools)
+        if checks:
+            parts.append(f"{self.result.check_seconds:.2f} in {checks:,} self-checks (all passed)")
+        return ", ".join(parts)
+
+
+def _figures(report: ReplayReport, pool: PoolResult) -> dict[str, object]:
+    figures = asdict(pool)
+    figures["replay_seconds"] = figures.pop("seconds")
+    return figures | {"requests_per_second": _rate(report, pool)}
+
+
+def _rate(report: ReplayReport, pool: PoolResult) -> float:
+    """Return the requests per second of the manager's calls alone."""
+    return len(report.trace.requests) / pool.seconds if pool.seconds else 0.0
+
+
+def _plain(spec: KVCacheSpec) -> dict[str, object]:
+    """Return those fields of a kind that say which tokens share a block and which are read."""
+    names = ("block_size", "sliding_window", "attention_chunk_size")
+    return {name: getattr(spec, name) for name in names if hasattr(spec, name)}
+
+
+def require_plotting() -> None:
+    """Check that pictures can be drawn, without importing the library.
+
+    Raises:
+        InvalidArgumentError: matplotlib is missing.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InvalidArgumentError("--plot: needs matplotlib; install it with: pip install 'blockwright[plots]'")
+
+
+def plot_curve(report: ReplayReport, path: Path) -> None:
+    """Draw hit rate against pool size to a file, in the format of its suffix.
+
+    Raises:
+        InvalidArgumentError: matplotlib is missing, does not know the suffix, or the file cannot be written.
+    """
+    require_plotting()
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot([pool.blocks for pool in report.curve], [pool.hit_rate for pool in report.curve], marker="o")
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_xlabel(f"usable blocks of {report.spec.block_size} tokens")
+    axes.set_ylabel("block references that hit")
+    axes.set_title(f"{report.trace.source}: {len(report.trace.requests):,} requests, {report.kind}")
+    axes.grid(alpha=0.3, which="both")
+    try:
+        figure.savefig(path)
+    except (ValueError, OSError) as error:
+        raise InvalidArgumentError(f"--plot: cannot write {path}: {error}") from None

@@ -1,0 +1,177 @@
+"""Replay a trace through the real manager, and count what the prefix cache saved.
+
+Requests are served one after another, through the calls an engine makes: look up the cached prefix, allocate slots for
+the rest (adopting the hit), and release once the prompt is computed. Output tokens are not replayed. Several pool sizes
+are replayed in one pass: a request's tokens are built and hashed once and then served by each pool.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher, build_info
+from blockwright.errors import InvalidArgumentError
+from blockwright.kinds import KVCacheSpec, MambaSpec
+from blockwright.replay.records import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class PoolResult:
+    """Hold what one pool made of a trace.
+
+    Attributes:
+        blocks: usable blocks of the pool; the null block comes on top.
+        hit_rate: share of the trace's block references that were hits, partial last blocks counting as references.
+        token_hit_rate: share of its prompt tokens that were hits.
+        hit_blocks: the hits.
+        evictions: cached blocks that were taken for other content.
+        refused: requests that did not fit into the empty pool, and were passed over.
+        mean_used, peak_used: blocks held by the request being served, at its end and at most.
+        checks: self-checks passed.
+        seconds: time within the manager's calls.
+    """
+
+    blocks: int
+    hit_rate: float
+    token_hit_rate: float
+    hit_blocks: int
+    evictions: int
+    refused: int
+    mean_used: float
+    peak_used: int
+    checks: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """Hold the results of one pass: a result per pool in the order asked for, and the time spent on the trace itself.
+
+    `prepare_seconds` is the time to build token ids and to hash blocks, `check_seconds` that of the self-checks.
+    """
+
+    pools: tuple[PoolResult, ...]
+    prepare_seconds: float
+    check_seconds: float
+
+
+def replay(
+    trace: Trace,
+    spec: KVCacheSpec,
+    pool_sizes: Sequence[int],
+    *,
+    step_tokens: int | None = None,
+    check_every: int | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> ReplayResult:
+    """Serve all requests of `trace` on a pool of each size, for one group of layers of the kind `spec`.
+
+    `step_tokens` bounds the tokens computed per step (default: the whole prompt in one step). Recurrent layers end a
+    step at the last block boundary besides, since only a state at a boundary can be found again. With `check_every`,
+    every pool checks itself after so many requests and at the end. `advance` is called after each request.
+
+    Complexity: O(tokens) to prepare and O(blocks) per pool to serve.
+
+    Raises:
+        InvalidArgumentError: a size, step or interval below 1, or no size.
+        InvariantError: a self-check failed.
+    """
+    _require_positive(pool_sizes, step_tokens, check_every)
+    longest = trace.max_prompt_tokens
+    pools = [_Pool(spec, size, longest, step_tokens) for size in pool_sizes]
+    # Keys never leave this process, so any collision-resistant hash gives the same result: take the faster one.
+    hasher = None if build_info().kind == "compiled" else Sha256Hasher(b"replay")
+    prepare_seconds = check_seconds = 0.0
+    for number, recorded in enumerate(trace.requests, 1):
+        start = time.perf_counter()
+        request = Request(f"request {number}", recorded.token_ids(), spec.block_size, hasher=hasher)
+        prepare_seconds += time.perf_counter() - start
+        for pool in pools:
+            pool.serve(request)
+        if check_every and (number % check_every == 0 or number == len(trace.requests)):
+            start = time.perf_counter()
+            for pool in pools:
+                pool.check()
+            check_seconds += time.perf_counter() - start
+        advance()
+    results = tuple(pool.result(trace, spec.block_size) for pool in pools)
+    return ReplayResult(results, prepare_seconds, check_seconds)
+
+
+def _require_positive(pool_sizes: Sequence[int], step_tokens: int | None, check_every: int | None) -> None:
+    if not pool_sizes:
+        raise InvalidArgumentError("pool_sizes: must name at least one number of blocks")
+    named = [("blocks", size) for size in pool_sizes] + [("step_tokens", step_tokens), ("check_every", check_every)]
+    for name, value in named:
+        if value is not None and value < 1:
+            raise InvalidArgumentError(f"{name}: must be at least 1, not {value}")
+
+
+class _Pool:
+    """One pool serving the trace: its manager, and the counts so far."""
+
+    def __init__(self, spec: KVCacheSpec, num_blocks: int, max_model_len: int, step_tokens: int | None) -> None:
+        config = KVCacheConfig(num_blocks=num_blocks + 1, kv_cache_groups=[KVCacheGroupSpec(["layers"], spec)])
+        self._manager = KVCacheManager(config, max_model_len)
+        self._num_blocks = num_blocks
+        self._step_tokens = step_tokens or max_model_len
+        self._boundary = spec.block_size if isinstance(spec, MambaSpec) else 1
+        self._hit_tokens = self._hit_blocks = self._refused = self._checks = 0
+        self._served = self._sum_used = self._peak_used = 0
+        self._seconds = 0.0
+        self._block_size = spec.block_size
+
+    def serve(self, request: Request) -> None:
+        """Compute the whole prompt, in steps, and release it; count it as refused where it does not fit."""
+        start = time.perf_counter()
+        manager = self._manager
+        request.num_computed_tokens = 0
+        hit, num_hit = manager.get_computed_blocks(request)
+        end = self._step_end(num_hit, request.num_tokens)
+        new = manager.allocate_slots(request, end - num_hit, num_hit, hit)
+        used = self._used()
+        while new is not None and end < request.num_tokens:
+            request.num_computed_tokens, end = end, self._step_end(end, request.num_tokens)
+            new = manager.allocate_slots(request, end - request.num_computed_tokens)
+            used = max(used, self._used())
+        if new is None:
+            self._refused += 1
+        else:
+            self._served += 1
+            self._hit_tokens += num_hit
+            self._hit_blocks += num_hit // self._block_size
+            self._sum_used += self._used()
+            self._peak_used = max(self._peak_used, used)
+        manager.free(request)
+        self._seconds += time.perf_counter() - start
+
+    def _step_end(self, begin: int, num_tokens: int) -> int:
+        """Return where the step from `begin` ends: at most at the end of the prompt."""
+        end = min(begin + self._step_tokens, num_tokens)
+        aligned = end // self._boundary * self._boundary
+        return aligned if aligned > begin else end
+
+    def _used(self) -> int:
+        return self._num_blocks - self._manager.block_pool.get_num_free_blocks()
+
+    def check(self) -> None:
+        """Have the manager recompute all its invariants."""
+        self._manager.check()
+        self._checks += 1
+
+    def result(self, trace: Trace, block_size: int) -> PoolResult:
+        """Return what was counted."""
+        return PoolResult(
+            blocks=self._num_blocks,
+            hit_rate=self._hit_blocks / trace.num_references(block_size),
+            token_hit_rate=self._hit_tokens / trace.num_tokens,
+            hit_blocks=self._hit_blocks,
+            evictions=self._manager.block_pool.num_evictions,
+            refused=self._refused,
+            mean_used=self._sum_used / self._served if self._served else 0.0,
+            peak_used=self._peak_used,
+            checks=self._checks,
+            seconds=self._seconds,
+        )
