@@ -31,6 +31,7 @@ class PrefixIndex:
 
     Attributes:
         num_keyed: blocks that carry a key.
+        older: per block, the block before it in the ring of its key; 0 iff it carries no key. Only to be read.
     """
 
     def __init__(self, num_blocks: i64, *, source: PrefixIndex | None = None) -> None:
@@ -40,7 +41,7 @@ class PrefixIndex:
             self._slots: vec[i32] = source._slots[:]
             self._words: vec[i64] = source._words[:]
             self._groups: vec[i32] = source._groups[:]
-            self._older: vec[i32] = source._older[:]
+            self.older: vec[i32] = source.older[:]
             self._younger: vec[i32] = source._younger[:]
             self.num_keyed: i64 = source.num_keyed
             return
@@ -52,7 +53,7 @@ class PrefixIndex:
         self._words = zeros64(2 * num_blocks)
         self._groups = zeros32(num_blocks)
         # A ring through the blocks with the same key: oldest, next, ..., youngest, oldest. 0 where there is no key.
-        self._older = zeros32(num_blocks)
+        self.older = zeros32(num_blocks)
         self._younger = zeros32(num_blocks)
         self.num_keyed = 0
 
@@ -62,17 +63,7 @@ class PrefixIndex:
 
     def has_key(self, block: i64) -> bool:
         """Say whether a block is published."""
-        return self._older[block] != 0
-
-    def matches(self, block: i64, low: i64, high: i64, group: i64) -> bool:
-        """Say whether a block is published under this key."""
-        words = self._words
-        return (
-            self._older[block] != 0
-            and words[2 * block] == low
-            and words[2 * block + 1] == high
-            and i64(self._groups[block]) == group
-        )
+        return self.older[block] != 0
 
     def find(self, low: i64, high: i64, group: i64) -> i64:
         """Return the oldest block with this key, or 0."""
@@ -87,6 +78,62 @@ class PrefixIndex:
             if words[2 * block] == low and words[2 * block + 1] == high and i64(self._groups[block]) == group:
                 return block
             slot = (slot + 1) & mask
+
+    def matches(self, block: i64, low: i64, high: i64, group: i64) -> bool:
+        """Say whether a block is published under this key."""
+        words = self._words
+        return (
+            self.older[block] != 0
+            and words[2 * block] == low
+            and words[2 * block + 1] == high
+            and i64(self._groups[block]) == group
+        )
+
+    def find_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64, stop: i64) -> i64:
+        """Find the blocks of entries start, start + 1, ... below `stop`; write them to `ids`, return the first missing.
+
+        Entry i has its key in `words` at ``(i + 1) * stride - 2``. One lookup per entry.
+        """
+        slots = self._slots
+        own = self._words
+        groups = self._groups
+        mask = self._mask
+        i = start
+        while i < stop:
+            at = (i + 1) * stride - 2
+            low: i64 = words[at]
+            slot: i64 = low & mask
+            block: i64 = i64(slots[slot])
+            while block != 0 and (
+                own[2 * block] != low or own[2 * block + 1] != words[at + 1] or i64(groups[block]) != group
+            ):
+                slot = (slot + 1) & mask
+                block = i64(slots[slot])
+            if block == 0:
+                return i
+            ids[i] = i32(block)
+            i += 1
+        return i
+
+    def match_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64) -> i64:
+        """Return the first entry from `start` on whose block is not published under its key; len(ids) if none."""
+        own = self._words
+        older = self.older
+        groups = self._groups
+        i = start
+        size: i64 = len(ids)
+        while i < size:
+            block: i64 = i64(ids[i])
+            at = (i + 1) * stride - 2
+            if (
+                older[block] == 0
+                or own[2 * block] != words[at]
+                or own[2 * block + 1] != words[at + 1]
+                or i64(groups[block]) != group
+            ):
+                return i
+            i += 1
+        return size
 
     def next_duplicate(self, block: i64, oldest: i64) -> i64:
         """Return the next younger block with the same key, or 0 after the youngest."""
@@ -112,14 +159,14 @@ class PrefixIndex:
         self.num_keyed += 1
         if oldest == 0:
             slots[slot] = i32(block)
-            self._older[block] = i32(block)
+            self.older[block] = i32(block)
             self._younger[block] = i32(block)
             return True
-        youngest: i64 = i64(self._older[oldest])
+        youngest: i64 = i64(self.older[oldest])
         self._younger[youngest] = i32(block)
-        self._older[block] = i32(youngest)
+        self.older[block] = i32(youngest)
         self._younger[block] = i32(oldest)
-        self._older[oldest] = i32(block)
+        self.older[oldest] = i32(block)
         return False
 
     def drop(self, block: i64) -> bool:
@@ -130,9 +177,9 @@ class PrefixIndex:
         low: i64 = words[2 * block]
         high: i64 = words[2 * block + 1]
         group: i64 = i64(self._groups[block])
-        older: i64 = i64(self._older[block])
+        older: i64 = i64(self.older[block])
         younger: i64 = i64(self._younger[block])
-        self._older[block] = 0
+        self.older[block] = 0
         self._younger[block] = 0
         self.num_keyed -= 1
         slot: i64 = low & mask
@@ -146,7 +193,7 @@ class PrefixIndex:
             self._close_gap(slot)
             return True
         self._younger[older] = i32(younger)
-        self._older[younger] = i32(older)
+        self.older[younger] = i32(older)
         if oldest == block:
             slots[slot] = i32(younger)
         return False
@@ -171,8 +218,8 @@ class PrefixIndex:
     def clear(self) -> None:
         """Take every key away. O(blocks)."""
         self._slots = zeros32(self._mask + 1)
-        count: i64 = len(self._older)
-        self._older = zeros32(count)
+        count: i64 = len(self.older)
+        self.older = zeros32(count)
         self._younger = zeros32(count)
         self.num_keyed = 0
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 
 from typing import final
 
-from librt.vecs import append, vec
+from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import word_bytes
@@ -183,14 +183,6 @@ class BlockPool:
 
     # ------------------------------------------------------------------ the free queue
 
-    def _unlink(self, block: i64) -> None:
-        """Take a block out of the middle of the queue."""
-        before = self._prev[block]
-        after = self._next[block]
-        self._next[i64(before)] = after
-        self._prev[i64(after)] = before
-        self._num_free -= 1
-
     def take(self, count: i64, ids: vec[i32]) -> vec[i32]:
         """Append `count` blocks from the queue's head to `ids`, each held once and without key.
 
@@ -198,17 +190,19 @@ class BlockPool:
         """
         following = self._next
         ref = self._ref
-        index = self._index
+        older = self._index.older
         block: i64 = i64(following[0])
-        left = count
-        while left > 0:
-            if index.has_key(block):
+        at: i64 = len(ids)
+        stop = at + count
+        ids = append(ids, 0) if count == 1 else extend(ids, zeros32(count))
+        while at < stop:
+            if older[block] != 0:
                 self._forget(block)
                 self.num_evictions += 1
             ref[block] = 1
-            ids = append(ids, i32(block))
+            ids[at] = i32(block)
             block = i64(following[block])
-            left -= 1
+            at += 1
         following[0] = i32(block)
         self._prev[block] = 0
         self._num_free -= count
@@ -217,12 +211,20 @@ class BlockPool:
     def touch_entries(self, ids: vec[i32]) -> None:
         """Hold each non-null block of a hit once more; free ones leave the queue. law: REF-1."""
         ref = self._ref
-        for entry in ids:
-            block: i64 = i64(entry)
-            if block != 0:
-                if ref[block] == 0:
-                    self._unlink(block)
-                ref[block] += 1
+        following = self._next
+        before = self._prev
+        size: i64 = len(ids)
+        i: i64 = 0
+        while i < size:
+            block: i64 = i64(ids[i])
+            i += 1
+            if block == 0:
+                continue
+            if ref[block] == 0:
+                following[i64(before[block])] = following[block]
+                before[i64(following[block])] = before[block]
+                self._num_free -= 1
+            ref[block] += 1
 
     def release(self, ids: vec[i32], start: i64, stop: i64) -> None:
         """Give up one holder of each non-null entry in a range of a table, last entry first.
@@ -233,7 +235,7 @@ class BlockPool:
         ref = self._ref
         following = self._next
         before = self._prev
-        index = self._index
+        older = self._index.older
         i = stop
         tail: i64 = i64(before[0])
         freed: i64 = 0
@@ -247,7 +249,7 @@ class BlockPool:
             if count > 0:
                 continue
             freed += 1
-            if index.has_key(block):
+            if older[block] != 0:
                 following[tail] = i32(block)
                 before[block] = i32(tail)
                 tail = block
@@ -278,31 +280,21 @@ class BlockPool:
             block = self._index.next_duplicate(block, oldest)
         return block
 
-    def append_leading_run(
+    def find_run(
         self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, start: i64, stop: i64
     ) -> vec[i32]:
-        """Append the blocks that serve the request's blocks start, start + 1, ... up to the first that is missing."""
+        """Return `ids` (of `stop` entries) filled from `start` and cut before the first block that is missing."""
         i = start
         if self._contents is None:
-            find = self._index
-            words = keys.words
-            stride = 2 * keys.units
-            at = 2 * ((start + 1) * keys.units - 1)
+            i = self._index.find_run(keys.words, 2 * keys.units, group, ids, start, stop)
+        else:
             while i < stop:
-                block = find.find(words[at], words[at + 1], group)
+                block = self.find(keys, i, group, block_size)
                 if block == 0:
-                    return ids
-                ids = append(ids, i32(block))
-                at += stride
+                    break
+                ids[i] = i32(block)
                 i += 1
-            return ids
-        while i < stop:
-            block = self.find(keys, i, group, block_size)
-            if block == 0:
-                return ids
-            ids = append(ids, i32(block))
-            i += 1
-        return ids
+        return ids if i == stop else ids[:i]
 
     def carries(self, block: i64, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> bool:
         """Say whether a block is published under exactly the key of the request's block `index`. O(1)."""
@@ -320,34 +312,30 @@ class BlockPool:
         Raises:
             StaleHitError: one of them does not.
         """
-        ref = self._ref
-        index = self._index
-        words = keys.words
-        units = keys.units
-        exact = self._contents is not None
-        free: i64 = 0
-        i: i64 = 0
         size: i64 = len(ids)
         if size > keys.num_blocks():
             raise StaleHitError(f"new_computed_blocks: {size} blocks for a request with {keys.num_blocks()} full blocks")
+        i: i64 = 0
+        while i < first:
+            if ids[i] != 0:
+                raise StaleHitError(f"new_computed_blocks: entry {i} is outside the window but not the null block")
+            i += 1
+        bad = self._index.match_run(keys.words, 2 * keys.units, group, ids, first)
+        if self._contents is not None:
+            while i < bad and self.carries(i64(ids[i]), keys, i, group, block_size):
+                i += 1
+            bad = i
+        if bad < size:
+            raise StaleHitError(
+                f"new_computed_blocks: block {ids[bad]} at entry {bad} no longer holds this request's prefix; "
+                "look the hit up again"
+            )
+        ref = self._ref
+        free: i64 = 0
+        i = first
         while i < size:
-            block: i64 = i64(ids[i])
-            if i < first:
-                if block != 0:
-                    raise StaleHitError(f"new_computed_blocks: entry {i} is outside the window but not the null block")
-            else:
-                at: i64 = 2 * ((i + 1) * units - 1)
-                if (
-                    block == 0
-                    or not index.matches(block, words[at], words[at + 1], group)
-                    or (exact and not self.carries(block, keys, i, group, block_size))
-                ):
-                    raise StaleHitError(
-                        f"new_computed_blocks: block {block} at entry {i} no longer holds this request's prefix; "
-                        "look the hit up again"
-                    )
-                if ref[block] == 0:
-                    free += 1
+            if ref[i64(ids[i])] == 0:
+                free += 1
             i += 1
         return free
 

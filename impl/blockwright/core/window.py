@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.vecs import append, vec
+from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.pool import BlockPool
@@ -47,15 +47,11 @@ class WindowRule:
         one lookup per block. law: HIT-1.
         """
         num_blocks: i64 = min(max_length // block_size, keys.num_blocks())
-        ids = vec[i32](capacity=num_blocks)
+        ids = vec[i32]([0] * num_blocks)
         if self.hit_run == WHOLE_PREFIX:
             first: i64 = min(self.first_needed(max_length) // block_size, num_blocks)
-            while i64(len(ids)) < first:
-                ids = append(ids, 0)
-            ids = pool.append_leading_run(ids, keys, group, block_size, first, num_blocks)
+            ids = pool.find_run(ids, keys, group, block_size, first, num_blocks)
             return ids[: len(ids) - 1] if use_eagle and len(ids) > 0 else ids
-        while i64(len(ids)) < num_blocks:
-            ids = append(ids, 0)
         # Walk down from the right until `needed` blocks in a row are cached, or the row reaches the first block.
         #
         #     | null ... null | i: row of cached blocks ... | end: not cached or not read ...
