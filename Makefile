@@ -19,6 +19,8 @@ PIP := $(RUN)/python -m pip --disable-pip-version-check --quiet
 PURE := BLOCKWRIGHT_PURE_PYTHON=1
 INSTALLED := $(VENV)/.installed
 KIND := $(RUN)/python -c 'import blockwright; print(blockwright.build_info())'
+SERVES := $(if $(filter 1,$(BLOCKWRIGHT_REQUIRE_COMPILED)),compiled,compiled pure)
+CURRENT := $(RUN)/python -c 'import sys, blockwright; sys.exit(blockwright.build_info().kind not in sys.argv)' $(SERVES)
 
 .DEFAULT_GOAL := help
 .PHONY: help build test test-compiled test-pure conform bench bench-peers lint format types imports docs-check check torch clean
@@ -38,18 +40,17 @@ $(INSTALLED): pyproject.toml setup.py constraints-dev.txt
 	@touch $@
 
 build: $(INSTALLED) ## set up .venv and compile the core, if a source of it has changed
-	@$(RUN)/python -c 'import sys, blockwright; sys.exit(blockwright.build_info().kind != "compiled")' \
-		|| $(RUN)/python setup.py --quiet build_ext --inplace
+	@$(CURRENT) || $(RUN)/python setup.py --quiet build_ext --inplace
 	@$(KIND)
 
 test: build ## run all tests on the compiled and then on the uncompiled core
-	@$(MAKE) --no-print-directory test-compiled
-	@$(MAKE) --no-print-directory test-pure
+	$(RUN)/python -m pytest $(PYTEST_ARGS)
+	$(PURE) $(RUN)/python -m pytest $(PYTEST_ARGS)
 
-test-compiled: build
+test-compiled: build ## the first half of 'make test'
 	$(RUN)/python -m pytest $(PYTEST_ARGS)
 
-test-pure: build
+test-pure: build ## its second half
 	$(PURE) $(RUN)/python -m pytest $(PYTEST_ARGS)
 
 conform: build ## the main job: the gates of PROFILE on both builds, then a trace replayed with self-checks

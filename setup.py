@@ -71,7 +71,9 @@ def core_extensions() -> list[Extension]:
         fall_back(reason, [*build_folders(), ROOT / CORE])
         return []
     for extension in extensions:
-        extension.extra_compile_args = [flag for flag in extension.extra_compile_args if flag != "-Werror"]
+        # Calls within the library need not be open to replacement from outside: the C compiler may then inline them.
+        kept = [flag for flag in extension.extra_compile_args if flag != "-Werror"]
+        extension.extra_compile_args = [*kept, "-fno-semantic-interposition"]
         extension.optional = not REQUIRED
     return extensions
 

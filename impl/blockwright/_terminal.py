@@ -33,9 +33,8 @@ def has_rich() -> bool:
 def progress(label: str, total: int) -> Iterator[Advance]:
     """Show progress over `total` steps while the block runs; one at a time, on stderr.
 
-    Where stderr is no terminal or rich is missing, a plain line is written every ten seconds, so short runs are
-    silent.
-    Advancing costs well below a microsecond, so it may be called for every step.
+    Where stderr is no terminal or rich is missing, a plain line is written every ten seconds, so that short runs are
+    silent. Advancing costs well below a microsecond, so it may be called for every step.
     """
     if has_rich() and sys.stderr.isatty():
         with _rich_bar(label, total) as show:
@@ -100,7 +99,8 @@ def _rich_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console = Console(width=None if sys.stdout.isatty() else _WIDE)
-    console.print(Text(title, style="bold"), soft_wrap=True)
+    if title:
+        console.print(Text(title, style="bold"), soft_wrap=True)
     console.print(table)
     if footer:
         console.print(Text(footer), soft_wrap=True)
@@ -111,6 +111,6 @@ def _plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str
     widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
     lines = [title] if title else []
     for row in table:
-        first, *others = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        lines.append("  ".join([first.strip().ljust(widths[0]), *others]).rstrip())
+        others = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+        lines.append("  ".join([row[0].ljust(widths[0]), *others]).rstrip())
     return [*lines, footer] if footer else lines

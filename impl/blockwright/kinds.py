@@ -35,9 +35,9 @@ def dtype_size(dtype: object) -> int:
 
 
 def require_positive(name: str, value: object) -> None:
-    """Raise `InvalidArgumentError` unless `value` is an `int` of at least 1 (and not a `bool`)."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidArgumentError(f"{name}: must be an integer of at least 1, not {value!r}")
+    """Raise `InvalidArgumentError` unless `value` is an `int` within 1 .. 2**31 - 1 (and not a `bool`)."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
+        raise InvalidArgumentError(f"{name}: must be an integer within 1..{2**31 - 1}, not {value!r}")
 
 
 @dataclass(frozen=True)

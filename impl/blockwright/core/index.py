@@ -138,7 +138,9 @@ class PrefixIndex:
     def next_duplicate(self, block: i64, oldest: i64) -> i64:
         """Return the next younger block with the same key, or 0 after the youngest."""
         block = i64(self._younger[block])
-        return 0 if block == oldest else block
+        if block == oldest:
+            return 0
+        return block
 
     def add(self, block: i64, low: i64, high: i64, group: i64) -> bool:
         """Give a block its key; say whether the key is new. The block must carry none. law: PUB-1."""

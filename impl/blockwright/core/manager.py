@@ -256,18 +256,20 @@ class KVCacheManager:
             StaleHitError: the hit no longer holds; look it up again.
             DuplicateRequestError: another request runs under this id.
         """
+        new: i64 = self._one_count("num_new_tokens", num_new_tokens)
+        ahead: i64 = self._one_count("num_lookahead_tokens", num_lookahead_tokens)
         tables = self._tables_of(request)
         hit: i64 = 0
         if num_new_computed_tokens != 0 or new_computed_blocks is not None:
             hit = self._check_hit(request, tables, num_new_computed_tokens, new_computed_blocks)
-        new: i64 = self._check_counts(request, tables, num_new_tokens, num_lookahead_tokens, hit)
+        self._check_counts(request, tables, new, ahead, hit)
         held: i64 = 0
         if tables is not None:
             held = len(tables.first.blocks)
         elif hit > 0 and new_computed_blocks is not None:
             held = len(new_computed_blocks.ids[0])
         adopted = new_computed_blocks if hit > 0 else None
-        table = self._serve(request, tables, new, num_lookahead_tokens, adopted, delay_cache_blocks)
+        table = self._serve(request, tables, new, ahead, adopted, delay_cache_blocks)
         if table is None:
             return None
         blocks = table.blocks
@@ -356,50 +358,37 @@ class KVCacheManager:
         request._tables = tables
         return tables
 
-    def _check_counts(
-        self, request: Request, tables: RequestTables | None, num_new_tokens: int, num_lookahead_tokens: int, hit: i64
-    ) -> i64:
-        """Check what a request asks for against what it has; return `num_new_tokens`."""
-        written: i64 = 0 if tables is None else tables.num_written
-        computed_now = request.num_computed_tokens
-        if num_new_tokens < 0 or num_new_tokens > self._max_len or (num_new_tokens == 0 and hit == 0):
+    def _check_counts(self, request: Request, tables: RequestTables | None, new: i64, ahead: i64, hit: i64) -> None:
+        """Check what a request asks for against what it has."""
+        written: i64 = 0
+        if tables is not None:
+            written = tables.num_written
+        given = request.num_computed_tokens
+        if given < 0 or given > written:
             raise InvalidArgumentError(
-                f"num_new_tokens: must be within 1..{self._max_len} (or 0 together with a hit), not {num_new_tokens}"
-            )
-        if num_lookahead_tokens < 0 or num_lookahead_tokens > MAX_LENGTH:
-            raise InvalidArgumentError(f"num_lookahead_tokens: must be within 0..{MAX_LENGTH}, not {num_lookahead_tokens}")
-        if computed_now < 0 or computed_now > written:
-            raise InvalidArgumentError(
-                f"num_computed_tokens: request {request.request_id!r} says {computed_now}, but has slots written for "
+                f"num_computed_tokens: request {request.request_id!r} says {given}, but has slots written for "
                 f"{written} tokens; a request that was freed starts again at 0"
             )
-        computed: i64 = computed_now
-        new: i64 = num_new_tokens
+        computed: i64 = given
+        if new == 0 and hit == 0:
+            raise InvalidArgumentError("num_new_tokens: must be at least 1 (or 0 together with a hit)")
         if computed + hit + new > self._max_len:
             raise InvalidArgumentError(
                 f"num_new_tokens: request {request.request_id!r} would have {computed + hit + new} tokens, "
                 f"max_model_len is {self._max_len}"
             )
-        if computed < written:
-            self._check_step_back(request, tables, computed)
+        if computed < written and tables is not None:
+            if self._exact or self._first.first_kept(computed) < tables.first.num_trimmed:
+                raise InvalidArgumentError(
+                    f"num_computed_tokens: request {request.request_id!r} went back from {written} to {computed}, "
+                    "but what those tokens read is gone; free it and start again"
+                )
         if self._exact:
-            if num_lookahead_tokens > 0:
+            if ahead > 0:
                 raise UnsupportedError("num_lookahead_tokens: a recurrent state cannot be taken back, so no drafts for now")
             if computed + hit + new > request.num_tokens:
                 raise InvalidArgumentError(
                     f"num_new_tokens: a recurrent state must not run ahead of the {request.num_tokens} known tokens"
-                )
-        return new
-
-    def _check_step_back(self, request: Request, tables: RequestTables | None, computed: i64) -> None:
-        """Check that a request that gave up tokens (rejected drafts) can still be computed from there."""
-        if tables is None:
-            return
-        for number, manager in enumerate(self.managers):
-            if self._exact or manager.first_kept(computed) < tables.groups[number].num_trimmed:
-                raise InvalidArgumentError(
-                    f"num_computed_tokens: request {request.request_id!r} went back from {tables.num_written} to {computed}, "
-                    "but what those tokens read is gone; free it and start again"
                 )
 
     def _check_hit(
@@ -472,7 +461,9 @@ class KVCacheManager:
         while served < size:
             request: Request = batch[served]
             tables = self._tables_of(request)
-            held: i64 = 0 if tables is None else i64(len(tables.first.blocks))
+            held: i64 = 0
+            if tables is not None:
+                held = len(tables.first.blocks)
             table = self._serve(request, tables, news[served], aheads[served], None, False)
             if table is None:
                 break
@@ -702,4 +693,3 @@ class KVCacheManager:
                 needed = manager.entries_for(tables.num_written)
                 if i64(len(table.blocks)) < needed:
                     raise InvariantError("TABLE-1", f"entries of request {name!r}", f">= {needed}", len(table.blocks))
-

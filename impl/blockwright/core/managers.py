@@ -112,7 +112,9 @@ class SingleTypeKVCacheManager:
         if held * self._block_size >= num_tokens:
             return 0
         more = self.entries_for(num_tokens) - held
-        return 1 if more > 1 and self._layout == LAST_STATE else more
+        if more > 1 and self._layout == LAST_STATE:
+            return 1
+        return more
 
     def trims(self, table: GroupTable, num_tokens: i64) -> bool:
         """Say whether `num_tokens` settled tokens leave a dead entry behind that is not yet null. O(1)."""

@@ -540,7 +540,7 @@ class BlockPool:
         free = [block for block in range(1, self._count) if self._ref[block] == 0]
         _demand("REF-1", "free blocks are those without holder", free, sorted(queue))
         keyed = [self._index.has_key(block) for block in queue]
-        _demand("QUEUE-2", "blocks without content come first", sorted(keyed), keyed)
+        _demand("QUEUE-1", "blocks without content come first", sorted(keyed), keyed)
         _demand("NULL-1", "holders of the null block", 0, int(self._ref[0]))
         _demand("NULL-1", "the null block carries no key", False, self._index.has_key(0))
         self._check_index()

@@ -81,7 +81,9 @@ class SlidingRule(WindowRule):
     def first_needed(self, num_tokens: i64) -> i64:
         """Return ``max(0, n - W + 1)``."""
         first = num_tokens - self._window + 1
-        return first if first > 0 else 0
+        if first < 0:
+            return 0
+        return first
 
 
 class ChunkedRule(WindowRule):
@@ -106,7 +108,9 @@ class MambaRule(WindowRule):
 
     def first_needed(self, num_tokens: i64) -> i64:
         """Return ``max(0, n - 1)``."""
-        return num_tokens - 1 if num_tokens > 0 else 0
+        if num_tokens == 0:
+            return 0
+        return num_tokens - 1
 
     def longest_hit(
         self, pool: BlockPool, keys: BlockKeys, group: i64, block_size: i64, max_length: i64, use_eagle: bool

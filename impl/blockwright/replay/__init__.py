@@ -1,1 +1,28 @@
-"""Replay serving traces through the manager: how much a prefix cache of a given size saves."""
+"""Replay serving traces through the manager: how much a prefix cache of a given size saves.
+
+Example:
+    >>> from blockwright import FullAttentionSpec
+    >>> from blockwright.replay import WorkloadOptions, generate_workload, replay
+    >>> trace = generate_workload(WorkloadOptions(conversations=20, seed=1))
+    >>> spec = FullAttentionSpec(block_size=16, num_kv_heads=8, head_size=128, dtype="bfloat16")
+    >>> small, large = replay(trace, spec, [500, 5000]).pools
+    >>> small.hit_rate < large.hit_rate
+    True
+"""
+
+from blockwright.replay.records import Trace, TraceRequest
+from blockwright.replay.simulate import PoolResult, ReplayResult, replay
+from blockwright.replay.traces import FORMATS, load_trace
+from blockwright.replay.workload import WorkloadOptions, generate_workload
+
+__all__ = [
+    "FORMATS",
+    "PoolResult",
+    "ReplayResult",
+    "Trace",
+    "TraceRequest",
+    "WorkloadOptions",
+    "generate_workload",
+    "load_trace",
+    "replay",
+]

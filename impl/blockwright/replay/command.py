@@ -8,17 +8,16 @@ import time
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from blockwright import _terminal, kinds
 from blockwright.errors import InvalidArgumentError
-from blockwright.replay.pool_sizes import parse_pool_sizes
+from blockwright.replay.pool_sizes import MAX_BLOCKS, parse_pool_sizes
+from blockwright.replay.records import Trace
+from blockwright.replay.report import ReplayReport, plot_curve, require_plotting
+from blockwright.replay.simulate import replay
 from blockwright.replay.traces import FORMATS, load_trace
 from blockwright.replay.workload import WorkloadOptions, generate_workload
-
-if TYPE_CHECKING:
-    from blockwright.kinds import KVCacheSpec
-    from blockwright.replay.records import Trace
-    from blockwright.replay.report import ReplayReport
 
 _DEFAULT_BLOCKS: Final = 4096
 _CHECK_EVERY: Final = 100
@@ -114,13 +113,9 @@ def _add_workload_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
-    return value
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and 1 <= int(text) <= MAX_BLOCKS):
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {MAX_BLOCKS}, not {text!r}")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -140,17 +135,11 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             _write("--json", Path(args.json), data + "\n")
     if args.plot:
-        from blockwright.replay.report import plot_curve
-
         plot_curve(report, args.plot)
     return 0
 
 
 def _replay(args: argparse.Namespace, start: float) -> ReplayReport:
-    from blockwright import _terminal
-    from blockwright.replay.report import ReplayReport
-    from blockwright.replay.simulate import replay
-
     spec, trace = _spec(args), _trace(args)
     curve = args.curve or ()
     headline = args.blocks or (curve[-1] if curve else _DEFAULT_BLOCKS)
@@ -170,10 +159,8 @@ def _replay(args: argparse.Namespace, start: float) -> ReplayReport:
     )
 
 
-def _spec(args: argparse.Namespace) -> KVCacheSpec:
+def _spec(args: argparse.Namespace) -> kinds.KVCacheSpec:
     """Return the kind of layer that the arguments declare; sizes of its elements do not matter to a replay."""
-    from blockwright import kinds
-
     for option, kind in (("window", "sliding"), ("chunk", "chunked")):
         given = getattr(args, option) is not None
         if given and args.kind != kind:
@@ -181,7 +168,7 @@ def _spec(args: argparse.Namespace) -> KVCacheSpec:
         if not given and args.kind == kind:
             raise InvalidArgumentError(f"--kind {kind}: needs --{option} TOKENS")
     size: dict[str, Any] = {"block_size": args.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "uint8"}
-    make: dict[str, Callable[[], KVCacheSpec]] = {
+    make: dict[str, Callable[[], kinds.KVCacheSpec]] = {
         "full": lambda: kinds.FullAttentionSpec(**size),
         "sliding": lambda: kinds.SlidingWindowSpec(**size, sliding_window=args.window),
         "chunked": lambda: kinds.ChunkedLocalAttentionSpec(**size, attention_chunk_size=args.chunk),
@@ -207,8 +194,6 @@ def _trace(args: argparse.Namespace) -> Trace:
 def _check_outputs(args: argparse.Namespace) -> None:
     """Find out before the work whether its results can be written."""
     if args.plot:
-        from blockwright.replay.report import require_plotting
-
         if not args.curve:
             raise InvalidArgumentError("--plot: draws a curve; add --curve SIZES")
         require_plotting()

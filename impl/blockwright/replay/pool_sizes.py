@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 MAX_SIZES: Final = 1000
+MAX_BLOCKS: Final = (1 << 30) - 1
+"""Usable blocks of the largest pool that the manager makes."""
 
 
 def parse_pool_sizes(text: str) -> tuple[int, ...]:
@@ -43,6 +45,6 @@ def _sizes(part: str) -> Iterator[int]:
 
 
 def _number(text: str, least: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 12 and int(text) >= least):
-        raise ArgumentTypeError(f"needs whole numbers of at least {least}, not {text!r}")
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and least <= int(text) <= MAX_BLOCKS):
+        raise ArgumentTypeError(f"needs whole numbers from {least} to {MAX_BLOCKS}, not {text!r}")
     return int(text)

@@ -24,6 +24,7 @@ class PoolResult:
     Attributes:
         blocks: usable blocks of the pool; the null block comes on top.
         hit_rate: share of the trace's block references that were hits, partial last blocks counting as references.
+            A hit skips computing all blocks before its end, so those that no later token reads count as hits too.
         token_hit_rate: share of its prompt tokens that were hits.
         hit_blocks: the hits.
         evictions: cached blocks that were taken for other content.
@@ -82,7 +83,7 @@ def replay(
     longest = trace.max_prompt_tokens
     pools = [_Pool(spec, size, longest, step_tokens) for size in pool_sizes]
     # Keys never leave this process, so any collision-resistant hash gives the same result: take the faster one.
-    hasher = None if build_info().kind == "compiled" else Sha256Hasher(b"replay")
+    hasher = Sha256Hasher(b"replay") if build_info().kind == "pure" else None
     prepare_seconds = check_seconds = 0.0
     for number, recorded in enumerate(trace.requests, 1):
         start = time.perf_counter()

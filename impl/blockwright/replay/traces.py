@@ -70,7 +70,7 @@ def load_trace(
         raise place.fault(f"cannot be parsed ({error})") from None
     if not place.requests:
         raise place.error(f"holds no request (read as {name})", "name the right format with --format")
-    return Trace(place.path.name, name, tuple(place.requests), time.perf_counter() - start)
+    return Trace(place.path.resolve().name, name, tuple(place.requests), time.perf_counter() - start)
 
 
 def _detect(place: Place) -> str:

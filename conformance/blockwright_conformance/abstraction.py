@@ -1,0 +1,53 @@
+"""What a manager's state must look like for a state of the specification.
+
+This is trusted code: it decides what "the same state" means. It is short, it is tested on states altered by hand, and
+the mutants of the kit include it.
+"""
+
+from blockwright_spec.state import Running, State
+
+from .adapter import Observation
+
+
+def expected(state: State) -> Observation:
+    """Give what a manager in this state shows."""
+    blocks = state.config.num_blocks
+    references = [0] * blocks
+    keys = [None] * blocks
+    tables: list[tuple[int, ...] | None] = []
+    published: list[int | None] = []
+    for request in state.requests:
+        if isinstance(request, Running):
+            tables.append(request.table)
+            published.append(request.published)
+            for block in request.table:
+                references[block] += 1
+        else:
+            tables.append(None)
+            published.append(None)
+    for block, prefix in state.keys:
+        keys[block] = prefix  # type: ignore[call-overload]
+    queue = state.queue
+    return Observation(tuple(tables), queue, tuple(references), tuple(keys), tuple(published), len(queue))
+
+
+def differences(wanted: Observation, shown: Observation, ordered: bool = True) -> list[str]:
+    """Name the fields in which a manager differs from what is wanted; `ordered`: whether the queue's order counts."""
+    if wanted == shown:
+        return []
+    return [
+        f"{name}: expected {want}, found {show}"
+        for name, want, show in zip(
+            Observation._fields, compared(wanted, ordered), compared(shown, ordered), strict=True
+        )
+        if show is not None and want != show
+    ]
+
+
+def compared(observation: Observation, ordered: bool) -> Observation:
+    """Give what is compared of an observation: no count for the null block, and the queue in order if that counts."""
+    queue, references = observation.queue, observation.references
+    return observation._replace(
+        queue=queue if ordered or queue is None else tuple(sorted(queue)),
+        references=references and references[1:],
+    )

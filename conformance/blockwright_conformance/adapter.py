@@ -1,0 +1,101 @@
+"""What a block manager must offer to be put through the gates.
+
+An adapter is the engine's side of a manager: it makes requests, calls the manager by its public names, and shows its
+state in the specification's terms. Every manager is compared on what its calls return and refuse, and on its tables;
+beyond that on whatever it exposes: a field that an `Observation` leaves None is not compared.
+"""
+
+from typing import NamedTuple, Protocol, Self
+
+from blockwright_spec.reads import Prefix
+
+
+class Found(NamedTuple):
+    """What a lookup found: the length of the hit and its block ids, 0 where the entry is null."""
+
+    length: int
+    blocks: tuple[int, ...]
+
+
+class Served(NamedTuple):
+    """What one request was given: the new entries of its table, and the entries that became null (None: not told)."""
+
+    new: tuple[int, ...]
+    nulled: tuple[int, ...] | None = None
+
+
+class Observation(NamedTuple):
+    """A manager's whole state in the specification's terms; per block by id, per request in the order asked for."""
+
+    tables: tuple[tuple[int, ...] | None, ...]
+    """Block tables; None for a request that holds none."""
+    queue: tuple[int, ...] | None = None
+    """Free blocks, first to be taken first."""
+    references: tuple[int, ...] | None = None
+    """Reference counts; that of the null block is not compared."""
+    keys: tuple[Prefix | None, ...] | None = None
+    """The prefix under which each block is published."""
+    published: tuple[int | None, ...] | None = None
+    """Leading entries looked at for publication; None for a request that holds no table."""
+    free: int | None = None
+    """Number of free blocks."""
+
+
+class ManagerAdapter(Protocol):
+    """A manager under test, with the engine that calls it. Requests have names; prefixes are the specification's.
+
+    `errors` are the exceptions by which the manager refuses a wrong call, `stale` those for a hit that no longer holds;
+    any other exception is a violation, and may carry the id of a broken law as its attribute `law`. `follows_policy`: whether it makes the choices of the LRU policy; if not, the
+    specification follows the manager's choices and judges their legality.
+    """
+
+    errors: tuple[type[Exception], ...]
+    stale: tuple[type[Exception], ...]
+    follows_policy: bool
+
+    def copy(self) -> Self:
+        """Return an independent copy of everything."""
+
+    def send(self, name: str, prefix: Prefix) -> None:
+        """Make a request: extra keys (0: none) and prompt."""
+
+    def forget(self, name: str) -> None:
+        """Drop the engine's own record of a request that holds no blocks."""
+
+    def find(self, name: str) -> Found:
+        """Look a request up (``get_computed_blocks``) and keep the hit under its name."""
+
+    def allocate(
+        self, name: str, computed: int, new: int, length: int, hit_of: str | None, lookahead: int, later: bool
+    ) -> tuple[int, ...] | None:
+        """Give slots (``allocate_slots``) with the hit kept under the name `hit_of`, said to be `length` tokens long.
+
+        Returns the new entries of the table after those of the hit, or None for "not now".
+        """
+
+    def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
+        """Give slots to several requests (name, computed, new) in one call; say who was served and whether all were."""
+
+    def append(self, name: str, tokens: tuple[int, ...]) -> None:
+        """Append output tokens to a request."""
+
+    def publish(self, name: str, end: int) -> None:
+        """Publish what is filled up to `end` tokens (``cache_blocks``)."""
+
+    def trim(self, name: str, end: int) -> None:
+        """Null the entries dead at `end` tokens (``remove_skipped_blocks``)."""
+
+    def free(self, name: str) -> None:
+        """Release a request's blocks (``free``); the engine keeps its record of the request."""
+
+    def reset(self) -> bool:
+        """Reset the prefix cache and say whether it was."""
+
+    def common_prefix(self, name: str, running: int) -> int:
+        """Count the leading blocks that `running` requests share."""
+
+    def observe(self, names: tuple[str, ...]) -> Observation:
+        """Show the whole state."""
+
+    def check(self) -> None:
+        """Recompute the manager's own invariants, and raise where one is broken."""

@@ -1,0 +1,225 @@
+"""The first manager under test: Blockwright itself, through its public interface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blockwright import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheBlocks,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheManager,
+    KVCacheSpec,
+    MambaSpec,
+    Request,
+    SlidingWindowSpec,
+)
+from blockwright.errors import (
+    BlockError,
+    DuplicateRequestError,
+    InvalidArgumentError,
+    StaleHitError,
+    UnknownRequestError,
+    UnsupportedError,
+)
+from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding, cut
+from blockwright_spec.state import Config
+
+from .adapter import Found, Observation, Served
+
+EXTRAS: tuple[dict[str, str], ...] = (
+    {},
+    {"cache_salt": "salt"},
+    {"lora_name": "adapter"},
+    {"cache_salt": "salt", "lora_name": "adapter"},
+)
+"""What the extra keys 0, 1, ... of a scope mean to a request."""
+
+
+def kv_cache_spec(kind: Kind, block_size: int) -> KVCacheSpec:
+    """Give the layer declaration of a kind."""
+    sizes: dict[str, Any] = {"block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
+    match kind:
+        case Full():
+            return FullAttentionSpec(**sizes)
+        case Sliding(window):
+            return SlidingWindowSpec(**sizes, sliding_window=window)
+        case Chunked(chunk):
+            return ChunkedLocalAttentionSpec(**sizes, attention_chunk_size=chunk)
+        case Mamba():
+            return MambaSpec(block_size=block_size, shapes=((1,),), dtypes=("float32",))
+
+
+class Shared:
+    """What all copies of an adapter share: requests as first made, and which prefix each digest stands for."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.requests: dict[tuple[str, Prefix], Request] = {}
+        self.prefixes: dict[bytes | None, Prefix | None] = {None: None}
+
+    def request(self, name: str, prefix: Prefix) -> Request:
+        """Give a request as first made."""
+        request = self.requests.get((name, prefix))
+        if request is None:
+            extra, tokens = prefix
+            assert isinstance(extra, int)
+            request = Request(name, list(tokens), block_size=self.block_size, **EXTRAS[extra])  # type: ignore[arg-type]
+            self.requests[name, prefix] = request
+            self.learn(request, prefix)
+        return request.copy()
+
+    def learn(self, request: Request, prefix: Prefix) -> None:
+        """Record what the digests of a request stand for.
+
+        Raises:
+            AssertionError: one digest stands for two prefixes.
+        """
+        for entry, digest in enumerate(request.block_hashes):
+            known = self.prefixes.setdefault(digest, cut(prefix, (entry + 1) * self.block_size))
+            if known != cut(prefix, (entry + 1) * self.block_size):
+                raise AssertionError(f"HASH-1: one digest stands for {known} and for {prefix}")
+
+
+class BlockwrightAdapter:
+    """A `KVCacheManager` with the requests of its engine."""
+
+    errors: tuple[type[Exception], ...] = (
+        BlockError,
+        DuplicateRequestError,
+        InvalidArgumentError,
+        StaleHitError,
+        UnknownRequestError,
+        UnsupportedError,
+    )
+    stale: tuple[type[Exception], ...] = (StaleHitError,)
+    follows_policy = True
+
+    def __init__(self, config: Config) -> None:
+        spec = kv_cache_spec(config.kind, config.block_size)
+        groups = [KVCacheGroupSpec(["layer"], spec)]
+        self.manager = KVCacheManager(
+            KVCacheConfig(num_blocks=config.num_blocks, kv_cache_groups=groups),
+            max_model_len=config.max_model_len,
+            enable_caching=config.caching,
+            use_eagle=config.eagle,
+        )
+        self.requests: dict[str, Request] = {}
+        self.prefixes: dict[str, Prefix] = {}
+        self.hits: dict[str, KVCacheBlocks] = {}
+        self.shared = Shared(config.block_size)
+
+    def copy(self) -> BlockwrightAdapter:
+        """Return an independent copy; requests are copied when they are next used."""
+        twin = object.__new__(BlockwrightAdapter)
+        twin.manager = self.manager.copy()
+        twin.requests = self.requests.copy()
+        twin.prefixes = self.prefixes.copy()
+        pool = twin.manager.block_pool
+        twin.hits = {name: KVCacheBlocks(pool, hit.ids) for name, hit in self.hits.items()} if self.hits else {}
+        twin.shared = self.shared
+        return twin
+
+    def owned(self, name: str) -> Request:
+        """Give a request for a call that may change it: a copy that is not shared with other copies of the adapter."""
+        request = self.requests[name] = self.requests[name].copy()
+        return request
+
+    def send(self, name: str, prefix: Prefix) -> None:
+        """Make a request."""
+        self.requests[name] = self.shared.request(name, prefix)
+        self.prefixes[name] = prefix
+
+    def forget(self, name: str) -> None:
+        """Drop a request."""
+        self.requests.pop(name, None)
+        self.prefixes.pop(name, None)
+        self.hits.pop(name, None)
+
+    def find(self, name: str) -> Found:
+        """Look a request up and keep the hit."""
+        hit, length = self.manager.get_computed_blocks(self.owned(name))
+        self.hits[name] = hit
+        return Found(length, tuple(hit.ids[0]))
+
+    def allocate(
+        self, name: str, computed: int, new: int, length: int, hit_of: str | None, lookahead: int, later: bool
+    ) -> tuple[int, ...] | None:
+        """Give slots."""
+        request = self.owned(name)
+        request.num_computed_tokens = computed
+        hit = self.hits[hit_of] if hit_of else None
+        blocks = self.manager.allocate_slots(request, new, length, hit, lookahead, later)
+        if blocks is None:
+            return None
+        self.hits.pop(name, None)
+        return tuple(blocks.ids[0])
+
+    def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
+        """Give slots to several requests."""
+        requests = [self.owned(name) for name, _, _ in asks]
+        for request, (_, computed, _) in zip(requests, asks, strict=True):
+            request.num_computed_tokens = computed
+        batch = self.manager.allocate_slots_batch(requests, [new for _, _, new in asks], lookahead)
+        new, at, nulled, ends = (
+            list(buffer)
+            for buffer in (batch.new_block_ids, batch.new_block_offsets, batch.nulled_entries, batch.nulled_offsets)
+        )
+        served = tuple(
+            Served(tuple(new[at[i] : at[i + 1]]), tuple(nulled[ends[i] : ends[i + 1]])) for i in range(batch.num_served)
+        )
+        if batch.refused != (None if len(served) == len(asks) else len(served)):
+            raise AssertionError(f"BATCH-1: {len(served)} served of {len(asks)}, refused {batch.refused}")
+        return served, batch.refused is None
+
+    def append(self, name: str, tokens: tuple[int, ...]) -> None:
+        """Append output tokens."""
+        request = self.owned(name)
+        request.append_output_token_ids(list(tokens))
+        extra, known = self.prefixes[name]
+        self.prefixes[name] = extra, known + tokens
+        if (len(known) + len(tokens)) // self.shared.block_size > len(known) // self.shared.block_size:
+            self.shared.learn(request, self.prefixes[name])
+
+    def publish(self, name: str, end: int) -> None:
+        """Publish filled blocks."""
+        self.manager.cache_blocks(self.owned(name), end)
+
+    def trim(self, name: str, end: int) -> None:
+        """Null dead entries."""
+        self.manager.remove_skipped_blocks(self.owned(name), end)
+
+    def free(self, name: str) -> None:
+        """Release a request's blocks."""
+        self.manager.free(self.owned(name))
+
+    def reset(self) -> bool:
+        """Reset the prefix cache."""
+        return self.manager.reset_prefix_cache()
+
+    def common_prefix(self, name: str, running: int) -> int:
+        """Count shared leading blocks."""
+        return self.manager.get_num_common_prefix_blocks(name, running)[0]
+
+    def observe(self, names: tuple[str, ...]) -> Observation:
+        """Show the whole state."""
+        manager = self.manager
+        pool = manager.block_pool
+        there = set(manager.request_ids())
+        prefixes = self.shared.prefixes
+        if not there <= set(names):
+            raise AssertionError(f"REQ-1: the manager holds tables of {sorted(there - set(names))}")
+        return Observation(
+            tuple([tuple(manager.get_block_ids(name)[0]) if name in there else None for name in names]),
+            tuple(pool.free_block_ids()),
+            tuple(pool.ref_counts()),
+            tuple([prefixes[digest] for digest in pool.block_keys()]),
+            tuple([manager.num_published(name)[0] if name in there else None for name in names]),
+            pool.get_num_free_blocks(),
+        )
+
+    def check(self) -> None:
+        """Run the manager's self-check."""
+        self.manager.check()

@@ -1,0 +1,185 @@
+"""What an engine may do next: the actions that a scope allows in a state."""
+
+from collections.abc import Iterator
+
+from blockwright_spec.hits import found, sound
+from blockwright_spec.lru import LRU
+from blockwright_spec.reads import Mamba, Prefix
+from blockwright_spec.state import Absent, Hit, Running, State, Waiting
+
+from .actions import (
+    Action,
+    Admit,
+    AdmitHeld,
+    Append,
+    Find,
+    Grow,
+    GrowEach,
+    LateHit,
+    Preempt,
+    Publish,
+    Release,
+    Reset,
+    Trim,
+    WrongHit,
+    WrongStep,
+)
+from .scopes import Scope
+
+
+def enabled(scope: Scope, state: State) -> list[Action]:
+    """Give every action the scope allows in a state; of several absent requests, which are alike, only the first."""
+    actions: list[Action] = []
+    absent_seen = False
+    for slot, request in enumerate(state.requests):
+        match request:
+            case Running():
+                actions += of_running(scope, state, slot, request)
+            case Waiting():
+                actions += of_waiting(scope, state, slot, request)
+            case Absent() if not absent_seen:
+                absent_seen = True
+                actions += of_absent(scope, state, slot)
+            case Absent():
+                pass
+    if "batch" in scope.calls:
+        actions += of_all(state)
+    if "reset" in scope.calls:
+        actions.append(Reset())
+    return actions
+
+
+def chunks(scope: Scope, remaining: int) -> range:
+    """Give the numbers of tokens that a step may compute out of those remaining."""
+    return range(1 if "chunks" in scope.calls else remaining, remaining + 1)
+
+
+def of_absent(scope: Scope, state: State, slot: int) -> Iterator[Action]:
+    """Give what can be done to a request that is not there."""
+    for prefix in scope.prompts:
+        hit = found(state, prefix, LRU) if state.config.caching else Hit()
+        yield from admissions(scope, state, slot, prefix, hit)
+        if "hold" in scope.calls:
+            yield Find(slot, prefix)
+        if "misuse" in scope.calls:
+            yield from wrong_hits(scope, state, slot, prefix, hit)
+    if "misuse" in scope.calls:
+        yield Release(slot)
+        yield WrongStep(slot, scope.prompts[-1], 1, 1)
+        yield Admit(slot, scope.prompts[0], 0, 0, False, False)
+        yield Admit(slot, scope.prompts[-1], -1, 0, False, False)
+
+
+def admissions(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -> Iterator[Action]:
+    """Give the ways to admit a request that a lookup finds `hit` for."""
+    length = len(prefix[1])
+    for new in chunks(scope, length - hit.length):
+        yield Admit(slot, prefix, new)
+    whole = length - hit.length
+    for ahead in scope.lookaheads:
+        if ahead:
+            yield Admit(slot, prefix, whole, ahead)
+    if "later" in scope.calls:
+        yield Admit(slot, prefix, whole, 0, True)
+    if "adopt" in scope.calls and hit.length:
+        yield Admit(slot, prefix, 0)
+    if "unasked" in scope.calls:
+        yield Admit(slot, prefix, length, 0, False, False)
+
+
+def wrong_hits(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -> Iterator[Action]:
+    """Give hits that are not this request's: of another length, or of another prefix."""
+    if hit.length:
+        yield WrongHit(slot, prefix, prefix, hit.length - 1)
+        if hit.length + 1 < len(prefix[1]):
+            yield WrongHit(slot, prefix, prefix, hit.length + 1)
+    for other in scope.prompts:
+        if other != prefix and len(other[1]) <= len(prefix[1]):
+            foreign = found(state, other, LRU) if state.config.caching else Hit()
+            if foreign.length and not sound(state, prefix, foreign):
+                yield WrongHit(slot, prefix, other, foreign.length)
+                break
+
+
+def of_waiting(scope: Scope, state: State, slot: int, request: Waiting) -> Iterator[Action]:
+    """Give what can be done to a request that waits."""
+    if "hold" in scope.calls:
+        yield AdmitHeld(slot, len(request.prefix[1]) - request.hit.length)
+        yield Find(slot, request.prefix)
+    else:
+        hit = found(state, request.prefix, LRU) if state.config.caching else Hit()
+        yield from admissions(scope, state, slot, request.prefix, hit)
+    yield Release(slot)
+
+
+def of_running(scope: Scope, state: State, slot: int, request: Running) -> Iterator[Action]:
+    """Give what can be done to a request that holds a block table."""
+    yield from steps(scope, state, slot, request)
+    yield from outputs(scope, slot, request)
+    yield Release(slot)
+    if "trim" in scope.calls:
+        yield Trim(slot, request.computed)
+    if "preempt" in scope.calls:
+        yield Preempt(slot)
+    if "later" in scope.calls:
+        yield Publish(slot, request.computed)
+        if request.computed > state.config.block_size:
+            yield Publish(slot, (request.computed - 1) // state.config.block_size * state.config.block_size)
+    if "misuse" in scope.calls:
+        yield from wrong_steps(state, slot, request)
+
+
+def steps(scope: Scope, state: State, slot: int, request: Running) -> Iterator[Action]:
+    """Give the steps of a running request: its remaining tokens in chunks, drafts, lookahead, publication put off."""
+    remaining = len(request.prefix[1]) - request.computed
+    if remaining:
+        for new in chunks(scope, remaining):
+            yield Grow(slot, new)
+        for ahead in scope.lookaheads:
+            if ahead:
+                yield Grow(slot, remaining, ahead)
+        for drafts in range(1, scope.drafts + 1):
+            if request.computed + remaining + drafts <= state.config.max_model_len:
+                yield Grow(slot, remaining + drafts)
+        if "later" in scope.calls:
+            yield Grow(slot, remaining, 0, True)
+
+
+def outputs(scope: Scope, slot: int, request: Running) -> Iterator[Action]:
+    """Give the tokens that the model may put out once all before are computed, accepted drafts among them."""
+    length = len(request.prefix[1])
+    if request.computed == length:
+        for accepted in range(request.written - request.computed + 1):
+            if length + accepted < scope.max_tokens:
+                for token in scope.outputs:
+                    yield Append(slot, (token,) * (accepted + 1), accepted)
+
+
+def of_all(state: State) -> Iterator[Action]:
+    """Give the batches of one new token for every running request that has one to compute, in both orders."""
+    asks = tuple(
+        (slot, 1)
+        for slot, request in enumerate(state.requests)
+        if isinstance(request, Running) and request.computed < len(request.prefix[1])
+    )
+    if len(asks) > 1:
+        yield GrowEach(asks)
+        yield GrowEach(asks[::-1])
+
+
+def wrong_steps(state: State, slot: int, request: Running) -> Iterator[Action]:
+    """Give steps with wrong counts."""
+    config, prefix, computed = state.config, request.prefix, request.computed
+    yield WrongStep(slot, prefix, computed, 0)
+    yield WrongStep(slot, prefix, computed, -1)
+    yield WrongStep(slot, prefix, computed, config.max_model_len - computed + 1)
+    if request.written < min(config.max_model_len, len(prefix[1])):
+        yield WrongStep(slot, prefix, request.written + 1, 1)
+    if computed < config.max_model_len:
+        yield WrongStep(slot, prefix, computed, 1, -1)
+        if isinstance(config.kind, Mamba):
+            yield WrongStep(slot, prefix, computed, 1, 1)
+            yield WrongStep(slot, prefix, computed, len(prefix[1]) - computed + 1)
+    hit = found(state, prefix, LRU) if config.caching else Hit()
+    if hit.length:
+        yield LateHit(slot, prefix)

@@ -1,0 +1,176 @@
+"""The explorer: breadth-first over every reachable state of a scope, every transition in lock-step.
+
+A state is visited once, up to the names of blocks and requests; every action the scope allows in it, refused ones
+included, is performed on the specification and on a copy of the manager, and outputs and whole states are compared.
+Laws are checked in every new state, laws of steps on every step. The first fault is a shortest one.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from blockwright_spec.laws import LAWS, STEP_LAWS, Law
+from blockwright_spec.outcomes import Reason
+from blockwright_spec.state import Config, State, initial
+
+from .actions import Action, Told, meaning
+from .adapter import ManagerAdapter
+from .engine import enabled
+from .lockstep import act, examine
+from .scopes import Scope
+from .symmetry import Form, Names, form
+
+Factory = Callable[[Config], ManagerAdapter]
+"""Makes a manager under test."""
+
+
+@dataclass(slots=True)
+class Violation:
+    """A fault and how to get there: the actions from the initial state, the last of which shows it."""
+
+    law: str
+    detail: str
+    actions: tuple[Action, ...]
+
+
+@dataclass(slots=True)
+class Result:
+    """What the exploration of a scope came to."""
+
+    scope: Scope
+    states: int = 0
+    transitions: int = 0
+    depth: int = 0
+    seconds: float = 0.0
+    fired: Counter[str] = field(default_factory=Counter)
+    """How often each action happened, and each was refused for a reason."""
+    violation: Violation | None = None
+
+
+@dataclass(slots=True)
+class Node:
+    """A state reached, with the manager in it, and how it was reached."""
+
+    state: State
+    adapter: ManagerAdapter | None
+    parent: "Node | None" = None
+    action: Action | None = None
+
+    def path(self) -> tuple[Action, ...]:
+        """Give the actions from the initial state."""
+        node, actions = self, []
+        while node.parent is not None and node.action is not None:
+            actions.append(node.action)
+            node = node.parent
+        return tuple(actions[::-1])
+
+
+class Explorer:
+    """Explores one scope, with a manager in lock-step or the specification alone (no factory)."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        factory: Factory | None,
+        laws: tuple[Law, ...] = LAWS,
+        canonical: Callable[[State, Names], Form] = form,
+        max_transitions: int | None = None,
+    ) -> None:
+        self.scope, self.laws, self.max_transitions = scope, laws, max_transitions
+        self.names = Names(canonical)
+        self.result = Result(scope)
+        self.seen: set[bytes] = set()
+        state = initial(scope.config, scope.slots)
+        self.root = Node(state, factory(scope.config) if factory else None)
+
+    def run(self) -> Result:
+        """Visit everything, up to the first fault."""
+        started, result = time.perf_counter(), self.result
+        self.seen.add(self.names.digest(self.root.state))
+        self.state_fault(self.root)
+        frontier = [self.root]
+        while frontier and result.violation is None:
+            frontier = list(self.level(frontier))
+            result.depth += bool(frontier)
+        result.states, result.seconds = len(self.seen), time.perf_counter() - started
+        return result
+
+    def level(self, frontier: list[Node]) -> Iterator[Node]:
+        """Give the new states one action beyond the frontier's; the managers of the frontier are dropped behind."""
+        for node in frontier:
+            for action in enabled(self.scope, node.state):
+                after = self.step(node, action)
+                if self.result.violation or self.result.transitions == self.max_transitions:
+                    return
+                if after is not None:
+                    yield after
+            node.adapter = None
+
+    def step(self, node: Node, action: Action) -> Node | None:
+        """Perform an action and compare; give the state it leads to, if that is new."""
+        self.result.transitions += 1
+        adapter = node.adapter.copy() if node.adapter is not None else None
+        told, faults = self.act(adapter, node.state, action)
+        after = Node(told.state, adapter, node, action)
+        self.count(action, told)
+        if faults:
+            self.fail("REF-0", "; ".join(faults), after)
+        self.steps_fault(node, told, after)
+        if told.state is node.state or self.result.violation:
+            return None
+        digest = self.names.digest(told.state)
+        if digest in self.seen:
+            return None
+        self.seen.add(digest)
+        self.state_fault(after)
+        return after
+
+    def act(self, adapter: ManagerAdapter | None, state: State, action: Action) -> tuple[Told, list[str]]:
+        """Perform an action; a manager that fails in a way of its own has a fault."""
+        if adapter is None:
+            return meaning(state, action), []
+        try:
+            return act(adapter, state, action)
+        except Exception as error:
+            return meaning(state, action), [f"{type(error).__name__}: {error}"]
+
+    def count(self, action: Action, told: Told) -> None:
+        """Record that an action happened, or why it did not."""
+        name = type(action).__name__
+        self.result.fired[told.refusal.reason.name if told.refusal else name] += 1
+
+    def steps_fault(self, node: Node, told: Told, after: Node) -> None:
+        """Check the laws of steps."""
+        before = node.state
+        for done in told.steps:
+            for law in STEP_LAWS:
+                if not law.holds(before, done):
+                    self.fail(law.id, law.statement, after)
+            before = done.state
+
+    def state_fault(self, node: Node) -> None:
+        """Check the laws of states, the manager's self-check, and what it answers to questions."""
+        for law in self.laws:
+            if not law.holds(node.state):
+                self.fail(law.id, law.statement, node)
+        if node.adapter is not None:
+            try:
+                node.adapter.check()
+                faults = examine(node.adapter, node.state, self.scope.prompts)
+            except Exception as error:
+                self.fail(getattr(error, "law", "REF-0"), f"{type(error).__name__}: {error}", node)
+            else:
+                if faults:
+                    self.fail("REF-0", "; ".join(faults), node)
+
+    def fail(self, law: str, detail: str, node: Node) -> None:
+        """Record the first fault."""
+        if self.result.violation is None:
+            self.result.violation = Violation(law, detail, node.path())
+
+
+EVERYTHING = frozenset(reason.name for reason in Reason if reason is not Reason.ILLEGAL_CHOICE) | frozenset(
+    action.__name__ for action in Action.__args__ if not action.__name__.startswith(("Wrong", "Late"))
+)
+"""What must happen in some scope of a profile: every action, and every refusal that a manager can answer."""

@@ -1,0 +1,265 @@
+"""Lock-step: one action on a manager and on the specification, and everything compared."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from blockwright_spec.choices import Choice, recorded
+from blockwright_spec.hits import found
+from blockwright_spec.lru import LRU
+from blockwright_spec.outcomes import Reason, When
+from blockwright_spec.reads import Prefix
+from blockwright_spec.state import NULL, Absent, Running, State, common_prefix_blocks
+
+from .abstraction import differences, expected
+from .actions import (
+    Action,
+    Admit,
+    AdmitHeld,
+    Append,
+    Find,
+    Grow,
+    GrowEach,
+    LateHit,
+    Preempt,
+    Publish,
+    Release,
+    Reset,
+    Told,
+    Trim,
+    WrongHit,
+    WrongStep,
+    computed_of,
+    meaning,
+)
+from .adapter import Found, ManagerAdapter, Served
+
+OTHER = "other"
+"""The name of a request made only for its lookup."""
+
+
+class Reply(NamedTuple):
+    """What a manager answered to an action."""
+
+    refused: bool = False
+    """It said "not now": None, or False for a reset."""
+    error: Exception | None = None
+    """It said that the call was wrong."""
+    hit: Found | None = None
+    served: tuple[Served, ...] = ()
+
+
+def name_of(slot: int) -> str:
+    """Give the id of the request in a slot."""
+    return f"r{slot}"
+
+
+def perform(adapter: ManagerAdapter, action: Action, state: State) -> Reply:
+    """Perform an action on a manager whose abstract state is `state`."""
+    try:
+        return PERFORMANCES[type(action)](adapter, action, state)
+    except adapter.errors as error:
+        return Reply(error=error)
+
+
+def allocate(
+    adapter: ManagerAdapter,
+    name: str,
+    computed: int,
+    new: int,
+    hit: Found | None = None,
+    hit_of: str | None = None,
+    lookahead: int = 0,
+    later: bool = False,
+) -> Reply:
+    """Give one request slots."""
+    length = hit.length if hit else 0
+    try:
+        given = adapter.allocate(name, computed, new, length, hit_of, lookahead, later)
+    except adapter.errors as error:
+        return Reply(error=error, hit=hit)
+    return Reply(given is None, None, hit, () if given is None else (Served(given),))
+
+
+def perform_admit(adapter: ManagerAdapter, action: Admit, state: State) -> Reply:
+    """Send the request if it is not there, look it up, admit it; drop it again if it was refused."""
+    name, absent = name_of(action.slot), isinstance(state.requests[action.slot], Absent)
+    if absent:
+        adapter.send(name, action.prefix)
+    hit = adapter.find(name) if action.asked else None
+    reply = allocate(adapter, name, 0, action.new, hit, name if hit else None, action.lookahead, action.later)
+    if absent and not reply.served:
+        adapter.forget(name)
+    return reply
+
+
+def perform_find(adapter: ManagerAdapter, action: Find, state: State) -> Reply:
+    """Send the request if it is not there, and look it up."""
+    name = name_of(action.slot)
+    if isinstance(state.requests[action.slot], Absent):
+        adapter.send(name, action.prefix)
+    return Reply(hit=adapter.find(name))
+
+
+def perform_admit_held(adapter: ManagerAdapter, action: AdmitHeld, state: State) -> Reply:
+    """Admit a request with the hit it was told before."""
+    request: Any = state.requests[action.slot]
+    name, hit = name_of(action.slot), Found(request.hit.length, request.hit.blocks)
+    reply = allocate(adapter, name, 0, action.new, hit, name if hit.length else None)
+    return reply._replace(hit=None)
+
+
+def perform_grow(adapter: ManagerAdapter, action: Grow, state: State) -> Reply:
+    """Give a running request slots."""
+    computed = computed_of(state, action.slot)
+    return allocate(adapter, name_of(action.slot), computed, action.new, lookahead=action.lookahead, later=action.later)
+
+
+def perform_grow_each(adapter: ManagerAdapter, action: GrowEach, state: State) -> Reply:
+    """Give several requests slots in one call."""
+    asks = tuple((name_of(slot), computed_of(state, slot), new) for slot, new in action.asks)
+    served, whole = adapter.allocate_each(asks, action.lookahead)
+    return Reply(not whole, None, None, served)
+
+
+def perform_reset(adapter: ManagerAdapter, action: Reset, state: State) -> Reply:
+    """Reset the prefix cache."""
+    return Reply(refused=not adapter.reset())
+
+
+def perform_release(adapter: ManagerAdapter, action: Release, state: State) -> Reply:
+    """Free a request; one that was never sent is made, so that there is something to name."""
+    name = name_of(action.slot)
+    if isinstance(state.requests[action.slot], Absent):
+        adapter.send(name, (0, (0,)))
+    adapter.free(name)
+    adapter.forget(name)
+    return Reply()
+
+
+def perform_wrong_step(adapter: ManagerAdapter, action: WrongStep, state: State) -> Reply:
+    """Ask slots with wrong counts."""
+    name, there = name_of(action.slot), isinstance(state.requests[action.slot], Running)
+    if not there:
+        adapter.send(name, action.prefix)
+    reply = allocate(adapter, name, action.computed, action.new, lookahead=action.lookahead)
+    if not there:
+        adapter.forget(name)
+    return reply
+
+
+def perform_wrong_hit(adapter: ManagerAdapter, action: WrongHit, state: State) -> Reply:
+    """Admit a request with the hit of another, or of another length."""
+    name = name_of(action.slot)
+    adapter.send(OTHER, action.other)
+    blocks = adapter.find(OTHER).blocks
+    adapter.send(name, action.prefix)
+    hit = Found(action.claimed, blocks)
+    reply = allocate(adapter, name, 0, len(action.prefix[1]) - action.claimed, hit, OTHER)
+    adapter.forget(OTHER)
+    adapter.forget(name)
+    return reply._replace(hit=None)
+
+
+def perform_late_hit(adapter: ManagerAdapter, action: LateHit, state: State) -> Reply:
+    """Give a running request a hit."""
+    adapter.send(OTHER, action.prefix)
+    hit = adapter.find(OTHER)
+    reply = allocate(adapter, name_of(action.slot), computed_of(state, action.slot), 1, hit, OTHER)
+    adapter.forget(OTHER)
+    return reply._replace(hit=None)
+
+
+def done(call: Callable[[ManagerAdapter, Any], None]) -> Callable[[ManagerAdapter, Any, State], Reply]:
+    """Make a performance of a call that returns nothing."""
+
+    def performed(adapter: ManagerAdapter, action: Any, state: State) -> Reply:
+        call(adapter, action)
+        return Reply()
+
+    return performed
+
+
+PERFORMANCES: dict[type, Callable[..., Reply]] = {
+    Admit: perform_admit,
+    Find: perform_find,
+    AdmitHeld: perform_admit_held,
+    Grow: perform_grow,
+    GrowEach: perform_grow_each,
+    Append: done(lambda adapter, action: adapter.append(name_of(action.slot), action.tokens)),
+    Publish: done(lambda adapter, action: adapter.publish(name_of(action.slot), action.end)),
+    Trim: done(lambda adapter, action: adapter.trim(name_of(action.slot), action.end)),
+    Release: perform_release,
+    Preempt: done(lambda adapter, action: adapter.free(name_of(action.slot))),
+    Reset: perform_reset,
+    WrongStep: perform_wrong_step,
+    WrongHit: perform_wrong_hit,
+    LateHit: perform_late_hit,
+}
+"""How each action is performed on a manager."""
+
+
+def choice_of(adapter: ManagerAdapter, reply: Reply) -> Choice:
+    """Give the choice by which the specification goes: the policy's, or what the manager was seen to choose."""
+    if adapter.follows_policy:
+        return LRU
+    taken = tuple(block for served in reply.served for block in served.new if block != NULL)
+    return recorded(taken, reply.hit.blocks if reply.hit else (), LRU)
+
+
+def refusals(told: Told, reply: Reply, adapter: ManagerAdapter) -> list[str]:
+    """Name the differences in acceptance: not now, wrong, or done."""
+    when = told.refusal.reason.value[0] if told.refusal else None
+    wrong, error = when is When.INVALID, reply.error
+    if wrong and error is None:
+        return [f"accepted, or refused for now; the call is wrong: {told.refusal}"]
+    if error is not None and not wrong:
+        return [f"called wrong ({type(error).__name__}: {error}); expected {told.refusal or 'success'}"]
+    if told.refusal and told.refusal.reason is Reason.HIT_STALE and not isinstance(error, adapter.stale):
+        return [f"wrong error for a stale hit: {type(error).__name__}: {error}"]
+    if reply.refused != (when in (When.NOT_NOW, When.NEVER)):
+        return [f"refused: expected {told.refusal}, found {'a refusal' if reply.refused else 'none'}"]
+    return []
+
+
+def compare(told: Told, reply: Reply, adapter: ManagerAdapter, names: tuple[str, ...]) -> list[str]:
+    """Name what differs between what the specification tells and what the manager answered and shows."""
+    faults = refusals(told, reply, adapter)
+    if told.hit is not None and reply.hit is not None and (told.hit.length, told.hit.blocks) != reply.hit:
+        faults.append(f"hit: expected {told.hit.length} tokens in {told.hit.blocks}, found {reply.hit}")
+    for step, served in zip(told.steps, reply.served, strict=False):
+        if step.new != served.new:
+            faults.append(f"new blocks: expected {step.new}, found {served.new}")
+        if served.nulled is not None and step.nulled != served.nulled:
+            faults.append(f"nulled entries: expected {step.nulled}, found {served.nulled}")
+    return faults + differences(expected(told.state), adapter.observe(names), adapter.follows_policy)
+
+
+def names_of(state: State) -> tuple[str, ...]:
+    """Give the ids of all requests of a state."""
+    return tuple(name_of(slot) for slot in range(len(state.requests)))
+
+
+def act(adapter: ManagerAdapter, state: State, action: Action) -> tuple[Told, list[str]]:
+    """Perform an action on a manager and on the specification, and name all differences; the manager moves on."""
+    reply = perform(adapter, action, state)
+    told = meaning(state, action, choice_of(adapter, reply))
+    return told, compare(told, reply, adapter, names_of(state))
+
+
+def examine(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...]) -> list[str]:
+    """Name the differences in what a manager answers to questions that change nothing: lookups, shared blocks."""
+    faults = []
+    for prefix in prompts if state.config.caching else ():
+        adapter.send(OTHER, prefix)
+        hit, wanted = adapter.find(OTHER), found(state, prefix, LRU)
+        blocks = wanted.blocks if adapter.follows_policy else hit.blocks
+        if (wanted.length, blocks) != hit:
+            faults.append(f"lookup of {prefix}: expected {wanted.length} tokens in {wanted.blocks}, found {hit}")
+    adapter.forget(OTHER)
+    for slot, request in enumerate(state.requests):
+        if isinstance(request, Running):
+            for count in range(1, len(state.requests) + 1):
+                shared, wants = adapter.common_prefix(name_of(slot), count), common_prefix_blocks(state, slot, count)
+                if shared != wants:
+                    faults.append(f"blocks of {name_of(slot)} shared by {count}: expected {wants}, found {shared}")
+    return faults

@@ -1,0 +1,83 @@
+"""Chapter 12: the list of laws, for the explorer, the state machines, the implementation's self-check and the docs.
+
+A law's name and sentence are the first line of its function.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from . import pool_laws, step_laws, table_laws
+from .outcomes import Done
+from .state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """A named law of states and where it comes from."""
+
+    id: str
+    holds: Callable[[State], bool]
+    statement: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepLaw:
+    """A named law of steps, given the state before and the outcome, and where it comes from."""
+
+    id: str
+    holds: Callable[[State, Done], bool]
+    statement: str
+    source: str
+
+
+def told(law: Callable[..., bool]) -> tuple[str, str]:
+    """Give the name and the sentence of a law."""
+    name, _, statement = (law.__doc__ or "").partition(": ")
+    return name, statement
+
+
+def of_states(holds: Callable[[State], bool], source: str) -> Law:
+    """List a law of states."""
+    name, statement = told(holds)
+    return Law(name, holds, statement, source)
+
+
+def of_steps(holds: Callable[[State, Done], bool], source: str) -> StepLaw:
+    """List a law of steps."""
+    name, statement = told(holds)
+    return StepLaw(name, holds, statement, source)
+
+
+LAWS = (
+    of_states(pool_laws.law_queue_holds_the_unheld, "vLLM BlockPool: touch and free_blocks; known bugs B01, B04"),
+    of_states(pool_laws.law_queue_is_ordered, "vLLM FreeKVCacheBlockQueue; known bugs B02, B66"),
+    of_states(pool_laws.law_null_is_nothing, "vLLM BlockPool.null_block; known bug B57"),
+    of_states(pool_laws.law_key_is_single, "vLLM BlockPool.cached_block_hash_to_block; known bug B56"),
+    of_states(pool_laws.law_key_is_content, "vLLM BlockPool.cache_full_blocks; known bugs B40, B42"),
+    of_states(pool_laws.law_free_is_findable_or_empty, "DESIGN section 3, contents are ghosts; known bug B14"),
+    of_states(pool_laws.law_hit_is_sound, "vLLM SingleTypeKVCacheManager.find_longest_cache_hit; known bugs B27, B60"),
+    of_states(pool_laws.law_hit_is_longest, "DESIGN section 3, the hit; known bugs B36, B55"),
+    of_states(pool_laws.law_hit_leaves_a_token, "vLLM KVCacheManager.get_computed_blocks; known bug B46"),
+    of_states(
+        table_laws.law_reads_are_there,
+        "DESIGN section 3, the central law; PagedAttention (Kwon et al., 2023)",
+    ),
+    of_states(table_laws.law_dead_is_null, "vLLM SingleTypeKVCacheManager.remove_skipped_blocks; known bug B28"),
+    of_states(table_laws.law_null_is_dead, "DESIGN section 3, dead entries; known bugs B25, B26"),
+    of_states(table_laws.law_written_is_unshared, "PagedAttention (Kwon et al., 2023), section 4.4"),
+    of_states(table_laws.law_full_is_published, "vLLM SingleTypeKVCacheManager.cache_blocks; known bug B55"),
+    of_states(table_laws.law_table_covers, "vLLM KVCacheManager.allocate_slots"),
+    of_states(table_laws.law_table_is_distinct, "vLLM SingleTypeKVCacheManager.req_to_blocks; known bug B02"),
+    of_states(table_laws.law_states_are_two, "DESIGN section 3, mamba; known bug B28"),
+    of_states(table_laws.law_state_is_single, "vLLM MambaManager"),
+    of_states(table_laws.law_counts_are_ordered, "vLLM KVCacheManager.allocate_slots; known bug B40"),
+)
+"""Every law of states."""
+
+STEP_LAWS = (
+    of_steps(step_laws.law_table_is_append_only, "vLLM V1 worker block tables; known bug B33"),
+    of_steps(step_laws.law_taking_drops_its_key, "vLLM BlockPool._maybe_evict_cached_block; known bug B56"),
+    of_steps(step_laws.law_demand_is_taken, "vLLM get_num_blocks_to_allocate; known bugs B05, B08"),
+)
+"""Every law of steps."""

@@ -1,0 +1,125 @@
+"""Chapter 1: what a token reads, and what follows from it.
+
+One function, `reads`, says of each kind of layer which earlier positions a token reads. What must be kept, what may be
+trimmed, how long a hit is and how many blocks a step fills are sets derived from it; nothing else is said per kind,
+except that a recurrent layer fills one slot a step (`writes`) and reads a state that must stop exactly there.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+Prefix = tuple[Hashable, tuple[int, ...]]
+"""Extra keys (adapter, salt, multimodal items) and the tokens 0..end-1: all that decides the content at a position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """A layer whose tokens read every earlier position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sliding:
+    """A layer whose tokens see the last `window` positions, their own included."""
+
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunked:
+    """A layer whose tokens see the positions of their own chunk."""
+
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba:
+    """A recurrent layer, whose tokens read only the state left by the token before."""
+
+
+Kind = Full | Sliding | Chunked | Mamba
+
+
+def reads(kind: Kind, position: int) -> range:
+    """Give the earlier positions that the token at `position` reads (DESIGN, the specification's one idea)."""
+    match kind:
+        case Full():
+            return range(position)
+        case Sliding(window):
+            return range(max(0, position - window + 1), position)
+        case Chunked(chunk):
+            return range(position // chunk * chunk, position)
+        case Mamba():
+            return range(max(0, position - 1), position)
+
+
+def writes(kind: Kind, start: int, stop: int) -> range:
+    """Give the positions whose slots a step over tokens start..stop-1 fills; a recurrent layer leaves one state."""
+    if isinstance(kind, Mamba):
+        return range(max(start, stop - 1), stop)
+    return range(start, stop)
+
+
+def needed(kind: Kind, length: int) -> range:
+    """Give the positions below `length` that some token at a position >= `length` reads.
+
+    The first position read never moves back as the token moves on, so the token at `length` reads all of them: this is
+    the union over all later tokens, which the tests form and the proofs establish for every integer.
+    """
+    return reads(kind, length)
+
+
+def positions(block_size: int, entry: int) -> range:
+    """Give the positions that entry `entry` of a block table covers."""
+    return range(entry * block_size, (entry + 1) * block_size)
+
+
+def entries(block_size: int, length: int) -> int:
+    """Count the entries that cover `length` slots."""
+    return -(-length // block_size)
+
+
+def dead(kind: Kind, block_size: int, length: int, entry: int) -> bool:
+    """Tell whether all positions of an entry are below `length` and no later token reads any of them (TRIM-1)."""
+    kept = needed(kind, length)
+    return not any(position >= length or position in kept for position in positions(block_size, entry))
+
+
+def filled(kind: Kind, block_size: int, start: int, stop: int) -> frozenset[int]:
+    """Give the entries that a step over tokens start..stop-1 fills: those beside them it jumps over (MAMBA-1)."""
+    return frozenset(position // block_size for position in writes(kind, start, stop))
+
+
+def hit_entries(kind: Kind, block_size: int, length: int) -> frozenset[int]:
+    """Give the entries that hold a needed position of `length`: what a hit of that length must find (HIT-1)."""
+    return frozenset(position // block_size for position in needed(kind, length))
+
+
+def cut(prefix: Prefix, end: int) -> Prefix:
+    """Give the first `end` tokens of a prefix, with its extra keys."""
+    return prefix[0], prefix[1][:end]
+
+
+def longest_hit(kind: Kind, block_size: int, found: Callable[[Prefix], bool], prefix: Prefix, margin: int = 0) -> int:
+    """Give the longest aligned length below the number of tokens whose needed blocks are all found (HIT-1, HIT-2).
+
+    `margin` is the draft margin: so many tokens after the hit must be found as well, and are computed again (EAGLE).
+    """
+
+    def holds(length: int) -> bool:
+        ends = {(entry + 1) * block_size for entry in hit_entries(kind, block_size, length)}
+        return all(found(cut(prefix, end)) for end in ends | ({length + margin} if margin else set()))
+
+    max_length = len(prefix[1]) - 1
+    return max(filter(holds, range(0, max_length - margin + 1, block_size)), default=0)
+
+
+def shows(kind: Kind, block_size: int, content: Prefix | None, prefix: Prefix, position: int) -> bool:
+    """Tell whether a block with this content serves a read of `position` of `prefix` (READ-1).
+
+    The content ends inside the block, covers the position, and equals the prefix so far; a state ends exactly there.
+    """
+    if content is None:
+        return False
+    end = len(content[1])
+    covered = end == position + 1 if isinstance(kind, Mamba) else end > position
+    return covered and (end - 1) // block_size == position // block_size and content == cut(prefix, end)

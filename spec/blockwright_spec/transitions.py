@@ -1,0 +1,176 @@
+"""Chapter 8: the transitions, one for each call that an engine makes.
+
+All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what changes, SAME what stays. The steps of
+the model run in the order of the calls, so that what a call gives slots to counts as written by it.
+"""
+
+from dataclasses import replace
+
+from .choices import Choice, legal_order, legal_serving
+from .effects import misuse, nulled, published, replaced, requeued, serve, trimmed, vacated, written
+from .hits import found, holding, sound
+from .outcomes import Done, Outcome, Reason, Refusal, Step
+from .reads import Prefix, cut
+from .state import NULL, Absent, Hit, Running, State, Waiting, running
+
+
+def arrive(state: State, slot: int, prefix: Prefix) -> Outcome:
+    """Make a request known by its extra keys and prompt: ``Request(...)``."""
+    # REFUSE
+    if not isinstance(state.requests[slot], Absent):
+        return Refusal(Reason.NOT_WAITING)
+    # EFFECT
+    return Done(replaced(state, slot, Waiting(prefix)))
+    # SAME: blocks, queue, keys.
+
+
+def find(state: State, slot: int, choice: Choice) -> Outcome:
+    """Look up the longest hit of a waiting request: ``get_computed_blocks`` (HIT-1, HIT-2)."""
+    # REFUSE
+    request = state.requests[slot]
+    if not isinstance(request, Waiting):
+        return Refusal(Reason.NOT_WAITING)
+    # CHOOSE
+    hit = found(state, request.prefix, choice) if state.config.caching else Hit()
+    ends = (
+        (block, cut(request.prefix, (entry + 1) * state.config.block_size)) for entry, block in enumerate(hit.blocks)
+    )
+    if not all(legal_serving(holding(state, prefix), block) for block, prefix in ends if block != NULL):
+        return Refusal(Reason.ILLEGAL_CHOICE)
+    # EFFECT
+    return Done(replaced(state, slot, Waiting(request.prefix, hit)))
+    # SAME: blocks, queue (a lookup protects nothing), keys.
+
+
+def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outcome:
+    """Start a waiting request on the blocks of its hit: ``allocate_slots`` with a hit (HIT-1, READ-1)."""
+    # REFUSE
+    request = state.requests[slot]
+    if not isinstance(request, Waiting):
+        return Refusal(Reason.NOT_WAITING)
+    if refusal := misuse(state.config, request.prefix, hit.length, hit.length, step):
+        return refusal
+    if hit.length != len(hit.blocks) * state.config.block_size:
+        return Refusal(Reason.HIT_LENGTH)
+    if not sound(state, request.prefix, hit):
+        return Refusal(Reason.HIT_STALE)
+    # CHOOSE, EFFECT
+    start = Running(request.prefix, hit.length, hit.length, hit.length, hit.blocks, len(hit.blocks))
+    return serve(state, slot, start, step, choice)
+    # SAME: as in `serve`.
+
+
+def grow(state: State, slot: int, computed: int, step: Step, choice: Choice) -> Outcome:
+    """Give a running request slots for its next tokens: ``allocate_slots`` (READ-1, TRIM-1, WRITE-1).
+
+    `computed` is the engine's own count. A manager cannot check it further than what it gave slots to.
+    """
+    # REFUSE
+    request = state.requests[slot]
+    if not isinstance(request, Running):
+        return Refusal(Reason.NOT_RUNNING)
+    if refusal := misuse(state.config, request.prefix, 0, computed, step):
+        return refusal
+    if computed > request.written:
+        return Refusal(Reason.UNWRITTEN)
+    # CHOOSE, EFFECT
+    return serve(state, slot, replace(request, computed=computed), step, choice)
+    # SAME: as in `serve`.
+
+
+def grow_each(
+    state: State, asks: tuple[tuple[int, int, Step], ...], choice: Choice
+) -> tuple[tuple[Done, ...], Refusal | None]:
+    """Grow requests in order until one is refused; those before it keep their slots: ``allocate_slots_batch``.
+
+    Each ask is a slot, its computed tokens, and the step. Gives the steps that happened and the refusal of the next.
+    """
+    if not asks:
+        return (), None
+    slot, computed, step = asks[0]
+    outcome = grow(state, slot, computed, step, choice)
+    if isinstance(outcome, Refusal):
+        return (), outcome
+    rest, refusal = grow_each(outcome.state, asks[1:], choice)
+    return (outcome, *rest), refusal
+
+
+def append_output(state: State, slot: int, tokens: tuple[int, ...], accepted: int = 0) -> Outcome:
+    """Append tokens to a running request; the first `accepted` were drafts, computed by the step before.
+
+    ``append_output_token_ids``, and with accepted drafts the engine's own count goes up. Others are computed again.
+    """
+    # REFUSE
+    request = state.requests[slot]
+    if not isinstance(request, Running):
+        return Refusal(Reason.NOT_RUNNING)
+    drafts = request.written - request.computed if request.computed == len(request.prefix[1]) else 0
+    if accepted > min(len(tokens), drafts):
+        return Refusal(Reason.UNWRITTEN)
+    # EFFECT
+    longer = request.prefix[0], request.prefix[1] + tokens
+    grown = replace(request, prefix=longer, computed=request.computed + accepted)
+    return Done(written(state, slot, grown, request.computed))
+    # SAME: tables, queue, keys: what was accepted is published by the next step or by `publish`.
+
+
+def publish(state: State, slot: int, count: int) -> Outcome:
+    """Publish the blocks filled up to `count` tokens, after publication was put off: ``cache_blocks`` (PUB-1)."""
+    # REFUSE
+    request = state.requests[slot]
+    if not isinstance(request, Running):
+        return Refusal(Reason.NOT_RUNNING)
+    if count > request.written:
+        return Refusal(Reason.UNWRITTEN)
+    # EFFECT
+    return Done(published(state, slot, min(count, request.computed)))
+    # SAME: tables, queue, contents, keys published before.
+
+
+def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
+    """Null the entries that are dead at `settled` tokens and release their blocks: ``remove_skipped_blocks``."""
+    # REFUSE
+    request = state.requests[slot]
+    if not isinstance(request, Running):
+        return Refusal(Reason.NOT_RUNNING)
+    if settled > request.written:
+        return Refusal(Reason.UNWRITTEN)
+    # CHOOSE
+    table = trimmed(state.config, request.table, settled)
+    gone = nulled(request.table, table)
+    batch = tuple(request.table[entry] for entry in gone)
+    order = choice.order(batch)
+    if not legal_order(batch, order):
+        return Refusal(Reason.ILLEGAL_CHOICE)
+    # EFFECT
+    kept = replace(request, table=table, settled=max(settled, request.settled))
+    return Done(requeued(replaced(state, slot, kept), order), nulled=gone)
+    # SAME: entries that some later token reads, keys, contents of published blocks.
+
+
+def release(state: State, slot: int, choice: Choice) -> Outcome:
+    """End a request and release its blocks: ``free``; nothing happens to one that is not there."""
+    # CHOOSE
+    return vacated(state, slot, Absent(), choice)
+    # SAME: keys, contents of published blocks, other requests.
+
+
+def preempt(state: State, slot: int, choice: Choice) -> Outcome:
+    """Take a running request's blocks and have it wait again: ``free``, and the engine's own count back to 0."""
+    # REFUSE
+    request = state.requests[slot]
+    if not isinstance(request, Running):
+        return Refusal(Reason.NOT_RUNNING)
+    # CHOOSE, EFFECT
+    return vacated(state, slot, Waiting(request.prefix), choice)
+    # SAME: keys, contents of published blocks, other requests.
+
+
+def reset(state: State) -> Outcome:
+    """Forget everything published: ``reset_prefix_cache``."""
+    # REFUSE
+    if any(block != NULL for request in running(state) for block in request.table):
+        return Refusal(Reason.BLOCKS_HELD)
+    # EFFECT
+    return Done(replace(state, keys=(), contents=(None,) * state.config.num_blocks))
+    # SAME: the queue and its order, requests.

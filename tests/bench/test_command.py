@@ -1,0 +1,97 @@
+"""Property: `blockwright bench` measures the paths it is asked for, and says what is wrong with bad arguments.
+
+Tested through the command's entry point, one repetition of quick paths; verdicts on made-up timings.
+Not covered: that targets are met (that is the benchmark's own table, on a quiet machine).
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from blockwright.bench import report, scaling
+from blockwright.bench.measure import Timing
+from blockwright.bench.paths import all_paths
+from blockwright.cli import main
+
+
+def test_the_table_and_the_data_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bench.json"
+    assert main(["bench", "--only", "release", "append", "--repeat", "2", "--json", str(file)]) == 0
+    data = json.loads(file.read_text(encoding="utf-8"))
+    assert [path["name"] for path in data["paths"]] == ["release", "append"]
+    assert data["configuration"]["repeat"] == 2
+    out = capsys.readouterr().out
+    for path in data["paths"]:
+        assert 0 < path["ours"]["low"] <= path["ours"]["median"] <= path["ours"]["high"]
+        assert (path["peer"], path["ratio"], path["met"]) == (None, None, None)
+        assert f"[{path['name']}]" in out
+    assert data["configuration"]["python"] in out
+    assert "fetch_peers" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "lokup"], "--only: no path is named 'lokup'; choose from decode, "),
+        (["--repeat", "0"], "--repeat: at least 1"),
+        (["--repeat", "many"], "--repeat: invalid int value: 'many'"),
+        (["--peer-path", "/no/such/folder"], "peer_path: /no/such/folder holds no unpacked vllm"),
+        (["--floor", "/no/such/floor.c"], "floor: /no/such/floor.c is not there"),
+        (["--require"], "--require: the targets are ratios over a peer; give --peer-path"),
+        (["--json", "/no/such/folder/out.json"], "--json: the folder of /no/such/folder/out.json is not there"),
+    ],
+)
+def test_bad_arguments_are_one_line_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_ratio_meets_its_target_exactly_from_the_target_on() -> None:
+    path = next(path for path in all_paths() if path.name == "lookup")
+    assert path.target is not None
+    peer = Timing(path.target * 2.0, 0.0, 0.0)
+    assert report.Row(path, Timing(2.0, 0.0, 0.0), peer, None).met is True
+    assert report.Row(path, Timing(2.01, 0.0, 0.0), peer, None).met is False
+    assert report.Row(path, Timing(2.0, 0.0, 0.0), None, None).met is None
+
+
+def test_every_target_of_the_paths_is_the_stated_one() -> None:
+    targets = {path.name: path.target for path in all_paths() if path.name != "hash-numpy"}
+    assert targets == {
+        "decode": 40,
+        "decode-batch": 150,
+        "lookup": 50,
+        "adopt": 25,
+        "prefill": 25,
+        "release": 50,
+        "churn": 20,
+        "hash-list": 12,
+        "hash-array": 30,
+        "hash-sha256": 4,
+        "append": None,
+    }
+
+
+def test_a_pool_is_filled_and_measured() -> None:
+    scale = scaling.measure(1_000, None)
+    assert scale.num_blocks == 1_000
+    assert sorted(scale.times) == sorted(scaling.PATHS)
+    assert all(time > 0 for time in scale.times.values())
+    assert 0 < scale.bytes_per_block < 1_000
+    assert scale.floor == {}
+
+
+def test_growth_and_memory_are_judged_between_the_right_sizes() -> None:
+    def scale(num_blocks: int, time: float, size: float) -> scaling.Scale:
+        return scaling.Scale(num_blocks, dict.fromkeys(scaling.PATHS, time), {}, {}, size, 0.0)
+
+    verdicts = report.scaling_verdicts(
+        [scale(1_000, 2.0, 500.0), scale(50_000, 3.0, 90.0), scale(4_000_000, 9.0, 96.1)]
+    )
+    assert [verdict.met for verdict in verdicts] == [True] * len(scaling.PATHS) + [False]
+    assert [verdict.value for verdict in verdicts] == [1.5] * len(scaling.PATHS) + [96.1]

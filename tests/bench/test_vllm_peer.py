@@ -1,0 +1,95 @@
+"""Property: the peer is vLLM's published manager, unmodified, and loading it leaves no trace in the process.
+
+Tested on folders that are not the peer (each a typed error), and, where `make bench-peers` has fetched the real
+files (folder .peers, or BLOCKWRIGHT_PEERS), by comparing what the peer and Blockwright answer to the same calls.
+Not covered: the download itself (it needs a package registry); the peer's speed.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from blockwright.bench import fetch_peers, vllm_peer
+from blockwright.bench.sides import BLOCK_SIZE, Ours, Tokens
+from blockwright.errors import InvalidArgumentError
+
+PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or Path(__file__).resolve().parents[2] / ".peers")
+needs_peer = pytest.mark.skipif(
+    not (PEERS / "vllm").is_dir(), reason="the peer's files are not there: make bench-peers"
+)
+
+
+def package(folder: Path, version: str, manager: str = "") -> Path:
+    core = folder / "vllm" / "v1" / "core"
+    core.mkdir(parents=True)
+    (core / "kv_cache_manager.py").write_text(manager)
+    (folder / "vllm" / "_version.py").write_text(f"__version__ = version = '{version}'\n")
+    return folder
+
+
+def test_a_folder_without_the_package_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"peer_path: .* holds no unpacked vllm .*fetch_peers"):
+        vllm_peer.load(tmp_path / "nowhere")
+
+
+def test_another_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"holds vllm 0\.1\.2, not 0\.33\.0"):
+        vllm_peer.load(package(tmp_path, "0.1.2"))
+
+
+def test_fetching_into_a_folder_that_holds_another_version_changes_nothing(tmp_path: Path) -> None:
+    package(tmp_path, "0.1.2", "kept")
+    with pytest.raises(InvalidArgumentError, match=r"0\.1\.2"):
+        fetch_peers.fetch(tmp_path)
+    assert (tmp_path / "vllm" / "v1" / "core" / "kv_cache_manager.py").read_text() == "kept"
+
+
+def test_fetching_again_downloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")  # a download would fail
+    assert fetch_peers.fetch(package(tmp_path, vllm_peer.PEER_VERSION)) == 0
+
+
+def test_a_failed_load_leaves_no_trace(tmp_path: Path) -> None:
+    modules, finders = dict(sys.modules), list(sys.meta_path)
+    with pytest.raises(ImportError):
+        vllm_peer.load(package(tmp_path, vllm_peer.PEER_VERSION))
+    assert sys.meta_path == finders
+    assert {name: module for name, module in sys.modules.items() if name.startswith(("vllm", "torch"))} == {
+        name: module for name, module in modules.items() if name.startswith(("vllm", "torch"))
+    }
+
+
+@needs_peer
+def test_the_real_peer_is_loaded_from_the_folder_and_leaves_no_trace() -> None:
+    numpy, finders = sys.modules.get("numpy"), list(sys.meta_path)
+    peer = vllm_peer.load(PEERS)
+    manager = peer.manager(8, 1024)
+    source = sys.modules.get("vllm"), type(manager).allocate_slots.__code__.co_filename
+    assert source == (None, str(PEERS / "vllm" / "v1" / "core" / "kv_cache_manager.py"))
+    assert sys.meta_path == finders
+    assert sys.modules.get("numpy") is numpy
+
+
+@needs_peer
+def test_the_real_peer_and_blockwright_answer_alike() -> None:
+    answers = []
+    for side in (vllm_peer.load(PEERS), Ours()):
+        tokens = Tokens()
+        shared = tokens.draw(5 * BLOCK_SIZE)
+        manager = side.manager(9, 1024)
+        first = side.request("first", shared + tokens.draw(3))
+        second = side.request("second", shared[: 3 * BLOCK_SIZE] + tokens.draw(BLOCK_SIZE))
+        third = side.request("third", tokens.draw(7 * BLOCK_SIZE))
+        told: list[object] = [len(first.block_hashes), len(second.block_hashes)]
+        for request in (first, second, third):
+            hit, length = manager.get_computed_blocks(request)[:2]
+            new = manager.allocate_slots(request, request.num_tokens - length, length, hit)
+            told += [length, None if new is None else new.get_block_ids(), manager.usage]
+        told.append([manager.get_block_ids("first"), manager.get_block_ids("second")])
+        manager.free(first)
+        manager.free(second)
+        told += [manager.get_computed_blocks(first)[1], manager.usage]
+        answers.append(told)
+    assert answers[0] == answers[1]

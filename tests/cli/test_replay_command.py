@@ -1,0 +1,205 @@
+"""`blockwright replay` reports what the replay counted, in a table, as JSON and as a picture, and refuses bad input.
+
+How: the command is called in this process on small traces and on a generated workload; its JSON is compared with a
+replay through the library. Every bad argument and bad trace must give exit code 2 and one line that names it.
+
+Not covered: the counts themselves (tests/replay); progress on a terminal (test_terminal.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright import FullAttentionSpec, build_info
+from blockwright.cli import main
+from blockwright.replay.command import register
+from blockwright.replay.simulate import replay
+from blockwright.replay.workload import WorkloadOptions, generate_workload
+
+DATA = Path(__file__).parents[1] / "replay/data"
+SMALL = ["--conversations", "12", "--turns", "3", "--seed", "5"]
+
+
+def report(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    """Run the command and return its JSON."""
+    assert main(["replay", *argv, "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    data: dict[str, Any] = json.loads(out)
+    return data
+
+
+def test_json_of_a_generated_workload(capsys: pytest.CaptureFixture[str]) -> None:
+    data = report(capsys, *SMALL, "--blocks", "150")
+    trace = generate_workload(WorkloadOptions(conversations=12, turns=3, seed=5))
+    spec = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=1, dtype="uint8")
+    pool = replay(trace, spec, [150]).pools[0]
+    assert 0 < pool.hit_rate < 1
+    assert pool.evictions > 0
+    expected: dict[str, object] = {
+        "build": build_info().kind,
+        "trace": "generated (seed 5)",
+        "format": "generated",
+        "kind": "full",
+        "spec": {"block_size": 16},
+        "requests": len(trace.requests),
+        "references": trace.num_references(16),
+        "input_tokens": trace.num_tokens,
+        "blocks": 150,
+        "hit_rate": pool.hit_rate,
+        "token_hit_rate": pool.token_hit_rate,
+        "hit_blocks": pool.hit_blocks,
+        "evictions": pool.evictions,
+        "refused": pool.refused,
+        "mean_used": pool.mean_used,
+        "peak_used": pool.peak_used,
+        "checks": 0,
+        "curve": [],
+    }
+    assert {name: data[name] for name in expected} == expected
+    parts = ("parse_seconds", "prepare_seconds", "replay_seconds", "check_seconds")
+    assert 0 < sum(data[part] for part in parts) <= data["seconds"]
+    assert data["requests_per_second"] == pytest.approx(data["requests"] / data["replay_seconds"])
+
+
+def test_json_of_a_curve(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    assert main(["replay", *SMALL, "--curve", "150:600:x2", "--json", str(path)]) == 0
+    assert capsys.readouterr().out.count("\n") >= 4
+    data = json.loads(path.read_text())
+    assert [point["blocks"] for point in data["curve"]] == [150, 300, 600]
+    assert data["blocks"] == 600
+    assert data["hit_rate"] == data["curve"][-1]["hit_rate"]
+    assert data["curve"][0]["evictions"] > data["curve"][-1]["evictions"]
+    both = report(capsys, *SMALL, "--curve", "150:600:x2", "--blocks", "300")
+    assert both["blocks"] == 300
+    assert [point["hit_rate"] for point in both["curve"]] == [point["hit_rate"] for point in data["curve"]]
+
+
+@pytest.mark.parametrize(
+    ("argv", "spec"),
+    [
+        (["--kind", "full"], {}),
+        (["--kind", "sliding", "--window", "40"], {"sliding_window": 40}),
+        (["--kind", "chunked", "--chunk", "64"], {"attention_chunk_size": 64}),
+        (["--kind", "mamba"], {}),
+    ],
+)
+def test_every_kind_replays_and_checks_itself(
+    capsys: pytest.CaptureFixture[str], argv: list[str], spec: dict[str, int]
+) -> None:
+    data = report(capsys, *SMALL, *argv, "--blocks", "300", "--check-every", "5", "--step-tokens", "48")
+    assert data["spec"] == {"block_size": 16} | spec
+    assert data["checks"] == -(-data["requests"] // 5)
+    assert data["hit_rate"] > 0.1
+
+
+def test_the_table_shows_every_pool(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(DATA / "mooncake.jsonl"), "--block-size", "512", "--curve", "2,5", "--check"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "mooncake.jsonl: 3 requests, 7 references to blocks of 512 tokens; full" in out
+    # Two usable blocks hold only the last prompt; five hold all, and the second prompt finds two blocks of the first.
+    assert "0.00%" in out
+    assert "28.57%" in out
+    assert "2 self-checks (all passed)" in out
+
+
+@pytest.mark.parametrize("name", ["mooncake.jsonl", "azure.csv", "bailian.jsonl", "weka"])
+def test_every_format_replays(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    data = report(capsys, str(DATA / name), "--limit", "2")
+    assert data["format"] == name.split(".")[0]
+    assert data["requests"] == 2
+
+
+def test_plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib (extra 'plots')")
+    for name, magic in (("curve.png", b"\x89PNG"), ("curve.svg", b"<?xml")):
+        assert main(["replay", *SMALL, "--curve", "50,100", "--plot", str(tmp_path / name)]) == 0
+        assert (tmp_path / name).read_bytes().startswith(magic)
+    assert main(["replay", *SMALL, "--curve", "50,100", "--plot", str(tmp_path / "curve.nonsense")]) == 2
+    assert "--plot: cannot write" in capsys.readouterr().err
+
+
+def test_plot_without_the_library_names_the_extra(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
+    assert main(["replay", *SMALL, "--curve", "50", "--plot", "curve.png"]) == 2
+    assert capsys.readouterr().err == (
+        "blockwright: error: --plot: needs matplotlib; install it with: pip install 'blockwright[plots]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["absent.jsonl"], "absent.jsonl: no such file; check the path"),
+        (["--format", "sharegpt", "t.jsonl"], "argument --format: invalid choice: 'sharegpt'"),
+        (["--format", "azure"], "--format: only with a TRACE file"),
+        (["--unit", "16"], "--unit: only with a TRACE file"),
+        (["--blocks", "0"], "argument --blocks: must be a whole number from 1 to 1073741823, not '0'"),
+        (["--blocks", "-4"], "argument --blocks: must be a whole number from 1 to 1073741823, not '-4'"),
+        (["--blocks", "many"], "argument --blocks: must be a whole number from 1 to 1073741823, not 'many'"),
+        (["--blocks", "1073741824"], "argument --blocks: must be a whole number from 1 to 1073741823"),
+        (["--kind", "sliding", "--window", "9" * 30], "argument --window: must be a whole number from 1 to"),
+        (["--block-size", "0"], "argument --block-size: must be a whole number from 1"),
+        (["--limit", "0"], "argument --limit: must be a whole number from 1"),
+        (["--check-every", "0"], "argument --check-every: must be a whole number from 1"),
+        (["--step-tokens", "0"], "argument --step-tokens: must be a whole number from 1"),
+        (
+            ["--kind", "sliding", "--window", "0"],
+            "argument --window: must be a whole number from 1 to 1073741823, not '0'",
+        ),
+        (["--kind", "sliding"], "--kind sliding: needs --window TOKENS"),
+        (["--kind", "chunked"], "--kind chunked: needs --chunk TOKENS"),
+        (["--window", "8"], "--window: only with --kind sliding, not full"),
+        (["--kind", "mamba", "--chunk", "16"], "--chunk: only with --kind chunked, not mamba"),
+        (["--kind", "chunked", "--chunk", "24"], "block_size: must divide attention_chunk_size 24, 16 does not"),
+        (["--kind", "linear"], "argument --kind: invalid choice: 'linear'"),
+        (["--curve", "9:5:1"], "argument --curve: the range '9:5:1' ends before it begins"),
+        (["--plot", "curve.png"], "--plot: draws a curve; add --curve SIZES"),
+        (["--json", "no/such/folder/report.json"], "--json: there is no folder no/such/folder; make it first"),
+        (["--curve", "5", "--plot", "no/such/curve.png"], "--plot: there is no folder no/such; make it first"),
+        (["--json", "."], "--json: "),
+        (["--turns", "0"], "argument --turns: must be a whole number from 1"),
+        (["--turns", "2000000"], "turns: must be from 1 to 1000000, not 2000000"),
+        (["--seed", "x"], "argument --seed: invalid int value: 'x'"),
+        (["t.jsonl", "--turns", "3"], "--turns: only without a TRACE file"),
+        (["a.jsonl", "b.jsonl"], "unrecognized arguments: b.jsonl"),
+    ],
+)
+def test_bad_arguments(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, argv: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = [] if "jsonl" in argv[0] or argv[0] == "--format" else SMALL[:2]
+    assert main(["replay", *argv, *small]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_bad_trace_line_is_an_error_of_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text((DATA / "mooncake.jsonl").read_text()[:-20])
+    assert main(["replay", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert f"{path}, line 3: truncated or malformed JSON" in err
+    assert main(["replay", str(path), "--limit", "2"]) == 0
+
+
+def test_the_arguments_are_those_of_the_workload() -> None:
+    import argparse
+
+    subparsers = argparse.ArgumentParser().add_subparsers()
+    register(subparsers)
+    args = subparsers.choices["replay"].parse_args([])
+    assert set(WorkloadOptions.__dataclass_fields__) <= set(vars(args))

@@ -1,0 +1,99 @@
+"""Tables and progress say the same with and without rich, and never read markup from their text.
+
+How: both are written with rich hidden and with rich present, into captured streams, one of which claims to be a
+terminal; time is a counter.
+
+Not covered: how a bar looks.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import sys
+import time
+
+import pytest
+
+from blockwright import _terminal
+
+COLUMNS = ("scope", "states")
+ROWS = (("full [b]4[/b]", "353"), ("sliding", "870,123"))
+
+
+@pytest.fixture(params=["rich", "plain"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run with rich where it is installed, and with rich hidden."""
+    name: str = request.param
+    if name == "rich":
+        pytest.importorskip("rich", reason="needs rich (extra 'cli')")
+    else:
+        monkeypatch.setattr(_terminal, "has_rich", lambda: False)
+    return name
+
+
+def test_a_table_holds_every_cell_in_order(library: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _terminal.print_table("Scopes [i]all[/i]", COLUMNS, ROWS, "two scopes")
+    out, err = capsys.readouterr()
+    assert err == ""
+    words = ["Scopes [i]all[/i]", "scope", "states", "full [b]4[/b]", "353", "sliding", "870,123", "two scopes"]
+    places = [out.index(word) for word in words]
+    assert places == sorted(places)
+
+
+def test_a_wide_table_is_not_folded(library: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _terminal.print_table("t" * 150, ("name", "value"), [("n" * 90, "v" * 60)])
+    out = capsys.readouterr().out
+    assert "t" * 150 in out
+    assert "n" * 90 in out
+    assert "v" * 60 in out
+
+
+def test_a_plain_table_is_aligned(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_terminal, "has_rich", lambda: False)
+    _terminal.print_table("", COLUMNS, ROWS)
+    assert capsys.readouterr().out == (
+        "scope           states\n"
+        "full [b]4[/b]      353\n"
+        "sliding        870,123\n"
+    )  # fmt: skip
+
+
+def test_plain_progress_is_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with _terminal.progress("replay", 4000) as advance:
+        for _ in range(25):
+            now[0] += 1
+            advance(100)
+        advance(500, "sliding")
+        now[0] += 10
+        advance(0, "chunked")
+    assert capsys.readouterr() == (
+        "",
+        "replay: 1,000 of 4,000\nreplay: 2,000 of 4,000\nreplay: 3,000 of 4,000 (chunked)\n",
+    )
+
+
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich", reason="needs rich (extra 'cli')")
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(_terminal, "_RICH_SECONDS", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    with _terminal.progress("replay [b]x[/b]", 3) as advance:
+        for _ in range(3):
+            advance()
+    assert "replay [b]x[/b]" in stream.getvalue()
+    assert "3/3" in stream.getvalue()
+
+
+def test_rich_is_looked_for_without_importing_it() -> None:
+    assert _terminal.has_rich() == (importlib.util.find_spec("rich") is not None)

@@ -1,0 +1,45 @@
+"""What all tests share: one Hypothesis profile, one rule about builds, and the serving traces.
+
+- The profile `blockwright-pr` draws the same examples every time, without a deadline and without a database: a failure
+  found here is found everywhere.
+- A stale build is refused: tests that pass on libraries older than their sources say nothing.
+- The traces are large and not part of the repository: tests that read them skip, and say so, without them.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from blockwright import build_info
+
+settings.register_profile("blockwright-pr", derandomize=True, deadline=None, database=None)
+settings.load_profile("blockwright-pr")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to test a build that is not what the run claims to test."""
+    build = build_info()
+    if build.kind == "stale":
+        raise pytest.UsageError(f"refusing to test a stale build: {build}")
+    required = os.environ.get("BLOCKWRIGHT_REQUIRE_COMPILED") == "1"
+    if required and os.environ.get("BLOCKWRIGHT_PURE_PYTHON") != "1" and build.kind != "compiled":
+        raise pytest.UsageError(f"BLOCKWRIGHT_REQUIRE_COMPILED=1, but this is a {build}; build it (make build)")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say which build is tested."""
+    return f"blockwright: {build_info()}"
+
+
+@pytest.fixture(scope="session")
+def traces() -> Path:
+    """Return the folder of serving traces named by BLOCKWRIGHT_TRACES, or skip."""
+    folder = os.environ.get("BLOCKWRIGHT_TRACES")
+    if not folder:
+        pytest.skip("needs serving traces: set BLOCKWRIGHT_TRACES to the folder that holds them")
+    path = Path(folder)
+    if not path.is_dir():
+        pytest.fail(f"BLOCKWRIGHT_TRACES={folder} is not a folder")
+    return path

@@ -1,0 +1,92 @@
+"""Property: what the documents show works: sessions at the prompt, Python examples, make targets, links.
+
+How: in each document, Python blocks run in order in one namespace: those with prompts as doctests (their output is
+compared), those without as plain code. Make targets and sub-commands named in shell blocks must exist, and relative
+links must lead somewhere.
+Not covered: numbers quoted in prose, shell commands beyond their name, links to other hosts.
+"""
+
+import doctest
+import importlib.metadata
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^(?:\$ )?(?:\w+=\S+ )*(make|blockwright)((?: [a-z][a-z-]*)+)", re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def blocks(document: Path, *languages: str) -> list[tuple[int, str]]:
+    """The fenced blocks in one of the languages, each with the number of lines before it."""
+    text = document.read_text(encoding="utf-8")
+    found = BLOCK.finditer(text)
+    return [(text[: match.start(2)].count("\n"), match[2]) for match in found if match[1] in languages]
+
+
+def run_blocks(document: Path) -> int:
+    """Run the Python blocks of a document in one namespace; return how many there were."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+    found = blocks(document, "python", "pycon", "py")
+    for line, source in found:
+        if ">>>" in source:
+            session = doctest.DocTestParser().get_doctest(source, namespace, document.name, str(document), line)
+            report: list[str] = []
+            runner.run(session, out=report.append, clear_globs=False)
+            if runner.failures:
+                pytest.fail("".join(report))
+            namespace.update(session.globs)
+        else:
+            exec(compile("\n" * line + source, str(document), "exec"), namespace)
+    return len(found)
+
+
+def test_readme_shows_python() -> None:
+    assert blocks(ROOT / "README.md", "python", "pycon")
+
+
+@each_document
+def test_python_examples_run(document: Path) -> None:
+    run_blocks(document)
+
+
+@each_document
+def test_commands_exist(document: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    commands = {entry.name for entry in importlib.metadata.entry_points(group="blockwright.commands")}
+    lines = "\n".join(text for _, text in blocks(document, "sh", "bash", "console", "shell"))
+    spans = "\n".join(re.findall(r"`([^`\n]+)`", document.read_text(encoding="utf-8")))
+    named = re.findall(
+        r"^(?:\$ )?(?:\w+=\S+ )*(make|blockwright)((?: [a-z][a-z-]*)+)", f"{lines}\n{spans}", re.MULTILINE
+    )
+    assert {word for command, words in named if command == "make" for word in words.split()} <= targets
+    assert {words.split()[0] for command, words in named if command == "blockwright"} <= commands
+
+
+@each_document
+def test_links_lead_somewhere(document: Path) -> None:
+    links = {link.split("#")[0] for link in LINK.findall(document.read_text(encoding="utf-8")) if "://" not in link}
+    assert [link for link in sorted(links) if link and not (document.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("```python\n>>> 1 + 1\n3\n```\n", "Expected"),
+        ("```python\n>>> a = 1\n```\nand\n```python\n>>> a\n2\n```\n", "Expected"),
+    ],
+)
+def test_wrong_session_is_found(tmp_path: Path, text: str, fault: str) -> None:
+    """The check itself: a session whose output differs fails, and blocks share one namespace."""
+    document = tmp_path / "wrong.md"
+    document.write_text(text)
+    with pytest.raises(pytest.fail.Exception, match=fault):
+        run_blocks(document)
+    document.write_text("```python\na = 1\n```\nand\n```python\n>>> a\n1\n```\n")
+    assert run_blocks(document) == 2

@@ -1,0 +1,137 @@
+"""Property: a build leaves either all libraries of the core, with a true record, or none; and says so once.
+
+How: a two-module core is built in place in a scratch copy of the real setup.py, over and over, with sources and
+compiler changed in between: it compiles, is found up to date, fails (compiler, type error), and is built uncompiled.
+Not covered: isolated builds and wheels on other platforms; the real core (it is what the other tests run on).
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPILER = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+ONE_BUILD = os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(COMPILER is None, reason="needs a C compiler"),
+    pytest.mark.skipif(ONE_BUILD, reason="independent of the build that runs: done with the compiled one"),
+]
+
+ONE = "def double(n: int) -> int:\n    return n * 2\n"
+TWO = "from blockwright.core.one import double\n\n\ndef fourfold(n: int) -> int:\n    return double(double(n))\n"
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what a build needs, with two small modules for a core."""
+    top = tmp_path_factory.mktemp("scratch")
+    for name in ("setup.py", "pyproject.toml", "LICENSE"):
+        shutil.copy(ROOT / name, top / name)
+    (top / "README.md").write_text("# Scratch\n")
+    package = top / "impl/blockwright"
+    (package / "core").mkdir(parents=True)
+    for name in ("_build.py", "core/__init__.py"):
+        shutil.copy(ROOT / "impl/blockwright" / name, package / name)
+    (package / "__init__.py").write_text("from blockwright._build import build_info as build_info\n")
+    for root, name in (("spec", "blockwright_spec"), ("conformance", "blockwright_conformance")):
+        (top / root / name).mkdir(parents=True)
+        (top / root / name / "__init__.py").touch()
+    (package / "core/one.py").write_text(ONE)
+    (package / "core/two.py").write_text(TWO)
+    return top
+
+
+def build(top: Path, *command: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run setup.py, by default a build in place."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("BLOCKWRIGHT_", "CC"))} | changes
+    arguments = [sys.executable, "setup.py", *(command or ("build_ext", "--inplace"))]
+    return subprocess.run(arguments, cwd=top, env=env, capture_output=True, text=True, timeout=300)
+
+
+def libraries(top: Path) -> list[str]:
+    """The libraries of the core in the source tree and in every build tree."""
+    folders = [top / "impl/blockwright/core", *top.glob("build/lib*/blockwright/core")]
+    return sorted(str(path.relative_to(top)) for folder in folders for path in folder.glob("*.so"))
+
+
+def running(top: Path) -> tuple[str, str]:
+    """The kind of build that runs there, and whether its modules come from libraries."""
+    code = (
+        "import blockwright, blockwright.core.two as t; print(blockwright.build_info().kind, t.__file__, t.fourfold(1))"
+    )
+    env = {name: value for name, value in os.environ.items() if not name.startswith("BLOCKWRIGHT_")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=top / "impl", env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    kind, file, result = done.stdout.split()
+    assert Path(file).is_relative_to(top)
+    assert result == "4"
+    return kind, Path(file).suffix
+
+
+def test_build_is_all_or_nothing(scratch: Path) -> None:
+    two = scratch / "impl/blockwright/core/two.py"
+    no_compiler = {"CC": "/bin/false"}
+
+    done = build(scratch)
+    assert done.returncode == 0, done.stderr
+    assert len(libraries(scratch)) == 6  # two modules and their shared library, here and in the build tree
+    assert running(scratch) == ("compiled", ".so")
+
+    # A changed source: the old library would still be loaded, and is called stale.
+    two.write_text(TWO + "\n\nLIMIT = 1\n")
+    assert running(scratch) == ("stale", ".so")
+
+    # Required, it must compile; an error changes nothing.
+    done = build(scratch, **no_compiler, BLOCKWRIGHT_REQUIRE_COMPILED="1")
+    assert done.returncode != 0
+    assert running(scratch) == ("stale", ".so")
+
+    # Not required: built uncompiled, said once, and no old library stays.
+    done = build(scratch, **no_compiler)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("UNCOMPILED") == 1
+    assert libraries(scratch) == []
+    assert running(scratch) == ("pure", ".py")
+
+    assert build(scratch).returncode == 0
+    assert running(scratch) == ("compiled", ".so")
+
+    # A type error is found before the C compiler runs.
+    two.write_text(TWO + '\n\nLIMIT: int = "many"\n')
+    done = build(scratch, BLOCKWRIGHT_REQUIRE_COMPILED="1")
+    assert done.returncode != 0
+    assert "two.py" in done.stdout + done.stderr
+    done = build(scratch)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("UNCOMPILED") == 1
+    assert libraries(scratch) == []
+    assert running(scratch) == ("pure", ".py")
+
+    # A module that is gone leaves no library behind.
+    two.write_text(TWO)
+    three = scratch / "impl/blockwright/core/three.py"
+    three.write_text(ONE)
+    assert build(scratch).returncode == 0
+    assert len(libraries(scratch)) == 8
+    three.unlink()
+    assert build(scratch).returncode == 0
+    assert len(libraries(scratch)) == 6
+    assert running(scratch) == ("compiled", ".so")
+
+
+def test_pure_wheel_fits_every_python(scratch: Path) -> None:
+    done = build(scratch, "bdist_wheel", "--dist-dir", "wheels", BLOCKWRIGHT_PURE_PYTHON="1")
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (scratch / "wheels").glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "blockwright/core/two.py" in names
+    assert [name for name in names if name.endswith(".so") or "native" in name] == []

@@ -1,0 +1,263 @@
+"""Property: the specification can be checked by reading: standard library only, no I/O, no mutation, short functions.
+
+How: every chapter is parsed; each rule is a function from a parsed file to its faults, and is itself tested on lines
+that must be faults and lines that must not.
+Not covered: whether the words are clear; mutation hidden behind a call into the standard library.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = ROOT / "spec/blockwright_spec"
+CHAPTERS = sorted(SPEC.rglob("*.py"))
+FUNCTION_LINES = 25
+FILE_LINES = 240  # usually under 200
+CODE_LINES = 900
+
+# Of the standard library, what talks to the world outside or depends on it.
+WORLD = set(
+    "asyncio builtins ctypes datetime fileinput ftplib gc glob http importlib io json logging marshal mmap "
+    "multiprocessing os pathlib pickle pdb platform random secrets select shelve shutil signal site socket sqlite3 "
+    "subprocess sys sysconfig tempfile threading time traceback urllib uuid warnings weakref".split()
+)
+WORLD_CALLS = {"open", "print", "input", "exec", "eval", "compile", "breakpoint", "__import__", "globals", "locals"}
+MUTATING_CALLS = {"setattr", "delattr", "vars", "heappush", "heappop", "heapify", "insort"}
+MUTATING_METHODS = set(
+    "append extend insert remove pop popleft popitem appendleft clear sort reverse add discard update setdefault "
+    "difference_update intersection_update symmetric_difference_update move_to_end rotate write writelines "
+    "__setattr__ __delattr__ __setitem__ __delitem__ __init__".split()
+)
+FROZEN_BASES = {"NamedTuple", "Enum", "IntEnum", "StrEnum", "Protocol", "Exception", "ValueError"}
+
+Fault = tuple[int, str]
+Rule = Callable[[ast.Module], Iterator[Fault]]
+
+
+def docstring_of(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> ast.Expr | None:
+    """The statement that is the node's docstring."""
+    first = node.body[0] if node.body else None
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        return first
+    return None
+
+
+def called_name(node: ast.Call) -> str:
+    """The last name of what is called: `f` of f(), of a.f() and of a[0].f()."""
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def imports_outside(tree: ast.Module) -> Iterator[Fault]:
+    """Imports of anything but the specification and the quiet part of the standard library."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module or ""]
+        else:
+            continue
+        for name in names:
+            top = name.split(".")[0]
+            if top != "blockwright_spec" and (top not in sys.stdlib_module_names or top in WORLD):
+                yield node.lineno, f"imports {name}"
+
+
+def mutations(tree: ast.Module) -> Iterator[Fault]:
+    """Whatever changes a value in place, or a name of another scope."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.AugAssign():
+                yield node.lineno, "assigns in place (write the sum out)"
+            case ast.Global() | ast.Nonlocal():
+                yield node.lineno, "rebinds a name of another scope"
+            case ast.Delete():
+                yield node.lineno, "deletes"
+            case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
+                yield node.lineno, "assigns to an item or attribute"
+            case ast.Call() if isinstance(node.func, ast.Attribute) and node.func.attr in MUTATING_METHODS:
+                yield node.lineno, f"calls .{node.func.attr}()"
+            case ast.Call() if called_name(node) in MUTATING_CALLS:
+                yield node.lineno, f"calls {called_name(node)}()"
+            case _:
+                pass
+
+
+def world_calls(tree: ast.Module) -> Iterator[Fault]:
+    """Calls that read or write outside, or reach behind the language."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in WORLD_CALLS:
+            yield node.lineno, f"calls {node.func.id}()"
+        if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.Yield | ast.YieldFrom):
+            yield node.lineno, "suspends (a function of the specification returns a value)"
+
+
+def open_records(tree: ast.Module) -> Iterator[Fault]:
+    """Classes that are not frozen records, enumerations, protocols or errors."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        frozen = any(
+            isinstance(decorator, ast.Call)
+            and called_name(decorator) == "dataclass"
+            and any(
+                word.arg == "frozen" and isinstance(word.value, ast.Constant) and word.value.value is True
+                for word in decorator.keywords
+            )
+            for decorator in node.decorator_list
+        )
+        bases = {ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases}
+        if not frozen and not bases & FROZEN_BASES:
+            yield node.lineno, f"class {node.name} is not a frozen record"
+
+
+def long_functions(tree: ast.Module) -> Iterator[Fault]:
+    """Functions of more than the allowed lines, their docstring not counted."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            doc = docstring_of(node)
+            words = (doc.end_lineno or 0) - doc.lineno + 1 if doc else 0
+            lines = (node.end_lineno or 0) - node.lineno + 1 - words
+            if lines > FUNCTION_LINES:
+                yield node.lineno, f"{node.name} has {lines} lines"
+
+
+def undocumented(tree: ast.Module) -> Iterator[Fault]:
+    """Chapters, public classes and public functions without a docstring."""
+    if docstring_of(tree) is None:
+        yield 1, "the chapter has no docstring"
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_" and docstring_of(node) is None:
+            yield node.lineno, f"{node.name} has no docstring"
+
+
+def names_of_others(tree: ast.Module) -> Iterator[Fault]:
+    """Functions named by how they would compute: the specification states."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and re.match(r"(get|set|compute|do|handle)_", node.name):
+            yield node.lineno, f"{node.name}: say what it is"
+
+
+def code_lines(source: str) -> int:
+    """Count lines of code: no blanks, no comments, no docstrings."""
+    tree = ast.parse(source)
+    words: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            words |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    quiet = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in quiet:
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    return len(lines - words)
+
+
+RULES: dict[str, Rule] = {
+    rule.__name__: rule
+    for rule in (
+        imports_outside,
+        mutations,
+        world_calls,
+        open_records,
+        long_functions,
+        undocumented,
+        names_of_others,
+    )
+}
+
+
+def test_there_are_chapters() -> None:
+    assert {"reads.py", "state.py", "transitions.py", "lru.py", "laws.py"} <= {path.name for path in CHAPTERS}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.name)
+def test_chapter_keeps_the_rule(chapter: Path, rule: str) -> None:
+    faults = RULES[rule](ast.parse(chapter.read_text(encoding="utf-8")))
+    assert [f"{chapter.name}:{line}: {fault}" for line, fault in faults] == []
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.name)
+def test_chapter_is_short(chapter: Path) -> None:
+    assert len(chapter.read_text(encoding="utf-8").splitlines()) <= FILE_LINES
+
+
+def test_specification_is_short() -> None:
+    counts = {path.name: code_lines(path.read_text(encoding="utf-8")) for path in CHAPTERS}
+    assert sum(counts.values()) <= CODE_LINES, counts
+
+
+# --- the rules themselves ---
+
+LONG = "def f():\n" + "    x = 1\n" * FUNCTION_LINES
+
+FAULTY: list[tuple[str, str]] = [
+    ("imports_outside", "import numpy"),
+    ("imports_outside", "from blockwright import Request"),
+    ("imports_outside", "import os.path"),
+    ("imports_outside", "def f():\n    from random import choice"),
+    ("mutations", "x.a = 1"),
+    ("mutations", "x[0] = 1"),
+    ("mutations", "x.a, y = 1, 2"),
+    ("mutations", "x[0]: int = 1"),
+    ("mutations", "x += 1"),
+    ("mutations", "x.a += 1"),
+    ("mutations", "for x[0] in y: pass"),
+    ("mutations", "with y as x.a: pass"),
+    ("mutations", "del x[0]"),
+    ("mutations", "def f():\n    global x"),
+    ("mutations", "def f():\n    def g():\n        nonlocal x"),
+    ("mutations", "x.append(1)"),
+    ("mutations", "x[0].update(y)"),
+    ("mutations", "object.__setattr__(x, 'a', 1)"),
+    ("mutations", "setattr(x, 'a', 1)"),
+    ("world_calls", "print(1)"),
+    ("world_calls", "open('x')"),
+    ("world_calls", "def f():\n    yield 1"),
+    ("open_records", "class A: pass"),
+    ("open_records", "@dataclass\nclass A: pass"),
+    ("open_records", "@dataclass(frozen=False)\nclass A: pass"),
+    ("long_functions", LONG),
+    ("undocumented", "x = 1"),
+    ("undocumented", '"""Doc."""\ndef f(): pass'),
+    ("undocumented", '"""Doc."""\nclass A: pass'),
+    ("names_of_others", "def get_x(): pass"),
+]
+
+FAULTLESS: list[tuple[str, str]] = [
+    ("imports_outside", "from .reads import Kind\nimport math\nfrom blockwright_spec import state"),
+    ("mutations", "x = 1\ny: int = x\nx, y = y, x\nz = x.a[0]\nf = {**a, 'b': 1}\nreplace(x, a=1)"),
+    ("world_calls", "def f():\n    return sorted(x)"),
+    ("open_records", "@dataclass(frozen=True, slots=True)\nclass A: pass\nclass B(NamedTuple): pass"),
+    ("long_functions", LONG.rsplit("    x", 1)[0]),
+    ("undocumented", '"""Doc."""\ndef f():\n    """Doc."""\ndef _g(): pass'),
+    ("names_of_others", "def needed(): pass"),
+]
+
+
+@pytest.mark.parametrize(("rule", "source"), FAULTY)
+def test_rule_finds_the_fault(rule: str, source: str) -> None:
+    assert list(RULES[rule](ast.parse(source)))
+
+
+@pytest.mark.parametrize(("rule", "source"), FAULTLESS)
+def test_rule_lets_the_rest_pass(rule: str, source: str) -> None:
+    assert list(RULES[rule](ast.parse(source))) == []
+
+
+def test_every_rule_is_tested() -> None:
+    assert {rule for rule, _ in FAULTY} == {rule for rule, _ in FAULTLESS} == RULES.keys()
+
+
+def test_code_lines_leave_out_words() -> None:
+    source = '"""Doc.\n\nMore.\n"""\n\n# note\nx = (\n    1,\n)\n\n\ndef f():\n    """Doc."""\n    return x  # note\n'
+    assert code_lines(source) == 5
