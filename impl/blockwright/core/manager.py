@@ -316,6 +316,9 @@ class KVCacheManager:
             table = tables.first
             written = computed + new
             slots = min(written + ahead, self._max_len)
+            if slots <= tables.quiet:
+                tables.num_written = written
+                return table
             missing = manager.missing(len(table.blocks), slots)
             if manager.trims(table, computed):
                 if missing > pool._num_free + manager.trim_gain(table, computed):
@@ -324,14 +327,10 @@ class KVCacheManager:
             elif missing > pool._num_free:
                 return None
             tables.num_written = written
-            table.num_covered = slots
-            if missing == 0:
-                if self.enable_caching and not delay:
-                    self._publish(manager, table, request, written)
-                return table
         manager.grow(table, slots)
         if self.enable_caching and not delay:
             self._publish(manager, table, request, written)
+        tables.quiet = manager.quiet_slots(table, self.enable_caching)
         return table
 
     def _publish(self, manager: SingleTypeKVCacheManager, table: GroupTable, request: Request, written: i64) -> None:
@@ -350,6 +349,10 @@ class KVCacheManager:
         tables = request._tables
         if tables is not None and tables.owner == self._owner:
             return tables
+        return self._look_up(request)
+
+    def _look_up(self, request: Request) -> RequestTables | None:
+        """Do as `_tables_of`, by name; the request then remembers it."""
         tables = self._running.get(request.request_id)
         if tables is None:
             return None
@@ -463,6 +466,13 @@ class KVCacheManager:
             tables = self._tables_of(request)
             held: i64 = 0
             if tables is not None:
+                written: i64 = request.num_computed_tokens + news[served]
+                if written + aheads[served] <= tables.quiet:
+                    tables.num_written = written
+                    served += 1
+                    new_offsets[served] = i32(len(new_ids))
+                    nulled_offsets[served] = i32(len(self._nulled))
+                    continue
                 held = len(tables.first.blocks)
             table = self._serve(request, tables, news[served], aheads[served], None, False)
             if table is None:

@@ -122,6 +122,19 @@ class SingleTypeKVCacheManager:
             return False
         return self._rule.first_needed(num_tokens) >= (table.num_trimmed + 1) * self._block_size
 
+    def quiet_slots(self, table: GroupTable, caching: bool) -> i64:
+        """Return up to how many slots growth changes nothing: covered, nothing dies, no block becomes full. O(1).
+
+        A recurrent layer rewrites its state with every token, so it is never quiet.
+        """
+        if self._layout != ROW:
+            return 0
+        size = self._block_size
+        quiet: i64 = i64(len(table.blocks)) * size
+        if caching:
+            quiet = min(quiet, (table.num_published + 1) * size - 1)
+        return min(quiet, self._rule.last_needing((table.num_trimmed + 1) * size))
+
     def publishes(self, table: GroupTable, num_tokens: i64) -> bool:
         """Say whether `num_tokens` tokens fill a block that is not yet published. O(1)."""
         return num_tokens >= (table.num_published + 1) * self._block_size

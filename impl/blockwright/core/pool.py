@@ -89,7 +89,7 @@ class BlockPool:
             self._prev[block] = i32(block - 1 if block > 0 else count - 1)
             block += 1
         self._num_free: i64 = count - 1
-        self.num_evictions: int = 0
+        self._num_evictions: i64 = 0
         self._events: list[KVCacheEvent] | None = [] if enable_kv_cache_events else None
         self._contents: dict[int, bytes] | None = {} if verify_tokens else None
         self._digests: dict[int, bytes] = {}
@@ -103,7 +103,7 @@ class BlockPool:
         self._next = source._next[:]
         self._prev = source._prev[:]
         self._num_free = source._num_free
-        self.num_evictions = source.num_evictions
+        self._num_evictions = source._num_evictions
         events = source._events
         self._events = None if events is None else events[:]
         contents = source._contents
@@ -125,6 +125,11 @@ class BlockPool:
     def num_free(self) -> int:
         """Blocks in the free queue."""
         return self._num_free
+
+    @property
+    def num_evictions(self) -> int:
+        """Eviction candidates taken so far, each of which lost its content."""
+        return self._num_evictions
 
     @property
     def records_events(self) -> bool:
@@ -190,15 +195,21 @@ class BlockPool:
         """
         following = self._next
         ref = self._ref
-        older = self._index.older
+        index = self._index
+        older = index.older
+        plain = self._contents is None and self._events is None
         block: i64 = i64(following[0])
         at: i64 = len(ids)
         stop = at + count
+        evicted: i64 = 0
         ids = append(ids, 0) if count == 1 else extend(ids, zeros32(count))
         while at < stop:
             if older[block] != 0:
-                self._forget(block)
-                self.num_evictions += 1
+                evicted += 1
+                if plain:
+                    index.drop(block)
+                else:
+                    self._forget(block)
             ref[block] = 1
             ids[at] = i32(block)
             block = i64(following[block])
@@ -206,6 +217,7 @@ class BlockPool:
         following[0] = i32(block)
         self._prev[block] = 0
         self._num_free -= count
+        self._num_evictions += evicted
         return ids
 
     def touch_entries(self, ids: vec[i32]) -> None:
@@ -342,13 +354,14 @@ class BlockPool:
     def publish(self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, start: i64, stop: i64) -> None:
         """Make the full, non-null blocks of a range of a table findable. law: PUB-1, PUB-2."""
         index = self._index
+        older = index.older
         words = keys.words
         units = keys.units
         plain = self._contents is None and self._events is None
         i = start
         while i < stop:
             block: i64 = i64(ids[i])
-            if block != 0 and not index.has_key(block):
+            if block != 0 and older[block] == 0:
                 at: i64 = 2 * ((i + 1) * units - 1)
                 is_new = index.add(block, words[at], words[at + 1], group)
                 if not plain:

@@ -43,6 +43,8 @@ class RequestTables:
         uid: identity of the `Request` object and its copies, so that another request under the same id is noticed.
         owner: number of the manager that made it; 0 once released.
         num_written: tokens whose slots the last call handed out for writing (lookahead not counted).
+        quiet: slots up to which serving the request changes only counts: no block is missing, none becomes full, no
+            entry dies. A lower bound, kept by `KVCacheManager`.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         groups: the tables, one per group.
         first: the first of them.
@@ -54,6 +56,7 @@ class RequestTables:
         self.uid: i64 = uid
         self.owner: i64 = owner
         self.num_written: i64 = num_written
+        self.quiet: i64 = 0
         self.batch: i64 = 0
         self.first: GroupTable = groups[0]
         self.groups = groups

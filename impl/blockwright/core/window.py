@@ -19,6 +19,9 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.pool import BlockPool
 from blockwright.core.request import BlockKeys
+FOR_EVER: Final = 2**40
+"""More tokens than any request has."""
+
 WHOLE_PREFIX: Final = -1
 """The `hit_run` of kinds whose hit is a leading run of blocks from the first needed one."""
 
@@ -37,6 +40,13 @@ class WindowRule:
     def first_needed(self, num_tokens: i64) -> i64:
         """Return the first position that a token at `num_tokens` or later reads. O(1). law: TRIM-1."""
         return 0
+
+    def last_needing(self, position: i64) -> i64:
+        """Return the largest n at which positions below `position` are still needed: ``first_needed(n) < position``.
+
+        For ``position >= 1``. O(1).
+        """
+        return FOR_EVER
 
     def longest_hit(
         self, pool: BlockPool, keys: BlockKeys, group: i64, block_size: i64, max_length: i64, use_eagle: bool
@@ -85,6 +95,10 @@ class SlidingRule(WindowRule):
             return 0
         return first
 
+    def last_needing(self, position: i64) -> i64:
+        """Return ``position + W - 2``."""
+        return position + self._window - 2
+
 
 class ChunkedRule(WindowRule):
     """Chunks of C tokens; a token reads its own chunk."""
@@ -97,6 +111,10 @@ class ChunkedRule(WindowRule):
     def first_needed(self, num_tokens: i64) -> i64:
         """Return the start of the chunk that position n lies in."""
         return num_tokens // self._chunk * self._chunk
+
+    def last_needing(self, position: i64) -> i64:
+        """Return the last position of the chunk that ``position - 1`` lies in."""
+        return (position - 1) // self._chunk * self._chunk + self._chunk - 1
 
 
 class MambaRule(WindowRule):
@@ -111,6 +129,10 @@ class MambaRule(WindowRule):
         if num_tokens == 0:
             return 0
         return num_tokens - 1
+
+    def last_needing(self, position: i64) -> i64:
+        """Return `position`."""
+        return position
 
     def longest_hit(
         self, pool: BlockPool, keys: BlockKeys, group: i64, block_size: i64, max_length: i64, use_eagle: bool
