@@ -120,8 +120,8 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
         require_positive("attention_chunk_size", self.attention_chunk_size)
         if self.attention_chunk_size % self.block_size:
             raise InvalidArgumentError(
-                f"block_size: must divide attention_chunk_size {self.attention_chunk_size}, {self.block_size} does not; "
-                "choose a divisor"
+                f"block_size: must divide attention_chunk_size {self.attention_chunk_size}, "
+                f"{self.block_size} does not; choose a divisor"
             )
 
 
@@ -150,9 +150,7 @@ class MambaSpec(KVCacheSpec):
     @property
     def page_size_bytes(self) -> int:
         """Bytes of one block of one layer: all state tensors."""
-        return sum(
-            math.prod(shape) * dtype_size(dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
-        )
+        return sum(math.prod(shape) * dtype_size(dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import gc
 import random
 import tracemalloc
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
@@ -22,11 +22,11 @@ from blockwright.bench.sides import BLOCK_SIZE, Ours
 SIZES = (1_000, 50_000, 4_000_000)
 REQUEST = 50
 """Blocks of each request."""
-SAMPLED = 400
-"""Requests that are timed in one repetition, at most; a different random choice each time."""
+SAMPLED, BURST = 400, 20
+"""Requests that are timed in one repetition, at most, a different random choice each time; how many arrive at once."""
 DECODING, DECODE_STEPS = 250, 16
 """Running requests of a decode step, and steps of one repetition: each request passes one block boundary."""
-ROUNDS = 5
+ROUNDS = 9
 """Repetitions of each number; the median counts."""
 FLAT_TARGET = 1.5
 """Growth of the time per operation from the first size to the second, at most."""
@@ -92,27 +92,28 @@ class _Scattered:
         self.num_requests = num_blocks // REQUEST
         self.num_blocks = self.num_requests * REQUEST
         self.num_sampled = min(SAMPLED, self.num_requests)
-        self._requests = [self._request(REQUEST) for _ in range(self.num_requests)]
+        requests = [self._request(REQUEST) for _ in range(self.num_requests)]
         gc.collect()
         objects = len(gc.get_objects())
         tracemalloc.start()
         # Spare blocks, so that a request that adopts a hit finds room for its next token without evicting.
         self._manager = self._side.manager(self.num_blocks + self.num_sampled + 1, MAX_MODEL_LEN)
-        self._fill()
+        self._fill(requests)
         gc.collect()
         self.bytes_per_block = tracemalloc.get_traced_memory()[0] / self.num_blocks
         tracemalloc.stop()
         self.objects_per_block = (len(gc.get_objects()) - objects) / self.num_blocks
-        self.tables = [self._table(request) for request in self._sampled()]
+        self.tables = [self._table(request) for burst in self._bursts() for request in burst]
 
-    def _request(self, num_blocks: int) -> Any:
-        """Return a request of that many full blocks and one more token, like no other from its first token on."""
-        self._serial += 1
-        ids = array("i", [self._serial]) * (num_blocks * BLOCK_SIZE + 1)
-        return self._side.request(f"r{self._serial}", ids)
+    def _request(self, num_blocks: int, serial: int | None = None) -> Any:
+        """Return a request of that many full blocks and one more token, like no other but those of its serial number."""
+        if serial is None:
+            self._serial += 1
+            serial = self._serial
+        return self._side.request(f"r{serial}", array("i", [serial]) * (num_blocks * BLOCK_SIZE + 1))
 
-    def _fill(self) -> None:
-        order = list(self._requests)
+    def _fill(self, requests: list[Any]) -> None:
+        order = list(requests)
         for step in range(REQUEST):
             self._random.shuffle(order)
             require(self._manager.allocate_slots_batch(order, BLOCK_SIZE).num_served == len(order))
@@ -121,11 +122,13 @@ class _Scattered:
         self._random.shuffle(order)
         for request in order:
             self._manager.free(request)
-            request.num_computed_tokens = 0
         require(self._manager.usage == 0)
 
-    def _sampled(self) -> list[Any]:
-        return self._random.sample(self._requests, self.num_sampled)
+    def _bursts(self) -> Iterator[list[Any]]:
+        """Yield, a burst at a time, requests that arrive just now and whose prefixes are cached, chosen at random."""
+        serials = self._random.sample(range(1, self.num_requests + 1), self.num_sampled)
+        for first in range(0, len(serials), BURST):
+            yield [self._request(REQUEST, serial) for serial in serials[first : first + BURST]]
 
     def _table(self, request: Any) -> list[int]:
         hit, length = self._manager.get_computed_blocks(request)
@@ -139,27 +142,32 @@ class _Scattered:
         return dict(zip(PATHS, samples, strict=True))
 
     def _lookup(self) -> float:
-        requests = self._sampled()
-        begin = perf_counter_ns()
-        hits = [self._manager.get_computed_blocks(request) for request in requests]
-        spent = perf_counter_ns() - begin
-        require(all(length == REQUEST * BLOCK_SIZE for _, length in hits))
-        return spent / (len(requests) * REQUEST)
+        spent = 0
+        for burst in self._bursts():
+            begin = perf_counter_ns()
+            hits = [self._manager.get_computed_blocks(request) for request in burst]
+            spent += perf_counter_ns() - begin
+            require(all(length == REQUEST * BLOCK_SIZE for _, length in hits))
+        return spent / (self.num_sampled * REQUEST)
 
     def _adopt_all(self) -> tuple[list[Any], int]:
-        requests = self._sampled()
-        found = [(request, *self._manager.get_computed_blocks(request)) for request in requests]
-        begin = perf_counter_ns()
-        for request, hit, length in found:
-            self._manager.allocate_slots(request, 1, length, hit)
-        return requests, perf_counter_ns() - begin
+        requests = []
+        spent = 0
+        for burst in self._bursts():
+            found = [(request, *self._manager.get_computed_blocks(request)) for request in burst]
+            begin = perf_counter_ns()
+            for request, hit, length in found:
+                self._manager.allocate_slots(request, 1, length, hit)
+            spent += perf_counter_ns() - begin
+            requests += burst
+        return requests, spent
 
     def _adopt(self) -> float:
         requests, spent = self._adopt_all()
         for request in requests:
             require(len(self._manager.get_block_ids(request.request_id)[0]) == REQUEST + 1)
             self._manager.free(request)
-        return spent / (len(requests) * REQUEST)
+        return spent / (self.num_sampled * REQUEST)
 
     def _release(self) -> float:
         requests, _ = self._adopt_all()
@@ -169,7 +177,7 @@ class _Scattered:
             self._manager.free(request)
         spent = perf_counter_ns() - begin
         require(self._manager.usage == 0)
-        return spent / (len(requests) * REQUEST)
+        return spent / (self.num_sampled * REQUEST)
 
     def _churn(self) -> float:
         requests = [self._request(REQUEST) for _ in range(self.num_sampled)]

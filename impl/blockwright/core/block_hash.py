@@ -37,7 +37,18 @@ _ROUNDS: Final = 13
 
 
 def _sip(
-    s0: i64, s1: i64, s2: i64, s3: i64, rounds: i64, head: i64, h0: i64, h1: i64, data: bytes, start: i64, words: i64, last: i64
+    s0: i64,
+    s1: i64,
+    s2: i64,
+    s3: i64,
+    rounds: i64,
+    head: i64,
+    h0: i64,
+    h1: i64,
+    data: bytes,
+    start: i64,
+    words: i64,
+    last: i64,
 ) -> tuple[i64, i64]:
     """Hash `head` words (of h0, h1), then `words` words of `data` from byte `start`, then `last`.
 
@@ -128,6 +139,19 @@ def word_bytes(low: i64, high: i64) -> bytes:
     write_i64_le(writer, low)
     write_i64_le(writer, high)
     return writer.getvalue()
+
+
+def hash_words(block_hash: bytes) -> tuple[i64, i64]:
+    """Return the first 16 bytes of a block hash as two words.
+
+    Raises:
+        InvalidArgumentError: it is shorter.
+    """
+    if not isinstance(block_hash, bytes) or len(block_hash) < 16:
+        raise InvalidArgumentError(f"block_hash: must be bytes, at least 16 of them, not {block_hash!r}")
+    low = int.from_bytes(block_hash[:8], "little", signed=True)
+    high = int.from_bytes(block_hash[8:16], "little", signed=True)
+    return low, high
 
 
 def siphash128(key: bytes, message: bytes, compression: int = 1, finalisation: int = 3) -> bytes:

@@ -1,8 +1,9 @@
 """The prefix index: from the key of a prefix to a block that holds it.
 
 Open addressing with linear probing over packed arrays; half of the slots are always empty, so a probe ends after one or
-two steps. A slot holds a block id (0: empty, since the null block is never published), a block's own key lies in
-`_words`. Blocks with equal keys form a ring, oldest first; only the oldest stands in the slots and serves hits. Deletion closes the gap by moving later entries back, so there are no tombstones and no rebuilds.
+two steps. A slot holds a block id (0: empty, since the null block is never published); a block's own key lies in
+`_words`. Blocks with equal keys form a ring, oldest first; only the oldest stands in the slots and serves hits.
+Deletion closes the gap by moving later entries back, so there are no tombstones and no rebuilds.
 
 Memory: 28 bytes per block and 4 per slot, 8 to 16 bytes of slots per block.
 """

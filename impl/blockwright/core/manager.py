@@ -1,12 +1,5 @@
 """The manager an engine talks to: lookups, slots for the next step, release.
 
-One call's order, the same for a single request and for a batch:
-
-    check the arguments            errors leave everything as it was
-    count                          new blocks + free hits, as if dead entries were already trimmed
-    refuse                         None, and nothing changed, the trim included
-    trim, adopt, take, publish     cannot fail any more
-
 Names, arguments and meaning are those of vLLM's `KVCacheManager` (0.11); `allocate_slots_batch` is the faster way in.
 """
 
@@ -21,22 +14,13 @@ from mypy_extensions import i32, i64
 from blockwright.config import KVCacheConfig
 from blockwright.core.blocks import BatchAllocation, KVCacheBlocks
 from blockwright.core.index import zeros32
-from blockwright.core.managers import SingleTypeKVCacheManager, get_manager_for_kv_cache_spec, refuse_eagle
-from blockwright.core.pool import BlockPool, units_per_block
+from blockwright.core.managers import get_manager_for_kv_cache_spec, refuse_eagle
+from blockwright.core.pool import BlockPool
 from blockwright.core.request import MAX_LENGTH, Request
-from blockwright.core.tables import GroupTable, RequestTables
-from blockwright.errors import (
-    DuplicateRequestError,
-    InvalidArgumentError,
-    InvariantError,
-    StaleHitError,
-    UnknownRequestError,
-    UnsupportedError,
-)
+from blockwright.core.running import RunningRequests, count_of, counts_of
+from blockwright.errors import DuplicateRequestError, InvalidArgumentError, UnsupportedError
 from blockwright.events import KVCacheEvent
 from blockwright.kinds import CrossAttentionSpec, MambaSpec
-
-_owners = [0]
 
 
 class PrefixCacheStats(NamedTuple):
@@ -56,7 +40,7 @@ class PrefixCacheStats(NamedTuple):
 
 
 @final
-class KVCacheManager:
+class KVCacheManager(RunningRequests):
     """KV-cache blocks of all running requests of one scheduler.
 
     Attributes:
@@ -112,11 +96,11 @@ class KVCacheManager:
             InvalidArgumentError: names the argument.
             UnsupportedError: several groups, or a combination that no kind allows.
         """
-        _owners[0] += 1
-        self._owner: i64 = _owners[0]
-        self.kv_cache_config = kv_cache_config
         if source is not None:
-            self._copy_fields(source)
+            pool = source.block_pool.copy()
+            managers = [manager.copy(pool) for manager in source.managers]
+            super().__init__(pool, managers, source._max_len, source._exact, source)
+            self._copy_counts(source)
             return
         if isinstance(max_model_len, bool) or not 1 <= max_model_len <= MAX_LENGTH:
             raise InvalidArgumentError(f"max_model_len: must be within 1..{MAX_LENGTH} tokens, not {max_model_len!r}")
@@ -127,53 +111,35 @@ class KVCacheManager:
             if isinstance(group.kv_cache_spec, CrossAttentionSpec):
                 raise UnsupportedError("kv_cache_config: cross attention stands beside a decoder group, not alone")
             refuse_eagle(group.kv_cache_spec, use_eagle)
-        self.enable_caching = enable_caching
-        self.use_eagle = use_eagle
-        self.log_stats = log_stats
-        self.block_pool = BlockPool(
+        pool = BlockPool(
             kv_cache_config.num_blocks,
             enable_caching,
             enable_kv_cache_events=enable_kv_cache_events,
             verify_tokens=verify_tokens,
         )
-        self.managers: list[SingleTypeKVCacheManager] = [
-            get_manager_for_kv_cache_spec(group.kv_cache_spec, self.block_pool, number, dcp_world_size)
+        managers = [
+            get_manager_for_kv_cache_spec(group.kv_cache_spec, pool, number, dcp_world_size)
             for number, group in enumerate(groups)
         ]
-        self._max_len: i64 = max_model_len
-        # Recurrent state cannot be taken back, so it never runs ahead of the known tokens.
-        self._exact: bool = any([isinstance(group.kv_cache_spec, MambaSpec) for group in groups])
-        self._running: dict[str, RequestTables] = {}
-        self._first: SingleTypeKVCacheManager = self.managers[0]
-        self._batches: i64 = 0
-        self._nulled: vec[i32] = vec[i32]()
+        is_exact = any([isinstance(group.kv_cache_spec, MambaSpec) for group in groups])
+        super().__init__(pool, managers, max_model_len, is_exact, None)
+        self.kv_cache_config = kv_cache_config
+        self.use_eagle = use_eagle
+        self.log_stats = log_stats
         self._num_lookups: int = 0
         self._num_queries: int = 0
         self._num_hits: int = 0
         self._was_reset: bool = False
-        self._nothing: KVCacheBlocks = self.create_empty_block_list()
 
-    def _copy_fields(self, source: KVCacheManager) -> None:
-        """Become an independent copy of `source`."""
-        self.enable_caching = source.enable_caching
+    def _copy_counts(self, source: KVCacheManager) -> None:
+        """Take over what a copy keeps beside the tables."""
+        self.kv_cache_config = source.kv_cache_config
         self.use_eagle = source.use_eagle
         self.log_stats = source.log_stats
-        self.block_pool = source.block_pool.copy()
-        self.managers = [manager.copy(self.block_pool) for manager in source.managers]
-        self._max_len = source._max_len
-        self._exact = source._exact
-        self._running = {}
-        for name, tables in source._running.items():
-            groups = [manager.existing(name) for manager in self.managers]
-            self._running[name] = RequestTables(name, tables.uid, self._owner, tables.num_written, groups)
-        self._first = self.managers[0]
-        self._batches = source._batches
-        self._nulled = vec[i32]()
         self._num_lookups = source._num_lookups
         self._num_queries = source._num_queries
         self._num_hits = source._num_hits
         self._was_reset = source._was_reset
-        self._nothing = self.create_empty_block_list()
 
     def copy(self) -> KVCacheManager:
         """Return an independent copy; pair it with copies of the requests (`Request.copy`). O(num_blocks)."""
@@ -204,22 +170,6 @@ class KVCacheManager:
         if num_computed == 0:
             return self._nothing, 0
         return KVCacheBlocks(self.block_pool, [ids]), num_computed
-
-    def _units(self, request: Request, manager: SingleTypeKVCacheManager) -> i64:
-        """Return hashed units per block, after checking that the request's hasher will do."""
-        if request._block_size == manager._block_size:
-            units: i64 = 1
-        else:
-            units = units_per_block(request, manager._block_size)
-        if not request.hasher.is_collision_resistant and not self.block_pool.verifies_tokens:
-            raise InvalidArgumentError(
-                f"request: the hasher of {request.request_id!r} is not collision resistant; make the manager with verify_tokens=True"
-            )
-        if self.block_pool.records_events and not request.hasher.is_portable:
-            raise InvalidArgumentError(
-                f"request: events need keys that other processes share; make {request.request_id!r} with hasher=Sha256Hasher(seed)"
-            )
-        return units
 
     # ------------------------------------------------------------------ slots
 
@@ -256,8 +206,8 @@ class KVCacheManager:
             StaleHitError: the hit no longer holds; look it up again.
             DuplicateRequestError: another request runs under this id.
         """
-        new: i64 = self._one_count("num_new_tokens", num_new_tokens)
-        ahead: i64 = self._one_count("num_lookahead_tokens", num_lookahead_tokens)
+        new: i64 = count_of("num_new_tokens", num_new_tokens)
+        ahead: i64 = count_of("num_lookahead_tokens", num_lookahead_tokens)
         tables = self._tables_of(request)
         hit: i64 = 0
         if num_new_computed_tokens != 0 or new_computed_blocks is not None:
@@ -274,162 +224,6 @@ class KVCacheManager:
             return None
         blocks = table.blocks
         return self._nothing if held == i64(len(blocks)) else KVCacheBlocks(self.block_pool, [blocks[held:]])
-
-    def _serve(
-        self,
-        request: Request,
-        tables: RequestTables | None,
-        new: i64,
-        ahead: i64,
-        hit: KVCacheBlocks | None,
-        delay: bool,
-    ) -> GroupTable | None:
-        """Count, refuse or act, after all checks; return the table, or None and nothing changed.
-
-        The entries that trimming nulled are appended to ``self._nulled``.
-        """
-        manager = self._first
-        pool = self.block_pool
-        computed: i64 = request.num_computed_tokens
-        if tables is None:
-            # A new request: nothing to trim, perhaps a hit to adopt.
-            held: i64 = 0
-            free_hits: i64 = 0
-            units: i64 = 0
-            if self.enable_caching and request._block_size > 0:
-                units = self._units(request, manager)
-            if hit is not None:
-                held = len(hit.ids[0])
-                computed = held * manager._block_size
-                free_hits = manager.check_hit(hit.ids[0], request.keys(units))
-            written = computed + new
-            slots = min(written + ahead, self._max_len)
-            if manager.missing(held, slots) + free_hits > pool._num_free:
-                return None
-            table = manager.open(request.request_id)
-            if hit is not None:
-                manager.adopt(table, hit.ids[0])
-            tables = RequestTables(request.request_id, request._uid, self._owner, written, [table])
-            self._running[request.request_id] = tables
-            request._tables = tables
-        else:
-            table = tables.first
-            written = computed + new
-            slots = min(written + ahead, self._max_len)
-            if slots <= tables.quiet:
-                tables.num_written = written
-                return table
-            missing = manager.missing(len(table.blocks), slots)
-            if manager.trims(table, computed):
-                if missing > pool._num_free + manager.trim_gain(table, computed):
-                    return None
-                self._nulled = manager.trim(table, computed, self._nulled)
-            elif missing > pool._num_free:
-                return None
-            tables.num_written = written
-        manager.grow(table, slots)
-        if self.enable_caching and not delay:
-            self._publish(manager, table, request, written)
-        tables.quiet = manager.quiet_slots(table, self.enable_caching)
-        return table
-
-    def _publish(self, manager: SingleTypeKVCacheManager, table: GroupTable, request: Request, written: i64) -> None:
-        """Publish what the tokens written so far filled, known tokens only."""
-        known: i64 = request._num_prompt + i64(len(request._output))
-        count = written if written < known else known
-        if manager.publishes(table, count) and request._block_size > 0:
-            manager.publish(table, request.keys(manager._block_size // request._block_size), count)
-
-    def _tables_of(self, request: Request) -> RequestTables | None:
-        """Return what a request holds here, or None.
-
-        Raises:
-            DuplicateRequestError: another request runs under its id.
-        """
-        tables = request._tables
-        if tables is not None and tables.owner == self._owner:
-            return tables
-        return self._look_up(request)
-
-    def _look_up(self, request: Request) -> RequestTables | None:
-        """Do as `_tables_of`, by name; the request then remembers it."""
-        tables = self._running.get(request.request_id)
-        if tables is None:
-            return None
-        if tables.uid != request._uid:
-            raise DuplicateRequestError(f"request: another request runs under the id {request.request_id!r}; free it first")
-        request._tables = tables
-        return tables
-
-    def _check_counts(self, request: Request, tables: RequestTables | None, new: i64, ahead: i64, hit: i64) -> None:
-        """Check what a request asks for against what it has."""
-        written: i64 = 0
-        if tables is not None:
-            written = tables.num_written
-        given = request.num_computed_tokens
-        if given < 0 or given > written:
-            raise InvalidArgumentError(
-                f"num_computed_tokens: request {request.request_id!r} says {given}, but has slots written for "
-                f"{written} tokens; a request that was freed starts again at 0"
-            )
-        computed: i64 = given
-        if new == 0 and hit == 0:
-            raise InvalidArgumentError("num_new_tokens: must be at least 1 (or 0 together with a hit)")
-        if computed + hit + new > self._max_len:
-            raise InvalidArgumentError(
-                f"num_new_tokens: request {request.request_id!r} would have {computed + hit + new} tokens, "
-                f"max_model_len is {self._max_len}"
-            )
-        if computed < written and tables is not None:
-            if self._exact or self._first.first_kept(computed) < tables.first.num_trimmed:
-                raise InvalidArgumentError(
-                    f"num_computed_tokens: request {request.request_id!r} went back from {written} to {computed}, "
-                    "but what those tokens read is gone; free it and start again"
-                )
-        if self._exact:
-            if ahead > 0:
-                raise UnsupportedError("num_lookahead_tokens: a recurrent state cannot be taken back, so no drafts for now")
-            if computed + hit + new > request.num_tokens:
-                raise InvalidArgumentError(
-                    f"num_new_tokens: a recurrent state must not run ahead of the {request.num_tokens} known tokens"
-                )
-
-    def _check_hit(
-        self, request: Request, tables: RequestTables | None, num_new_computed_tokens: int, blocks: KVCacheBlocks | None
-    ) -> i64:
-        """Check a hit's shape; return its tokens."""
-        entries: i64 = 0
-        if blocks is not None:
-            if not blocks.pool_is(self.block_pool):
-                if any([len(ids) for ids in blocks.ids]):
-                    raise StaleHitError("new_computed_blocks: the hit is another manager's")
-            elif len(blocks.ids) != len(self.managers):
-                raise StaleHitError(f"new_computed_blocks: {len(blocks.ids)} groups, the manager has {len(self.managers)}")
-            else:
-                entries = len(blocks.ids[0])
-        expected = entries * self.managers[0]._block_size
-        if num_new_computed_tokens != expected:
-            raise StaleHitError(
-                f"num_new_computed_tokens: the hit holds {expected} tokens, not {num_new_computed_tokens}; "
-                "pass both as get_computed_blocks returned them"
-            )
-        if entries == 0:
-            return 0
-        if tables is not None:
-            raise InvalidArgumentError(
-                f"new_computed_blocks: request {request.request_id!r} runs already; only a new request adopts a hit"
-            )
-        if not self.enable_caching:
-            raise InvalidArgumentError("new_computed_blocks: the manager was made without enable_caching")
-        if request.num_computed_tokens != 0:
-            raise InvalidArgumentError(
-                f"num_computed_tokens: must be 0 before a hit is adopted, not {request.num_computed_tokens}"
-            )
-        if expected >= request.num_tokens:
-            raise StaleHitError(
-                f"num_new_computed_tokens: a hit of {expected} leaves none of the {request.num_tokens} tokens to compute"
-            )
-        return expected
 
     def allocate_slots_batch(
         self,
@@ -453,8 +247,8 @@ class KVCacheManager:
         """
         batch = requests if isinstance(requests, list) else list(requests)
         size: i64 = len(batch)
-        news = self._counts("num_new_tokens", num_new_tokens, size)
-        aheads = self._counts("num_lookahead_tokens", num_lookahead_tokens, size)
+        news = counts_of("num_new_tokens", num_new_tokens, size)
+        aheads = counts_of("num_lookahead_tokens", num_lookahead_tokens, size)
         self._check_batch(batch, news, aheads)
         new_ids = vec[i32]()
         new_offsets = zeros32(size + 1)
@@ -493,24 +287,6 @@ class KVCacheManager:
         refused = None if served == size else int(served)
         return BatchAllocation(served, refused, new_ids, new_offsets, nulled, nulled_offsets)
 
-    def _counts(self, name: str, given: int | Sequence[int], size: i64) -> vec[i64]:
-        """Return one count per request, each within what 64 bits hold safely."""
-        if isinstance(given, int):
-            count: i64 = self._one_count(name, given)
-            return vec[i64]([count] * size)
-        counts = vec[i64](capacity=size)
-        for each in given:
-            counts = append(counts, self._one_count(name, each))
-        if i64(len(counts)) != size:
-            raise InvalidArgumentError(f"{name}: {len(counts)} counts for {size} requests; give one each, or one for all")
-        return counts
-
-    def _one_count(self, name: str, given: int) -> i64:
-        """Return a count, checked to be an integer in a safe range."""
-        if not isinstance(given, int) or given < 0 or given > MAX_LENGTH:
-            raise InvalidArgumentError(f"{name}: must be an integer within 0..{MAX_LENGTH}, not {given!r}")
-        return given
-
     def _check_batch(self, batch: list[Request], news: vec[i64], aheads: vec[i64]) -> None:
         """Check every request of a batch; nothing changes."""
         self._batches += 1
@@ -547,8 +323,8 @@ class KVCacheManager:
         known = min(int(tables.num_written), request.num_tokens)
         if not 0 <= num_computed_tokens <= known:
             raise InvalidArgumentError(
-                f"num_computed_tokens: must be within 0..{known}, the tokens of {request.request_id!r} that are known and "
-                f"written, not {num_computed_tokens}"
+                f"num_computed_tokens: must be within 0..{known}, the known and written tokens of "
+                f"{request.request_id!r}, not {num_computed_tokens}"
             )
         if self.enable_caching:
             self._publish(self.managers[0], tables.groups[0], request, num_computed_tokens)
@@ -565,8 +341,8 @@ class KVCacheManager:
         tables = self._require(request)
         if not 0 <= num_computed_tokens <= tables.num_written:
             raise InvalidArgumentError(
-                f"num_computed_tokens: must be within 0..{tables.num_written}, the tokens written of {request.request_id!r}, "
-                f"not {num_computed_tokens}"
+                f"num_computed_tokens: must be within 0..{tables.num_written}, the written tokens of "
+                f"{request.request_id!r}, not {num_computed_tokens}"
             )
         self.managers[0].trim(tables.groups[0], num_computed_tokens, vec[i32]())
 
@@ -664,42 +440,3 @@ class KVCacheManager:
         self._num_queries = 0
         self._num_hits = 0
         return stats
-
-    def _named(self, request_id: str) -> RequestTables:
-        """Return what a request holds, or raise `UnknownRequestError`."""
-        tables = self._running.get(request_id)
-        if tables is None:
-            raise UnknownRequestError(f"request_id: {request_id!r} holds no blocks here")
-        return tables
-
-    def _require(self, request: Request) -> RequestTables:
-        """Return what a request holds, or raise `UnknownRequestError`."""
-        tables = self._tables_of(request)
-        if tables is None:
-            raise UnknownRequestError(f"request: {request.request_id!r} holds no blocks here")
-        return tables
-
-    # ------------------------------------------------------------------ self-check
-
-    def check(self) -> None:
-        """Recompute every invariant from scratch: counters, queue, index, tables. O(num_blocks + blocks held).
-
-        Raises:
-            InvariantError: names the law and shows both sides.
-        """
-        self.block_pool.check()
-        holders = zeros32(self.block_pool._count)
-        for manager in self.managers:
-            manager.check()
-            manager.count_holders(holders)
-        expected = [int(count) for count in holders]
-        actual = self.block_pool.ref_counts()
-        if expected != actual:
-            raise InvariantError("REF-1", "holders of each block in the tables, and its counter", expected, actual)
-        for name, tables in self._running.items():
-            for manager, table in zip(self.managers, tables.groups):
-                if manager.table_of(name) is not table:
-                    raise InvariantError("TABLE-1", f"table of request {name!r}", "the manager's", "another")
-                needed = manager.entries_for(tables.num_written)
-                if i64(len(table.blocks)) < needed:
-                    raise InvariantError("TABLE-1", f"entries of request {name!r}", f">= {needed}", len(table.blocks))

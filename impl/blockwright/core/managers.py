@@ -1,30 +1,22 @@
 """Managers of one layer kind: block tables over the shared pool.
 
-One generic manager does the work; what differs between kinds is a `WindowRule` (two numbers) and, for recurrent layers,
-how tokens map to table entries. An entry's life:
-
-    taken (allocate_new_blocks) or adopted (save_new_computed_blocks)
-      -> published when full (cache_blocks)
-      -> null once no later token reads it (remove_skipped_blocks)
-    and all of them released, last first, by `free`.
-
-Names, arguments and meaning of the public methods are those of vLLM's managers of the same names (0.11). Blocks go in as
-ids or views and come out as views; the packed tables below are what `KVCacheManager` works on.
+The work is done by `GroupTables`; here it gets the names, arguments and meaning of vLLM's managers of the same names
+(0.11), for engines that call them one by one. Blocks go in as ids or views and come out as views.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.pool import BlockPool, KVCacheBlock, hash_words, units_per_block
-from blockwright.core.request import MAX_LENGTH, BlockKeys, Request
+from blockwright.core.block_hash import hash_words
+from blockwright.core.group import ONE_STATE, ROW, GroupTables, layout_for, rule_for
+from blockwright.core.pool import BlockPool, KVCacheBlock
+from blockwright.core.request import MAX_LENGTH, BlockKeys, Request, units_per_block
 from blockwright.core.tables import GroupTable
-from blockwright.core.window import ChunkedRule, MambaRule, SlidingRule, WindowRule, WHOLE_PREFIX
-from blockwright.errors import InvalidArgumentError, InvariantError, NoFreeBlocksError, UnknownRequestError, UnsupportedError
+from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, UnknownRequestError, UnsupportedError
 from blockwright.kinds import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -34,15 +26,8 @@ from blockwright.kinds import (
     SlidingWindowSpec,
 )
 
-ROW: Final = 0
-"""Every position below the covered slots has a block."""
-LAST_STATE: Final = 1
-"""Only the entry with the state after the last token has a block; entries jumped over are null."""
-ONE_STATE: Final = 2
-"""One entry per request, overwritten by every step."""
 
-
-class SingleTypeKVCacheManager:
+class SingleTypeKVCacheManager(GroupTables):
     """Block tables of one group of layers.
 
     Attributes:
@@ -78,168 +63,16 @@ class SingleTypeKVCacheManager:
             raise InvalidArgumentError(f"dcp_world_size: must be at least 1, not {dcp_world_size}")
         if dcp_world_size > 1 and not isinstance(kv_cache_spec, FullAttentionSpec):
             raise UnsupportedError(
-                f"dcp_world_size: only full attention can share a block's tokens between ranks, not {type(kv_cache_spec).__name__}"
+                "dcp_world_size: only full attention can share a block's tokens between ranks, not "
+                f"{type(kv_cache_spec).__name__}"
             )
         if not 0 <= kv_cache_group_id <= MAX_LENGTH:
             raise InvalidArgumentError(f"kv_cache_group_id: must not be negative, {kv_cache_group_id} is")
+        super().__init__(kv_cache_spec, block_pool, kv_cache_group_id, kv_cache_spec.block_size * dcp_world_size)
         self.kv_cache_spec = kv_cache_spec
-        self.block_pool = block_pool
         self.kv_cache_group_id = kv_cache_group_id
-        self._group: i64 = kv_cache_group_id
-        self._block_size: i64 = kv_cache_spec.block_size * dcp_world_size
-        self._rule = rule_for(kv_cache_spec)
-        self._layout: i64 = layout_for(kv_cache_spec, block_pool.enable_caching)
-        self._tables: dict[str, GroupTable] = {}
         if source is not None:
             self._tables = {name: table.copy() for name, table in source._tables.items()}
-
-    # ------------------------------------------------------------------ packed tables (called by KVCacheManager)
-
-    def entries_for(self, num_tokens: i64) -> i64:
-        """Return the table's length once it covers `num_tokens` slots. O(1)."""
-        if self._layout == ONE_STATE:
-            return 1 if num_tokens > 0 else 0
-        return (num_tokens + self._block_size - 1) // self._block_size
-
-    def first_kept(self, num_tokens: i64) -> i64:
-        """Return the first entry that is not dead at `num_tokens` settled tokens. O(1). law: TRIM-1."""
-        if self._layout == ONE_STATE:
-            return 0
-        return self._rule.first_needed(num_tokens) // self._block_size
-
-    def missing(self, held: i64, num_tokens: i64) -> i64:
-        """Return the new blocks that a table of `held` entries takes to cover `num_tokens` slots. O(1)."""
-        if held * self._block_size >= num_tokens:
-            return 0
-        more = self.entries_for(num_tokens) - held
-        if more > 1 and self._layout == LAST_STATE:
-            return 1
-        return more
-
-    def trims(self, table: GroupTable, num_tokens: i64) -> bool:
-        """Say whether `num_tokens` settled tokens leave a dead entry behind that is not yet null. O(1)."""
-        if self._layout == ONE_STATE:
-            return False
-        return self._rule.first_needed(num_tokens) >= (table.num_trimmed + 1) * self._block_size
-
-    def quiet_slots(self, table: GroupTable, caching: bool) -> i64:
-        """Return up to how many slots growth changes nothing: covered, nothing dies, no block becomes full. O(1).
-
-        A recurrent layer rewrites its state with every token, so it is never quiet.
-        """
-        if self._layout != ROW:
-            return 0
-        size = self._block_size
-        quiet: i64 = i64(len(table.blocks)) * size
-        if caching:
-            quiet = min(quiet, (table.num_published + 1) * size - 1)
-        return min(quiet, self._rule.last_needing((table.num_trimmed + 1) * size))
-
-    def publishes(self, table: GroupTable, num_tokens: i64) -> bool:
-        """Say whether `num_tokens` tokens fill a block that is not yet published. O(1)."""
-        return num_tokens >= (table.num_published + 1) * self._block_size
-
-    def trim_gain(self, table: GroupTable, num_tokens: i64) -> i64:
-        """Return how many blocks trimming would free now. O(entries that die)."""
-        stop = min(self.first_kept(num_tokens), i64(len(table.blocks)))
-        pool = self.block_pool
-        blocks = table.blocks
-        gain: i64 = 0
-        i = table.num_trimmed
-        while i < stop:
-            block: i64 = i64(blocks[i])
-            if block != 0 and pool.ref_count(block) == 1:
-                gain += 1
-            i += 1
-        return gain
-
-    def trim(self, table: GroupTable, num_tokens: i64, nulled: vec[i32]) -> vec[i32]:
-        """Replace the dead entries by the null block, release their blocks; append the entries' indices to `nulled`.
-
-        Complexity: O(entries that die). law: TRIM-1, REF-1.
-        """
-        start = table.num_trimmed
-        stop = min(self.first_kept(num_tokens), i64(len(table.blocks)))
-        if stop <= start:
-            return nulled
-        blocks = table.blocks
-        self.block_pool.release(blocks, start, stop)
-        i = start
-        while i < stop:
-            if blocks[i] != 0:
-                blocks[i] = 0
-                nulled = append(nulled, i32(i))
-            i += 1
-        table.num_trimmed = stop
-        return nulled
-
-    def grow(self, table: GroupTable, num_tokens: i64) -> None:
-        """Append the entries that cover `num_tokens` slots; the caller has counted the blocks. law: TABLE-1."""
-        blocks = table.blocks
-        table.num_covered = num_tokens
-        more = self.entries_for(num_tokens) - i64(len(blocks))
-        if more <= 0:
-            return
-        if self._layout == LAST_STATE:
-            while more > 1:
-                blocks = append(blocks, 0)
-                more -= 1
-        table.blocks = self.block_pool.take(more, blocks)
-
-    def publish(self, table: GroupTable, keys: BlockKeys, num_tokens: i64) -> None:
-        """Publish what `num_tokens` tokens filled and is not yet published. O(blocks published). law: PUB-1, PUB-2.
-
-        A recurrent state is published only where it really is the state after a whole number of blocks: the one that
-        the last step wrote.
-        """
-        start = table.num_published
-        stop = num_tokens // self._block_size
-        if stop <= start:
-            return
-        if self._layout != ROW:
-            if num_tokens % self._block_size != 0 or num_tokens != table.num_covered:
-                return
-            start = stop - 1
-        table.num_published = stop
-        self.block_pool.publish(table.blocks, keys, self._group, self._block_size, start, stop)
-
-    def longest_hit(self, keys: BlockKeys, max_length: i64, use_eagle: bool) -> vec[i32]:
-        """Return the entries of the longest hit of at most `max_length` tokens. law: HIT-1."""
-        return self._rule.longest_hit(
-            self.block_pool, keys, self._group, self._block_size, max_length, use_eagle
-        )
-
-    def check_hit(self, ids: vec[i32], keys: BlockKeys) -> i64:
-        """Return how many blocks of a hit are free; raise `StaleHitError` unless every entry still holds. O(entries)."""
-        first = self.first_kept(i64(len(ids)) * self._block_size)
-        return self.block_pool.count_free_hits(ids, keys, self._group, self._block_size, first)
-
-    def adopt(self, table: GroupTable, ids: vec[i32]) -> None:
-        """Make a checked hit the head of an empty table. O(entries). law: REF-1."""
-        self.block_pool.touch_entries(ids)
-        table.blocks = ids[:]
-        size: i64 = len(ids)
-        table.num_published = size
-        table.num_covered = size * self._block_size
-        table.num_trimmed = min(self.first_kept(size * self._block_size), size)
-
-    def release(self, table: GroupTable) -> None:
-        """Give the whole table back, last entry first. O(entries). law: REF-1."""
-        self.block_pool.release(table.blocks, table.num_trimmed, i64(len(table.blocks)))
-
-    def open(self, request_id: str) -> GroupTable:
-        """Start an empty table under a name that has none."""
-        table = GroupTable(vec[i32](), 0, 0, 0)
-        self._tables[request_id] = table
-        return table
-
-    def existing(self, request_id: str) -> GroupTable:
-        """Return the table of a request that runs."""
-        return self._tables[request_id]
-
-    def close(self, request_id: str) -> None:
-        """Forget a table; its blocks have been released."""
-        del self._tables[request_id]
 
     # ------------------------------------------------------------------ the names engine developers know
 
@@ -300,7 +133,7 @@ class SingleTypeKVCacheManager:
             raise InvalidArgumentError("request_id: must be a non-empty string")
         for block in ids:
             if block != 0 and not self.block_pool.is_published(i64(block)):
-                raise InvalidArgumentError(f"new_computed_blocks: block {block} is not published; look the hit up again")
+                raise InvalidArgumentError(f"new_computed_blocks: block {block} is not published; look it up again")
         self.adopt(self.open(request_id), ids)
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
@@ -396,7 +229,7 @@ class SingleTypeKVCacheManager:
             UnsupportedError: EAGLE with chunked local attention; a kind that is never cached; tokens are verified.
         """
         if isinstance(kv_cache_spec, CrossAttentionSpec):
-            raise UnsupportedError("kv_cache_spec: cross-attention blocks are never cached, so there is nothing to find")
+            raise UnsupportedError("kv_cache_spec: cross-attention blocks are never cached; there is no hit")
         refuse_eagle(kv_cache_spec, use_eagle)
         if not kv_cache_group_ids:
             raise InvalidArgumentError("kv_cache_group_ids: needs at least one group")
@@ -444,7 +277,7 @@ class SingleTypeKVCacheManager:
             return
         if self.entries_for(count) > i64(len(table.blocks)):
             raise InvalidArgumentError(
-                f"num_computed_tokens: {num_computed_tokens} is beyond the {len(table.blocks)} blocks of request {request_id!r}"
+                f"num_computed_tokens: {num_computed_tokens} is beyond the {len(table.blocks)} blocks of {request_id!r}"
             )
         self.trim(table, count, vec[i32]())
 
@@ -458,36 +291,6 @@ class SingleTypeKVCacheManager:
         if table is None:
             raise UnknownRequestError(f"request_id: {request_id!r} holds no blocks here")
         return table
-
-    # ------------------------------------------------------------------ self-check
-
-    def count_holders(self, holders: vec[i32]) -> None:
-        """Add this group's table entries to a count per block. O(blocks held)."""
-        for table in self._tables.values():
-            for block in table.blocks:
-                if block != 0:
-                    holders[i64(block)] += 1
-
-    def check(self) -> None:
-        """Check each table against its own counters.
-
-        Raises:
-            InvariantError: names the law and shows both sides.
-        """
-        for name, table in self._tables.items():
-            held = [int(block) for block in table.blocks]
-            entries = [block for block in held if block != 0]
-            if len(set(entries)) != len(entries):
-                raise InvariantError("TABLE-2", f"blocks of request {name!r}", "each once", held)
-            trimmed = held[: table.num_trimmed]
-            if any(trimmed):
-                raise InvariantError("TRIM-1", f"trimmed entries of request {name!r}", [0] * len(trimmed), trimmed)
-            if self._layout == ROW and 0 in held[table.num_trimmed :]:
-                raise InvariantError("TRIM-1", f"entries of request {name!r} past the trimmed ones", "no null block", held)
-            if self._layout != LAST_STATE:
-                for i in range(table.num_trimmed, min(table.num_published, len(held))):
-                    if not self.block_pool.is_published(i64(held[i])):
-                        raise InvariantError("PUB-2", f"block {held[i]} at entry {i} of request {name!r}", "a key", None)
 
     def copy(self, pool: BlockPool) -> SingleTypeKVCacheManager:
         """Return an independent copy over another pool. O(blocks held)."""
@@ -533,41 +336,17 @@ class CrossAttentionManager(SingleTypeKVCacheManager):
             UnsupportedError: hits were given.
         """
         if len(new_computed_blocks) > 0:
-            raise UnsupportedError("new_computed_blocks: cross-attention blocks are never cached, so no hit can be adopted")
+            raise UnsupportedError("new_computed_blocks: cross-attention blocks are never cached; there is no hit")
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
         """Raise `UnsupportedError`: cross-attention blocks are never cached."""
         raise UnsupportedError("cache_blocks: cross-attention blocks are never cached")
 
 
-def rule_for(spec: KVCacheSpec) -> WindowRule:
-    """Return what a kind keeps.
-
-    Raises:
-        UnsupportedError: the exact type is not a known kind.
-    """
-    if type(spec) is SlidingWindowSpec:
-        return SlidingRule(spec.sliding_window, spec.block_size)
-    if type(spec) is ChunkedLocalAttentionSpec:
-        return ChunkedRule(spec.attention_chunk_size)
-    if type(spec) is MambaSpec:
-        return MambaRule()
-    if type(spec) is FullAttentionSpec or type(spec) is CrossAttentionSpec:
-        return WindowRule(WHOLE_PREFIX)
-    raise UnsupportedError(f"kv_cache_spec: no manager for {type(spec).__name__}; use one of the kinds in blockwright.kinds")
-
-
-def layout_for(spec: KVCacheSpec, enable_caching: bool) -> i64:
-    """Return how a kind's tokens map to table entries."""
-    if isinstance(spec, MambaSpec):
-        return LAST_STATE if enable_caching else ONE_STATE
-    return ROW
-
-
 def refuse_eagle(spec: KVCacheSpec, use_eagle: bool) -> None:
     """Raise `UnsupportedError` for EAGLE with a kind that cannot give up its last block."""
     if use_eagle and isinstance(spec, ChunkedLocalAttentionSpec):
-        raise UnsupportedError("use_eagle: chunked local attention cannot recompute the block after a hit; turn it off")
+        raise UnsupportedError("use_eagle: chunked local attention cannot give up the last block of a hit; turn it off")
 
 
 def get_manager_for_kv_cache_spec(
@@ -590,7 +369,7 @@ def get_manager_for_kv_cache_spec(
         return MambaManager(kv_cache_spec, block_pool, kv_cache_group_id, dcp_world_size)
     if kind is CrossAttentionSpec:
         return CrossAttentionManager(kv_cache_spec, block_pool, kv_cache_group_id, dcp_world_size)
-    raise UnsupportedError(f"kv_cache_spec: no manager for {kind.__name__}; use one of the kinds in blockwright.kinds")
+    raise UnsupportedError(f"kv_cache_spec: no manager for {kind.__name__}; use a kind of blockwright.kinds")
 
 
 def _count(name: str, value: int) -> i64:

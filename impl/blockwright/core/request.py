@@ -390,3 +390,18 @@ def _checked_items(mm_items: Sequence[MultiModalItem], num_prompt: i64) -> list[
         if item.offset < 0 or item.length < 1 or item.offset + item.length > num_prompt:
             raise InvalidArgumentError(f"mm_items: {item!r} does not lie within the prompt of {num_prompt} tokens")
     return items
+
+
+def units_per_block(request: Request, block_size: int) -> int:
+    """Return how many hashed units of the request one block of `block_size` tokens spans.
+
+    Raises:
+        InvalidArgumentError: the request was hashed with a block size that does not divide it.
+    """
+    unit = request.block_size
+    if unit is None or block_size % unit:
+        raise InvalidArgumentError(
+            f"request: {request.request_id!r} was made with block_size={unit}, the manager's blocks hold {block_size} "
+            "tokens; make it with the manager's block size"
+        )
+    return block_size // unit

@@ -17,8 +17,9 @@ from typing import Final
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.pool import BlockPool
 from blockwright.core.request import BlockKeys
+from blockwright.core.store import BlockStore
+
 FOR_EVER: Final = 2**40
 """More tokens than any request has."""
 
@@ -49,7 +50,7 @@ class WindowRule:
         return FOR_EVER
 
     def longest_hit(
-        self, pool: BlockPool, keys: BlockKeys, group: i64, block_size: i64, max_length: i64, use_eagle: bool
+        self, pool: BlockStore, keys: BlockKeys, group: i64, block_size: i64, max_length: i64, use_eagle: bool
     ) -> vec[i32]:
         """Return the table entries of the longest cached prefix of at most `max_length` tokens; null where unread.
 
@@ -135,7 +136,7 @@ class MambaRule(WindowRule):
         return position
 
     def longest_hit(
-        self, pool: BlockPool, keys: BlockKeys, group: i64, block_size: i64, max_length: i64, use_eagle: bool
+        self, pool: BlockStore, keys: BlockKeys, group: i64, block_size: i64, max_length: i64, use_eagle: bool
     ) -> vec[i32]:
         """As its base, but drafts need no margin: a state is read whole or not at all."""
         return super().longest_hit(pool, keys, group, block_size, max_length, False)

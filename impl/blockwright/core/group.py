@@ -1,0 +1,235 @@
+"""One group's block tables, packed: what `KVCacheManager` works on.
+
+One class serves every kind. What differs is a `WindowRule` (what is still needed, how long a hit is) and the layout,
+how tokens map to table entries. An entry's life:
+
+    taken (grow) or adopted (adopt)
+      -> published when full (publish)
+      -> null once no later token reads it (trim)
+    and all of them released, last first (release)
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.pool import BlockPool
+from blockwright.core.request import BlockKeys
+from blockwright.core.tables import GroupTable
+from blockwright.core.window import WHOLE_PREFIX, ChunkedRule, MambaRule, SlidingRule, WindowRule
+from blockwright.errors import UnsupportedError
+from blockwright.kinds import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+
+ROW: Final = 0
+"""Every position below the covered slots has a block."""
+LAST_STATE: Final = 1
+"""Only the entry with the state after the last token has a block; entries jumped over are null."""
+ONE_STATE: Final = 2
+"""One entry per request, overwritten by every step."""
+
+
+class GroupTables:
+    """The block tables of one group of layers, by request id.
+
+    Attributes:
+        block_pool: the pool, shared with other groups.
+    """
+
+    def __init__(self, spec: KVCacheSpec, pool: BlockPool, group: i64, block_size: i64) -> None:
+        """Make a group without tables; `block_size` may be a multiple of the spec's own."""
+        self.block_pool = pool
+        self._group: i64 = group
+        self._block_size: i64 = block_size
+        self._rule = rule_for(spec)
+        self._layout: i64 = layout_for(spec, pool.enable_caching)
+        self._tables: dict[str, GroupTable] = {}
+
+    def entries_for(self, num_tokens: i64) -> i64:
+        """Return the table's length once it covers `num_tokens` slots. O(1)."""
+        if self._layout == ONE_STATE:
+            return 1 if num_tokens > 0 else 0
+        return (num_tokens + self._block_size - 1) // self._block_size
+
+    def first_kept(self, num_tokens: i64) -> i64:
+        """Return the first entry that is not dead at `num_tokens` settled tokens. O(1). law: TRIM-1."""
+        if self._layout == ONE_STATE:
+            return 0
+        return self._rule.first_needed(num_tokens) // self._block_size
+
+    def missing(self, held: i64, num_tokens: i64) -> i64:
+        """Return the new blocks that a table of `held` entries takes to cover `num_tokens` slots. O(1)."""
+        if held * self._block_size >= num_tokens:
+            return 0
+        more = self.entries_for(num_tokens) - held
+        if more > 1 and self._layout == LAST_STATE:
+            return 1
+        return more
+
+    def trims(self, table: GroupTable, num_tokens: i64) -> bool:
+        """Say whether `num_tokens` settled tokens leave a dead entry behind that is not yet null. O(1)."""
+        if self._layout == ONE_STATE:
+            return False
+        return self._rule.first_needed(num_tokens) >= (table.num_trimmed + 1) * self._block_size
+
+    def quiet_slots(self, table: GroupTable, caching: bool) -> i64:
+        """Return up to how many slots growth changes nothing: covered, nothing dies, no block becomes full. O(1).
+
+        A recurrent layer rewrites its state with every token, so it is never quiet.
+        """
+        if self._layout != ROW:
+            return 0
+        size = self._block_size
+        quiet: i64 = i64(len(table.blocks)) * size
+        if caching:
+            quiet = min(quiet, (table.num_published + 1) * size - 1)
+        return min(quiet, self._rule.last_needing((table.num_trimmed + 1) * size))
+
+    def publishes(self, table: GroupTable, num_tokens: i64) -> bool:
+        """Say whether `num_tokens` tokens fill a block that is not yet published. O(1)."""
+        return num_tokens >= (table.num_published + 1) * self._block_size
+
+    def trim_gain(self, table: GroupTable, num_tokens: i64) -> i64:
+        """Return how many blocks trimming would free now. O(entries that die)."""
+        stop = min(self.first_kept(num_tokens), i64(len(table.blocks)))
+        pool = self.block_pool
+        blocks = table.blocks
+        gain: i64 = 0
+        i = table.num_trimmed
+        while i < stop:
+            block: i64 = i64(blocks[i])
+            if block != 0 and pool.ref_count(block) == 1:
+                gain += 1
+            i += 1
+        return gain
+
+    def trim(self, table: GroupTable, num_tokens: i64, nulled: vec[i32]) -> vec[i32]:
+        """Replace the dead entries by the null block, release their blocks; append the entries' indices to `nulled`.
+
+        Complexity: O(entries that die). law: TRIM-1, REF-1.
+        """
+        start = table.num_trimmed
+        stop = min(self.first_kept(num_tokens), i64(len(table.blocks)))
+        if stop <= start:
+            return nulled
+        blocks = table.blocks
+        self.block_pool.release(blocks, start, stop)
+        i = start
+        while i < stop:
+            if blocks[i] != 0:
+                blocks[i] = 0
+                nulled = append(nulled, i32(i))
+            i += 1
+        table.num_trimmed = stop
+        return nulled
+
+    def grow(self, table: GroupTable, num_tokens: i64) -> None:
+        """Append the entries that cover `num_tokens` slots; the caller has counted the blocks. law: TABLE-1."""
+        blocks = table.blocks
+        table.num_covered = num_tokens
+        more = self.entries_for(num_tokens) - i64(len(blocks))
+        if more <= 0:
+            return
+        if self._layout == LAST_STATE:
+            while more > 1:
+                blocks = append(blocks, 0)
+                more -= 1
+        table.blocks = self.block_pool.take(more, blocks)
+
+    def publish(self, table: GroupTable, keys: BlockKeys, num_tokens: i64) -> None:
+        """Publish what `num_tokens` tokens filled and is not yet published. O(blocks published). law: PUB-1, PUB-2.
+
+        A recurrent state is published only where it really is the state after a whole number of blocks: the one that
+        the last step wrote.
+        """
+        start = table.num_published
+        stop = num_tokens // self._block_size
+        if stop <= start:
+            return
+        if self._layout != ROW:
+            if num_tokens % self._block_size != 0 or num_tokens != table.num_covered:
+                return
+            start = stop - 1
+        table.num_published = stop
+        self.block_pool.publish(table.blocks, keys, self._group, self._block_size, start, stop)
+
+    def longest_hit(self, keys: BlockKeys, max_length: i64, use_eagle: bool) -> vec[i32]:
+        """Return the entries of the longest hit of at most `max_length` tokens. law: HIT-1."""
+        return self._rule.longest_hit(self.block_pool, keys, self._group, self._block_size, max_length, use_eagle)
+
+    def check_hit(self, ids: vec[i32], keys: BlockKeys) -> i64:
+        """Return how many blocks of a hit are free, after checking that every entry still holds. O(entries).
+
+        Raises:
+            StaleHitError: an entry does not.
+        """
+        first = self.first_kept(i64(len(ids)) * self._block_size)
+        return self.block_pool.count_free_hits(ids, keys, self._group, self._block_size, first)
+
+    def adopt(self, table: GroupTable, ids: vec[i32]) -> None:
+        """Make a checked hit the head of an empty table. O(entries). law: REF-1."""
+        self.block_pool.touch_entries(ids)
+        table.blocks = ids[:]
+        size: i64 = len(ids)
+        table.num_published = size
+        table.num_covered = size * self._block_size
+        table.num_trimmed = min(self.first_kept(size * self._block_size), size)
+
+    def release(self, table: GroupTable) -> None:
+        """Give the whole table back, last entry first. O(entries). law: REF-1."""
+        self.block_pool.release(table.blocks, table.num_trimmed, i64(len(table.blocks)))
+
+    def open(self, request_id: str) -> GroupTable:
+        """Start an empty table under a name that has none."""
+        table = GroupTable(vec[i32](), 0, 0, 0)
+        self._tables[request_id] = table
+        return table
+
+    def existing(self, request_id: str) -> GroupTable:
+        """Return the table of a request that runs."""
+        return self._tables[request_id]
+
+    def all_tables(self) -> dict[str, GroupTable]:
+        """Return the tables by request id; only to be read."""
+        return self._tables
+
+    def is_row(self) -> bool:
+        """Say whether every entry up to the covered slots holds a block unless it was trimmed."""
+        return self._layout == ROW
+
+    def close(self, request_id: str) -> None:
+        """Forget a table; its blocks have been released."""
+        del self._tables[request_id]
+
+
+def rule_for(spec: KVCacheSpec) -> WindowRule:
+    """Return what a kind keeps.
+
+    Raises:
+        UnsupportedError: the exact type is not a known kind.
+    """
+    if type(spec) is SlidingWindowSpec:
+        return SlidingRule(spec.sliding_window, spec.block_size)
+    if type(spec) is ChunkedLocalAttentionSpec:
+        return ChunkedRule(spec.attention_chunk_size)
+    if type(spec) is MambaSpec:
+        return MambaRule()
+    if type(spec) is FullAttentionSpec or type(spec) is CrossAttentionSpec:
+        return WindowRule(WHOLE_PREFIX)
+    raise UnsupportedError(f"kv_cache_spec: no manager for {type(spec).__name__}; use a kind of blockwright.kinds")
+
+
+def layout_for(spec: KVCacheSpec, enable_caching: bool) -> i64:
+    """Return how a kind's tokens map to table entries."""
+    if isinstance(spec, MambaSpec):
+        return LAST_STATE if enable_caching else ONE_STATE
+    return ROW

@@ -1,0 +1,97 @@
+"""What a pool remembers of published blocks beyond their keys: events to tell, contents to verify.
+
+Most pools need neither and have no journal.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from mypy_extensions import i64
+
+from blockwright.core.check import demand
+from blockwright.core.request import BlockKeys
+from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
+
+
+@final
+class Journal:
+    """Events since they were last taken, and the exact prefix of each published block.
+
+    Attributes:
+        events: what to tell, None if nothing is told.
+        contents: prefix by block id, None if hits are not verified.
+    """
+
+    def __init__(self, events: list[KVCacheEvent] | None, contents: dict[int, bytes] | None) -> None:
+        """Start with these."""
+        self.events = events
+        self.contents = contents
+        self._digests: dict[int, bytes] = {}
+
+    def copy(self) -> Journal:
+        """Return an independent copy."""
+        events = self.events
+        contents = self.contents
+        new = Journal(None if events is None else events[:], None if contents is None else contents.copy())
+        new._digests = self._digests.copy()
+        return new
+
+    def stored(self, block: i64, keys: BlockKeys, index: i64, group: i64, block_size: i64, is_new: bool) -> None:
+        """Note that a block was published as the request's block `index`; tell of a prefix that is new. O(prefix)."""
+        contents = self.contents
+        if contents is not None:
+            contents[block] = keys.content(index, block_size)
+        events = self.events
+        request = keys.request
+        if events is None or request is None:
+            return
+        digest = request.block_digest((index + 1) * keys.units - 1)
+        self._digests[block] = digest
+        if is_new:
+            parent = request.block_digest(index * keys.units - 1) if index > 0 else None
+            tokens = tuple([int(request.token_at(at)) for at in range(index * block_size, (index + 1) * block_size)])
+            events.append(BlockStored(digest, parent, tokens, int(block_size), request.lora_name, int(group)))
+
+    def forgot(self, block: i64, group: i64, was_last: bool) -> None:
+        """Note that a block lost its key; tell if no other block has it. O(1)."""
+        contents = self.contents
+        if contents is not None:
+            del contents[block]
+        events = self.events
+        if events is not None:
+            digest = self._digests.pop(block)
+            if was_last:
+                events.append(BlockRemoved(digest, int(group)))
+
+    def cleared(self) -> None:
+        """Note that every block lost its key."""
+        self._digests = {}
+        if self.contents is not None:
+            self.contents = {}
+        if self.events is not None:
+            self.events.append(AllBlocksCleared())
+
+    def holds(self, block: i64, keys: BlockKeys, index: i64, block_size: i64) -> bool:
+        """Say whether a published block holds exactly the prefix of the request's block `index`. O(prefix)."""
+        contents = self.contents
+        return contents is None or contents[block] == keys.content(index, block_size)
+
+    def take_events(self) -> list[KVCacheEvent]:
+        """Return the events since the last call, oldest first."""
+        events = self.events
+        if events is None:
+            return []
+        self.events = []
+        return events
+
+    def check(self, published: list[int]) -> None:
+        """Check that the notes are of the published blocks.
+
+        Raises:
+            InvariantError: PUB-1 is broken.
+        """
+        if self.contents is not None:
+            demand("PUB-1", "blocks with a remembered prefix", published, sorted(self.contents))
+        if self.events is not None:
+            demand("PUB-1", "blocks with a digest to tell", published, sorted(self._digests))

@@ -1,0 +1,324 @@
+"""The requests that run, and the one way in which they get slots.
+
+One call's order, the same for a single request and for a batch:
+
+    check the arguments            errors leave everything as it was
+    count                          new blocks + free hits, as if dead entries were already trimmed
+    refuse                         None, and nothing changed, the trim included
+    trim, adopt, take, publish     cannot fail any more
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.blocks import KVCacheBlocks
+from blockwright.core.check import check_table, count_holders, demand
+from blockwright.core.index import zeros32
+from blockwright.core.managers import SingleTypeKVCacheManager
+from blockwright.core.pool import BlockPool
+from blockwright.core.request import MAX_LENGTH, Request, units_per_block
+from blockwright.core.tables import GroupTable, RequestTables
+from blockwright.errors import (
+    DuplicateRequestError,
+    InvalidArgumentError,
+    StaleHitError,
+    UnknownRequestError,
+    UnsupportedError,
+)
+
+_owners = [0]
+
+
+class RunningRequests:
+    """Tables of the running requests over one pool and its groups.
+
+    Attributes:
+        block_pool: the pool.
+        managers: one per group.
+        enable_caching: whether prefixes are shared.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        managers: list[SingleTypeKVCacheManager],
+        max_model_len: i64,
+        is_exact: bool,
+        source: RunningRequests | None,
+    ) -> None:
+        """Start without requests, or with those of `source`, whose tables `managers` have copied.
+
+        `is_exact`: some group keeps a recurrent state, which cannot be taken back, so no request may run ahead of its
+        known tokens.
+        """
+        _owners[0] += 1
+        self._owner: i64 = _owners[0]
+        self.block_pool = pool
+        self.managers = managers
+        self.enable_caching: bool = pool.enable_caching
+        self._first: SingleTypeKVCacheManager = managers[0]
+        self._max_len: i64 = max_model_len
+        self._exact = is_exact
+        self._running: dict[str, RequestTables] = {}
+        self._batches: i64 = 0
+        self._nulled: vec[i32] = vec[i32]()
+        self._nothing: KVCacheBlocks = KVCacheBlocks(pool, [vec[i32]() for _ in managers])
+        if source is not None:
+            for name, tables in source._running.items():
+                groups = [manager.existing(name) for manager in managers]
+                self._running[name] = RequestTables(name, tables.uid, self._owner, tables.num_written, groups)
+                self._running[name].quiet = tables.quiet
+
+    def _serve(
+        self,
+        request: Request,
+        tables: RequestTables | None,
+        new: i64,
+        ahead: i64,
+        hit: KVCacheBlocks | None,
+        delay: bool,
+    ) -> GroupTable | None:
+        """Count, refuse or act, after all checks; return the table, or None and nothing changed.
+
+        The entries that trimming nulled are appended to ``self._nulled``.
+        """
+        manager = self._first
+        pool = self.block_pool
+        computed: i64 = request.num_computed_tokens
+        if tables is None:
+            # A new request: nothing to trim, perhaps a hit to adopt.
+            held: i64 = 0
+            free_hits: i64 = 0
+            units: i64 = 0
+            if self.enable_caching and request._block_size > 0:
+                units = self._units(request, manager)
+            if hit is not None:
+                held = len(hit.ids[0])
+                computed = held * manager._block_size
+                free_hits = manager.check_hit(hit.ids[0], request.keys(units))
+            written = computed + new
+            slots = min(written + ahead, self._max_len)
+            if manager.missing(held, slots) + free_hits > pool._num_free:
+                return None
+            table = manager.open(request.request_id)
+            if hit is not None:
+                manager.adopt(table, hit.ids[0])
+            tables = RequestTables(request.request_id, request._uid, self._owner, written, [table])
+            self._running[request.request_id] = tables
+            request._tables = tables
+        else:
+            table = tables.first
+            written = computed + new
+            slots = min(written + ahead, self._max_len)
+            if slots <= tables.quiet:
+                tables.num_written = written
+                return table
+            missing = manager.missing(len(table.blocks), slots)
+            if manager.trims(table, computed):
+                if missing > pool._num_free + manager.trim_gain(table, computed):
+                    return None
+                self._nulled = manager.trim(table, computed, self._nulled)
+            elif missing > pool._num_free:
+                return None
+            tables.num_written = written
+        manager.grow(table, slots)
+        if self.enable_caching and not delay:
+            self._publish(manager, table, request, written)
+        tables.quiet = manager.quiet_slots(table, self.enable_caching)
+        return table
+
+    def _publish(self, manager: SingleTypeKVCacheManager, table: GroupTable, request: Request, written: i64) -> None:
+        """Publish what the tokens written so far filled, known tokens only."""
+        known: i64 = request._num_prompt + i64(len(request._output))
+        count = written if written < known else known
+        if manager.publishes(table, count) and request._block_size > 0:
+            manager.publish(table, request.keys(manager._block_size // request._block_size), count)
+
+    def _tables_of(self, request: Request) -> RequestTables | None:
+        """Return what a request holds here, or None.
+
+        Raises:
+            DuplicateRequestError: another request runs under its id.
+        """
+        tables = request._tables
+        if tables is not None and tables.owner == self._owner:
+            return tables
+        return self._look_up(request)
+
+    def _look_up(self, request: Request) -> RequestTables | None:
+        """Do as `_tables_of`, by name; the request then remembers it."""
+        tables = self._running.get(request.request_id)
+        if tables is None:
+            return None
+        if tables.uid != request._uid:
+            raise DuplicateRequestError(
+                f"request: another request runs under the id {request.request_id!r}; free it first"
+            )
+        request._tables = tables
+        return tables
+
+    def _check_counts(self, request: Request, tables: RequestTables | None, new: i64, ahead: i64, hit: i64) -> None:
+        """Check what a request asks for against what it has."""
+        written: i64 = 0
+        if tables is not None:
+            written = tables.num_written
+        given = request.num_computed_tokens
+        if given < 0 or given > written:
+            raise InvalidArgumentError(
+                f"num_computed_tokens: request {request.request_id!r} says {given}, but has slots written for "
+                f"{written} tokens; a request that was freed starts again at 0"
+            )
+        computed: i64 = given
+        if new == 0 and hit == 0:
+            raise InvalidArgumentError("num_new_tokens: must be at least 1 (or 0 together with a hit)")
+        if computed + hit + new > self._max_len:
+            raise InvalidArgumentError(
+                f"num_new_tokens: request {request.request_id!r} would have {computed + hit + new} tokens, "
+                f"max_model_len is {self._max_len}"
+            )
+        if (
+            computed < written
+            and tables is not None
+            and (self._exact or self._first.first_kept(computed) < tables.first.num_trimmed)
+        ):
+            raise InvalidArgumentError(
+                f"num_computed_tokens: request {request.request_id!r} went back from {written} to {computed}, "
+                "but what those tokens read is gone; free it and start again"
+            )
+        if self._exact:
+            if ahead > 0:
+                raise UnsupportedError(
+                    "num_lookahead_tokens: a recurrent state cannot be taken back, so no drafts for now"
+                )
+            if computed + hit + new > request.num_tokens:
+                raise InvalidArgumentError(
+                    f"num_new_tokens: a recurrent state must not run ahead of the {request.num_tokens} known tokens"
+                )
+
+    def _check_hit(
+        self, request: Request, tables: RequestTables | None, num_new_computed_tokens: int, blocks: KVCacheBlocks | None
+    ) -> i64:
+        """Check a hit's shape; return its tokens."""
+        entries: i64 = 0
+        if blocks is not None:
+            if not blocks.pool_is(self.block_pool):
+                if any([len(ids) for ids in blocks.ids]):
+                    raise StaleHitError("new_computed_blocks: the hit is another manager's")
+            elif len(blocks.ids) != len(self.managers):
+                raise StaleHitError(
+                    f"new_computed_blocks: {len(blocks.ids)} groups, the manager has {len(self.managers)}"
+                )
+            else:
+                entries = len(blocks.ids[0])
+        expected = entries * self.managers[0]._block_size
+        if num_new_computed_tokens != expected:
+            raise StaleHitError(
+                f"num_new_computed_tokens: the hit holds {expected} tokens, not {num_new_computed_tokens}; "
+                "pass both as get_computed_blocks returned them"
+            )
+        if entries == 0:
+            return 0
+        if tables is not None:
+            raise InvalidArgumentError(
+                f"new_computed_blocks: request {request.request_id!r} runs already; only a new request adopts a hit"
+            )
+        if not self.enable_caching:
+            raise InvalidArgumentError("new_computed_blocks: the manager was made without enable_caching")
+        if request.num_computed_tokens != 0:
+            raise InvalidArgumentError(
+                f"num_computed_tokens: must be 0 before a hit is adopted, not {request.num_computed_tokens}"
+            )
+        if expected >= request.num_tokens:
+            raise StaleHitError(
+                f"num_new_computed_tokens: a hit of {expected} leaves no token to compute of {request.num_tokens}"
+            )
+        return expected
+
+    def _units(self, request: Request, manager: SingleTypeKVCacheManager) -> i64:
+        """Return hashed units per block, after checking that the request's hasher will do."""
+        if request._block_size == manager._block_size:
+            units: i64 = 1
+        else:
+            units = units_per_block(request, manager._block_size)
+        if not request.hasher.is_collision_resistant and not self.block_pool.verifies_tokens:
+            raise InvalidArgumentError(
+                f"request: the hasher of {request.request_id!r} is not collision resistant; "
+                "make the manager with verify_tokens=True"
+            )
+        if self.block_pool.records_events and not request.hasher.is_portable:
+            raise InvalidArgumentError(
+                "request: events need keys that other processes share; "
+                f"make {request.request_id!r} with hasher=Sha256Hasher(seed)"
+            )
+        return units
+
+    def _named(self, request_id: str) -> RequestTables:
+        """Return what a request holds, or raise `UnknownRequestError`."""
+        tables = self._running.get(request_id)
+        if tables is None:
+            raise UnknownRequestError(f"request_id: {request_id!r} holds no blocks here")
+        return tables
+
+    def _require(self, request: Request) -> RequestTables:
+        """Return what a request holds, or raise `UnknownRequestError`."""
+        tables = self._tables_of(request)
+        if tables is None:
+            raise UnknownRequestError(f"request: {request.request_id!r} holds no blocks here")
+        return tables
+
+    # ------------------------------------------------------------------ self-check
+
+    def check(self) -> None:
+        """Recompute every invariant from scratch: counters, queue, index, tables. O(num_blocks + blocks held).
+
+        Raises:
+            InvariantError: names the law and shows both sides.
+        """
+        pool = self.block_pool
+        pool.check()
+        keyed = [pool.is_published(block) for block in range(pool.num_blocks)]
+        holders = zeros32(pool.num_blocks)
+        for number, manager in enumerate(self.managers):
+            tables = manager.all_tables()
+            demand("TABLE-1", "requests with a table", list(self._running), list(tables))
+            count_holders(list(tables.values()), holders)
+            for name, running in self._running.items():
+                table = running.groups[number]
+                check_table(name, table, manager.is_row(), keyed)
+                covered = min(len(table.blocks), int(manager.entries_for(running.num_written)))
+                demand(
+                    "TABLE-1",
+                    f"entries that cover what is written of request {name!r}",
+                    int(manager.entries_for(running.num_written)),
+                    covered,
+                )
+        demand(
+            "REF-1",
+            "holders of each block in the tables, and its counter",
+            [int(n) for n in holders],
+            pool.ref_counts(),
+        )
+
+
+def counts_of(name: str, given: int | Sequence[int], size: i64) -> vec[i64]:
+    """Return one count per request, each within what 64 bits hold safely."""
+    if isinstance(given, int):
+        count: i64 = count_of(name, given)
+        return vec[i64]([count] * size)
+    counts = vec[i64](capacity=size)
+    for each in given:
+        counts = append(counts, count_of(name, each))
+    if i64(len(counts)) != size:
+        raise InvalidArgumentError(f"{name}: {len(counts)} counts for {size} requests; give one each, or one for all")
+    return counts
+
+
+def count_of(name: str, given: int) -> i64:
+    """Return a count, checked to be an integer in a safe range."""
+    if not isinstance(given, int) or given < 0 or given > MAX_LENGTH:
+        raise InvalidArgumentError(f"{name}: must be an integer within 0..{MAX_LENGTH}, not {given!r}")
+    return given

@@ -1,0 +1,305 @@
+"""The store of blocks: who holds which block, which block is taken next, and which prefix a block carries.
+
+The life of a block (ids start at 1; block 0 is the null block and takes part in none of this):
+
+    1. free without content       in the free queue's front part; taken first
+    2. held                       count >= 1; written by its one holder
+    3. held and published         carries a key; may be found and held by others too
+    4. eviction candidate         free, still published; in the queue's back part, least recently released first
+    1 -> 2 take    2 -> 3 publish    3 -> 4 release    4 -> 3 touch (a hit)    4 -> 2 take (the key is dropped)
+    2 -> 1 release
+
+`BlockStore` is the only writer of the counters, the free queue and the prefix index. All of them are packed arrays:
+about 60 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
+that engine developers know.
+"""
+
+from __future__ import annotations
+
+from librt.vecs import append, extend, vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.block_hash import word_bytes
+from blockwright.core.check import check_index, check_queue
+from blockwright.core.index import PrefixIndex, zeros32
+from blockwright.core.journal import Journal
+from blockwright.core.request import BlockKeys
+from blockwright.errors import StaleHitError
+
+
+class BlockStore:
+    """Counters, free queue and prefix index over `count` blocks, the null block included."""
+
+    def __init__(self, count: i64, journal: Journal | None, source: BlockStore | None) -> None:
+        """Make a store with every block free and without content, or a copy of `source`. O(count)."""
+        if source is not None:
+            self._count: i64 = source._count
+            self._index: PrefixIndex = source._index.copy()
+            self._ref: vec[i32] = source._ref[:]
+            self._next: vec[i32] = source._next[:]
+            self._prev: vec[i32] = source._prev[:]
+            self._num_free: i64 = source._num_free
+            self._num_evictions: i64 = source._num_evictions
+            self._journal: Journal | None = None if source._journal is None else source._journal.copy()
+            return
+        self._count = count
+        self._index = PrefixIndex(count)
+        self._ref = zeros32(count)
+        # A ring through the free blocks; the null block, never free, is where it begins and ends.
+        self._next = zeros32(count)
+        self._prev = zeros32(count)
+        block: i64 = 1
+        while block < count:
+            self._next[block - 1] = i32(block)
+            self._prev[block] = i32(block - 1)
+            block += 1
+        self._prev[0] = i32(count - 1)
+        self._num_free = count - 1
+        self._num_evictions = 0
+        self._journal = journal
+
+    # ------------------------------------------------------------------ what it says of itself
+
+    def free_block_ids(self) -> list[int]:
+        """Return the free queue in the order in which blocks will be taken. O(num_free)."""
+        ids: list[int] = []
+        block: i64 = i64(self._next[0])
+        while block != 0 and i64(len(ids)) <= self._count:
+            ids.append(int(block))
+            block = i64(self._next[block])
+        return ids
+
+    def ref_counts(self) -> list[int]:
+        """Return the number of holders of each block, by id. O(num_blocks)."""
+        return [int(count) for count in self._ref]
+
+    def block_keys(self) -> list[bytes | None]:
+        """Return the 16-byte key of each block, by id; None where it is not published. O(num_blocks)."""
+        return [self.block_key(block) for block in range(self._count)]
+
+    def block_key(self, block: i64) -> bytes | None:
+        """Return the 16-byte key of one block, or None. O(1)."""
+        if not self._index.has_key(block):
+            return None
+        low, high, _ = self._index.key(block)
+        return word_bytes(low, high)
+
+    def is_published(self, block: i64) -> bool:
+        """Say whether a block carries a key. O(1)."""
+        return self._index.has_key(block)
+
+    def ref_count(self, block: i64) -> i64:
+        """Return the number of holders of one block. O(1)."""
+        return i64(self._ref[block])
+
+    # ------------------------------------------------------------------ the free queue
+
+    def take(self, count: i64, ids: vec[i32]) -> vec[i32]:
+        """Append `count` blocks from the queue's head to `ids`, each held once and without key.
+
+        The caller has checked that they are there. law: QUEUE-1, REF-1.
+        """
+        following = self._next
+        ref = self._ref
+        index = self._index
+        older = index.older
+        journal = self._journal
+        block: i64 = i64(following[0])
+        at: i64 = len(ids)
+        stop = at + count
+        evicted: i64 = 0
+        ids = append(ids, 0) if count == 1 else extend(ids, zeros32(count))
+        while at < stop:
+            if older[block] != 0:
+                evicted += 1
+                if journal is None:
+                    index.drop(block)
+                else:
+                    group = index.key(block)[2]
+                    journal.forgot(block, group, index.drop(block))
+            ref[block] = 1
+            ids[at] = i32(block)
+            block = i64(following[block])
+            at += 1
+        following[0] = i32(block)
+        self._prev[block] = 0
+        self._num_free -= count
+        self._num_evictions += evicted
+        return ids
+
+    def touch_entries(self, ids: vec[i32]) -> None:
+        """Hold each non-null block of a hit once more; free ones leave the queue. law: REF-1."""
+        ref = self._ref
+        following = self._next
+        before = self._prev
+        size: i64 = len(ids)
+        i: i64 = 0
+        while i < size:
+            block: i64 = i64(ids[i])
+            i += 1
+            if block == 0:
+                continue
+            if ref[block] == 0:
+                following[i64(before[block])] = following[block]
+                before[i64(following[block])] = before[block]
+                self._num_free -= 1
+            ref[block] += 1
+
+    def release(self, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Give up one holder of each non-null entry in a range of a table, last entry first.
+
+        Blocks that nobody holds any more go to the queue: behind the eviction candidates if published, to the head if
+        not. law: REF-1, QUEUE-1.
+        """
+        ref = self._ref
+        following = self._next
+        before = self._prev
+        older = self._index.older
+        i = stop
+        tail: i64 = i64(before[0])
+        freed: i64 = 0
+        while i > start:
+            i -= 1
+            block: i64 = i64(ids[i])
+            if block == 0:
+                continue
+            count: i64 = i64(ref[block]) - 1
+            ref[block] = i32(count)
+            if count > 0:
+                continue
+            freed += 1
+            if older[block] != 0:
+                following[tail] = i32(block)
+                before[block] = i32(tail)
+                tail = block
+            else:
+                head: i64 = i64(following[0])
+                if tail == 0:
+                    tail = block
+                following[0] = i32(block)
+                before[block] = 0
+                following[block] = i32(head)
+                before[head] = i32(block)
+        following[tail] = 0
+        before[0] = i32(tail)
+        self._num_free += freed
+
+    # ------------------------------------------------------------------ the prefix index
+
+    def find(self, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> i64:
+        """Return the block that serves a hit on the request's block `index`, or 0. O(1)."""
+        at: i64 = 2 * ((index + 1) * keys.units - 1)
+        block = self._index.find(keys.words[at], keys.words[at + 1], group)
+        journal = self._journal
+        if journal is None:
+            return block
+        oldest = block
+        while block != 0 and not journal.holds(block, keys, index, block_size):
+            block = self._index.next_duplicate(block, oldest)
+        return block
+
+    def find_run(self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, start: i64, stop: i64) -> vec[i32]:
+        """Return `ids` (of `stop` entries) filled from `start` and cut before the first block that is missing."""
+        i = start
+        if self._journal is None:
+            i = self._index.find_run(keys.words, 2 * keys.units, group, ids, start, stop)
+        else:
+            while i < stop:
+                block = self.find(keys, i, group, block_size)
+                if block == 0:
+                    break
+                ids[i] = i32(block)
+                i += 1
+        return ids if i == stop else ids[:i]
+
+    def carries(self, block: i64, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> bool:
+        """Say whether a block is published under exactly the key of the request's block `index`. O(1)."""
+        at: i64 = 2 * ((index + 1) * keys.units - 1)
+        if not self._index.matches(block, keys.words[at], keys.words[at + 1], group):
+            return False
+        journal = self._journal
+        return journal is None or journal.holds(block, keys, index, block_size)
+
+    def count_free_hits(self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, first: i64) -> i64:
+        """Check a hit and return how many of its blocks are free now.
+
+        Entries below `first` must be null; every other must still carry the request's own key. O(entries).
+
+        Raises:
+            StaleHitError: one of them does not.
+        """
+        size: i64 = len(ids)
+        if size > keys.num_blocks():
+            raise StaleHitError(f"new_computed_blocks: {size} blocks, the request has {keys.num_blocks()} full ones")
+        i: i64 = 0
+        while i < first:
+            if ids[i] != 0:
+                raise StaleHitError(f"new_computed_blocks: entry {i} is outside the window but not the null block")
+            i += 1
+        bad = self._index.match_run(keys.words, 2 * keys.units, group, ids, first)
+        if self._journal is not None:
+            while i < bad and self.carries(i64(ids[i]), keys, i, group, block_size):
+                i += 1
+            bad = i
+        if bad < size:
+            raise StaleHitError(
+                f"new_computed_blocks: block {ids[bad]} at entry {bad} no longer holds this request's prefix; "
+                "look the hit up again"
+            )
+        ref = self._ref
+        free: i64 = 0
+        i = first
+        while i < size:
+            if ref[i64(ids[i])] == 0:
+                free += 1
+            i += 1
+        return free
+
+    def publish(self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, start: i64, stop: i64) -> None:
+        """Make the full, non-null blocks of a range of a table findable. law: PUB-1, PUB-2."""
+        index = self._index
+        older = index.older
+        words = keys.words
+        units = keys.units
+        journal = self._journal
+        i = start
+        while i < stop:
+            block: i64 = i64(ids[i])
+            if block != 0 and older[block] == 0:
+                at: i64 = 2 * ((i + 1) * units - 1)
+                is_new = index.add(block, words[at], words[at + 1], group)
+                if journal is not None:
+                    journal.stored(block, keys, i, group, block_size, is_new)
+            i += 1
+
+    def forget_all(self) -> bool:
+        """Drop every key; False, and nothing happens, while any block is held. O(count)."""
+        if self._num_free != self._count - 1:
+            return False
+        self._index.clear()
+        if self._journal is not None:
+            self._journal.cleared()
+        return True
+
+    # ------------------------------------------------------------------ self-check
+
+    def check(self) -> None:
+        """Recompute the pool's own invariants from scratch. O(num_blocks).
+
+        Raises:
+            InvariantError: names the law and shows both sides.
+        """
+        keyed = [self._index.has_key(block) for block in range(self._count)]
+        check_queue(int(self._num_free), self.free_block_ids(), self._backwards(), self.ref_counts(), keyed)
+        check_index(self._index, keyed)
+        if self._journal is not None:
+            self._journal.check([block for block in range(self._count) if keyed[block]])
+
+    def _backwards(self) -> list[int]:
+        """Return the free queue from its tail, cut off if it runs in a circle."""
+        ids: list[int] = []
+        block: i64 = i64(self._prev[0])
+        while block != 0 and i64(len(ids)) <= self._count:
+            ids.append(int(block))
+            block = i64(self._prev[block])
+        return ids
