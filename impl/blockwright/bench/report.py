@@ -137,18 +137,21 @@ def print_scaling(scales: Sequence[scaling.Scale], verdicts: Sequence[Verdict]) 
 
 
 def _scaling_rows(scales: Sequence[scaling.Scale]) -> list[tuple[str, list[float]]]:
-    rows = [(name, [scale.times[name] for scale in scales]) for name in scaling.PATHS]
-    rows += [(f"plain C: {name}", [scale.floor[name] for scale in scales]) for name in scales[0].floor]
-    return rows + [(f"bare array: {name}", [scale.bare[name] for scale in scales]) for name in scales[0].bare]
+    rows = [(f"{name}, in order", [scale.in_order[name] for scale in scales]) for name in scaling.PATHS]
+    rows += [(f"{name}, scattered", [scale.scattered[name] for scale in scales]) for name in scaling.PATHS]
+    rows += [(f"plain C: {name}, scattered", [scale.floor[name] for scale in scales]) for name in scales[0].floor]
+    return rows + [
+        (f"bare array: {name}, scattered", [scale.bare[name] for scale in scales]) for name in scales[0].bare
+    ]
 
 
 def scaling_verdicts(scales: Sequence[scaling.Scale]) -> list[Verdict]:
-    """Judge the growth from the first size to the second, and the memory of the largest."""
+    """Judge the growth from the first size to the second, blocks in order, and the memory of the largest."""
     first, second = scales[:2]
     growth = [
         Verdict(
-            f"{name}: growth from {first.num_blocks:,} to {second.num_blocks:,} blocks",
-            second.times[name] / first.times[name],
+            f"{name}: growth from {first.num_blocks:,} to {second.num_blocks:,} blocks, in order",
+            second.in_order[name] / first.in_order[name],
             scaling.FLAT_TARGET,
         )
         for name in scaling.PATHS

@@ -1,8 +1,9 @@
-"""How time and memory grow with the pool: the same work in small, middling and huge pools, in scattered order.
+"""How time and memory grow with the pool: the same work in small, middling and huge pools.
 
-The pool is filled by requests that grow side by side in shuffled order and are released in shuffled order, so that
-neighbours in a block table, in the free queue and in the index lie far apart in memory. Beside it stands the same
-access pattern over bare arrays: what the memory system alone costs at that size.
+Each size is measured twice. *In order*: requests were admitted one after another, so a request's blocks lie side by
+side. *Scattered*: requests grew side by side in shuffled order and were released in shuffled order, so that neighbours
+in a block table and in the free queue lie far apart in memory, as after long service. Beside the second stands the same
+access pattern over bare arrays and in plain C: what the memory system alone costs at that size.
 """
 
 import gc
@@ -26,7 +27,7 @@ SAMPLED, BURST = 400, 20
 """Requests that are timed in one repetition, at most, a different random choice each time; how many arrive at once."""
 DECODING, DECODE_STEPS = 250, 16
 """Running requests of a decode step, and steps of one repetition: each request passes one block boundary."""
-ROUNDS = 9
+ROUNDS, FLOOR_ROUNDS = 9, 3
 """Repetitions of each number; the median counts."""
 FLAT_TARGET = 1.5
 """Growth of the time per operation from the first size to the second, at most."""
@@ -43,15 +44,16 @@ class Scale:
 
     Attributes:
         num_blocks: blocks of the pool, all of them published.
-        times: ns per block (decode: per request) of each of `PATHS`.
-        bare: ns per read of bare arrays of that many blocks, at the ids of the block tables; empty without numpy.
-        floor: the same paths in plain C; empty unless asked for.
+        in_order, scattered: ns per block (decode: per request) of each of `PATHS`.
+        bare: ns per read of bare arrays of that many blocks, at the ids of scattered tables; empty without numpy.
+        floor: the scattered paths in plain C; empty unless asked for.
         bytes_per_block: memory of the manager, index included; memory of requests does not count.
         objects_per_block: objects of the manager that the garbage collector tracks.
     """
 
     num_blocks: int
-    times: dict[str, float]
+    in_order: dict[str, float]
+    scattered: dict[str, float]
     bare: dict[str, float]
     floor: dict[str, float]
     bytes_per_block: float
@@ -59,15 +61,21 @@ class Scale:
 
 
 def measure(num_blocks: int, floor: Floor | None) -> Scale:
-    """Fill a pool of `num_blocks` blocks and measure it. Takes a few seconds for millions of blocks (compiled)."""
-    pool = _Scattered(num_blocks)
-    times = {name: _median(sample) for name, sample in pool.samples().items()}
-    rounds = [floor.scaling(pool.num_requests, REQUEST, pool.num_sampled) for _ in range(ROUNDS)] if floor else []
+    """Fill a pool of `num_blocks` blocks and measure it. Takes a good while for millions of blocks."""
+    pool = _Pool(num_blocks)
+    in_order = {name: _median(sample) for name, sample in pool.samples().items()}
+    pool.fill_scattered()
+    tables = pool.tables()
+    scattered = {name: _median(sample) for name, sample in pool.samples().items()}
+    plain_c = (
+        [floor.scaling(pool.num_requests, REQUEST, pool.num_sampled) for _ in range(FLOOR_ROUNDS)] if floor else []
+    )
     return Scale(
-        num_blocks,
-        times,
-        _bare_arrays(pool.num_blocks, pool.tables),
-        {name: summary([times[name] for times in rounds]).median for name in (rounds[0] if rounds else {})},
+        pool.num_blocks,
+        in_order,
+        scattered,
+        _bare_arrays(pool.num_blocks, tables),
+        {name: summary([times[name] for times in plain_c]).median for name in (plain_c[0] if plain_c else {})},
         pool.bytes_per_block,
         pool.objects_per_block,
     )
@@ -82,8 +90,8 @@ def _median(sample: Callable[[], float]) -> float:
         gc.enable()
 
 
-class _Scattered:
-    """A pool whose blocks are all eviction candidates, in scattered order, and the requests that published them."""
+class _Pool:
+    """A pool whose blocks are all eviction candidates, and the requests that published them."""
 
     def __init__(self, num_blocks: int) -> None:
         self._random = random.Random(7)
@@ -92,28 +100,36 @@ class _Scattered:
         self.num_requests = num_blocks // REQUEST
         self.num_blocks = self.num_requests * REQUEST
         self.num_sampled = min(SAMPLED, self.num_requests)
-        requests = [self._request(REQUEST) for _ in range(self.num_requests)]
+        self._requests = [self._request(REQUEST) for _ in range(self.num_requests)]
         gc.collect()
         objects = len(gc.get_objects())
         tracemalloc.start()
         # Spare blocks, so that a request that adopts a hit finds room for its next token without evicting.
         self._manager = self._side.manager(self.num_blocks + self.num_sampled + 1, MAX_MODEL_LEN)
-        self._fill(requests)
+        self._fill_in_order()
         gc.collect()
         self.bytes_per_block = tracemalloc.get_traced_memory()[0] / self.num_blocks
         tracemalloc.stop()
         self.objects_per_block = (len(gc.get_objects()) - objects) / self.num_blocks
-        self.tables = [self._table(request) for burst in self._bursts() for request in burst]
 
     def _request(self, num_blocks: int, serial: int | None = None) -> Any:
-        """Return a request of that many full blocks and one more token, like no other but those of its serial number."""
+        """Return a request of that many full blocks and one more token; only those of one serial number are alike."""
         if serial is None:
             self._serial += 1
             serial = self._serial
         return self._side.request(f"r{serial}", array("i", [serial]) * (num_blocks * BLOCK_SIZE + 1))
 
-    def _fill(self, requests: list[Any]) -> None:
-        order = list(requests)
+    def _fill_in_order(self) -> None:
+        for request in self._requests:
+            require(self._manager.allocate_slots(request, REQUEST * BLOCK_SIZE) is not None)
+        for request in self._requests:
+            self._manager.free(request)
+        require(self._manager.usage == 0)
+
+    def fill_scattered(self) -> None:
+        """Empty the pool and let the requests grow side by side, in another order each step."""
+        require(self._manager.reset_prefix_cache())
+        order = list(self._requests)
         for step in range(REQUEST):
             self._random.shuffle(order)
             require(self._manager.allocate_slots_batch(order, BLOCK_SIZE).num_served == len(order))
@@ -130,11 +146,11 @@ class _Scattered:
         for first in range(0, len(serials), BURST):
             yield [self._request(REQUEST, serial) for serial in serials[first : first + BURST]]
 
-    def _table(self, request: Any) -> list[int]:
-        hit, length = self._manager.get_computed_blocks(request)
-        require(length == REQUEST * BLOCK_SIZE)
-        (ids,) = hit.get_block_ids()
-        return list(ids)
+    def tables(self) -> list[list[int]]:
+        """Return the cached block tables of some requests, chosen at random."""
+        hits = [self._manager.get_computed_blocks(request) for burst in self._bursts() for request in burst]
+        require(all(length == REQUEST * BLOCK_SIZE for _, length in hits))
+        return [list(hit.get_block_ids()[0]) for hit, _ in hits]
 
     def samples(self) -> dict[str, Callable[[], float]]:
         """Return one repetition of each path. To be run in this order: the last two evict what the others read."""

@@ -159,7 +159,7 @@ class KVCacheManager(RunningRequests):
         """
         if not self.enable_caching or request.prompt_logprobs or request._block_size == 0:
             return self._nothing, 0
-        manager = self.managers[0]
+        manager = self._first
         units = self._units(request, manager)
         ids = manager.longest_hit(request.keys(units), request.num_tokens - 1, self.use_eagle)
         num_computed: i64 = i64(len(ids)) * manager._block_size
@@ -222,6 +222,8 @@ class KVCacheManager(RunningRequests):
         table = self._serve(request, tables, new, ahead, adopted, delay_cache_blocks)
         if table is None:
             return None
+        if len(self._nulled) > 0:
+            self._nulled = vec[i32]()
         blocks = table.blocks
         return self._nothing if held == i64(len(blocks)) else KVCacheBlocks(self.block_pool, [blocks[held:]])
 
@@ -252,7 +254,6 @@ class KVCacheManager(RunningRequests):
         self._check_batch(batch, news, aheads)
         new_ids = vec[i32]()
         new_offsets = zeros32(size + 1)
-        self._nulled = vec[i32]()
         nulled_offsets = zeros32(size + 1)
         served: i64 = 0
         while served < size:
@@ -279,6 +280,7 @@ class KVCacheManager(RunningRequests):
             new_offsets[served] = i32(len(new_ids))
             nulled_offsets[served] = i32(len(self._nulled))
         nulled = self._nulled
+        self._nulled = vec[i32]()
         i: i64 = served
         while i < size:
             i += 1
@@ -300,7 +302,7 @@ class KVCacheManager(RunningRequests):
             self._check_counts(request, tables, news[i], aheads[i], 0)
             if tables is None:
                 if self.enable_caching and request._block_size > 0:
-                    self._units(request, self.managers[0])
+                    self._units(request, self._first)
                 if request.request_id in fresh:
                     raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
                 fresh.add(request.request_id)
@@ -327,7 +329,7 @@ class KVCacheManager(RunningRequests):
                 f"{request.request_id!r}, not {num_computed_tokens}"
             )
         if self.enable_caching:
-            self._publish(self.managers[0], tables.groups[0], request, num_computed_tokens)
+            self._publish(self._first, tables.first, request, num_computed_tokens)
 
     def remove_skipped_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Trim now what no token at `num_computed_tokens` or later reads, instead of at the next `allocate_slots`.
@@ -344,7 +346,7 @@ class KVCacheManager(RunningRequests):
                 f"num_computed_tokens: must be within 0..{tables.num_written}, the written tokens of "
                 f"{request.request_id!r}, not {num_computed_tokens}"
             )
-        self.managers[0].trim(tables.groups[0], num_computed_tokens, vec[i32]())
+        self._first.trim(tables.first, num_computed_tokens, vec[i32]())
 
     # ------------------------------------------------------------------ release
 
@@ -359,8 +361,8 @@ class KVCacheManager(RunningRequests):
         tables = self._tables_of(request)
         if tables is None:
             return
-        manager = self.managers[0]
-        manager.release(tables.groups[0])
+        manager = self._first
+        manager.release(tables.first)
         manager.close(request.request_id)
         del self._running[request.request_id]
         tables.owner = 0

@@ -84,7 +84,7 @@ class RunningRequests:
     ) -> GroupTable | None:
         """Count, refuse or act, after all checks; return the table, or None and nothing changed.
 
-        The entries that trimming nulled are appended to ``self._nulled``.
+        The entries that trimming nulled are appended to ``self._nulled``, which the caller empties.
         """
         manager = self._first
         pool = self.block_pool
@@ -214,7 +214,7 @@ class RunningRequests:
                 )
             else:
                 entries = len(blocks.ids[0])
-        expected = entries * self.managers[0]._block_size
+        expected = entries * self._first._block_size
         if num_new_computed_tokens != expected:
             raise StaleHitError(
                 f"num_new_computed_tokens: the hit holds {expected} tokens, not {num_new_computed_tokens}; "
