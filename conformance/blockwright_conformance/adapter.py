@@ -45,8 +45,9 @@ class ManagerAdapter(Protocol):
     """A manager under test, with the engine that calls it. Requests have names; prefixes are the specification's.
 
     `errors` are the exceptions by which the manager refuses a wrong call, `stale` those for a hit that no longer holds;
-    any other exception is a violation, and may carry the id of a broken law as its attribute `law`. `follows_policy`: whether it makes the choices of the LRU policy; if not, the
-    specification follows the manager's choices and judges their legality.
+    any other exception is a violation, and may carry the id of a broken law as its attribute `law`. `follows_policy`
+    says whether the manager makes the choices of the LRU policy; if not, the specification follows its choices and
+    judges whether they are legal.
     """
 
     errors: tuple[type[Exception], ...]

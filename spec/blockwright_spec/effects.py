@@ -104,19 +104,20 @@ def written(state: State, slot: int, request: Running, start: int) -> State:
 def published(state: State, slot: int, count: int) -> State:
     """Publish a request's blocks that end at or before `count` tokens and were not looked at yet, in order (PUB-1).
 
-    A recurrent layer publishes only the state after `count` tokens, and only where a block ends there (PUB-1).
+    Of a recurrent layer, that is the state after `count` tokens, if a block ends there and it is still the last one.
     """
     request, config = state.requests[slot], state.config
     if not isinstance(request, Running) or not config.caching:
         return state
     full = range(request.published, count // config.block_size)
-    ends = ((entry, (entry + 1) * config.block_size) for entry in full if request.table[entry] != NULL)
+    if isinstance(config.kind, Mamba):
+        full = full[-1:] if count % config.block_size == 0 and count == request.computed else full[:0]
     keys = tuple(
-        (request.table[entry], cut(request.prefix, end))
-        for entry, end in ends
-        if not isinstance(config.kind, Mamba) or end == count == request.computed
+        (request.table[entry], cut(request.prefix, (entry + 1) * config.block_size))
+        for entry in full
+        if request.table[entry] != NULL
     )
-    looked = max(request.published, count // config.block_size)
+    looked = max(request.published, full.stop)
     request = Running(request.prefix, request.settled, request.computed, request.written, request.table, looked)
     return replaced(State(config, state.queue, state.contents, state.keys + keys, state.requests), slot, request)
 

@@ -80,15 +80,17 @@ def test_every_target_of_the_paths_is_the_stated_one() -> None:
 def test_a_pool_is_filled_and_measured() -> None:
     scale = scaling.measure(1_000, None)
     assert scale.num_blocks == 1_000
-    assert sorted(scale.times) == sorted(scaling.PATHS)
-    assert all(time > 0 for time in scale.times.values())
+    for times in (scale.in_order, scale.scattered):
+        assert sorted(times) == sorted(scaling.PATHS)
+        assert all(time > 0 for time in times.values())
     assert 0 < scale.bytes_per_block < 1_000
     assert scale.floor == {}
 
 
 def test_growth_and_memory_are_judged_between_the_right_sizes() -> None:
     def scale(num_blocks: int, time: float, size: float) -> scaling.Scale:
-        return scaling.Scale(num_blocks, dict.fromkeys(scaling.PATHS, time), {}, {}, size, 0.0)
+        times = dict.fromkeys(scaling.PATHS, time)
+        return scaling.Scale(num_blocks, times, dict.fromkeys(times, 9 * time), {}, {}, size, 0.0)
 
     verdicts = report.scaling_verdicts(
         [scale(1_000, 2.0, 500.0), scale(50_000, 3.0, 90.0), scale(4_000_000, 9.0, 96.1)]

@@ -6,10 +6,9 @@ prefix caching on. Requests bring their tokens and block hashes along, except wh
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import Any
 
-from blockwright.bench.measure import Sample
+from blockwright.bench.measure import Sample, now, since
 from blockwright.bench.sides import BLOCK_SIZE, Ours, Side, Tokens, as_array, as_list, as_numpy, ours_sha256
 
 LONG = 8_192
@@ -100,10 +99,10 @@ def decode_each(side: Side) -> Sample:
         run.start()
         spent = 0
         for _ in range(STEPS):
-            begin = perf_counter_ns()
+            begin = now()
             for request in run.requests:
                 allocate_slots(request, 1)
-            spent += perf_counter_ns() - begin
+            spent += since(begin)
             run.advance()
         run.finish()
         return spent / (STEPS * BATCH)
@@ -119,9 +118,9 @@ def decode_batch(side: Side) -> Sample:
         run.start()
         spent = 0
         for _ in range(STEPS):
-            begin = perf_counter_ns()
+            begin = now()
             step = run.manager.allocate_slots_batch(run.requests, 1)
-            spent += perf_counter_ns() - begin
+            spent += since(begin)
             require(step.num_served == BATCH)
             run.advance()
         run.finish()
@@ -138,12 +137,12 @@ def append_token(side: Side) -> Sample:
 
     def sample() -> float:
         requests = [side.request(f"r{i}", prompt) for i, prompt in enumerate(prompts)]
-        begin = perf_counter_ns()
+        begin = now()
         for output in outputs:
             for request in requests:
                 request.num_computed_tokens += 1
                 request.append_output_token_ids(output)
-        spent = perf_counter_ns() - begin
+        spent = since(begin)
         require(all(request.num_tokens == len(prompts[i]) + STEPS for i, request in enumerate(requests)))
         return spent / (STEPS * BATCH)
 
@@ -173,10 +172,10 @@ def lookup(side: Side) -> Sample:
 
     def sample() -> float:
         run.lookup()
-        begin = perf_counter_ns()
+        begin = now()
         for _ in range(4):
             found = run.manager.get_computed_blocks(run.request)
-        spent = perf_counter_ns() - begin
+        spent = since(begin)
         require(found[1] == LONG * BLOCK_SIZE)
         return spent / (4 * LONG)
 
@@ -191,9 +190,9 @@ def adopt(side: Side) -> Sample:
         spent = 0
         for _ in range(4):
             hit, length = run.lookup()
-            begin = perf_counter_ns()
+            begin = now()
             new = run.manager.allocate_slots(run.request, 1, length, hit)
-            spent += perf_counter_ns() - begin
+            spent += since(begin)
             require(new is not None and len(run.manager.get_block_ids("reader")[0]) == LONG + 1)
             run.manager.free(run.request)
         return spent / (4 * LONG)
@@ -210,9 +209,9 @@ def release(side: Side) -> Sample:
         for _ in range(4):
             hit, length = run.lookup()
             require(run.manager.allocate_slots(run.request, 1, length, hit) is not None)
-            begin = perf_counter_ns()
+            begin = now()
             run.manager.free(run.request)
-            spent += perf_counter_ns() - begin
+            spent += since(begin)
         require(run.manager.usage == 0)
         return spent / (4 * LONG)
 
@@ -227,9 +226,9 @@ def prefill(side: Side) -> Sample:
     def sample() -> float:
         manager.free(request)
         require(manager.reset_prefix_cache())
-        begin = perf_counter_ns()
+        begin = now()
         new = manager.allocate_slots(request, LONG * BLOCK_SIZE)
-        spent = perf_counter_ns() - begin
+        spent = since(begin)
         require(new is not None and manager.get_computed_blocks(request)[1] == (LONG - 1) * BLOCK_SIZE)
         return spent / LONG
 
@@ -251,9 +250,9 @@ def churn(side: Side) -> Sample:
     admit_and_release()
 
     def sample() -> float:
-        begin = perf_counter_ns()
+        begin = now()
         admit_and_release()
-        spent = perf_counter_ns() - begin
+        spent = since(begin)
         cached = [manager.get_computed_blocks(request)[1] > 0 for request in requests]
         require(cached == [i >= CHURN_REQUESTS // 2 for i in range(CHURN_REQUESTS)])
         return spent / (CHURN_REQUESTS * CHURN_LONG)
@@ -266,9 +265,9 @@ def hashing(side: Side, convert: Callable[[list[int]], Any]) -> Sample:
     ids = convert(Tokens().draw(HASHED * BLOCK_SIZE))
 
     def sample() -> float:
-        begin = perf_counter_ns()
+        begin = now()
         request = side.request("hashed", ids)
-        spent = perf_counter_ns() - begin
+        spent = since(begin)
         require(len(request.block_hashes) == HASHED)
         return spent / HASHED
 

@@ -87,12 +87,12 @@ def _python_call() -> float:
 
 def configuration_line(config: dict[str, Any]) -> str:
     """Return the configuration in one line, to stand beside the numbers."""
+    mypyc = f", mypyc {config['mypyc']}" if config["mypyc"] else ""
     peer = f", vllm {config['vllm']}" if config["vllm"] else ""
     return (
-        f"{config['cpu']}, {config['cores']} cores; {config['python']} (a call: "
-        f"{config['python_call_ns']:.0f} ns); blockwright {config['blockwright']} "
-        f"({config['build']}{', mypyc ' + config['mypyc'] if config['mypyc'] else ''}){peer}; block size "
-        f"{config['block_size']}, {config['kind']}; medians of {config['repeat']} interleaved repetitions, ns"
+        f"{config['cpu']}, {config['cores']} cores; {config['python']} (a call: {config['python_call_ns']:.0f} ns); "
+        f"blockwright {config['blockwright']} ({config['build']}{mypyc}){peer}; block size {config['block_size']}, "
+        f"{config['kind']}; medians of {config['repeat']} interleaved repetitions, ns of CPU time"
     )
 
 

@@ -12,11 +12,10 @@ import tracemalloc
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import Any
 
 from blockwright.bench.floor import Floor
-from blockwright.bench.measure import summary
+from blockwright.bench.measure import now, since, summary
 from blockwright.bench.paths import MAX_MODEL_LEN, require
 from blockwright.bench.sides import BLOCK_SIZE, Ours
 
@@ -150,7 +149,7 @@ class _Pool:
         """Return the cached block tables of some requests, chosen at random."""
         hits = [self._manager.get_computed_blocks(request) for burst in self._bursts() for request in burst]
         require(all(length == REQUEST * BLOCK_SIZE for _, length in hits))
-        return [list(hit.get_block_ids()[0]) for hit, _ in hits]
+        return [[int(block) for block in hit.ids[0]] for hit, _ in hits]
 
     def samples(self) -> dict[str, Callable[[], float]]:
         """Return one repetition of each path. To be run in this order: the last two evict what the others read."""
@@ -160,9 +159,9 @@ class _Pool:
     def _lookup(self) -> float:
         spent = 0
         for burst in self._bursts():
-            begin = perf_counter_ns()
+            begin = now()
             hits = [self._manager.get_computed_blocks(request) for request in burst]
-            spent += perf_counter_ns() - begin
+            spent += since(begin)
             require(all(length == REQUEST * BLOCK_SIZE for _, length in hits))
         return spent / (self.num_sampled * REQUEST)
 
@@ -171,10 +170,10 @@ class _Pool:
         spent = 0
         for burst in self._bursts():
             found = [(request, *self._manager.get_computed_blocks(request)) for request in burst]
-            begin = perf_counter_ns()
+            begin = now()
             for request, hit, length in found:
                 self._manager.allocate_slots(request, 1, length, hit)
-            spent += perf_counter_ns() - begin
+            spent += since(begin)
             requests += burst
         return requests, spent
 
@@ -188,21 +187,21 @@ class _Pool:
     def _release(self) -> float:
         requests, _ = self._adopt_all()
         require(self._manager.usage > 0)
-        begin = perf_counter_ns()
+        begin = now()
         for request in requests:
             self._manager.free(request)
-        spent = perf_counter_ns() - begin
+        spent = since(begin)
         require(self._manager.usage == 0)
         return spent / (self.num_sampled * REQUEST)
 
     def _churn(self) -> float:
         requests = [self._request(REQUEST) for _ in range(self.num_sampled)]
-        begin = perf_counter_ns()
+        begin = now()
         for request in requests:
             hit, length = self._manager.get_computed_blocks(request)
             self._manager.allocate_slots(request, REQUEST * BLOCK_SIZE - length, length, hit)
             self._manager.free(request)
-        spent = perf_counter_ns() - begin
+        spent = since(begin)
         require(self._manager.get_computed_blocks(requests[-1])[1] == REQUEST * BLOCK_SIZE)
         return spent / (len(requests) * REQUEST)
 
@@ -214,9 +213,9 @@ class _Pool:
             request.num_computed_tokens = prompt
         spent = 0
         for _ in range(DECODE_STEPS):
-            begin = perf_counter_ns()
+            begin = now()
             step = self._manager.allocate_slots_batch(requests, 1)
-            spent += perf_counter_ns() - begin
+            spent += since(begin)
             require(step.num_served == DECODING)
             for request in requests:
                 request.num_computed_tokens += 1
@@ -239,8 +238,8 @@ def _bare_arrays(num_blocks: int, tables: list[list[int]]) -> dict[str, float]:
         rounds = []
         for _ in range(ROUNDS):
             memory += 1  # walk the whole array, so that no read finds its line still in a near cache
-            begin = perf_counter_ns()
+            begin = now()
             memory.take(where)
-            rounds.append((perf_counter_ns() - begin) / len(where))
+            rounds.append(since(begin) / len(where))
         bare[title] = summary(rounds).median
     return bare
