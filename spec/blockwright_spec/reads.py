@@ -106,11 +106,14 @@ def longest_hit(kind: Kind, block_size: int, found: Callable[[Prefix], bool], pr
     """
 
     def holds(length: int) -> bool:
-        ends = {(entry + 1) * block_size for entry in hit_entries(kind, block_size, length)}
-        return all(found(cut(prefix, end)) for end in ends | ({length + margin} if margin else set()))
+        drafted = margin == 0 or found(cut(prefix, length + margin))
+        return drafted and all(
+            found(cut(prefix, (entry + 1) * block_size)) for entry in hit_entries(kind, block_size, length)
+        )
 
     max_length = len(prefix[1]) - 1
-    return max(filter(holds, range(0, max_length - margin + 1, block_size)), default=0)
+    aligned = range(0, max_length - margin + 1, block_size)
+    return next((length for length in reversed(aligned) if holds(length)), 0)
 
 
 def shows(kind: Kind, block_size: int, content: Prefix | None, prefix: Prefix, position: int) -> bool:
