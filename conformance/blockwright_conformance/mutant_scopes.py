@@ -1,11 +1,33 @@
 """Where mutants are looked for, fastest killers first: places of the museum, and more where a survivor asked for one."""
 
-from blockwright_spec.reads import Chunked, Full, Mamba, Sliding
+from blockwright_spec.reads import Chunked, Full, Mamba, Prefix, Sliding
 
 from . import places, trials
 from .exhibit import Place, Trial
 from .scopes import scope, strings
-from .watched import CollidingAdapter, CrowdedAdapter, ToldAdapter
+from .watched import CrowdedAdapter
+
+FEW: tuple[Prefix, ...] = ((0, (0,)), (0, (0, 0)), (0, (1, 1)))
+
+MORE: tuple[Place, ...] = (
+    Place(scope(Full(), 1, "mutants, wrong calls", 4, 3, "chunks misuse preempt", prompts=FEW)),
+    Place(scope(Sliding(3), 2, "mutants, wrong calls", 4, 5, "chunks misuse trim")),
+    Place(scope(Mamba(), 1, "mutants, wrong calls", 4, 3, "chunks misuse trim")),
+    Place(scope(Mamba(), 2, "mutants", 4, 5, "chunks misuse preempt batch trim", caching=False)),
+    Place(scope(Full(), 1, "mutants, held", 4, 3, "hold reset trim adopt")),
+    Place(
+        scope(Full(), 1, "mutants, crowded", 4, 3, "reset", prompts=strings(2, 1, 2), outputs=(0, 1)), CrowdedAdapter
+    ),
+    Place(scope(Sliding(2), 2, "mutants, quiet", 5, 6, "chunks batch", slots=1, lookaheads=(0, 1, 2), caching=False)),
+    Place(scope(Sliding(3), 2, "mutants, quiet", 5, 7, "chunks batch", slots=1, lookaheads=(0, 2))),
+    Place(scope(Chunked(4), 2, "mutants, quiet", 6, 8, "chunks batch", slots=1, lookaheads=(0, 2), caching=False)),
+    Place(scope(Chunked(2), 2, "mutants, quiet", 5, 6, "chunks batch", slots=1, lookaheads=(0, 2), caching=False)),
+    Place(scope(Chunked(4), 2, "mutants", 4, 6, "chunks trim")),
+    Place(scope(Chunked(4), 2, "mutants, long", 5, 8, "", slots=1, prompts=strings(1, 7, 7))),
+    Place(scope(Sliding(2), 1, "mutants, eagle", 4, 5, "", eagle=True)),
+    Place(scope(Sliding(2), 1, "mutants, drafts", 5, 4, "batch", lookaheads=(0, 1), drafts=1, max_model_len=5)),
+)
+"""Scopes that survivors asked for."""
 
 WHERE: tuple[Place | Trial, ...] = (
     places.TIGHT,
@@ -28,18 +50,9 @@ WHERE: tuple[Place | Trial, ...] = (
     places.MAMBA_EAGLE,
     places.FINE,
     places.SPLIT,
-    places.COLLIDING,
     places.SALTED,
     trials.keys,
     trials.pool,
-    Place(
-        scope(Full(), 1, "mutants, crowded", 4, 3, "reset", prompts=strings(2, 1, 2), outputs=(0, 1)), CrowdedAdapter
-    ),
-    Place(scope(Full(), 1, "mutants, wrong calls", 4, 3, "chunks misuse preempt", prompts=strings(2, 1, 2))),
-    Place(scope(Sliding(3), 2, "mutants, wrong calls", 4, 5, "chunks misuse trim")),
-    Place(scope(Mamba(), 1, "mutants, wrong calls", 4, 3, "chunks misuse trim")),
-    Place(scope(Mamba(), 2, "mutants, uncached", 4, 5, "chunks misuse preempt batch trim", caching=False)),
-    Place(scope(Full(), 1, "mutants, held", 4, 3, "hold reset trim adopt")),
-    Place(scope(Chunked(4), 2, "mutants", 5, 6, "chunks trim batch")),
-    Place(scope(Sliding(2), 1, "mutants, drafts", 5, 4, "batch", lookaheads=(0, 1), drafts=1, max_model_len=5)),
+    places.COLLIDING,
+    *MORE,
 )

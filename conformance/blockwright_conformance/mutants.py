@@ -8,13 +8,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from types import FrameType
 from typing import Any, Self
 
 from .exhibit import Place, Trial
-from .explore import Explorer
 from .mutant_scopes import WHERE
 from .mutation import parsed
+from .recording import Recording
+from .scopes import Scope
 from .variants import load
 from .watched import adapter_on
 
@@ -97,7 +99,6 @@ def fate_of(file: str, function: str, key: str) -> Fate:
 
 def verdict(where: Place | Trial, package: Any) -> tuple[str, int]:
     """Say how a place shows that a package is wrong, if it does."""
-    explorer = None
     gc.disable()
     try:
         with watch():
@@ -105,17 +106,21 @@ def verdict(where: Place | Trial, package: Any) -> tuple[str, int]:
                 fault = next(where(package), None)
                 return (f"{fault.law}: {fault.detail}" if fault else ""), 0
             base = adapter_on(package, where.adapter)
-            explorer = Explorer(where.scope, type(base.__name__, (Limited, base), {}), laws=())
-            result = explorer.run()
-            found = result.violation
-            return (f"{found.law}: {found.detail}" if found else ""), result.transitions
+            faults, steps = recorded(where.scope).replay(type(base.__name__, (Limited, base), {}))
+            return "; ".join(faults), steps
     except OutOfTime:
         how = "runs on and on"
     except Exception as error:
         how = f"{type(error).__name__}: {error}"
     finally:
         gc.enable()
-    return how, explorer.result.transitions if explorer else 0
+    return how, 0
+
+
+@cache
+def recorded(scope: Scope) -> Recording:
+    """Give a scope's recording, made once per process."""
+    return Recording(scope)
 
 
 def limit_memory() -> None:

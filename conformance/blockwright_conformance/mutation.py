@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from types import CodeType
 
+from .mutant_limits import LEFT_OUT
 from .variants import ROOT, source_of
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -83,7 +84,9 @@ class Source:
         self.mutations: list[Mutation] = []
         seen: Counter[str] = Counter()
         for name, function in functions(self.tree, ""):
-            for statement, swap in changes(function):
+            if left_out(f"{file} {name}"):
+                continue
+            for statement, swap in changes(function, f"guards of {file} {name}" in LEFT_OUT):
                 before, undo = text_of(statement), swap()
                 mutation = Mutation(file, name, statement.lineno, before, text_of(statement))
                 undo()
@@ -133,10 +136,22 @@ def text_of(statement: ast.stmt) -> str:
 Change = tuple[ast.stmt, Swap]
 
 
-def changes(function: ast.FunctionDef) -> Iterator[Change]:
-    """Give every change of a function's statements."""
+def left_out(name: str) -> bool:
+    """Tell whether a function, or the class it is in, is not to be mutated."""
+    return name in LEFT_OUT or name.rpartition(".")[0] in LEFT_OUT
+
+
+def changes(function: ast.FunctionDef, unguarded: bool) -> Iterator[Change]:
+    """Give every change of a function's statements, conditions that only raise apart if `unguarded`."""
     returns = ast.unparse(function.returns) if function.returns else "None"
-    yield from of_block(function, "body", returns)
+    guards = [node for node in ast.walk(function) if unguarded and is_guard(node)]
+    inside = {id(child) for guard in guards for child in ast.walk(guard)}
+    yield from (change for change in of_block(function, "body", returns) if id(change[0]) not in inside)
+
+
+def is_guard(node: ast.AST) -> bool:
+    """Tell whether a statement does nothing but raise under a condition."""
+    return isinstance(node, ast.If) and not node.orelse and all(isinstance(each, ast.Raise) for each in node.body)
 
 
 def of_block(owner: ast.AST, field: str, returns: str) -> Iterator[Change]:

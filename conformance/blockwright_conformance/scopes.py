@@ -110,7 +110,7 @@ def of_kind(kind: Kind, size: int) -> Iterator[Scope]:
     long, odd = 2 + 2 * size, 2 * size + 1
     last, few = (odd, 4) if recycles else (odd + 1, 5)
     pair = ((0, (0,) * odd), (0, (0,) * size + (1,) * (odd - size)), (0, (1,) * odd))
-    yield scope(kind, size, "life", few, long, "chunks trim reset preempt")
+    yield scope(kind, size, "life", few, odd if kind == Mamba() else long, "chunks trim reset preempt")
     yield scope(kind, size, "batches", few, long, "chunks batch")
     yield scope(kind, size, "put off", few - 1, odd, "chunks later trim")
     yield scope(kind, size, "copies", 4, odd, "unasked adopt preempt")

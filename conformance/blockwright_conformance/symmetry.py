@@ -2,7 +2,7 @@
 
 Blocks are relabelled by their first appearance in the free queue and then in the tables: every block but the null block
 is in one of them, so that no permutation is searched, and the number of states falls by exactly ``(N - 1)!`` for N
-blocks. Requests are sorted by a signature that names no block. Two things are left out on purpose, because nothing that
+blocks. Requests are sorted by a signature that names no block; the few orders that leaves open are all tried. Two things are left out on purpose, because nothing that
 can happen later depends on them: in which order blocks of *different* content were published, and what the settled
 count says beyond which entries are dead.
 """
@@ -10,6 +10,7 @@ count says beyond which entries are dead.
 import marshal
 from collections.abc import Callable
 from hashlib import blake2b
+from itertools import permutations
 from typing import Any
 
 from blockwright_spec.reads import Prefix, needed
@@ -17,6 +18,10 @@ from blockwright_spec.state import Request, Running, State, Waiting, span
 
 Form = tuple[list[int], list[int], list[Any], list[list[int]]]
 """A state without names: the queue, what is known of each block, requests, and their tables."""
+
+
+ABSENT = (0,)
+"""The signature of a request that is not there."""
 
 
 class Names:
@@ -59,7 +64,7 @@ def signature(state: State, request: Request, names: Names, marks: list[int]) ->
         return 2, names.number(request.prefix), trimmed, request.computed, request.written, request.published, blocks
     if isinstance(request, Waiting):
         return 1, names.number(request.prefix), tuple([marks[block] for block in request.hit.blocks])
-    return (0,)
+    return ABSENT
 
 
 def form(state: State, names: Names) -> Form:
@@ -79,12 +84,38 @@ def relabelled(state: State, names: Names, labels: dict[int, int]) -> Form:
     for block in state.queue:
         if block not in labels:
             labels[block] = len(labels)
-    tables: list[list[int]] = []
-    held = [state.requests[slot] for _, slot in signed]
-    for request in held:
-        if isinstance(request, Running):
-            tables.append([labels.setdefault(block, len(labels)) for block in request.table])
-    for request in held:
-        if isinstance(request, Waiting):
-            tables.append([labels[block] for block in request.hit.blocks])
-    return [labels[block] for block in state.queue], [marks[block] for block in labels], [s for s, _ in signed], tables
+    signatures = [signature for signature, _ in signed]
+    forms = [
+        ordered(state, marks, signatures, [state.requests[slot] for slot in slots], labels.copy())
+        for slots in orders(signed)
+    ]
+    return forms[0] if len(forms) == 1 else min(forms)
+
+
+def orders(signed: list[tuple[tuple[Any, ...], int]]) -> list[list[int]]:
+    """Give the orders of the slots that their sorted signatures leave open; absent requests are all alike."""
+    slots: list[list[int]] = [[]]
+    groups: list[list[int]] = []
+    last = None
+    for signature, slot in signed:
+        if signature == last and signature != ABSENT:
+            groups[-1].append(slot)
+        else:
+            groups.append([slot])
+        last = signature
+    for group in groups:
+        slots = [order + list(more) for order in slots for more in permutations(group)]
+    return slots
+
+
+def ordered(
+    state: State, marks: list[int], signatures: list[tuple[Any, ...]], requests: list[Request], labels: dict[int, int]
+) -> Form:
+    """Give the form under one order of the requests."""
+    tables = [
+        [labels.setdefault(block, len(labels)) for block in request.table]
+        for request in requests
+        if isinstance(request, Running)
+    ]
+    tables += [[labels[block] for block in request.hit.blocks] for request in requests if isinstance(request, Waiting)]
+    return [labels[block] for block in state.queue], [marks[block] for block in labels], signatures, tables

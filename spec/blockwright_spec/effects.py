@@ -5,7 +5,7 @@ from dataclasses import replace
 from .choices import Choice, legal_order, legal_taking
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .reads import Mamba, Prefix, cut, dead, filled, writes
-from .state import NULL, Absent, Config, Request, Running, State, Waiting, covers, holders, span
+from .state import NULL, Absent, Config, Request, Running, State, Waiting, covers, holders, running, span
 
 
 def misuse(config: Config, prefix: Prefix, adopted: int, computed: int, step: Step) -> Refusal | None:
@@ -64,7 +64,8 @@ def requeued(state: State, released: tuple[int, ...]) -> State:
     One after another, in the order given, so that the last block without content is the next to be taken (QUEUE-1).
     What an unpublished block holds can no longer be found: its content is forgotten (GHOST-1).
     """
-    freed = tuple(block for block in released if holders(state, block) == 0)
+    held = frozenset(block for request in running(state) for block in request.table)
+    freed = tuple(block for block in released if block not in held)
     if not freed:
         return state
     published = frozenset(block for block, _ in state.keys)

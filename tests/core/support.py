@@ -143,6 +143,23 @@ def hit(group: SingleTypeKVCacheManager, request: Request, length: int, use_eagl
     return ids_of(found)
 
 
+def needed(spec: KVCacheSpec, num_tokens: int) -> set[int]:
+    """The positions below `num_tokens` that some later token reads, as the kinds define it (for short windows)."""
+
+    def first_read(token: int) -> int:
+        match spec:
+            case SlidingWindowSpec():
+                return max(0, token - spec.sliding_window + 1)
+            case ChunkedLocalAttentionSpec():
+                return token // spec.attention_chunk_size * spec.attention_chunk_size
+            case MambaSpec():
+                return max(0, token - 1)
+        return 0
+
+    reads = {position for token in range(num_tokens, num_tokens + 20) for position in range(first_read(token), token)}
+    return {position for position in reads if position < num_tokens}
+
+
 def admit(manager: KVCacheManager, request: Request) -> int:
     """Look a request up and give it slots for all its tokens, which count as computed then; return the hit's tokens."""
     hit, num_hit = manager.get_computed_blocks(request)

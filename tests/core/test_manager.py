@@ -26,7 +26,7 @@ from tests.core.support import (
     table,
 )
 
-from blockwright import KVCacheManager, Request, Sha256Hasher
+from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher
 from blockwright.errors import InvalidArgumentError, StaleHitError, UnsupportedError
 from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored
 
@@ -341,6 +341,20 @@ def test_block_size_may_span_several_keys() -> None:
     assert manager.get_computed_blocks(Request("again", list(range(23)), 4))[1] == 16
     assert manager.get_computed_blocks(Request("other", [*range(12), *range(90, 100)], 4))[1] == 8
     manager.check()
+
+
+def test_context_parallel_blocks() -> None:
+    """Ranks that share a block's tokens multiply the block size, also in a copy (known bug B44)."""
+    config = KVCacheConfig(33, [KVCacheGroupSpec(["layers.0"], full(4))])
+    shared, plain = KVCacheManager(config, 1000, dcp_world_size=2), manager_of(full(8))
+    for manager in (shared, shared.copy(), plain):
+        request = Request("r", list(range(25)), 4)
+        admit(manager, request)
+        manager.free(request)
+        assert manager.get_computed_blocks(Request("again", list(range(23)), 4))[1] == 16
+        manager.check()
+    with pytest.raises(UnsupportedError, match="dcp_world_size"):
+        KVCacheManager(KVCacheConfig(9, [KVCacheGroupSpec(["layers.0"], sliding())]), 9, dcp_world_size=2)
 
 
 def test_setups_cover_all_kinds() -> None:

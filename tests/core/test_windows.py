@@ -18,13 +18,14 @@ from tests.core.support import (
     hit,
     ids_of,
     mamba,
+    needed,
     prompt,
     published,
     single_dump,
     sliding,
 )
 
-from blockwright import BlockPool, FullAttentionSpec, KVCacheSpec, get_manager_for_kv_cache_spec
+from blockwright import BlockPool, KVCacheSpec, get_manager_for_kv_cache_spec
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 
 
@@ -178,23 +179,6 @@ def test_hits_by_definition() -> None:
                 read = {position // 2 for position in needed(spec, 2 * max(lengths))}
                 expected = [entry if entry in read else None for entry in range(max(lengths))]
                 assert entries_of(hit(group, request, length), known) == expected
-
-
-def needed(spec: KVCacheSpec, num_tokens: int) -> set[int]:
-    """The positions below `num_tokens` that some later token reads, as the kinds define it."""
-    reads: set[int] = set()
-    for token in range(num_tokens, num_tokens + 20):
-        match spec:
-            case _ if isinstance(spec, FullAttentionSpec):
-                first = 0
-            case _ if hasattr(spec, "sliding_window"):
-                first = max(0, token - spec.sliding_window + 1)
-            case _ if hasattr(spec, "attention_chunk_size"):
-                first = token // spec.attention_chunk_size * spec.attention_chunk_size
-            case _:
-                first = max(0, token - 1)
-        reads |= set(range(first, token))
-    return {position for position in reads if position < num_tokens}
 
 
 # ---------------------------------------------------------------------- trim

@@ -2,7 +2,8 @@
 
 After each step: the self-check passes; a replica of the tables, kept from results and deltas, equals the tables; a
 mirror of the prefix cache, kept from events alone, equals the published keys; a batch did what single calls would have
-done to a copy. All outputs and states go into a digest, so that two builds can be compared:
+done to a copy; and what was written to the blocks (ghosts.py) is what the next tokens read and what the keys promise.
+All outputs and states go into a digest, so that two builds can be compared:
 
     python -m tests.core.walk SETUP SEED STEPS      prints the digest and the build
 """
@@ -14,25 +15,25 @@ import sys
 from collections.abc import Callable
 from random import Random
 
-from tests.core.support import SETUPS, Setup, ids_of, manager_dump, request_dump
+from tests.core.ghosts import Ghosts
+from tests.core.support import SETUPS, SHA256, Setup, ids_of, manager_dump, request_dump
 
-from blockwright import KVCacheManager, Request, Sha256Hasher, build_info
+from blockwright import Request, build_info
 from blockwright.errors import BlockwrightError
 from blockwright.events import BlockRemoved, BlockStored
 
-HASHER = Sha256Hasher(b"walk")
 MAX_LEN = 40
-Counts = dict[str, int]
 
 
 class Walk:
     """A manager, the requests that run on it, and what an observer knows of both."""
 
     def __init__(self, setup: Setup, random: Random, num_blocks: int = 14, use_eagle: bool = False) -> None:
-        self.setup, self.random = setup, random
+        self.setup, self.random, self.use_eagle = setup, random, use_eagle
         self.manager = setup.manager(
             num_blocks, MAX_LEN, log_stats=True, enable_kv_cache_events=setup.caching, use_eagle=use_eagle
         )
+        self.ghosts = Ghosts(setup)
         self.running: dict[str, Request] = {}
         self.waiting: list[Request] = []
         self.replica: dict[str, list[int]] = {}
@@ -51,50 +52,45 @@ class Walk:
         salt = self.random.choice([None, None, None, "salt"])
         size = self.setup.spec.block_size
         self.number += 1
-        self.waiting.append(Request(f"r{self.number}", tokens, size, cache_salt=salt, hasher=HASHER))
+        self.waiting.append(Request(f"r{self.number}", tokens, size, cache_salt=salt, hasher=SHA256))
 
     def admit(self) -> None:
         """Look a waiting request up and start it, on its hit or without."""
         if not self.waiting:
-            return self.arrive()
+            self.arrive()
         request = self.waiting.pop(self.random.randrange(len(self.waiting)))
         hit, num_hit = self.manager.get_computed_blocks(request)
-        self.note("hit" if num_hit else "no hit", num_hit, hit.get_block_ids())
+        assert num_hit == self.ghosts.longest_hit(request, self.manager.block_pool, self.use_eagle)
+        self.note("hit" if num_hit else "no hit", num_hit, ids_of(hit))
         if self.random.random() < 0.1:
             hit, num_hit = self.manager.create_empty_block_list(), 0
         left = request.num_tokens - num_hit
         new = self.random.choice([left, left, self.random.randint(1, left), 0 if num_hit else 1])
-        ahead = self.ahead()
         before = manager_dump(self.manager)
-        given = self.manager.allocate_slots(request, new, num_hit, hit, ahead)
+        given = self.manager.allocate_slots(request, new, num_hit, hit, self.ahead())
         self.note("admitted" if given else "not admitted", given)
         if given is None:
             assert manager_dump(self.manager) == before
             self.waiting.append(request)
-            return None
-        hit_ids, new_ids = ids_of(hit), ids_of(given)
+            return
         self.running[request.request_id] = request
-        self.replica[request.request_id] = hit_ids + new_ids
+        self.replica[request.request_id] = ids_of(hit) + ids_of(given)
         request.num_computed_tokens = num_hit
-        self.accept(request, new, 0)
-        return None
+        self.compute(request, new, [])
 
     def decode(self) -> None:
-        """Serve several running requests, and perhaps new ones, in one batch; let each accept what it may."""
+        """Serve several running requests, and perhaps a new one, in one batch; let each accept what it may."""
         names = self.random.sample(sorted(self.running), self.random.randint(0, len(self.running)))
         batch = [self.running[name] for name in names]
         if self.waiting and self.random.random() < 0.3:
             batch.insert(self.random.randint(0, len(batch)), self.waiting[-1])
-        news, drafts = self.counts(batch)
+        steps = [self.plan(request) for request in batch]
+        news = [new + len(drafts) for new, drafts in steps]
         aheads = [self.ahead() for _ in batch]
         expected = self.one_by_one(batch, news, aheads)
         step = self.manager.allocate_slots_batch(batch, news, aheads)
-        self.note(
-            "batch" if step.refused is None else "batch cut short",
-            step,
-            list(step.new_block_ids),
-            list(step.nulled_entries),
-        )
+        refused = step.refused is not None
+        self.note("batch cut short" if refused else "batch", step, list(step.new_block_ids), list(step.nulled_entries))
         deltas: list[tuple[list[int], list[int]]] = []
         for i, request in enumerate(batch):
             added = [int(b) for b in step.new_block_ids[step.new_block_offsets[i] : step.new_block_offsets[i + 1]]]
@@ -104,23 +100,18 @@ class Walk:
             table += added
             for entry in nulled:
                 table[entry] = 0
-        assert step.refused == (None if step.num_served == len(batch) else step.num_served)
-        assert all(delta == ([], []) for delta in deltas[step.num_served :])
-        assert (
-            step.num_served,
-            [added for added, _ in deltas[: step.num_served]],
-            manager_dump(self.manager),
-        ) == expected
-        for request, new, draft in list(zip(batch, news, drafts, strict=True))[: step.num_served]:
+        served = step.num_served
+        assert step.refused == (None if served == len(batch) else served)
+        assert all(delta == ([], []) for delta in deltas[served:])
+        assert ([added for added, _ in deltas[:served]], manager_dump(self.manager)) == expected
+        for request, (new, drafts) in list(zip(batch, steps, strict=True))[:served]:
             if request in self.waiting:
                 self.waiting.remove(request)
                 self.running[request.request_id] = request
-            self.accept(request, new, draft)
+            self.compute(request, new, drafts)
 
-    def one_by_one(
-        self, batch: list[Request], news: list[int], aheads: list[int]
-    ) -> tuple[int, list[list[int]], object]:
-        """What single calls do to a copy: how many are served, their new ids, and the state after."""
+    def one_by_one(self, batch: list[Request], news: list[int], aheads: list[int]) -> tuple[list[list[int]], object]:
+        """What single calls do to a copy: the new ids of each that is served, and the state after."""
         copy, ids = self.manager.copy(), []
         for request, new, ahead in zip([request.copy() for request in batch], news, aheads, strict=True):
             given = copy.allocate_slots(request, new, num_lookahead_tokens=ahead)
@@ -128,28 +119,28 @@ class Walk:
                 break
             ids.append(ids_of(given))
         copy.check()
-        return len(ids), ids, manager_dump(copy)
+        return ids, manager_dump(copy)
 
-    def counts(self, batch: list[Request]) -> tuple[list[int], list[int]]:
-        """New tokens of each request, and how many of them are drafts."""
-        news, drafts = [], []
-        for request in batch:
-            left = request.num_tokens - request.num_computed_tokens
-            new = left if self.random.random() < 0.7 else self.random.randint(1, left)
-            room = MAX_LEN - request.num_computed_tokens - new
-            draft = self.random.randint(0, min(3, room)) if new == left and self.setup.drafts and room > 0 else 0
-            news.append(new + draft)
-            drafts.append(draft)
-        return news, drafts
+    def plan(self, request: Request) -> tuple[int, list[int]]:
+        """A step of a request: how many of its tokens to compute, and drafts after them."""
+        left = request.num_tokens - request.num_computed_tokens
+        new = left if self.random.random() < 0.7 else self.random.randint(1, left)
+        room = min(3, MAX_LEN - request.num_computed_tokens - new)
+        if new < left or room < 1 or not self.setup.drafts:
+            return new, []
+        return new, [self.random.randrange(3) for _ in range(self.random.randint(0, room))]
 
-    def accept(self, request: Request, new: int, drafts: int) -> None:
-        """Finish a step: accept some drafts and one token more if all known tokens were computed."""
-        reached = request.num_computed_tokens + new - drafts
-        if reached == request.num_tokens:
-            accepted = self.random.randint(0, drafts)
-            request.append_output_token_ids([self.random.randrange(3) for _ in range(accepted + 1)])
-            reached += accepted
-        request.num_computed_tokens = reached
+    def compute(self, request: Request, new: int, drafts: list[int]) -> None:
+        """Do a step that has its slots: read, write, accept some drafts, and one token more if all were computed."""
+        start = request.num_computed_tokens
+        table = self.manager.get_block_ids(request.request_id)[0]
+        self.ghosts.read(request, start, table)
+        self.ghosts.write(request, start, new, drafts, table)
+        request.num_computed_tokens += new
+        if request.num_computed_tokens == request.num_tokens:
+            accepted = drafts[: self.random.randint(0, len(drafts))]
+            request.append_output_token_ids([*accepted, self.random.randrange(3)])
+            request.num_computed_tokens += len(accepted)
         if request.num_tokens >= MAX_LEN:
             self.end(request)
 
@@ -158,22 +149,21 @@ class Walk:
         if not self.running:
             return
         request = self.running[self.random.choice(sorted(self.running))]
-        (new,), (drafts,) = self.counts([request])
-        delay = self.random.random() < 0.5
+        new, drafts = self.plan(request)
+        total, delay = new + len(drafts), self.random.random() < 0.5
         before = manager_dump(self.manager)
-        given = self.manager.allocate_slots(request, new, num_lookahead_tokens=self.ahead(), delay_cache_blocks=delay)
+        given = self.manager.allocate_slots(request, total, num_lookahead_tokens=self.ahead(), delay_cache_blocks=delay)
         self.note("alone" if given else "refused", given)
         if given is None:
             assert manager_dump(self.manager) == before
             return
-        table = self.manager.get_block_ids(request.request_id)[0]
-        new_ids = ids_of(given)
+        table, new_ids = self.manager.get_block_ids(request.request_id)[0], ids_of(given)
         assert table[len(table) - len(new_ids) :] == new_ids
-        self.replica[request.request_id] = table
-        known = min(request.num_computed_tokens + new, request.num_tokens)
+        self.replica[request.request_id] = table  # a single call does not tell which entries became null
         if delay and self.random.random() < 0.7:
+            known = min(request.num_computed_tokens + total, request.num_tokens)
             self.manager.cache_blocks(request, self.random.choice([known, self.random.randint(0, known)]))
-        self.accept(request, new, drafts)
+        self.compute(request, new, drafts)
 
     def trim(self) -> None:
         """Trim a request ahead of its next step."""
@@ -200,6 +190,9 @@ class Walk:
             self.waiting.append(request)
 
     def reset(self) -> None:
+        if self.random.random() < 0.3:
+            for request in list(self.running.values()):
+                self.end(request)
         idle = not any(any(table) for table in self.replica.values())  # a table may be all null
         assert self.manager.reset_prefix_cache() == idle
         self.note("cache reset" if idle else "cache in use")
@@ -220,28 +213,29 @@ class Walk:
     def offend(self) -> None:
         """A call that must be refused with a typed error and change nothing."""
         someone: Request = next(iter(self.running.values()), None) or Request("x", [1], None)
+        manager, everyone = self.manager, list(self.running.values())
         calls: list[Callable[[], object]] = [
-            lambda: self.manager.allocate_slots(someone, -1),
-            lambda: self.manager.allocate_slots(someone, 0),
-            lambda: self.manager.allocate_slots(someone, MAX_LEN + 1),
-            lambda: self.manager.allocate_slots(someone, 1, 4),
-            lambda: self.manager.allocate_slots(someone, 1, num_lookahead_tokens=-1),
-            lambda: self.manager.allocate_slots_batch([*self.running.values(), *self.running.values(), someone], -1),
-            lambda: self.manager.allocate_slots_batch([someone, someone], 1),
-            lambda: self.manager.allocate_slots_batch([someone], [1, 1]),
-            lambda: self.manager.cache_blocks(someone, MAX_LEN + 1),
-            lambda: self.manager.remove_skipped_blocks(someone, MAX_LEN + 1),
-            lambda: self.manager.get_block_ids("nobody"),
-            lambda: self.manager.allocate_slots(Request(someone.request_id, [1], None), MAX_LEN + 1),
+            lambda: manager.allocate_slots(someone, -1),
+            lambda: manager.allocate_slots(someone, 0),
+            lambda: manager.allocate_slots(someone, MAX_LEN + 1),
+            lambda: manager.allocate_slots(someone, 1, 4),
+            lambda: manager.allocate_slots(someone, 1, num_lookahead_tokens=-1),
+            lambda: manager.allocate_slots_batch([*everyone, *everyone, someone], -1),
+            lambda: manager.allocate_slots_batch([someone, someone], 1),
+            lambda: manager.allocate_slots_batch([someone], [1, 1]),
+            lambda: manager.cache_blocks(someone, MAX_LEN + 1),
+            lambda: manager.remove_skipped_blocks(someone, MAX_LEN + 1),
+            lambda: manager.get_block_ids("nobody"),
+            lambda: manager.allocate_slots(Request(someone.request_id, [1], None), MAX_LEN + 1),
         ]
-        before = manager_dump(self.manager), request_dump(someone)
+        before = manager_dump(manager), request_dump(someone)
         try:
             self.random.choice(calls)()
         except BlockwrightError as error:
             self.note(type(error).__name__, str(error))
         else:
             raise AssertionError("a call that cannot be right was accepted")
-        assert (manager_dump(self.manager), request_dump(someone)) == before
+        assert (manager_dump(manager), request_dump(someone)) == before
 
     # ------------------------------------------------------------------ the observer
 
@@ -260,9 +254,10 @@ class Walk:
         action = self.random.choice(self.ACTIONS)
         action(self)
         self.note(action.__name__, [request_dump(request) for request in self.running.values()])
-        self.observe(self.manager)
+        self.observe()
 
-    def observe(self, manager: KVCacheManager) -> None:
+    def observe(self) -> None:
+        manager = self.manager
         manager.check()
         self.trace.update(repr(manager_dump(manager)).encode())
         assert {name: manager.get_block_ids(name)[0] for name in manager.request_ids()} == self.replica
@@ -277,6 +272,7 @@ class Walk:
                 case _:
                     self.mirror.clear()
         assert {key[:16] for key in self.mirror} == {key for key in manager.block_pool.block_keys() if key}
+        self.ghosts.match_keys(manager.block_pool)
 
 
 def walk(name: str, seed: int, steps: int) -> Walk:

@@ -1,0 +1,84 @@
+"""What the mutation gate leaves out, and why.
+
+Lock-step reaches the bookkeeping through `KVCacheManager`. What it does not call, or only to check itself, is listed
+here: a function by its qualified name, or ``guards of`` a function for its conditions that only raise. A function that
+is neither here nor killed by some scope shows up as a survivor.
+"""
+
+FILES = (
+    "core/store.py",
+    "core/index.py",
+    "core/group.py",
+    "core/window.py",
+    "core/tables.py",
+    "core/running.py",
+    "core/manager.py",
+    "core/request.py",
+    "core/managers.py",
+    "core/pool.py",
+    "core/journal.py",
+)
+"""The sources that are mutated."""
+
+SELF_CHECK = "the self-check: it is what finds other mutants, and is tested on states broken by hand"
+CONSTRUCTOR = "checks of a constructor's arguments: no scope makes a wrong manager or request; unit tests do"
+ONE_BY_ONE = "a name for engines that call managers of one kind by themselves; unit tests compare it with this path"
+BARE_POOL = "a name of the bare pool; unit tests and the museum's trial of the pool"
+SHOWN = "a view for people, not used by any decision; unit tests"
+PACKING = "conversion of token ids from lists, buffers and tensors; unit tests"
+
+LEFT_OUT: dict[str, str] = {
+    "core/store.py BlockStore.check": SELF_CHECK,
+    "core/store.py BlockStore._backwards": SELF_CHECK,
+    "core/index.py PrefixIndex.slot_blocks": SELF_CHECK,
+    "core/journal.py Journal.check": SELF_CHECK,
+    "core/group.py GroupTables.is_row": SELF_CHECK,
+    "core/group.py GroupTables.all_tables": SELF_CHECK,
+    "core/running.py RunningRequests.check": SELF_CHECK,
+    "guards of core/pool.py BlockPool.__init__": CONSTRUCTOR,
+    "guards of core/manager.py KVCacheManager.__init__": CONSTRUCTOR,
+    "guards of core/managers.py SingleTypeKVCacheManager.__init__": CONSTRUCTOR,
+    "guards of core/request.py Request.__init__": CONSTRUCTOR,
+    "core/request.py _checked_items": CONSTRUCTOR,
+    "core/managers.py refuse_eagle": CONSTRUCTOR,
+    "core/managers.py get_manager_for_kv_cache_spec": CONSTRUCTOR,
+    "core/group.py rule_for": CONSTRUCTOR,
+    "core/managers.py SingleTypeKVCacheManager.req_to_blocks": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.num_cached_block": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.save_new_computed_blocks": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.allocate_new_blocks": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.cache_blocks": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.free": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.find_longest_cache_hit": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.remove_skipped_blocks": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.table_of": ONE_BY_ONE,
+    "core/managers.py SlidingWindowManager.sliding_window": ONE_BY_ONE,
+    "core/managers.py ChunkedLocalAttentionManager.attention_chunk_size": ONE_BY_ONE,
+    "core/managers.py CrossAttentionManager.save_new_computed_blocks": ONE_BY_ONE,
+    "core/managers.py CrossAttentionManager.cache_blocks": ONE_BY_ONE,
+    "core/managers.py _count": ONE_BY_ONE,
+    "core/pool.py BlockPool.get_cached_block": BARE_POOL,
+    "core/pool.py BlockPool.cache_full_blocks": BARE_POOL,
+    "core/pool.py BlockPool.get_new_blocks": BARE_POOL,
+    "core/pool.py BlockPool.touch": BARE_POOL,
+    "core/pool.py BlockPool.free_blocks": BARE_POOL,
+    "core/pool.py BlockPool.ids_of": BARE_POOL,
+    "core/pool.py BlockPool.null_block": SHOWN,
+    "core/pool.py BlockPool.get_usage": SHOWN,
+    "core/pool.py BlockPool.num_evictions": SHOWN,
+    "core/pool.py BlockPool.views": SHOWN,
+    "core/pool.py KVCacheBlock": SHOWN,
+    "core/manager.py KVCacheManager.usage": SHOWN,
+    "core/manager.py KVCacheManager.get_blocks": SHOWN,
+    "core/manager.py KVCacheManager.create_empty_block_list": SHOWN,
+    "core/manager.py KVCacheManager.max_model_len": SHOWN,
+    "core/request.py Request.prompt_token_ids": SHOWN,
+    "core/request.py Request.output_token_ids": SHOWN,
+    "core/request.py Request.all_token_ids": SHOWN,
+    "core/request.py Request.num_prompt_tokens": SHOWN,
+    "core/request.py Request.num_output_tokens": SHOWN,
+    "core/request.py pack_tokens": PACKING,
+    "core/request.py _pack_list": PACKING,
+    "core/request.py _pack_view": PACKING,
+}
+"""What is not mutated: a function or class, or the guards of a function, with the reason."""

@@ -1,0 +1,140 @@
+"""Property: states that differ only in names are explored once, and nothing else is lost by it.
+
+How: the smallest scopes are explored with and without relabelling of blocks; the count must fall by exactly (N-1)!,
+since every block stands in the queue or a table. The successors of a state and of that state under other names must be
+the same up to names, for every state of the smallest scopes. Requests: a state and its mirror have one form.
+Not covered: symmetry of larger scopes, which is the same code.
+"""
+
+from dataclasses import replace
+from itertools import permutations
+from math import factorial
+
+import pytest
+
+from blockwright_conformance.actions import meaning
+from blockwright_conformance.engine import enabled
+from blockwright_conformance.explore import Explorer, Node
+from blockwright_conformance.scopes import Scope, scope, strings
+from blockwright_conformance.symmetry import Names, form, labelled_form
+from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Sliding
+from blockwright_spec.state import Hit, Request, Running, State, Waiting
+
+SMALLEST = [
+    scope(Full(), 1, "smallest", 4, 3, "chunks trim reset preempt", prompts=strings(2, 1, 2)),
+    scope(Sliding(2), 1, "smallest", 4, 3, "chunks trim preempt"),
+    scope(Chunked(2), 2, "smallest", 4, 5, "trim hold"),
+    scope(Mamba(), 1, "smallest", 4, 3, "chunks trim preempt"),
+]
+
+
+def renamed(state: State, names: tuple[int, ...]) -> State:
+    """The state with block b called names[b]."""
+
+    def blocks(table: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(names[block] for block in table)
+
+    def request(old: Request) -> Request:
+        match old:
+            case Running():
+                return replace(old, table=blocks(old.table))
+            case Waiting(prefix, hit):
+                return Waiting(prefix, Hit(hit.length, blocks(hit.blocks)))
+        return old
+
+    contents = [state.contents[names.index(block)] for block in range(len(names))]
+    return replace(
+        state,
+        queue=blocks(state.queue),
+        contents=tuple(contents),
+        keys=tuple((names[block], prefix) for block, prefix in state.keys),
+        requests=tuple(request(old) for old in state.requests),
+    )
+
+
+class Everywhere(Explorer):
+    """An explorer that starts in the initial state under all names of blocks, and remembers every state."""
+
+    def states(self, all_names: bool) -> list[State]:
+        start = self.root.state
+        blocks = range(1, start.config.num_blocks)
+        orders = permutations(blocks) if all_names else [tuple(blocks)]
+        found = [Node(renamed(start, (0, *order)), None) for order in orders]
+        self.seen |= {self.names.digest(node.state) for node in found}
+        states, frontier = [node.state for node in found], found
+        while frontier:
+            frontier = list(self.level(frontier))
+            states += [node.state for node in frontier]
+        assert self.result.violation is None
+        return states
+
+
+@pytest.mark.parametrize("small", SMALLEST, ids=lambda each: each.name)
+def test_relabelling_blocks_saves_exactly_the_factorial(small: Scope) -> None:
+    canonical = Everywhere(small, None, laws=()).states(all_names=True)
+    labelled = Everywhere(small, None, laws=(), canonical=labelled_form).states(all_names=True)
+    assert len({Names().digest(state) for state in canonical}) > 1
+    assert len(labelled) == factorial(small.config.num_blocks - 1) * count(small)
+
+
+def count(small: Scope) -> int:
+    """States up to names."""
+    return len(Everywhere(small, None, laws=()).states(all_names=False))
+
+
+@pytest.mark.parametrize("small", SMALLEST, ids=lambda each: each.name)
+def test_successors_do_not_depend_on_names(small: Scope) -> None:
+    names = Names()
+    for state in Everywhere(small, None, laws=()).states(all_names=False):
+        other = renamed(state, (0, *range(state.config.num_blocks - 1, 0, -1)))
+        assert form(other, names) == form(state, names)
+        assert successors(small, other, names) == successors(small, state, names)
+
+
+@pytest.mark.parametrize("small", SMALLEST, ids=lambda each: each.name)
+def test_successors_do_not_depend_on_which_request_is_which(small: Scope) -> None:
+    names = Names()
+    for state in Everywhere(small, None, laws=()).states(all_names=False):
+        mirror = replace(state, requests=state.requests[::-1])
+        if names.digest(mirror) == names.digest(state):
+            assert successors(small, mirror, names) == successors(small, state, names)
+
+
+def successors(small: Scope, state: State, names: Names) -> set[bytes]:
+    """The states one action away, up to names."""
+    return {names.digest(meaning(state, action).state) for action in enabled(small, state)}
+
+
+def test_a_mirror_has_the_same_form_unless_requests_look_alike() -> None:
+    names, small = Names(), SMALLEST[0]
+    states = Everywhere(small, None, laws=()).states(all_names=False)
+    same = [names.digest(replace(state, requests=state.requests[::-1])) == names.digest(state) for state in states]
+    assert sum(same) > 0.95 * len(states)
+
+
+@pytest.mark.parametrize("kind", [Full(), Sliding(2)], ids=str)
+def test_forms_tell_apart_what_matters(kind: Kind) -> None:
+    names = Names()
+    small = scope(kind, 1, "smallest", 4, 3, "chunks")
+    for state in Everywhere(small, None, laws=()).states(all_names=False):
+        for other in altered(state):
+            assert form(other, names) != form(state, names)
+
+
+def altered(state: State) -> list[State]:
+    """States that differ from this one in something that decides what happens next."""
+    others = []
+    if len(state.queue) > 1:
+        keyed = {block for block, _ in state.keys}
+        if (state.queue[0] in keyed) != (state.queue[-1] in keyed):
+            others.append(replace(state, queue=state.queue[::-1]))
+    if state.keys:
+        others.append(replace(state, keys=state.keys[1:]))
+    for slot, request in enumerate(state.requests):
+        if isinstance(request, Running):
+            changed = [replace(request, published=request.published + 1), replace(request, written=request.written + 1)]
+            for each in changed:
+                requests = list(state.requests)
+                requests[slot] = each
+                others.append(replace(state, requests=tuple(requests)))
+    return others

@@ -1,0 +1,160 @@
+"""Property: every law holds in states that transitions reach, and every law can fail.
+
+How: a good state of each kind is reached by transitions; then one thing in it is broken by hand, once for each law, and
+that law must notice. Laws of steps are shown steps whose outcome was altered.
+Not covered: that no transition breaks a law (the explorer), and that every broken state breaks one (the mutants).
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from blockwright_spec import pool_laws
+from blockwright_spec.laws import LAWS, STEP_LAWS
+from blockwright_spec.lru import LRU
+from blockwright_spec.outcomes import Done, Outcome, Step
+from blockwright_spec.reads import Full, Mamba, Prefix, Sliding, cut
+from blockwright_spec.state import Config, Hit, Running, State, Waiting, initial
+from blockwright_spec.transitions import admit, append_output, arrive, find, grow
+
+PROMPT: Prefix = (0, (7, 8, 9, 7, 8))
+BY_ID = {law.id: law.holds for law in LAWS}
+STEPS_BY_ID = {law.id: law.holds for law in STEP_LAWS}
+
+
+def after(outcome: Outcome) -> State:
+    """The state after a step that must happen."""
+    assert isinstance(outcome, Done), outcome
+    return outcome.state
+
+
+def admitted(state: State, slot: int, new: int | None = None) -> State:
+    """The state after `slot` has sent PROMPT, looked it up, and been admitted, whole unless told."""
+    state = after(find(after(arrive(state, slot, PROMPT)), slot, LRU))
+    request = state.requests[slot]
+    assert isinstance(request, Waiting)
+    hit: Hit = request.hit
+    return after(admit(state, slot, hit, Step(new or len(PROMPT[1]) - hit.length), LRU))
+
+
+def put_out(state: State, slot: int, token: int) -> State:
+    """The state after one more token and its step."""
+    state = after(append_output(state, slot, (token,)))
+    request = state.requests[slot]
+    assert isinstance(request, Running)
+    return after(grow(state, slot, request.computed, Step(1), LRU))
+
+
+FULL = admitted(admitted(initial(Config(Full(), 2, 8, 12), 2), 0), 1)
+SLIDING = put_out(admitted(initial(Config(Sliding(2), 2, 8, 12), 2), 0), 0, 1)
+MAMBA = put_out(admitted(initial(Config(Mamba(), 2, 8, 12), 2), 0), 0, 1)
+UNCACHED = admitted(initial(Config(Mamba(), 2, 8, 12, caching=False), 2), 0)
+GOOD = (FULL, SLIDING, MAMBA, UNCACHED)
+
+
+def request_changed(state: State, slot: int = 0, **fields: object) -> State:
+    """The state with fields of a running request changed."""
+    request = state.requests[slot]
+    assert isinstance(request, Running)
+    requests = list(state.requests)
+    requests[slot] = replace(request, **fields)  # type: ignore[arg-type]
+    return replace(state, requests=tuple(requests))
+
+
+def content_changed(state: State, block: int, content: Prefix | None) -> State:
+    """The state with another content in a block."""
+    contents = list(state.contents)
+    contents[block] = content
+    return replace(state, contents=tuple(contents))
+
+
+BROKEN: dict[str, State] = {
+    "REF-1": replace(FULL, queue=(*FULL.queue, 1)),
+    "QUEUE-1": replace(FULL, queue=(*FULL.queue, FULL.queue[0])),
+    "NULL-1": replace(FULL, queue=(*FULL.queue, 0)),
+    "KEY-1": replace(FULL, keys=(*FULL.keys, (1, cut(PROMPT, 4)))),
+    "PUB-1": content_changed(FULL, 1, (0, (7, 7))),
+    "GHOST-1": content_changed(FULL, FULL.queue[0], cut(PROMPT, 2)),
+    "HIT-1": content_changed(FULL, 2, (0, (7, 8, 9, 9))),
+    "HIT-2": replace(FULL, keys=((1, (1, (7, 8))), *FULL.keys[1:])),
+    "READ-1": content_changed(FULL, 2, None),
+    "TRIM-1": request_changed(SLIDING, settled=6, table=(1, 2, 3)),
+    "TRIM-2": request_changed(FULL, table=(0, 2, 3)),
+    "WRITE-1": request_changed(FULL, slot=1, table=(1, 2, 3)),
+    "PUB-2": replace(FULL, keys=FULL.keys[:1]),
+    "TABLE-1": request_changed(FULL, table=(1, 2)),
+    "TABLE-2": request_changed(FULL, table=(1, 1, 3)),
+    "MAMBA-1": request_changed(MAMBA, table=(1, 2, 3)),
+    "MAMBA-2": request_changed(UNCACHED, table=(1, 2)),
+    "LEN-1": request_changed(FULL, computed=6),
+}
+"""A state that breaks each law; HIT-3 is about the lookup alone, which no state can make too long."""
+
+
+def test_the_good_states_are_what_the_broken_ones_are_made_of() -> None:
+    tables = [request.table for state in GOOD for request in state.requests if isinstance(request, Running)]
+    assert tables == [(1, 2, 3), (1, 2, 4), (0, 0, 3), (0, 0, 1), (1,)]
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.id)
+@pytest.mark.parametrize("state", GOOD, ids=lambda state: type(state.config.kind).__name__)
+def test_law_holds_in_reached_states(law: object, state: State) -> None:
+    assert law.holds(state)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_law_fails_in_a_broken_state(name: str) -> None:
+    assert not BY_ID[name](BROKEN[name])
+
+
+def test_every_law_is_seen_to_fail() -> None:
+    assert set(BROKEN) | {"HIT-3"} == set(BY_ID)
+
+
+def test_a_lookup_that_leaves_no_token_breaks_its_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_laws, "found", lambda state, prefix, choice: Hit(len(prefix[1])))
+    assert not BY_ID["HIT-3"](FULL)
+
+
+def test_more_ways_to_break_a_law() -> None:
+    assert not BY_ID["REF-1"](replace(FULL, queue=FULL.queue[1:])), "a block is lost"
+    assert not BY_ID["QUEUE-1"](replace(FULL, keys=(*FULL.keys, (FULL.queue[0], cut(PROMPT, 2))))), "a candidate first"
+    assert not BY_ID["NULL-1"](replace(FULL, keys=((0, cut(PROMPT, 2)),))), "null is published"
+    assert not BY_ID["KEY-1"](replace(FULL, config=replace(FULL.config, caching=False))), "keys without caching"
+    assert not BY_ID["PUB-1"](replace(content_changed(FULL, 3, PROMPT), keys=((3, PROMPT),))), "a partial block"
+    assert not BY_ID["READ-1"](content_changed(MAMBA, held_state(MAMBA), PROMPT)), "a state of another token"
+    assert not BY_ID["LEN-1"](request_changed(FULL, published=3)), "a block published before it is full"
+
+
+def held_state(state: State) -> int:
+    """The block of the last state of the first request."""
+    request = state.requests[0]
+    assert isinstance(request, Running)
+    return request.table[-1]
+
+
+def stepped() -> tuple[State, Done]:
+    """A step that trims, takes and publishes: the state before, and its outcome."""
+    state = after(append_output(admitted(initial(SLIDING.config, 2), 0), 0, (1, 2)))
+    outcome = grow(state, 0, 5, Step(2), LRU)
+    assert isinstance(outcome, Done)
+    assert outcome.new
+    assert outcome.nulled
+    return state, outcome
+
+
+def test_laws_of_steps_hold_of_a_step() -> None:
+    assert all(law.holds(*stepped()) for law in STEP_LAWS)
+
+
+def test_laws_of_steps_can_fail() -> None:
+    state, done = stepped()
+    taken = done.new[0]
+    lost = replace(done.state, keys=done.state.keys[1:])
+    leaked = replace(done.state, queue=done.state.queue[1:])
+    assert not STEPS_BY_ID["STEP-1"](state, replace(done, nulled=()))
+    assert not STEPS_BY_ID["STEP-1"](state, replace(done, state=request_changed(done.state, table=(*done.new, 9, 9))))
+    assert not STEPS_BY_ID["STEP-2"](state, replace(done, state=lost))
+    assert not STEPS_BY_ID["STEP-3"](state, replace(done, state=leaked))
+    assert not STEPS_BY_ID["STEP-3"](state, replace(done, new=(taken, *done.state.queue[:1])))
+    assert len(STEPS_BY_ID) == 3

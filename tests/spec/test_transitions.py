@@ -1,0 +1,320 @@
+"""Property: each transition does what the call of that name is known to do, and refuses for each reason it has.
+
+How: short stories with known outcomes: which blocks are taken and in what order they return, what is published, what
+a hit adopts; one refusal of every reason, each without a new state; choices that are not legal are refused.
+Not covered: every order of calls (the explorer visits them all).
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from blockwright_spec import transitions as t
+from blockwright_spec.choices import Choice, recorded
+from blockwright_spec.lru import LRU
+from blockwright_spec.outcomes import Done, Outcome, Publication, Reason, Refusal, Step
+from blockwright_spec.reads import Full, Kind, Mamba, Prefix, Sliding
+from blockwright_spec.state import (
+    NULL,
+    Absent,
+    Config,
+    Hit,
+    Running,
+    State,
+    Waiting,
+    common_prefix_blocks,
+    holders,
+    initial,
+    key,
+)
+
+
+def done(outcome: Outcome) -> Done:
+    """A step that must happen."""
+    assert isinstance(outcome, Done), outcome
+    return outcome
+
+
+def why(outcome: Outcome) -> Reason:
+    """The reason of a step that must not happen."""
+    assert isinstance(outcome, Refusal), outcome
+    return outcome.reason
+
+
+def prompt(*tokens: int) -> Prefix:
+    return 0, tokens
+
+
+def running(state: State, slot: int = 0) -> Running:
+    request = state.requests[slot]
+    assert isinstance(request, Running)
+    return request
+
+
+def hit_of(state: State, slot: int) -> Hit:
+    request = state.requests[slot]
+    assert isinstance(request, Waiting)
+    return request.hit
+
+
+def sent(state: State, slot: int, prefix: Prefix) -> State:
+    """The state with a request that has been looked up."""
+    return done(t.find(done(t.arrive(state, slot, prefix)).state, slot, LRU)).state
+
+
+def admitted(state: State, slot: int, prefix: Prefix) -> State:
+    """The state with a request admitted whole."""
+    state = sent(state, slot, prefix)
+    hit = hit_of(state, slot)
+    return done(t.admit(state, slot, hit, Step(len(prefix[1]) - hit.length), LRU)).state
+
+
+def manager(
+    kind: Kind | None = None, size: int = 2, blocks: int = 8, caching: bool = True, eagle: bool = False
+) -> State:
+    return initial(Config(kind or Full(), size, blocks, 12, caching, eagle), 3)
+
+
+def test_a_prompt_takes_blocks_in_order_and_publishes_the_full_ones() -> None:
+    state = admitted(manager(), 0, prompt(1, 2, 3, 4, 5))
+    assert running(state).table == (1, 2, 3)
+    assert state.queue == (4, 5, 6, 7)
+    assert state.keys == ((1, prompt(1, 2)), (2, prompt(1, 2, 3, 4)))
+    assert state.contents[3] == prompt(1, 2, 3, 4, 5)
+    assert running(state).published == 2
+
+
+def test_a_hit_is_shared_and_its_holders_are_counted() -> None:
+    state = admitted(admitted(manager(), 0, prompt(1, 2, 3, 4, 5)), 1, prompt(1, 2, 3, 4, 6))
+    assert running(state, 1).table == (1, 2, 4)
+    assert [holders(state, block) for block in (1, 2, 3, 4, 5)] == [2, 2, 1, 1, 0]
+    assert [common_prefix_blocks(state, slot, 2) for slot in (0, 1, 2)] == [2, 2, 0]
+    assert common_prefix_blocks(state, 0, 1) == 0
+
+
+def test_extra_keys_separate_prefixes() -> None:
+    state = admitted(manager(), 0, prompt(1, 2, 3, 4, 5))
+    assert hit_of(sent(state, 1, (1, (1, 2, 3, 4, 5))), 1) == Hit()
+    assert hit_of(sent(state, 1, (0, (1, 2, 3, 4, 5))), 1) == Hit(4, (1, 2))
+
+
+def test_release_queues_contentless_blocks_first_and_candidates_last_tail_first() -> None:
+    state = admitted(manager(), 0, prompt(1, 2, 3, 4, 5))
+    state = done(t.release(state, 0, LRU)).state
+    assert state.queue == (3, 4, 5, 6, 7, 2, 1)
+    assert key(state, 1) == prompt(1, 2)
+    assert isinstance(state.requests[0], Absent)
+
+
+def test_without_caching_the_first_block_of_a_table_is_the_next_taken() -> None:
+    state = admitted(manager(caching=False), 0, prompt(1, 2, 3, 4, 5))
+    assert done(t.release(state, 0, LRU)).state.queue == (1, 2, 3, 4, 5, 6, 7)
+
+
+def test_taking_a_candidate_drops_its_key_alone() -> None:
+    state = admitted(manager(blocks=4), 0, prompt(1, 2, 3, 4, 5))
+    state = done(t.release(state, 0, LRU)).state
+    state = admitted(state, 1, prompt(6, 7, 8))
+    assert running(state, 1).table == (3, 2)
+    assert key(state, 1) == prompt(1, 2)
+    assert key(state, 2) is None
+
+
+def test_a_free_hit_leaves_the_queue_and_counts_as_demand() -> None:
+    state = done(t.release(admitted(manager(blocks=4), 0, prompt(1, 2, 3, 4, 5)), 0, LRU)).state
+    state = sent(state, 1, prompt(1, 2, 3, 4, 5, 6, 7))
+    assert why(t.admit(state, 1, hit_of(state, 1), Step(3), LRU)) is Reason.POOL_TOO_SMALL
+    after = done(t.admit(state, 1, hit_of(state, 1), Step(2), LRU)).state
+    assert running(after, 1).table == (1, 2, 3)
+    assert after.queue == ()
+
+
+def test_the_oldest_copy_serves_until_it_loses_its_key() -> None:
+    state = manager(size=1, blocks=5)
+    state = admitted(admitted(state, 0, prompt(1)), 1, prompt(1))
+    assert state.keys == ((1, prompt(1)), (2, prompt(1)))
+    assert hit_of(sent(state, 2, prompt(1, 2)), 2).blocks == (1,)
+    state = done(t.release(state, 0, LRU)).state
+    state = admitted(state, 0, prompt(5, 6, 7))
+    assert running(state).table == (3, 4, 1)
+    assert hit_of(sent(state, 2, prompt(1, 2)), 2).blocks == (2,)
+
+
+def test_a_window_trims_before_it_counts() -> None:
+    state = admitted(manager(Sliding(2), blocks=4), 0, prompt(1, 2, 3, 4, 5, 6))
+    state = done(t.append_output(state, 0, (7,))).state
+    step = done(t.grow(state, 0, 6, Step(1), LRU))
+    assert step.nulled == (0, 1)
+    assert step.new == (2,), "blocks return tail first, and the first to return is taken"
+    assert running(step.state).table == (NULL, NULL, 3, 2)
+
+
+def test_a_refusal_trims_nothing() -> None:
+    state = admitted(manager(Sliding(2), blocks=5), 0, prompt(1, 2, 3, 4))
+    state = admitted(state, 1, prompt(5, 6, 7, 8))
+    state = done(t.append_output(state, 0, (0,) * 8)).state
+    assert why(t.grow(state, 0, 4, Step(6), LRU)) is Reason.NO_FREE_BLOCKS
+    assert running(state).table == (1, 2)
+
+
+def test_explicit_trim() -> None:
+    state = admitted(manager(Sliding(2)), 0, prompt(1, 2, 3, 4, 5))
+    after = done(t.trim(state, 0, 5, LRU))
+    assert after.nulled == (0, 1)
+    assert after.state.queue == (4, 5, 6, 7, 2, 1)
+    assert done(t.trim(after.state, 0, 5, LRU)).state == after.state
+
+
+def test_drafts_are_given_slots_and_never_published() -> None:
+    state = admitted(manager(), 0, prompt(1, 2, 3))
+    state = done(t.append_output(state, 0, (4,))).state
+    state = done(t.grow(state, 0, 3, Step(3), LRU)).state
+    assert running(state).table == (1, 2, 3)
+    assert (running(state).computed, running(state).written) == (4, 6)
+    assert [prefix for _, prefix in state.keys] == [prompt(1, 2), prompt(1, 2, 3, 4)]
+    accepted = done(t.append_output(state, 0, (5, 6, 7), 2)).state
+    assert running(accepted).computed == 6
+    assert accepted.contents[3] == prompt(1, 2, 3, 4, 5, 6)
+    rejected = done(t.append_output(state, 0, (9,))).state
+    assert running(rejected).computed == 4
+    assert why(t.append_output(rejected, 0, (9,), 1)) is Reason.UNWRITTEN
+
+
+def test_lookahead_takes_slots_up_to_the_maximum_length() -> None:
+    state = sent(manager(), 0, prompt(1, 2, 3))
+    assert len(running(done(t.admit(state, 0, Hit(), Step(3, 4), LRU)).state).table) == 4
+    assert len(running(done(t.admit(state, 0, Hit(), Step(3, 40), LRU)).state).table) == 6
+
+
+def test_publication_can_be_put_off() -> None:
+    state = sent(manager(), 0, prompt(1, 2, 3, 4, 5))
+    state = done(t.admit(state, 0, Hit(), Step(5, 0, Publication.LATER), LRU)).state
+    assert (state.keys, running(state).published) == ((), 0)
+    part = done(t.publish(state, 0, 3)).state
+    assert part.keys == ((1, prompt(1, 2)),)
+    assert done(t.publish(part, 0, 5)).state.keys == ((1, prompt(1, 2)), (2, prompt(1, 2, 3, 4)))
+
+
+def test_a_recurrent_layer_materialises_one_state_a_step() -> None:
+    state = admitted(manager(Mamba()), 0, prompt(1, 2, 3, 4, 5))
+    assert running(state).table == (NULL, NULL, 1)
+    assert state.keys == (), "five tokens end inside a block"
+    state = done(t.append_output(state, 0, (6,))).state
+    state = done(t.grow(state, 0, 5, Step(1), LRU)).state
+    assert state.keys == ((1, prompt(1, 2, 3, 4, 5, 6)),)
+    state = done(t.append_output(state, 0, (7, 8, 9))).state
+    step = done(t.grow(state, 0, 6, Step(3), LRU))
+    assert running(step.state).table == (NULL, NULL, 1, NULL, 2), "the state read and the state written are held"
+    assert step.new == (NULL, 2)
+
+
+def test_a_recurrent_hit_is_one_state() -> None:
+    state = admitted(manager(Mamba()), 0, prompt(1, 2, 3, 4))
+    state = sent(state, 1, prompt(1, 2, 3, 4, 5))
+    assert hit_of(state, 1) == Hit(4, (NULL, 1))
+
+
+def test_a_recurrent_layer_without_caching_has_one_block() -> None:
+    state = admitted(manager(Mamba(), caching=False), 0, prompt(*range(9)))
+    assert running(state).table == (1,)
+    state = done(t.append_output(state, 0, (1, 2))).state
+    step = done(t.grow(state, 0, 9, Step(2), LRU))
+    assert (step.new, running(step.state).table) == ((), (1,))
+
+
+def test_eagle_drops_the_last_block_of_a_hit() -> None:
+    state = admitted(manager(eagle=True), 0, prompt(1, 2, 3, 4, 5, 6, 7))
+    assert hit_of(sent(state, 1, prompt(1, 2, 3, 4, 5, 6, 7)), 1) == Hit(4, (1, 2))
+
+
+def test_preemption_keeps_the_tokens_and_the_cache() -> None:
+    state = done(t.append_output(admitted(manager(), 0, prompt(1, 2, 3, 4, 5)), 0, (6,))).state
+    state = done(t.preempt(state, 0, LRU)).state
+    assert state.requests[0] == Waiting(prompt(1, 2, 3, 4, 5, 6))
+    assert hit_of(done(t.find(state, 0, LRU)).state, 0) == Hit(4, (1, 2))
+
+
+def test_reset_forgets_keys_and_keeps_the_queue() -> None:
+    state = done(t.release(admitted(manager(), 0, prompt(1, 2, 3, 4, 5)), 0, LRU)).state
+    after = done(t.reset(state)).state
+    assert (after.keys, after.queue) == ((), state.queue)
+    assert set(after.contents) == {None}
+
+
+def test_a_batch_ends_at_the_first_refusal() -> None:
+    state = admitted(admitted(manager(blocks=4), 0, prompt(1, 2)), 1, prompt(3, 4))
+    for slot in (0, 1):
+        state = done(t.append_output(state, slot, (5,))).state
+    steps, refusal = t.grow_each(state, ((0, 2, Step(1)), (1, 2, Step(1))), LRU)
+    assert [step.new for step in steps] == [(3,)]
+    assert refusal == Refusal(Reason.NO_FREE_BLOCKS)
+
+
+def refused() -> Iterator[tuple[Reason, Outcome]]:
+    """A call refused for each reason."""
+    state = admitted(manager(blocks=4), 0, prompt(1, 2, 3, 4))
+    longer = done(t.append_output(state, 0, (0,) * 9)).state
+    waiting = sent(state, 1, prompt(1, 2, 3, 4, 5))
+    recurrent = admitted(manager(Mamba()), 0, prompt(1, 2))
+    full = admitted(state, 2, prompt(8))
+    yield Reason.NO_FREE_BLOCKS, t.grow(done(t.append_output(full, 0, (5,))).state, 0, 4, Step(1), LRU)
+    yield Reason.BLOCKS_HELD, t.reset(state)
+    yield Reason.POOL_TOO_SMALL, t.grow(longer, 0, 4, Step(4), LRU)
+    yield Reason.NO_TOKENS, t.grow(state, 0, 4, Step(0), LRU)
+    yield Reason.NEGATIVE, t.grow(state, 0, 4, Step(-1), LRU)
+    yield Reason.NEGATIVE, t.grow(state, 0, 4, Step(1, -1), LRU)
+    yield Reason.TOO_LONG, t.grow(longer, 0, 4, Step(9), LRU)
+    yield Reason.STATE_DRAFTED, t.grow(recurrent, 0, 2, Step(1), LRU)
+    yield Reason.STATE_DRAFTED, t.grow(done(t.append_output(recurrent, 0, (3,))).state, 0, 2, Step(1, 1), LRU)
+    yield Reason.UNWRITTEN, t.grow(longer, 0, 5, Step(1), LRU)
+    yield Reason.UNWRITTEN, t.trim(state, 0, 5, LRU)
+    yield Reason.UNWRITTEN, t.publish(state, 0, 5)
+    yield Reason.NOT_WAITING, t.arrive(state, 0, prompt(1))
+    yield Reason.NOT_WAITING, t.find(state, 0, LRU)
+    yield Reason.NOT_WAITING, t.admit(state, 0, hit_of(waiting, 1), Step(1), LRU)
+    yield Reason.NOT_RUNNING, t.grow(state, 1, 0, Step(1), LRU)
+    yield Reason.NOT_RUNNING, t.trim(state, 1, 0, LRU)
+    yield Reason.NOT_RUNNING, t.publish(state, 1, 0)
+    yield Reason.NOT_RUNNING, t.preempt(waiting, 1, LRU)
+    yield Reason.NOT_RUNNING, t.append_output(state, 1, (1,))
+    yield Reason.HIT_LENGTH, t.admit(waiting, 1, Hit(3, (1, 2)), Step(1), LRU)
+    yield Reason.HIT_STALE, t.admit(waiting, 1, Hit(4, (2, 1)), Step(1), LRU)
+    yield Reason.HIT_STALE, t.admit(waiting, 1, Hit(4, (NULL, 2)), Step(1), LRU)
+    yield Reason.ILLEGAL_CHOICE, t.release(state, 0, replace(LRU, order=lambda batch: batch[:1]))
+
+
+@pytest.mark.parametrize(("reason", "outcome"), list(refused()), ids=lambda each: getattr(each, "name", ""))
+def test_call_is_refused_for_its_reason(reason: Reason, outcome: Outcome) -> None:
+    assert why(outcome) is reason
+
+
+def test_every_reason_is_given() -> None:
+    assert {reason for reason, _ in refused()} == set(Reason)
+
+
+ILLEGAL: list[Choice] = [
+    replace(LRU, take=lambda queue, count: (*queue[:count][::-1], 1)),
+    replace(LRU, take=lambda queue, count: (1,) * count),
+    replace(LRU, take=lambda queue, count: (queue[0],) * count),
+    recorded((), (), LRU),
+]
+
+
+@pytest.mark.parametrize("choice", ILLEGAL)
+def test_taking_what_is_not_free_is_refused(choice: Choice) -> None:
+    state = sent(admitted(manager(), 0, prompt(1)), 1, prompt(5, 6, 7))
+    assert why(t.admit(state, 1, Hit(), Step(3), choice)) is Reason.ILLEGAL_CHOICE
+
+
+def test_serving_what_is_not_published_is_refused() -> None:
+    state = admitted(manager(), 0, prompt(1, 2, 3))
+    state = done(t.arrive(state, 1, prompt(1, 2, 3))).state
+    assert why(t.find(state, 1, replace(LRU, serve=lambda holders: 2))) is Reason.ILLEGAL_CHOICE
+
+
+def test_any_free_blocks_may_be_taken_in_any_order() -> None:
+    state = sent(manager(), 0, prompt(1, 2, 3))
+    after = done(t.admit(state, 0, Hit(), Step(3), recorded((6, 2), (), LRU)))
+    assert running(after.state).table == (6, 2)
+    assert after.state.queue == (1, 3, 4, 5, 7)
