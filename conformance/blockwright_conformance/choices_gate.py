@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 def size(profile: Profile) -> int:
     """Count the scopes."""
-    return len(open_scopes(profile.name))
+    return sum(profile.scope in each.name for each in open_scopes(profile.name))
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
@@ -83,7 +83,7 @@ class OpenExplorer(Explorer):
             for action in enabled(self.scope, node.state):
                 for told in outcomes(node.state, action):
                     self.result.transitions += 1
-                    after = self.arrived(node, action, told, Node(told.state, None, node, action))
+                    after = self.arrived(node, action, told, Node(told.state, None, (node.trail, action)))
                     if self.result.violation:
                         return
                     if after is not None:

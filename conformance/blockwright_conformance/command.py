@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         InvalidArgumentError: an argument names nothing; the message says which.
     """
     profile = Profile(args.profile, args.jobs, args.impl, args.scope)
-    _check(profile)
+    _check(profile, args.json)
     started, rows = time.perf_counter(), []
     for name in args.gate or GATES:
         run_gate, units = gate(name, profile)
@@ -80,12 +80,14 @@ def run(args: argparse.Namespace) -> int:
     return int(any(row.violations for row in rows))
 
 
-def _check(profile: Profile) -> None:
-    """Refuse a profile that names no manager."""
+def _check(profile: Profile, file: Path | None) -> None:
+    """Refuse a profile that names no manager, and a report that cannot be written, before the gates run."""
     try:
         factory_of(profile.implementation)
     except ValueError as error:
         raise InvalidArgumentError(str(error)) from error
+    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
+        raise InvalidArgumentError(f"--json: cannot write {file}; name a file in a folder that exists")
 
 
 def _report(profile: Profile, rows: list[GateResult], seconds: float) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def enabled(scope: Scope, state: State) -> list[Action]:
             case Absent():
                 pass
     if "batch" in scope.calls:
-        actions += of_all(state)
+        actions += of_all(scope, state)
     if "reset" in scope.calls:
         actions.append(Reset())
     return actions
@@ -155,7 +155,7 @@ def outputs(scope: Scope, slot: int, request: Running) -> Iterator[Action]:
                     yield Append(slot, (token,) * (accepted + 1), accepted)
 
 
-def of_all(state: State) -> Iterator[Action]:
+def of_all(scope: Scope, state: State) -> Iterator[Action]:
     """Give the batches of one new token for every running request that has one to compute, in both orders."""
     asks = tuple(
         (slot, 1)
@@ -165,6 +165,9 @@ def of_all(state: State) -> Iterator[Action]:
     if len(asks) > 1:
         yield GrowEach(asks)
         yield GrowEach(asks[::-1])
+        if "misuse" in scope.calls:
+            yield GrowEach((*asks[:-1], (asks[-1][0], 0)))
+            yield GrowEach((*asks, asks[0]))
 
 
 def wrong_steps(state: State, slot: int, request: Running) -> Iterator[Action]:

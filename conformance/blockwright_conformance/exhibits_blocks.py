@@ -91,6 +91,18 @@ BLOCKS = (
         (patch("store.py", "if count > 0:", "if count >= 0:"),),
     ),
     Exhibit(
+        "B19",
+        "a block released too often is queued again",
+        "Releases beyond the last were let pass by clamping the count at zero, and each put the block on the free list.",
+        "LMCache/LMCache#987, #993, #1365, #3381",
+        "QUEUE-1",
+        trials.pool,
+        (
+            patch("pool.py", "if times > self._ref[i64(block)]:", "if False:"),
+            patch("store.py", "count: i64 = i64(ref[block]) - 1", "count: i64 = max(0, i64(ref[block]) - 1)"),
+        ),
+    ),
+    Exhibit(
         "B20",
         "a release forgets one reference",
         "A retrieval raised a count that nobody lowered again; each such block was lost for good.",

@@ -186,7 +186,7 @@ PREFIXES = (
         "D05",
         "a window of one token asks for a block",
         "A token that sees only itself reads nothing before it: everything before it is a hit.",
-        "DESIGN, sliding window 1 follows the definition",
+        "chapter `reads` of the specification: a window of one token reads nothing before it",
         "HIT-2",
         places.SLIDING_NARROW,
         (

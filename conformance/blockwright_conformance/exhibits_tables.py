@@ -206,6 +206,18 @@ TABLES = (
         (patch("running.py", "if self.enable_caching and not delay:", "if self.enable_caching:"),),
     ),
     Exhibit(
+        "B58",
+        "a preempted request's table is extended instead of replaced",
+        "After a preemption the tracker went on appending to the blocks of the request's first life.",
+        "LMCache/LMCache#1969, #2007, #2069, #2984",
+        "TABLE-1",
+        places.FULL,
+        (
+            patch("manager.py", "        manager.close(request.request_id)\n", ""),
+            patch("group.py", "table = GroupTable(vec", "table = self._tables.get(request_id) or GroupTable(vec"),
+        ),
+    ),
+    Exhibit(
         "D01",
         "a refused step has trimmed the table",
         "One original trims first and then finds that the step does not fit. Here a refusal changes nothing.",

@@ -48,22 +48,26 @@ class Result:
     violation: Violation | None = None
 
 
+Trail = tuple["Trail", Action] | None
+"""The actions from the initial state, last one first: all that is kept of a state once it has been left."""
+
+
+def path(trail: Trail) -> tuple[Action, ...]:
+    """Give the actions of a trail, first one first."""
+    actions: list[Action] = []
+    while trail is not None:
+        trail, action = trail
+        actions.append(action)
+    return tuple(actions[::-1])
+
+
 @dataclass(slots=True)
 class Node:
-    """A state reached, with the manager in it, and how it was reached."""
+    """A state of the frontier, with the manager in it, and how it was reached."""
 
     state: State
     adapter: ManagerAdapter | None
-    parent: "Node | None" = None
-    action: Action | None = None
-
-    def path(self) -> tuple[Action, ...]:
-        """Give the actions from the initial state."""
-        node, actions = self, []
-        while node.parent is not None and node.action is not None:
-            actions.append(node.action)
-            node = node.parent
-        return tuple(actions[::-1])
+    trail: Trail = None
 
 
 LOOKUP_LAWS = frozenset(("HIT-1", "HIT-2", "HIT-3"))
@@ -129,7 +133,7 @@ class Explorer:
         self.result.transitions += 1
         adapter = node.adapter.copy() if node.adapter is not None else None
         told, faults = self.act(adapter, node.state, action)
-        after = Node(told.state, adapter, node, action)
+        after = Node(told.state, adapter, (node.trail, action))
         if faults:
             self.fail("REF-0", "; ".join(faults), after)
         return self.arrived(node, action, told, after)
@@ -157,9 +161,11 @@ class Explorer:
             return meaning(state, action), [f"{type(error).__name__}: {error}"]
 
     def count(self, action: Action, told: Told) -> None:
-        """Record that an action happened, or why it did not."""
-        name = type(action).__name__
-        self.result.fired[told.refusal.reason.name if told.refusal else name] += 1
+        """Record that an action happened, or why it did not; a batch may do both."""
+        if told.steps or told.refusal is None:
+            self.result.fired[type(action).__name__] += 1
+        if told.refusal is not None:
+            self.result.fired[told.refusal.reason.name] += 1
 
     def steps_fault(self, node: Node, told: Told, after: Node) -> None:
         """Check the laws of steps."""
@@ -194,7 +200,7 @@ class Explorer:
     def fail(self, law: str, detail: str, node: Node) -> None:
         """Record the first fault."""
         if self.result.violation is None:
-            self.result.violation = Violation(law, detail, node.path())
+            self.result.violation = Violation(law, detail, path(node.trail))
 
 
 EVERYTHING = frozenset(reason.name for reason in Reason if reason is not Reason.ILLEGAL_CHOICE) | frozenset(

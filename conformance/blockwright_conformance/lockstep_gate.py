@@ -2,49 +2,32 @@
 
 import gc
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 
 from blockwright._terminal import Advance
 
 from .explore import EVERYTHING, Explorer, Result
 from .gates import GateResult, Profile, factory_of
+from .parallel import in_parallel
 from .scopes import PROFILES, Scope
 from .trace import script
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Explore the profile's scopes; the last row says whether everything happened that can."""
+    """Explore the profile's scopes, the largest first; the last row says whether everything happened that can."""
     scopes = [each for each in PROFILES[profile.name] if profile.scope in each.name]
-    results = [report(result) for result in explored(scopes, profile, progress)]
-    order = {each.name: number for number, each in enumerate(scopes)}
-    results.sort(key=lambda row: order[row.scope])
+    largest = sorted(scopes, key=weight, reverse=True)
+    rows: dict[str, GateResult] = {}
+    calls = [(each, profile.implementation) for each in largest]
+    for index, result in in_parallel(explore, calls, profile.jobs):
+        rows[largest[index].name] = report(result)
+        progress(1, largest[index].name)
+    results = [rows[each.name] for each in scopes]
     return results if profile.scope else [*results, coverage(results)]
 
 
 def size(profile: Profile) -> int:
     """Count the scopes."""
     return sum(profile.scope in each.name for each in PROFILES[profile.name])
-
-
-def explored(scopes: list[Scope], profile: Profile, progress: Advance) -> list[Result]:
-    """Explore scopes in parallel processes, those that are expected to be largest first."""
-    if profile.jobs == 1:
-        return [told(explore(each, profile.implementation), progress) for each in scopes]
-    with ProcessPoolExecutor(profile.jobs, mp_context=get_context("spawn")) as pool:
-        largest = sorted(scopes, key=weight, reverse=True)
-        futures = [pool.submit(explore, each, profile.implementation) for each in largest]
-        try:
-            return [told(future.result(), progress) for future in as_completed(futures)]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def told(result: Result, progress: Advance) -> Result:
-    """Report the progress that a scope makes."""
-    progress(1, result.scope.name)
-    return result
 
 
 def weight(each: Scope) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ A rule draws what it needs from what is possible, so that nothing is rejected.
 
 from typing import ClassVar
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
@@ -326,6 +326,8 @@ def run_machine(scope: Scope, factory: Factory, examples: int, steps: int, deran
             database=None,
             deadline=None,
             print_blob=False,
+            report_multiple_bugs=False,
+            phases=(Phase.generate, Phase.shrink),
             suppress_health_check=list(HealthCheck),
         ),
     )

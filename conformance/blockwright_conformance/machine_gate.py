@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from typing import NamedTuple
 
 from blockwright._terminal import Advance
 
 from .gates import GateResult, Profile, factory_of
 from .histories import HistoryError, walk
+from .parallel import in_parallel
 from .scopes import Scope, large_scopes
 from .trace import script
 
@@ -23,26 +22,29 @@ class Length(NamedTuple):
     seeds: int = 1
 
 
-LENGTHS = {"smoke": Length(2, 20, 100), "pr": Length(15, 40, 1500), "nightly": Length(2000, 100, 10_000, 20)}
+LENGTHS = {"smoke": Length(2, 20, 100), "pr": Length(15, 40, 1000), "nightly": Length(2000, 100, 10_000, 20)}
 
 
 def size(profile: Profile) -> int:
     """Count the runs."""
-    return 2 * len(large_scopes())
+    return 2 * sum(profile.scope in each.name for each in large_scopes())
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Run both for every large scope, in parallel processes."""
-    scopes = [each for each in large_scopes() if profile.scope in each.name]
-    with ProcessPoolExecutor(profile.jobs, mp_context=get_context("spawn")) as pool:
-        futures = {pool.submit(task, profile, each): (task, each) for each in scopes for task in (machine, walks)}
-        try:
-            for future in as_completed(futures):
-                progress(1, futures[future][1].name)
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    calls = [
+        (task, profile, each) for each in large_scopes() if profile.scope in each.name for task in (machine, walks)
+    ]
+    rows: dict[int, GateResult] = {}
+    for index, result in in_parallel(apply, calls, profile.jobs):
+        rows[index] = result
+        progress(1, result.scope)
+    return [rows[index] for index in sorted(rows)]
+
+
+def apply(task: Callable[[Profile, Scope], GateResult], profile: Profile, scope: Scope) -> GateResult:
+    """Run one of the two for one scope."""
+    return task(profile, scope)
 
 
 def machine(profile: Profile, scope: Scope) -> GateResult:

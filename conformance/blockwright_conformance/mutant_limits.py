@@ -52,6 +52,7 @@ LEFT_OUT: dict[str, str] = {
     "core/managers.py SingleTypeKVCacheManager.find_longest_cache_hit": ONE_BY_ONE,
     "core/managers.py SingleTypeKVCacheManager.remove_skipped_blocks": ONE_BY_ONE,
     "core/managers.py SingleTypeKVCacheManager.table_of": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.block_size": ONE_BY_ONE,
     "core/managers.py SlidingWindowManager.sliding_window": ONE_BY_ONE,
     "core/managers.py ChunkedLocalAttentionManager.attention_chunk_size": ONE_BY_ONE,
     "core/managers.py CrossAttentionManager.save_new_computed_blocks": ONE_BY_ONE,

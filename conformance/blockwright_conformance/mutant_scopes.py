@@ -1,11 +1,12 @@
-"""Where mutants are looked for, fastest killers first: places of the museum, and more where a survivor asked for one."""
+"""Where mutants are looked for, fastest killers first: places of the museum, and more that survivors asked for."""
 
 from blockwright_spec.reads import Chunked, Full, Mamba, Prefix, Sliding
 
 from . import places, trials
 from .exhibit import Place, Trial
+from .handed_out import handed_out
 from .scopes import scope, strings
-from .watched import CrowdedAdapter
+from .watched import CrowdedAdapter, ToldAdapter
 
 FEW: tuple[Prefix, ...] = ((0, (0,)), (0, (0, 0)), (0, (1, 1)))
 
@@ -15,6 +16,11 @@ MORE: tuple[Place, ...] = (
     Place(scope(Mamba(), 1, "mutants, wrong calls", 4, 3, "chunks misuse trim")),
     Place(scope(Mamba(), 2, "mutants", 4, 5, "chunks misuse preempt batch trim", caching=False)),
     Place(scope(Full(), 1, "mutants, held", 4, 3, "hold reset trim adopt")),
+    Place(scope(Mamba(), 1, "mutants", 4, 4, "chunks batch")),
+    Place(scope(Mamba(), 1, "mutants, put off", 4, 3, "later chunks")),
+    Place(scope(Full(), 2, "mutants, told", 4, 5, "", lookaheads=(0, 2), slots=1), ToldAdapter),
+    Place(scope(Sliding(2), 1, "mutants, told", 4, 4, ""), ToldAdapter),
+    Place(scope(Mamba(), 2, "mutants, told", 4, 5, "chunks", slots=1), ToldAdapter),
     Place(
         scope(Full(), 1, "mutants, crowded", 4, 3, "reset", prompts=strings(2, 1, 2), outputs=(0, 1)), CrowdedAdapter
     ),
@@ -53,6 +59,7 @@ WHERE: tuple[Place | Trial, ...] = (
     places.SALTED,
     trials.keys,
     trials.pool,
+    handed_out,
     places.COLLIDING,
     *MORE,
 )

@@ -1,40 +1,67 @@
-"""Gate 4, mutants."""
+"""Gate 4, mutants: every small wrong change of the bookkeeping must make the lock-step fail.
+
+Each mutant is a variant of the implementation, loaded in process; it is put through small places, its function's last
+killers first, until one shows a difference, an error, or an action that runs on and on. One that passes everywhere
+lives, and that is a violation, unless `equivalents` says why nothing can tell it from the original.
+
+The profile ``pr`` draws a fixed sample; ``nightly`` takes all, the listed equivalents included: none may be caught.
+Mutants are uncompiled, whatever build the process runs.
+"""
 
 import gc
+import random
 import resource
 import signal
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from types import FrameType
-from typing import Any, Self
+from multiprocessing import get_context
+from types import FrameType, ModuleType
+from typing import Self
 
+from blockwright._terminal import Advance
+
+from .equivalents import EQUIVALENT
 from .exhibit import Place, Trial
+from .gates import GateResult, Profile
+from .mutant_limits import FILES, LEFT_OUT
 from .mutant_scopes import WHERE
-from .mutation import parsed
+from .mutation import Mutation, parsed
 from .recording import Recording
 from .scopes import Scope
 from .variants import load
 from .watched import adapter_on
 
+SAMPLE = {"smoke": 20, "pr": 200}
+"""How many mutants a profile takes; others take all."""
+SEED = 2
+
 SECONDS = 0.5
-"""Processor time that one action on a mutant may take; a thousand times what it takes otherwise."""
+"""Processor time that one action on a mutant may take: a thousand times what one takes otherwise."""
 MEMORY = 3 << 30
+"""Bytes that a process with mutants may take."""
+CORE = "uncompiled core"
 
 
-class OutOfTime(BaseException):
+class OutOfTimeError(BaseException):
     """A mutant runs on and on."""
+
+
+def rearm() -> None:
+    """Start the watch anew."""
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
 
 
 @contextmanager
 def watch() -> Iterator[None]:
-    """Let nothing run for longer than `SECONDS` without setting the watch again."""
+    """Let nothing run for longer than `SECONDS` without starting the watch anew."""
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
-        raise OutOfTime
+        raise OutOfTimeError
 
     before = signal.signal(signal.SIGVTALRM, stop)
     try:
@@ -43,11 +70,6 @@ def watch() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
-
-
-def rearm() -> None:
-    """Start the watch anew."""
-    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
 
 
 class Limited:
@@ -61,69 +83,178 @@ class Limited:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a mutant: who killed it (None: it lives), after how many transitions, and how."""
+    """What became of a mutant: who killed it and how (both empty: it lives), and how far it went."""
 
-    key: str
-    killer: str | None
+    mutation: Mutation
+    killer: str
+    how: str
     transitions: int
     seconds: float
-    how: str = ""
 
 
 def title_of(where: Place | Trial) -> str:
-    return where.scope.name if isinstance(where, Place) else f"trial of {where.__name__}"
+    """Give the name of a place."""
+    return where.scope.name if isinstance(where, Place) else f"trial: {where.__name__}"
 
 
-memory: dict[str, list[int]] = defaultdict(lambda: list(range(len(WHERE))))
+class Memory:
+    """In which order to visit places: the last killers of the function first, then those of the file."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, list[int]] = defaultdict(lambda: list(range(len(WHERE))))
+        self.functions: dict[tuple[str, str], list[int]] = {}
+
+    def order(self, mutation: Mutation) -> list[int]:
+        """Give the numbers of the places for a mutant."""
+        return self.functions.get((mutation.file, mutation.function)) or self.files[mutation.file]
+
+    def killed(self, mutation: Mutation, number: int) -> None:
+        """Remember a killer."""
+        rest = [other for other in self.order(mutation) if other != number]
+        self.functions[mutation.file, mutation.function] = [number, *rest]
+        self.files[mutation.file] = [number, *(other for other in self.files[mutation.file] if other != number)]
 
 
-def fate_of(file: str, function: str, key: str) -> Fate:
-    """Look for a fault of one mutant in every place until one shows it; its function's last killer comes first."""
+MEMORY_OF_KILLERS = Memory()
+
+
+def fate_of(mutation: Mutation) -> Fate:
+    """Look for a difference of one mutant in every place, until one shows it."""
     started, transitions = time.perf_counter(), 0
-    order = memory[f"{file} {function}"]
+
+    def fate(killer: str, how: str) -> Fate:
+        gc.collect()
+        return Fate(mutation, killer, how, transitions, time.perf_counter() - started)
+
     try:
         with watch():
-            package = load({file: parsed(file).compiled(key)})
-    except (Exception, OutOfTime) as error:
-        return Fate(key, "import", 0, time.perf_counter() - started, f"{type(error).__name__}: {error}")
-    for number in list(order):
-        where = WHERE[number]
-        how, steps = verdict(where, package)
+            package = load({mutation.file: parsed(mutation.file).compiled(mutation.key)})
+    except (Exception, OutOfTimeError) as error:
+        return fate("import", f"{type(error).__name__}: {error}")
+    for number in MEMORY_OF_KILLERS.order(mutation):
+        how, steps = difference(WHERE[number], package)
         transitions += steps
         if how:
-            order.remove(number)
-            order.insert(0, number)
-            return Fate(key, title_of(where), transitions, time.perf_counter() - started, how)
-    return Fate(key, None, transitions, time.perf_counter() - started)
+            MEMORY_OF_KILLERS.killed(mutation, number)
+            return fate(title_of(WHERE[number]), how)
+    return fate("", "")
 
 
-def verdict(where: Place | Trial, package: Any) -> tuple[str, int]:
-    """Say how a place shows that a package is wrong, if it does."""
+def difference(where: Place | Trial, package: ModuleType) -> tuple[str, int]:
+    """Say how a place shows that a package is wrong, if it does, and after how many transitions (0: unknown)."""
+    recording = recorded(where.scope) if isinstance(where, Place) else None
     gc.disable()
     try:
         with watch():
-            if not isinstance(where, Place):
-                fault = next(where(package), None)
+            if not isinstance(where, Place) or recording is None:
+                fault = next(where(package), None) if not isinstance(where, Place) else None
                 return (f"{fault.law}: {fault.detail}" if fault else ""), 0
             base = adapter_on(package, where.adapter)
-            faults, steps = recorded(where.scope).replay(type(base.__name__, (Limited, base), {}))
+            faults, steps = recording.replay(type(base.__name__, (Limited, base), {}))
             return "; ".join(faults), steps
-    except OutOfTime:
-        how = "runs on and on"
+    except OutOfTimeError:
+        return "runs on and on", 0
     except Exception as error:
-        how = f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}", 0
     finally:
         gc.enable()
-    return how, 0
 
 
 @cache
 def recorded(scope: Scope) -> Recording:
-    """Give a scope's recording, made once per process."""
-    return Recording(scope)
+    """Give a scope's recording, made once per process and kept from the garbage collector."""
+    recording = Recording(scope)
+    gc.collect()
+    gc.freeze()
+    return recording
 
 
 def limit_memory() -> None:
     """Let a mutant that fills the memory fail instead."""
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def fates_of(mutations: list[Mutation]) -> list[Fate]:
+    """Try some mutants, one after another."""
+    return [fate_of(mutation) for mutation in mutations]
+
+
+def chosen(profile: Profile) -> list[Mutation]:
+    """Give the mutants of a profile, in the order of the sources."""
+    everything = [mutation for file in FILES for mutation in parsed(file).mutations if profile.scope in mutation.key]
+    size = SAMPLE.get(profile.name)
+    if size is None:
+        return everything
+    able = [mutation for mutation in everything if mutation.key not in EQUIVALENT]
+    picked = set(random.Random(SEED).sample(range(len(able)), min(size, len(able))))
+    return [mutation for number, mutation in enumerate(able) if number in picked]
+
+
+def parcels(mutations: list[Mutation], size: int = 12) -> list[list[Mutation]]:
+    """Divide mutants so that those of one function are tried by one process, if they are not too many."""
+    by_function: dict[tuple[str, str], list[Mutation]] = defaultdict(list)
+    for mutation in mutations:
+        by_function[mutation.file, mutation.function].append(mutation)
+    return [group[at : at + size] for group in by_function.values() for at in range(0, len(group), size)]
+
+
+def run(profile: Profile, progress: Advance) -> list[GateResult]:
+    """Try the profile's mutants; a row per source, and one for each mutant that lives."""
+    if not profile.is_ours:
+        return []
+    fates: list[Fate] = []
+    groups = parcels(chosen(profile))
+    with ProcessPoolExecutor(profile.jobs, mp_context=get_context("spawn"), initializer=limit_memory) as pool:
+        for parcel in pool.map(fates_of, groups):
+            fates += parcel
+            progress(len(parcel), parcel[0].mutation.function)
+    rows = [of_file(file, [fate for fate in fates if fate.mutation.file == file]) for file in FILES]
+    lives = [row for fate in fates if (row := of_fate(fate))]
+    return [*(row for row in rows if row.states), *lives, *(stale() if not profile.scope else ())]
+
+
+def of_file(file: str, fates: list[Fate]) -> GateResult:
+    """Give the row of a source: its mutants, and how many of them were killed."""
+    able = [fate for fate in fates if fate.mutation.key not in EQUIVALENT]
+    killed = [fate for fate in able if fate.killer]
+    endless = sum(fate.how == "runs on and on" for fate in killed)
+    score = 100 * len(killed) / len(able) if able else 100.0
+    listed = sum(mutation.key in EQUIVALENT for mutation in parsed(file).mutations)
+    detail = (
+        f"{len(killed)} of {len(able)} killed ({score:.1f} %), {endless} of them ran on and on; {listed} equivalent"
+    )
+    steps, seconds = sum(fate.transitions for fate in fates), sum(fate.seconds for fate in fates)
+    return GateResult("mutants", file, CORE, len(fates), steps, 0, seconds, detail=detail)
+
+
+def of_fate(fate: Fate) -> GateResult | None:
+    """Give the row of a mutant that should have been killed, or should not."""
+    mutation = fate.mutation
+    listed = mutation.key in EQUIVALENT
+    if bool(fate.killer) != listed:
+        return None
+    change = f"{mutation.before} -> {mutation.after}"
+    detail = f"listed as equivalent, killed by {fate.killer}: {change}" if listed else f"lives: {change}"
+    place = f"{mutation.file}:{mutation.line} {mutation.function}"
+    return GateResult("mutants", place, CORE, 1, fate.transitions, 1, fate.seconds, "MUTANT-1", detail)
+
+
+def stale() -> Iterator[GateResult]:
+    """Give a row for each listed name that the sources do not have any more."""
+    keys = {mutation.key for file in FILES for mutation in parsed(file).mutations}
+    names = {name for file in FILES for name in parsed(file).names}
+    for name in [key for key in EQUIVALENT if key not in keys] + [name for name in LEFT_OUT if bare(name) not in names]:
+        yield GateResult("mutants", "lists", CORE, 0, 0, 1, 0.0, "MUTANT-2", f"listed, and no longer there: {name}")
+
+
+def bare(name: str) -> str:
+    """Give the function or class that an entry of `LEFT_OUT` is about."""
+    return name.removeprefix("guards of ")
+
+
+def score(results: list[GateResult]) -> Counter[str]:
+    """Count the mutants tried and those that live."""
+    return Counter(
+        tried=sum(row.states for row in results if not row.law), lives=sum(row.violations for row in results)
+    )

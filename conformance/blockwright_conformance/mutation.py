@@ -31,7 +31,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv,
     ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
-STATEMENTS = (ast.Assign, ast.AugAssign, ast.Raise, ast.Return, ast.Break, ast.Continue, ast.Delete)
+STATEMENTS = (ast.Assign, ast.AugAssign, ast.Raise, ast.Return, ast.Break, ast.Continue, ast.Delete, ast.Expr)
 EXTREMES = {"min": "max", "max": "min"}
 INTEGERS = ("int", "i32", "i64")
 
@@ -82,8 +82,10 @@ class Source:
         self.tree = ast.parse(source_of(file))
         self.swaps: dict[str, Swap] = {}
         self.mutations: list[Mutation] = []
+        self.names: set[str] = set()
         seen: Counter[str] = Counter()
         for name, function in functions(self.tree, ""):
+            self.names |= {f"{file} {name}", f"{file} {name.rpartition('.')[0]}"}
             if left_out(f"{file} {name}"):
                 continue
             for statement, swap in changes(function, f"guards of {file} {name}" in LEFT_OUT):
@@ -159,7 +161,7 @@ def of_block(owner: ast.AST, field: str, returns: str) -> Iterator[Change]:
     for index, statement in enumerate(getattr(owner, field)):
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             continue
-        if isinstance(statement, STATEMENTS) or isinstance(statement, ast.Expr):
+        if isinstance(statement, STATEMENTS):
             yield statement, Swap(owner, field, index, ast.copy_location(ast.Pass(), statement))
         if isinstance(statement, ast.Raise | ast.FunctionDef):
             continue

@@ -27,8 +27,9 @@ class Theorem(NamedTuple):
 
 
 def size(profile: Profile) -> int:
-    """Count the theorems, about."""
-    return 25
+    """Count the theorems."""
+    wanted = not profile.scope and profile.is_ours and importlib.util.find_spec("z3") is not None
+    return sum(1 for _ in theorems()) if wanted else 1
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:

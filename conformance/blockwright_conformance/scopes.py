@@ -151,7 +151,7 @@ def is_smoke(each: Scope) -> bool:
 def open_scopes(profile: str) -> tuple[Scope, ...]:
     """Give the scopes in which the specification is explored under every legal choice."""
     kinds: list[tuple[Kind, int]] = [(Full(), 1), (Sliding(2), 1), (Sliding(3), 2), (Chunked(2), 2), (Mamba(), 1)]
-    few = 4 if profile == "smoke" else 5
+    few = 5 if profile == "nightly" else 4
     return tuple(scope(kind, size, "any choice", few, 2 * size + 1, "trim reset chunks") for kind, size in kinds)
 
 

@@ -2,15 +2,15 @@
 
 Blocks are relabelled by their first appearance in the free queue and then in the tables: every block but the null block
 is in one of them, so that no permutation is searched, and the number of states falls by exactly ``(N - 1)!`` for N
-blocks. Requests are sorted by a signature that names no block; the few orders that leaves open are all tried. Two things are left out on purpose, because nothing that
-can happen later depends on them: in which order blocks of *different* content were published, and what the settled
-count says beyond which entries are dead.
+blocks. Requests are sorted by a signature that names no block; where signatures are equal, all orders are tried. Two
+things are left out on purpose, because nothing that can happen later depends on them: in which order blocks of
+*different* content were published, and what the settled count says beyond which entries are dead.
 """
 
 import marshal
 from collections.abc import Callable
 from hashlib import blake2b
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any
 
 from blockwright_spec.reads import Prefix, needed
@@ -68,50 +68,55 @@ def signature(state: State, request: Request, names: Names, marks: list[int]) ->
 
 
 def form(state: State, names: Names) -> Form:
-    """Give the canonical form of a state."""
-    return relabelled(state, names, {0: 0})
-
-
-def labelled_form(state: State, names: Names) -> Form:
-    """Give the form that keeps the names of blocks, to count what relabelling saves."""
-    return relabelled(state, names, {block: block for block in range(state.config.num_blocks)})
-
-
-def relabelled(state: State, names: Names, labels: dict[int, int]) -> Form:
-    """Give the form of a state under labels of blocks; those missing are given out by first appearance."""
+    """Give the canonical form of a state: blocks relabelled, requests sorted."""
     marks = marks_of(state, names)
     signed = sorted([(signature(state, request, names, marks), slot) for slot, request in enumerate(state.requests)])
-    for block in state.queue:
-        if block not in labels:
-            labels[block] = len(labels)
     signatures = [signature for signature, _ in signed]
-    forms = [
-        ordered(state, marks, signatures, [state.requests[slot] for slot in slots], labels.copy())
-        for slots in orders(signed)
-    ]
+    labels = {0: 0}
+    for block in state.queue:
+        labels[block] = len(labels)
+    slots = open_orders(signed)
+    forms = [ordered(state, marks, signatures, order, labels.copy() if len(slots) > 1 else labels) for order in slots]
     return forms[0] if len(forms) == 1 else min(forms)
 
 
-def orders(signed: list[tuple[tuple[Any, ...], int]]) -> list[list[int]]:
-    """Give the orders of the slots that their sorted signatures leave open; absent requests are all alike."""
-    slots: list[list[int]] = [[]]
+def slot_form(state: State, names: Names) -> Form:
+    """Give the form with blocks relabelled and requests in their slots."""
+    return in_slots(state, names, {block: at + 1 for at, block in enumerate(state.queue)})
+
+
+def labelled_form(state: State, names: Names) -> Form:
+    """Give the form with the names of blocks kept and requests in their slots."""
+    return in_slots(state, names, {block: block for block in range(1, state.config.num_blocks)})
+
+
+def in_slots(state: State, names: Names, labels: dict[int, int]) -> Form:
+    """Give the form with requests in their slots; blocks without a label get one by first appearance."""
+    marks = marks_of(state, names)
+    signatures = [signature(state, request, names, marks) for request in state.requests]
+    return ordered(state, marks, signatures, list(range(len(signatures))), {0: 0} | labels)
+
+
+def open_orders(signed: list[tuple[tuple[Any, ...], int]]) -> list[list[int]]:
+    """Give the orders of slots that their sorted signatures leave open; absent requests are all alike."""
     groups: list[list[int]] = []
-    last = None
+    last: tuple[Any, ...] | None = None
     for signature, slot in signed:
         if signature == last and signature != ABSENT:
             groups[-1].append(slot)
         else:
             groups.append([slot])
         last = signature
-    for group in groups:
-        slots = [order + list(more) for order in slots for more in permutations(group)]
-    return slots
+    if len(groups) == len(signed):
+        return [[slot for _, slot in signed]]
+    return [[slot for part in parts for slot in part] for parts in product(*map(permutations, groups))]
 
 
 def ordered(
-    state: State, marks: list[int], signatures: list[tuple[Any, ...]], requests: list[Request], labels: dict[int, int]
+    state: State, marks: list[int], signatures: list[tuple[Any, ...]], slots: list[int], labels: dict[int, int]
 ) -> Form:
     """Give the form under one order of the requests."""
+    requests = [state.requests[slot] for slot in slots]
     tables = [
         [labels.setdefault(block, len(labels)) for block in request.table]
         for request in requests

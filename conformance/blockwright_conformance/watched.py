@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 from blockwright_spec.effects import wanted
 from blockwright_spec.reads import Prefix, cut
-from blockwright_spec.state import Config, span
+from blockwright_spec.state import NULL, Config, span
 
 from .adapter import Found, Observation
 from .blockwright_adapter import EXTRAS, BlockwrightAdapter, Shared, errors_of
@@ -194,18 +194,22 @@ class ToldAdapter(VariantAdapter):
         stats = self.manager.make_prefix_cache_stats()
         if stats is None or tuple(stats) != wants:
             raise LawError("STAT-1", f"expected {wants} after a lookup, the statistics say {stats}")
+        if name not in self.manager.request_ids():
+            self.demand(name, 0, found.blocks)
         return found
 
-    def demand(self, name: str, held: int) -> None:
-        """Ask the manager of the group what is missing for every number of slots.
+    def demand(self, name: str, held: int, hits: tuple[int, ...] = ()) -> None:
+        """Ask the manager of the group what is missing for every number of slots, after the hits.
 
         Raises:
-            LawError: DEMAND-1: not what growth takes.
+            LawError: DEMAND-1: not what growth takes, and those hits that are free now.
         """
-        config = self.config
+        config, held = self.config, held + len(hits)
+        counts = self.manager.block_pool.ref_counts()
+        free = sum(block != NULL and counts[block] == 0 for block in hits)
         for slots in range(config.max_model_len + 1):
-            takes = sum(wanted(config, held, held * span(config), slots))
-            missing = self.manager.managers[0].get_num_blocks_to_allocate(name, slots)
+            takes = sum(wanted(config, held, held * span(config), slots)) + free
+            missing = self.manager.managers[0].get_num_blocks_to_allocate(name, slots, hits)
             if missing != takes:
                 raise LawError("DEMAND-1", f"{missing} missing for {slots} slots of {name}, growth takes {takes}")
 

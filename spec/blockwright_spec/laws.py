@@ -50,34 +50,34 @@ def of_steps(holds: Callable[[State, Done], bool], source: str) -> StepLaw:
 
 
 LAWS = (
-    of_states(pool_laws.law_queue_holds_the_unheld, "vLLM BlockPool: touch and free_blocks; known bugs B01, B04"),
-    of_states(pool_laws.law_queue_is_ordered, "vLLM FreeKVCacheBlockQueue; known bugs B02, B66"),
-    of_states(pool_laws.law_null_is_nothing, "vLLM BlockPool.null_block; known bug B57"),
-    of_states(pool_laws.law_key_is_single, "vLLM BlockPool.cached_block_hash_to_block; known bug B56"),
-    of_states(pool_laws.law_key_is_content, "vLLM BlockPool.cache_full_blocks; known bugs B40, B42"),
-    of_states(pool_laws.law_free_is_findable_or_empty, "DESIGN section 3, contents are ghosts; known bug B14"),
-    of_states(pool_laws.law_hit_is_sound, "vLLM SingleTypeKVCacheManager.find_longest_cache_hit; known bugs B27, B60"),
-    of_states(pool_laws.law_hit_is_longest, "DESIGN section 3, the hit; known bugs B36, B55"),
-    of_states(pool_laws.law_hit_leaves_a_token, "vLLM KVCacheManager.get_computed_blocks; known bug B46"),
+    of_states(pool_laws.law_queue_holds_the_unheld, "vLLM BlockPool: touch and free_blocks; museum B04"),
+    of_states(pool_laws.law_queue_is_ordered, "vLLM FreeKVCacheBlockQueue; museum B02, B66"),
+    of_states(pool_laws.law_null_is_nothing, "vLLM BlockPool.null_block; museum B57"),
+    of_states(pool_laws.law_key_is_single, "vLLM BlockPool.cached_block_hash_to_block; museum B56"),
+    of_states(pool_laws.law_key_is_content, "vLLM BlockPool.cache_full_blocks; museum B40, B42"),
+    of_states(pool_laws.law_free_is_findable_or_empty, "chapter `state`: contents are ghosts; museum B14"),
+    of_states(pool_laws.law_hit_is_sound, "vLLM SingleTypeKVCacheManager.find_longest_cache_hit; museum B27, B60"),
+    of_states(pool_laws.law_hit_is_longest, "chapter `reads`: the longest hit; museum B36, B55"),
+    of_states(pool_laws.law_hit_leaves_a_token, "vLLM KVCacheManager.get_computed_blocks; museum B46"),
     of_states(
         table_laws.law_reads_are_there,
-        "DESIGN section 3, the central law; PagedAttention (Kwon et al., 2023)",
+        "the central law; PagedAttention (Kwon et al., 2023)",
     ),
-    of_states(table_laws.law_dead_is_null, "vLLM SingleTypeKVCacheManager.remove_skipped_blocks; known bug B28"),
-    of_states(table_laws.law_null_is_dead, "DESIGN section 3, dead entries; known bugs B25, B26"),
+    of_states(table_laws.law_dead_is_null, "vLLM SingleTypeKVCacheManager.remove_skipped_blocks; museum B28"),
+    of_states(table_laws.law_null_is_dead, "chapter `reads`: dead entries; museum B25, B26"),
     of_states(table_laws.law_written_is_unshared, "PagedAttention (Kwon et al., 2023), section 4.4"),
-    of_states(table_laws.law_full_is_published, "vLLM SingleTypeKVCacheManager.cache_blocks; known bug B55"),
+    of_states(table_laws.law_full_is_published, "vLLM SingleTypeKVCacheManager.cache_blocks; museum B55"),
     of_states(table_laws.law_table_covers, "vLLM KVCacheManager.allocate_slots"),
-    of_states(table_laws.law_table_is_distinct, "vLLM SingleTypeKVCacheManager.req_to_blocks; known bug B02"),
-    of_states(table_laws.law_states_are_two, "DESIGN section 3, mamba; known bug B28"),
+    of_states(table_laws.law_table_is_distinct, "vLLM SingleTypeKVCacheManager.req_to_blocks; museum B02"),
+    of_states(table_laws.law_states_are_two, "chapter `reads`: a recurrent layer's state; museum B28"),
     of_states(table_laws.law_state_is_single, "vLLM MambaManager"),
-    of_states(table_laws.law_counts_are_ordered, "vLLM KVCacheManager.allocate_slots; known bug B40"),
+    of_states(table_laws.law_counts_are_ordered, "vLLM KVCacheManager.allocate_slots; museum B40"),
 )
 """Every law of states."""
 
 STEP_LAWS = (
-    of_steps(step_laws.law_table_is_append_only, "vLLM V1 worker block tables; known bug B33"),
-    of_steps(step_laws.law_taking_drops_its_key, "vLLM BlockPool._maybe_evict_cached_block; known bug B56"),
-    of_steps(step_laws.law_demand_is_taken, "vLLM get_num_blocks_to_allocate; known bugs B05, B08"),
+    of_steps(step_laws.law_table_is_append_only, "vLLM V1 worker block tables; museum B33"),
+    of_steps(step_laws.law_taking_drops_its_key, "vLLM BlockPool._maybe_evict_cached_block; museum B56"),
+    of_steps(step_laws.law_demand_is_taken, "vLLM get_num_blocks_to_allocate; museum B05, B08"),
 )
 """Every law of steps."""

@@ -30,6 +30,7 @@ class Reason(Enum):
     STATE_DRAFTED = (When.INVALID, "a recurrent layer is given slots beyond the tokens that are known")
     UNWRITTEN = (When.INVALID, "more tokens are said to be computed than slots were given")
     NOT_WAITING = (When.INVALID, "the request holds a block table or does not exist")
+    REPEATED = (When.INVALID, "the request stands twice in one batch")
     NOT_RUNNING = (When.INVALID, "the request holds no block table")
     HIT_LENGTH = (When.INVALID, "the length of the hit is not that of its blocks")
     HIT_STALE = (When.INVALID, "a block of the hit does not carry the request's prefix")

@@ -40,7 +40,7 @@ Kind = Full | Sliding | Chunked | Mamba
 
 
 def reads(kind: Kind, position: int) -> range:
-    """Give the earlier positions that the token at `position` reads (DESIGN, the specification's one idea)."""
+    """Give the earlier positions that the token at `position` reads (the specification's one idea)."""
     match kind:
         case Full():
             return range(position)

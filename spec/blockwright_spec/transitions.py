@@ -13,6 +13,9 @@ from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .reads import Prefix, cut
 from .state import NULL, Absent, Hit, Running, State, Waiting, running
 
+Ask = tuple[int, int, Step]
+"""One request of a batch: its slot, its computed tokens, and the step."""
+
 
 def arrive(state: State, slot: int, prefix: Prefix) -> Outcome:
     """Make a request known by its extra keys and prompt: ``Request(...)``."""
@@ -60,38 +63,54 @@ def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outc
     # SAME: as in `serve`.
 
 
-def grow(state: State, slot: int, computed: int, step: Step, choice: Choice) -> Outcome:
-    """Give a running request slots for its next tokens: ``allocate_slots`` (READ-1, TRIM-1, WRITE-1).
+def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
+    """Refuse a step that a running request cannot ask for; `computed` is the engine's own count.
 
-    `computed` is the engine's own count. A manager cannot check it further than what it gave slots to.
+    A manager cannot check that count further than what it gave slots to.
     """
-    # REFUSE
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
     if refusal := misuse(state.config, request.prefix, 0, computed, step):
         return refusal
-    if computed > request.written:
-        return Refusal(Reason.UNWRITTEN)
+    return Refusal(Reason.UNWRITTEN) if computed > request.written else None
+
+
+def grow(state: State, slot: int, computed: int, step: Step, choice: Choice) -> Outcome:
+    """Give a running request slots for its next tokens: ``allocate_slots`` (READ-1, TRIM-1, WRITE-1)."""
+    # REFUSE
+    request = state.requests[slot]
+    refusal = wrong(state, slot, computed, step)
+    if refusal or not isinstance(request, Running):
+        return refusal or Refusal(Reason.NOT_RUNNING)
     # CHOOSE, EFFECT
     return serve(state, slot, replace(request, computed=computed), step, choice)
     # SAME: as in `serve`.
 
 
-def grow_each(
-    state: State, asks: tuple[tuple[int, int, Step], ...], choice: Choice
-) -> tuple[tuple[Done, ...], Refusal | None]:
-    """Grow requests in order until one is refused; those before it keep their slots: ``allocate_slots_batch``.
+def grow_each(state: State, asks: tuple[Ask, ...], choice: Choice) -> tuple[tuple[Done, ...], Refusal | None]:
+    """Grow requests in order until one does not fit; those before it keep their slots: ``allocate_slots_batch``.
 
-    Each ask is a slot, its computed tokens, and the step. Gives the steps that happened and the refusal of the next.
+    Gives the steps that happened and the refusal that ended them. A wrong ask anywhere refuses the whole batch.
     """
+    # REFUSE
+    if len({slot for slot, _, _ in asks}) < len(asks):
+        return (), Refusal(Reason.REPEATED)
+    if refusal := next((each for ask in asks if (each := wrong(state, *ask))), None):
+        return (), refusal
+    # CHOOSE, EFFECT
+    return grown_in_turn(state, asks, choice)
+    # SAME: as in `serve`, for each request.
+
+
+def grown_in_turn(state: State, asks: tuple[Ask, ...], choice: Choice) -> tuple[tuple[Done, ...], Refusal | None]:
+    """Grow the first of the requests, and the others after it."""
     if not asks:
         return (), None
-    slot, computed, step = asks[0]
-    outcome = grow(state, slot, computed, step, choice)
+    outcome = grow(state, *asks[0], choice)
     if isinstance(outcome, Refusal):
         return (), outcome
-    rest, refusal = grow_each(outcome.state, asks[1:], choice)
+    rest, refusal = grown_in_turn(outcome.state, asks[1:], choice)
     return (outcome, *rest), refusal
 
 

@@ -36,6 +36,15 @@ class Ghosts:
             assert block != 0
             assert self.slots[block, slot] == (request.cache_salt, tokens[: position + 1])
 
+    def null_entries(self, start: int, stop: int, length: int) -> list[int]:
+        """The entries that are null once a request at `start` has its slots up to `stop` (laws TRIM-1, TRIM-2)."""
+        if self.recurrent:
+            kept = {(end - 1) // self.size for end in (start, stop) if end > 0} if self.setup.caching else {0}
+        else:
+            read = {position // self.size for position in needed(self.setup.spec, start)}
+            kept = read | {entry for entry in range(length) if (entry + 1) * self.size > start}
+        return [entry for entry in range(length) if entry not in kept]
+
     def write(self, request: Request, start: int, new: int, drafts: list[int], table: list[int]) -> None:
         """Write the contents of a step: known tokens, then drafts."""
         tokens = (*request.all_token_ids[: start + new], *drafts)

@@ -79,9 +79,9 @@ def test_adding() -> None:
     assert ids_of(hit) == [1, 2]
     assert ids_of(new) == [3]
     assert hit + hit.new_empty() == hit.new_empty() + hit == hit
-    once_more = hit + new  # the first sum has room to grow in place, and must not be grown into
-    assert ids_of(hit + hit) == [1, 2, 1, 2]
-    assert ids_of(both) == ids_of(once_more) == [1, 2, 3]
+    sums = [both + each for each in (hit, new, both) for _ in range(3)]  # a sum may have room, not to be grown into
+    assert [ids_of(total)[3:] for total in sums] == [[1, 2]] * 3 + [[3]] * 3 + [[1, 2, 3]] * 3
+    assert [ids_of(total)[:3] for total in sums] == [ids_of(both)] * 9 == [[1, 2, 3]] * 9
     with pytest.raises(InvalidArgumentError, match="other"):
         _ = hit + other.create_empty_block_list()
     with pytest.raises((TypeError, AttributeError)):

@@ -130,10 +130,16 @@ class Walk:
             return new, []
         return new, [self.random.randrange(3) for _ in range(self.random.randint(0, room))]
 
-    def compute(self, request: Request, new: int, drafts: list[int]) -> None:
+    def compute(self, request: Request, new: int, drafts: list[int], delay: bool = False) -> None:
         """Do a step that has its slots: read, write, accept some drafts, and one token more if all were computed."""
         start = request.num_computed_tokens
         table = self.manager.get_block_ids(request.request_id)[0]
+        assert self.ghosts.null_entries(start, start + new, len(table)) == [
+            i for i, block in enumerate(table) if not block
+        ]
+        if not delay and self.setup.caching and self.setup.drafts:
+            full = min(start + new + len(drafts), request.num_tokens) // self.setup.spec.block_size
+            assert self.manager.num_published(request.request_id) == (full,)
         self.ghosts.read(request, start, table)
         self.ghosts.write(request, start, new, drafts, table)
         request.num_computed_tokens += new
@@ -163,7 +169,7 @@ class Walk:
         if delay and self.random.random() < 0.7:
             known = min(request.num_computed_tokens + total, request.num_tokens)
             self.manager.cache_blocks(request, self.random.choice([known, self.random.randint(0, known)]))
-        self.compute(request, new, drafts)
+        self.compute(request, new, drafts, delay)
 
     def trim(self) -> None:
         """Trim a request ahead of its next step."""

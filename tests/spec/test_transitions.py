@@ -281,6 +281,7 @@ def refused() -> Iterator[tuple[Reason, Outcome]]:
     yield Reason.HIT_LENGTH, t.admit(waiting, 1, Hit(3, (1, 2)), Step(1), LRU)
     yield Reason.HIT_STALE, t.admit(waiting, 1, Hit(4, (2, 1)), Step(1), LRU)
     yield Reason.HIT_STALE, t.admit(waiting, 1, Hit(4, (NULL, 2)), Step(1), LRU)
+    yield Reason.REPEATED, t.grow_each(longer, ((0, 4, Step(1)), (0, 5, Step(1))), LRU)[1] or Done(longer)
     yield Reason.ILLEGAL_CHOICE, t.release(state, 0, replace(LRU, order=lambda batch: batch[:1]))
 
 
@@ -318,3 +319,11 @@ def test_any_free_blocks_may_be_taken_in_any_order() -> None:
     after = done(t.admit(state, 0, Hit(), Step(3), recorded((6, 2), (), LRU)))
     assert running(after.state).table == (6, 2)
     assert after.state.queue == (1, 3, 4, 5, 7)
+
+
+def test_a_wrong_ask_refuses_the_whole_batch() -> None:
+    state = admitted(admitted(manager(), 0, prompt(1, 2)), 1, prompt(3, 4))
+    for slot in (0, 1):
+        state = done(t.append_output(state, slot, (5,))).state
+    steps, refusal = t.grow_each(state, ((0, 2, Step(1)), (1, 2, Step(0))), LRU)
+    assert (steps, refusal) == ((), Refusal(Reason.NO_TOKENS))

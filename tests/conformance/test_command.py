@@ -1,0 +1,82 @@
+"""Property: `blockwright conform` runs gates, reports them as a table and as data, and exits as documented.
+
+How: the command is run in a process of its own, on profile `smoke` and on single scopes; with a manager of its own that
+is faulty; with arguments that are wrong.
+Not covered: progress bars; the other profiles.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FAULTY = """
+from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
+
+class Faulty(BlockwrightAdapter):
+    def trim(self, name, end):
+        pass
+"""
+
+
+def conform(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command."""
+    environment = {**os.environ, "PYTHONPATH": str(path or "")}
+    command = [sys.executable, "-m", "blockwright.cli", "conform", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_smoke_profile_passes_and_reports(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    done = conform("--profile", "smoke", "--gate", "lockstep", "--gate", "choices", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    assert "transitions in lock-step, 0 violations" in done.stdout
+    report = json.loads(file.read_text(encoding="utf-8"))
+    assert report["violations"] == 0
+    assert report["transitions"] > 100_000
+    assert report["coverage"]["HIT_STALE"] > 0
+    assert {law["id"] for law in report["laws"]} >= {"REF-1", "READ-1", "HIT-1", "STEP-2"}
+    for gate in report["gates"]:
+        assert {"kind", "scope", "states", "transitions", "violations", "seconds"} <= gate.keys()
+    assert {gate["kind"] for gate in report["gates"]} == {"lockstep", "coverage", "choices"}
+
+
+def test_report_on_standard_output_is_data_alone() -> None:
+    done = conform("--gate", "lockstep", "--scope", "three requests", "--jobs", "1", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    gates = json.loads(done.stdout)["gates"]
+    assert [gate["manager"] for gate in gates] == ["full", "sliding 2", "mamba"]
+
+
+def test_a_violation_exits_with_1_and_prints_the_calls(tmp_path: Path) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY, encoding="utf-8")
+    scope = ("--gate", "lockstep", "--scope", "sliding 3, block 1: life")
+    done = conform(*scope, "--impl", "faulty:Faulty", path=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "REF-0" in done.stdout
+    assert "manager.remove_skipped_blocks(r0, " in done.stdout
+    assert "# REF-0: tables: expected" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--impl", "nothing"), "--impl: expected module:factory"),
+        (("--impl", "no_such_module:X"), "--impl: cannot import 'no_such_module'"),
+        (("--impl", "json:nothing"), "--impl: 'json' has no factory 'nothing'"),
+        (("--gate", "lockstep", "--scope", "no such scope"), "--scope: no scope"),
+        (("--profile", "long"), "--profile"),
+        (("--jobs", "0"), "--jobs"),
+        (("--gate", "nothing"), "--gate"),
+        (("--gate", "lockstep", "--scope", "three", "--json", "/no/such/folder/x"), "--json: cannot write"),
+    ],
+)
+def test_wrong_arguments_are_told_in_one_line(arguments: tuple[str, ...], words: str) -> None:
+    done = conform(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,191 @@
+"""Property: the explorer visits everything, finds a fault by a shortest path, and fails when something never happened.
+
+How: the counts of small scopes are pinned; managers with one fault each, made by overriding one call of the adapter,
+must be found out, by a path of known length; a coverage row must fail when an action is missing.
+Not covered: which faults a whole profile finds (the museum and the mutants).
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from blockwright_conformance.adapter import Found, Observation, Served
+from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
+from blockwright_conformance.explore import EVERYTHING, Explorer, Result
+from blockwright_conformance.lockstep_gate import coverage, report
+from blockwright_conformance.scopes import PR, PROFILES, Scope, scope, strings
+from blockwright_spec import effects
+from blockwright_spec.reads import Full, Mamba, Sliding
+
+FULL = scope(Full(), 1, "small", 5, 3, "chunks trim reset preempt batch")
+SLIDING = scope(Sliding(2), 1, "small", 4, 4, "trim")
+MAMBA = scope(Mamba(), 2, "small", 4, 4, "chunks later")
+
+
+@pytest.mark.parametrize(
+    ("small", "states", "transitions", "depth"),
+    [(FULL, 1304, 8676, 13), (SLIDING, 491, 2635, 13), (MAMBA, 510, 4368, 13)],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_counts_are_known(small: Scope, states: int, transitions: int, depth: int) -> None:
+    result = Explorer(small, BlockwrightAdapter).run()
+    assert result.violation is None
+    assert (result.states, result.transitions, result.depth) == (states, transitions, depth)
+
+
+def test_the_specification_alone_reaches_the_same_states() -> None:
+    alone = Explorer(FULL, None).run()
+    assert (alone.states, alone.transitions) == (1304, 8676)
+
+
+class TrimsNothing(BlockwrightAdapter):
+    def trim(self, name: str, end: int) -> None:
+        pass
+
+
+class FreesNothing(BlockwrightAdapter):
+    def free(self, name: str) -> None:
+        pass
+
+
+class NeverResets(BlockwrightAdapter):
+    def reset(self) -> bool:
+        return False
+
+
+class FindsLess(BlockwrightAdapter):
+    def find(self, name: str) -> Found:
+        found = super().find(name)
+        return Found(0, ()) if found.length else found
+
+
+class ShowsAnotherCount(BlockwrightAdapter):
+    def observe(self, names: tuple[str, ...]) -> Observation:
+        shown = super().observe(names)
+        assert shown.references is not None
+        return shown._replace(references=tuple(min(count, 1) for count in shown.references))
+
+
+class RefusesTheLastBlock(BlockwrightAdapter):
+    def allocate(self, *args: Any, **kwargs: Any) -> tuple[int, ...] | None:
+        if self.manager.block_pool.get_num_free_blocks() == 1:
+            return None
+        return super().allocate(*args, **kwargs)
+
+
+class TellsNoNulls(BlockwrightAdapter):
+    def allocate_each(self, asks: Any, lookahead: int) -> tuple[tuple[Served, ...], bool]:
+        served, whole = super().allocate_each(asks, lookahead)
+        return tuple(Served(each.new, ()) for each in served), whole
+
+
+class ForgivesWrongCalls(BlockwrightAdapter):
+    def allocate(self, *args: Any, **kwargs: Any) -> tuple[int, ...] | None:
+        try:
+            return super().allocate(*args, **kwargs)
+        except self.errors:
+            return None
+
+
+class Crashes(BlockwrightAdapter):
+    def append(self, name: str, tokens: tuple[int, ...]) -> None:
+        raise RuntimeError("out of order")
+
+
+class FailsItsCheck(BlockwrightAdapter):
+    def check(self) -> None:
+        error = RuntimeError("two counters differ")
+        error.law = "REF-1"  # type: ignore[attr-defined]
+        raise error
+
+
+FAULTY: list[tuple[type[BlockwrightAdapter], Scope, int, str]] = [
+    (TrimsNothing, SLIDING, 2, "tables"),
+    (FreesNothing, FULL, 2, "tables"),
+    (NeverResets, FULL, 1, "refused"),
+    (FindsLess, FULL, 1, "lookup"),
+    (ShowsAnotherCount, FULL, 2, "references"),
+    (RefusesTheLastBlock, FULL, 4, "refused"),
+    (TellsNoNulls, replace(SLIDING, calls=frozenset(("batch", "chunks"))), 3, "nulled"),
+    (ForgivesWrongCalls, replace(FULL, calls=frozenset(("misuse",))), 1, "the call is wrong"),
+    (Crashes, FULL, 2, "RuntimeError: out of order"),
+    (FailsItsCheck, FULL, 0, "two counters differ"),
+]
+
+
+@pytest.mark.parametrize(
+    ("manager", "small", "length", "words"), FAULTY, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_fault_is_found_by_a_short_path(
+    manager: type[BlockwrightAdapter], small: Scope, length: int, words: str
+) -> None:
+    result = Explorer(small, manager).run()
+    assert result.violation is not None
+    assert words in result.violation.detail
+    assert len(result.violation.actions) == length
+    row = report(result)
+    assert row.violations == 1
+    assert "manager = KVCacheManager(" in row.script
+
+
+def test_a_law_that_the_self_check_names_is_reported() -> None:
+    result = Explorer(FULL, FailsItsCheck).run()
+    assert result.violation is not None
+    assert result.violation.law == "REF-1"
+
+
+SPEC_FAULTS: dict[str, Any] = {
+    "READ-1": ("trimmed", lambda config, table, settled: tuple(0 for _ in table)),
+    "REF-1": ("requeued", lambda state, released: state),
+    "QUEUE-1": ("requeued", lambda state, released: replace(state, queue=released + state.queue)),
+    "TABLE-1": ("wanted", lambda config, held, start, slots: (True,) * (slots - held + (slots == 3))),
+    "STEP-2": ("emptied", lambda state, taken: replace(state, queue=state.queue[len(taken) :], keys=())),
+}
+
+
+@pytest.mark.parametrize("law", SPEC_FAULTS)
+def test_a_fault_of_the_specification_breaks_a_law(law: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, fault = SPEC_FAULTS[law]
+    monkeypatch.setattr(effects, name, fault)
+    result = Explorer(FULL, None).run()
+    assert result.violation is not None
+    assert result.violation.law == law
+
+
+def test_limit_of_transitions_ends_a_run() -> None:
+    assert Explorer(FULL, None, max_transitions=100).run().transitions == 100
+
+
+def test_coverage_fails_when_something_never_happened() -> None:
+    row = report(Explorer(FULL, None).run())
+    assert coverage([row]).violations > 0
+    assert "GrowEach" not in coverage([row]).detail
+    assert "HIT_STALE" in coverage([row]).detail
+    everything = replace(row, fired=dict.fromkeys(EVERYTHING, 1))
+    assert coverage([row, everything]).violations == 0
+
+
+def test_profiles_hold_scopes_of_different_names() -> None:
+    assert len({each.name for each in PROFILES["nightly"]}) == len(PROFILES["nightly"])
+    assert set(PROFILES["smoke"]) < set(PR) < set(PROFILES["nightly"])
+
+
+def test_scopes_cover_what_is_promised() -> None:
+    kinds = {(type(each.config.kind).__name__, each.config.block_size) for each in PR}
+    assert kinds == {(name, size) for name in ("Full", "Sliding", "Chunked", "Mamba") for size in (1, 2)}
+    windows = {
+        (each.config.kind.window, each.config.block_size) for each in PR if isinstance(each.config.kind, Sliding)
+    }
+    assert {(1, 2), (2, 2), (3, 2)} <= windows, "below, at and above a block"
+    assert {each.config.caching for each in PR} == {each.config.eagle for each in PR} == {True, False}
+    assert {len({token for _, tokens in each.prompts for token in tokens}) for each in PR} == {1, 2}
+    assert any(len({extra for extra, _ in each.prompts}) > 1 for each in PR)
+
+
+def test_prompts_are_all_strings() -> None:
+    assert strings(2, 1, 2) == ((0, (0,)), (0, (1,)), (0, (0, 0)), (0, (0, 1)), (0, (1, 0)), (0, (1, 1)))
+
+
+def test_result_without_violation_has_no_trace() -> None:
+    assert report(Result(FULL)).script == ""

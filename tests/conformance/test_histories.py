@@ -1,0 +1,75 @@
+"""Property: long histories of large scopes agree, and a fault in them is found, shrunk and reported.
+
+How: a short run of the state machine and of the random walk in every large scope; managers with a fault that shows
+only when blocks run short, or only in a batch; the fault must be found by both.
+Not covered: long runs (the profiles `pr` and `nightly`).
+"""
+
+from typing import Any
+
+import pytest
+
+from blockwright_conformance.adapter import Served
+from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
+from blockwright_conformance.histories import History, HistoryError, walk
+from blockwright_conformance.machine import run_machine
+from blockwright_conformance.machine_gate import row
+from blockwright_conformance.scopes import Scope, large_scopes
+
+LARGE = large_scopes()
+
+
+@pytest.mark.parametrize("large", LARGE, ids=lambda each: each.name)
+def test_state_machine_agrees(large: Scope) -> None:
+    fired = run_machine(large, BlockwrightAdapter, examples=3, steps=30)
+    assert sum(fired.values()) > 10
+
+
+@pytest.mark.parametrize("large", LARGE, ids=lambda each: each.name)
+def test_random_walk_agrees(large: Scope) -> None:
+    assert sum(walk(large, BlockwrightAdapter, 3, 200).fired.values()) == 200
+
+
+class ForgetsNulls(BlockwrightAdapter):
+    """A manager whose batch does not tell which entries became null."""
+
+    def allocate_each(self, asks: Any, lookahead: int) -> tuple[tuple[Served, ...], bool]:
+        served, whole = super().allocate_each(asks, lookahead)
+        return tuple(Served(each.new, None) for each in served), whole
+
+
+class LosesABlock(BlockwrightAdapter):
+    """A manager that loses a block when a request is released in a nearly empty pool."""
+
+    def free(self, name: str) -> None:
+        super().free(name)
+        pool = self.manager.block_pool
+        if pool.get_num_free_blocks() < 30:
+            pool.get_new_blocks(1)
+
+
+def test_a_replica_kept_from_deltas_must_equal_the_tables() -> None:
+    sliding = next(each for each in LARGE if each.name.startswith("sliding 3"))
+    with pytest.raises(HistoryError, match="REPLICA-1"):
+        walk(sliding, ForgetsNulls, 1, 600)
+
+
+def test_a_walk_finds_a_fault() -> None:
+    with pytest.raises(HistoryError) as found:
+        walk(LARGE[0], LosesABlock, 1, 600)
+    assert found.value.violation.actions
+
+
+def test_the_state_machine_finds_and_shrinks_a_fault() -> None:
+    def history() -> dict[str, int]:
+        return run_machine(LARGE[0], LosesABlock, examples=30, steps=20)
+
+    reported = row("machine", LARGE[0], history)
+    assert (reported.violations, reported.law) == (1, "REF-0")
+    assert "manager.free(" in reported.script
+    assert reported.script.count("manager.") < 12, "the history is shrunk"
+
+
+def test_a_history_counts_what_happened() -> None:
+    history: History = walk(LARGE[1], BlockwrightAdapter, 5, 50)
+    assert sum(history.fired.values()) == len(history.actions) == 50

@@ -1,0 +1,176 @@
+"""Property: lock-step notices every difference: in acceptance, in what a call returns, in any part of the state.
+
+How: answers and observations are altered by hand, one field at a time, and must be named; the adapter of Blockwright
+shows what the specification expects; a manager of another policy is followed, and held to what is legal.
+Not covered: that the comparison is enough to find faults (the museum, the mutants).
+"""
+
+from typing import Any
+
+import pytest
+
+from blockwright_conformance.abstraction import differences, expected
+from blockwright_conformance.actions import Admit, Append, Find, Grow, GrowEach, Reset, Told, WrongStep, meaning
+from blockwright_conformance.adapter import Found, Observation, Served
+from blockwright_conformance.blockwright_adapter import BlockwrightAdapter, Shared
+from blockwright_conformance.explore import Explorer
+from blockwright_conformance.lockstep import Reply, act, compare, examine, names_of
+from blockwright_conformance.scopes import scope
+from blockwright_spec.outcomes import Reason, Refusal
+from blockwright_spec.reads import Full, Prefix, Sliding
+from blockwright_spec.state import Config, State, initial
+
+PROMPT: Prefix = (0, (1, 2, 3, 4, 5))
+CONFIG = Config(Full(), 2, 8, 12)
+
+
+def together(*actions: Any, config: Config = CONFIG) -> tuple[State, BlockwrightAdapter]:
+    """A state and a manager after the same actions."""
+    state, adapter = initial(config, 2), BlockwrightAdapter(config)
+    for action in actions:
+        told, faults = act(adapter, state, action)
+        assert faults == []
+        state = told.state
+    return state, adapter
+
+
+def test_the_adapter_shows_what_is_expected() -> None:
+    state, adapter = together(Admit(0, PROMPT, 5), Admit(1, PROMPT, 1), Append(0, (6,)), Grow(0, 1))
+    assert adapter.observe(names_of(state)) == expected(state)
+    assert examine(adapter, state, (PROMPT,)) == []
+
+
+ALTERED: dict[str, Any] = {
+    "tables": ((1, 2, 4), None),
+    "queue": (5, 4, 6, 7),
+    "references": (0, 1, 2, 1, 0, 0, 0, 0),
+    "keys": (None, (0, (1, 2)), None, None, None, None, None, None),
+    "published": (1, None),
+    "free": 3,
+}
+
+
+@pytest.mark.parametrize("field", Observation._fields)
+def test_every_field_of_the_state_is_compared(field: str) -> None:
+    state, adapter = together(Admit(0, PROMPT, 5))
+    shown = adapter.observe(names_of(state))._replace(**{field: ALTERED[field]})
+    assert [fault.partition(":")[0] for fault in differences(expected(state), shown)] == [field]
+
+
+def test_what_is_not_exposed_is_not_compared() -> None:
+    state, adapter = together(Admit(0, PROMPT, 5))
+    assert differences(expected(state), Observation(adapter.observe(names_of(state)).tables)) == []
+
+
+def test_the_count_of_the_null_block_and_an_open_order_do_not_matter() -> None:
+    state, _ = together(Admit(0, PROMPT, 5))
+    wanted = expected(state)
+    assert wanted.references is not None
+    other = wanted._replace(references=(7, *wanted.references[1:]), queue=(7, 6, 5, 4))
+    assert differences(wanted, other, ordered=False) == []
+    assert differences(wanted, other) != []
+
+
+def faults(told: Told, **reply: Any) -> list[str]:
+    """The differences to an answer of a manager whose state is as expected."""
+    adapter = BlockwrightAdapter(CONFIG)
+    return compare(told._replace(state=initial(CONFIG, 2)), Reply(**reply), adapter, ("r0", "r1"))
+
+
+DONE = meaning(initial(CONFIG, 2), Admit(0, PROMPT, 5))
+NOT_NOW = Told(initial(CONFIG, 2), Refusal(Reason.NO_FREE_BLOCKS))
+WRONG = Told(initial(CONFIG, 2), Refusal(Reason.TOO_LONG))
+STALE = Told(initial(CONFIG, 2), Refusal(Reason.HIT_STALE))
+ERROR = BlockwrightAdapter.errors[0]("wrong")
+
+
+def test_acceptance_is_compared() -> None:
+    served = (Served((1, 2, 3)),)
+    assert faults(DONE, served=served, hit=Found(0, ())) == []
+    assert faults(DONE, refused=True) != []
+    assert faults(DONE, error=ERROR) != []
+    assert faults(NOT_NOW, refused=True) == []
+    assert faults(NOT_NOW, served=served) != []
+    assert faults(NOT_NOW, error=ERROR) != []
+    assert faults(WRONG, error=ERROR) == []
+    assert faults(WRONG, refused=True) != []
+    assert faults(WRONG, served=served) != []
+    assert faults(STALE, error=BlockwrightAdapter.stale[0]("stale")) == []
+    assert faults(STALE, error=ERROR) != []
+
+
+def test_outputs_are_compared() -> None:
+    assert faults(DONE, served=(Served((1, 2, 4)),)) != []
+    assert faults(DONE, served=(Served((1, 2, 3)),), hit=Found(2, (1,))) != []
+    assert faults(DONE, served=(Served((1, 2, 3), (0,)),)) != []
+    assert faults(DONE, served=(Served((1, 2, 3), ()),)) == []
+
+
+def test_a_refusal_that_changes_something_is_noticed() -> None:
+    state, adapter = together(Admit(0, PROMPT, 5))
+    adapter.manager.block_pool.get_new_blocks(1)
+    _, found = act(adapter, state, WrongStep(0, PROMPT, 5, 0))
+    assert found != []
+
+
+def test_a_batch_is_compared_request_by_request() -> None:
+    both = (Admit(0, PROMPT, 5), Admit(1, (0, (9, 9)), 2), Append(0, (6,)), Append(1, (7,)))
+    state, adapter = together(*both, config=Config(Full(), 2, 5, 12))
+    told, found = act(adapter, state, GrowEach(((1, 1), (0, 1))))
+    assert found == []
+    assert told.refusal == Refusal(Reason.NO_FREE_BLOCKS)
+    assert told.steps == ()
+
+
+def test_one_digest_for_two_prefixes_is_noticed() -> None:
+    shared = Shared(2, BlockwrightAdapter.package.Request)
+    request = shared.request("r0", (0, (1, 2)))
+    with pytest.raises(AssertionError, match="HASH-1"):
+        shared.learn(request, (0, (3, 4)))
+
+
+def test_copies_are_independent() -> None:
+    state, adapter = together(Admit(0, PROMPT, 5), Find(1, PROMPT))
+    twin = adapter.copy()
+    told, found = act(twin, state, Append(0, (6,)))
+    assert found == []
+    assert act(adapter, state, Append(0, (7,)))[1] == []
+    assert act(adapter, told.state, Reset())[1] == []
+    assert adapter.requests["r0"].num_tokens == twin.requests["r0"].num_tokens == 6
+    assert adapter.requests["r0"].all_token_ids != twin.requests["r0"].all_token_ids
+
+
+class OtherPolicy(BlockwrightAdapter):
+    """A manager that is right but not by our policy: before each step it turns the queue of contentless blocks."""
+
+    follows_policy = False
+
+    def allocate(self, *args: Any, **kwargs: Any) -> tuple[int, ...] | None:
+        pool = self.manager.block_pool
+        bare = [block for block in pool.free_block_ids() if pool.block_keys()[block] is None]
+        if len(bare) > 1:
+            pool.free_blocks(pool.get_new_blocks(len(bare)))
+        return super().allocate(*args, **kwargs)
+
+
+def test_another_policy_is_followed() -> None:
+    small = scope(Sliding(2), 1, "small", 4, 3, "trim preempt")
+    assert Explorer(small, OtherPolicy).run().violation is None
+
+
+class OtherPolicyClaimed(OtherPolicy):
+    follows_policy = True
+
+
+class TakesWhatIsHeld(OtherPolicy):
+    """A manager that says it took a block which is not free."""
+
+    def allocate(self, *args: Any, **kwargs: Any) -> tuple[int, ...] | None:
+        given = super().allocate(*args, **kwargs)
+        return given and (1,) * len(given)
+
+
+@pytest.mark.parametrize("manager", [OtherPolicyClaimed, TakesWhatIsHeld])
+def test_choices_that_are_not_legal_are_found(manager: type[BlockwrightAdapter]) -> None:
+    small = scope(Sliding(2), 1, "small", 4, 3, "trim preempt")
+    assert Explorer(small, manager).run().violation is not None
