@@ -93,7 +93,7 @@ BLOCKS = (
     Exhibit(
         "B19",
         "a block released too often is queued again",
-        "Releases beyond the last were let pass by clamping the count at zero, and each put the block on the free list.",
+        "Releases beyond the last were let pass by clamping the count at zero; each put the block on the free list.",
         "LMCache/LMCache#987, #993, #1365, #3381",
         "QUEUE-1",
         trials.pool,

@@ -127,7 +127,7 @@ PREFIXES = (
         "CVE-2025-25183; vllm-project/vllm#54727",
         "HASH-3",
         trials.keys,
-        (patch("running.py", "if not request.hasher.is_collision_resistant and", "if False and"),),
+        (patch("pool.py", "if not request.hasher.is_collision_resistant and", "if False and"),),
     ),
     Exhibit(
         "B61a",

@@ -213,7 +213,7 @@ TABLES = (
         "TABLE-1",
         places.FULL,
         (
-            patch("manager.py", "        manager.close(request.request_id)\n", ""),
+            patch("manager.py", "        manager.close(tables.request_id)\n", ""),
             patch("group.py", "table = GroupTable(vec", "table = self._tables.get(request_id) or GroupTable(vec"),
         ),
     ),
@@ -240,7 +240,7 @@ TABLES = (
         "vllm-project/vllm, SingleTypeKVCacheManager.get_num_blocks_to_allocate",
         "DEMAND-1",
         places.TOLD,
-        (patch("group.py", "        if held * self._block_size >= num_tokens:\n            return 0\n", ""),),
+        (patch("group.py", "if held * self._block_size >= num_tokens or", "if"),),
     ),
     Exhibit(
         "D03",

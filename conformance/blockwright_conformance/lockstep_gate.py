@@ -11,6 +11,9 @@ from .parallel import in_parallel
 from .scopes import PROFILES, Scope
 from .trace import script
 
+LIMIT = 2_000_000
+"""Transitions after which a scope is left unfinished, and says so; only those of long runs are so large."""
+
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Explore the profile's scopes, the largest first; the last row says whether everything happened that can."""
@@ -39,7 +42,7 @@ def explore(each: Scope, implementation: str) -> Result:
     """Explore one scope; the collector rests, since nothing here forms cycles."""
     gc.disable()
     try:
-        return Explorer(each, factory_of(implementation)).run()
+        return Explorer(each, factory_of(implementation), max_transitions=LIMIT).run()
     finally:
         gc.enable()
 
@@ -48,6 +51,7 @@ def report(result: Result) -> GateResult:
     """Give the row of a scope."""
     found, scope = result.violation, result.scope
     fault = f"{found.law}: {found.detail}" if found else ""
+    unfinished = f"unfinished: to depth {result.depth}" if result.transitions == LIMIT else ""
     return GateResult(
         kind="lockstep",
         scope=scope.name,
@@ -57,7 +61,7 @@ def report(result: Result) -> GateResult:
         violations=int(found is not None),
         seconds=result.seconds,
         law=found.law if found else "",
-        detail=found.detail if found else "",
+        detail=found.detail if found else unfinished,
         script=script(scope.config, scope.slots, found.actions, fault) if found else "",
         fired=dict(result.fired),
     )

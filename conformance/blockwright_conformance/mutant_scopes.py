@@ -2,11 +2,11 @@
 
 from blockwright_spec.reads import Chunked, Full, Mamba, Prefix, Sliding
 
-from . import places, trials
+from . import call_trials, places, trials
 from .exhibit import Place, Trial
 from .handed_out import handed_out
 from .scopes import scope, strings
-from .watched import CrowdedAdapter, ToldAdapter
+from .watched import CrowdedAdapter, KeylessAdapter, ToldAdapter
 
 FEW: tuple[Prefix, ...] = ((0, (0,)), (0, (0, 0)), (0, (1, 1)))
 
@@ -32,6 +32,9 @@ MORE: tuple[Place, ...] = (
     Place(scope(Chunked(4), 2, "mutants, long", 5, 8, "", slots=1, prompts=strings(1, 7, 7))),
     Place(scope(Sliding(2), 1, "mutants, eagle", 4, 5, "", eagle=True)),
     Place(scope(Sliding(2), 1, "mutants, drafts", 5, 4, "batch", lookaheads=(0, 1), drafts=1, max_model_len=5)),
+    Place(scope(Sliding(2), 2, "mutants, drafts", 5, 5, "", slots=1, drafts=2, max_model_len=7)),
+    Place(scope(Full(), 2, "mutants, quiet batches", 5, 5, "chunks batch", lookaheads=(0, 1), caching=False)),
+    Place(scope(Sliding(2), 1, "mutants, keyless", 4, 4, "chunks batch", caching=False), KeylessAdapter),
 )
 """Scopes that survivors asked for."""
 
@@ -59,6 +62,9 @@ WHERE: tuple[Place | Trial, ...] = (
     places.SALTED,
     trials.keys,
     trials.pool,
+    call_trials.refusals,
+    call_trials.keyless,
+    call_trials.batches,
     handed_out,
     places.COLLIDING,
     *MORE,

@@ -62,6 +62,21 @@ class SplitAdapter(VariantAdapter):
         super().__init__(replace(config, block_size=config.block_size // 2))
 
 
+class KeylessAdapter(VariantAdapter):
+    """Requests without keys under a manager that caches: to be compared with a scope that caches nothing."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(replace(config, caching=True))
+
+    def sharing(self, config: Config) -> Shared:
+        """Give what all copies of this adapter share; requests are made without a block size."""
+
+        def make(name: str, tokens: list[int], block_size: int, **extras: str) -> Any:
+            return self.package.Request(name, tokens, **extras)
+
+        return Shared(config.block_size, make)
+
+
 class CrowdedAdapter(VariantAdapter):
     """Keys that crowd the index: few home slots, the last one among them, so that probing runs on and wraps around."""
 

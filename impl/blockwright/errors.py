@@ -62,5 +62,10 @@ class InvariantError(BlockwrightError):
         """Describe the broken law with both sides."""
         super().__init__(f"{law}: {what}: expected {expected!r}, found {actual!r}")
         self.law = law
+        self._what = what
         self.expected = expected
         self.actual = actual
+
+    def __reduce__(self) -> tuple[type[InvariantError], tuple[str, str, object, object]]:
+        """Pickle by the arguments, so that worker processes can raise it."""
+        return type(self), (self.law, self._what, self.expected, self.actual)

@@ -146,6 +146,9 @@ class MambaSpec(KVCacheSpec):
             )
         for dtype in self.dtypes:
             dtype_size(dtype)
+        for shape in self.shapes:
+            for size in shape:
+                require_positive("shapes", size)
 
     @property
     def page_size_bytes(self) -> int:

@@ -7,8 +7,10 @@ Not covered: progress bars; the other profiles.
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,29 @@ def test_wrong_arguments_are_told_in_one_line(arguments: tuple[str, ...], words:
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs process groups")
+def test_an_interrupt_ends_all_processes_quietly() -> None:
+    command = [sys.executable, "-m", "blockwright.cli", "conform", "--gate", "lockstep"]
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    time.sleep(3)
+    os.killpg(running.pid, signal.SIGINT)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert errors.splitlines()[-1] == "blockwright: interrupted"
+    assert "Traceback" not in errors
+    assert group_ends(running.pid)
+
+
+def group_ends(group: int) -> bool:
+    """Wait up to ten seconds for all processes of a group to end."""
+    for _ in range(100):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False

@@ -187,6 +187,10 @@ class HashChain:
         """Return an independent chain in the same state."""
         raise NotImplementedError
 
+    def attempt(self) -> HashChain:
+        """Return the chain to advance: this one, unless advancing may fail midway; then a copy."""
+        return self
+
     def digest(self, index: i64, words: vec[i64]) -> bytes:
         """Return the key of the block at `index` as bytes, in full length."""
         return word_bytes(words[2 * index], words[2 * index + 1])
@@ -341,6 +345,10 @@ class _FunctionChain(HashChain):
 
     def copy(self) -> HashChain:
         return _FunctionChain(self._function, self._parent, self._block_size)
+
+    def attempt(self) -> HashChain:
+        """Return a copy: the caller's function may raise."""
+        return self.copy()
 
     def extend(self, data: bytes, start: i64, num_blocks: i64, extra: bytes, words: vec[i64], at: i64) -> None:
         step: i64 = self._block_size * 4

@@ -56,14 +56,24 @@ def check_index(index: PrefixIndex, keyed: list[bool]) -> None:
     demand("KEY-1", "the number of published blocks", len(published), int(index.num_keyed))
 
 
-def check_table(name: str, table: GroupTable, in_a_row: bool, keyed: list[bool]) -> None:
-    """Check one table against its own counters; `in_a_row`: no entry is ever jumped over.
+def check_table(name: str, table: GroupTable, in_a_row: bool, most: int, keyed: list[bool]) -> None:
+    """Check one table against its own counters.
+
+    Args:
+        name: the request.
+        table: its table in one group.
+        in_a_row: no entry is ever jumped over.
+        most: blocks that the table may hold at most.
+        keyed: whether each block of the pool is published.
 
     Raises:
-        InvariantError: TABLE-2, TRIM-1, TRIM-2 or PUB-2 is broken.
+        InvariantError: TABLE-2, TRIM-1, TRIM-2, PUB-2 or MAMBA-1 is broken.
     """
     entries = [int(block) for block in table.blocks]
+    foreign = [block for block in entries if not 0 <= block < len(keyed)]
+    demand("TABLE-2", f"foreign blocks in the table of request {name!r}", [], foreign)
     blocks = [block for block in entries if block != 0]
+    demand("MAMBA-1", f"blocks of request {name!r}, of which there may be {most}", min(len(blocks), most), len(blocks))
     demand("TABLE-2", f"distinct blocks in the table {entries} of request {name!r}", len(blocks), len(set(blocks)))
     start = int(table.num_trimmed)
     demand("TRIM-1", f"trimmed entries of request {name!r}", [0] * start, entries[:start])
@@ -79,5 +89,5 @@ def count_holders(tables: list[GroupTable], holders: vec[i32]) -> None:
     """Add the tables' entries to a count per block. O(blocks held)."""
     for table in tables:
         for block in table.blocks:
-            if block != 0:
+            if 0 < i64(block) < i64(len(holders)):
                 holders[i64(block)] += 1

@@ -17,7 +17,7 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.pool import BlockPool
-from blockwright.core.request import BlockKeys
+from blockwright.core.request import MAX_LENGTH, BlockKeys
 from blockwright.core.tables import GroupTable
 from blockwright.core.window import WHOLE_PREFIX, ChunkedRule, MambaRule, SlidingRule, WindowRule
 from blockwright.errors import UnsupportedError
@@ -68,7 +68,7 @@ class GroupTables:
 
     def missing(self, held: i64, num_tokens: i64) -> i64:
         """Return the new blocks that a table of `held` entries takes to cover `num_tokens` slots. O(1)."""
-        if held * self._block_size >= num_tokens:
+        if held * self._block_size >= num_tokens or (held > 0 and self._layout == ONE_STATE):
             return 0
         more = self.entries_for(num_tokens) - held
         if more > 1 and self._layout == LAST_STATE:
@@ -205,6 +205,12 @@ class GroupTables:
     def is_row(self) -> bool:
         """Say whether every entry up to the covered slots holds a block unless it was trimmed."""
         return self._layout == ROW
+
+    def most_states(self) -> int:
+        """Return how many blocks one table may hold at most."""
+        if self._layout == ROW:
+            return MAX_LENGTH
+        return 2 if self._layout == LAST_STATE else 1
 
     def close(self, request_id: str) -> None:
         """Forget a table; its blocks have been released."""

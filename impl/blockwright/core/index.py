@@ -123,11 +123,14 @@ class PrefixIndex:
         groups = self._groups
         i = start
         size: i64 = len(ids)
+        num_blocks: i64 = len(older)
         while i < size:
             block: i64 = i64(ids[i])
             at = (i + 1) * stride - 2
             if (
-                older[block] == 0
+                block <= 0
+                or block >= num_blocks
+                or older[block] == 0
                 or own[2 * block] != words[at]
                 or own[2 * block + 1] != words[at + 1]
                 or i64(groups[block]) != group

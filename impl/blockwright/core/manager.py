@@ -145,6 +145,10 @@ class KVCacheManager(RunningRequests):
         """Return an independent copy; pair it with copies of the requests (`Request.copy`). O(num_blocks)."""
         return KVCacheManager(self.kv_cache_config, self._max_len, source=self)
 
+    def __copy__(self) -> KVCacheManager:
+        """Return an independent copy."""
+        return self.copy()
+
     # ------------------------------------------------------------------ lookup
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
@@ -341,7 +345,7 @@ class KVCacheManager(RunningRequests):
             InvalidArgumentError: more tokens than are written.
         """
         tables = self._require(request)
-        if not 0 <= num_computed_tokens <= tables.num_written:
+        if not 0 <= num_computed_tokens <= int(tables.num_written):
             raise InvalidArgumentError(
                 f"num_computed_tokens: must be within 0..{tables.num_written}, the written tokens of "
                 f"{request.request_id!r}, not {num_computed_tokens}"
@@ -363,8 +367,8 @@ class KVCacheManager(RunningRequests):
             return
         manager = self._first
         manager.release(tables.first)
-        manager.close(request.request_id)
-        del self._running[request.request_id]
+        manager.close(tables.request_id)
+        del self._running[tables.request_id]
         tables.owner = 0
         request._tables = None
 

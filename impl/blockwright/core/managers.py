@@ -13,8 +13,8 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import hash_words
 from blockwright.core.group import ONE_STATE, ROW, GroupTables, layout_for, rule_for
-from blockwright.core.pool import BlockPool, KVCacheBlock
-from blockwright.core.request import MAX_LENGTH, BlockKeys, Request, units_per_block
+from blockwright.core.pool import BlockPool, KVCacheBlock, require_group
+from blockwright.core.request import MAX_LENGTH, BlockKeys, Request
 from blockwright.core.tables import GroupTable
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, UnknownRequestError, UnsupportedError
 from blockwright.kinds import (
@@ -61,13 +61,19 @@ class SingleTypeKVCacheManager(GroupTables):
         """
         if dcp_world_size < 1:
             raise InvalidArgumentError(f"dcp_world_size: must be at least 1, not {dcp_world_size}")
+        if kv_cache_spec.block_size * dcp_world_size > MAX_LENGTH:
+            raise InvalidArgumentError(f"dcp_world_size: blocks of more than {MAX_LENGTH} tokens are too large")
+        if not self.manages(kv_cache_spec):
+            raise InvalidArgumentError(
+                f"kv_cache_spec: {type(self).__name__} does not manage {type(kv_cache_spec).__name__}; "
+                "use get_manager_for_kv_cache_spec"
+            )
         if dcp_world_size > 1 and not isinstance(kv_cache_spec, FullAttentionSpec):
             raise UnsupportedError(
                 "dcp_world_size: only full attention can share a block's tokens between ranks, not "
                 f"{type(kv_cache_spec).__name__}"
             )
-        if not 0 <= kv_cache_group_id <= MAX_LENGTH:
-            raise InvalidArgumentError(f"kv_cache_group_id: must not be negative, {kv_cache_group_id} is")
+        require_group(kv_cache_group_id)
         super().__init__(kv_cache_spec, block_pool, kv_cache_group_id, kv_cache_spec.block_size * dcp_world_size)
         self.kv_cache_spec = kv_cache_spec
         self.kv_cache_group_id = kv_cache_group_id
@@ -75,6 +81,10 @@ class SingleTypeKVCacheManager(GroupTables):
             self._tables = {name: table.copy() for name, table in source._tables.items()}
 
     # ------------------------------------------------------------------ the names engine developers know
+
+    def manages(self, kv_cache_spec: KVCacheSpec) -> bool:
+        """Say whether this class is the one for a kind; the base is for none."""
+        return False
 
     @property
     def block_size(self) -> int:
@@ -120,7 +130,7 @@ class SingleTypeKVCacheManager(GroupTables):
 
         Raises:
             InvalidArgumentError: a running request brings hits, or the id is empty.
-            BlockError: a hit is foreign, or carries no published content.
+            BlockError: a hit is no block of this pool.
         """
         ids = self.block_pool.ids_of(new_computed_blocks)
         if request_id in self._tables:
@@ -131,10 +141,23 @@ class SingleTypeKVCacheManager(GroupTables):
             return
         if not request_id:
             raise InvalidArgumentError("request_id: must be a non-empty string")
-        for block in ids:
-            if block != 0 and not self.block_pool.is_published(i64(block)):
-                raise InvalidArgumentError(f"new_computed_blocks: block {block} is not published; look it up again")
+        self._require_hit(ids)
         self.adopt(self.open(request_id), ids)
+
+    def _require_hit(self, ids: vec[i32]) -> None:
+        """Check that blocks have the shape of a hit of this kind: null where unread, else published, each once."""
+        first = self.first_kept(i64(len(ids)) * self._block_size)
+        seen: set[int] = set()
+        for entry, block in enumerate(ids):
+            if (i64(entry) < first) != (block == 0):
+                raise InvalidArgumentError(
+                    f"new_computed_blocks: entry {entry} is {block}, but entries below {first}, and no others, are null"
+                )
+            if block != 0 and (int(block) in seen or not self.block_pool.is_published(i64(block))):
+                raise InvalidArgumentError(
+                    f"new_computed_blocks: block {block} is not published, or stands twice; look the hit up again"
+                )
+            seen.add(int(block))
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
         """Grow the table to cover `num_tokens` slots; return only the new blocks, none if they are covered.
@@ -176,7 +199,7 @@ class SingleTypeKVCacheManager(GroupTables):
                 f"and its table covers {len(table.blocks)} blocks of {self._block_size}"
             )
         if self.block_pool.enable_caching:
-            keys = request.keys(units_per_block(request, self._block_size))
+            keys = request.keys(self.block_pool.units_for(request, self._block_size))
             self.publish(table, keys, count)
 
     def free(self, request_id: str) -> None:
@@ -196,11 +219,22 @@ class SingleTypeKVCacheManager(GroupTables):
         if self._layout != ROW or not isinstance(self.kv_cache_spec, FullAttentionSpec):
             return 0
         common = 0
-        for block in table.blocks:
-            if self.block_pool.ref_count(i64(block)) != num_running_requests:
+        for entry, block in enumerate(table.blocks):
+            holders = int(self.block_pool.ref_count(i64(block)))
+            if self.block_pool.has_pins:
+                holders = self._tables_with(i64(entry), block)
+            if holders != num_running_requests:
                 break
             common += 1
         return common
+
+    def _tables_with(self, entry: i64, block: i32) -> int:
+        """Count the tables that hold a block at an entry; a prefix stands at the same place in all. O(requests)."""
+        count = 0
+        for table in self._tables.values():
+            if entry < i64(len(table.blocks)) and table.blocks[entry] == block:
+                count += 1
+        return count
 
     @classmethod
     def find_longest_cache_hit(
@@ -235,7 +269,8 @@ class SingleTypeKVCacheManager(GroupTables):
             raise InvalidArgumentError("kv_cache_group_ids: needs at least one group")
         if block_pool.verifies_tokens:
             raise UnsupportedError("block_pool: it verifies tokens, bare hashes have none; use KVCacheManager")
-        length = _count("max_length", max_length)
+        size: i64 = kv_cache_spec.block_size
+        length = min(_count("max_length", max_length), (i64(len(block_hashes)) + 1) * size - 1)
         words = vec[i64](capacity=2 * len(block_hashes))
         for block_hash in block_hashes:
             low, high = hash_words(block_hash)
@@ -247,12 +282,15 @@ class SingleTypeKVCacheManager(GroupTables):
         rule = rule_for(kv_cache_spec)
         # Groups of one kind have equal rules, so a shorter hit of one is tried on the others until all agree.
         hits: list[vec[i32]] = []
-        size: i64 = kv_cache_spec.block_size
+        margin: i64 = 0
+        if use_eagle and not isinstance(kv_cache_spec, MambaSpec):
+            margin = size
         settled = False
         while not settled:
             settled = True
             hits = []
             for group in kv_cache_group_ids:
+                require_group(group)
                 keys = BlockKeys(words, 1, None)
                 ids = rule.longest_hit(block_pool, keys, group, size, length, use_eagle)
                 if hits and len(ids) != len(hits[0]):
@@ -260,7 +298,7 @@ class SingleTypeKVCacheManager(GroupTables):
                 hits.append(ids)
             if not settled:
                 shortest = min([len(ids) for ids in hits])
-                length = i64(shortest) * size + (size if use_eagle and rule.hit_run != 1 else 0)
+                length = i64(shortest) * size + margin
         return tuple([block_pool.views(ids) for ids in hits])
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
@@ -301,9 +339,17 @@ class SingleTypeKVCacheManager(GroupTables):
 class FullAttentionManager(SingleTypeKVCacheManager):
     """Keeps every block; a hit is the longest leading run."""
 
+    def manages(self, kv_cache_spec: KVCacheSpec) -> bool:
+        """Say whether it is a `FullAttentionSpec`."""
+        return type(kv_cache_spec) is FullAttentionSpec
+
 
 class SlidingWindowManager(SingleTypeKVCacheManager):
     """Keeps the blocks of the last `sliding_window` tokens; a hit is the rightmost run that covers a window."""
+
+    def manages(self, kv_cache_spec: KVCacheSpec) -> bool:
+        """Say whether it is a `SlidingWindowSpec`."""
+        return type(kv_cache_spec) is SlidingWindowSpec
 
     @property
     def sliding_window(self) -> int:
@@ -315,6 +361,10 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
 class ChunkedLocalAttentionManager(SingleTypeKVCacheManager):
     """Keeps the blocks of the current chunk; a hit is a leading run from the chunk's start."""
 
+    def manages(self, kv_cache_spec: KVCacheSpec) -> bool:
+        """Say whether it is a `ChunkedLocalAttentionSpec`."""
+        return type(kv_cache_spec) is ChunkedLocalAttentionSpec
+
     @property
     def attention_chunk_size(self) -> int:
         """The chunk in tokens."""
@@ -325,9 +375,17 @@ class ChunkedLocalAttentionManager(SingleTypeKVCacheManager):
 class MambaManager(SingleTypeKVCacheManager):
     """Keeps one recurrent state; with prefix caching also the states at block boundaries that a step ended on."""
 
+    def manages(self, kv_cache_spec: KVCacheSpec) -> bool:
+        """Say whether it is a `MambaSpec`."""
+        return type(kv_cache_spec) is MambaSpec
+
 
 class CrossAttentionManager(SingleTypeKVCacheManager):
     """Blocks for the encoder's tokens, taken at once and never cached."""
+
+    def manages(self, kv_cache_spec: KVCacheSpec) -> bool:
+        """Say whether it is a `CrossAttentionSpec`."""
+        return type(kv_cache_spec) is CrossAttentionSpec
 
     def save_new_computed_blocks(self, request_id: str, new_computed_blocks: Sequence[object]) -> None:
         """Accept no hits; with none there is nothing to do.

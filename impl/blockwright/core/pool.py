@@ -10,10 +10,11 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import hash_words
 from blockwright.core.journal import Journal
-from blockwright.core.request import Request, units_per_block
+from blockwright.core.request import MAX_LENGTH, Request, units_per_block
 from blockwright.core.store import BlockStore
-from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError
+from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError, UnsupportedError
 from blockwright.events import KVCacheEvent
+from blockwright.kinds import require_positive
 
 MAX_BLOCKS = 2**30
 
@@ -53,6 +54,7 @@ class BlockPool(BlockStore):
         if source is not None:
             super().__init__(0, None, source)
             self.enable_caching: bool = source.enable_caching
+            self._num_pins: i64 = source._num_pins
             return
         if isinstance(num_blocks, bool) or not 2 <= num_blocks <= MAX_BLOCKS:
             raise InvalidArgumentError(
@@ -65,10 +67,42 @@ class BlockPool(BlockStore):
             journal = Journal([] if enable_kv_cache_events else None, {} if verify_tokens else None)
         super().__init__(num_blocks, journal, None)
         self.enable_caching = enable_caching
+        self._num_pins = 0
 
     def copy(self) -> BlockPool:
         """Return an independent copy. O(num_blocks)."""
         return BlockPool(2, source=self)
+
+    def __copy__(self) -> BlockPool:
+        """Return an independent copy."""
+        return self.copy()
+
+    @property
+    def has_pins(self) -> bool:
+        """Whether blocks may be held by others than tables: taken or touched through this pool's public names."""
+        return self._num_pins != 0
+
+    def units_for(self, request: Request, block_size: i64) -> i64:
+        """Return the hashed units of a request in a block, after checking that its keys will do for this pool.
+
+        Raises:
+            InvalidArgumentError: another block size, or a hasher that this pool must not rely on.
+        """
+        if request._block_size == block_size:
+            units: i64 = 1
+        else:
+            units = units_per_block(request, block_size)
+        if not request.hasher.is_collision_resistant and not self.verifies_tokens:
+            raise InvalidArgumentError(
+                f"request: the hasher of {request.request_id!r} is not collision resistant; "
+                "make the manager with verify_tokens=True"
+            )
+        if self.records_events and not request.hasher.is_portable:
+            raise InvalidArgumentError(
+                "request: events need keys that other processes share; "
+                f"make {request.request_id!r} with hasher=Sha256Hasher(seed)"
+            )
+        return units
 
     @property
     def num_blocks(self) -> int:
@@ -114,11 +148,15 @@ class BlockPool(BlockStore):
         Complexity: O(groups).
 
         Raises:
-            InvalidArgumentError: the hash is shorter than 16 bytes.
+            InvalidArgumentError: the hash is shorter than 16 bytes, or a group is out of range.
+            UnsupportedError: the pool verifies tokens.
         """
+        if self.verifies_tokens:
+            raise UnsupportedError("block_hash: this pool verifies tokens and a bare hash has none; use KVCacheManager")
         low, high = hash_words(block_hash)
         found = []
         for group in group_ids:
+            require_group(group)
             block = self._index.find(low, high, group)
             if block == 0:
                 return None
@@ -144,7 +182,9 @@ class BlockPool(BlockStore):
         """
         if not self.enable_caching:
             return
-        units = units_per_block(request, block_size)
+        require_positive("block_size", block_size)
+        require_group(kv_cache_group_id)
+        units = self.units_for(request, block_size)
         ids = self.ids_of(blocks)
         keys = request.keys(units)
         if not 0 <= num_cached_blocks <= num_full_blocks <= min(len(ids), int(keys.num_blocks())):
@@ -166,8 +206,9 @@ class BlockPool(BlockStore):
         """
         if num_blocks < 0:
             raise InvalidArgumentError(f"num_blocks: must not be negative, {num_blocks} is")
-        if num_blocks > self._num_free:
+        if num_blocks > int(self._num_free):
             raise NoFreeBlocksError(f"num_blocks: {num_blocks} blocks asked for, {self._num_free} are free")
+        self._num_pins += num_blocks
         return self.views(self.take(num_blocks, vec[i32]()))
 
     def touch(self, blocks: Iterable[object]) -> None:
@@ -182,6 +223,7 @@ class BlockPool(BlockStore):
         for block in ids:
             if block != 0 and self._ref[i64(block)] == 0 and not self._index.has_key(i64(block)):
                 raise BlockError(f"blocks: block {block} is free and has no content; take blocks with get_new_blocks")
+        self._num_pins += len(ids)
         self.touch_entries(ids)
 
     def free_blocks(self, ordered_blocks: Iterable[object]) -> None:
@@ -207,14 +249,17 @@ class BlockPool(BlockStore):
                     raise BlockError(
                         f"ordered_blocks: block {block} has {self._ref[i64(block)]} holders, released {times} times"
                     )
+        self._num_pins -= len(backwards)
         self.release(backwards, 0, len(backwards))
 
     def ids_of(self, blocks: Iterable[object]) -> vec[i32]:
         """Return the ids of blocks given as ids or views, checked to be this pool's. O(blocks)."""
         ids = vec[i32]()
         for given in blocks:
-            block = given if isinstance(given, int) else getattr(given, "block_id", None)
-            if not isinstance(block, int) or isinstance(block, bool) or not 0 <= block < self._count:
+            block: object = given
+            if isinstance(given, KVCacheBlock):
+                block = given.block_id if given.is_of(self) else None
+            if isinstance(block, bool) or not isinstance(block, int) or not 0 <= block < int(self._count):
                 raise BlockError(f"blocks: {given!r} is not a block of this pool of {self._count} blocks")
             ids = append(ids, i32(block))
         return ids
@@ -268,9 +313,9 @@ class KVCacheBlock:
         """Whether it is the null block."""
         return self._id == 0
 
-    def __index__(self) -> int:
-        """Return the id, so that a view can index a tensor of blocks."""
-        return self._id
+    def is_of(self, pool: BlockPool) -> bool:
+        """Say whether it is a block of this pool."""
+        return self._pool is pool
 
     def __eq__(self, other: object) -> bool:
         """Compare pool and id."""
@@ -283,3 +328,9 @@ class KVCacheBlock:
     def __repr__(self) -> str:
         """Describe the block in one line."""
         return f"KVCacheBlock({self._id}, ref_cnt={self.ref_cnt}, published={self.block_hash is not None})"
+
+
+def require_group(group: int) -> None:
+    """Raise `InvalidArgumentError` unless `group` can be the number of a group."""
+    if isinstance(group, bool) or not 0 <= group <= MAX_LENGTH:
+        raise InvalidArgumentError(f"kv_cache_group_id: must be within 0..{MAX_LENGTH}, not {group!r}")

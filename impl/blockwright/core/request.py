@@ -7,8 +7,9 @@ so a block that was trimmed needs no parent to be found again.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, cast, final
 
 from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i32_le
 from librt.vecs import append, extend, vec
@@ -66,16 +67,21 @@ def pack_tokens(name: str, token_ids: object) -> bytes:
             if isinstance(token_ids, Iterable):
                 return _pack_list(name, list(token_ids))
         else:
-            return _pack_view(name, view)
+            try:
+                return _pack_view(name, view)
+            except NotImplementedError:  # a format that memoryview cannot unpack
+                return _pack_list(name, list(cast("Iterable[int]", token_ids)))
     raise InvalidArgumentError(f"{name}: needs a sequence of integers, not {type(token_ids).__name__}")
 
 
 def _pack_list(name: str, token_ids: list[int]) -> bytes:
     """Pack a list of ints."""
     writer = BytesWriter()
+    step: i64 = 1 << 61
+    grows = step * 8 != 0  # uncompiled: there `for` does not check that a token is an integer
     try:
         for token in token_ids:
-            if token < 0 or token > MAX_TOKEN_ID:
+            if token < 0 or token > MAX_TOKEN_ID or (grows and not isinstance(token, int)):
                 break
             write_i32_le(writer, i32(token))
         else:
@@ -83,8 +89,11 @@ def _pack_list(name: str, token_ids: list[int]) -> bytes:
     except (TypeError, ValueError):
         pass
     position = len(writer) // 4
+    found = cast("list[object]", token_ids)[position]
+    if not isinstance(found, int) and hasattr(found, "__index__"):
+        return _pack_list(name, [operator.index(token) for token in cast("list[Any]", token_ids)])
     raise InvalidArgumentError(
-        f"{name}: token ids must be integers within 0..{MAX_TOKEN_ID}, found {token_ids[position]!r} at {position}"
+        f"{name}: token ids must be integers within 0..{MAX_TOKEN_ID}, found {found!r} at {position}"
     )
 
 
@@ -142,7 +151,6 @@ class Request:
     """A request as the KV-cache manager sees it.
 
     Attributes:
-        request_id: its name, unique among running requests.
         block_size: tokens per hashed block, the manager's (or a divisor of it); None: not cached at all.
         num_computed_tokens: tokens whose KV data is computed; the engine sets it after each step.
         num_prompt_tokens: tokens of the prompt.
@@ -193,7 +201,7 @@ class Request:
             raise InvalidArgumentError(f"request_id: must be a non-empty string, not {request_id!r}")
         if block_size is not None and (isinstance(block_size, bool) or not 1 <= block_size <= MAX_LENGTH):
             raise InvalidArgumentError(f"block_size: must be within 1..{MAX_LENGTH}, not {block_size!r}")
-        self.request_id = request_id
+        self._request_id = request_id
         self._prompt = pack_tokens("prompt_token_ids", prompt_token_ids)
         self._num_prompt: i64 = len(self._prompt) // 4
         if self._num_prompt < 1 or self._num_prompt > MAX_LENGTH:
@@ -222,7 +230,7 @@ class Request:
 
     def _copy_fields(self, source: Request) -> None:
         """Become an independent copy of `source`."""
-        self.request_id = source.request_id
+        self._request_id = source._request_id
         self._prompt = source._prompt
         self._num_prompt = source._num_prompt
         self._output = source._output[:]
@@ -244,6 +252,11 @@ class Request:
     def copy(self) -> Request:
         """Return an independent copy of the same request: for a copied manager, not for the same one."""
         return Request("", (), source=self)
+
+    @property
+    def request_id(self) -> str:
+        """Its name, unique among running requests."""
+        return self._request_id
 
     @property
     def block_size(self) -> int | None:
@@ -318,8 +331,13 @@ class Request:
         while i < count:
             output = append(output, read_i32_le(packed, i * 4))
             i += 1
+        before = self._output
         self._output = output
-        self._hash_new_blocks()
+        try:
+            self._hash_new_blocks()
+        except BaseException:
+            self._output = before
+            raise
 
     def _hash_new_blocks(self) -> None:
         """Hash the blocks that are full and not yet hashed."""
@@ -333,6 +351,7 @@ class Request:
         full: i64 = known // size
         in_prompt: i64 = self._num_prompt // size
         i = self._num_hashed
+        chain = chain.attempt()
         words = vec[i64]([0] * (2 * full)) if i == 0 else extend(self._words, vec[i64]([0] * (2 * (full - i))))
         if i < in_prompt and not self._mm_items:
             chain.extend(self._prompt, i * size * 4, in_prompt - i, b"", words, 2 * i)
@@ -341,6 +360,7 @@ class Request:
             data = self.token_bytes(i * size, (i + 1) * size)
             chain.extend(data, 0, 1, self._extra_keys(i), words, 2 * i)
             i += 1
+        self._chain = chain
         self._words = words
         self._num_hashed = full
 
@@ -383,13 +403,13 @@ class Request:
 
 def _checked_items(mm_items: Sequence[MultiModalItem], num_prompt: i64) -> list[MultiModalItem]:
     """Return the items in order of position, checked."""
-    items = sorted(mm_items, key=lambda item: (item.offset, item.identifier))
-    for item in items:
-        if not item.identifier:
-            raise InvalidArgumentError("mm_items: an item needs a non-empty identifier")
-        if item.offset < 0 or item.length < 1 or item.offset + item.length > num_prompt:
-            raise InvalidArgumentError(f"mm_items: {item!r} does not lie within the prompt of {num_prompt} tokens")
-    return items
+    size = int(num_prompt)
+    for item in mm_items:
+        if not isinstance(item.identifier, str) or not item.identifier:
+            raise InvalidArgumentError(f"mm_items: an item needs a non-empty string as identifier, {item!r} has none")
+        if item.offset < 0 or item.length < 1 or item.offset + item.length > size:
+            raise InvalidArgumentError(f"mm_items: {item!r} does not lie within the prompt of {size} tokens")
+    return sorted(mm_items, key=lambda item: (item.offset, item.identifier))
 
 
 def units_per_block(request: Request, block_size: int) -> int:

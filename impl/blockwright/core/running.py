@@ -20,7 +20,7 @@ from blockwright.core.check import check_table, count_holders, demand
 from blockwright.core.index import zeros32
 from blockwright.core.managers import SingleTypeKVCacheManager
 from blockwright.core.pool import BlockPool
-from blockwright.core.request import MAX_LENGTH, Request, units_per_block
+from blockwright.core.request import MAX_LENGTH, Request
 from blockwright.core.tables import GroupTable, RequestTables
 from blockwright.errors import (
     DuplicateRequestError,
@@ -167,7 +167,7 @@ class RunningRequests:
         if tables is not None:
             written = tables.num_written
         given = request.num_computed_tokens
-        if given < 0 or given > written:
+        if given < 0 or given > int(written):
             raise InvalidArgumentError(
                 f"num_computed_tokens: request {request.request_id!r} says {given}, but has slots written for "
                 f"{written} tokens; a request that was freed starts again at 0"
@@ -215,7 +215,7 @@ class RunningRequests:
             else:
                 entries = len(blocks.ids[0])
         expected = entries * self._first._block_size
-        if num_new_computed_tokens != expected:
+        if num_new_computed_tokens != int(expected):
             raise StaleHitError(
                 f"num_new_computed_tokens: the hit holds {expected} tokens, not {num_new_computed_tokens}; "
                 "pass both as get_computed_blocks returned them"
@@ -225,6 +225,10 @@ class RunningRequests:
         if tables is not None:
             raise InvalidArgumentError(
                 f"new_computed_blocks: request {request.request_id!r} runs already; only a new request adopts a hit"
+            )
+        if request._block_size == 0:
+            raise InvalidArgumentError(
+                f"request: {request.request_id!r} was made without block_size, so it has no keys and adopts no hit"
             )
         if not self.enable_caching:
             raise InvalidArgumentError("new_computed_blocks: the manager was made without enable_caching")
@@ -239,22 +243,8 @@ class RunningRequests:
         return expected
 
     def _units(self, request: Request, manager: SingleTypeKVCacheManager) -> i64:
-        """Return hashed units per block, after checking that the request's hasher will do."""
-        if request._block_size == manager._block_size:
-            units: i64 = 1
-        else:
-            units = units_per_block(request, manager._block_size)
-        if not request.hasher.is_collision_resistant and not self.block_pool.verifies_tokens:
-            raise InvalidArgumentError(
-                f"request: the hasher of {request.request_id!r} is not collision resistant; "
-                "make the manager with verify_tokens=True"
-            )
-        if self.block_pool.records_events and not request.hasher.is_portable:
-            raise InvalidArgumentError(
-                "request: events need keys that other processes share; "
-                f"make {request.request_id!r} with hasher=Sha256Hasher(seed)"
-            )
-        return units
+        """Return hashed units per block, after checking that the request's keys will do."""
+        return self.block_pool.units_for(request, manager._block_size)
 
     def _named(self, request_id: str) -> RequestTables:
         """Return what a request holds, or raise `UnknownRequestError`."""
@@ -288,7 +278,7 @@ class RunningRequests:
             count_holders(list(tables.values()), holders)
             for name, running in self._running.items():
                 table = running.groups[number]
-                check_table(name, table, manager.is_row(), keyed)
+                check_table(name, table, manager.is_row(), manager.most_states(), keyed)
                 covered = min(len(table.blocks), int(manager.entries_for(running.num_written)))
                 demand(
                     "TABLE-1",
@@ -296,12 +286,10 @@ class RunningRequests:
                     int(manager.entries_for(running.num_written)),
                     covered,
                 )
-        demand(
-            "REF-1",
-            "holders of each block in the tables, and its counter",
-            [int(n) for n in holders],
-            pool.ref_counts(),
-        )
+        counts = [int(n) for n in holders]
+        demand("REF-1", "holders of each block in the tables, and its counter", counts, pool.ref_counts())
+        shared = [block for block in range(1, pool.num_blocks) if counts[block] > 1 and not keyed[block]]
+        demand("WRITE-1", "unpublished blocks with several holders", [], shared)
 
 
 def counts_of(name: str, given: int | Sequence[int], size: i64) -> vec[i64]:
