@@ -3,6 +3,8 @@
 REFUSE-2  a wrong call raises an error of the package and changes nothing
 BATCH-2   a batch does what its calls would do one after another, up to the first that does not fit
 LOOKUP-2  a request without keys, or one that needs log-probabilities of its prompt, hits nothing
+EV-2      a manager that records no events tells none
+PIN-1     shared blocks are counted by the tables that hold them, whoever else does
 """
 
 from collections.abc import Callable, Iterator
@@ -223,7 +225,25 @@ def keyless(package: ModuleType) -> Iterator[Fault]:
         hit, length = manager.get_computed_blocks(request)
         if length or any(len(ids) for ids in hit.ids):
             yield Fault("LOOKUP-2", f"{request} hits {length} tokens", 1)
+    if manager.take_events() != [] or manager_of(package, "full", verify_tokens=True).take_events() != []:
+        yield Fault("EV-2", "a manager without events tells some", 1)
     manager.allocate_slots(package.Request("k", [1] * 4, None), 4)
     manager.check()
     if [key for key in manager.block_pool.block_keys() if key not in keys]:
         yield Fault("LOOKUP-2", "a request without keys was published", 1)
+
+
+def pins(package: ModuleType) -> Iterator[Fault]:
+    """Give PIN-1 where a block that is held outside of tables is counted for a table."""
+    manager = manager_of(package, "full")
+    requests = [started(package, manager, "one"), package.Request("two", [0] * 5, 1)]
+    hit, length = manager.get_computed_blocks(requests[1])
+    manager.allocate_slots(requests[1], 1, length, hit)
+    for held in ((), (1,), (1, 2)):
+        manager.block_pool.touch(held)
+        shared = [manager.get_num_common_prefix_blocks(request.request_id, 2) for request in requests]
+        if shared != [[4], [4]]:
+            yield Fault("PIN-1", f"with {held} held, 4 shared blocks are counted as {shared}", 1)
+    manager.block_pool.free_blocks((1, 1, 2))
+    if manager.get_num_common_prefix_blocks("one", 2) != [4]:
+        yield Fault("PIN-1", "after their release the shared blocks are counted otherwise", 1)

@@ -6,7 +6,7 @@ from . import call_trials, places, trials
 from .exhibit import Place, Trial
 from .handed_out import handed_out
 from .scopes import scope, strings
-from .watched import CrowdedAdapter, KeylessAdapter, ToldAdapter
+from .watched import CrowdedAdapter, KeylessAdapter, ToldAdapter, ToldFineAdapter
 
 FEW: tuple[Prefix, ...] = ((0, (0,)), (0, (0, 0)), (0, (1, 1)))
 
@@ -19,6 +19,7 @@ MORE: tuple[Place, ...] = (
     Place(scope(Mamba(), 1, "mutants", 4, 4, "chunks batch")),
     Place(scope(Mamba(), 1, "mutants, put off", 4, 3, "later chunks")),
     Place(scope(Full(), 2, "mutants, told", 4, 5, "", lookaheads=(0, 2), slots=1), ToldAdapter),
+    Place(scope(Full(), 2, "mutants, told in fine units", 4, 5, "", slots=1), ToldFineAdapter),
     Place(scope(Sliding(2), 1, "mutants, told", 4, 4, ""), ToldAdapter),
     Place(scope(Mamba(), 2, "mutants, told", 4, 5, "chunks", slots=1), ToldAdapter),
     Place(
@@ -64,6 +65,7 @@ WHERE: tuple[Place | Trial, ...] = (
     trials.pool,
     call_trials.refusals,
     call_trials.keyless,
+    call_trials.pins,
     call_trials.batches,
     handed_out,
     places.COLLIDING,

@@ -81,8 +81,9 @@ def weak(package: ModuleType) -> Iterator[Fault]:
     spec = package.FullAttentionSpec(block_size=1, num_kv_heads=1, head_size=1, dtype="float32")
     config = package.KVCacheConfig(num_blocks=4, kv_cache_groups=[package.KVCacheGroupSpec(["layer"], spec)])
     hasher = package.FunctionHasher(lambda parent, block: bytes(16))
-    for verify in (False, True):
-        manager = package.KVCacheManager(config, max_model_len=4, verify_tokens=verify)
+    hasher.is_portable = True
+    for verify, events in ((False, False), (False, True), (True, False), (True, True)):
+        manager = package.KVCacheManager(config, 4, verify_tokens=verify, enable_kv_cache_events=events)
         try:
             manager.get_computed_blocks(package.Request("two", [1, 1], 1, hasher=hasher))
         except package.errors.InvalidArgumentError:

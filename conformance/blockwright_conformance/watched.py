@@ -229,6 +229,12 @@ class ToldAdapter(VariantAdapter):
                 raise LawError("DEMAND-1", f"{missing} missing for {slots} slots of {name}, growth takes {takes}")
 
 
+class ToldFineAdapter(ToldAdapter):
+    """Events of requests hashed in units of half a block."""
+
+    units = 2
+
+
 def adapter_on(package: ModuleType, base: type[BlockwrightAdapter] = VariantAdapter) -> type[BlockwrightAdapter]:
     """Give an adapter on another copy of the package."""
     names = {"package": package, "errors": errors_of(package), "stale": (package.errors.StaleHitError,)}

@@ -38,11 +38,6 @@ COMPILED = build_info().kind == "compiled"
 pure_only = pytest.mark.skipif(COMPILED, reason="reaches into private state, which only the uncompiled build promises")
 
 
-def compiled_bug(reason: str) -> pytest.MarkDecorator:
-    """Mark a test that fails in the compiled build only."""
-    return pytest.mark.xfail(COMPILED, strict=True, reason=reason)
-
-
 def full(block_size: int = 4) -> FullAttentionSpec:
     return FullAttentionSpec(block_size, num_kv_heads=1, head_size=1, dtype="float16")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.core.support import COMPILED, admit, compiled_bug, full, manager_dump, manager_of, request_dump, started
+from tests.core.support import COMPILED, admit, full, manager_dump, manager_of, request_dump, started
 
 from blockwright import (
     BlockPool,
@@ -28,6 +28,7 @@ from blockwright import (
     Request,
 )
 from blockwright.errors import (
+    BlockError,
     BlockwrightError,
     DuplicateRequestError,
     InvalidArgumentError,
@@ -157,8 +158,6 @@ BAD_TOKENS: dict[str, object] = {
     "long array": np.array([2**40], "i8"),
     "two dimensions": np.ones((2, 2), "i4"),
     "no dimension": np.array(3, "i4"),
-}
-TOKENS_WITHOUT_NAME: dict[str, object] = {
     "floats": np.array([1.5]),
     "float": [1.5],
     "float array": array("d", [1.5]),
@@ -166,8 +165,6 @@ TOKENS_WITHOUT_NAME: dict[str, object] = {
     "string within": ["1"],
     "none within": [None],
     "complex": np.array([1j]),
-    "big-endian": np.array([1, 2], ">i4"),
-    "objects": np.array([1, 2], dtype=object),
     "characters": memoryview(b"ab").cast("c"),
 }
 
@@ -185,30 +182,12 @@ def test_bad_tokens(tokens: Any) -> None:
     assert request_dump(request) == before
 
 
-@pytest.mark.xfail(strict=True, reason="the message itself fails when compiled; uncompiled, floats are cut to integers")
-def test_bad_tokens_are_named() -> None:
-    for tokens in TOKENS_WITHOUT_NAME.values():
-        with pytest.raises(InvalidArgumentError, match="prompt_token_ids"):
-            Request("r", tokens, 4)
-
-
-@pytest.mark.parametrize("tokens", TOKENS_WITHOUT_NAME.values(), ids=TOKENS_WITHOUT_NAME.keys())
-def test_bad_tokens_change_nothing(tokens: Any) -> None:
-    if not COMPILED and "float" in repr(tokens) + str(getattr(tokens, "dtype", "")) + str(type(tokens)):
-        return
-    request = Request("r", [1, 2, 3], 4)
-    before = request_dump(request)
-    try:
-        request.append_output_token_ids(tokens)
-    except (TypeError, ValueError, NotImplementedError):
-        assert request_dump(request) == before
-    else:
-        assert not COMPILED
-
-
-@compiled_bug(reason="a list of numpy integers is refused, although an array of them is not")
-def test_lists_of_numpy_integers() -> None:
-    assert Request("r", list(np.arange(5)), 4).prompt_token_ids == [0, 1, 2, 3, 4]
+@pytest.mark.parametrize("tokens", [np.array([1, 2], ">i4"), np.array([1, 2], dtype=object), list(np.arange(1, 3))])
+def test_unusual_integers(tokens: Any) -> None:
+    """In an order of bytes or a form that cannot be copied whole: still integers."""
+    request = Request("r", tokens, 4)
+    request.append_output_token_ids(tokens)
+    assert request.all_token_ids == [1, 2, 1, 2]
 
 
 @pytest.mark.parametrize("tokens", [[], (), array("i"), np.array([], "i4"), iter([])])
@@ -255,7 +234,6 @@ def test_bad_items(item: MultiModalItem) -> None:
         Request("r", [1, 2, 3], 4, mm_items=[MultiModalItem("good", 0, 1), item])
 
 
-@pytest.mark.xfail(not COMPILED, strict=True, reason="looked at only when its block is full: then append raises")
 @pytest.mark.parametrize("identifier", [5, b"i", ("i",)])
 def test_item_identifiers_are_names(identifier: Any) -> None:
     with pytest.raises((BlockwrightError, TypeError)):
@@ -331,9 +309,10 @@ def test_blocks_that_raise() -> None:
     pool = BlockPool(9)
     blocks = pool.get_new_blocks(3)
     for call in (pool.free_blocks, pool.touch):
-        for given in ([*blocks, Odd()], raising(2)):
-            with pytest.raises(RuntimeError, match="half-way"):
-                call(given)
+        with pytest.raises(BlockError, match="blocks"):
+            call([*blocks, Odd()])
+        with pytest.raises(RuntimeError, match="half-way"):
+            call(raising(2))
     assert pool.ref_counts()[:4] == [0, 1, 1, 1]
     pool.check()
 
@@ -352,7 +331,6 @@ def test_bad_kinds() -> None:
         MambaSpec(4, ((1,),), ("nothing",))
 
 
-@pytest.mark.xfail(strict=True, reason="a state of no or negative size is taken, and a page has then negative bytes")
 def test_bad_shapes() -> None:
     with pytest.raises(InvalidArgumentError, match="shapes"):
         MambaSpec(4, ((-1, 2),), ("fp8",))

@@ -200,9 +200,9 @@ def test_notices_trouble_in_the_journal() -> None:
         assert broken(manager).law == "PUB-1"
 
 
-UNNOTICED: dict[str, tuple[Callable[[KVCacheManager], object], str]] = {
-    "an entry counted from the end": (lambda m: end_on_the_last_block(m), "TABLE-1"),
-    "an entry beyond the pool": (lambda m: entry(m, "a", 2, 13), "TABLE-1"),
+SUBTLE: dict[str, tuple[Callable[[KVCacheManager], object], str]] = {
+    "an entry counted from the end": (lambda m: end_on_the_last_block(m), "TABLE-2"),
+    "an entry beyond the pool": (lambda m: entry(m, "a", 2, 13), "TABLE-2"),
     "an unpublished block shared": (lambda m: share_last(m), "WRITE-1"),
 }
 
@@ -223,8 +223,7 @@ def share_last(manager: KVCacheManager) -> None:
 
 
 @pure_only
-@pytest.mark.xfail(strict=True, reason="not looked at: IndexError, or nothing")
-@pytest.mark.parametrize(("damage", "law"), UNNOTICED.values(), ids=UNNOTICED.keys())
+@pytest.mark.parametrize(("damage", "law"), SUBTLE.values(), ids=SUBTLE.keys())
 def test_notices_more_damage(damage: Callable[[KVCacheManager], object], law: str) -> None:
     manager = in_use()
     damage(manager)
@@ -232,14 +231,13 @@ def test_notices_more_damage(damage: Callable[[KVCacheManager], object], law: st
 
 
 @pure_only
-@pytest.mark.xfail(strict=True, reason="the states that a recurrent layer holds are not counted")
-@pytest.mark.parametrize(("caching", "law"), [(True, "MAMBA-1"), (False, "MAMBA-2")])
-def test_notices_superfluous_states(caching: bool, law: str) -> None:
+@pytest.mark.parametrize("caching", [True, False])
+def test_notices_superfluous_states(caching: bool) -> None:
     manager = manager_of(mamba(), 13, caching=caching)
     admit(manager, Request("a", list(range(15)), 4))
     tables = manager.managers[0]._tables["a"]
     tables.blocks = manager.block_pool.take(3, tables.blocks)
-    assert broken(manager).law == law
+    assert broken(manager).law == "MAMBA-1"
 
 
 @pure_only

@@ -210,7 +210,6 @@ def test_hit_must_be_whole_and_ones_own() -> None:
     assert manager_dump(manager) == before
 
 
-@pytest.mark.xfail(strict=True, reason="ZeroDivisionError: a request without keys is given another's hit")
 def test_hit_for_a_request_without_keys() -> None:
     manager = manager_of(full())
     manager.free(started(manager, "first", 16))

@@ -134,7 +134,6 @@ def test_demand_is_never_negative(spec: KVCacheSpec, caching: bool) -> None:
         group.free("r")
 
 
-@pytest.mark.xfail(strict=True, reason="one state per request, and hits of two entries, of which there can be none: -1")
 def test_demand_is_never_negative_with_hits() -> None:
     group = group_of(mamba(), caching=False)
     assert group.get_num_blocks_to_allocate("r", 100, [group.block_pool.null_block] * 2) >= 0
@@ -269,7 +268,6 @@ ADOPTED_SPECS = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="adopted as it is, although the self-check would fail")
 @pytest.mark.parametrize(("spec", "ids"), ADOPTED_SPECS.values(), ids=ADOPTED_SPECS.keys())
 def test_adopting_what_is_no_hit(spec: KVCacheSpec, ids: list[int]) -> None:
     """Blocks that cannot be a hit of this kind: refused, or adopted so that releasing gives every block back."""
@@ -281,7 +279,6 @@ def test_adopting_what_is_no_hit(spec: KVCacheSpec, ids: list[int]) -> None:
         group.save_new_computed_blocks("a", ids)
 
 
-@pytest.mark.xfail(strict=True, reason="the blocks left of the window are held for ever")
 def test_adopting_untrimmed_blocks_does_not_leak() -> None:
     group, request = group_of(sliding(4, 5)), prompt(16, 4)
     group.allocate_new_blocks("r", 16)
@@ -317,7 +314,6 @@ def test_common_prefix() -> None:
     assert group.get_num_common_prefix_blocks("a", 1) == 3
 
 
-@pytest.mark.xfail(strict=True, reason="counts every holder of a block, a pin as if it were a table")
 def test_pins_are_not_tables() -> None:
     """A block that something else holds too is still common to the tables that hold it."""
     group = group_of(full())
@@ -343,13 +339,14 @@ def test_cross_attention_is_never_cached() -> None:
     assert group.block_pool.get_num_free_blocks() == 100
 
 
-@pytest.mark.xfail(strict=True, reason="a manager class takes any kind; `sliding_window` of this one says 0")
-def test_class_and_kind_must_agree() -> None:
-    with pytest.raises((ValueError, TypeError, NotImplementedError)):
-        SlidingWindowManager(full(), BlockPool(9), 0)
+@pytest.mark.parametrize("manager", [SlidingWindowManager, ChunkedLocalAttentionManager, MambaManager])
+def test_class_and_kind_must_agree(manager: type[SingleTypeKVCacheManager]) -> None:
+    with pytest.raises(InvalidArgumentError, match="kv_cache_spec"):
+        manager(full(), BlockPool(9), 0)
 
 
-@pytest.mark.xfail(strict=True, reason="the base class, documented as abstract, can be instantiated")
-def test_base_is_abstract() -> None:
-    with pytest.raises(TypeError):
-        SingleTypeKVCacheManager(full(), BlockPool(9), 0)
+@pytest.mark.parametrize("spec", [full(), sliding(), chunked(), mamba(), cross()])
+def test_base_is_abstract(spec: KVCacheSpec) -> None:
+    """The base class manages no kind."""
+    with pytest.raises(InvalidArgumentError, match="kv_cache_spec"):
+        SingleTypeKVCacheManager(spec, BlockPool(9), 0)

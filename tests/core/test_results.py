@@ -210,7 +210,6 @@ def test_results_can_be_made_by_hand() -> None:
     assert list(step.nulled_entries) == [3, 1]
 
 
-@pytest.mark.xfail(strict=True, reason="ids that no pool has reach the index: IndexError without a message")
 @pytest.mark.parametrize("ids", [[99], [2**31 - 1], [-99]])
 def test_hits_made_by_hand_are_checked(ids: list[int]) -> None:
     manager = manager_of(full())
@@ -221,7 +220,6 @@ def test_hits_made_by_hand_are_checked(ids: list[int]) -> None:
     assert manager_dump(manager) == before
 
 
-@pytest.mark.xfail(strict=True, reason="accepted as the last block: the table then holds -1")
 def test_negative_ids_by_hand() -> None:
     """-1 is the last block in Python's way of counting, and here that block does hold what the request asks for."""
     manager = manager_of(full(), 5)

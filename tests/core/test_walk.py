@@ -32,7 +32,7 @@ OUTCOMES = {
 @pytest.mark.parametrize("name", SETUPS)
 def test_long_walks(name: str) -> None:
     seen = set()
-    for seed in range(12 if COMPILED else 4):
+    for seed in range(6 if COMPILED else 3):
         seen |= walk(name, seed, 400).seen
     impossible = set() if SETUPS[name].caching else {"hit"}
     if name == "mamba-uncached":
@@ -41,7 +41,7 @@ def test_long_walks(name: str) -> None:
 
 
 @every_setup
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.randoms(note_method_calls=False, use_true_random=False), st.booleans(), st.sampled_from([4, 8, 14]))
 def test_drawn_walks(setup: Setup, random: Random, use_eagle: bool, num_blocks: int) -> None:
     walked = Walk(setup, random, num_blocks, use_eagle and not hasattr(setup.spec, "attention_chunk_size"))

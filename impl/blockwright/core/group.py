@@ -68,7 +68,9 @@ class GroupTables:
 
     def missing(self, held: i64, num_tokens: i64) -> i64:
         """Return the new blocks that a table of `held` entries takes to cover `num_tokens` slots. O(1)."""
-        if held * self._block_size >= num_tokens or (held > 0 and self._layout == ONE_STATE):
+        if held * self._block_size >= num_tokens:
+            return 0
+        if held > 0 and self._layout == ONE_STATE:
             return 0
         more = self.entries_for(num_tokens) - held
         if more > 1 and self._layout == LAST_STATE:

@@ -187,7 +187,8 @@ class BlockPool(BlockStore):
         units = self.units_for(request, block_size)
         ids = self.ids_of(blocks)
         keys = request.keys(units)
-        if not 0 <= num_cached_blocks <= num_full_blocks <= min(len(ids), int(keys.num_blocks())):
+        most = min(len(blocks), int(keys.num_blocks()))
+        if not 0 <= num_cached_blocks <= num_full_blocks <= most:
             raise InvalidArgumentError(
                 f"num_full_blocks: needs 0 <= {num_cached_blocks} <= {num_full_blocks} <= full blocks of the request "
                 f"({keys.num_blocks()}) and of the table ({len(ids)})"

@@ -90,7 +90,7 @@ def _pack_list(name: str, token_ids: list[int]) -> bytes:
         pass
     position = len(writer) // 4
     found = cast("list[object]", token_ids)[position]
-    if not isinstance(found, int) and hasattr(found, "__index__"):
+    if not isinstance(found, int) and all([hasattr(token, "__index__") for token in cast("list[object]", token_ids)]):
         return _pack_list(name, [operator.index(token) for token in cast("list[Any]", token_ids)])
     raise InvalidArgumentError(
         f"{name}: token ids must be integers within 0..{MAX_TOKEN_ID}, found {found!r} at {position}"
@@ -252,6 +252,10 @@ class Request:
     def copy(self) -> Request:
         """Return an independent copy of the same request: for a copied manager, not for the same one."""
         return Request("", (), source=self)
+
+    def __copy__(self) -> Request:
+        """Return an independent copy."""
+        return self.copy()
 
     @property
     def request_id(self) -> str:
