@@ -66,6 +66,7 @@ GATES: dict[str, str] = {
     "choices": "blockwright_conformance.choices_gate",
     "machine": "blockwright_conformance.machine_gate",
     "museum": "blockwright_conformance.museum",
+    "mutants": "blockwright_conformance.mutants",
 }
 """Every gate and its module."""
 

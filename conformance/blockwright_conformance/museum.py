@@ -9,8 +9,6 @@ Variants are uncompiled, whatever build the process runs.
 """
 
 import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 from blockwright._terminal import Advance
 
@@ -21,6 +19,7 @@ from .exhibits_prefixes import PREFIXES
 from .exhibits_tables import TABLES
 from .explore import Explorer
 from .gates import GateResult, Profile
+from .parallel import in_parallel
 from .trace import script
 from .variants import variant
 from .watched import adapter_on
@@ -34,17 +33,38 @@ PLACES: tuple[Place | Trial, ...] = tuple(dict.fromkeys(exhibit.where for exhibi
 CORE = "uncompiled core"
 
 
-def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Look at the implementation itself in every place, and then at every exhibit."""
+def names_of(profile: Profile) -> list[str]:
+    """Give the names of what the profile looks at: places and exhibits."""
     if not profile.is_ours:
         return []
-    names = [f"place {number}" for number in range(len(PLACES))] + [exhibit.id for exhibit in EXHIBITS]
-    rows = []
-    with ProcessPoolExecutor(profile.jobs, mp_context=get_context("spawn")) as pool:
-        for row in pool.map(row_of, names):
-            progress(1, row.scope)
-            rows.append(row)
-    return [row for row in rows if profile.scope in row.scope]
+    places = {f"place {number}": title_of(place) for number, place in enumerate(PLACES)}
+    titles = places | {exhibit.id: f"{exhibit.id} {exhibit.title}" for exhibit in EXHIBITS}
+    return [name for name, title in titles.items() if profile.scope in title]
+
+
+def size(profile: Profile) -> int:
+    """Count them."""
+    return len(names_of(profile))
+
+
+def run(profile: Profile, progress: Advance) -> list[GateResult]:
+    """Look at the implementation itself in every place, and at every exhibit."""
+    names = names_of(profile)
+    rows: dict[int, GateResult] = {}
+    for index, row in in_parallel(row_of, [(name,) for name in names], profile.jobs):
+        rows[index] = row
+        progress(1, row.scope)
+    ordered = [rows[index] for index in range(len(names))]
+    places = [row for row, name in zip(ordered, names, strict=True) if name.startswith("place ")]
+    return [*summed(places), *(row for row in ordered if row not in places)]
+
+
+def summed(places: list[GateResult]) -> list[GateResult]:
+    """Give one row for the places in which nothing is broken, as it should be, and those where something is."""
+    sane = [row for row in places if not row.violations]
+    sums = (sum(row.states for row in sane), sum(row.transitions for row in sane), 0, sum(row.seconds for row in sane))
+    one = [GateResult("museum", f"unchanged, in {len(sane)} places", CORE, *sums)] if sane else []
+    return one + [row for row in places if row.violations]
 
 
 def row_of(name: str) -> GateResult:

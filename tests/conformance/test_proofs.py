@@ -63,6 +63,13 @@ def test_what_cannot_be_read_is_an_error() -> None:
         symbolic.block(body, {"x": z3.Int("x")})
 
 
+def test_code_that_outgrows_the_reader_fails_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(symbolic.Source, "apply", lambda *_: symbolic.block(ast.parse("while x: pass").body, {}))
+    rows = run(Profile("pr"), lambda count=1, note="": None)
+    assert [row.law for row in rows] == ["PROOF-0"]
+    assert "while x" in rows[0].detail
+
+
 def test_division_rounds_down() -> None:
     n = z3.Int("n")
     value = symbolic.term(ast.parse("-(-n // 4)", mode="eval").body, {"n": n})
