@@ -37,7 +37,7 @@ from .scopes import Scope
 from .variants import load
 from .watched import adapter_on
 
-SAMPLE = {"smoke": 6, "pr": 24}
+SAMPLE = {"smoke": 6, "pr": 12}
 """How many mutants a profile takes; others take all."""
 FLOOR = 70
 """Per cent of the mutants, listed equivalents aside, that must be killed."""
