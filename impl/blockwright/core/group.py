@@ -156,11 +156,11 @@ class GroupTables:
         stop = num_tokens // self._block_size
         if stop <= start:
             return
-        table.num_published = stop
         if self._layout != ROW:
             if num_tokens % self._block_size != 0 or num_tokens != table.num_covered:
                 return
             start = stop - 1
+        table.num_published = stop
         self.block_pool.publish(table.blocks, keys, self._group, self._block_size, start, stop)
 
     def probe(self, keys: BlockKeys, max_length: i64, use_eagle: bool) -> Probe:
