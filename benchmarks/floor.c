@@ -20,6 +20,7 @@ typedef struct { uint64_t low, high; } Digest; /* {0, 0}: no content */
 
 typedef struct {
     int32_t num_blocks, num_free;
+    char *memory;          /* of all arrays below */
     int32_t *count;        /* holders of a block */
     int32_t *prev, *next;  /* free queue, circular; block 0 (the null block) is its anchor */
     Digest *key;
@@ -35,11 +36,25 @@ typedef struct {
     int32_t num_computed;  /* tokens */
 } Request;
 
-static double now(void)
+static double now(void) /* CPU time of this thread, ns */
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return 1e9 * (double)t.tv_sec + (double)t.tv_nsec;
+}
+
+static double since(double start) /* what the two readings themselves take left out */
+{
+    static double reading = -1;
+    double stop = now();
+    if (reading < 0) {
+        reading = 1e9;
+        for (int i = 0; i < 1000; i++) {
+            double first = now(), second = now();
+            reading = second - first < reading ? second - first : reading;
+        }
+    }
+    return stop - start - reading;
 }
 
 static uint64_t random_state = 1;
@@ -52,28 +67,36 @@ static uint64_t random_word(void) /* splitmix64 */
     return z ^ (z >> 31);
 }
 
+/* Cut an array off the pool's memory. Arrays begin at different places within a page: where two begin alike, a load
+ * from one waits for a store to the other at the same index (the processor compares the lower 12 bits first). */
+static void *cut(char **at, size_t bytes)
+{
+    void *array = *at;
+    *at += (bytes + 4095) / 4096 * 4096 + 320;
+    return array;
+}
+
 static void pool_init(Pool *p, int32_t num_blocks)
 {
     uint64_t slots = 16;
-    while (slots < 2 * (uint64_t)num_blocks)
+    size_t n = (size_t)num_blocks;
+    while (slots < 2 * n)
         slots *= 2;
+    size_t bytes = n * (3 * sizeof *p->count + sizeof *p->key) + slots * sizeof *p->slot + 5 * (4096 + 320);
+    char *at = p->memory = malloc(bytes);
+    memset(p->memory, 0, bytes);
     p->num_blocks = num_blocks;
     p->num_free = num_blocks - 1;
-    p->count = calloc((size_t)num_blocks, sizeof *p->count);
-    p->prev = malloc((size_t)num_blocks * sizeof *p->prev);
-    p->next = malloc((size_t)num_blocks * sizeof *p->next);
-    p->key = calloc((size_t)num_blocks, sizeof *p->key);
-    p->slot = calloc(slots, sizeof *p->slot);
+    p->count = cut(&at, n * sizeof *p->count);
+    p->prev = cut(&at, n * sizeof *p->prev);
+    p->next = cut(&at, n * sizeof *p->next);
+    p->key = cut(&at, n * sizeof *p->key);
+    p->slot = cut(&at, slots * sizeof *p->slot);
     p->mask = slots - 1;
     for (int32_t b = 0; b < num_blocks; b++) {
         p->next[b] = b + 1 < num_blocks ? b + 1 : 0;
         p->prev[b] = b > 0 ? b - 1 : num_blocks - 1;
     }
-}
-
-static void pool_free(Pool *p)
-{
-    free(p->count), free(p->prev), free(p->next), free(p->key), free(p->slot);
 }
 
 static void request_init(Request *r, int32_t num_blocks)
@@ -201,7 +224,6 @@ double floor_decode(int32_t num_requests, int32_t num_steps, int32_t prompt)
     Pool p;
     Request *r = malloc((size_t)num_requests * sizeof *r);
     int32_t most = (prompt + BLOCK_SIZE + num_steps) / BLOCK_SIZE + 1;
-    double spent = 0;
     int ok = 1;
     pool_init(&p, num_requests * most + 1);
     for (int32_t i = 0; i < num_requests; i++) {
@@ -209,17 +231,16 @@ double floor_decode(int32_t num_requests, int32_t num_steps, int32_t prompt)
         ok &= allocate(&p, &r[i], prompt + i % BLOCK_SIZE);
         r[i].num_computed = prompt + i % BLOCK_SIZE;
     }
-    for (int32_t step = 0; step < num_steps; step++) {
-        double start = now();
-        for (int32_t i = 0; i < num_requests; i++)
+    double start = now();
+    for (int32_t step = 0; step < num_steps; step++)
+        for (int32_t i = 0; i < num_requests; i++) {
             ok &= allocate(&p, &r[i], 1);
-        spent += now() - start;
-        for (int32_t i = 0; i < num_requests; i++)
             r[i].num_computed++;
-    }
+        }
+    double spent = since(start);
     for (int32_t i = 0; i < num_requests; i++)
         ok &= r[i].num_published == r[i].num_computed / BLOCK_SIZE, request_free(&r[i]);
-    pool_free(&p), free(r);
+    free(p.memory), free(r);
     return ok ? spent / num_requests / num_steps : -1;
 }
 
@@ -239,24 +260,24 @@ int floor_one_request(int32_t num_blocks, int32_t rounds, double *out)
             out[0] = out[1] = out[2] = out[3] = 0;
         start = now();
         ok &= allocate(&p, &r, num_blocks * BLOCK_SIZE);
-        out[0] += now() - start;
+        out[0] += since(start);
         release(&p, &r);
         start = now();
         ok &= lookup(&p, r.digests, num_blocks, hit) == num_blocks;
-        out[1] += now() - start;
+        out[1] += since(start);
         start = now();
         adopt(&p, &r, hit, num_blocks);
         ok &= allocate(&p, &r, 1);
-        out[2] += now() - start;
+        out[2] += since(start);
         start = now();
         release(&p, &r);
-        out[3] += now() - start;
+        out[3] += since(start);
         for (int32_t b = 1; b < p.num_blocks; b++) /* reset the cache */
             if (p.key[b].low != 0)
                 drop(&p, b);
         ok &= p.num_free == p.num_blocks - 1;
     }
-    pool_free(&p), request_free(&r), free(hit);
+    free(p.memory), request_free(&r), free(hit);
     for (int i = 0; i < 4; i++)
         out[i] /= units;
     return ok ? 0 : -1;
@@ -282,16 +303,17 @@ double floor_churn(int32_t pool_blocks, int32_t num_requests, int32_t num_blocks
             release(&p, &r[i]);
         }
     }
-    start = (now() - start) / ((double)rounds * num_requests * num_blocks);
+    start = since(start) / ((double)rounds * num_requests * num_blocks);
     for (int32_t i = 0; i < num_requests; i++)
         request_free(&r[i]);
-    pool_free(&p), free(r), free(hit);
+    free(p.memory), free(r), free(hit);
     return ok ? start : -1;
 }
 
-/* A full pool in scattered order, and `num_sampled` of its requests, admitted in bursts: out = {lookup, adopt, release,
- * churn}, per block. Returns 0 if all went well. */
-int floor_scaling(int32_t num_requests, int32_t num_blocks, int32_t num_sampled, double *out)
+/* A full pool, and `num_sampled` of its requests, admitted in bursts: out = {lookup, adopt, release, churn}, per block.
+ * In order, requests were admitted one after another; scattered, they grew side by side in shuffled order. Returns 0 if
+ * all went well. */
+int floor_scaling(int32_t num_requests, int32_t num_blocks, int32_t num_sampled, int32_t scattered, double *out)
 {
     Pool p;
     Request *r = malloc((size_t)num_requests * sizeof *r);
@@ -311,14 +333,17 @@ int floor_scaling(int32_t num_requests, int32_t num_blocks, int32_t num_sampled,
         int32_t j = (int32_t)(random_word() % (uint64_t)(i + 1)), t = order[i];                                        \
         order[i] = order[j], order[j] = t;                                                                             \
     }
-    for (int32_t step = 0; step < num_blocks; step++) {
-        SHUFFLE();
+    for (int32_t step = 0; step < (scattered ? num_blocks : 1); step++) {
+        int32_t num_tokens = scattered ? BLOCK_SIZE : num_blocks * BLOCK_SIZE;
+        if (scattered)
+            SHUFFLE();
         for (int32_t i = 0; i < num_requests; i++) {
-            ok &= allocate(&p, &r[order[i]], BLOCK_SIZE);
-            r[order[i]].num_computed += BLOCK_SIZE;
+            ok &= allocate(&p, &r[order[i]], num_tokens);
+            r[order[i]].num_computed += num_tokens;
         }
     }
-    SHUFFLE();
+    if (scattered)
+        SHUFFLE();
     for (int32_t i = 0; i < num_requests; i++)
         release(&p, &r[order[i]]);
     for (int32_t round = 0; round < 3; round++) { /* the last one counts */
@@ -332,16 +357,16 @@ int floor_scaling(int32_t num_requests, int32_t num_blocks, int32_t num_sampled,
             start = now();
             for (int32_t i = first; i < stop; i++)
                 ok &= lookup(&p, r[order[i]].digests, num_blocks, hits + (i - first) * num_blocks) == num_blocks;
-            out[0] += (now() - start) / units;
+            out[0] += since(start) / units;
             start = now();
             for (int32_t i = first; i < stop; i++)
                 adopt(&p, &r[order[i]], hits + (i - first) * num_blocks, num_blocks);
-            out[1] += (now() - start) / units;
+            out[1] += since(start) / units;
         }
         start = now();
         for (int32_t i = 0; i < num_sampled; i++)
             release(&p, &r[order[i]]);
-        out[2] = (now() - start) / units;
+        out[2] = since(start) / units;
     }
     random_state ^= touched & 1;
     start = now();
@@ -350,11 +375,11 @@ int floor_scaling(int32_t num_requests, int32_t num_blocks, int32_t num_sampled,
         ok &= allocate(&p, &fresh[i], num_blocks * BLOCK_SIZE);
         release(&p, &fresh[i]);
     }
-    out[3] = (now() - start) / units;
+    out[3] = since(start) / units;
     for (int32_t i = 0; i < num_requests; i++)
         request_free(&r[i]);
     for (int32_t i = 0; i < num_sampled; i++)
         request_free(&fresh[i]);
-    pool_free(&p), free(r), free(fresh), free(hits), free(order);
+    free(p.memory), free(r), free(fresh), free(hits), free(order);
     return ok ? 0 : -1;
 }

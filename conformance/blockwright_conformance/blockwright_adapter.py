@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, ClassVar, Self
 
-from blockwright import (
-    ChunkedLocalAttentionSpec,
-    FullAttentionSpec,
-    KVCacheBlocks,
-    KVCacheConfig,
-    KVCacheGroupSpec,
-    KVCacheManager,
-    KVCacheSpec,
-    MambaSpec,
-    Request,
-    SlidingWindowSpec,
-)
-from blockwright.errors import (
-    BlockError,
-    DuplicateRequestError,
-    InvalidArgumentError,
-    StaleHitError,
-    UnknownRequestError,
-    UnsupportedError,
-)
+import blockwright
+from blockwright import KVCacheBlocks, KVCacheManager, KVCacheSpec, Request
 from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding, cut
 from blockwright_spec.state import Config
 
@@ -38,25 +22,34 @@ EXTRAS: tuple[dict[str, str], ...] = (
 """What the extra keys 0, 1, ... of a scope mean to a request."""
 
 
-def kv_cache_spec(kind: Kind, block_size: int) -> KVCacheSpec:
-    """Give the layer declaration of a kind."""
+def kv_cache_spec(kind: Kind, block_size: int, package: Any = blockwright) -> KVCacheSpec:
+    """Give the layer declaration of a kind, as a copy of the package makes it."""
     sizes: dict[str, Any] = {"block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
+    spec: KVCacheSpec
     match kind:
         case Full():
-            return FullAttentionSpec(**sizes)
+            spec = package.FullAttentionSpec(**sizes)
         case Sliding(window):
-            return SlidingWindowSpec(**sizes, sliding_window=window)
+            spec = package.SlidingWindowSpec(**sizes, sliding_window=window)
         case Chunked(chunk):
-            return ChunkedLocalAttentionSpec(**sizes, attention_chunk_size=chunk)
+            spec = package.ChunkedLocalAttentionSpec(**sizes, attention_chunk_size=chunk)
         case Mamba():
-            return MambaSpec(block_size=block_size, shapes=((1,),), dtypes=("float32",))
+            spec = package.MambaSpec(block_size=block_size, shapes=((1,),), dtypes=("float32",))
+    return spec
+
+
+def errors_of(package: ModuleType) -> tuple[type[Exception], ...]:
+    """Give the errors by which a copy of the package refuses a wrong call."""
+    names = ("Block", "DuplicateRequest", "InvalidArgument", "StaleHit", "UnknownRequest", "Unsupported")
+    return tuple(getattr(package.errors, f"{name}Error") for name in names)
 
 
 class Shared:
     """What all copies of an adapter share: requests as first made, and which prefix each digest stands for."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, make: Callable[..., Request]) -> None:
         self.block_size = block_size
+        self.make = make
         self.requests: dict[tuple[str, Prefix], Request] = {}
         self.prefixes: dict[bytes | None, Prefix | None] = {None: None}
 
@@ -66,7 +59,7 @@ class Shared:
         if request is None:
             extra, tokens = prefix
             assert isinstance(extra, int)
-            request = Request(name, list(tokens), block_size=self.block_size, **EXTRAS[extra])  # type: ignore[arg-type]
+            request = self.make(name, list(tokens), block_size=self.block_size, **EXTRAS[extra])
             self.requests[name, prefix] = request
             self.learn(request, prefix)
         return request.copy()
@@ -84,41 +77,48 @@ class Shared:
 
 
 class BlockwrightAdapter:
-    """A `KVCacheManager` with the requests of its engine."""
+    """A `KVCacheManager` with the requests of its engine.
 
-    errors: tuple[type[Exception], ...] = (
-        BlockError,
-        DuplicateRequestError,
-        InvalidArgumentError,
-        StaleHitError,
-        UnknownRequestError,
-        UnsupportedError,
-    )
-    stale: tuple[type[Exception], ...] = (StaleHitError,)
+    A subclass may stand on another copy of the package (`package`, with its `errors` and `stale`), and give the manager
+    further options.
+    """
+
+    package: ClassVar[Any] = blockwright
+    options: ClassVar[Mapping[str, Any]] = {}
+    errors: tuple[type[Exception], ...] = errors_of(blockwright)
+    stale: tuple[type[Exception], ...] = (blockwright.errors.StaleHitError,)
     follows_policy = True
 
     def __init__(self, config: Config) -> None:
-        spec = kv_cache_spec(config.kind, config.block_size)
-        groups = [KVCacheGroupSpec(["layer"], spec)]
-        self.manager = KVCacheManager(
-            KVCacheConfig(num_blocks=config.num_blocks, kv_cache_groups=groups),
+        package = self.package
+        spec = kv_cache_spec(config.kind, config.block_size, package)
+        groups = [package.KVCacheGroupSpec(["layer"], spec)]
+        self.manager: KVCacheManager = package.KVCacheManager(
+            package.KVCacheConfig(num_blocks=config.num_blocks, kv_cache_groups=groups),
             max_model_len=config.max_model_len,
             enable_caching=config.caching,
             use_eagle=config.eagle,
+            **self.options,
         )
         self.requests: dict[str, Request] = {}
         self.prefixes: dict[str, Prefix] = {}
         self.hits: dict[str, KVCacheBlocks] = {}
-        self.shared = Shared(config.block_size)
+        self.shared = self.sharing(config)
 
-    def copy(self) -> BlockwrightAdapter:
+    def sharing(self, config: Config) -> Shared:
+        """Give what all copies of this adapter share."""
+        return Shared(config.block_size, self.package.Request)
+
+    def copy(self) -> Self:
         """Return an independent copy; requests are copied when they are next used."""
-        twin = object.__new__(BlockwrightAdapter)
+        twin = object.__new__(type(self))
         twin.manager = self.manager.copy()
         twin.requests = self.requests.copy()
         twin.prefixes = self.prefixes.copy()
         pool = twin.manager.block_pool
-        twin.hits = {name: KVCacheBlocks(pool, hit.ids) for name, hit in self.hits.items()} if self.hits else {}
+        twin.hits = (
+            {name: self.package.KVCacheBlocks(pool, hit.ids) for name, hit in self.hits.items()} if self.hits else {}
+        )
         twin.shared = self.shared
         return twin
 

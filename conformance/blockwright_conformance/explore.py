@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from blockwright_spec.laws import LAWS, STEP_LAWS, Law
 from blockwright_spec.outcomes import Reason
-from blockwright_spec.state import Config, State, initial
+from blockwright_spec.state import Config, Running, State, Waiting, initial
 
 from .actions import Action, Told, meaning
 from .adapter import ManagerAdapter
@@ -66,6 +66,22 @@ class Node:
         return tuple(actions[::-1])
 
 
+LOOKUP_LAWS = frozenset(("HIT-1", "HIT-2", "HIT-3"))
+"""Laws about what a lookup finds."""
+
+
+def lookup_view(state: State) -> tuple[frozenset[object], ...]:
+    """Give all that the laws of lookups read of a state: keys with the contents under them, and requests' prefixes.
+
+    Of blocks with equal key and content it does not matter which is older; where equal keys stand over different
+    contents PUB-1 is broken, which is judged in every state.
+    """
+    return (
+        frozenset((prefix, state.contents[block]) for block, prefix in state.keys),
+        frozenset(request.prefix for request in state.requests if isinstance(request, Running | Waiting)),
+    )
+
+
 class Explorer:
     """Explores one scope, with a manager in lock-step or the specification alone (no factory)."""
 
@@ -81,6 +97,7 @@ class Explorer:
         self.names = Names(canonical)
         self.result = Result(scope)
         self.seen: set[bytes] = set()
+        self.lookups: dict[tuple[frozenset[object], ...], list[Law]] = {}
         state = initial(scope.config, scope.slots)
         self.root = Node(state, factory(scope.config) if factory else None)
 
@@ -90,7 +107,7 @@ class Explorer:
         self.seen.add(self.names.digest(self.root.state))
         self.state_fault(self.root)
         frontier = [self.root]
-        while frontier and result.violation is None:
+        while frontier and result.violation is None and result.transitions != self.max_transitions:
             frontier = list(self.level(frontier))
             result.depth += bool(frontier)
         result.states, result.seconds = len(self.seen), time.perf_counter() - started
@@ -113,9 +130,13 @@ class Explorer:
         adapter = node.adapter.copy() if node.adapter is not None else None
         told, faults = self.act(adapter, node.state, action)
         after = Node(told.state, adapter, node, action)
-        self.count(action, told)
         if faults:
             self.fail("REF-0", "; ".join(faults), after)
+        return self.arrived(node, action, told, after)
+
+    def arrived(self, node: Node, action: Action, told: Told, after: Node) -> Node | None:
+        """Check the laws of what an action came to; give the state it led to, if that is new."""
+        self.count(action, told)
         self.steps_fault(node, told, after)
         if told.state is node.state or self.result.violation:
             return None
@@ -151,9 +172,8 @@ class Explorer:
 
     def state_fault(self, node: Node) -> None:
         """Check the laws of states, the manager's self-check, and what it answers to questions."""
-        for law in self.laws:
-            if not law.holds(node.state):
-                self.fail(law.id, law.statement, node)
+        for law in self.broken(node.state):
+            self.fail(law.id, law.statement, node)
         if node.adapter is not None:
             try:
                 node.adapter.check()
@@ -163,6 +183,13 @@ class Explorer:
             else:
                 if faults:
                     self.fail("REF-0", "; ".join(faults), node)
+
+    def broken(self, state: State) -> list[Law]:
+        """Give the laws that a state breaks; those of lookups are judged once for all that a lookup can see."""
+        seen = lookup_view(state)
+        if (hits := self.lookups.get(seen)) is None:
+            hits = self.lookups[seen] = [law for law in self.laws if law.id in LOOKUP_LAWS and not law.holds(state)]
+        return [law for law in self.laws if law.id not in LOOKUP_LAWS and not law.holds(state)] + hits
 
     def fail(self, law: str, detail: str, node: Node) -> None:
         """Record the first fault."""

@@ -236,7 +236,7 @@ def compare(told: Told, reply: Reply, adapter: ManagerAdapter, names: tuple[str,
 
 def names_of(state: State) -> tuple[str, ...]:
     """Give the ids of all requests of a state."""
-    return tuple(name_of(slot) for slot in range(len(state.requests)))
+    return tuple([name_of(slot) for slot in range(len(state.requests))])
 
 
 def act(adapter: ManagerAdapter, state: State, action: Action) -> tuple[Told, list[str]]:

@@ -4,10 +4,12 @@ A scope fixes a manager's configuration, the prompts and tokens an engine may se
 suffices for laws of resources; laws of prefixes need two, or extra keys.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Any
 
-from blockwright_spec.reads import Prefix
+from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding, reads
 from blockwright_spec.state import Config
 
 
@@ -61,3 +63,124 @@ def calls(words: str) -> frozenset[str]:
     if unknown := names - CALLS.keys():
         raise ValueError(f"unknown calls {sorted(unknown)}; known: {', '.join(CALLS)}")
     return names
+
+
+def layer_name(kind: Kind) -> str:
+    """Give the short name of a layer, with its window or chunk."""
+    match kind:
+        case Full():
+            return "full"
+        case Sliding(window):
+            return f"sliding {window}"
+        case Chunked(chunk):
+            return f"chunked {chunk}"
+        case Mamba():
+            return "mamba"
+
+
+KINDS: tuple[tuple[Kind, int], ...] = (
+    (Full(), 1),
+    (Full(), 2),
+    (Sliding(1), 2),
+    (Sliding(2), 1),
+    (Sliding(2), 2),
+    (Sliding(3), 1),
+    (Sliding(3), 2),
+    (Chunked(1), 1),
+    (Chunked(2), 1),
+    (Chunked(2), 2),
+    (Chunked(4), 2),
+    (Mamba(), 1),
+    (Mamba(), 2),
+)
+"""Layers and block sizes: windows below, at and above a block, chunks of one and two blocks."""
+
+
+def scope(kind: Kind, size: int, theme: str, blocks: int, tokens: int, words: str, **rest: Any) -> Scope:
+    """Give a scope of one symbol: `blocks` with the null block, requests of up to `tokens` tokens, two at a time."""
+    flags = {flag: rest.pop(flag) for flag in ("caching", "eagle") if flag in rest}
+    config = Config(kind, size, blocks, rest.pop("max_model_len", tokens), **flags)
+    options = {"slots": 2, "prompts": strings(1, 1, tokens - 1), "max_tokens": tokens, **rest}
+    return Scope(f"{layer_name(kind)}, block {size}: {theme}", config, calls=calls(words), **options)
+
+
+def of_kind(kind: Kind, size: int) -> Iterator[Scope]:
+    """Give the scopes of one layer and block size."""
+    recycles = isinstance(kind, Mamba) or reads(kind, 2 * size).start >= size
+    long, odd = 2 + 2 * size, 2 * size + 1
+    last, few = (odd, 4) if recycles else (odd + 1, 5)
+    pair = ((0, (0,) * odd), (0, (0,) * size + (1,) * (odd - size)), (0, (1,) * odd))
+    yield scope(kind, size, "life", few, long, "chunks trim reset preempt")
+    yield scope(kind, size, "batches", few, long, "chunks batch")
+    yield scope(kind, size, "put off", few - 1, odd, "chunks later trim")
+    yield scope(kind, size, "copies", 4, odd, "unasked adopt preempt")
+    yield scope(kind, size, "held hits", 4, odd, "hold trim reset")
+    yield scope(kind, size, "two symbols", 4, last, "reset", prompts=(*pair, (0, (0,) * size)), outputs=(0, 1))
+    yield scope(kind, size, "wrong calls", 4, last, "misuse preempt", prompts=(*pair[1:], (0, (0,) * size)))
+    yield scope(kind, size, "uncached", 4, long, "chunks preempt batch trim misuse", caching=False)
+    if not isinstance(kind, Mamba):
+        ahead = {"lookaheads": (0, 1, 2), "drafts": 1, "max_model_len": long + 1}
+        yield scope(kind, size, "drafts", few, long, "chunks batch", **ahead)
+    if isinstance(kind, Full | Sliding):
+        yield scope(kind, size, "eagle", few, long, "chunks adopt", eagle=True, lookaheads=(0, 1))
+
+
+def of_all() -> Iterator[Scope]:
+    """Give the scopes that need only be visited once: extra keys, and three requests."""
+    yield scope(Full(), 1, "extra keys", 4, 3, "unasked", prompts=strings(2, 2, 2, (0, 1, 2, 3)))
+    yield scope(Full(), 1, "three requests", 5, 3, "chunks", slots=3)
+    yield scope(Sliding(2), 1, "three requests", 5, 3, "chunks", slots=3)
+    yield scope(Mamba(), 1, "three requests", 5, 3, "chunks", slots=3)
+
+
+def larger(kind: Kind, size: int) -> Iterator[Scope]:
+    """Give the scopes of one layer and block size that only long runs visit."""
+    long, pair = 3 + 2 * size, strings(2, size, size + 1)
+    yield scope(kind, size, "life, larger", 6, long, "chunks trim reset preempt")
+    yield scope(kind, size, "batches, larger", 6, long, "chunks batch trim", slots=3)
+    yield scope(kind, size, "held hits, larger", 5, long, "hold chunks trim reset preempt")
+    yield scope(kind, size, "two symbols, larger", 5, 2 * size + 2, "reset chunks", prompts=pair, outputs=(0, 1))
+    yield scope(kind, size, "wrong calls, larger", 5, 2 * size + 2, "chunks misuse preempt later", prompts=pair)
+
+
+def is_smoke(each: Scope) -> bool:
+    """Tell whether a scope of the `pr` profile is also one of `smoke`: the uncached ones, and all of some layers."""
+    return "uncached" in each.name or each.name.startswith(("sliding 3, block 1", "mamba, block 1: held"))
+
+
+def open_scopes(profile: str) -> tuple[Scope, ...]:
+    """Give the scopes in which the specification is explored under every legal choice."""
+    kinds: list[tuple[Kind, int]] = [(Full(), 1), (Sliding(2), 1), (Sliding(3), 2), (Chunked(2), 2), (Mamba(), 1)]
+    few = 4 if profile == "smoke" else 5
+    return tuple(scope(kind, size, "any choice", few, 2 * size + 1, "trim reset chunks") for kind, size in kinds)
+
+
+def large_scopes() -> tuple[Scope, ...]:
+    """Give scopes that cannot be visited whole, for random histories: 39 blocks, seven requests of up to 44 tokens."""
+    prompts = tuple(
+        (extra, (0,) * same + (1,) * other) for extra in (0, 1) for same in (3, 8, 17) for other in (0, 1, 4, 9)
+    )
+    words = "chunks batch trim preempt reset later hold unasked misuse"
+    rest = {"slots": 7, "prompts": prompts, "outputs": (0, 1), "max_model_len": 48}
+    ahead = {"lookaheads": (0, 3), "drafts": 2}
+    return (
+        scope(Full(), 4, "histories", 40, 44, words, **rest, **ahead),
+        scope(Full(), 4, "histories, uncached", 40, 44, words, **rest, **ahead, caching=False),
+        scope(Full(), 3, "histories, eagle", 40, 44, words, **rest, **ahead, eagle=True),
+        scope(Sliding(6), 4, "histories", 36, 44, words, **rest, **ahead),
+        scope(Sliding(9), 2, "histories, eagle", 60, 44, words, **rest, **ahead, eagle=True),
+        scope(Sliding(3), 4, "histories", 34, 44, words, **rest, **ahead),
+        scope(Chunked(8), 4, "histories", 36, 44, words, **rest, **ahead),
+        scope(Chunked(3), 3, "histories", 36, 44, words, **rest, **ahead),
+        scope(Mamba(), 4, "histories", 34, 44, words, **rest),
+        scope(Mamba(), 4, "histories, uncached", 34, 44, words, **rest, caching=False),
+    )
+
+
+PR: tuple[Scope, ...] = (*(each for kind, size in KINDS for each in of_kind(kind, size)), *of_all())
+PROFILES: dict[str, tuple[Scope, ...]] = {
+    "smoke": tuple(each for each in PR if is_smoke(each)),
+    "pr": PR,
+    "nightly": (*PR, *(each for kind, size in KINDS for each in larger(kind, size))),
+}
+"""The scopes of each profile."""

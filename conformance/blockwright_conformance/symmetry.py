@@ -15,11 +15,8 @@ from typing import Any
 from blockwright_spec.reads import Prefix, needed
 from blockwright_spec.state import Request, Running, State, Waiting, span
 
-Form = tuple[Any, ...]
-"""A state without names: nested tuples of integers."""
-
-Mark = tuple[int, int, int]
-"""What is known of a block: the number of its key (-1: none), its rank among equal keys, how far its content goes."""
+Form = tuple[list[int], list[int], list[Any], list[list[int]]]
+"""A state without names: the queue, what is known of each block, requests, and their tables."""
 
 
 class Names:
@@ -42,32 +39,32 @@ class Names:
         return blake2b(marshal.dumps(self._canonical(state, self), 2), digest_size=16).digest()
 
 
-def marks_of(state: State, names: Names) -> list[Mark]:
-    """Give what is known of each block."""
-    marks = [(-1, 0, 0 if content is None else len(content[1])) for content in state.contents]
-    seen: list[int] = []
+def marks_of(state: State, names: Names) -> list[int]:
+    """Give what is known of each block as one number: its key, its rank among equal keys, how far its content goes."""
+    longest, blocks = state.config.max_model_len + 1, state.config.num_blocks
+    marks = [0 if content is None else len(content[1]) for content in state.contents]
+    numbers: list[int] = []
     for block, prefix in state.keys:
         number = names.number(prefix)
-        marks[block] = (number, seen.count(number), marks[block][2])
-        seen.append(number)
+        marks[block] += longest * (1 + numbers.count(number) + blocks * number)
+        numbers.append(number)
     return marks
 
 
-def signature(state: State, request: Request, names: Names, marks: list[Mark]) -> Form:
+def signature(state: State, request: Request, names: Names, marks: list[int]) -> tuple[Any, ...]:
     """Give what a request looks like without the names of blocks; equal signatures leave the order open."""
     if isinstance(request, Running):
         trimmed = needed(state.config.kind, request.settled).start // span(state.config)
-        counts = (trimmed, request.computed, request.written, request.published)
-        blocks = tuple([marks[block] for block in request.table])
-        return 2, names.number(request.prefix), counts, blocks, tuple([block == 0 for block in request.table])
+        blocks = tuple([marks[block] if block else -1 for block in request.table])
+        return 2, names.number(request.prefix), trimmed, request.computed, request.written, request.published, blocks
     if isinstance(request, Waiting):
-        return 1, names.number(request.prefix), (request.hit.length,), tuple([marks[b] for b in request.hit.blocks]), ()
+        return 1, names.number(request.prefix), tuple([marks[block] for block in request.hit.blocks])
     return (0,)
 
 
 def form(state: State, names: Names) -> Form:
     """Give the canonical form of a state."""
-    return relabelled(state, names, {})
+    return relabelled(state, names, {0: 0})
 
 
 def labelled_form(state: State, names: Names) -> Form:
@@ -78,17 +75,16 @@ def labelled_form(state: State, names: Names) -> Form:
 def relabelled(state: State, names: Names, labels: dict[int, int]) -> Form:
     """Give the form of a state under labels of blocks; those missing are given out by first appearance."""
     marks = marks_of(state, names)
-    signed = [(signature(state, request, names, marks), request) for request in state.requests]
-    signed.sort(key=lambda pair: pair[0])
-    labels.setdefault(0, 0)
-    tables: list[tuple[int, ...]] = []
+    signed = sorted([(signature(state, request, names, marks), slot) for slot, request in enumerate(state.requests)])
     for block in state.queue:
-        labels.setdefault(block, len(labels))
-    for _, request in signed:
+        if block not in labels:
+            labels[block] = len(labels)
+    tables: list[list[int]] = []
+    held = [state.requests[slot] for _, slot in signed]
+    for request in held:
         if isinstance(request, Running):
-            tables.append(tuple([labels.setdefault(block, len(labels)) for block in request.table]))
-    for _, request in signed:
+            tables.append([labels.setdefault(block, len(labels)) for block in request.table])
+    for request in held:
         if isinstance(request, Waiting):
-            tables.append(tuple([labels[block] for block in request.hit.blocks]))
-    ordered = [marks[block] for block in labels]
-    return tuple([labels[b] for b in state.queue]), tuple(ordered), tuple([s for s, _ in signed]), tuple(tables)
+            tables.append([labels[block] for block in request.hit.blocks])
+    return [labels[block] for block in state.queue], [marks[block] for block in labels], [s for s, _ in signed], tables

@@ -83,6 +83,8 @@ def requeued(state: State, released: tuple[int, ...]) -> State:
     What an unpublished block holds can no longer be found: its content is forgotten (GHOST-1).
     """
     freed = tuple(block for block in released if holders(state, block) == 0)
+    if not freed:
+        return state
     published = frozenset(block for block, _ in state.keys)
     bare = tuple(block for block in freed if block not in published)
     candidates = tuple(block for block in freed if block in published)

@@ -140,7 +140,8 @@ def longest_hit(
             for end in hit_ends(group, length, eagle)
         )
 
-    return max(filter(holds, range(0, most + 1, lcm(*(group.block_size for group in groups)))), default=0)
+    aligned = range(0, most + 1, lcm(*(group.block_size for group in groups)))
+    return next((length for length in reversed(aligned) if holds(length)), 0)
 
 
 def shows(group: Group, at: int, content: tuple[int, Prefix] | None, prefix: Prefix, position: int) -> bool:

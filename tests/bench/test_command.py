@@ -5,14 +5,19 @@ Not covered: that targets are met (that is the benchmark's own table, on a quiet
 """
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from blockwright.bench import report, scaling
+from blockwright import build_info
+from blockwright.bench import paths, report, scaling
 from blockwright.bench.measure import Timing
 from blockwright.bench.paths import all_paths
 from blockwright.cli import main
+
+PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or Path(__file__).resolve().parents[2] / ".peers")
 
 
 def test_the_table_and_the_data_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,6 +56,20 @@ def test_bad_arguments_are_one_line_and_exit_code_2(
     assert err.count("\n") == 1
 
 
+@pytest.mark.skipif(not (PEERS / "vllm").is_dir(), reason="the peer's files are not there: make bench-peers")
+@pytest.mark.skipif(build_info().kind != "compiled", reason="targets are those of the compiled core")
+@pytest.mark.parametrize(("target", "code", "verdict"), [(0.001, 0, "met"), (1e9, 1, "MISSED")])
+def test_a_missed_target_fails_the_command_only_if_required(
+    target: float, code: int, verdict: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release = next(path for path in all_paths() if path.name == "release")
+    monkeypatch.setattr(paths, "all_paths", lambda: [replace(release, target=target)])
+    arguments = ["bench", "--peer-path", str(PEERS), "--repeat", "1"]
+    assert main(arguments) == 0
+    assert verdict in capsys.readouterr().out
+    assert main([*arguments, "--require"]) == code
+
+
 def test_a_ratio_meets_its_target_exactly_from_the_target_on() -> None:
     path = next(path for path in all_paths() if path.name == "lookup")
     assert path.target is not None
@@ -84,13 +103,13 @@ def test_a_pool_is_filled_and_measured() -> None:
         assert sorted(times) == sorted(scaling.PATHS)
         assert all(time > 0 for time in times.values())
     assert 0 < scale.bytes_per_block < 1_000
-    assert scale.floor == {}
+    assert scale.floor_in_order == scale.floor_scattered == {}
 
 
 def test_growth_and_memory_are_judged_between_the_right_sizes() -> None:
     def scale(num_blocks: int, time: float, size: float) -> scaling.Scale:
         times = dict.fromkeys(scaling.PATHS, time)
-        return scaling.Scale(num_blocks, times, dict.fromkeys(times, 9 * time), {}, {}, size, 0.0)
+        return scaling.Scale(num_blocks, times, dict.fromkeys(times, 9 * time), {}, {}, {}, size, 0.0)
 
     verdicts = report.scaling_verdicts(
         [scale(1_000, 2.0, 500.0), scale(50_000, 3.0, 90.0), scale(4_000_000, 9.0, 96.1)]

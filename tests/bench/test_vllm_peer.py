@@ -53,7 +53,7 @@ def test_fetching_again_downloads_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_failed_load_leaves_no_trace(tmp_path: Path) -> None:
     modules, finders = dict(sys.modules), list(sys.meta_path)
-    with pytest.raises(ImportError):
+    with pytest.raises(InvalidArgumentError, match=r"peer_path: vllm 0\.33\.0 in .* could not be loaded"):
         vllm_peer.load(package(tmp_path, vllm_peer.PEER_VERSION))
     assert sys.meta_path == finders
     assert {name: module for name, module in sys.modules.items() if name.startswith(("vllm", "torch"))} == {

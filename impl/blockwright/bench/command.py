@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -37,6 +38,7 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, print the tables; return 0, or 1 if `--require` is given and a target is missed."""
     # Imported late: the command line starts without them.
+    from blockwright import build_info
     from blockwright._terminal import progress
     from blockwright.bench import report, scaling, vllm_peer
     from blockwright.bench.floor import SOURCE, Floor
@@ -46,12 +48,18 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError(f"--repeat: at least 1 repetition is needed, not {args.repeat}")
     if args.require and args.peer_path is None:
         raise InvalidArgumentError("--require: the targets are ratios over a peer; give --peer-path too")
+    build = build_info()
+    if build.kind != "compiled":
+        # The targets are those of the compiled core.
+        paths = [replace(path, target=None) for path in paths]
+        if args.require:
+            raise InvalidArgumentError(f"--require: the targets are for a compiled core, this is a {build}")
     if args.json is not None and not args.json.resolve().parent.is_dir():
         raise InvalidArgumentError(f"--json: the folder of {args.json} is not there")
     peer = vllm_peer.load(args.peer_path) if args.peer_path is not None else None
     floor = Floor(args.floor if args.floor != FilePath() else SOURCE) if args.floor is not None else None
     config = report.configuration(peer.version if peer else None, args.repeat)
-    sizes = _sizes(config["build"]) if args.scaling else ()
+    sizes = _sizes(build.kind) if args.scaling else ()
     rows: list[report.Row] = []
     scales: list[scaling.Scale] = []
     with progress("measuring", len(paths) + len(sizes)) as advance:

@@ -53,10 +53,10 @@ class Floor:
         _checked(self._library.floor_one_request(paths.LONG, 4, out))
         return dict(zip(_ONE_REQUEST, out, strict=True))
 
-    def scaling(self, num_requests: int, num_blocks: int, num_sampled: int) -> dict[str, float]:
-        """Return ns per block of each path in a full, scattered pool of `num_requests` * `num_blocks` blocks."""
+    def scaling(self, num_requests: int, num_blocks: int, num_sampled: int, scattered: bool) -> dict[str, float]:
+        """Return ns per block of each path in a full pool of `num_requests` * `num_blocks` blocks."""
         out = (ctypes.c_double * len(_SCALING))()
-        _checked(self._library.floor_scaling(num_requests, num_blocks, num_sampled, out))
+        _checked(self._library.floor_scaling(num_requests, num_blocks, num_sampled, int(scattered), out))
         return dict(zip(_SCALING, out, strict=True))
 
 

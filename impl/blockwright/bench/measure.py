@@ -18,6 +18,9 @@ def since(begin: int) -> int:
     return now() - begin - _READING
 
 
+TURN = 10_000_000
+"""CPU time that a side has in its turn, in ns; sides whose single run takes longer have two runs."""
+
 _READING = 0
 _READING = int(statistics.median(since(now()) for _ in range(2_001)))
 
@@ -37,11 +40,12 @@ class Timing:
 
 
 def interleaved(samples: Mapping[str, Sample], repeat: int) -> dict[str, Timing]:
-    """Run every sample `repeat` times, the sides in turn, and return a timing for each.
+    """Measure every sample `repeat` times, the sides in turn, and return a timing for each.
 
-    One repetition beforehand warms caches and is not counted. The order turns round each time, so that a drift of the
-    machine's speed meets all sides alike. The garbage collector is off meanwhile: a peer that keeps an object per block
-    pays for it in pauses that are not counted here.
+    In its turn a side runs for `TURN` nanoseconds, at least twice: the first run warms the caches that the other side
+    has just filled and is not counted, the median of the others is the turn's number. The order turns round each time,
+    so that a drift of the machine's speed meets all sides alike. The garbage collector is off meanwhile: a peer that
+    keeps an object per block pays for it in pauses that are not counted here.
     """
     taken: dict[str, list[float]] = {name: [] for name in samples}
     names = list(samples)
@@ -49,16 +53,24 @@ def interleaved(samples: Mapping[str, Sample], repeat: int) -> dict[str, Timing]
     gc.collect()
     gc.disable()
     try:
-        for turn in range(repeat + 1):
+        for _ in range(repeat):
             for name in names:
-                value = samples[name]()
-                if turn:
-                    taken[name].append(value)
+                taken[name].append(_turn(samples[name]))
             names.reverse()
     finally:
         if enabled:
             gc.enable()
     return {name: summary(values) for name, values in taken.items()}
+
+
+def _turn(sample: Sample) -> float:
+    """Return the median of the runs of one turn, the first left out."""
+    begin = now()
+    sample()
+    values = [sample()]
+    while now() - begin < TURN:
+        values.append(sample())
+    return statistics.median(values)
 
 
 def summary(values: list[float]) -> Timing:

@@ -21,8 +21,8 @@ PROMPT = 64
 """Shortest prompt of a decoding request; the others are up to 15 tokens longer, so that blocks fill in turn."""
 CHURN_POOL, CHURN_REQUESTS, CHURN_LONG = 8_192, 16, 1_024
 """Blocks of the pool, requests that evict one another, blocks of each."""
-HASHED = 2_048
-"""Blocks of the request whose construction is timed."""
+HASHED, PROMPTS = 512, 4
+"""Blocks of each request whose construction is timed (8,192 tokens), requests of one repetition."""
 
 MAX_MODEL_LEN = 1 << 20
 
@@ -261,15 +261,16 @@ def churn(side: Side) -> Sample:
 
 
 def hashing(side: Side, convert: Callable[[list[int]], Any]) -> Sample:
-    """Time the construction of a long request, which hashes its blocks."""
-    ids = convert(Tokens().draw(HASHED * BLOCK_SIZE))
+    """Time the construction of requests, which hashes their blocks."""
+    tokens = Tokens()
+    prompts = [convert(tokens.draw(HASHED * BLOCK_SIZE)) for _ in range(PROMPTS)]
 
     def sample() -> float:
         begin = now()
-        request = side.request("hashed", ids)
+        requests = [side.request("hashed", prompt) for prompt in prompts]
         spent = since(begin)
-        require(len(request.block_hashes) == HASHED)
-        return spent / HASHED
+        require(all(len(request.block_hashes) == HASHED for request in requests))
+        return spent / (PROMPTS * HASHED)
 
     return sample
 

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import timeit
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path as FilePath
@@ -60,7 +59,7 @@ def configuration(peer_version: str | None, repeat: int) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "python_call_ns": _python_call(),
+        "python_compiler": platform.python_compiler(),
         "blockwright": blockwright.__version__,
         "build": build.kind,
         "mypyc": build.mypy,
@@ -80,17 +79,12 @@ def _cpu() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def _python_call() -> float:
-    """Return ns per call of an empty Python function: how fast this interpreter is, on which a peer's time depends."""
-    return round(min(timeit.repeat("f()", "def f(): pass", number=100_000, repeat=5)) / 100_000 * 1e9, 1)
-
-
 def configuration_line(config: dict[str, Any]) -> str:
     """Return the configuration in one line, to stand beside the numbers."""
     mypyc = f", mypyc {config['mypyc']}" if config["mypyc"] else ""
     peer = f", vllm {config['vllm']}" if config["vllm"] else ""
     return (
-        f"{config['cpu']}, {config['cores']} cores; {config['python']} (a call: {config['python_call_ns']:.0f} ns); "
+        f"{config['cpu']}, {config['cores']} cores; {config['python']} ({config['python_compiler']}); "
         f"blockwright {config['blockwright']} ({config['build']}{mypyc}){peer}; block size {config['block_size']}, "
         f"{config['kind']}; medians of {config['repeat']} interleaved repetitions, ns of CPU time"
     )
@@ -137,12 +131,14 @@ def print_scaling(scales: Sequence[scaling.Scale], verdicts: Sequence[Verdict]) 
 
 
 def _scaling_rows(scales: Sequence[scaling.Scale]) -> list[tuple[str, list[float]]]:
+    first = scales[0]
     rows = [(f"{name}, in order", [scale.in_order[name] for scale in scales]) for name in scaling.PATHS]
+    rows += [(f"  plain C: {name}", [scale.floor_in_order[name] for scale in scales]) for name in first.floor_in_order]
     rows += [(f"{name}, scattered", [scale.scattered[name] for scale in scales]) for name in scaling.PATHS]
-    rows += [(f"plain C: {name}, scattered", [scale.floor[name] for scale in scales]) for name in scales[0].floor]
-    return rows + [
-        (f"bare array: {name}, scattered", [scale.bare[name] for scale in scales]) for name in scales[0].bare
+    rows += [
+        (f"  plain C: {name}", [scale.floor_scattered[name] for scale in scales]) for name in first.floor_scattered
     ]
+    return rows + [(f"  bare array: {name}", [scale.bare[name] for scale in scales]) for name in first.bare]
 
 
 def scaling_verdicts(scales: Sequence[scaling.Scale]) -> list[Verdict]:

@@ -45,7 +45,7 @@ class Scale:
         num_blocks: blocks of the pool, all of them published.
         in_order, scattered: ns per block (decode: per request) of each of `PATHS`.
         bare: ns per read of bare arrays of that many blocks, at the ids of scattered tables; empty without numpy.
-        floor: the scattered paths in plain C; empty unless asked for.
+        floor_in_order, floor_scattered: most of the paths in plain C; empty unless asked for.
         bytes_per_block: memory of the manager, index included; memory of requests does not count.
         objects_per_block: objects of the manager that the garbage collector tracks.
     """
@@ -54,7 +54,8 @@ class Scale:
     in_order: dict[str, float]
     scattered: dict[str, float]
     bare: dict[str, float]
-    floor: dict[str, float]
+    floor_in_order: dict[str, float]
+    floor_scattered: dict[str, float]
     bytes_per_block: float
     objects_per_block: float
 
@@ -66,18 +67,23 @@ def measure(num_blocks: int, floor: Floor | None) -> Scale:
     pool.fill_scattered()
     tables = pool.tables()
     scattered = {name: _median(sample) for name, sample in pool.samples().items()}
-    plain_c = (
-        [floor.scaling(pool.num_requests, REQUEST, pool.num_sampled) for _ in range(FLOOR_ROUNDS)] if floor else []
-    )
     return Scale(
         pool.num_blocks,
         in_order,
         scattered,
         _bare_arrays(pool.num_blocks, tables),
-        {name: summary([times[name] for times in plain_c]).median for name in (plain_c[0] if plain_c else {})},
+        _plain_c(pool, floor, scattered=False),
+        _plain_c(pool, floor, scattered=True),
         pool.bytes_per_block,
         pool.objects_per_block,
     )
+
+
+def _plain_c(pool: "_Pool", floor: Floor | None, scattered: bool) -> dict[str, float]:
+    if floor is None:
+        return {}
+    rounds = [floor.scaling(pool.num_requests, REQUEST, pool.num_sampled, scattered) for _ in range(FLOOR_ROUNDS)]
+    return {name: summary([times[name] for times in rounds]).median for name in rounds[0]}
 
 
 def _median(sample: Callable[[], float]) -> float:

@@ -190,8 +190,12 @@ def load(peer_path: Path, block_size: int = 16) -> VllmPeer:
     """Load vLLM's manager from the folder that `fetch_peers` filled.
 
     Runs in this process; `sys.modules` and `sys.meta_path` are left as they were. Raises InvalidArgumentError if the
-    folder holds no unpacked vLLM of the supported version.
+    folder holds no unpacked vLLM of the supported version, or not all of it.
     """
     version = published_version(peer_path)
-    with _borrowed_modules(peer_path):
-        return VllmPeer(version, block_size)
+    try:
+        with _borrowed_modules(peer_path):
+            return VllmPeer(version, block_size)
+    except Exception as error:  # whatever goes wrong inside the peer's own modules
+        what = f"{type(error).__name__}: {error}"
+        raise InvalidArgumentError(f"peer_path: vllm {version} in {peer_path} could not be loaded: {what}") from error

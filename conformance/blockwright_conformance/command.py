@@ -1,0 +1,172 @@
+"""The sub-command `blockwright conform`: runs the gates and prints what they found."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from blockwright import __version__, build_info
+from blockwright._terminal import print_table, progress
+from blockwright.errors import InvalidArgumentError
+from blockwright_spec.laws import LAWS, STEP_LAWS
+
+from .gates import GATES, OURS, GateResult, Profile, factory_of, gate
+from .scopes import PROFILES
+
+_COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violations", "seconds", "law")
+
+_EPILOG = """\
+examples:
+  blockwright conform                                  all gates, two minutes
+  blockwright conform --profile smoke                  a few seconds
+  blockwright conform --gate lockstep --scope "full"   some scopes of one gate
+  blockwright conform --impl mymodule:Adapter          another block manager, through an adapter of its own
+  blockwright conform --json report.json
+"""
+
+
+def register(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add the sub-command to the command's parser."""
+    parser = subparsers.add_parser(
+        "conform",
+        help="show that the manager does what the specification says",
+        description="Run the conformance gates: exhaustive lock-step, state machines, proofs, mutants, known bugs.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--profile", choices=tuple(PROFILES), default="pr", help="how far to go (default: pr)")
+    parser.add_argument("--gate", choices=tuple(GATES), action="append", help="only this gate (may be repeated)")
+    parser.add_argument("--scope", default="", metavar="TEXT", help="only scopes whose names contain TEXT")
+    parser.add_argument("--impl", default=OURS, metavar="MODULE:FACTORY", help="the manager to test (default: ours)")
+    parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="processes to use (default: 2)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON (- for stdout)")
+    parser.set_defaults(run=run)
+
+
+def _positive(text: str) -> int:
+    """Read an integer of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, not {text!r}")
+    return int(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the gates and report; 1 where a law is broken.
+
+    Raises:
+        InvalidArgumentError: an argument names nothing; the message says which.
+    """
+    profile = Profile(args.profile, args.jobs, args.impl, args.scope)
+    _check(profile)
+    started, rows = time.perf_counter(), []
+    for name in args.gate or GATES:
+        with progress(name, 0) as advance:
+            rows += gate(name)(profile, advance)
+    seconds = time.perf_counter() - started
+    if not rows:
+        raise InvalidArgumentError(f"--scope: no scope of profile {profile.name} contains {profile.scope!r}")
+    report = _report(profile, rows, seconds)
+    if args.json is not None:
+        _write(args.json, report)
+    if args.json != Path("-"):
+        _print(profile, rows, seconds)
+    return int(any(row.violations for row in rows))
+
+
+def _check(profile: Profile) -> None:
+    """Refuse a profile that names no manager."""
+    try:
+        factory_of(profile.implementation)
+    except ValueError as error:
+        raise InvalidArgumentError(str(error)) from error
+
+
+def _report(profile: Profile, rows: list[GateResult], seconds: float) -> dict[str, Any]:
+    """Give the report as data."""
+    fired: dict[str, int] = {}
+    for row in rows:
+        if row.kind == "lockstep":
+            for name, count in row.fired.items():
+                fired[name] = fired.get(name, 0) + count
+    broken: dict[str, int] = {}
+    for row in rows:
+        if row.law:
+            broken[row.law] = broken.get(row.law, 0) + row.violations
+    own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return {
+        "version": __version__,
+        "build": str(build_info()),
+        "python": platform.python_version(),
+        "profile": profile.name,
+        "implementation": profile.implementation,
+        "seconds": round(seconds, 3),
+        "peak_memory_bytes": max(own, children) * (1 if sys.platform == "darwin" else 1024),
+        "transitions": sum(row.transitions for row in rows if row.kind == "lockstep"),
+        "violations": sum(row.violations for row in rows),
+        "gates": [_row(row) for row in rows],
+        "laws": [
+            {"id": law.id, "statement": law.statement, "source": law.source, "violations": broken.get(law.id, 0)}
+            for law in (*LAWS, *STEP_LAWS)
+        ],
+        "coverage": dict(sorted(fired.items())),
+    }
+
+
+def _row(row: GateResult) -> dict[str, Any]:
+    """Give one row as data."""
+    return {
+        "kind": row.kind,
+        "manager": row.manager,
+        "scope": row.scope,
+        "states": row.states,
+        "transitions": row.transitions,
+        "violations": row.violations,
+        "seconds": round(row.seconds, 3),
+        "law": row.law or None,
+        "detail": row.detail or None,
+        "trace": row.script.splitlines() or None,
+    }
+
+
+def _write(path: Path, report: dict[str, Any]) -> None:
+    """Write the report."""
+    text = json.dumps(report, indent=2) + "\n"
+    if path == Path("-"):
+        sys.stdout.write(text)
+        return
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgumentError(f"--json: cannot write {path}: {error.strerror}") from error
+
+
+def _print(profile: Profile, rows: list[GateResult], seconds: float) -> None:
+    """Print the table, and for each broken law the shortest way to it."""
+    cells = [
+        (
+            row.kind,
+            row.manager,
+            row.scope.removeprefix(f"{row.manager}, "),
+            f"{row.states:,}",
+            f"{row.transitions:,}",
+            f"{row.violations:,}",
+            f"{row.seconds:.1f}",
+            row.law or "all hold",
+        )
+        for row in rows
+    ]
+    total = sum(row.transitions for row in rows if row.kind == "lockstep")
+    broken = sum(row.violations for row in rows)
+    footer = f"{total:,} transitions in lock-step, {broken:,} violations, {seconds:.1f} s; {build_info()}"
+    print_table(f"blockwright conform, profile {profile.name}", _COLUMNS, cells, footer)
+    for row in rows:
+        if row.violations:
+            print(f"\n{row.kind}, {row.scope}: {row.law}: {row.detail}")
+            if row.script:
+                print(f"\n{row.script}")

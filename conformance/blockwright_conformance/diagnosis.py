@@ -1,0 +1,221 @@
+"""Diagnosis: which laws a fault breaks.
+
+Lock-step says that a manager differs from the specification; a reader wants to know what is wrong with it. The actions
+of a counterexample are performed again; after the last one a state of the specification is made of what the manager
+*shows* (its tables, queue and keys; the ghost contents follow its own tables), and every law is asked about that state.
+To these are added what the manager's self-check names, and laws of the kit:
+
+    REF-0 <field>  lock-step: the manager differs from the specification in this field of an answer or of its state
+    REFUSE-1       a call that is refused changes nothing
+    LOOKUP-1       a lookup changes nothing
+    HIT-1, 2, 3    of the hit that the manager itself finds: sound, longest, leaves a token (and its draft margin)
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from blockwright_spec.hits import found, margin
+from blockwright_spec.laws import LAWS, STEP_LAWS
+from blockwright_spec.lru import LRU
+from blockwright_spec.outcomes import Done
+from blockwright_spec.reads import Prefix, cut, needed, shows, writes
+from blockwright_spec.state import NULL, Request, Running, State, Waiting, holders, initial, span
+
+from .abstraction import differences, expected
+from .actions import Action, Find, GrowEach, Told, meaning
+from .adapter import Found, ManagerAdapter, Observation
+from .explore import Factory
+from .lockstep import OTHER, Reply, choice_of, compare, examine, names_of, perform
+from .scopes import Scope
+
+NAMED = re.compile(r"\b[A-Z]+-\d\b")
+FIELDS = ("hit", "new blocks", "nulled entries", "lookup", "blocks", *Observation._fields)
+
+Broken = Iterator[tuple[str, str]]
+"""Laws that are broken, each with the fault that shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The laws that a counterexample breaks, and every fault seen at its end."""
+
+    laws: tuple[str, ...]
+    faults: tuple[str, ...]
+
+
+def diagnose(scope: Scope, factory: Factory, actions: tuple[Action, ...]) -> Diagnosis:
+    """Perform the actions of a counterexample again and name the laws broken at its end."""
+    state, adapter = initial(scope.config, scope.slots), factory(scope.config)
+    for action in actions[:-1]:
+        list(questions(scope, adapter, state))
+        state = meaning(state, action, choice_of(adapter, perform(adapter, action, state))).state
+    broken = list(questions(scope, adapter, state))
+    if actions:
+        broken = list(last(scope, adapter, state, actions[-1]))
+    return Diagnosis(*(tuple(dict.fromkeys(pair[at] for pair in broken)) for at in (0, 1)))
+
+
+def last(scope: Scope, adapter: ManagerAdapter, before: State, action: Action) -> Broken:
+    """Perform the last action and give what it breaks."""
+    names, reply, told = names_of(before), Reply(), meaning(before, action)
+    try:
+        reply = perform(adapter, action, before)
+        told = meaning(before, action, choice_of(adapter, reply))
+        for fault in compare(told, reply, adapter, names):
+            yield field_of(fault), fault
+    except Exception as error:
+        yield of_error(error)
+    shown = None
+    with suppress(Exception):
+        shown = adapter.observe(names)
+    if shown is not None:
+        yield from effects(before, action, reply, told, shown)
+        state = shown_state(before, action, reply, told, shown)
+        yield from of_state(state, shown)
+        yield from of_step(before, action, reply, told, state)
+    if reply.hit is not None:
+        yield from of_hit(before, prefix_of(before, action), reply.hit)
+    yield from questions(scope, adapter, told.state)
+
+
+def field_of(fault: str) -> str:
+    """Give the lock-step law of a difference: the field it is in."""
+    field = next((field for field in FIELDS if re.match(rf"{field}\b", fault)), "refusal")
+    return f"REF-0 {field}"
+
+
+def of_error(error: Exception) -> tuple[str, str]:
+    """Give the law that an error names, if it does."""
+    text = f"{type(error).__name__}: {error}"
+    named = NAMED.search(str(getattr(error, "law", text)))
+    return named.group() if named else f"REF-0 {type(error).__name__}", text
+
+
+def questions(scope: Scope, adapter: ManagerAdapter, state: State) -> Broken:
+    """Give what the self-check names, and which questions are answered wrong or change something."""
+    try:
+        adapter.check()
+    except Exception as error:
+        yield of_error(error)
+    try:
+        before = adapter.observe(names_of(state))
+        for prefix in scope.prompts if state.config.caching else ():
+            adapter.send(OTHER, prefix)
+            yield from of_hit(state, prefix, adapter.find(OTHER))
+        yield from ((field_of(fault), fault) for fault in examine(adapter, state, scope.prompts))
+        for change in differences(before, adapter.observe(names_of(state))):
+            yield "LOOKUP-1", f"lookups changed {change}"
+    except Exception as error:
+        yield of_error(error)
+
+
+def of_hit(state: State, prefix: Prefix, hit: Found) -> Broken:
+    """Give the laws that a hit of the manager breaks."""
+    kind, size, extra = state.config.kind, state.config.block_size, margin(state.config)
+    wants = found(state, prefix, LRU)
+    text = f"lookup of {prefix}: expected {wants.length} tokens in {wants.blocks}, found {hit}"
+    blocks = (*hit.blocks, *(NULL for _ in range(hit.length // size + 1)))
+    if not all(shows(kind, size, state.contents[blocks[at // size]], prefix, at) for at in needed(kind, hit.length)):
+        yield "HIT-1", text
+    if hit.length < wants.length:
+        yield "HIT-2", text
+    if hit.length > max(0, len(prefix[1]) - 1 - extra):
+        yield "HIT-3", text
+
+
+def effects(before: State, action: Action, reply: Reply, told: Told, shown: Observation) -> Broken:
+    """Give what changed although nothing may: in a call that is refused, in a lookup."""
+    refused = told.refusal is not None or reply.refused or reply.error is not None
+    for change in differences(expected(before), shown) if not (told.steps or reply.served) else ():
+        if refused:
+            yield "REFUSE-1", f"a refused call changed {change}"
+        if isinstance(action, Find):
+            yield "LOOKUP-1", f"a lookup changed {change}"
+
+
+def prefix_of(before: State, action: Action) -> Prefix:
+    """Give the prefix of the request that an action is about."""
+    request = before.requests[getattr(action, "slot", 0)]
+    if isinstance(request, Running | Waiting):
+        return request.prefix
+    prefix: Prefix = getattr(action, "prefix", (0, ()))
+    return prefix
+
+
+def shown_state(before: State, action: Action, reply: Reply, told: Told, shown: Observation) -> State:
+    """Make a state of what a manager shows after an action; contents follow the tables that it shows."""
+    happened = told.state if reply.served or not (reply.refused or reply.error) else before
+    kind, wide = before.config.kind, span(before.config)
+    keys = told.state.keys
+    if shown.keys is not None:
+        kept = tuple(key for key in before.keys if shown.keys[key[0]] == key[1])
+        fresh = ((block, prefix) for block, prefix in enumerate(shown.keys) if prefix is not None)
+        keys = (*kept, *(key for key in fresh if key not in kept))
+    contents = list(before.contents)
+    for block in (block for served in reply.served for block in served.new):
+        contents[block] = None
+    requests: list[Request] = []
+    for slot, table in enumerate(shown.tables):
+        was, now = before.requests[slot], happened.requests[slot]
+        if table is None:
+            requests.append(Waiting(now.prefix) if isinstance(now, Running) else now)
+            continue
+        request = (
+            now if isinstance(now, Running) else was if isinstance(was, Running) else assumed(before, action, reply)
+        )
+        published = shown.published[slot] if shown.published is not None else request.published
+        requests.append(replace(request, table=table, published=published or 0))
+        start = was.computed if isinstance(was, Running) else request.settled
+        for at in writes(kind, start, request.computed):
+            if at // wide < len(table):
+                contents[table[at // wide]] = cut(request.prefix, at + 1)
+    queue = happened.queue if shown.queue is None else shown.queue
+    published_blocks = {block for block, _ in keys}
+    for block in set(queue) - published_blocks - {NULL}:
+        contents[block] = None
+    return State(before.config, queue, tuple(contents), keys, tuple(requests))
+
+
+def assumed(before: State, action: Action, reply: Reply) -> Running:
+    """Make the request that a manager holds against the specification: it was admitted, as far as the call tells."""
+    prefix, length = prefix_of(before, action), reply.hit.length if reply.hit is not None else 0
+    written = length + getattr(action, "new", 0)
+    return Running(prefix, length, min(written, len(prefix[1])), written, (), 0)
+
+
+def holds(law: Callable[..., bool], *facts: object) -> bool:
+    """Tell whether a law holds; one that cannot even be asked (a table is too short) does not."""
+    try:
+        return law(*facts)
+    except (IndexError, ValueError):
+        return False
+
+
+def of_state(state: State, shown: Observation) -> Broken:
+    """Give the laws of states that a shown state breaks, counters among them."""
+    for law in LAWS:
+        if not holds(law.holds, state):
+            yield law.id, law.statement
+    for block, count in enumerate(shown.references or ()):
+        if block != NULL and count != holders(state, block):
+            yield "REF-1", f"block {block} has {holders(state, block)} holders, its counter says {count}"
+    if shown.queue is not None and shown.free not in (None, len(shown.queue)):
+        yield "QUEUE-1", f"{len(shown.queue)} blocks are free, the counter says {shown.free}"
+
+
+def of_step(before: State, action: Action, reply: Reply, told: Told, state: State) -> Broken:
+    """Give the laws of steps that a shown step breaks; what it told of each table must rebuild that table."""
+    new = tuple(block for served in reply.served for block in served.new)
+    for law in STEP_LAWS:
+        if law.id != "STEP-1" and not holds(law.holds, before, Done(state, new)):
+            yield law.id, law.statement
+    slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else [getattr(action, "slot", 0)]
+    for slot, step, served in zip(slots, told.steps, reply.served, strict=False):
+        after, was = state.requests[slot], before.requests[slot]
+        nulled = step.nulled if served.nulled is None else served.nulled
+        if isinstance(after, Running) and isinstance(was, Running):
+            rebuilt = (*(NULL if at in nulled else block for at, block in enumerate(was.table)), *served.new)
+            if rebuilt != after.table:
+                yield "STEP-1", f"table {after.table}, rebuilt from what the step told {rebuilt}"

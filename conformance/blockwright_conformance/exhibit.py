@@ -1,0 +1,53 @@
+"""An exhibit of the museum: one real bug of another manager, put back into this one.
+
+It names where the bug is told of in public, how it is put back (patches of the implementation's sources), where it
+shows (a scope to explore, or a trial of keys or of the bare pool), and the one law that must be broken there.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import NamedTuple
+
+from .blockwright_adapter import BlockwrightAdapter
+from .scopes import Scope
+from .variants import Patch
+from .watched import VariantAdapter
+
+
+class Fault(NamedTuple):
+    """A broken law, what shows it, and after how many calls."""
+
+    law: str
+    detail: str
+    length: int
+
+
+Trial = Callable[[ModuleType], Iterator[Fault]]
+"""Puts one copy of the implementation to a test that needs no whole manager, and gives the laws it breaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where exhibits are looked at: a scope in lock-step, through an adapter."""
+
+    scope: Scope
+    adapter: type[BlockwrightAdapter] = VariantAdapter
+
+
+@dataclass(frozen=True, slots=True)
+class Exhibit:
+    """A known bug: its id (of the corpus; D: a choice of the originals that we decided otherwise), and its catcher."""
+
+    id: str
+    title: str
+    story: str
+    source: str
+    law: str
+    where: Place | Trial
+    patches: tuple[Patch, ...]
+
+
+def patch(file: str, old: str, new: str, times: int = 1) -> Patch:
+    """Give a patch of one source of the core."""
+    return Patch(f"core/{file}", old, new, times)

@@ -1,0 +1,93 @@
+"""The gates of the kit: one list, and what each of them reports.
+
+A gate is a module with a function ``run(profile, progress)`` that returns a list of `GateResult`. `GATES` names them in
+the order in which the command runs them; a gate is imported when it is run.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from blockwright._terminal import Advance
+from blockwright_spec.state import Config
+
+from .adapter import ManagerAdapter
+
+OURS = "blockwright_conformance.blockwright_adapter:BlockwrightAdapter"
+"""The manager that is tested unless another is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How far to go: ``smoke`` takes seconds, ``pr`` two minutes, ``nightly`` hours."""
+
+    name: str = "pr"
+    jobs: int = 2
+    """Processes to use."""
+    implementation: str = OURS
+    """``module:factory`` of the manager under test; the factory takes a `Config` and returns a `ManagerAdapter`."""
+    scope: str = ""
+    """Only scopes whose names contain this."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Tell whether the manager under test is Blockwright's: gates about its own code are for it alone."""
+        return self.implementation == OURS
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """One row of the report."""
+
+    kind: str
+    """The gate."""
+    scope: str
+    manager: str
+    states: int
+    transitions: int
+    violations: int
+    seconds: float
+    law: str = ""
+    """The first law that was broken."""
+    detail: str = ""
+    script: str = ""
+    """The shortest way to the violation, as calls."""
+    fired: dict[str, int] = field(default_factory=dict)
+    """How often each action happened, and each refusal."""
+
+
+Run = Callable[[Profile, Advance], list[GateResult]]
+
+GATES: dict[str, str] = {
+    "proofs": "blockwright_conformance.proofs",
+    "lockstep": "blockwright_conformance.lockstep_gate",
+    "choices": "blockwright_conformance.choices_gate",
+    "machine": "blockwright_conformance.machine_gate",
+}
+"""Every gate and its module."""
+
+
+def gate(name: str) -> Run:
+    """Give the function that runs a gate."""
+    run: Run = importlib.import_module(GATES[name]).run
+    return run
+
+
+def factory_of(implementation: str) -> Callable[[Config], ManagerAdapter]:
+    """Give the factory that ``module:factory`` names.
+
+    Raises:
+        ValueError: it names none; the message says what is missing.
+    """
+    module, colon, name = implementation.partition(":")
+    if not (module and colon and name):
+        raise ValueError(f"--impl: expected module:factory, not {implementation!r}")
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(f"--impl: cannot import {module!r}: {error}") from error
+    factory = getattr(found, name, None)
+    if not callable(factory):
+        raise ValueError(f"--impl: {module!r} has no factory {name!r}; it must take a Config")
+    return factory  # type: ignore[no-any-return]

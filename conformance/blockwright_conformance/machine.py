@@ -1,0 +1,336 @@
+"""Gate 2, a state machine: histories that Hypothesis draws and shrinks, in lock-step, for every kind of layer.
+
+Many small rules, each with a precondition and without branches, so that Hypothesis can leave whole rules out of a run.
+A rule draws what it needs from what is possible, so that nothing is rejected.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from blockwright_spec.hits import found, sound
+from blockwright_spec.lru import LRU
+from blockwright_spec.reads import Mamba, Prefix
+from blockwright_spec.state import Absent, Hit, Running, Waiting
+
+from .actions import (
+    Action,
+    Admit,
+    AdmitHeld,
+    Append,
+    Find,
+    Grow,
+    GrowEach,
+    LateHit,
+    Preempt,
+    Publish,
+    Release,
+    Reset,
+    Trim,
+    WrongHit,
+    WrongStep,
+)
+from .explore import Factory
+from .histories import History
+from .scopes import Scope
+
+PICKS = st.integers(0, 2**16)
+"""Draws that pick one of the candidates there are."""
+
+
+class LockstepMachine(RuleBasedStateMachine):
+    """Requests of one scope on one manager; see `machine_of`."""
+
+    scope: ClassVar[Scope]
+    factory: ClassVar[Factory]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history = History(self.scope, type(self).factory)
+
+    def act(self, action: Action) -> None:
+        """Perform an action in lock-step."""
+        self.history.act(action)
+
+    def teardown(self) -> None:
+        """Check the laws of the last state."""
+        self.history.judge_state()
+
+    # ---- what there is to pick from
+
+    @property
+    def absent(self) -> list[int]:
+        """Slots whose request is not there."""
+        return [slot for slot, request in enumerate(self.history.state.requests) if isinstance(request, Absent)]
+
+    @property
+    def waiting(self) -> list[tuple[int, Waiting]]:
+        """Requests that wait."""
+        return [(slot, each) for slot, each in enumerate(self.history.state.requests) if isinstance(each, Waiting)]
+
+    @property
+    def running(self) -> list[tuple[int, Running]]:
+        """Requests that hold a table."""
+        return [(slot, each) for slot, each in enumerate(self.history.state.requests) if isinstance(each, Running)]
+
+    @property
+    def hungry(self) -> list[tuple[int, Running]]:
+        """Running requests with tokens to compute."""
+        return [(slot, each) for slot, each in self.running if each.computed < len(each.prefix[1])]
+
+    @property
+    def idle(self) -> list[tuple[int, Running]]:
+        """Running requests whose tokens are all computed and that may put out another."""
+        most = self.scope.max_tokens
+        return [
+            (slot, each) for slot, each in self.running if each.computed == len(each.prefix[1]) and each.computed < most
+        ]
+
+    @property
+    def drafted(self) -> list[tuple[int, Running]]:
+        """Idle requests whose last step computed drafts."""
+        return [(slot, each) for slot, each in self.idle if each.written > each.computed]
+
+    def hit(self, prefix: Prefix) -> Hit:
+        """Give what a lookup finds."""
+        return found(self.history.state, prefix, LRU) if self.scope.config.caching else Hit()
+
+    def prompt(self, pick: int) -> Prefix:
+        """Pick a prompt."""
+        return self.scope.prompts[pick % len(self.scope.prompts)]
+
+    # ---- arriving
+
+    @precondition(lambda self: self.absent)
+    @rule(pick=PICKS)
+    def admit_whole(self, pick: int) -> None:
+        prefix = self.prompt(pick)
+        self.act(Admit(self.absent[0], prefix, len(prefix[1]) - self.hit(prefix).length))
+
+    @precondition(lambda self: self.absent)
+    @rule(pick=PICKS, part=PICKS)
+    def admit_chunk(self, pick: int, part: int) -> None:
+        prefix = self.prompt(pick)
+        self.act(Admit(self.absent[0], prefix, 1 + part % (len(prefix[1]) - self.hit(prefix).length)))
+
+    @precondition(lambda self: self.absent)
+    @rule(pick=PICKS)
+    def admit_unpublished(self, pick: int) -> None:
+        prefix = self.prompt(pick)
+        self.act(Admit(self.absent[0], prefix, len(prefix[1]) - self.hit(prefix).length, 0, True))
+
+    @precondition(lambda self: self.absent)
+    @rule(pick=PICKS)
+    def admit_without_lookup(self, pick: int) -> None:
+        prefix = self.prompt(pick)
+        self.act(Admit(self.absent[0], prefix, len(prefix[1]), 0, False, False))
+
+    @precondition(lambda self: self.absent and not isinstance(self.scope.config.kind, Mamba))
+    @rule(pick=PICKS, ahead=st.integers(1, 5))
+    def admit_with_lookahead(self, pick: int, ahead: int) -> None:
+        prefix = self.prompt(pick)
+        self.act(Admit(self.absent[0], prefix, len(prefix[1]) - self.hit(prefix).length, ahead))
+
+    @precondition(lambda self: self.absent)
+    @rule(pick=PICKS)
+    def find(self, pick: int) -> None:
+        self.act(Find(self.absent[0], self.prompt(pick)))
+
+    @precondition(lambda self: self.waiting)
+    @rule(pick=PICKS)
+    def find_again(self, pick: int) -> None:
+        slot, request = self.waiting[pick % len(self.waiting)]
+        self.act(Find(slot, request.prefix))
+
+    @precondition(lambda self: self.waiting)
+    @rule(pick=PICKS)
+    def admit_held(self, pick: int) -> None:
+        slot, request = self.waiting[pick % len(self.waiting)]
+        self.act(AdmitHeld(slot, len(request.prefix[1]) - request.hit.length))
+
+    @precondition(lambda self: self.waiting)
+    @rule(pick=PICKS)
+    def give_up_waiting(self, pick: int) -> None:
+        self.act(Release(self.waiting[pick % len(self.waiting)][0]))
+
+    # ---- running
+
+    @precondition(lambda self: self.hungry)
+    @rule(pick=PICKS, part=PICKS)
+    def grow(self, pick: int, part: int) -> None:
+        slot, request = self.hungry[pick % len(self.hungry)]
+        self.act(Grow(slot, 1 + part % (len(request.prefix[1]) - request.computed)))
+
+    @precondition(lambda self: self.hungry)
+    @rule(pick=PICKS)
+    def grow_unpublished(self, pick: int) -> None:
+        slot, request = self.hungry[pick % len(self.hungry)]
+        self.act(Grow(slot, len(request.prefix[1]) - request.computed, 0, True))
+
+    @precondition(lambda self: self.hungry and not isinstance(self.scope.config.kind, Mamba))
+    @rule(pick=PICKS, ahead=st.integers(1, 5))
+    def grow_with_lookahead(self, pick: int, ahead: int) -> None:
+        slot, request = self.hungry[pick % len(self.hungry)]
+        self.act(Grow(slot, len(request.prefix[1]) - request.computed, ahead))
+
+    @precondition(lambda self: self.hungry and not isinstance(self.scope.config.kind, Mamba))
+    @rule(pick=PICKS, drafts=st.integers(1, 3))
+    def grow_with_drafts(self, pick: int, drafts: int) -> None:
+        slot, request = self.hungry[pick % len(self.hungry)]
+        self.act(Grow(slot, len(request.prefix[1]) - request.computed + drafts))
+
+    @precondition(lambda self: self.hungry)
+    @rule()
+    def grow_all(self) -> None:
+        self.act(GrowEach(tuple((slot, 1) for slot, _ in self.hungry)))
+
+    @precondition(lambda self: len(self.hungry) > 1)
+    @rule()
+    def grow_all_whole_and_backwards(self) -> None:
+        asks = tuple((slot, len(each.prefix[1]) - each.computed) for slot, each in self.hungry)
+        self.act(GrowEach(asks[::-1]))
+
+    @precondition(lambda self: self.idle)
+    @rule(token=st.integers(0, 1))
+    def put_out_all(self, token: int) -> None:
+        for slot, _ in self.idle:
+            self.act(Append(slot, (token,)))
+
+    @precondition(lambda self: self.idle)
+    @rule(pick=PICKS, token=st.integers(0, 1))
+    def put_out(self, pick: int, token: int) -> None:
+        self.act(Append(self.idle[pick % len(self.idle)][0], (token,)))
+
+    @precondition(lambda self: self.drafted)
+    @rule(pick=PICKS, part=PICKS, token=st.integers(0, 1))
+    def accept(self, pick: int, part: int, token: int) -> None:
+        slot, request = self.drafted[pick % len(self.drafted)]
+        accepted = 1 + part % (request.written - request.computed)
+        self.act(Append(slot, (token,) * accepted, accepted))
+
+    @precondition(lambda self: self.running)
+    @rule(pick=PICKS)
+    def publish(self, pick: int) -> None:
+        slot, request = self.running[pick % len(self.running)]
+        self.act(Publish(slot, request.computed))
+
+    @precondition(lambda self: self.running)
+    @rule(pick=PICKS, part=PICKS)
+    def publish_part(self, pick: int, part: int) -> None:
+        slot, request = self.running[pick % len(self.running)]
+        self.act(Publish(slot, part % (request.computed + 1)))
+
+    @precondition(lambda self: self.running)
+    @rule(pick=PICKS)
+    def trim(self, pick: int) -> None:
+        slot, request = self.running[pick % len(self.running)]
+        self.act(Trim(slot, request.computed))
+
+    @precondition(lambda self: self.running)
+    @rule(pick=PICKS)
+    def release(self, pick: int) -> None:
+        self.act(Release(self.running[pick % len(self.running)][0]))
+
+    @precondition(lambda self: self.running)
+    @rule(pick=PICKS)
+    def preempt(self, pick: int) -> None:
+        self.act(Preempt(self.running[pick % len(self.running)][0]))
+
+    @precondition(lambda self: not self.running)
+    @rule()
+    def reset(self) -> None:
+        self.act(Reset())
+
+    # ---- wrong calls
+
+    @precondition(lambda self: self.running)
+    @rule()
+    def reset_while_running(self) -> None:
+        self.act(Reset())
+
+    @precondition(lambda self: self.absent)
+    @rule()
+    def release_nothing(self) -> None:
+        self.act(Release(self.absent[0]))
+
+    @precondition(lambda self: self.running)
+    @rule(pick=PICKS, new=st.integers(-3, 0))
+    def ask_for_nothing(self, pick: int, new: int) -> None:
+        slot, request = self.running[pick % len(self.running)]
+        self.act(WrongStep(slot, request.prefix, request.computed, new))
+
+    @precondition(lambda self: self.running)
+    @rule(pick=PICKS, more=st.sampled_from((1, 2, 2**31, 2**63)))
+    def ask_for_too_much(self, pick: int, more: int) -> None:
+        slot, request = self.running[pick % len(self.running)]
+        new = self.scope.config.max_model_len - request.computed + more
+        self.act(WrongStep(slot, request.prefix, request.computed, new))
+
+    @precondition(lambda self: self.running)
+    @rule(pick=PICKS)
+    def claim_unwritten_tokens(self, pick: int) -> None:
+        slot, request = self.running[pick % len(self.running)]
+        self.act(WrongStep(slot, request.prefix, request.written + 1, 1))
+
+    @precondition(lambda self: any(self.hit(each.prefix).length for _, each in self.running))
+    @rule(pick=PICKS)
+    def hit_while_running(self, pick: int) -> None:
+        found = [(slot, each.prefix) for slot, each in self.running if self.hit(each.prefix).length]
+        self.act(LateHit(*found[pick % len(found)]))
+
+    @property
+    def foreign(self) -> list[tuple[Prefix, Prefix, int]]:
+        """Pairs of prompts where the second one's hit is not the first one's."""
+        state, prompts = self.history.state, self.scope.prompts
+        hits = [(other, self.hit(other)) for other in prompts]
+        return [
+            (prefix, other, hit.length)
+            for other, hit in hits
+            for prefix in prompts
+            if 0 < hit.length < len(prefix[1]) and not sound(state, prefix, hit)
+        ]
+
+    @precondition(lambda self: self.absent and self.foreign)
+    @rule(pick=PICKS)
+    def bring_a_foreign_hit(self, pick: int) -> None:
+        foreign = self.foreign
+        self.act(WrongHit(self.absent[0], *foreign[pick % len(foreign)]))
+
+
+def machine_of(scope: Scope, factory: Factory) -> type[LockstepMachine]:
+    """Make the state machine of a scope."""
+    return type("Machine", (LockstepMachine,), {"scope": scope, "factory": staticmethod(factory)})
+
+
+def run_machine(scope: Scope, factory: Factory, examples: int, steps: int, derandomize: bool = True) -> dict[str, int]:
+    """Run the state machine of a scope; say how often what happened.
+
+    Raises:
+        HistoryError: a violation, with the shortest history that Hypothesis found.
+    """
+    fired: dict[str, int] = {}
+    machine = machine_of(scope, factory)
+    ended: Callable[[LockstepMachine], None] = machine.teardown
+
+    def teardown(self: LockstepMachine) -> None:
+        ended(self)
+        for name, count in self.history.fired.items():
+            fired[name] = fired.get(name, 0) + count
+
+    machine.teardown = teardown  # type: ignore[method-assign]
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            derandomize=derandomize,
+            database=None,
+            deadline=None,
+            print_blob=False,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    return fired

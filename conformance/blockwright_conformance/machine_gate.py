@@ -1,0 +1,91 @@
+"""Gate 2: the state machine and the random walk over scopes too large to visit whole."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import NamedTuple
+
+from blockwright._terminal import Advance
+
+from .gates import GateResult, Profile, factory_of
+from .histories import HistoryError, walk
+from .scopes import Scope, large_scopes
+from .trace import script
+
+
+class Length(NamedTuple):
+    """How far a profile goes: examples and steps of the state machine, and steps of a walk."""
+
+    examples: int
+    steps: int
+    walk: int
+    seeds: int = 1
+
+
+LENGTHS = {"smoke": Length(2, 20, 100), "pr": Length(15, 40, 1500), "nightly": Length(2000, 100, 10_000, 20)}
+
+
+def size(profile: Profile) -> int:
+    """Count the runs."""
+    return 2 * len(large_scopes())
+
+
+def run(profile: Profile, progress: Advance) -> list[GateResult]:
+    """Run both for every large scope, in parallel processes."""
+    scopes = [each for each in large_scopes() if profile.scope in each.name]
+    with ProcessPoolExecutor(profile.jobs, mp_context=get_context("spawn")) as pool:
+        futures = {pool.submit(task, profile, each): (task, each) for each in scopes for task in (machine, walks)}
+        try:
+            for future in as_completed(futures):
+                progress(1, futures[future][1].name)
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def machine(profile: Profile, scope: Scope) -> GateResult:
+    """Run the state machine of a scope."""
+    from .machine import run_machine
+
+    length = LENGTHS[profile.name]
+    factory, fixed = factory_of(profile.implementation), profile.name != "nightly"
+    return row("machine", scope, lambda: run_machine(scope, factory, length.examples, length.steps, fixed))
+
+
+def walks(profile: Profile, scope: Scope) -> GateResult:
+    """Take random walks through a scope."""
+    length, fired = LENGTHS[profile.name], dict[str, int]()
+
+    def taken() -> dict[str, int]:
+        for seed in range(length.seeds):
+            for name, count in walk(scope, factory_of(profile.implementation), seed, length.walk).fired.items():
+                fired[name] = fired.get(name, 0) + count
+        return fired
+
+    return row("walk", scope, taken)
+
+
+def row(kind: str, scope: Scope, histories: Callable[[], dict[str, int]]) -> GateResult:
+    """Give the row of a run: what happened, and the history of a violation."""
+    started, fired, law, detail, trace = time.perf_counter(), dict[str, int](), "", "", ""
+    try:
+        fired = histories()
+    except HistoryError as error:
+        found = error.violation
+        law, detail = found.law, found.detail
+        trace = script(scope.config, scope.slots, found.actions, f"{law}: {detail}")
+    return GateResult(
+        kind=kind,
+        scope=scope.name,
+        manager=scope.name.partition(",")[0],
+        states=0,
+        transitions=sum(fired.values()),
+        violations=int(bool(law)),
+        seconds=time.perf_counter() - started,
+        law=law,
+        detail=detail,
+        script=trace,
+        fired=fired,
+    )

@@ -1,0 +1,221 @@
+"""Counterexamples as calls: lines of Python over Blockwright's public names, to be pasted at a prompt.
+
+A line ends with what the specification expects of it. A manager of another make gets the same trace: the names are
+those that its adapter stands for.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from blockwright_spec.outcomes import When
+from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding
+from blockwright_spec.state import Absent, Config, Running, State, Waiting, initial
+
+from .actions import (
+    Action,
+    Admit,
+    AdmitHeld,
+    Append,
+    Find,
+    Grow,
+    GrowEach,
+    LateHit,
+    Preempt,
+    Publish,
+    Release,
+    Reset,
+    Told,
+    Trim,
+    WrongHit,
+    WrongStep,
+    computed_of,
+    meaning,
+)
+from .blockwright_adapter import EXTRAS
+from .lockstep import OTHER, name_of
+
+IMPORTS = """\
+from blockwright import (
+    ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheManager, MambaSpec, Request,
+    SlidingWindowSpec,
+)
+"""
+
+
+def script(config: Config, slots: int, actions: Sequence[Action], fault: str = "") -> str:
+    """Give the calls of a path from a new manager, and what was wrong at its end."""
+    state, lines = initial(config, slots), [IMPORTS + constructor(config)]
+    for action in actions:
+        told = meaning(state, action)
+        lines += LINES[type(action)](state, action, told)
+        state = told.state
+    return "\n".join([*lines, *(f"# {line}" for line in fault.split("; ") if line)])
+
+
+def constructor(config: Config) -> str:
+    """Give the lines that make the manager."""
+    options = "" if config.caching else ", enable_caching=False"
+    options += ", use_eagle=True" if config.eagle else ""
+    return (
+        f"spec = {declaration(config.kind, config.block_size)}\n"
+        f'config = KVCacheConfig(num_blocks={config.num_blocks}, kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])\n'
+        f"manager = KVCacheManager(config, max_model_len={config.max_model_len}{options})"
+    )
+
+
+def declaration(kind: Kind, block_size: int) -> str:
+    """Give the expression that declares a layer."""
+    sizes = f'block_size={block_size}, num_kv_heads=1, head_size=1, dtype="float32"'
+    match kind:
+        case Full():
+            return f"FullAttentionSpec({sizes})"
+        case Sliding(window):
+            return f"SlidingWindowSpec({sizes}, sliding_window={window})"
+        case Chunked(chunk):
+            return f"ChunkedLocalAttentionSpec({sizes}, attention_chunk_size={chunk})"
+        case Mamba():
+            return f'MambaSpec(block_size={block_size}, shapes=((1,),), dtypes=("float32",))'
+
+
+def expects(told: Told) -> str:
+    """Give the comment that says what the specification expects."""
+    if told.refusal is None:
+        return f"  # new blocks {told.steps[-1].new}" if told.steps else ""
+    when, words = told.refusal.reason.value
+    return f"  # {'an error' if when is When.INVALID else 'refused'}: {words}"
+
+
+def request(state: State, name: str, prefix: Prefix) -> str:
+    """Give the line that makes a request."""
+    extra: Any = prefix[0]
+    keys = "".join(f', {key}="{value}"' for key, value in EXTRAS[extra].items())
+    return f'{name} = Request("{name}", {list(prefix[1])}, block_size={state.config.block_size}{keys})'
+
+
+def sending(state: State, slot: int, prefix: Prefix) -> list[str]:
+    """Give the line that makes a request, if it is not there."""
+    return [request(state, name_of(slot), prefix)] if isinstance(state.requests[slot], Absent) else []
+
+
+def looking(name: str) -> str:
+    """Give the line that looks a request up; the hit keeps the request's name."""
+    return f"hit_{name}, length_{name} = manager.get_computed_blocks({name})"
+
+
+def call(name: str, new: int, hit: str, lookahead: int, later: bool, told: Told) -> str:
+    """Give the line that asks slots."""
+    more = f", num_lookahead_tokens={lookahead}" if lookahead else ""
+    more += ", delay_cache_blocks=True" if later else ""
+    return f"manager.allocate_slots({name}, {new}{hit}{more}){expects(told)}"
+
+
+def counting(slot: int, told: Told) -> list[str]:
+    """Give the line by which the engine counts what was computed."""
+    after = told.state.requests[slot]
+    if told.refusal or not isinstance(after, Running):
+        return []
+    return [f"{name_of(slot)}.num_computed_tokens = {after.computed}"]
+
+
+def of_admit(state: State, action: Admit, told: Told) -> list[str]:
+    """Give the lines of an admission."""
+    name = name_of(action.slot)
+    hit = f", length_{name}, hit_{name}" if action.asked else ""
+    return [
+        *sending(state, action.slot, action.prefix),
+        *([looking(name)] if action.asked else []),
+        call(name, action.new, hit, action.lookahead, action.later, told),
+        *counting(action.slot, told),
+    ]
+
+
+def of_find(state: State, action: Find, told: Told) -> list[str]:
+    """Give the lines of a lookup."""
+    return [*sending(state, action.slot, action.prefix), looking(name_of(action.slot))]
+
+
+def of_admit_held(state: State, action: AdmitHeld, told: Told) -> list[str]:
+    """Give the lines of an admission with an earlier hit."""
+    name, held = name_of(action.slot), state.requests[action.slot]
+    hit = f", length_{name}, hit_{name}" if isinstance(held, Waiting) and held.hit.length else ""
+    return [call(name, action.new, hit, 0, False, told), *counting(action.slot, told)]
+
+
+def of_grow(state: State, action: Grow, told: Told) -> list[str]:
+    """Give the lines of a step."""
+    line = call(name_of(action.slot), action.new, "", action.lookahead, action.later, told)
+    return [line, *counting(action.slot, told)]
+
+
+def of_grow_each(state: State, action: GrowEach, told: Told) -> list[str]:
+    """Give the lines of a step of several requests."""
+    names = ", ".join(name_of(slot) for slot, _ in action.asks)
+    news = [new for _, new in action.asks]
+    lines = [f"manager.allocate_slots_batch([{names}], {news}, {action.lookahead}){expects(told)}"]
+    for slot, _ in action.asks[: len(told.steps)]:
+        lines.append(f"{name_of(slot)}.num_computed_tokens = {computed_of(told.state, slot)}")
+    return lines
+
+
+def of_append(state: State, action: Append, told: Told) -> list[str]:
+    """Give the lines of an output."""
+    return [f"{name_of(action.slot)}.append_output_token_ids({list(action.tokens)})", *counting(action.slot, told)]
+
+
+def of_release(state: State, action: Release, told: Told) -> list[str]:
+    """Give the lines of a release."""
+    return [*sending(state, action.slot, (0, (0,))), f"manager.free({name_of(action.slot)})"]
+
+
+def of_preempt(state: State, action: Preempt, told: Told) -> list[str]:
+    """Give the lines of a preemption."""
+    name = name_of(action.slot)
+    return [f"manager.free({name})", f"{name}.num_computed_tokens = 0"]
+
+
+def of_wrong_step(state: State, action: WrongStep, told: Told) -> list[str]:
+    """Give the lines of a step with wrong counts."""
+    name = name_of(action.slot)
+    lines = [] if isinstance(state.requests[action.slot], Running) else [request(state, name, action.prefix)]
+    claim = f"{name}.num_computed_tokens = {action.computed}"
+    return [*lines, claim, call(name, action.new, "", action.lookahead, False, told)]
+
+
+def of_wrong_hit(state: State, action: WrongHit, told: Told) -> list[str]:
+    """Give the lines of an admission with a wrong hit."""
+    name, new = name_of(action.slot), len(action.prefix[1]) - action.claimed
+    return [
+        request(state, OTHER, action.other),
+        looking(OTHER),
+        request(state, name, action.prefix),
+        call(name, new, f", {action.claimed}, hit_{OTHER}", 0, False, told),
+    ]
+
+
+def of_late_hit(state: State, action: LateHit, told: Told) -> list[str]:
+    """Give the lines of a hit for a running request."""
+    name = name_of(action.slot)
+    return [
+        request(state, OTHER, action.prefix),
+        looking(OTHER),
+        call(name, 1, f", length_{OTHER}, hit_{OTHER}", 0, False, told),
+    ]
+
+
+LINES: dict[type, Callable[..., list[str]]] = {
+    Admit: of_admit,
+    Find: of_find,
+    AdmitHeld: of_admit_held,
+    Grow: of_grow,
+    GrowEach: of_grow_each,
+    Append: of_append,
+    Publish: lambda _, action, __: [f"manager.cache_blocks({name_of(action.slot)}, {action.end})"],
+    Trim: lambda _, action, __: [f"manager.remove_skipped_blocks({name_of(action.slot)}, {action.end})"],
+    Release: of_release,
+    Preempt: of_preempt,
+    Reset: lambda _, __, told: [f"manager.reset_prefix_cache(){expects(told)}"],
+    WrongStep: of_wrong_step,
+    WrongHit: of_wrong_hit,
+    LateHit: of_late_hit,
+}
+"""The lines of each action."""

@@ -1,0 +1,167 @@
+"""Property: public objects behave as Python values where they are values, and say so where they are not.
+
+How: equality, hashing, copying and pickling of everything public; what holds state is copied by its own `copy()` only,
+and refuses the general ways. Native classes are not derived from, but for hashers, which are meant to be.
+
+Not covered: that `copy()` copies everything (test_manager.py).
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.core.support import COMPILED, chunked, cross, full, mamba, manager_of, sliding, started
+
+from blockwright import (
+    BatchAllocation,
+    BlockHasher,
+    BlockPool,
+    FunctionHasher,
+    KVCacheBlock,
+    KVCacheBlocks,
+    KVCacheManager,
+    MultiModalItem,
+    Request,
+    Sha256Hasher,
+    SipHasher,
+    build_info,
+)
+from blockwright import errors as all_errors
+from blockwright.core.manager import PrefixCacheStats
+from blockwright.errors import BlockwrightError, InvariantError
+from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored
+
+VALUES: list[object] = [
+    full(), sliding(), chunked(), mamba(), cross(), manager_of(full()).kv_cache_config, MultiModalItem("i", 0, 1),
+    PrefixCacheStats(False, 1, 2, 3), BlockStored(b"h", None, (1,), 1, None, 0), BlockRemoved(b"h", 0),
+    AllBlocksCleared(), build_info(),
+]  # fmt: skip
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda value: pickle.loads(pickle.dumps(value)),
+}
+each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+
+
+@each_way
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_values_are_values(value: object, way: Callable[[Any], Any]) -> None:
+    assert way(value) == value
+    assert repr(way(value)) == repr(value)
+
+
+ERRORS = [
+    error
+    for error in vars(all_errors).values()
+    if isinstance(error, type) and issubclass(error, BlockwrightError) and error is not InvariantError
+]
+
+
+@each_way
+@pytest.mark.parametrize("error", ERRORS)
+def test_errors_travel(error: type[BlockwrightError], way: Callable[[Any], Any]) -> None:
+    """Between processes, for one."""
+    twin = way(error("what: it says"))
+    assert type(twin) is error
+    assert str(twin) == "what: it says"
+
+
+@each_way
+@pytest.mark.xfail(strict=True, reason="its constructor wants four arguments and is given one: TypeError")
+def test_broken_laws_travel(way: Callable[[Any], Any]) -> None:
+    """A worker process that fails the self-check must be able to say so."""
+    twin = way(InvariantError("REF-1", "holders", [1], [2]))
+    assert (twin.law, twin.expected, twin.actual) == ("REF-1", [1], [2])
+
+
+def stateful() -> list[object]:
+    manager = manager_of(full())
+    request = started(manager, "r", 9)
+    request.append_output_token_ids([1])
+    step = manager.allocate_slots_batch([request], 1)
+    pool = manager.block_pool
+    return [manager, request, pool, step, manager.get_blocks("r"), pool.null_block, manager.managers[0]]
+
+
+@pytest.mark.parametrize("index", range(7))
+@pytest.mark.parametrize("way", [copy.deepcopy, pickle.dumps])
+def test_state_is_not_copied_by_accident(index: int, way: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError):
+        way(stateful()[index])
+
+
+@pytest.mark.xfail(not COMPILED, strict=True, reason="copy.copy gives a second owner of the same arrays and counters")
+def test_state_is_not_shared_by_accident() -> None:
+    """A shallow copy would count free blocks apart and queue them together."""
+    for thing in stateful()[:3]:
+        with pytest.raises(TypeError):
+            copy.copy(thing)
+
+
+@pytest.mark.parametrize("hasher", [SipHasher(bytes(16)), Sha256Hasher(b"seed")])
+def test_hashers_are_copied_well_or_not_at_all(hasher: BlockHasher) -> None:
+    """A twin with another secret would find nothing, and nobody would know why."""
+    try:
+        twin = copy.copy(hasher)
+    except TypeError:
+        return
+    assert Request("r", [1] * 8, 4, hasher=twin).block_hashes == Request("r", [1] * 8, 4, hasher=hasher).block_hashes
+
+
+@pytest.mark.skipif(not COMPILED, reason="plain Python classes can always be derived from")
+@pytest.mark.parametrize("base", [KVCacheManager, BlockPool, Request, KVCacheBlocks, KVCacheBlock, BatchAllocation])
+def test_native_classes_are_not_derived_from(base: type) -> None:
+    class Derived(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            pass
+
+    with pytest.raises(TypeError, match="inherit"):
+        Derived()
+
+
+def test_hashers_may_be_derived_from() -> None:
+    """An engine may bring its own: equal prefixes give equal keys, and nothing else is asked of it."""
+
+    class Own(BlockHasher):
+        def __init__(self) -> None:
+            super().__init__(True, True)
+            self.inner = FunctionHasher(lambda parent, data: (parent + data)[-16:].ljust(16), True)
+
+        def start(self, root: bytes, block_size: int) -> Any:
+            return self.inner.start(root, block_size)
+
+    manager = manager_of(full(), enable_kv_cache_events=True)
+    request = Request("r", list(range(9)), 4, hasher=Own())
+    assert manager.allocate_slots(request, 9) is not None
+    manager.free(request)
+    assert manager.get_computed_blocks(Request("q", list(range(9)), 4, hasher=Own()))[1] == 8
+    assert len(manager.take_events()) == 2
+    manager.check()
+
+
+def test_identity_of_state() -> None:
+    """Managers, pools and requests are themselves and nothing else."""
+    manager, request, pool, *_ = stateful()
+    assert isinstance(manager, KVCacheManager)
+    assert isinstance(request, Request)
+    assert isinstance(pool, BlockPool)
+    assert manager != manager.copy()
+    assert request != request.copy()
+    assert pool != pool.copy()
+    assert len({manager, request, pool}) == 3
+    assert "'r'" in repr(request)
+
+
+def test_attributes_that_are_read_only() -> None:
+    manager, request, pool, *_ = stateful()
+    for thing, name in (
+        (manager, "usage"), (manager, "max_model_len"), (pool, "num_blocks"), (pool, "num_free"),
+        (pool, "null_block"), (request, "num_tokens"), (request, "num_prompt_tokens"), (request, "block_hashes"),
+    ):  # fmt: skip
+        with pytest.raises(AttributeError):
+            setattr(thing, name, 1)

@@ -1,0 +1,147 @@
+"""Property: a published block is found under its key, the oldest of equals first, until taken or reset.
+
+How: each rule on a small pool through the pool's own calls, with its events.
+
+Not covered: long random runs against a model (test_pool_model.py), what keys tell apart (test_identity.py).
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.core.support import filled, ids_of, pool_dump, publish, served, unchanged_by
+
+from blockwright import BlockPool, Request
+from blockwright.errors import BlockError, InvalidArgumentError
+from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored
+
+
+def test_get_cached_block_is_all_or_none() -> None:
+    pool = BlockPool(6)
+    first, second, third = pool.get_new_blocks(3)
+    key = publish(pool, 7, [first], group=0)
+    assert publish(pool, 7, [second], group=1) == key
+    other = publish(pool, 8, [third], group=1)
+    assert served(pool, key) == [1]
+    assert served(pool, key, [1]) == [2]
+    assert served(pool, key, [0, 1]) == [1, 2]
+    assert served(pool, key, [1, 0, 1]) == [2, 1, 2]
+    assert served(pool, key, [0, 1, 2]) is None
+    assert served(pool, other, [0]) is None
+    assert served(pool, other, [0, 1]) is None
+    assert served(pool, key, []) == []
+    assert served(pool, key + b"only the first 16 bytes count") == [1]
+    unchanged_by(pool, InvalidArgumentError, "block_hash", lambda: pool.get_cached_block(key[:15], [0]))
+
+
+@pytest.mark.parametrize("taken", [[0], [1], [2], [3], [0, 1], [2, 0], [3, 2, 1], [1, 3, 0, 2], [3, 0]])
+def test_oldest_duplicate_serves(taken: list[int]) -> None:
+    """Blocks of equal content stand in the order in which they were published; any of them may lose its key."""
+    pool = BlockPool(6, enable_kv_cache_events=True)
+    ring = [4, 2, 1, 3]
+    pool.get_new_blocks(5)
+    key = publish(pool, 9, ring)
+    assert pool.take_events() == [BlockStored(key, None, (9, 9), 2, None, 0)]
+    for place in taken:
+        gone = ring[place]
+        pool.free_blocks([gone])
+        assert served(pool, key) is not None  # free, but still there
+        assert ids_of(pool.get_new_blocks(1)) == [gone]
+        left = [block for block in ring if block not in {ring[i] for i in taken[: taken.index(place) + 1]}]
+        assert served(pool, key) == (left[:1] or None)
+        pool.check()
+    assert pool.take_events() == ([BlockRemoved(key, 0)] if len(taken) == 4 else [])
+    publish(pool, 9, [ring[taken[0]]])  # published again: now the youngest
+    left = [block for i, block in enumerate(ring) if i not in taken]
+    assert served(pool, key) == (left[:1] or [ring[taken[0]]])
+    pool.check()
+
+
+def test_publishing_twice_keeps_the_first_key() -> None:
+    pool = BlockPool(4)
+    (block,) = pool.get_new_blocks(1)
+    key = publish(pool, 1, [block])
+    other = publish(pool, 2, [block])
+    assert served(pool, key) == [1]
+    assert served(pool, other) is None
+    pool.check()
+
+
+def test_cache_full_blocks_range() -> None:
+    pool = BlockPool(8)
+    request = Request("r", list(range(9)), 2)
+    blocks = pool.get_new_blocks(4)
+    pool.cache_full_blocks(request, blocks, 1, 3, 2)
+    assert [key is not None for key in pool.block_keys()] == [False, False, True, True, False, False, False, False]
+    assert served(pool, request.block_hashes[1]) == [2]
+    pool.cache_full_blocks(request, blocks, 2, 2, 2)
+    for first, last in ((0, 5), (-1, 2), (3, 2), (5, 5)):
+        unchanged_by(
+            pool,
+            InvalidArgumentError,
+            "num_full_blocks",
+            lambda: pool.cache_full_blocks(request, blocks, first, last, 2),  # noqa: B023
+        )
+    pool.free_blocks(blocks)
+    unchanged_by(pool, BlockError, "blocks", lambda: pool.cache_full_blocks(request, blocks, 0, 1, 2))
+
+
+def test_caching_off_publishes_nothing() -> None:
+    pool = BlockPool(4, enable_caching=False)
+    key = publish(pool, 1, pool.get_new_blocks(1))
+    assert served(pool, key) is None
+    assert pool.block_keys() == [None] * 4
+    pool.free_blocks([1])
+    assert pool.free_block_ids() == [1, 2, 3]
+
+
+# ---------------------------------------------------------------------- reset, events, copies, errors
+
+
+def test_reset() -> None:
+    pool = BlockPool(6, enable_kv_cache_events=True)
+    blocks = filled(pool, 3)
+    pool.free_blocks(blocks[:2])
+    before = pool_dump(pool)
+    assert pool.reset_prefix_cache() is False
+    assert pool_dump(pool) == before
+    pool.free_blocks(blocks[2:])
+    queue = pool.free_block_ids()
+    pool.take_events()
+    assert pool.reset_prefix_cache() is True
+    assert pool.free_block_ids() == queue
+    assert pool.block_keys() == [None] * 6
+    assert pool.take_events() == [AllBlocksCleared()]
+    pool.check()
+    with pytest.raises(BlockError):
+        pool.touch([1])
+    filled(pool, 5)
+    assert pool.num_evictions == 0
+    pool.check()
+
+
+def test_events_are_taken_once() -> None:
+    pool = BlockPool(3, enable_kv_cache_events=True)
+    filled(pool, 2)
+    copied = pool.copy()
+    assert len(pool.take_events()) == 2
+    assert pool.take_events() == []
+    assert len(copied.take_events()) == 2
+    assert BlockPool(3).take_events() == []
+
+
+def test_copy_is_independent() -> None:
+    pool = BlockPool(8, enable_kv_cache_events=True)
+    pool.free_blocks(filled(pool, 5)[1:3])
+    before = pool_dump(pool)
+    copied = pool.copy()
+    assert pool_dump(copied) == before
+    copied.get_new_blocks(4)
+    copied.free_blocks([1])
+    copied.touch([1])
+    publish(copied, 77, [6])
+    copied.check()
+    assert pool_dump(pool) == before
+    changed = pool_dump(copied)
+    pool.get_new_blocks(3)
+    assert pool_dump(copied) == changed
+    pool.check()

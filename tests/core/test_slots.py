@@ -1,0 +1,285 @@
+"""Property: a step gets its slots, or nothing changes; publication, trimming and release follow, one behaviour a test.
+
+How: small managers of one group, by hand; refusals and errors are compared by a dump of the whole observable state.
+
+Not covered: hits (test_manager.py), argument ranges (test_integers.py, test_bad_input.py), random use (test_walk.py),
+agreement with the specification (conformance).
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.core.support import (
+    Setup,
+    admit,
+    chunked,
+    every_setup,
+    full,
+    ids_of,
+    mamba,
+    manager_dump,
+    manager_of,
+    sliding,
+    started,
+    table,
+)
+
+from blockwright import Request
+from blockwright.errors import DuplicateRequestError, InvalidArgumentError, UnsupportedError
+
+
+def test_refusal_undoes_nothing_because_nothing_was_done() -> None:
+    """Not even the trim: the dead entries stay until a call succeeds, although they were counted as free."""
+    manager = manager_of(sliding(2, 3), 7)
+    request = started(manager, "r", 8, 2)
+    other = started(manager, "other", 4, 2, first=50)
+    assert table(manager, "r") == [1, 2, 3, 4]
+    before = manager_dump(manager)
+    assert manager.allocate_slots(request, 7) is None  # needs 4, three entries are dead
+    assert manager_dump(manager) == before
+    assert manager.allocate_slots_batch([request], 7).refused == 0
+    assert manager_dump(manager) == before
+    assert ids_of(manager.allocate_slots(request, 6)) != []
+    assert table(manager, "r")[:3] == [0, 0, 0]
+    manager.check()
+    manager.free(other)
+
+
+def test_trimmed_blocks_serve_the_same_call() -> None:
+    """A full pool, and still room: what dies pays for what is new."""
+    manager = manager_of(sliding(2, 2), 4)
+    request = Request("r", list(range(200)), 2)
+    assert manager.allocate_slots(request, 6) is not None
+    for computed in range(6, 200, 2):
+        request.num_computed_tokens = computed
+        assert manager.block_pool.get_num_free_blocks() <= 2
+        assert manager.allocate_slots(request, 2) is not None
+        manager.check()
+    assert len(table(manager, "r")) == 100
+
+
+def test_drafts_are_never_published() -> None:
+    manager = manager_of(full())
+    request = started(manager, "r", 5)
+    request.append_output_token_ids([5])
+    assert manager.allocate_slots(request, 4, num_lookahead_tokens=20) is not None
+    assert manager.num_published("r") == (1,)
+    assert len(table(manager, "r")) == 8
+    request.append_output_token_ids([6, 7, 8])  # all accepted
+    request.num_computed_tokens = 9
+    assert manager.num_published("r") == (1,)
+    assert manager.allocate_slots(request, 1) is not None
+    assert manager.num_published("r") == (2,)
+    assert manager.block_pool.block_key(table(manager, "r")[1]) == request.block_hashes[1]
+    manager.check()
+
+
+def test_rejected_drafts() -> None:
+    """A published block holds the accepted tokens, not the rejected ones."""
+    manager = manager_of(full())
+    request = started(manager, "r", 3)
+    request.append_output_token_ids([50])
+    assert manager.allocate_slots(request, 5) is not None  # four drafts
+    request.num_computed_tokens = 4  # all rejected
+    request.append_output_token_ids([60])
+    assert manager.allocate_slots(request, 1) is not None
+    manager.free(request)
+    assert manager.get_computed_blocks(Request("same", [0, 1, 2, 50, 60, 9], 4))[1] == 4
+    assert manager.get_computed_blocks(Request("not", [0, 1, 2, 51, 60, 9], 4))[1] == 0
+
+
+def test_slots_end_at_the_maximum() -> None:
+    manager = manager_of(full(), 33, 18)
+    request = started(manager, "r", 15)
+    assert ids_of(manager.allocate_slots(request, 1, num_lookahead_tokens=100)) == [5]  # 18 slots, five blocks
+    request.append_output_token_ids([1, 2, 3])
+    before = manager_dump(manager)
+    with pytest.raises(InvalidArgumentError, match=r"num_new_tokens.*max_model_len"):
+        manager.allocate_slots(request, 4)
+    assert manager_dump(manager) == before
+    assert manager.allocate_slots(request, 3) is not None
+    assert len(table(manager, "r")) == 5
+    with pytest.raises(InvalidArgumentError, match="num_new_tokens"):
+        manager.allocate_slots(Request("long", list(range(19)), 4), 19)
+
+
+def test_nothing_to_do_is_an_error() -> None:
+    manager = manager_of(full())
+    request = started(manager, "r", 5)
+    before = manager_dump(manager)
+    with pytest.raises(ValueError, match="num_new_tokens"):
+        manager.allocate_slots(request, 0)
+    with pytest.raises(ValueError, match="num_new_tokens"):
+        manager.allocate_slots(Request("new", [1], 4), 0)
+    assert manager_dump(manager) == before
+
+
+def test_recurrent_states_do_not_run_ahead() -> None:
+    for caching in (True, False):
+        manager = manager_of(mamba(), caching=caching)
+        request = Request("r", list(range(10)), 4)
+        with pytest.raises(UnsupportedError, match="num_lookahead_tokens"):
+            manager.allocate_slots(request, 1, num_lookahead_tokens=1)
+        with pytest.raises(InvalidArgumentError, match="num_new_tokens"):
+            manager.allocate_slots(request, 11)
+        assert manager.allocate_slots(request, 10) is not None
+        request.num_computed_tokens = 9
+        with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
+            manager.allocate_slots(request, 1)  # went back
+        manager.check()
+
+
+def test_settled_tokens_have_slots() -> None:
+    manager = manager_of(full())
+    request = Request("r", list(range(10)), 4)
+    request.num_computed_tokens = 1
+    with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
+        manager.allocate_slots(request, 1)
+    request.num_computed_tokens = 0
+    assert manager.allocate_slots(request, 4, num_lookahead_tokens=4) is not None
+    before = manager_dump(manager)
+    request.num_computed_tokens = 5  # slots for drafts are not written
+    with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
+        manager.allocate_slots(request, 1)
+    assert manager_dump(manager) == before
+
+
+def test_what_is_trimmed_is_gone() -> None:
+    """Known bug B25: an engine that goes back behind the trim is told, not served."""
+    for spec in (sliding(2, 3), chunked(2, 4)):
+        manager = manager_of(spec)
+        request = started(manager, "r", 9, 2)
+        manager.remove_skipped_blocks(request, 9)
+        request.num_computed_tokens = 2
+        before = manager_dump(manager)
+        with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
+            manager.allocate_slots(request, 1)
+        assert manager_dump(manager) == before
+        request.num_computed_tokens = 8
+        assert manager.allocate_slots(request, 1) is not None
+
+
+def test_delayed_publication() -> None:
+    manager = manager_of(full())
+    request = Request("r", list(range(18)), 4)
+    assert manager.allocate_slots(request, 18, delay_cache_blocks=True) is not None
+    assert manager.num_published("r") == (0,)
+    for num_tokens, expected in ((0, 0), (3, 0), (9, 2), (4, 2), (18, 4)):
+        manager.cache_blocks(request, num_tokens)
+        assert manager.num_published("r") == (expected,)
+    before = manager_dump(manager)
+    with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
+        manager.cache_blocks(request, 19)
+    assert manager_dump(manager) == before
+    late = Request("late", list(range(30, 48)), 4)
+    assert manager.allocate_slots(late, 18, delay_cache_blocks=True) is not None
+    late.num_computed_tokens = 18
+    late.append_output_token_ids([1])
+    assert manager.allocate_slots(late, 1) is not None  # publishes what was put off, too
+    assert manager.num_published("late") == (4,)
+    manager.check()
+
+
+def test_delayed_blocks_that_are_trimmed_are_not_published() -> None:
+    manager = manager_of(sliding(2, 3))
+    request = Request("r", list(range(10)), 2)
+    assert manager.allocate_slots(request, 9, delay_cache_blocks=True) is not None
+    manager.remove_skipped_blocks(request, 9)
+    assert table(manager, "r")[:3] == [0, 0, 0]
+    manager.cache_blocks(request, 9)
+    keys = manager.block_pool.block_keys()
+    assert [keys[block] is not None for block in (1, 2, 3, 4, 5)] == [False, False, False, True, False]
+    manager.check()
+
+
+def test_published_blocks_are_not_swapped_under_a_request() -> None:
+    """Two requests that computed the same keep a block each; tables only grow; the older block serves hits."""
+    manager = manager_of(full())
+    one, two = Request("one", list(range(9)), 4), Request("two", list(range(9)), 4)
+    for request in (one, two):
+        assert manager.allocate_slots(request, 9) is not None
+    assert (table(manager, "one"), table(manager, "two")) == ([1, 2, 3], [4, 5, 6])
+    third = Request("third", list(range(9)), 4)
+    assert ids_of(manager.get_computed_blocks(third)[0]) == [1, 2]
+    manager.free(one)
+    assert ids_of(manager.get_computed_blocks(third)[0]) == [1, 2]
+    manager.block_pool.get_new_blocks(29)  # evicts what nobody holds
+    assert ids_of(manager.get_computed_blocks(third)[0]) == [4, 5]
+
+
+# ---------------------------------------------------------------------- release
+
+
+@every_setup
+def test_release_and_preemption(setup: Setup) -> None:
+    manager, size = setup.manager(), setup.spec.block_size
+    request = Request("r", list(range(10)), size)
+    admit(manager, request)
+    manager.free(request)
+    before = manager_dump(manager)
+    manager.free(request)
+    manager.free(Request("never seen", [1], size))
+    assert manager_dump(manager) == before
+    assert manager.usage == 0.0
+    assert manager.request_ids() == []
+    assert not manager.managers[0].req_to_blocks
+    assert not manager.managers[0].num_cached_block
+    with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
+        manager.allocate_slots(request, 1)  # the engine has not said that it starts again
+    request.num_computed_tokens = 0
+    request.append_output_token_ids([77])
+    admit(manager, request)
+    manager.check()
+
+
+def test_ids_belong_to_one_request_at_a_time() -> None:
+    manager = manager_of(full())
+    one, other = started(manager, "r", 9), Request("r", list(range(9)), 4)
+    before = manager_dump(manager)
+    for call in (
+        lambda: manager.allocate_slots(other, 1),
+        lambda: manager.allocate_slots_batch([other], 1),
+        lambda: manager.free(other),
+        lambda: manager.cache_blocks(other, 1),
+        lambda: manager.remove_skipped_blocks(other, 1),
+    ):
+        with pytest.raises(DuplicateRequestError, match="'r'"):
+            call()
+    assert manager_dump(manager) == before
+    manager.free(one.copy())  # a copy is the same request
+    assert manager.usage == 0.0
+    admit(manager, other)
+    with pytest.raises(DuplicateRequestError, match="'r'"):
+        manager.free(one)
+
+
+@pytest.mark.xfail(strict=True, reason="the blocks go back, then KeyError: the tables of the old name stay behind")
+def test_renamed_requests() -> None:
+    """`request_id` can be assigned; whatever it means, the books must stay right."""
+    manager = manager_of(full())
+    request = started(manager, "r", 9)
+    try:
+        request.request_id = "renamed"
+        manager.free(request)
+    finally:
+        manager.check()
+
+
+def test_one_request_on_several_managers() -> None:
+    """A request may run on several managers at a time (a draft model has its own), each with its own tables."""
+    managers = [manager_of(full()), manager_of(sliding()), manager_of(full())]
+    request = Request("r", list(range(9)), 4)
+    for manager in managers:
+        assert manager.allocate_slots(request, 9) is not None
+    request.num_computed_tokens = 9
+    request.append_output_token_ids([1])
+    for manager in managers[::-1]:
+        assert manager.allocate_slots(request, 1) is not None
+        manager.check()
+    managers[0].free(request)
+    assert managers[0].usage == 0.0
+    assert managers[1].usage > 0.0
+    for manager in managers:
+        manager.free(request)
+        manager.check()
+        assert manager.usage == 0.0
