@@ -83,7 +83,8 @@ class Probe:
 
     def entries(self, length: i64, first_kept: i64) -> vec[i32]:
         """Return the table entries of a hit: the cached blocks, null below `first_kept`. O(entries)."""
-        ids = self._ids[: length // self.block_size]
+        stop = length // self.block_size
+        ids = self._ids if stop == self._limit else self._ids[:stop]
         i: i64 = 0
         while i < first_kept:
             ids[i] = 0
