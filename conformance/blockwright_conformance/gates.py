@@ -1,7 +1,8 @@
 """The gates of the kit: one list, and what each of them reports.
 
-A gate is a module with a function ``run(profile, progress)`` that returns a list of `GateResult`. `GATES` names them in
-the order in which the command runs them; a gate is imported when it is run.
+A gate is a module with a function ``run(profile, progress)`` that returns a list of `GateResult`. It may have another,
+``size(profile)``, that says how often ``progress(1, what)`` will be called. `GATES` names the gates in the order in
+which the command runs them; each is imported when it is run.
 """
 
 import importlib
@@ -68,10 +69,10 @@ GATES: dict[str, str] = {
 """Every gate and its module."""
 
 
-def gate(name: str) -> Run:
-    """Give the function that runs a gate."""
-    run: Run = importlib.import_module(GATES[name]).run
-    return run
+def gate(name: str, profile: Profile) -> tuple[Run, int]:
+    """Give the function that runs a gate, and the steps by which it reports progress."""
+    module: Any = importlib.import_module(GATES[name])
+    return module.run, module.size(profile) if hasattr(module, "size") else 1
 
 
 def factory_of(implementation: str) -> Callable[[Config], ManagerAdapter]:

@@ -51,6 +51,15 @@ class History:
             HistoryError: something differs, or a law is broken.
         """
         self.actions.append(action)
+        try:
+            self.lockstep(action)
+        except HistoryError:
+            raise
+        except Exception as error:
+            self.fail(getattr(error, "law", "REF-0"), f"{type(error).__name__}: {error}")
+
+    def lockstep(self, action: Action) -> None:
+        """Perform an action on both sides."""
         before = self.state
         reply = perform(self.adapter, action, before)
         told = meaning(before, action, choice_of(self.adapter, reply))

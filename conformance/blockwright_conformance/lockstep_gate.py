@@ -22,6 +22,11 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     return results if profile.scope else [*results, coverage(results)]
 
 
+def size(profile: Profile) -> int:
+    """Count the scopes."""
+    return sum(profile.scope in each.name for each in PROFILES[profile.name])
+
+
 def explored(scopes: list[Scope], profile: Profile, progress: Advance) -> list[Result]:
     """Explore scopes in parallel processes, those that are expected to be largest first."""
     if profile.jobs == 1:

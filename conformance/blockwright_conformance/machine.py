@@ -4,7 +4,8 @@ Many small rules, each with a precondition and without branches, so that Hypothe
 A rule draws what it needs from what is possible, so that nothing is rejected.
 """
 
-from collections.abc import Callable
+# ruff: noqa: D102  # the name of a rule says what it does
+
 from typing import ClassVar
 
 from hypothesis import HealthCheck, settings
@@ -46,6 +47,8 @@ class LockstepMachine(RuleBasedStateMachine):
 
     scope: ClassVar[Scope]
     factory: ClassVar[Factory]
+    fired: ClassVar[dict[str, int]]
+    """How often what happened, in all runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,8 +59,10 @@ class LockstepMachine(RuleBasedStateMachine):
         self.history.act(action)
 
     def teardown(self) -> None:
-        """Check the laws of the last state."""
+        """Check the laws of the last state, and count what happened."""
         self.history.judge_state()
+        for name, count in self.history.fired.items():
+            self.fired[name] = self.fired.get(name, 0) + count
 
     # ---- what there is to pick from
 
@@ -302,7 +307,7 @@ class LockstepMachine(RuleBasedStateMachine):
 
 def machine_of(scope: Scope, factory: Factory) -> type[LockstepMachine]:
     """Make the state machine of a scope."""
-    return type("Machine", (LockstepMachine,), {"scope": scope, "factory": staticmethod(factory)})
+    return type("Machine", (LockstepMachine,), {"scope": scope, "factory": staticmethod(factory), "fired": {}})
 
 
 def run_machine(scope: Scope, factory: Factory, examples: int, steps: int, derandomize: bool = True) -> dict[str, int]:
@@ -311,16 +316,7 @@ def run_machine(scope: Scope, factory: Factory, examples: int, steps: int, deran
     Raises:
         HistoryError: a violation, with the shortest history that Hypothesis found.
     """
-    fired: dict[str, int] = {}
     machine = machine_of(scope, factory)
-    ended: Callable[[LockstepMachine], None] = machine.teardown
-
-    def teardown(self: LockstepMachine) -> None:
-        ended(self)
-        for name, count in self.history.fired.items():
-            fired[name] = fired.get(name, 0) + count
-
-    machine.teardown = teardown  # type: ignore[method-assign]
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
         settings=settings(
@@ -333,4 +329,4 @@ def run_machine(scope: Scope, factory: Factory, examples: int, steps: int, deran
             suppress_health_check=list(HealthCheck),
         ),
     )
-    return fired
+    return machine.fired
