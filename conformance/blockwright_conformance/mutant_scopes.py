@@ -5,7 +5,7 @@ from blockwright_spec.reads import Chunked, Full, Mamba, Sliding
 from . import places, trials
 from .exhibit import Place, Trial
 from .scopes import scope, strings
-from .watched import CollidingAdapter, CrowdedAdapter, ToldAdapter
+from .watched import CrowdedAdapter
 
 WHERE: tuple[Place | Trial, ...] = (
     places.TIGHT,

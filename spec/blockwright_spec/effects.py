@@ -9,7 +9,7 @@ from dataclasses import replace
 from .choices import Choice, legal_order, legal_taking
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .reads import Group, Mamba, Prefix, cut, dead, filled, writes
-from .state import NULL, Absent, Config, Request, Running, State, Table, Waiting, covers, holders, span
+from .state import NULL, Absent, Config, Request, Running, State, Table, Waiting, covers, holders, recurrent, span
 
 
 def misuse(config: Config, prefix: Prefix, adopted: int, computed: int, step: Step) -> Refusal | None:
@@ -21,8 +21,7 @@ def misuse(config: Config, prefix: Prefix, adopted: int, computed: int, step: St
         return Refusal(Reason.NO_TOKENS)
     if stop > config.max_model_len:
         return Refusal(Reason.TOO_LONG)
-    recurrent = any(isinstance(group.kind, Mamba) for group in config.groups)
-    if recurrent and (step.lookahead > 0 or stop > len(prefix[1])):
+    if recurrent(config) and (step.lookahead > 0 or stop > len(prefix[1])):
         return Refusal(Reason.STATE_DRAFTED)
     return None
 

@@ -2,7 +2,7 @@
 
 from .choices import Choice
 from .reads import Prefix, cut, dead, longest_hit
-from .state import NULL, Content, Hit, State, Table, key
+from .state import NULL, Content, Hit, State, Table, heads, key
 
 
 def holding(state: State, content: Content) -> tuple[int, ...]:
@@ -22,7 +22,7 @@ def found(state: State, prefix: Prefix, choice: Choice) -> Hit:
             for entry, end in enumerate(range(size, length + 1, size))
         )
 
-    return Hit(length, tuple(table(at) for at in range(len(config.groups))))
+    return Hit(length, tuple(table(at) for at in range(len(config.groups)))) if length else Hit()
 
 
 def served(hit: Hit, prefix: Prefix, state: State) -> tuple[tuple[int, Content], ...]:
@@ -42,7 +42,7 @@ def sound(state: State, prefix: Prefix, hit: Hit) -> bool:
         and all(key(state, block) == content for block, content in served(hit, prefix, state))
         and all(
             dead(group.kind, group.block_size, hit.length, entry)
-            for group, table in zip(state.config.groups, hit.tables, strict=True)
+            for group, table in zip(state.config.groups, heads(state.config, hit), strict=True)
             for entry, block in enumerate(table)
             if block == NULL
         )

@@ -5,7 +5,7 @@ from math import lcm
 from .hits import found
 from .lru import LRU
 from .reads import Prefix, margin, needed, shows
-from .state import NULL, Running, State, Waiting, holders, key
+from .state import NULL, Running, State, Waiting, heads, holders, key
 
 
 def law_queue_holds_the_unheld(state: State) -> bool:
@@ -59,7 +59,7 @@ def readable(state: State, at: int, prefix: Prefix, position: int) -> bool:
 def law_hit_is_sound(state: State) -> bool:
     """HIT-1: a hit gives, for every position that a later token reads, a block with exactly that prefix."""
     return all(
-        shows(group, at, state.contents[hit.tables[at][position // group.block_size]], prefix, position)
+        shows(group, at, state.contents[heads(state.config, hit)[at][position // group.block_size]], prefix, position)
         for prefix, hit in ((prefix, found(state, prefix, LRU)) for prefix in asked(state))
         for at, group in enumerate(state.config.groups)
         for position in needed(group.kind, hit.length)

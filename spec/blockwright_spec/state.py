@@ -35,8 +35,9 @@ class Config:
 class Hit:
     """Cached blocks that a request may adopt as the heads of its tables; entries that no later token reads are null."""
 
-    length: int
-    tables: tuple[Table, ...]
+    length: int = 0
+    tables: tuple[Table, ...] = ()
+    """One per group; none at all where nothing was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Waiting:
     """A request that holds no block: not admitted yet, or preempted. `hit` is what its last lookup found, if any."""
 
     prefix: Prefix
-    hit: Hit | None = None
+    hit: Hit = Hit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +95,19 @@ def initial(config: Config, num_requests: int) -> State:
     return State(config, tuple(range(1, blocks)), (None,) * blocks, (), (Absent(),) * num_requests)
 
 
-def no_hit(config: Config) -> Hit:
-    """Give the hit of a request that finds nothing."""
-    return Hit(0, ((),) * len(config.groups))
+def heads(config: Config, hit: Hit) -> tuple[Table, ...]:
+    """Give the heads of a request's tables, one per group, that a hit comes to; empty ones if nothing was found."""
+    return hit.tables or ((),) * len(config.groups)
 
 
 def span(config: Config, group: Group) -> int:
     """Give the positions a table entry covers: all of them for a recurrent layer that caches nothing (MAMBA-2)."""
     return config.max_model_len if isinstance(group.kind, Mamba) and not config.caching else group.block_size
+
+
+def recurrent(config: Config) -> bool:
+    """Tell whether some group keeps a recurrent state, which cannot run ahead of the known tokens nor go back."""
+    return any(isinstance(group.kind, Mamba) for group in config.groups)
 
 
 def running(state: State) -> tuple[Running, ...]:

@@ -11,7 +11,7 @@ from .effects import let_go, misuse, nulled, published, replaced, requeued, serv
 from .hits import found, holding, served, sound
 from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .reads import Prefix
-from .state import NULL, Absent, Hit, Running, State, Waiting, no_hit, running
+from .state import NULL, Absent, Hit, Running, State, Waiting, heads, running
 
 
 def arrive(state: State, slot: int, prefix: Prefix) -> Outcome:
@@ -31,7 +31,7 @@ def find(state: State, slot: int, choice: Choice) -> Outcome:
     if not isinstance(request, Waiting):
         return Refusal(Reason.NOT_WAITING)
     # CHOOSE
-    hit = found(state, request.prefix, choice) if state.config.caching else no_hit(state.config)
+    hit = found(state, request.prefix, choice) if state.config.caching else Hit()
     if not all(legal_serving(holding(state, content), block) for block, content in served(hit, request.prefix, state)):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
@@ -47,14 +47,15 @@ def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outc
         return Refusal(Reason.NOT_WAITING)
     if refusal := misuse(state.config, request.prefix, hit.length, hit.length, step):
         return refusal
-    sized = zip(state.config.groups, hit.tables, strict=True)
+    tables = heads(state.config, hit)
+    sized = zip(state.config.groups, tables, strict=True)
     if any(hit.length != len(table) * group.block_size for group, table in sized):
         return Refusal(Reason.HIT_LENGTH)
     if not sound(state, request.prefix, hit):
         return Refusal(Reason.HIT_STALE)
     # CHOOSE, EFFECT
-    looked = tuple(len(table) for table in hit.tables)
-    start = Running(request.prefix, hit.length, hit.length, hit.length, hit.tables, looked)
+    looked = tuple(len(table) for table in tables)
+    start = Running(request.prefix, hit.length, hit.length, hit.length, tables, looked)
     return serve(state, slot, start, step, choice)
     # SAME: as in `serve`.
 

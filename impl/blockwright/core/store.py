@@ -77,6 +77,10 @@ class BlockStore:
         """Return the 16-byte key of each block, by id; None where it is not published. O(num_blocks)."""
         return [self.block_key(block) for block in range(self._count)]
 
+    def block_groups(self) -> list[int | None]:
+        """Return the group whose prefix each block carries, by id; None where it is not published. O(num_blocks)."""
+        return [int(self._index.key(block)[2]) if self._index.has_key(block) else None for block in range(self._count)]
+
     def block_key(self, block: i64) -> bytes | None:
         """Return the 16-byte key of one block, or None. O(1)."""
         if not self._index.has_key(block):
