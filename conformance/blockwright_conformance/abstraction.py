@@ -4,7 +4,7 @@ This is trusted code: it decides what "the same state" means. It is short, it is
 the mutants of the kit include it.
 """
 
-from blockwright_spec.state import NULL, Running, State
+from blockwright_spec.state import NULL, Running, State, Table
 
 from .adapter import Observation
 
@@ -14,19 +14,20 @@ def expected(state: State) -> Observation:
     blocks = state.config.num_blocks
     references = [0] * blocks
     keys = [None] * blocks
-    tables: list[tuple[int, ...] | None] = []
-    published: list[int | None] = []
+    tables: list[tuple[Table, ...] | None] = []
+    published: list[tuple[int, ...] | None] = []
     for request in state.requests:
         if isinstance(request, Running):
-            tables.append(request.table)
+            tables.append(request.tables)
             published.append(request.published)
-            for block in request.table:
-                references[block] += block != NULL
+            for table in request.tables:
+                for block in table:
+                    references[block] += block != NULL
         else:
             tables.append(None)
             published.append(None)
-    for block, prefix in state.keys:
-        keys[block] = prefix  # type: ignore[call-overload]
+    for block, content in state.keys:
+        keys[block] = content  # type: ignore[call-overload]
     queue = state.queue
     return Observation(tuple(tables), queue, tuple(references), tuple(keys), tuple(published), len(queue))
 

@@ -240,7 +240,7 @@ def wrong_hit(state: State, action: WrongHit, choice: Choice) -> Told:
     _, hit = looked_up(sent(state, slot, action.other), slot, choice)
     step = Step(len(action.prefix[1]) - action.claimed)
     ready = sent(state, slot, action.prefix)
-    return settled(state, transitions.admit(ready, slot, Hit(action.claimed, hit.blocks), step, choice))
+    return settled(state, transitions.admit(ready, slot, Hit(action.claimed, hit.tables), step, choice))
 
 
 def late_hit(state: State, action: LateHit, choice: Choice) -> Told:

@@ -8,35 +8,39 @@ beyond that on whatever it exposes: a field that an `Observation` leaves None is
 from typing import NamedTuple, Protocol, Self
 
 from blockwright_spec.reads import Prefix
+from blockwright_spec.state import Content, Table
 
 
 class Found(NamedTuple):
-    """What a lookup found: the length of the hit and its block ids, 0 where the entry is null."""
+    """What a lookup found: the length of the hit and its block ids per group, 0 where the entry is null.
+
+    Without a hit the tables may be left out.
+    """
 
     length: int
-    blocks: tuple[int, ...]
+    tables: tuple[Table, ...]
 
 
 class Served(NamedTuple):
-    """What one request was given: the new entries of its table, and the entries that became null (None: not told)."""
+    """What one request was given, per group: new entries, and the entries that became null (None: not told)."""
 
-    new: tuple[int, ...]
-    nulled: tuple[int, ...] | None = None
+    new: tuple[Table, ...]
+    nulled: tuple[tuple[int, ...], ...] | None = None
 
 
 class Observation(NamedTuple):
     """A manager's whole state in the specification's terms; per block by id, per request in the order asked for."""
 
-    tables: tuple[tuple[int, ...] | None, ...]
-    """Block tables; None for a request that holds none."""
+    tables: tuple[tuple[Table, ...] | None, ...]
+    """Block tables, one per group; None for a request that holds none."""
     queue: tuple[int, ...] | None = None
     """Free blocks, first to be taken first."""
     references: tuple[int, ...] | None = None
     """Reference counts; that of the null block is not compared."""
-    keys: tuple[Prefix | None, ...] | None = None
-    """The prefix under which each block is published."""
-    published: tuple[int | None, ...] | None = None
-    """Leading entries looked at for publication; None for a request that holds no table."""
+    keys: tuple[Content | None, ...] | None = None
+    """What each block is published as: the number of a group, and the prefix."""
+    published: tuple[tuple[int, ...] | None, ...] | None = None
+    """Leading entries looked at for publication, per group; None for a request that holds no table."""
     free: int | None = None
     """Number of free blocks."""
 
@@ -68,10 +72,10 @@ class ManagerAdapter(Protocol):
 
     def allocate(
         self, name: str, computed: int, new: int, length: int, hit_of: str | None, lookahead: int, later: bool
-    ) -> tuple[int, ...] | None:
+    ) -> tuple[Table, ...] | None:
         """Give slots (``allocate_slots``) with the hit kept under the name `hit_of`, said to be `length` tokens long.
 
-        Returns the new entries of the table after those of the hit, or None for "not now".
+        Returns, per group, the new entries of the table after those of the hit, or None for "not now".
         """
 
     def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
@@ -92,8 +96,8 @@ class ManagerAdapter(Protocol):
     def reset(self) -> bool:
         """Reset the prefix cache and say whether it was."""
 
-    def common_prefix(self, name: str, running: int) -> int:
-        """Count the leading blocks that `running` requests share."""
+    def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
+        """Count, per group, the leading blocks that `running` requests share."""
 
     def observe(self, names: tuple[str, ...]) -> Observation:
         """Show the whole state."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
+from math import gcd
 from types import ModuleType
 from typing import Any, ClassVar, Self
 
 import blockwright
 from blockwright import KVCacheBlocks, KVCacheManager, KVCacheSpec, Request
 from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding, cut
-from blockwright_spec.state import Config
+from blockwright_spec.state import Config, Table
 
 from .adapter import Found, Observation, Served
 
@@ -44,6 +46,17 @@ def errors_of(package: ModuleType) -> tuple[type[Exception], ...]:
     return tuple(getattr(package.errors, f"{name}Error") for name in names)
 
 
+def hash_unit(config: Config) -> int:
+    """Give the tokens per hashed block of a request: the largest that divides the blocks of every group."""
+    return gcd(*(group.block_size for group in config.groups))
+
+
+def slices(flat: list[int], offsets: list[int], groups: int) -> list[tuple[Table, ...]]:
+    """Cut a flat buffer into one tuple per request, of one table per group."""
+    cuts = [tuple(flat[start:stop]) for start, stop in pairwise(offsets)]
+    return [tuple(cuts[at : at + groups]) for at in range(0, len(cuts), groups)]
+
+
 class Shared:
     """What all copies of an adapter share: requests as first made, and which prefix each digest stands for."""
 
@@ -51,7 +64,7 @@ class Shared:
         self.block_size = block_size
         self.make = make
         self.requests: dict[tuple[str, Prefix], Request] = {}
-        self.prefixes: dict[bytes | None, Prefix | None] = {None: None}
+        self.prefixes: dict[bytes, Prefix] = {}
 
     def request(self, name: str, prefix: Prefix) -> Request:
         """Give a request as first made."""
@@ -91,8 +104,10 @@ class BlockwrightAdapter:
 
     def __init__(self, config: Config) -> None:
         package = self.package
-        spec = kv_cache_spec(config.kind, config.block_size, package)
-        groups = [package.KVCacheGroupSpec(["layer"], spec)]
+        groups = [
+            package.KVCacheGroupSpec([f"layer{at}"], kv_cache_spec(group.kind, group.block_size, package))
+            for at, group in enumerate(config.groups)
+        ]
         self.manager: KVCacheManager = package.KVCacheManager(
             package.KVCacheConfig(num_blocks=config.num_blocks, kv_cache_groups=groups),
             max_model_len=config.max_model_len,
@@ -107,7 +122,7 @@ class BlockwrightAdapter:
 
     def sharing(self, config: Config) -> Shared:
         """Give what all copies of this adapter share."""
-        return Shared(config.block_size, self.package.Request)
+        return Shared(hash_unit(config), self.package.Request)
 
     def copy(self) -> Self:
         """Return an independent copy; requests are copied when they are next used."""
@@ -142,11 +157,11 @@ class BlockwrightAdapter:
         """Look a request up and keep the hit."""
         hit, length = self.manager.get_computed_blocks(self.owned(name))
         self.hits[name] = hit
-        return Found(length, tuple(hit.ids[0]))
+        return Found(length, tuple([tuple(ids) for ids in hit.ids]) if length else ())
 
     def allocate(
         self, name: str, computed: int, new: int, length: int, hit_of: str | None, lookahead: int, later: bool
-    ) -> tuple[int, ...] | None:
+    ) -> tuple[Table, ...] | None:
         """Give slots."""
         request = self.owned(name)
         request.num_computed_tokens = computed
@@ -155,7 +170,7 @@ class BlockwrightAdapter:
         if blocks is None:
             return None
         self.hits.pop(name, None)
-        return tuple(blocks.ids[0])
+        return tuple([tuple(ids) for ids in blocks.ids])
 
     def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
         """Give slots to several requests."""
@@ -163,13 +178,9 @@ class BlockwrightAdapter:
         for request, (_, computed, _) in zip(requests, asks, strict=True):
             request.num_computed_tokens = computed
         batch = self.manager.allocate_slots_batch(requests, [new for _, _, new in asks], lookahead)
-        new, at, nulled, ends = (
-            list(buffer)
-            for buffer in (batch.new_block_ids, batch.new_block_offsets, batch.nulled_entries, batch.nulled_offsets)
-        )
-        served = tuple(
-            Served(tuple(new[at[i] : at[i + 1]]), tuple(nulled[ends[i] : ends[i + 1]])) for i in range(batch.num_served)
-        )
+        new = slices(list(batch.new_block_ids), list(batch.new_block_offsets), len(self.manager.managers))
+        nulled = slices(list(batch.nulled_entries), list(batch.nulled_offsets), len(self.manager.managers))
+        served = tuple([Served(new[i], nulled[i]) for i in range(batch.num_served)])
         if batch.refused != (None if len(served) == len(asks) else len(served)):
             raise AssertionError(f"BATCH-1: {len(served)} served of {len(asks)}, refused {batch.refused}")
         return served, batch.refused is None
@@ -199,9 +210,9 @@ class BlockwrightAdapter:
         """Reset the prefix cache."""
         return self.manager.reset_prefix_cache()
 
-    def common_prefix(self, name: str, running: int) -> int:
+    def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
         """Count shared leading blocks."""
-        return self.manager.get_num_common_prefix_blocks(name, running)[0]
+        return tuple(self.manager.get_num_common_prefix_blocks(name, running))
 
     def observe(self, names: tuple[str, ...]) -> Observation:
         """Show the whole state."""
@@ -212,11 +223,16 @@ class BlockwrightAdapter:
         if not there <= set(names):
             raise AssertionError(f"REQ-1: the manager holds tables of {sorted(there - set(names))}")
         return Observation(
-            tuple([tuple(manager.get_block_ids(name)[0]) if name in there else None for name in names]),
+            tuple([tuple(map(tuple, manager.get_block_ids(name))) if name in there else None for name in names]),
             tuple(pool.free_block_ids()),
             tuple(pool.ref_counts()),
-            tuple([prefixes[digest] for digest in pool.block_keys()]),
-            tuple([manager.num_published(name)[0] if name in there else None for name in names]),
+            tuple(
+                [
+                    None if group is None or digest is None else (group, prefixes[digest])
+                    for group, digest in zip(pool.block_groups(), pool.block_keys(), strict=True)
+                ]
+            ),
+            tuple([manager.num_published(name) if name in there else None for name in names]),
             pool.get_num_free_blocks(),
         )
 

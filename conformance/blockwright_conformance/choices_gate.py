@@ -57,7 +57,7 @@ class Answers:
         """Give the choice that asks here."""
         return Choice(
             take=lambda queue, count: self.pick(list(permutations(queue, count))),
-            order=lambda batch: self.pick(list(permutations(batch))),
+            order=lambda batch: self.pick(list(permutations([block for table in batch for block in table]))),
             serve=lambda holders: self.pick(list(holders)),
         )
 

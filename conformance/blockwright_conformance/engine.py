@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from blockwright_spec.hits import found, sound
 from blockwright_spec.lru import LRU
-from blockwright_spec.reads import Mamba, Prefix
-from blockwright_spec.state import Absent, Hit, Running, State, Waiting
+from blockwright_spec.reads import Prefix
+from blockwright_spec.state import Absent, Hit, Running, State, Waiting, recurrent
 
 from .actions import (
     Action,
@@ -123,8 +123,9 @@ def of_running(scope: Scope, state: State, slot: int, request: Running) -> Itera
         yield Preempt(slot)
     if "later" in scope.calls:
         yield Publish(slot, request.computed)
-        if request.computed > state.config.block_size:
-            yield Publish(slot, (request.computed - 1) // state.config.block_size * state.config.block_size)
+        size = state.config.groups[0].block_size
+        if request.computed > size:
+            yield Publish(slot, (request.computed - 1) // size * size)
     if "misuse" in scope.calls:
         yield from wrong_steps(state, slot, request)
 
@@ -180,7 +181,7 @@ def wrong_steps(state: State, slot: int, request: Running) -> Iterator[Action]:
         yield WrongStep(slot, prefix, request.written + 1, 1)
     if computed < config.max_model_len:
         yield WrongStep(slot, prefix, computed, 1, -1)
-        if isinstance(config.kind, Mamba):
+        if recurrent(config):
             yield WrongStep(slot, prefix, computed, 1, 1)
             yield WrongStep(slot, prefix, computed, len(prefix[1]) - computed + 1)
     hit = found(state, prefix, LRU) if config.caching else Hit()

@@ -8,7 +8,7 @@ cost more than all the rest in large states.
 from random import Random
 
 from blockwright_spec.laws import LAWS, STEP_LAWS
-from blockwright_spec.state import State, initial
+from blockwright_spec.state import State, Table, initial
 
 from .actions import Action, Admit, Append, Grow, GrowEach, Told, meaning
 from .adapter import ManagerAdapter
@@ -41,7 +41,7 @@ class History:
         self.state: State = initial(scope.config, scope.slots)
         self.adapter: ManagerAdapter = factory(scope.config)
         self.actions: list[Action] = []
-        self.replica: list[list[int] | None] = [None] * scope.slots
+        self.replica: list[list[list[int]] | None] = [None] * scope.slots
         self.fired: dict[str, int] = {}
 
     def act(self, action: Action) -> None:
@@ -77,15 +77,16 @@ class History:
         tables = self.adapter.observe(names_of(self.state)).tables
         if isinstance(action, GrowEach):
             for (slot, _), served in zip(action.asks, reply.served, strict=False):
-                row = self.replica[slot]
-                assert row is not None
-                row += served.new
-                for entry in served.nulled or ():
-                    row[entry] = 0
-            if self.replica != [table if table is None else list(table) for table in tables]:
+                rows = self.replica[slot]
+                assert rows is not None
+                for row, new, nulled in zip(rows, served.new, served.nulled or (), strict=True):
+                    row += new
+                    for entry in nulled:
+                        row[entry] = 0
+            if self.replica != listed(tables):
                 self.fail("REPLICA-1", f"tables {tables}, replica kept from deltas {self.replica}")
         else:
-            self.replica = [table if table is None else list(table) for table in tables]
+            self.replica = listed(tables)
 
     def judge(self, before: State, told: Told) -> None:
         """Check the laws."""
@@ -108,6 +109,11 @@ class History:
     def fail(self, law: str, detail: str) -> None:
         """Report a violation."""
         raise HistoryError(self.scope, Violation(law, detail, tuple(self.actions)))
+
+
+def listed(tables: tuple[tuple[Table, ...] | None, ...]) -> list[list[list[int]] | None]:
+    """Give tables as lists that can be changed."""
+    return [held if held is None else [list(table) for table in held] for held in tables]
 
 
 def walk(scope: Scope, factory: Factory, seed: int, steps: int) -> History:

@@ -103,7 +103,7 @@ def perform_find(adapter: ManagerAdapter, action: Find, state: State) -> Reply:
 def perform_admit_held(adapter: ManagerAdapter, action: AdmitHeld, state: State) -> Reply:
     """Admit a request with the hit it was told before."""
     request: Any = state.requests[action.slot]
-    name, hit = name_of(action.slot), Found(request.hit.length, request.hit.blocks)
+    name, hit = name_of(action.slot), Found(request.hit.length, request.hit.tables)
     reply = allocate(adapter, name, 0, action.new, hit, name if hit.length else None)
     return reply._replace(hit=None)
 
@@ -151,9 +151,9 @@ def perform_wrong_hit(adapter: ManagerAdapter, action: WrongHit, state: State) -
     """Admit a request with the hit of another, or of another length."""
     name = name_of(action.slot)
     adapter.send(OTHER, action.other)
-    blocks = adapter.find(OTHER).blocks
+    tables = adapter.find(OTHER).tables
     adapter.send(name, action.prefix)
-    hit = Found(action.claimed, blocks)
+    hit = Found(action.claimed, tables)
     reply = allocate(adapter, name, 0, len(action.prefix[1]) - action.claimed, hit, OTHER)
     adapter.forget(OTHER)
     adapter.forget(name)
@@ -202,8 +202,9 @@ def choice_of(adapter: ManagerAdapter, reply: Reply) -> Choice:
     """Give the choice by which the specification goes: the policy's, or what the manager was seen to choose."""
     if adapter.follows_policy:
         return LRU
-    taken = tuple(block for served in reply.served for block in served.new if block != NULL)
-    return recorded(taken, reply.hit.blocks if reply.hit else (), LRU)
+    taken = tuple(block for given in reply.served for table in given.new for block in table if block != NULL)
+    served = tuple(block for table in reply.hit.tables for block in table) if reply.hit else ()
+    return recorded(taken, served, LRU)
 
 
 def refusals(told: Told, reply: Reply, adapter: ManagerAdapter) -> list[str]:
@@ -224,8 +225,8 @@ def refusals(told: Told, reply: Reply, adapter: ManagerAdapter) -> list[str]:
 def compare(told: Told, reply: Reply, adapter: ManagerAdapter, names: tuple[str, ...]) -> list[str]:
     """Name what differs between what the specification tells and what the manager answered and shows."""
     faults = refusals(told, reply, adapter)
-    if told.hit is not None and reply.hit is not None and (told.hit.length, told.hit.blocks) != reply.hit:
-        faults.append(f"hit: expected {told.hit.length} tokens in {told.hit.blocks}, found {reply.hit}")
+    if told.hit is not None and reply.hit is not None and (told.hit.length, told.hit.tables) != reply.hit:
+        faults.append(f"hit: expected {told.hit.length} tokens in {told.hit.tables}, found {reply.hit}")
     for step, served in zip(told.steps, reply.served, strict=False):
         if step.new != served.new:
             faults.append(f"new blocks: expected {step.new}, found {served.new}")
@@ -252,14 +253,16 @@ def examine(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...]) 
     for prefix in prompts if state.config.caching else ():
         adapter.send(OTHER, prefix)
         hit, wanted = adapter.find(OTHER), found(state, prefix, LRU)
-        blocks = wanted.blocks if adapter.follows_policy else hit.blocks
-        if (wanted.length, blocks) != hit:
-            faults.append(f"lookup of {prefix}: expected {wanted.length} tokens in {wanted.blocks}, found {hit}")
+        tables = wanted.tables if adapter.follows_policy else hit.tables
+        if (wanted.length, tables) != hit:
+            faults.append(f"lookup of {prefix}: expected {wanted.length} tokens in {wanted.tables}, found {hit}")
     adapter.forget(OTHER)
     for slot, request in enumerate(state.requests):
         if isinstance(request, Running):
             for count in range(1, len(state.requests) + 1):
-                shared, wants = adapter.common_prefix(name_of(slot), count), common_prefix_blocks(state, slot, count)
+                shared = adapter.common_prefix(name_of(slot), count)
+                groups = range(len(state.config.groups))
+                wants = tuple(common_prefix_blocks(state, slot, group, count) for group in groups)
                 if shared != wants:
                     faults.append(f"blocks of {name_of(slot)} shared by {count}: expected {wants}, found {shared}")
     return faults

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding, reads
+from blockwright_spec.reads import Chunked, Full, Group, Kind, Mamba, Prefix, Sliding, reads
 from blockwright_spec.state import Config
 
 
@@ -99,7 +99,7 @@ KINDS: tuple[tuple[Kind, int], ...] = (
 def scope(kind: Kind, size: int, theme: str, blocks: int, tokens: int, words: str, **rest: Any) -> Scope:
     """Give a scope of one symbol: `blocks` with the null block, requests of up to `tokens` tokens, two at a time."""
     flags = {flag: rest.pop(flag) for flag in ("caching", "eagle") if flag in rest}
-    config = Config(kind, size, blocks, rest.pop("max_model_len", tokens), **flags)
+    config = Config((Group(kind, size),), blocks, rest.pop("max_model_len", tokens), **flags)
     options = {"slots": 2, "prompts": strings(1, 1, tokens - 1), "max_tokens": tokens, **rest}
     return Scope(f"{layer_name(kind)}, block {size}: {theme}", config, calls=calls(words), **options)
 

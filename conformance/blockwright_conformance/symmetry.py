@@ -47,10 +47,11 @@ class Names:
 def marks_of(state: State, names: Names) -> list[int]:
     """Give what is known of each block as one number: its key, its rank among equal keys, how far its content goes."""
     longest, blocks = state.config.max_model_len + 1, state.config.num_blocks
-    marks = [0 if content is None else len(content[1]) for content in state.contents]
+    marks = [0 if content is None else len(content[1][1]) for content in state.contents]
     numbers: list[int] = []
-    for block, prefix in state.keys:
-        number = names.number(prefix)
+    groups = len(state.config.groups)
+    for block, (at, prefix) in state.keys:
+        number = names.number(prefix) * groups + at
         marks[block] += longest * (1 + numbers.count(number) + blocks * number)
         numbers.append(number)
     return marks
@@ -59,11 +60,12 @@ def marks_of(state: State, names: Names) -> list[int]:
 def signature(state: State, request: Request, names: Names, marks: list[int]) -> tuple[Any, ...]:
     """Give what a request looks like without the names of blocks; equal signatures leave the order open."""
     if isinstance(request, Running):
-        trimmed = needed(state.config.kind, request.settled).start // span(state.config)
-        blocks = tuple([marks[block] if block else -1 for block in request.table])
+        config = state.config
+        trimmed = tuple([needed(each.kind, request.settled).start // span(config, each) for each in config.groups])
+        blocks = tuple([tuple([marks[block] if block else -1 for block in table]) for table in request.tables])
         return 2, names.number(request.prefix), trimmed, request.computed, request.written, request.published, blocks
     if isinstance(request, Waiting):
-        return 1, names.number(request.prefix), tuple([marks[block] for block in request.hit.blocks])
+        return 1, names.number(request.prefix), tuple([marks[block] for table in request.hit.tables for block in table])
     return ABSENT
 
 
@@ -118,9 +120,15 @@ def ordered(
     """Give the form under one order of the requests."""
     requests = [state.requests[slot] for slot in slots]
     tables = [
-        [labels.setdefault(block, len(labels)) for block in request.table]
+        [labels.setdefault(block, len(labels)) for block in table]
         for request in requests
         if isinstance(request, Running)
+        for table in request.tables
     ]
-    tables += [[labels[block] for block in request.hit.blocks] for request in requests if isinstance(request, Waiting)]
+    tables += [
+        [labels[block] for block in table]
+        for request in requests
+        if isinstance(request, Waiting)
+        for table in request.hit.tables
+    ]
     return [labels[block] for block in state.queue], [marks[block] for block in labels], signatures, tables

@@ -31,7 +31,7 @@ from .actions import (
     computed_of,
     meaning,
 )
-from .blockwright_adapter import EXTRAS
+from .blockwright_adapter import EXTRAS, hash_unit
 from .lockstep import OTHER, name_of
 
 IMPORTS = """\
@@ -54,11 +54,13 @@ def script(config: Config, slots: int, actions: Sequence[Action], fault: str = "
 
 def constructor(config: Config) -> str:
     """Give the lines that make the manager."""
+    specs = ", ".join(declaration(group.kind, group.block_size) for group in config.groups)
     options = "" if config.caching else ", enable_caching=False"
     options += ", use_eagle=True" if config.eagle else ""
     return (
-        f"spec = {declaration(config.kind, config.block_size)}\n"
-        f'config = KVCacheConfig(num_blocks={config.num_blocks}, kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])\n'
+        f"specs = [{specs}]\n"
+        'groups = [KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(specs)]\n'
+        f"config = KVCacheConfig(num_blocks={config.num_blocks}, kv_cache_groups=groups)\n"
         f"manager = KVCacheManager(config, max_model_len={config.max_model_len}{options})"
     )
 
@@ -89,7 +91,7 @@ def request(state: State, name: str, prefix: Prefix) -> str:
     """Give the line that makes a request."""
     extra: Any = prefix[0]
     keys = "".join(f', {key}="{value}"' for key, value in EXTRAS[extra].items())
-    return f'{name} = Request("{name}", {list(prefix[1])}, block_size={state.config.block_size}{keys})'
+    return f'{name} = Request("{name}", {list(prefix[1])}, block_size={hash_unit(state.config)}{keys})'
 
 
 def sending(state: State, slot: int, prefix: Prefix) -> list[str]:

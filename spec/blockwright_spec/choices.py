@@ -13,13 +13,13 @@ from dataclasses import dataclass
 class Choice:
     """Answers to the open questions of a step.
 
-    `take(queue, count)` gives the blocks to take, in the order of the new entries; `order(batch)` the order in which
-    the blocks of a batch, given in table order, are released; `serve(holders)` the one that serves a hit, of the blocks
-    published under its prefix, oldest first.
+    `take(queue, count)` gives the blocks to take, in the order of the new entries, group by group; `order(batch)` the
+    order in which the blocks of a batch are released, given per group in table order; `serve(holders)` the one that
+    serves a hit, of the blocks published under its prefix, oldest first.
     """
 
     take: Callable[[tuple[int, ...], int], tuple[int, ...]]
-    order: Callable[[tuple[int, ...]], tuple[int, ...]]
+    order: Callable[[tuple[tuple[int, ...], ...]], tuple[int, ...]]
     serve: Callable[[tuple[int, ...]], int]
 
 

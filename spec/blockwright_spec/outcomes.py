@@ -7,7 +7,7 @@ there is no new state. Demand is counted as if the dead entries were already tri
 from dataclasses import dataclass
 from enum import Enum
 
-from .state import State
+from .state import State, Table
 
 
 class When(Enum):
@@ -46,11 +46,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A step that happened: the new state, the entries appended to the table, and the entries that became null."""
+    """A step that happened: the new state and, per group, the entries appended and the entries that became null."""
 
     state: State
-    new: tuple[int, ...] = ()
-    nulled: tuple[int, ...] = ()
+    new: tuple[Table, ...] = ()
+    nulled: tuple[tuple[int, ...], ...] = ()
 
 
 Outcome = Done | Refusal

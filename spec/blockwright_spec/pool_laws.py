@@ -1,9 +1,11 @@
 """Chapter 9: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
 
-from .hits import found, margin
+from math import lcm
+
+from .hits import found
 from .lru import LRU
-from .reads import Prefix, needed, shows
-from .state import NULL, Running, State, Waiting, holders, key
+from .reads import Prefix, margin, needed, shows
+from .state import NULL, Running, State, Waiting, heads, holders, key
 
 
 def law_queue_holds_the_unheld(state: State) -> bool:
@@ -23,16 +25,17 @@ def law_null_is_nothing(state: State) -> bool:
 
 
 def law_key_is_single(state: State) -> bool:
-    """KEY-1: a block is published under one prefix at most, and under none where nothing is cached."""
+    """KEY-1: a block is published as one thing at most, and as nothing where nothing is cached."""
     blocks = tuple(block for block, _ in state.keys)
     return len(set(blocks)) == len(blocks) and (state.config.caching or not blocks)
 
 
 def law_key_is_content(state: State) -> bool:
-    """PUB-1: a published block holds exactly the prefix it is published under, which ends where the block ends."""
-    size = state.config.block_size
+    """PUB-1: a published block holds exactly what it is published as: a prefix that ends where the block ends."""
+    groups = state.config.groups
     return all(
-        state.contents[block] == prefix and len(prefix[1]) % size == 0 < len(prefix[1]) for block, prefix in state.keys
+        state.contents[block] == (at, prefix) and len(prefix[1]) % groups[at].block_size == 0 < len(prefix[1])
+        for block, (at, prefix) in state.keys
     )
 
 
@@ -44,36 +47,50 @@ def law_free_is_findable_or_empty(state: State) -> bool:
 def asked(state: State) -> frozenset[Prefix]:
     """Give the prefixes a lookup may be asked for here: those of requests, and the published ones and a token more."""
     known = (request.prefix for request in state.requests if isinstance(request, Running | Waiting))
-    return frozenset((*known, *((extra, (*tokens, 0)) for _, (extra, tokens) in state.keys)))
+    return frozenset((*known, *((extra, (*tokens, 0)) for _, (_, (extra, tokens)) in state.keys)))
 
 
-def readable(state: State, prefix: Prefix, position: int) -> bool:
-    """Tell whether the content of some published block, whatever its key, serves a read of a position."""
-    kind, size = state.config.kind, state.config.block_size
-    return any(shows(kind, size, state.contents[block], prefix, position) for block, _ in state.keys)
+def readable(state: State, at: int, prefix: Prefix, position: int) -> bool:
+    """Tell whether the content of some published block, whatever its key, serves a group's read of a position."""
+    group = state.config.groups[at]
+    return any(shows(group, at, state.contents[block], prefix, position) for block, _ in state.keys)
 
 
 def law_hit_is_sound(state: State) -> bool:
     """HIT-1: a hit gives, for every position that a later token reads, a block with exactly that prefix."""
-    kind, size = state.config.kind, state.config.block_size
     return all(
-        shows(kind, size, state.contents[hit.blocks[position // size]], prefix, position)
+        shows(group, at, state.contents[heads(state.config, hit)[at][position // group.block_size]], prefix, position)
         for prefix, hit in ((prefix, found(state, prefix, LRU)) for prefix in asked(state))
-        for position in needed(kind, hit.length)
+        for at, group in enumerate(state.config.groups)
+        for position in needed(group.kind, hit.length)
+    )
+
+
+def suits(state: State, prefix: Prefix, length: int) -> bool:
+    """Tell whether every group could read what the token at `length` reads, and its draft margin."""
+    extra = tuple(margin(group, state.config.eagle) for group in state.config.groups)
+    return max(extra) + length < len(prefix[1]) and all(
+        readable(state, at, prefix, position)
+        for at, group in enumerate(state.config.groups)
+        for position in (*needed(group.kind, length), *range(length, length + extra[at]))
     )
 
 
 def law_hit_is_longest(state: State) -> bool:
-    """HIT-2: no longer aligned length, with its draft margin and a token left to compute, could be read."""
-    kind, size, extra = state.config.kind, state.config.block_size, margin(state.config)
+    """HIT-2: no longer length, aligned in every group, could be read, with its draft margin and a token left."""
+    step = lcm(*(group.block_size for group in state.config.groups))
     return not any(
-        all(readable(state, prefix, at) for at in (*needed(kind, length), *range(length, length + extra)))
+        suits(state, prefix, length)
         for prefix in asked(state)
-        for length in range(found(state, prefix, LRU).length + size, len(prefix[1]) - extra, size)
+        for length in range(found(state, prefix, LRU).length + step, len(prefix[1]), step)
     )
 
 
 def law_hit_leaves_a_token(state: State) -> bool:
-    """HIT-3: a hit leaves a token to compute, and after the hit its draft margin."""
-    longest = ((len(prefix[1]) - 1, found(state, prefix, LRU).length) for prefix in asked(state))
-    return all(length <= max(0, most - margin(state.config)) for most, length in longest)
+    """HIT-3: a hit is aligned in every group and leaves a token to compute, after it its draft margin."""
+    extra = max(margin(group, state.config.eagle) for group in state.config.groups)
+    lengths = ((len(prefix[1]) - 1, found(state, prefix, LRU).length) for prefix in asked(state))
+    return all(
+        length <= max(0, most - extra) and not any(length % group.block_size for group in state.config.groups)
+        for most, length in lengths
+    )

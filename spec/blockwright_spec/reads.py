@@ -7,6 +7,7 @@ except that a recurrent layer fills one slot a step (`writes`) and reads a state
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from math import lcm
 
 Prefix = tuple[Hashable, tuple[int, ...]]
 """Extra keys (adapter, salt, multimodal items) and the tokens 0..end-1: all that decides the content at a position."""
@@ -37,6 +38,14 @@ class Mamba:
 
 
 Kind = Full | Sliding | Chunked | Mamba
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Layers of one kind that share one block table, `block_size` tokens to a block."""
+
+    kind: Kind
+    block_size: int
 
 
 def reads(kind: Kind, position: int) -> range:
@@ -99,30 +108,51 @@ def cut(prefix: Prefix, end: int) -> Prefix:
     return prefix[0], prefix[1][:end]
 
 
-def longest_hit(kind: Kind, block_size: int, found: Callable[[Prefix], bool], prefix: Prefix, margin: int = 0) -> int:
-    """Give the longest aligned length below the number of tokens whose needed blocks are all found (HIT-1, HIT-2).
+def margin(group: Group, eagle: bool) -> int:
+    """Give the tokens after a hit that must be cached too and are computed again: a block under EAGLE (HIT-1).
 
-    `margin` is the draft margin: so many tokens after the hit must be found as well, and are computed again (EAGLE).
+    A state is read whole or not at all, so a recurrent layer has no margin.
     """
+    return group.block_size if eagle and not isinstance(group.kind, Mamba) else 0
+
+
+def hit_ends(group: Group, length: int, eagle: bool) -> frozenset[int]:
+    """Give the ends of the blocks that a hit of `length` tokens must find in a group (HIT-1)."""
+    size, extra = group.block_size, margin(group, eagle)
+    ends = frozenset((entry + 1) * size for entry in hit_entries(group.kind, size, length))
+    return ends | {length + extra} if extra else ends
+
+
+def longest_hit(
+    groups: tuple[Group, ...], found: Callable[[int, Prefix], bool], prefix: Prefix, eagle: bool = False
+) -> int:
+    """Give the longest aligned length at which every group finds what the next token reads (HIT-1, HIT-2).
+
+    Aligned to the blocks of every group, and below the number of tokens, so that one is left to compute; the blocks
+    found lie below that limit too. `found(group, prefix)` tells whether a block of a group is cached with that prefix.
+    """
+    most = len(prefix[1]) - 1
 
     def holds(length: int) -> bool:
-        drafted = margin == 0 or found(cut(prefix, length + margin))
-        return drafted and all(
-            found(cut(prefix, (entry + 1) * block_size)) for entry in hit_entries(kind, block_size, length)
+        return all(
+            end <= most and found(at, cut(prefix, end))
+            for at, group in enumerate(groups)
+            for end in hit_ends(group, length, eagle)
         )
 
-    max_length = len(prefix[1]) - 1
-    aligned = range(0, max_length - margin + 1, block_size)
+    aligned = range(0, most + 1, lcm(*(group.block_size for group in groups)))
     return next((length for length in reversed(aligned) if holds(length)), 0)
 
 
-def shows(kind: Kind, block_size: int, content: Prefix | None, prefix: Prefix, position: int) -> bool:
-    """Tell whether a block with this content serves a read of `position` of `prefix` (READ-1).
+def shows(group: Group, at: int, content: tuple[int, Prefix] | None, prefix: Prefix, position: int) -> bool:
+    """Tell whether a block with this content serves the read of `position` of `prefix` in group number `at` (READ-1).
 
-    The content ends inside the block, covers the position, and equals the prefix so far; a state ends exactly there.
+    The content is that group's, ends inside the block, covers the position, and equals the prefix so far; a state ends
+    exactly there.
     """
     if content is None:
         return False
-    end = len(content[1])
-    covered = end == position + 1 if isinstance(kind, Mamba) else end > position
-    return covered and (end - 1) // block_size == position // block_size and content == cut(prefix, end)
+    end = len(content[1][1])
+    covered = end == position + 1 if isinstance(group.kind, Mamba) else end > position
+    same_block = (end - 1) // group.block_size == position // group.block_size
+    return covered and same_block and content == (at, cut(prefix, end))

@@ -7,11 +7,11 @@ the model run in the order of the calls, so that what a call gives slots to coun
 from dataclasses import replace
 
 from .choices import Choice, legal_order, legal_serving
-from .effects import misuse, nulled, published, replaced, requeued, serve, trimmed, vacated, written
-from .hits import found, holding, sound
+from .effects import let_go, misuse, nulled, published, replaced, requeued, serve, trimmed_tables, vacated, written
+from .hits import found, holding, served, sound
 from .outcomes import Done, Outcome, Reason, Refusal, Step
-from .reads import Prefix, cut
-from .state import NULL, Absent, Hit, Running, State, Waiting, running
+from .reads import Prefix
+from .state import NULL, Absent, Hit, Running, State, Waiting, heads, running
 
 Ask = tuple[int, int, Step]
 """One request of a batch: its slot, its computed tokens, and the step."""
@@ -35,10 +35,7 @@ def find(state: State, slot: int, choice: Choice) -> Outcome:
         return Refusal(Reason.NOT_WAITING)
     # CHOOSE
     hit = found(state, request.prefix, choice) if state.config.caching else Hit()
-    ends = (
-        (block, cut(request.prefix, (entry + 1) * state.config.block_size)) for entry, block in enumerate(hit.blocks)
-    )
-    if not all(legal_serving(holding(state, prefix), block) for block, prefix in ends if block != NULL):
+    if not all(legal_serving(holding(state, content), block) for block, content in served(hit, request.prefix, state)):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
     return Done(replaced(state, slot, Waiting(request.prefix, hit)))
@@ -53,12 +50,15 @@ def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outc
         return Refusal(Reason.NOT_WAITING)
     if refusal := misuse(state.config, request.prefix, hit.length, hit.length, step):
         return refusal
-    if hit.length != len(hit.blocks) * state.config.block_size:
+    tables = heads(state.config, hit)
+    sized = zip(state.config.groups, tables, strict=True)
+    if any(hit.length != len(table) * group.block_size for group, table in sized):
         return Refusal(Reason.HIT_LENGTH)
     if not sound(state, request.prefix, hit):
         return Refusal(Reason.HIT_STALE)
     # CHOOSE, EFFECT
-    start = Running(request.prefix, hit.length, hit.length, hit.length, hit.blocks, len(hit.blocks))
+    looked = tuple(len(table) for table in tables)
+    start = Running(request.prefix, hit.length, hit.length, hit.length, tables, looked)
     return serve(state, slot, start, step, choice)
     # SAME: as in `serve`.
 
@@ -155,14 +155,14 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
     if settled > request.written:
         return Refusal(Reason.UNWRITTEN)
     # CHOOSE
-    table = trimmed(state.config, request.table, settled)
-    gone = nulled(request.table, table)
-    batch = tuple(request.table[entry] for entry in gone)
+    tables = trimmed_tables(state.config, request.tables, settled)
+    gone = nulled(request.tables, tables)
+    batch = let_go(request.tables, gone)
     order = choice.order(batch)
-    if not legal_order(batch, order):
+    if not legal_order(tuple(block for table in batch for block in table), order):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
-    kept = replace(request, table=table, settled=max(settled, request.settled))
+    kept = replace(request, tables=tables, settled=max(settled, request.settled))
     return Done(requeued(replaced(state, slot, kept), order), nulled=gone)
     # SAME: entries that some later token reads, keys, contents of published blocks.
 
@@ -188,7 +188,7 @@ def preempt(state: State, slot: int, choice: Choice) -> Outcome:
 def reset(state: State) -> Outcome:
     """Forget everything published: ``reset_prefix_cache``."""
     # REFUSE
-    if any(block != NULL for request in running(state) for block in request.table):
+    if any(block != NULL for request in running(state) for table in request.tables for block in table):
         return Refusal(Reason.BLOCKS_HELD)
     # EFFECT
     return Done(replace(state, keys=(), contents=(None,) * state.config.num_blocks))

@@ -19,7 +19,7 @@ from mypy_extensions import i32, i64
 from blockwright.core.pool import BlockPool
 from blockwright.core.request import MAX_LENGTH, BlockKeys
 from blockwright.core.tables import GroupTable
-from blockwright.core.window import WHOLE_PREFIX, ChunkedRule, MambaRule, SlidingRule, WindowRule
+from blockwright.core.window import ChunkedRule, MambaRule, Probe, SlidingRule, WindowRule
 from blockwright.errors import UnsupportedError
 from blockwright.kinds import (
     ChunkedLocalAttentionSpec,
@@ -43,6 +43,7 @@ class GroupTables:
 
     Attributes:
         block_pool: the pool, shared with other groups.
+        rule: what the kind keeps, and how long a hit is.
     """
 
     def __init__(self, spec: KVCacheSpec, pool: BlockPool, group: i64, block_size: i64) -> None:
@@ -50,7 +51,7 @@ class GroupTables:
         self.block_pool = pool
         self._group: i64 = group
         self._block_size: i64 = block_size
-        self._rule = rule_for(spec)
+        self.rule: WindowRule = rule_for(spec)
         self._layout: i64 = layout_for(spec, pool.enable_caching)
         self._tables: dict[str, GroupTable] = {}
 
@@ -64,7 +65,7 @@ class GroupTables:
         """Return the first entry that is not dead at `num_tokens` settled tokens. O(1). law: TRIM-1."""
         if self._layout == ONE_STATE:
             return 0
-        return self._rule.first_needed(num_tokens) // self._block_size
+        return self.rule.first_needed(num_tokens) // self._block_size
 
     def missing(self, held: i64, num_tokens: i64) -> i64:
         """Return the new blocks that a table of `held` entries takes to cover `num_tokens` slots. O(1)."""
@@ -81,7 +82,7 @@ class GroupTables:
         """Say whether `num_tokens` settled tokens leave a dead entry behind that is not yet null. O(1)."""
         if self._layout == ONE_STATE:
             return False
-        return self._rule.first_needed(num_tokens) >= (table.num_trimmed + 1) * self._block_size
+        return self.rule.first_needed(num_tokens) >= (table.num_trimmed + 1) * self._block_size
 
     def quiet_slots(self, table: GroupTable, caching: bool) -> i64:
         """Return up to how many slots growth changes nothing: covered, nothing dies, no block becomes full. O(1).
@@ -94,7 +95,7 @@ class GroupTables:
         quiet: i64 = i64(len(table.blocks)) * size
         if caching:
             quiet = min(quiet, (table.num_published + 1) * size - 1)
-        return min(quiet, self._rule.last_needing((table.num_trimmed + 1) * size))
+        return min(quiet, self.rule.last_needing((table.num_trimmed + 1) * size))
 
     def publishes(self, table: GroupTable, num_tokens: i64) -> bool:
         """Say whether `num_tokens` tokens fill a block that is not yet published. O(1)."""
@@ -164,9 +165,10 @@ class GroupTables:
         table.num_published = stop
         self.block_pool.publish(table.blocks, keys, self._group, self._block_size, start, stop)
 
-    def longest_hit(self, keys: BlockKeys, max_length: i64, use_eagle: bool) -> vec[i32]:
-        """Return the entries of the longest hit of at most `max_length` tokens. law: HIT-1."""
-        return self._rule.longest_hit(self.block_pool, keys, self._group, self._block_size, max_length, use_eagle)
+    def probe(self, keys: BlockKeys, max_length: i64, use_eagle: bool) -> Probe:
+        """Start a lookup of at most `max_length` tokens. O(max_length / block_size), one vector."""
+        margin: i64 = 1 if use_eagle else 0
+        return Probe(self.block_pool, keys, self._group, self._block_size, max_length, margin)
 
     def check_hit(self, ids: vec[i32], keys: BlockKeys) -> i64:
         """Return how many blocks of a hit are free, after checking that every entry still holds. O(entries).
@@ -232,7 +234,7 @@ def rule_for(spec: KVCacheSpec) -> WindowRule:
     if type(spec) is MambaSpec:
         return MambaRule()
     if type(spec) is FullAttentionSpec or type(spec) is CrossAttentionSpec:
-        return WindowRule(WHOLE_PREFIX)
+        return WindowRule()
     raise UnsupportedError(f"kv_cache_spec: no manager for {type(spec).__name__}; use a kind of blockwright.kinds")
 
 

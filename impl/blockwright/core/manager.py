@@ -5,6 +5,7 @@ Names, arguments and meaning are those of vLLM's `KVCacheManager` (0.11); `alloc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, final
 
@@ -18,6 +19,7 @@ from blockwright.core.managers import get_manager_for_kv_cache_spec, refuse_eagl
 from blockwright.core.pool import BlockPool
 from blockwright.core.request import MAX_LENGTH, Request
 from blockwright.core.running import RunningRequests, count_of, counts_of
+from blockwright.core.window import common_hit
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError, UnsupportedError
 from blockwright.events import KVCacheEvent
 from blockwright.kinds import CrossAttentionSpec, MambaSpec
@@ -79,7 +81,7 @@ class KVCacheManager(RunningRequests):
         """Make a manager with an empty pool.
 
         Args:
-            kv_cache_config: pool size and groups; one group for now.
+            kv_cache_config: pool size and groups of layers.
             max_model_len: tokens that a request may have at most, 1 .. 2**31 - 1.
             enable_caching: share prefixes between requests.
             use_eagle: a draft head needs the hidden state before the first new token, so the last block of a hit is
@@ -105,8 +107,6 @@ class KVCacheManager(RunningRequests):
         if isinstance(max_model_len, bool) or not 1 <= max_model_len <= MAX_LENGTH:
             raise InvalidArgumentError(f"max_model_len: must be within 1..{MAX_LENGTH} tokens, not {max_model_len!r}")
         groups = list(kv_cache_config.kv_cache_groups)
-        if len(groups) != 1:
-            raise UnsupportedError(f"kv_cache_config: one group of layers for now, not {len(groups)}")
         for group in groups:
             if isinstance(group.kv_cache_spec, CrossAttentionSpec):
                 raise UnsupportedError("kv_cache_config: cross attention stands beside a decoder group, not alone")
@@ -130,6 +130,7 @@ class KVCacheManager(RunningRequests):
         self._num_queries: int = 0
         self._num_hits: int = 0
         self._was_reset: bool = False
+        self._alignment: i64 = math.lcm(*[manager.block_size for manager in managers])
 
     def _copy_counts(self, source: KVCacheManager) -> None:
         """Take over what a copy keeps beside the tables."""
@@ -140,6 +141,7 @@ class KVCacheManager(RunningRequests):
         self._num_queries = source._num_queries
         self._num_hits = source._num_hits
         self._was_reset = source._was_reset
+        self._alignment = source._alignment
 
     def copy(self) -> KVCacheManager:
         """Return an independent copy; pair it with copies of the requests (`Request.copy`). O(num_blocks)."""
@@ -163,17 +165,23 @@ class KVCacheManager(RunningRequests):
         """
         if not self.enable_caching or request.prompt_logprobs or request._block_size == 0:
             return self._nothing, 0
-        manager = self._first
-        units = self._units(request, manager)
-        ids = manager.longest_hit(request.keys(units), request.num_tokens - 1, self.use_eagle)
-        num_computed: i64 = i64(len(ids)) * manager._block_size
+        max_length: i64 = request.num_tokens - 1
+        probes = [
+            manager.probe(request.keys(self._units(request, manager)), max_length, self.use_eagle)
+            for manager in self.managers
+        ]
+        num_computed = common_hit([manager.rule for manager in self.managers], probes, self._alignment, max_length)
         if self.log_stats:
             self._num_lookups += 1
             self._num_queries += request.num_tokens
             self._num_hits += num_computed
         if num_computed == 0:
             return self._nothing, 0
-        return KVCacheBlocks(self.block_pool, [ids]), num_computed
+        ids = [
+            probe.entries(num_computed, manager.first_kept(num_computed))
+            for probe, manager in zip(probes, self.managers)
+        ]
+        return KVCacheBlocks(self.block_pool, ids), num_computed
 
     # ------------------------------------------------------------------ slots
 
@@ -217,19 +225,25 @@ class KVCacheManager(RunningRequests):
         if num_new_computed_tokens != 0 or new_computed_blocks is not None:
             hit = self._check_hit(request, tables, num_new_computed_tokens, new_computed_blocks)
         self._check_counts(request, tables, new, ahead, hit)
-        held: i64 = 0
         if tables is not None:
-            held = len(tables.first.blocks)
-        elif hit > 0 and new_computed_blocks is not None:
-            held = len(new_computed_blocks.ids[0])
+            written: i64 = request.num_computed_tokens + new
+            if written + ahead <= tables.quiet:
+                tables.num_written = written
+                return self._nothing
         adopted = new_computed_blocks if hit > 0 else None
-        table = self._serve(request, tables, new, ahead, adopted, delay_cache_blocks)
-        if table is None:
-            return None
+        tables = self._serve(request, tables, new, ahead, adopted, hit, delay_cache_blocks)
         if len(self._nulled) > 0:
             self._nulled = vec[i32]()
-        blocks = table.blocks
-        return self._nothing if held == i64(len(blocks)) else KVCacheBlocks(self.block_pool, [blocks[held:]])
+        if tables is None:
+            return None
+        grown = False
+        ids: list[vec[i32]] = []
+        for at in range(self._num_groups):
+            blocks = tables.groups[at].blocks
+            held = self._held[at]
+            grown = grown or i64(held) < i64(len(blocks))
+            ids.append(blocks[held:])
+        return KVCacheBlocks(self.block_pool, ids) if grown else self._nothing
 
     def allocate_slots_batch(
         self,
@@ -256,40 +270,46 @@ class KVCacheManager(RunningRequests):
         news = counts_of("num_new_tokens", num_new_tokens, size)
         aheads = counts_of("num_lookahead_tokens", num_lookahead_tokens, size)
         self._check_batch(batch, news, aheads)
+        groups = self._num_groups
         new_ids = vec[i32]()
-        new_offsets = zeros32(size + 1)
-        nulled_offsets = zeros32(size + 1)
+        new_offsets = zeros32(size * groups + 1)
+        nulled_offsets = zeros32(size * groups + 1)
         served: i64 = 0
+        slot: i64 = 0
         while served < size:
             request: Request = batch[served]
             tables = self._tables_of(request)
-            held: i64 = 0
-            if tables is not None:
-                written: i64 = request.num_computed_tokens + news[served]
-                if written + aheads[served] <= tables.quiet:
-                    tables.num_written = written
-                    served += 1
-                    new_offsets[served] = i32(len(new_ids))
-                    nulled_offsets[served] = i32(len(self._nulled))
-                    continue
-                held = len(tables.first.blocks)
-            table = self._serve(request, tables, news[served], aheads[served], None, False)
-            if table is None:
-                break
-            blocks = table.blocks
-            while held < i64(len(blocks)):
-                new_ids = append(new_ids, blocks[held])
-                held += 1
+            written: i64 = request.num_computed_tokens + news[served]
+            if tables is not None and written + aheads[served] <= tables.quiet:
+                tables.num_written = written
+                group: i64 = 0
+                while group < groups:
+                    group += 1
+                    slot += 1
+                    new_offsets[slot] = i32(len(new_ids))
+                    nulled_offsets[slot] = i32(len(self._nulled))
+            else:
+                tables = self._serve(request, tables, news[served], aheads[served], None, 0, False)
+                if tables is None:
+                    break
+                group = 0
+                while group < groups:
+                    blocks = tables.groups[group].blocks
+                    held: i64 = i64(self._held[group])
+                    while held < i64(len(blocks)):
+                        new_ids = append(new_ids, blocks[held])
+                        held += 1
+                    slot += 1
+                    new_offsets[slot] = i32(len(new_ids))
+                    nulled_offsets[slot] = self._nulled_ends[group]
+                    group += 1
             served += 1
-            new_offsets[served] = i32(len(new_ids))
-            nulled_offsets[served] = i32(len(self._nulled))
         nulled = self._nulled
         self._nulled = vec[i32]()
-        i: i64 = served
-        while i < size:
-            i += 1
-            new_offsets[i] = i32(len(new_ids))
-            nulled_offsets[i] = i32(len(nulled))
+        while slot < size * groups:
+            slot += 1
+            new_offsets[slot] = i32(len(new_ids))
+            nulled_offsets[slot] = i32(len(nulled))
         refused = None if served == size else int(served)
         return BatchAllocation(served, refused, new_ids, new_offsets, nulled, nulled_offsets)
 
@@ -306,7 +326,8 @@ class KVCacheManager(RunningRequests):
             self._check_counts(request, tables, news[i], aheads[i], 0)
             if tables is None:
                 if self.enable_caching and request._block_size > 0:
-                    self._units(request, self._first)
+                    for manager in self.managers:
+                        self._units(request, manager)
                 if request.request_id in fresh:
                     raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
                 fresh.add(request.request_id)
@@ -333,7 +354,8 @@ class KVCacheManager(RunningRequests):
                 f"{request.request_id!r}, not {num_computed_tokens}"
             )
         if self.enable_caching:
-            self._publish(self._first, tables.first, request, num_computed_tokens)
+            for manager, table in zip(self.managers, tables.groups):
+                self._publish(manager, table, request, num_computed_tokens)
 
     def remove_skipped_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Trim now what no token at `num_computed_tokens` or later reads, instead of at the next `allocate_slots`.
@@ -350,7 +372,8 @@ class KVCacheManager(RunningRequests):
                 f"num_computed_tokens: must be within 0..{tables.num_written}, the written tokens of "
                 f"{request.request_id!r}, not {num_computed_tokens}"
             )
-        self._first.trim(tables.first, num_computed_tokens, vec[i32]())
+        for manager, table in zip(self.managers, tables.groups):
+            manager.trim(table, num_computed_tokens, vec[i32]())
 
     # ------------------------------------------------------------------ release
 
@@ -365,9 +388,9 @@ class KVCacheManager(RunningRequests):
         tables = self._tables_of(request)
         if tables is None:
             return
-        manager = self._first
-        manager.release(tables.first)
-        manager.close(tables.request_id)
+        for manager, table in zip(self.managers, tables.groups):
+            manager.release(table)
+            manager.close(tables.request_id)
         del self._running[tables.request_id]
         tables.owner = 0
         request._tables = None

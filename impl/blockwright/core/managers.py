@@ -16,6 +16,7 @@ from blockwright.core.group import ONE_STATE, ROW, GroupTables, layout_for, rule
 from blockwright.core.pool import BlockPool, KVCacheBlock, require_group
 from blockwright.core.request import MAX_LENGTH, BlockKeys, Request
 from blockwright.core.tables import GroupTable
+from blockwright.core.window import Probe, common_hit
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, UnknownRequestError, UnsupportedError
 from blockwright.kinds import (
     ChunkedLocalAttentionSpec,
@@ -280,26 +281,14 @@ class SingleTypeKVCacheManager(GroupTables):
         if layout_for(kv_cache_spec, block_pool.enable_caching) == ONE_STATE or not block_pool.enable_caching:
             return tuple(empty)
         rule = rule_for(kv_cache_spec)
-        # Groups of one kind have equal rules, so a shorter hit of one is tried on the others until all agree.
-        hits: list[vec[i32]] = []
-        margin: i64 = 0
-        if use_eagle and not isinstance(kv_cache_spec, MambaSpec):
-            margin = size
-        settled = False
-        while not settled:
-            settled = True
-            hits = []
-            for group in kv_cache_group_ids:
-                require_group(group)
-                keys = BlockKeys(words, 1, None)
-                ids = rule.longest_hit(block_pool, keys, group, size, length, use_eagle)
-                if hits and len(ids) != len(hits[0]):
-                    settled = False
-                hits.append(ids)
-            if not settled:
-                shortest = min([len(ids) for ids in hits])
-                length = i64(shortest) * size + margin
-        return tuple([block_pool.views(ids) for ids in hits])
+        for group in kv_cache_group_ids:
+            require_group(group)
+        keys = BlockKeys(words, 1, None)
+        margin: i64 = 1 if use_eagle else 0
+        probes = [Probe(block_pool, keys, group, size, length, margin) for group in kv_cache_group_ids]
+        hit = common_hit([rule for _ in probes], probes, size, length)
+        first = rule.first_needed(hit) // size
+        return tuple([block_pool.views(probe.entries(hit, first)) for probe in probes])
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
         """Trim: null the entries that no token at `num_computed_tokens` or later reads, release their blocks.

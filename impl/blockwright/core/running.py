@@ -60,11 +60,14 @@ class RunningRequests:
         self.block_pool = pool
         self.managers = managers
         self.enable_caching: bool = pool.enable_caching
-        self._first: SingleTypeKVCacheManager = managers[0]
+        self._num_groups: i64 = len(managers)
         self._max_len: i64 = max_model_len
         self._exact = is_exact
         self._running: dict[str, RequestTables] = {}
         self._batches: i64 = 0
+        # What the last call of `_serve` did, per group: entries held before it, and where its nulled entries end.
+        self._held: vec[i32] = zeros32(len(managers))
+        self._nulled_ends: vec[i32] = zeros32(len(managers))
         self._nulled: vec[i32] = vec[i32]()
         self._nothing: KVCacheBlocks = KVCacheBlocks(pool, [vec[i32]() for _ in managers])
         if source is not None:
@@ -80,56 +83,91 @@ class RunningRequests:
         new: i64,
         ahead: i64,
         hit: KVCacheBlocks | None,
+        hit_length: i64,
         delay: bool,
-    ) -> GroupTable | None:
-        """Count, refuse or act, after all checks; return the table, or None and nothing changed.
+    ) -> RequestTables | None:
+        """Count, refuse or act, after all checks; return the tables, or None and nothing changed.
 
-        The entries that trimming nulled are appended to ``self._nulled``, which the caller empties.
+        Leaves in ``self._held`` the entries that each group's table had before (the hit included), appends the entries
+        that trimming nulled to ``self._nulled``, which the caller empties, and their ends to ``self._nulled_ends``.
         """
-        manager = self._first
-        pool = self.block_pool
-        computed: i64 = request.num_computed_tokens
+        written = request.num_computed_tokens + hit_length + new
+        slots = min(written + ahead, self._max_len)
         if tables is None:
-            # A new request: nothing to trim, perhaps a hit to adopt.
+            tables = self._admit(request, hit, slots)
+            if tables is None:
+                return None
+        elif not self._trim(tables, request.num_computed_tokens, slots):
+            return None
+        tables.num_written = written
+        quiet: i64 = MAX_LENGTH
+        at: i64 = 0
+        while at < self._num_groups:
+            manager = self.managers[at]
+            table = tables.groups[at]
+            self._held[at] = i32(len(table.blocks))
+            manager.grow(table, slots)
+            if self.enable_caching and not delay:
+                self._publish(manager, table, request, written)
+            quiet = min(quiet, manager.quiet_slots(table, self.enable_caching))
+            at += 1
+        tables.quiet = quiet
+        return tables
+
+    def _admit(self, request: Request, hit: KVCacheBlocks | None, slots: i64) -> RequestTables | None:
+        """Open a new request's tables with its hit, all groups' before any group grows; None if it does not fit."""
+        demand: i64 = 0
+        at: i64 = 0
+        while at < self._num_groups:
+            manager = self.managers[at]
             held: i64 = 0
-            free_hits: i64 = 0
-            units: i64 = 0
             if self.enable_caching and request._block_size > 0:
                 units = self._units(request, manager)
-            if hit is not None:
-                held = len(hit.ids[0])
-                computed = held * manager._block_size
-                free_hits = manager.check_hit(hit.ids[0], request.keys(units))
-            written = computed + new
-            slots = min(written + ahead, self._max_len)
-            if manager.missing(held, slots) + free_hits > pool._num_free:
-                return None
+                if hit is not None:
+                    held = len(hit.ids[at])
+                    demand += manager.check_hit(hit.ids[at], request.keys(units))
+            demand += manager.missing(held, slots)
+            at += 1
+        if demand > self.block_pool._num_free:
+            return None
+        groups: list[GroupTable] = []
+        at = 0
+        while at < self._num_groups:
+            manager = self.managers[at]
             table = manager.open(request.request_id)
             if hit is not None:
-                manager.adopt(table, hit.ids[0])
-            tables = RequestTables(request.request_id, request._uid, self._owner, written, [table])
-            self._running[request.request_id] = tables
-            request._tables = tables
-        else:
-            table = tables.first
-            written = computed + new
-            slots = min(written + ahead, self._max_len)
-            if slots <= tables.quiet:
-                tables.num_written = written
-                return table
-            missing = manager.missing(len(table.blocks), slots)
+                manager.adopt(table, hit.ids[at])
+            groups.append(table)
+            self._nulled_ends[at] = i32(len(self._nulled))
+            at += 1
+        tables = RequestTables(request.request_id, request._uid, self._owner, 0, groups)
+        self._running[request.request_id] = tables
+        request._tables = tables
+        return tables
+
+    def _trim(self, tables: RequestTables, computed: i64, slots: i64) -> bool:
+        """Trim a running request's tables if it then fits, all groups before any grows; False if it does not."""
+        demand: i64 = 0
+        gain: i64 = 0
+        dying = False
+        at: i64 = 0
+        while at < self._num_groups:
+            manager = self.managers[at]
+            table = tables.groups[at]
+            demand += manager.missing(len(table.blocks), slots)
             if manager.trims(table, computed):
-                if missing > pool._num_free + manager.trim_gain(table, computed):
-                    return None
-                self._nulled = manager.trim(table, computed, self._nulled)
-            elif missing > pool._num_free:
-                return None
-            tables.num_written = written
-        manager.grow(table, slots)
-        if self.enable_caching and not delay:
-            self._publish(manager, table, request, written)
-        tables.quiet = manager.quiet_slots(table, self.enable_caching)
-        return table
+                dying = True
+                gain += manager.trim_gain(table, computed)
+            at += 1
+        if demand > self.block_pool._num_free + gain:
+            return False
+        at = 0
+        while at < self._num_groups:
+            if dying:
+                self._nulled = self.managers[at].trim(tables.groups[at], computed, self._nulled)
+            self._nulled_ends[at] = i32(len(self._nulled))
+            at += 1
+        return True
 
     def _publish(self, manager: SingleTypeKVCacheManager, table: GroupTable, request: Request, written: i64) -> None:
         """Publish what the tokens written so far filled, known tokens only."""
@@ -180,11 +218,7 @@ class RunningRequests:
                 f"num_new_tokens: request {request.request_id!r} would have {computed + hit + new} tokens, "
                 f"max_model_len is {self._max_len}"
             )
-        if (
-            computed < written
-            and tables is not None
-            and (self._exact or self._first.first_kept(computed) < tables.first.num_trimmed)
-        ):
+        if computed < written and tables is not None and not self._can_go_back(tables, computed):
             raise InvalidArgumentError(
                 f"num_computed_tokens: request {request.request_id!r} went back from {written} to {computed}, "
                 "but what those tokens read is gone; free it and start again"
@@ -199,11 +233,22 @@ class RunningRequests:
                     f"num_new_tokens: a recurrent state must not run ahead of the {request.num_tokens} known tokens"
                 )
 
+    def _can_go_back(self, tables: RequestTables, computed: i64) -> bool:
+        """Say whether what the tokens from `computed` on read is still there."""
+        if self._exact:
+            return False
+        at: i64 = 0
+        while at < self._num_groups:
+            if self.managers[at].first_kept(computed) < tables.groups[at].num_trimmed:
+                return False
+            at += 1
+        return True
+
     def _check_hit(
         self, request: Request, tables: RequestTables | None, num_new_computed_tokens: int, blocks: KVCacheBlocks | None
     ) -> i64:
         """Check a hit's shape; return its tokens."""
-        entries: i64 = 0
+        expected: i64 = 0
         if blocks is not None:
             if not blocks.pool_is(self.block_pool):
                 if any([len(ids) for ids in blocks.ids]):
@@ -213,14 +258,16 @@ class RunningRequests:
                     f"new_computed_blocks: {len(blocks.ids)} groups, the manager has {len(self.managers)}"
                 )
             else:
-                entries = len(blocks.ids[0])
-        expected = entries * self._first._block_size
+                expected = i64(len(blocks.ids[0])) * self.managers[0]._block_size
+                for manager, ids in zip(self.managers, blocks.ids):
+                    if i64(len(ids)) * manager._block_size != expected:
+                        raise StaleHitError("new_computed_blocks: the groups' hits differ in length")
         if num_new_computed_tokens != int(expected):
             raise StaleHitError(
                 f"num_new_computed_tokens: the hit holds {expected} tokens, not {num_new_computed_tokens}; "
                 "pass both as get_computed_blocks returned them"
             )
-        if entries == 0:
+        if expected == 0:
             return 0
         if tables is not None:
             raise InvalidArgumentError(

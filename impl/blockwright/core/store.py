@@ -77,6 +77,10 @@ class BlockStore:
         """Return the 16-byte key of each block, by id; None where it is not published. O(num_blocks)."""
         return [self.block_key(block) for block in range(self._count)]
 
+    def block_groups(self) -> list[int | None]:
+        """Return the group whose prefix each block carries, by id; None where it is not published. O(num_blocks)."""
+        return [int(self._index.key(block)[2]) if self._index.has_key(block) else None for block in range(self._count)]
+
     def block_key(self, block: i64) -> bytes | None:
         """Return the 16-byte key of one block, or None. O(1)."""
         if not self._index.has_key(block):
@@ -198,19 +202,21 @@ class BlockStore:
             block = self._index.next_duplicate(block, oldest)
         return block
 
-    def find_run(self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, start: i64, stop: i64) -> vec[i32]:
-        """Return `ids` (of `stop` entries) filled from `start` and cut before the first block that is missing."""
-        i = start
+    def find_run(self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, start: i64, stop: i64) -> i64:
+        """Write the blocks that serve the request's blocks start, start + 1, ... to `ids`; return the first missing.
+
+        Complexity: one lookup per block.
+        """
         if self._journal is None:
-            i = self._index.find_run(keys.words, 2 * keys.units, group, ids, start, stop)
-        else:
-            while i < stop:
-                block = self.find(keys, i, group, block_size)
-                if block == 0:
-                    break
-                ids[i] = i32(block)
-                i += 1
-        return ids if i == stop else ids[:i]
+            return self._index.find_run(keys.words, 2 * keys.units, group, ids, start, stop)
+        i = start
+        while i < stop:
+            block = self.find(keys, i, group, block_size)
+            if block == 0:
+                break
+            ids[i] = i32(block)
+            i += 1
+        return i
 
     def carries(self, block: i64, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> bool:
         """Say whether a block is published under exactly the key of the request's block `index`. O(1)."""

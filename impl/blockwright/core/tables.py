@@ -47,7 +47,6 @@ class RequestTables:
             entry dies. A lower bound, kept by `KVCacheManager`.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         groups: the tables, one per group.
-        first: the first of them.
     """
 
     def __init__(self, request_id: str, uid: i64, owner: i64, num_written: i64, groups: list[GroupTable]) -> None:
@@ -58,7 +57,6 @@ class RequestTables:
         self.num_written: i64 = num_written
         self.quiet: i64 = 0
         self.batch: i64 = 0
-        self.first: GroupTable = groups[0]
         self.groups = groups
 
     def copy(self, owner: i64) -> RequestTables:

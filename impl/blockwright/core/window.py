@@ -1,18 +1,20 @@
-"""What a layer kind keeps: two numbers from which everything else follows.
+"""What a layer kind keeps, and how long a hit is.
 
-Each rule answers: from which position on does a token at position n or later still read (`first_needed`), and how many
-cached blocks in a row must end at a hit (`hit_run`). The specification defines both as sets (chapter `reads`); that
+Each rule answers: from which position on does a token at position n or later still read (`first_needed`), and what is
+the longest hit up to a length (`longest`). The specification defines both as sets (chapter `reads`); that
 these closed forms equal the sets is proved for all integers by the conformance kit.
 
-    full      0                 every block of the prefix
-    sliding   n - W + 1         ceil((W - 1) / block_size) blocks
+    full      0                 every block of the prefix must be cached
+    sliding   n - W + 1         the last ceil((W - 1) / block_size) blocks
     chunked   n // C * C        the blocks since the chunk's start
     mamba     n - 1             the one block with the state
+
+A hit of several groups is the longest length that suits all of them (`common_hit`).
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, final
 
 from librt.vecs import vec
 from mypy_extensions import i32, i64
@@ -23,20 +25,75 @@ from blockwright.core.store import BlockStore
 FOR_EVER: Final = 2**40
 """More tokens than any request has."""
 
-WHOLE_PREFIX: Final = -1
-"""The `hit_run` of kinds whose hit is a leading run of blocks from the first needed one."""
+
+@final
+class Probe:
+    """One lookup of one request in one group: each block is looked up once at most, however often it is asked for.
+
+    Attributes:
+        block_size: tokens per block.
+        margin: blocks after the hit that must be cached too, and are recomputed (EAGLE): 0 or 1.
+        run_end: length of the leading run of cached blocks, -1 before it was asked for.
+    """
+
+    def __init__(
+        self, store: BlockStore, keys: BlockKeys, group: i64, block_size: i64, max_length: i64, margin: i64
+    ) -> None:
+        """Start a lookup of at most `max_length` tokens."""
+        self._store = store
+        self._keys = keys
+        self._group: i64 = group
+        self.block_size: i64 = block_size
+        self.margin: i64 = margin
+        self.run_end: i64 = -1
+        self._limit: i64 = min(max_length // block_size, keys.num_blocks())
+        # Per block: 0 before it was looked up, -1 if it is missing, else the block that serves.
+        self._ids: vec[i32] = vec[i32]([0] * self._limit)
+
+    def cached(self, index: i64) -> bool:
+        """Say whether the request's block `index` is cached, and within the length asked for. O(1)."""
+        if index >= self._limit:
+            return False
+        block: i64 = i64(self._ids[index])
+        if block == 0:
+            block = self._store.find(self._keys, index, self._group, self.block_size)
+            if block == 0:
+                block = -1
+            self._ids[index] = i32(block)
+        return block > 0
+
+    def fill_run(self) -> i64:
+        """Look up the leading run of cached blocks; return its length. O(run)."""
+        return self._store.find_run(self._ids, self._keys, self._group, self.block_size, 0, self._limit)
+
+    def last_run(self, length: i64, run: i64, margin: i64) -> i64:
+        """Return the longest length of at most `length`, whole blocks, after `run` cached blocks in a row.
+
+        `margin` more blocks must be cached after it; a row that begins at block 0 may be shorter. Walks down::
+
+            | null ... null | i: row of cached blocks ... | end | margin | not cached or not read ...
+        """
+        end = min(length // self.block_size, self._limit) + margin
+        i = end
+        while i > 0 and end - i < run + margin:
+            i -= 1
+            if not self.cached(i):
+                end = i
+        return max(end - margin, 0) * self.block_size
+
+    def entries(self, length: i64, first_kept: i64) -> vec[i32]:
+        """Return the table entries of a hit: the cached blocks, null below `first_kept`. O(entries)."""
+        stop = length // self.block_size
+        ids = self._ids if stop == self._limit else self._ids[:stop]
+        i: i64 = 0
+        while i < first_kept:
+            ids[i] = 0
+            i += 1
+        return ids
 
 
 class WindowRule:
-    """Base: full attention, which keeps everything.
-
-    Attributes:
-        hit_run: cached blocks in a row that a hit needs at its end; `WHOLE_PREFIX` for a leading run.
-    """
-
-    def __init__(self, hit_run: i64) -> None:
-        """Take the run length."""
-        self.hit_run: i64 = hit_run
+    """Base: full attention, which keeps everything; a hit is a leading run of blocks."""
 
     def first_needed(self, num_tokens: i64) -> i64:
         """Return the first position that a token at `num_tokens` or later reads. O(1). law: TRIM-1."""
@@ -49,45 +106,20 @@ class WindowRule:
         """
         return FOR_EVER
 
-    def longest_hit(
-        self, pool: BlockStore, keys: BlockKeys, group: i64, block_size: i64, max_length: i64, use_eagle: bool
-    ) -> vec[i32]:
-        """Return the table entries of the longest cached prefix of at most `max_length` tokens; null where unread.
-
-        With EAGLE the block after the hit must be cached too, and fit below `max_length`; it is recomputed. At most
-        one lookup per block. law: HIT-1.
-        """
-        num_blocks: i64 = min(max_length // block_size, keys.num_blocks())
-        ids = vec[i32]([0] * num_blocks)
-        if self.hit_run == WHOLE_PREFIX:
-            first: i64 = min(self.first_needed(max_length) // block_size, num_blocks)
-            ids = pool.find_run(ids, keys, group, block_size, first, num_blocks)
-            return ids[: len(ids) - 1] if use_eagle and len(ids) > 0 else ids
-        # Walk down from the right until `needed` blocks in a row are cached, or the row reaches the first block.
-        #
-        #     | null ... null | i: row of cached blocks ... | end: not cached or not read ...
-        needed = self.hit_run + 1 if use_eagle else self.hit_run
-        i = num_blocks
-        end = num_blocks
-        while i > 0 and end - i < needed:
-            i -= 1
-            block = pool.find(keys, i, group, block_size)
-            if block == 0:
-                end = i
-            else:
-                ids[i] = i32(block)
-        if use_eagle and end > 0:
-            end -= 1
-        return ids[:end]
+    def longest(self, probe: Probe, length: i64) -> i64:
+        """Return the longest hit of at most `length` tokens, whole blocks. law: HIT-1."""
+        if probe.run_end < 0:
+            probe.run_end = probe.fill_run()
+        return min(length // probe.block_size, max(probe.run_end - probe.margin, 0)) * probe.block_size
 
 
 class SlidingRule(WindowRule):
-    """A window of W tokens, the reading token included."""
+    """A window of W tokens, the reading token included; a hit ends with `hit_run` cached blocks in a row."""
 
     def __init__(self, window: i64, block_size: i64) -> None:
         """Take the window in tokens."""
-        super().__init__((window - 1 + block_size - 1) // block_size)
         self._window: i64 = window
+        self.hit_run: i64 = (window - 1 + block_size - 1) // block_size
 
     def first_needed(self, num_tokens: i64) -> i64:
         """Return ``max(0, n - W + 1)``."""
@@ -100,13 +132,16 @@ class SlidingRule(WindowRule):
         """Return ``position + W - 2``."""
         return position + self._window - 2
 
+    def longest(self, probe: Probe, length: i64) -> i64:
+        """Return the longest hit of at most `length` tokens that ends with a window of cached blocks."""
+        return probe.last_run(length, self.hit_run, probe.margin)
+
 
 class ChunkedRule(WindowRule):
     """Chunks of C tokens; a token reads its own chunk."""
 
     def __init__(self, chunk: i64) -> None:
         """Take the chunk in tokens."""
-        super().__init__(WHOLE_PREFIX)
         self._chunk: i64 = chunk
 
     def first_needed(self, num_tokens: i64) -> i64:
@@ -117,13 +152,17 @@ class ChunkedRule(WindowRule):
         """Return the last position of the chunk that ``position - 1`` lies in."""
         return (position - 1) // self._chunk * self._chunk + self._chunk - 1
 
+    def longest(self, probe: Probe, length: i64) -> i64:
+        """Return the cached run from the start of the chunk that `length` lies in."""
+        end = length // probe.block_size
+        i = self.first_needed(length) // probe.block_size
+        while i < end and probe.cached(i):
+            i += 1
+        return i * probe.block_size
+
 
 class MambaRule(WindowRule):
     """A recurrent state: a token reads the state after the token before it."""
-
-    def __init__(self) -> None:
-        """One cached state is a hit."""
-        super().__init__(1)
 
     def first_needed(self, num_tokens: i64) -> i64:
         """Return ``max(0, n - 1)``."""
@@ -135,8 +174,21 @@ class MambaRule(WindowRule):
         """Return `position`."""
         return position
 
-    def longest_hit(
-        self, pool: BlockStore, keys: BlockKeys, group: i64, block_size: i64, max_length: i64, use_eagle: bool
-    ) -> vec[i32]:
-        """As its base, but drafts need no margin: a state is read whole or not at all."""
-        return super().longest_hit(pool, keys, group, block_size, max_length, False)
+    def longest(self, probe: Probe, length: i64) -> i64:
+        """Return the last cached state of at most `length` tokens; drafts need no margin, a state is read whole."""
+        return probe.last_run(length, 1, 0)
+
+
+def common_hit(rules: list[WindowRule], probes: list[Probe], alignment: i64, max_length: i64) -> i64:
+    """Return the longest length of at most `max_length`, a multiple of `alignment`, that is a hit in every group.
+
+    Each group shortens the candidate to its own longest hit below it; a shorter candidate goes round again until no
+    group objects. No hit is passed over, since each group gives its longest. law: HIT-1, HIT-2.
+    """
+    length = max_length // alignment * alignment
+    while True:
+        before = length
+        for rule, probe in zip(rules, probes):
+            length = rule.longest(probe, length) // alignment * alignment
+        if length == before:
+            return length

@@ -1,0 +1,136 @@
+"""Property: each exhibit of the museum is caught by the law it names, and the gate fails if one is not.
+
+How: every exhibit's patch fits the sources, its law is one that exists; exhibits of each room are looked at; exhibits
+with a harmless patch, with another law, and places in which a wrong implementation stands must fail the gate; the
+diagnosis is made of states that are wrong in a known way.
+Not covered: every exhibit and every place (`blockwright conform`, gate museum).
+"""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from blockwright_conformance import call_trials, handed_out, museum, trials
+from blockwright_conformance.diagnosis import diagnose
+from blockwright_conformance.exhibit import Place, patch
+from blockwright_conformance.explore import Explorer
+from blockwright_conformance.gates import GateResult, Profile
+from blockwright_conformance.museum import EXHIBITS, PLACES, names_of, row_of, sane, shown, summed
+from blockwright_conformance.places import FULL, SLIDING, TIGHT
+from blockwright_conformance.variants import patched, variant
+from blockwright_conformance.watched import adapter_on
+from blockwright_spec.laws import LAWS, STEP_LAWS
+
+KIT = {"HASH-1", "HASH-2", "HASH-3", "EV-1", "STAT-1", "DEMAND-1", "REFUSE-1", "LOOKUP-1", "REF-0 queue", "REF-0 keys"}
+KNOWN = {law.id for law in (*LAWS, *STEP_LAWS)} | KIT
+BY_ID = {exhibit.id: exhibit for exhibit in EXHIBITS}
+
+
+def test_there_are_enough_exhibits_and_no_two_alike() -> None:
+    assert len(EXHIBITS) >= 40
+    assert len(BY_ID) == len(EXHIBITS) == len({exhibit.patches for exhibit in EXHIBITS})
+
+
+@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.id)
+def test_exhibits_are_complete_and_fit_the_sources(exhibit: museum.Exhibit) -> None:
+    assert re.fullmatch(r"[BD]\d\d[a-d]?", exhibit.id)
+    assert exhibit.law in KNOWN
+    assert exhibit.title
+    assert exhibit.story.endswith(".")
+    assert "#" in exhibit.source or exhibit.id.startswith("D")
+    assert patched(exhibit.patches)
+
+
+@pytest.mark.parametrize(
+    "name", ["B02", "B04b", "B06", "B28", "B33", "B45", "B60c", "B61a", "B62", "B64a", "D01", "D02"]
+)
+def test_exhibits_are_caught_by_name(name: str) -> None:
+    row = shown(BY_ID[name])
+    assert row.violations == 0, row.detail
+    assert row.law == BY_ID[name].law
+    assert row.detail.startswith(f"caught by {row.law}")
+
+
+def test_the_way_to_a_fault_is_a_shortest_one() -> None:
+    assert "after 2 calls" in shown(BY_ID["B20"]).detail
+    assert "after 7 calls" in shown(BY_ID["B08"]).detail
+
+
+def test_a_harmless_exhibit_is_not_caught_and_fails() -> None:
+    same = patch("store.py", "self._num_free = count - 1", "self._num_free = -1 + count")
+    row = shown(replace(BY_ID["B03"], patches=(same,), where=TIGHT))
+    assert row.violations == 1
+    assert "not caught" in row.detail
+
+
+def test_an_exhibit_caught_by_another_law_fails() -> None:
+    row = shown(replace(BY_ID["B20"], law="HIT-2"))
+    assert row.violations == 1
+    assert "HIT-2 was to catch it" in row.detail
+    assert "r0 = Request" in row.script
+
+
+@pytest.mark.parametrize("where", [TIGHT, SLIDING, trials.keys, trials.pool], ids=museum.title_of)
+def test_the_implementation_passes_every_place(where: museum.Place | museum.Trial) -> None:
+    row = sane(where)
+    assert (row.violations, row.detail) == (0, "")
+
+
+def test_a_place_that_fails_unchanged_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = variant(*BY_ID["B20"].patches)
+    monkeypatch.setattr(museum, "variant", lambda *_: wrong)
+    assert sane(FULL).violations == 1
+    good, bad = GateResult("museum", "a", "m", 1, 2, 0, 0.5), GateResult("museum", "b", "m", 1, 2, 1, 0.5)
+    assert [row.violations for row in summed([good, bad, good])] == [0, 1]
+    assert summed([good, bad, good])[0].transitions == 4
+
+
+def test_names_of_rows() -> None:
+    assert len(names_of(Profile())) == len(EXHIBITS) + len(PLACES)
+    assert names_of(Profile(implementation="some:other")) == []
+    assert names_of(Profile(scope="B05a")) == ["B05a"]
+    assert row_of("B55").scope == "B55 a published block is marked but not in the index"
+    assert row_of(f"place {PLACES.index(TIGHT)}").scope.startswith("unchanged: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "laws"),
+    [
+        ("B14", {"REF-0 keys", "PUB-1", "STEP-2"}),
+        ("B06", {"READ-1", "TABLE-2", "STEP-3"}),
+        ("D03", {"TRIM-1", "STEP-1"}),
+        ("B17", {"LOOKUP-1"}),
+        ("B57", {"NULL-1", "REF-0 refusal"}),
+    ],
+)
+def test_diagnosis_names_the_laws(name: str, laws: set[str]) -> None:
+    exhibit = BY_ID[name]
+    assert isinstance(exhibit.where, Place)
+    factory = adapter_on(variant(*exhibit.patches))
+    violation = Explorer(exhibit.where.scope, factory, laws=()).run().violation
+    assert violation is not None
+    assert laws <= set(diagnose(exhibit.where.scope, factory, violation.actions).laws)
+
+
+def test_diagnosis_of_a_right_manager_is_empty() -> None:
+    factory = adapter_on(variant())
+    fault = Explorer(FULL.scope, adapter_on(variant(*BY_ID["B08"].patches)), laws=()).run().violation
+    assert fault is not None
+    assert diagnose(FULL.scope, factory, fault.actions) == diagnose(FULL.scope, factory, ())
+    assert diagnose(FULL.scope, factory, ()).laws == ()
+
+
+def test_trials_of_calls_pass_unchanged_and_find_faults() -> None:
+    package = variant()
+    every = (call_trials.refusals, call_trials.batches, call_trials.keyless, call_trials.pins, handed_out.handed_out)
+    for trial in every:
+        assert list(trial(package)) == []
+    forgets = variant(
+        patch("manager.py", "        self._nulled = vec[i32]()\n        i: i64 = served", "        i: i64 = served")
+    )
+    assert [fault.law for fault in handed_out.handed_out(forgets)] == ["REF-0"]
+    accepts = variant(patch("running.py", "if given < 0 or given > written:", "if given > written:"))
+    assert {fault.law for fault in call_trials.refusals(accepts)} == {"REFUSE-2"}
+    skips = variant(patch("manager.py", "                held += 1\n", "                held += 2\n"))
+    assert {fault.law for fault in call_trials.batches(skips)} == {"BATCH-2"}
