@@ -4,7 +4,7 @@ This is trusted code: it decides what "the same state" means. It is short, it is
 the mutants of the kit include it.
 """
 
-from blockwright_spec.state import NULL, Running, State, Table
+from blockwright_spec.state import NULL, Running, State, Table, held_tables
 
 from .adapter import Observation
 
@@ -16,20 +16,26 @@ def expected(state: State) -> Observation:
     keys = [None] * blocks
     tables: list[tuple[Table, ...] | None] = []
     published: list[tuple[int, ...] | None] = []
+    states: list[tuple[Table, ...] | None] = []
     for request in state.requests:
         if isinstance(request, Running):
             tables.append(request.tables)
             published.append(request.published)
-            for table in request.tables:
-                for block in table:
-                    references[block] += block != NULL
+            states.append(request.states)
         else:
             tables.append(None)
             published.append(None)
+            states.append(None)
+    for table in held_tables(state):
+        for block in table:
+            references[block] += block != NULL
     for block, content in state.keys:
         keys[block] = content  # type: ignore[call-overload]
-    queue = state.queue
-    return Observation(tuple(tables), queue, tuple(references), tuple(keys), tuple(published), len(queue))
+    queue, overlaps = state.queue, state.config.overlaps
+    settled = tuple([each.settled if isinstance(each, Running) and overlaps else None for each in state.requests])
+    return Observation(
+        tuple(tables), queue, tuple(references), tuple(keys), tuple(published), len(queue), tuple(states), settled
+    )
 
 
 def differences(wanted: Observation, shown: Observation, ordered: bool = True) -> list[str]:

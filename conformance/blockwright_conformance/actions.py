@@ -7,7 +7,7 @@ it). It names requests by slot, and blocks not at all.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from blockwright_spec import transitions
+from blockwright_spec import flights, transitions
 from blockwright_spec.choices import Choice
 from blockwright_spec.hits import found
 from blockwright_spec.lru import LRU
@@ -17,7 +17,12 @@ from blockwright_spec.state import Absent, Hit, Running, State, Waiting
 
 
 class Admit(NamedTuple):
-    """Send a request if it is not there, look it up, and give it slots; an absent one is dropped again if refused."""
+    """Send a request if it is not there, look it up, and give it slots; an absent one is dropped again if refused.
+
+    `external` tokens are loaded from elsewhere instead of computing any; `encoder` tokens are read by cross-attention;
+    `whole`: all of the request must fit; `reserve` blocks are left to others. If `planned`, it is planned, and the plan
+    committed.
+    """
 
     slot: int
     prefix: Prefix
@@ -25,6 +30,11 @@ class Admit(NamedTuple):
     lookahead: int = 0
     later: bool = False
     asked: bool = True
+    external: int = 0
+    encoder: int = 0
+    whole: bool = False
+    reserve: int = 0
+    planned: bool = False
 
 
 class Find(NamedTuple):
@@ -42,12 +52,14 @@ class AdmitHeld(NamedTuple):
 
 
 class Grow(NamedTuple):
-    """Give a running request slots."""
+    """Give a running request slots; the last `drafts` of its new tokens are said to be drafts."""
 
     slot: int
     new: int
     lookahead: int = 0
     later: bool = False
+    drafts: int = 0
+    planned: bool = False
 
 
 class GrowEach(NamedTuple):
@@ -95,6 +107,23 @@ class Reset(NamedTuple):
     """Reset the prefix cache."""
 
 
+class Start(NamedTuple):
+    """Start a step."""
+
+
+class Settle(NamedTuple):
+    """Settle the oldest step in flight; pairs of slot and rejected drafts."""
+
+    rejected: tuple[tuple[int, int], ...] = ()
+
+
+class FinishLoad(NamedTuple):
+    """End a load, of which `came` tokens came."""
+
+    slot: int
+    came: int
+
+
 class WrongStep(NamedTuple):
     """Ask slots, for a running request or a new one, with counts that are wrong, `computed` among them."""
 
@@ -103,6 +132,9 @@ class WrongStep(NamedTuple):
     computed: int
     new: int
     lookahead: int = 0
+    drafts: int = 0
+    external: int = 0
+    encoder: int = 0
 
 
 class WrongHit(NamedTuple):
@@ -133,6 +165,9 @@ Action = (
     | Release
     | Preempt
     | Reset
+    | Start
+    | Settle
+    | FinishLoad
     | WrongStep
     | WrongHit
     | LateHit
@@ -162,9 +197,22 @@ def settled(state: State, outcome: Outcome, hit: Hit | None = None) -> Told:
     return Told(outcome.state, None, hit, (outcome,))
 
 
-def step_of(new: int, lookahead: int, later: bool) -> Step:
+def step_of(action: Admit | AdmitHeld | Grow | WrongStep) -> Step:
     """Give the step that an action asks for."""
-    return Step(new, lookahead, Publication.LATER if later else Publication.NOW)
+    match action:
+        case Admit(_, _, new, ahead, later, _, external, encoder, whole, reserve):
+            return Step(new, ahead, when(later), 0, external, encoder, whole, reserve)
+        case Grow(_, new, ahead, later, drafts):
+            return Step(new, ahead, when(later), drafts)
+        case WrongStep(_, _, _, new, ahead, drafts, external, encoder):
+            return Step(new, ahead, Publication.NOW, drafts, external, encoder)
+        case AdmitHeld(_, new):
+            return Step(new)
+
+
+def when(later: bool) -> Publication:
+    """Say when a step's blocks are published."""
+    return Publication.LATER if later else Publication.NOW
 
 
 def sent(state: State, slot: int, prefix: Prefix) -> State:
@@ -191,8 +239,7 @@ def admit(state: State, action: Admit, choice: Choice) -> Told:
     ready, hit = sent(state, slot, action.prefix), None
     if action.asked:
         ready, hit = looked_up(ready, slot, choice)
-    step = step_of(action.new, action.lookahead, action.later)
-    return settled(state, transitions.admit(ready, slot, hit or Hit(), step, choice), hit)
+    return settled(state, transitions.admit(ready, slot, hit or Hit(), step_of(action), choice), hit)
 
 
 def find(state: State, action: Find, choice: Choice) -> Told:
@@ -205,20 +252,20 @@ def admit_held(state: State, action: AdmitHeld, choice: Choice) -> Told:
     """Tell of `AdmitHeld`."""
     request = state.requests[action.slot]
     assert isinstance(request, Waiting)
-    return settled(state, transitions.admit(state, action.slot, request.hit, Step(action.new), choice))
+    return settled(state, transitions.admit(state, action.slot, request.hit, step_of(action), choice))
 
 
 def computed_of(state: State, slot: int) -> int:
-    """Give the engine's count of a running request."""
+    """Give the engine's count of a running request: with steps in flight it goes ahead, what they compute included."""
     request = state.requests[slot]
     assert isinstance(request, Running)
-    return request.computed
+    return request.written if state.config.overlaps else request.computed
 
 
 def grow(state: State, action: Grow, choice: Choice) -> Told:
     """Tell of `Grow`."""
-    step = step_of(action.new, action.lookahead, action.later)
-    return settled(state, transitions.grow(state, action.slot, computed_of(state, action.slot), step, choice))
+    computed = computed_of(state, action.slot)
+    return settled(state, transitions.grow(state, action.slot, computed, step_of(action), choice))
 
 
 def grow_each(state: State, action: GrowEach, choice: Choice) -> Told:
@@ -230,8 +277,7 @@ def grow_each(state: State, action: GrowEach, choice: Choice) -> Told:
 
 def wrong_step(state: State, action: WrongStep, choice: Choice) -> Told:
     """Tell of `WrongStep`."""
-    step = Step(action.new, action.lookahead)
-    return settled(state, transitions.grow(state, action.slot, action.computed, step, choice))
+    return settled(state, transitions.grow(state, action.slot, action.computed, step_of(action), choice))
 
 
 def wrong_hit(state: State, action: WrongHit, choice: Choice) -> Told:
@@ -262,6 +308,11 @@ MEANINGS: dict[type, Callable[..., Told]] = {
     Release: lambda state, action, choice: settled(state, transitions.release(state, action.slot, choice)),
     Preempt: lambda state, action, choice: settled(state, transitions.preempt(state, action.slot, choice)),
     Reset: lambda state, _action, _choice: settled(state, transitions.reset(state)),
+    Start: lambda state, _action, _choice: settled(state, flights.begin(state)),
+    Settle: lambda state, action, choice: settled(state, flights.settle(state, action.rejected, choice)),
+    FinishLoad: lambda state, action, choice: settled(
+        state, flights.finish_load(state, action.slot, action.came, choice)
+    ),
     WrongStep: wrong_step,
     WrongHit: wrong_hit,
     LateHit: late_hit,

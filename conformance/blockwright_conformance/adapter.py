@@ -7,6 +7,7 @@ beyond that on whatever it exposes: a field that an `Observation` leaves None is
 
 from typing import NamedTuple, Protocol, Self
 
+from blockwright_spec.outcomes import Step
 from blockwright_spec.reads import Prefix
 from blockwright_spec.state import Content, Table
 
@@ -28,6 +29,13 @@ class Served(NamedTuple):
     nulled: tuple[tuple[int, ...], ...] | None = None
 
 
+class Planned(NamedTuple):
+    """What a manager says of a step before it: blocks it takes if it fits, else those missing; neither if never."""
+
+    demand: int | None = None
+    missing: int | None = None
+
+
 class Observation(NamedTuple):
     """A manager's whole state in the specification's terms; per block by id, per request in the order asked for."""
 
@@ -43,6 +51,10 @@ class Observation(NamedTuple):
     """Leading entries looked at for publication, per group; None for a request that holds no table."""
     free: int | None = None
     """Number of free blocks."""
+    states: tuple[tuple[Table, ...] | None, ...] | None = None
+    """Blocks for the states of drafts, one tuple per group; None for a request that holds no table."""
+    settled: tuple[int | None, ...] | None = None
+    """Settled tokens; None for a request that holds no table, and where steps are not kept apart."""
 
 
 class ManagerAdapter(Protocol):
@@ -71,12 +83,27 @@ class ManagerAdapter(Protocol):
         """Look a request up (``get_computed_blocks``) and keep the hit under its name."""
 
     def allocate(
-        self, name: str, computed: int, new: int, length: int, hit_of: str | None, lookahead: int, later: bool
+        self, name: str, computed: int, step: Step, length: int, hit_of: str | None
     ) -> tuple[Table, ...] | None:
         """Give slots (``allocate_slots``) with the hit kept under the name `hit_of`, said to be `length` tokens long.
 
         Returns, per group, the new entries of the table after those of the hit, or None for "not now".
         """
+
+    def plan(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Planned:
+        """Plan what `allocate` would do (``plan``), and keep the plan under the name; nothing changes."""
+
+    def commit(self, name: str) -> tuple[Table, ...]:
+        """Do what was planned last under a name (``commit``); returns what `allocate` would."""
+
+    def start(self) -> None:
+        """Start a step (``start_step``)."""
+
+    def settle(self, rejected: tuple[tuple[str, int], ...]) -> None:
+        """Settle the oldest step in flight (``settle_step``), in which drafts of some requests were rejected."""
+
+    def finish_load(self, name: str, count: int) -> None:
+        """End a load of a request, of which `count` tokens came (``finish_load``)."""
 
     def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
         """Give slots to several requests (name, computed, new) in one call; say who was served and whether all were."""

@@ -1,11 +1,12 @@
 """What an engine may do next: the actions that a scope allows in a state."""
 
 from collections.abc import Iterator
+from itertools import product
 
 from blockwright_spec.hits import found, sound
 from blockwright_spec.lru import LRU
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import Absent, Hit, Running, State, Waiting, recurrent
+from blockwright_spec.state import Absent, Hit, Running, State, Waiting, draft_states, is_loading, recurrent
 
 from .actions import (
     Action,
@@ -13,6 +14,7 @@ from .actions import (
     AdmitHeld,
     Append,
     Find,
+    FinishLoad,
     Grow,
     GrowEach,
     LateHit,
@@ -20,9 +22,12 @@ from .actions import (
     Publish,
     Release,
     Reset,
+    Settle,
+    Start,
     Trim,
     WrongHit,
     WrongStep,
+    computed_of,
 )
 from .scopes import Scope
 
@@ -30,15 +35,15 @@ from .scopes import Scope
 def enabled(scope: Scope, state: State) -> list[Action]:
     """Give every action the scope allows in a state; of several absent requests, which are alike, only the first."""
     actions: list[Action] = []
-    absent_seen = False
+    absent_seen = False  # of absent requests, one that something is still loaded for differs from the others
     for slot, request in enumerate(state.requests):
         match request:
             case Running():
                 actions += of_running(scope, state, slot, request)
             case Waiting():
                 actions += of_waiting(scope, state, slot, request)
-            case Absent() if not absent_seen:
-                absent_seen = True
+            case Absent() if not absent_seen or is_loading(state, slot):
+                absent_seen = absent_seen or not is_loading(state, slot)
                 actions += of_absent(scope, state, slot)
             case Absent():
                 pass
@@ -46,7 +51,47 @@ def enabled(scope: Scope, state: State) -> list[Action]:
         actions += of_all(scope, state)
     if "reset" in scope.calls:
         actions.append(Reset())
+    if "load" in scope.calls:
+        actions += loads(scope, state)
+    if scope.in_flight or (state.config.overlaps and "misuse" in scope.calls):
+        actions += in_time(scope, state)
     return actions
+
+
+def in_time(scope: Scope, state: State) -> Iterator[Action]:
+    """Give the starts and ends of steps, with every number of rejected drafts."""
+    if len(state.flights) < scope.in_flight:
+        yield Start()
+    if state.flights:
+        drafted = [(flight.slot, flight.drafts) for flight in state.flights[0] if flight.slot is not None]
+        for counts in product(*(range(drafts + 1) for _, drafts in drafted)):
+            pairs = zip(drafted, counts, strict=True)
+            yield Settle(tuple((slot, count) for (slot, _), count in pairs if count))
+    if "misuse" in scope.calls:
+        yield from wrong_settlements(state)
+
+
+def wrong_settlements(state: State) -> Iterator[Action]:
+    """Give ends of steps that are not in flight, or that reject what was not drafted."""
+    if not state.flights:
+        yield Settle()
+    else:
+        drafted = {flight.slot: flight.drafts for flight in state.flights[0]}
+        yield Settle(((0, drafted.get(0, 0) + 1),))
+        yield Settle(((0, -1),))
+
+
+def loads(scope: Scope, state: State) -> Iterator[Action]:
+    """Give the ends of the loads on their way: all tokens came, some, or none."""
+    for slot, request in enumerate(state.requests):
+        if not is_loading(state, slot):
+            if "misuse" in scope.calls:
+                yield FinishLoad(slot, 0)
+        elif isinstance(request, Running) and request.loading:
+            for count in range(request.loading + 1 + ("misuse" in scope.calls)):
+                yield FinishLoad(slot, count)
+        else:
+            yield FinishLoad(slot, 0)
 
 
 def chunks(scope: Scope, remaining: int) -> range:
@@ -72,9 +117,17 @@ def of_absent(scope: Scope, state: State, slot: int) -> Iterator[Action]:
 
 def admissions(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -> Iterator[Action]:
     """Give the ways to admit a request that a lookup finds `hit` for."""
-    length = len(prefix[1])
+    length, encoder = len(prefix[1]), scope.encoder
+    if is_idle(scope, state):
+        return
     for new in chunks(scope, length - hit.length):
-        yield Admit(slot, prefix, new)
+        yield Admit(slot, prefix, new, encoder=encoder, planned="plan" in scope.calls)
+        if "whole" in scope.calls:
+            yield Admit(slot, prefix, new, encoder=encoder, whole=True, planned="plan" in scope.calls)
+            yield Admit(slot, prefix, new, encoder=encoder, reserve=1, planned="plan" in scope.calls)
+    if "load" in scope.calls and not is_loading(state, slot):
+        for external in range(1, length - hit.length):
+            yield Admit(slot, prefix, 0, external=external, encoder=encoder)
     whole = length - hit.length
     for ahead in scope.lookaheads:
         if ahead:
@@ -85,6 +138,11 @@ def admissions(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) 
         yield Admit(slot, prefix, 0)
     if "unasked" in scope.calls:
         yield Admit(slot, prefix, length, 0, False, False)
+
+
+def is_idle(scope: Scope, state: State) -> bool:
+    """Tell whether no step has been started that slots could be given in."""
+    return state.config.overlaps and not state.flights and "misuse" not in scope.calls
 
 
 def wrong_hits(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -> Iterator[Action]:
@@ -133,23 +191,63 @@ def of_running(scope: Scope, state: State, slot: int, request: Running) -> Itera
 def steps(scope: Scope, state: State, slot: int, request: Running) -> Iterator[Action]:
     """Give the steps of a running request: its remaining tokens in chunks, drafts, lookahead, publication put off."""
     remaining = len(request.prefix[1]) - request.computed
-    if remaining:
+    if request.loading or is_idle(scope, state):
+        return
+    if state.config.overlaps:
+        yield from overlapped(scope, state, slot, request)
+    elif remaining:
         for new in chunks(scope, remaining):
-            yield Grow(slot, new)
+            yield Grow(slot, new, planned="plan" in scope.calls)
         for ahead in scope.lookaheads:
             if ahead:
                 yield Grow(slot, remaining, ahead)
         for drafts in range(1, scope.drafts + 1):
             if request.computed + remaining + drafts <= state.config.max_model_len:
-                yield Grow(slot, remaining + drafts)
+                yield from drafted(state, slot, remaining, drafts)
         if "later" in scope.calls:
             yield Grow(slot, remaining, 0, True)
+
+
+def drafted(state: State, slot: int, remaining: int, drafts: int) -> Iterator[Action]:
+    """Give a step that carries drafts, which need only be declared where a recurrent layer has to keep their states."""
+    most = draft_states(state.config)
+    if most is None:
+        yield Grow(slot, remaining + drafts)
+    if most is None or drafts <= most:
+        yield Grow(slot, remaining + drafts, 0, False, drafts)
+
+
+def overlapped(scope: Scope, state: State, slot: int, request: Running) -> Iterator[Action]:
+    """Give the steps of a request that may have others in flight: known tokens, or the one that is not known yet."""
+    if any(flight.slot == slot for flight in state.flights[-1]) if state.flights else False:
+        return
+    if (
+        recurrent(state.config)
+        and request.drafts
+        and request.computed < request.written
+        and "misuse" not in scope.calls
+    ):
+        return
+    remaining = max(1, len(request.prefix[1]) - request.written)
+    most = state.config.max_model_len - request.written
+    for new in chunks(scope, min(remaining, most)) if most else ():
+        yield Grow(slot, new, planned="plan" in scope.calls)
+    for drafts in range(1, scope.drafts + 1):
+        if remaining + drafts <= most:
+            yield Grow(slot, remaining + drafts, 0, False, drafts)
+    for ahead in scope.lookaheads:
+        if ahead and remaining <= most:
+            yield Grow(slot, remaining, ahead)
 
 
 def outputs(scope: Scope, slot: int, request: Running) -> Iterator[Action]:
     """Give the tokens that the model may put out once all before are computed, accepted drafts among them."""
     length = len(request.prefix[1])
-    if request.computed == length:
+    if scope.in_flight:
+        if length < min(request.settled + 1, scope.max_tokens):
+            for token in scope.outputs:
+                yield Append(slot, (token,))
+    elif request.computed == length:
         for accepted in range(request.written - request.computed + 1):
             if length + accepted < scope.max_tokens:
                 for token in scope.outputs:
@@ -161,7 +259,7 @@ def of_all(scope: Scope, state: State) -> Iterator[Action]:
     asks = tuple(
         (slot, 1)
         for slot, request in enumerate(state.requests)
-        if isinstance(request, Running) and request.computed < len(request.prefix[1])
+        if isinstance(request, Running) and may_grow_by_one(state, slot, request)
     )
     if len(asks) > 1:
         yield GrowEach(asks)
@@ -171,9 +269,24 @@ def of_all(scope: Scope, state: State) -> Iterator[Action]:
             yield GrowEach((*asks, asks[0]))
 
 
+def may_grow_by_one(state: State, slot: int, request: Running) -> bool:
+    """Tell whether a running request may be given one more token."""
+    if not state.config.overlaps:
+        return request.computed < len(request.prefix[1]) and not request.loading
+    own = any(flight.slot == slot for flight in state.flights[-1]) if state.flights else True
+    drafted = any(flight.slot == slot and flight.drafts for step in state.flights for flight in step)
+    return request.written < state.config.max_model_len and not (own or request.loading or drafted)
+
+
 def wrong_steps(state: State, slot: int, request: Running) -> Iterator[Action]:
     """Give steps with wrong counts."""
-    config, prefix, computed = state.config, request.prefix, request.computed
+    config, prefix, computed = state.config, request.prefix, computed_of(state, slot)
+    if computed:
+        yield WrongStep(slot, prefix, computed - 1, 1)
+    yield WrongStep(slot, prefix, computed, 1, 0, 1)
+    yield WrongStep(slot, prefix, computed, 2, 0, 1)
+    yield WrongStep(slot, prefix, computed, 0, 0, 0, 1)
+    yield WrongStep(slot, prefix, computed, 1, 0, 0, 0, 1)
     yield WrongStep(slot, prefix, computed, 0)
     yield WrongStep(slot, prefix, computed, -1)
     yield WrongStep(slot, prefix, computed, config.max_model_len - computed + 1)
@@ -182,8 +295,8 @@ def wrong_steps(state: State, slot: int, request: Running) -> Iterator[Action]:
     if computed < config.max_model_len:
         yield WrongStep(slot, prefix, computed, 1, -1)
         if recurrent(config):
-            yield WrongStep(slot, prefix, computed, 1, 1)
-            yield WrongStep(slot, prefix, computed, len(prefix[1]) - computed + 1)
+            yield WrongStep(slot, prefix, computed, 1, 9)
+            yield WrongStep(slot, prefix, computed, len(prefix[1]) - computed + 2)
     hit = found(state, prefix, LRU) if config.caching else Hit()
     if hit.length:
         yield LateHit(slot, prefix)

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 from blockwright_spec.choices import Choice, recorded
 from blockwright_spec.hits import found
 from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Reason, When
+from blockwright_spec.outcomes import Fits, Plan, Reason, Step, When
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import NULL, Absent, Running, State, common_prefix_blocks
+from blockwright_spec.state import NULL, Absent, Hit, Running, State, common_prefix_blocks
+from blockwright_spec.transitions import plan_admission, plan_growth
 
 from .abstraction import differences, expected
 from .actions import (
@@ -17,6 +18,7 @@ from .actions import (
     AdmitHeld,
     Append,
     Find,
+    FinishLoad,
     Grow,
     GrowEach,
     LateHit,
@@ -24,14 +26,18 @@ from .actions import (
     Publish,
     Release,
     Reset,
+    Settle,
+    Start,
     Told,
     Trim,
     WrongHit,
     WrongStep,
     computed_of,
     meaning,
+    sent,
+    step_of,
 )
-from .adapter import Found, ManagerAdapter, Served
+from .adapter import Found, ManagerAdapter, Planned, Served
 
 OTHER = "other"
 """The name of a request made only for its lookup."""
@@ -65,19 +71,37 @@ def allocate(
     adapter: ManagerAdapter,
     name: str,
     computed: int,
-    new: int,
+    step: Step,
     hit: Found | None = None,
     hit_of: str | None = None,
-    lookahead: int = 0,
-    later: bool = False,
+    plan: Plan | None = None,
 ) -> Reply:
-    """Give one request slots."""
+    """Give one request slots; where the specification's own plan is given, by planning first and committing."""
     length = hit.length if hit else 0
     try:
-        given = adapter.allocate(name, computed, new, length, hit_of, lookahead, later)
+        if plan is not None:
+            return committed(adapter, name, adapter.plan(name, computed, step, length, hit_of), plan, hit)
+        given = adapter.allocate(name, computed, step, length, hit_of)
     except adapter.errors as error:
         return Reply(error=error, hit=hit)
     return Reply(given is None, None, hit, () if given is None else (Served(given),))
+
+
+def committed(adapter: ManagerAdapter, name: str, planned: Planned, plan: Plan, hit: Found | None) -> Reply:
+    """Compare a manager's plan with the specification's, and commit it if it fits (PLAN-1).
+
+    Raises:
+        AssertionError: the plans differ.
+    """
+    if isinstance(plan, Fits):
+        wanted = Planned(plan.demand)
+    else:
+        wanted = Planned(missing=plan.missing if plan.reason is Reason.NO_FREE_BLOCKS else None)
+    if planned != wanted:
+        raise AssertionError(f"PLAN-1: expected {wanted}, found {planned}")
+    if planned.demand is None:
+        return Reply(True, None, hit)
+    return Reply(False, None, hit, (Served(adapter.commit(name)),))
 
 
 def perform_admit(adapter: ManagerAdapter, action: Admit, state: State) -> Reply:
@@ -86,7 +110,11 @@ def perform_admit(adapter: ManagerAdapter, action: Admit, state: State) -> Reply
     if absent:
         adapter.send(name, action.prefix)
     hit = adapter.find(name) if action.asked else None
-    reply = allocate(adapter, name, 0, action.new, hit, name if hit else None, action.lookahead, action.later)
+    plan = None
+    if action.planned:
+        spec_hit = Hit(*hit) if hit else Hit()
+        plan = plan_admission(sent(state, action.slot, action.prefix), action.slot, spec_hit, step_of(action))
+    reply = allocate(adapter, name, 0, step_of(action), hit, name if hit else None, plan)
     if absent and not reply.served:
         adapter.forget(name)
     return reply
@@ -104,14 +132,15 @@ def perform_admit_held(adapter: ManagerAdapter, action: AdmitHeld, state: State)
     """Admit a request with the hit it was told before."""
     request: Any = state.requests[action.slot]
     name, hit = name_of(action.slot), Found(request.hit.length, request.hit.tables)
-    reply = allocate(adapter, name, 0, action.new, hit, name if hit.length else None)
+    reply = allocate(adapter, name, 0, step_of(action), hit, name if hit.length else None)
     return reply._replace(hit=None)
 
 
 def perform_grow(adapter: ManagerAdapter, action: Grow, state: State) -> Reply:
     """Give a running request slots."""
     computed = computed_of(state, action.slot)
-    return allocate(adapter, name_of(action.slot), computed, action.new, lookahead=action.lookahead, later=action.later)
+    plan = plan_growth(state, action.slot, computed, step_of(action)) if action.planned else None
+    return allocate(adapter, name_of(action.slot), computed, step_of(action), plan=plan)
 
 
 def perform_grow_each(adapter: ManagerAdapter, action: GrowEach, state: State) -> Reply:
@@ -141,7 +170,7 @@ def perform_wrong_step(adapter: ManagerAdapter, action: WrongStep, state: State)
     name, there = name_of(action.slot), isinstance(state.requests[action.slot], Running)
     if not there:
         adapter.send(name, action.prefix)
-    reply = allocate(adapter, name, action.computed, action.new, lookahead=action.lookahead)
+    reply = allocate(adapter, name, action.computed, step_of(action))
     if not there:
         adapter.forget(name)
     return reply
@@ -154,7 +183,7 @@ def perform_wrong_hit(adapter: ManagerAdapter, action: WrongHit, state: State) -
     tables = adapter.find(OTHER).tables
     adapter.send(name, action.prefix)
     hit = Found(action.claimed, tables)
-    reply = allocate(adapter, name, 0, len(action.prefix[1]) - action.claimed, hit, OTHER)
+    reply = allocate(adapter, name, 0, Step(len(action.prefix[1]) - action.claimed), hit, OTHER)
     adapter.forget(OTHER)
     adapter.forget(name)
     return reply._replace(hit=None)
@@ -164,7 +193,7 @@ def perform_late_hit(adapter: ManagerAdapter, action: LateHit, state: State) -> 
     """Give a running request a hit."""
     adapter.send(OTHER, action.prefix)
     hit = adapter.find(OTHER)
-    reply = allocate(adapter, name_of(action.slot), computed_of(state, action.slot), 1, hit, OTHER)
+    reply = allocate(adapter, name_of(action.slot), computed_of(state, action.slot), Step(1), hit, OTHER)
     adapter.forget(OTHER)
     return reply._replace(hit=None)
 
@@ -191,6 +220,11 @@ PERFORMANCES: dict[type, Callable[..., Reply]] = {
     Release: perform_release,
     Preempt: done(lambda adapter, action: adapter.free(name_of(action.slot))),
     Reset: perform_reset,
+    Start: done(lambda adapter, action: adapter.start()),
+    Settle: done(
+        lambda adapter, action: adapter.settle(tuple([(name_of(slot), count) for slot, count in action.rejected]))
+    ),
+    FinishLoad: done(lambda adapter, action: adapter.finish_load(name_of(action.slot), action.came)),
     WrongStep: perform_wrong_step,
     WrongHit: perform_wrong_hit,
     LateHit: perform_late_hit,
@@ -210,14 +244,15 @@ def choice_of(adapter: ManagerAdapter, reply: Reply) -> Choice:
 def refusals(told: Told, reply: Reply, adapter: ManagerAdapter) -> list[str]:
     """Name the differences in acceptance: not now, wrong, or done."""
     when = told.refusal.reason.value[0] if told.refusal else None
-    wrong, error = when is When.INVALID, reply.error
+    error = reply.error
+    wrong = when is When.INVALID or (told.refusal and told.refusal.reason is Reason.TOO_LONG and error is not None)
     if wrong and error is None:
         return [f"accepted, or refused for now; the call is wrong: {told.refusal}"]
     if error is not None and not wrong:
         return [f"called wrong ({type(error).__name__}: {error}); expected {told.refusal or 'success'}"]
     if told.refusal and told.refusal.reason is Reason.HIT_STALE and not isinstance(error, adapter.stale):
         return [f"wrong error for a stale hit: {type(error).__name__}: {error}"]
-    if reply.refused != (when in (When.NOT_NOW, When.NEVER)):
+    if reply.refused != (when in (When.NOT_NOW, When.NEVER) and not wrong):
         return [f"refused: expected {told.refusal}, found {'a refusal' if reply.refused else 'none'}"]
     return []
 

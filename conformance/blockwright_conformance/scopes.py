@@ -5,11 +5,11 @@ suffices for laws of resources; laws of prefixes need two, or extra keys.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import product
+from dataclasses import dataclass, field, replace
+from itertools import product, starmap
 from typing import Any
 
-from blockwright_spec.reads import Chunked, Full, Group, Kind, Mamba, Prefix, Sliding, reads
+from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Prefix, Sliding, reads
 from blockwright_spec.state import Config
 
 
@@ -29,6 +29,10 @@ class Scope:
     lookaheads: tuple[int, ...] = (0,)
     drafts: int = 0
     """Draft tokens that a step may carry beyond the known ones."""
+    in_flight: int = 0
+    """Steps that may be in flight at once."""
+    encoder: int = 0
+    """Encoder tokens of each request."""
     calls: frozenset[str] = field(default_factory=frozenset)
     """What else the engine does: see `CALLS`."""
 
@@ -43,6 +47,9 @@ CALLS = {
     "unasked": "admit without a lookup (prompt log-probabilities)",
     "adopt": "adopt a hit without computing a token",
     "batch": "grow all running requests in one call",
+    "load": "have tokens loaded from elsewhere, whole, in part or not at all",
+    "whole": "admit a request only if all of it fits, and with blocks reserved for others",
+    "plan": "plan each step before it, and commit the plan",
     "misuse": "make calls that are wrong",
 }
 
@@ -74,8 +81,10 @@ def layer_name(kind: Kind) -> str:
             return f"sliding {window}"
         case Chunked(chunk):
             return f"chunked {chunk}"
-        case Mamba():
-            return "mamba"
+        case Mamba(drafts):
+            return f"mamba +{drafts}" if drafts else "mamba"
+        case Cross():
+            return "cross"
 
 
 KINDS: tuple[tuple[Kind, int], ...] = (
@@ -98,10 +107,24 @@ KINDS: tuple[tuple[Kind, int], ...] = (
 
 def scope(kind: Kind, size: int, theme: str, blocks: int, tokens: int, words: str, **rest: Any) -> Scope:
     """Give a scope of one symbol: `blocks` with the null block, requests of up to `tokens` tokens, two at a time."""
-    flags = {flag: rest.pop(flag) for flag in ("caching", "eagle") if flag in rest}
-    config = Config((Group(kind, size),), blocks, rest.pop("max_model_len", tokens), **flags)
+    return of_groups(((kind, size),), theme, blocks, tokens, words, **rest)
+
+
+def of_groups(
+    groups: tuple[tuple[Kind, int], ...], theme: str, blocks: int, tokens: int, words: str, **rest: Any
+) -> Scope:
+    """Give a scope of several groups of layers, each a kind and a block size."""
+    flags = {flag: rest.pop(flag) for flag in FLAGS if flag in rest}
+    config = Config(tuple(starmap(Group, groups)), blocks, rest.pop("max_model_len", tokens), **flags)
     options = {"slots": 2, "prompts": strings(1, 1, tokens - 1), "max_tokens": tokens, **rest}
-    return Scope(f"{layer_name(kind)}, block {size}: {theme}", config, calls=calls(words), **options)
+    if options.get("in_flight"):
+        config = replace(config, overlaps=True)
+    name = " + ".join(f"{layer_name(kind)}, block {size}" for kind, size in groups)
+    return Scope(f"{name}: {theme}", config, calls=calls(words), **options)
+
+
+FLAGS = ("caching", "eagle", "settles", "watermark")
+"""Options of a scope that belong to its configuration."""
 
 
 def of_kind(kind: Kind, size: int) -> Iterator[Scope]:
@@ -177,7 +200,72 @@ def large_scopes() -> tuple[Scope, ...]:
     )
 
 
-PR: tuple[Scope, ...] = (*(each for kind, size in KINDS for each in of_kind(kind, size)), *of_all())
+GROUPS: tuple[tuple[tuple[Kind, int], ...], ...] = (
+    ((Full(), 1), (Sliding(2), 1)),
+    ((Full(), 2), (Sliding(2), 1)),
+    ((Full(), 1), (Chunked(2), 2)),
+    ((Full(), 1), (Mamba(), 2)),
+    ((Sliding(2), 1), (Mamba(), 1)),
+    ((Full(), 1), (Sliding(2), 1), (Mamba(), 2)),
+    ((Full(), 2), (Sliding(3), 1), (Chunked(2), 2)),
+)
+"""Hybrid models: two and three groups, with equal and unequal block sizes."""
+
+
+def of_hybrid(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
+    """Give the scopes of several groups over one pool."""
+    kinds, blocks = [kind for kind, _ in groups], 3 + 2 * len(groups)
+    pair = ((0, (0, 0, 0, 0)), (0, (0, 0, 1, 1)))
+    yield of_groups(groups, "life", blocks, 4, "chunks trim preempt plan", prompts=strings(1, 2, 4))
+    yield of_groups(groups, "batches", blocks, 5, "batch", prompts=strings(1, 2, 4))
+    yield of_groups(groups, "held hits", blocks - 1, 4, "hold trim reset", prompts=strings(1, 2, 4))
+    yield of_groups(groups, "two symbols", blocks, 4, "adopt", prompts=pair, outputs=(0, 1))
+    yield of_groups(groups, "loads", blocks, 4, "load preempt later", prompts=pair, max_model_len=5)
+    if not any(isinstance(kind, Chunked) for kind in kinds):
+        yield of_groups(groups, "eagle", blocks, 5, "adopt", eagle=True, prompts=strings(1, 4, 5))
+
+
+def of_time() -> Iterator[Scope]:
+    """Give the scopes of steps in flight, loads, drafts of recurrent layers, encoders and admission."""
+    one: tuple[tuple[tuple[Kind, int], ...], ...] = (
+        ((Full(), 1),),
+        ((Full(), 2),),
+        ((Sliding(2), 1),),
+        ((Chunked(2), 1),),
+        ((Mamba(), 1),),
+        ((Full(), 1), (Sliding(2), 1)),
+        ((Full(), 1), (Mamba(), 1)),
+    )
+    few: dict[str, Any] = {"prompts": strings(1, 1, 3), "max_model_len": 5}
+    for groups in one:
+        blocks = 3 + 2 * len(groups)
+        for settles in (False, True):
+            kept = {**few, "settles": settles}
+            name = "settled" if settles else "eager"
+            yield of_groups(groups, f"in flight, {name}", blocks, 4, "preempt", in_flight=1, **kept)
+            yield of_groups(groups, f"two in flight, {name}", blocks, 4, "", in_flight=2, **kept, slots=1)
+        yield of_groups(
+            groups, "in flight, wrong calls", blocks, 3, "misuse trim later load", in_flight=2, **few, slots=1
+        )
+        yield of_groups(groups, "in flight, drafts", blocks, 4, "batch", in_flight=2, drafts=2, **few, slots=1)
+        yield of_groups(groups, "loads", blocks, 4, "load preempt chunks", **few)
+        yield of_groups(groups, "admission", blocks, 4, "whole plan chunks", **few, watermark=1)
+    for groups in (((Mamba(1), 1),), ((Mamba(2), 2),), ((Full(), 1), (Mamba(1), 2))):
+        kept = {"prompts": strings(1, 1, 3), "max_model_len": 6, "drafts": 2, "lookaheads": (0, 1)}
+        yield of_groups(groups, "drafts", 9, 4, "preempt misuse", **kept)
+        yield of_groups(groups, "drafts, uncached", 9, 4, "misuse", **kept, caching=False)
+        yield of_groups(groups, "drafts in flight", 9, 4, "", **kept, in_flight=2, slots=1)
+    for size in (1, 2):
+        groups = ((Full(), 1), (Cross(), size))
+        yield of_groups(groups, "encoder", 9, 4, "chunks preempt misuse batch", encoder=3, caching=False, **few)
+
+
+PR: tuple[Scope, ...] = (
+    *(each for kind, size in KINDS for each in of_kind(kind, size)),
+    *of_all(),
+    *(each for groups in GROUPS for each in of_hybrid(groups)),
+    *of_time(),
+)
 PROFILES: dict[str, tuple[Scope, ...]] = {
     "smoke": tuple(each for each in PR if is_smoke(each)),
     "pr": PR,

@@ -14,10 +14,10 @@ from itertools import permutations, product
 from typing import Any
 
 from blockwright_spec.reads import Prefix, needed
-from blockwright_spec.state import Request, Running, State, Waiting, span
+from blockwright_spec.state import Running, State, Waiting, is_loading, owned, span
 
-Form = tuple[list[int], list[int], list[Any], list[list[int]]]
-"""A state without names: the queue, what is known of each block, requests, and their tables."""
+Form = tuple[list[int], list[int], list[Any], list[list[int]], list[Any]]
+"""A state without names: the queue, what is known of each block, requests, their tables, and what is in flight."""
 
 
 ABSENT = (0,)
@@ -57,22 +57,40 @@ def marks_of(state: State, names: Names) -> list[int]:
     return marks
 
 
-def signature(state: State, request: Request, names: Names, marks: list[int]) -> tuple[Any, ...]:
+def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[Any, ...]:
     """Give what a request looks like without the names of blocks; equal signatures leave the order open."""
+    request = state.requests[slot]
     if isinstance(request, Running):
         config = state.config
-        trimmed = tuple([needed(each.kind, request.settled).start // span(config, each) for each in config.groups])
-        blocks = tuple([tuple([marks[block] if block else -1 for block in table]) for table in request.tables])
-        return 2, names.number(request.prefix), trimmed, request.computed, request.written, request.published, blocks
+        trimmed = tuple([needed(each.kind, request.trimmed).start // span(config, each) for each in config.groups])
+        blocks = tuple([tuple([marks[block] if block else -1 for block in table]) for table in owned(request)])
+        counts = request.computed, request.written, request.drafts, request.encoder, request.loading
+        return 2, names.number(request.prefix), trimmed, counts, request.published, blocks, timed(state, slot, request)
+    loading = bool(state.fences) and is_loading(state, slot)
     if isinstance(request, Waiting):
-        return 1, names.number(request.prefix), tuple([marks[block] for table in request.hit.tables for block in table])
-    return ABSENT
+        found = tuple([marks[block] for table in request.hit.tables for block in table])
+        return 1, names.number(request.prefix), found, loading
+    return (0, True) if loading else ABSENT
+
+
+def timed(state: State, slot: int, request: Running) -> tuple[Any, ...]:
+    """Give what is settled of a request, and what the steps in flight do for it."""
+    if not state.config.overlaps:
+        return ()
+    return request.settled, tuple(
+        [
+            (at, flight.start, flight.stop, flight.drafts)
+            for at, step in enumerate(state.flights)
+            for flight in step
+            if flight.slot == slot
+        ]
+    )
 
 
 def form(state: State, names: Names) -> Form:
     """Give the canonical form of a state: blocks relabelled, requests sorted."""
     marks = marks_of(state, names)
-    signed = sorted([(signature(state, request, names, marks), slot) for slot, request in enumerate(state.requests)])
+    signed = sorted([(signature(state, slot, names, marks), slot) for slot in range(len(state.requests))])
     signatures = [signature for signature, _ in signed]
     labels = {0: 0}
     for block in state.queue:
@@ -95,7 +113,7 @@ def labelled_form(state: State, names: Names) -> Form:
 def in_slots(state: State, names: Names, labels: dict[int, int]) -> Form:
     """Give the form with requests in their slots; blocks without a label get one by first appearance."""
     marks = marks_of(state, names)
-    signatures = [signature(state, request, names, marks) for request in state.requests]
+    signatures = [signature(state, slot, names, marks) for slot in range(len(state.requests))]
     return ordered(state, marks, signatures, list(range(len(signatures))), {0: 0} | labels)
 
 
@@ -123,7 +141,7 @@ def ordered(
         [labels.setdefault(block, len(labels)) for block in table]
         for request in requests
         if isinstance(request, Running)
-        for table in request.tables
+        for table in owned(request)
     ]
     tables += [
         [labels[block] for block in table]
@@ -131,4 +149,9 @@ def ordered(
         if isinstance(request, Waiting)
         for table in request.hit.tables
     ]
-    return [labels[block] for block in state.queue], [marks[block] for block in labels], signatures, tables
+    time: list[Any] = [len(state.flights)] if state.config.overlaps else []
+    for fence in state.fences:
+        owner = slots.index(fence.slot) if fence.step is None else -1
+        blocks = [[labels.setdefault(block, len(labels)) for block in table] for table in fence.tables]
+        time.append((-1 if fence.step is None else fence.step, owner, blocks))
+    return [labels[block] for block in state.queue], [marks[block] for block in labels], signatures, tables, time

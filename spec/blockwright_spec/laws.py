@@ -1,4 +1,4 @@
-"""Chapter 12: the list of laws, for the explorer, the state machines, the implementation's self-check and the docs.
+"""Chapter 15: the list of laws, for the explorer, the state machines, the implementation's self-check and the docs.
 
 A law's name and sentence are the first line of its function.
 """
@@ -6,7 +6,7 @@ A law's name and sentence are the first line of its function.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import pool_laws, step_laws, table_laws
+from . import pool_laws, step_laws, table_laws, time_laws
 from .outcomes import Done
 from .state import State
 
@@ -72,6 +72,14 @@ LAWS = (
     of_states(table_laws.law_states_are_two, "chapter `reads`: a recurrent layer's state; museum B28"),
     of_states(table_laws.law_state_is_single, "vLLM MambaManager"),
     of_states(table_laws.law_counts_are_ordered, "vLLM KVCacheManager.allocate_slots; museum B40"),
+    of_states(table_laws.law_drafts_have_states, "vLLM MambaSpec.num_speculative_blocks"),
+    of_states(table_laws.law_encoder_is_kept, "vLLM CrossAttentionManager"),
+    of_states(time_laws.law_flight_is_held, "chapter `flights`; museum B25, B53"),
+    of_states(time_laws.law_flights_follow, "chapter `flights`; museum B25"),
+    of_states(time_laws.law_fence_has_its_step, "chapter `flights`; museum B53"),
+    of_states(time_laws.law_found_is_settled, "chapter `flights`; museum B42"),
+    of_states(time_laws.law_load_is_hidden, "chapter `flights`; museum B47, B59"),
+    of_states(time_laws.law_head_is_served, "chapter `plans`: admission; museum B34, B35"),
 )
 """Every law of states."""
 

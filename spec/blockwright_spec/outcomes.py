@@ -26,11 +26,21 @@ class Reason(Enum):
     POOL_TOO_SMALL = (When.NEVER, "the request alone would hold more blocks than there are")
     NO_TOKENS = (When.INVALID, "no token to compute and no hit to adopt")
     NEGATIVE = (When.INVALID, "a count is negative")
-    TOO_LONG = (When.INVALID, "the tokens exceed the model's maximum length")
-    STATE_DRAFTED = (When.INVALID, "a recurrent layer is given slots beyond the tokens that are known")
+    TOO_LONG = (When.NEVER, "the tokens exceed the model's maximum length")
+    STATE_DRAFTED = (When.INVALID, "a recurrent layer is given more drafts than it has states to go back to")
+    DRAFTS_IN_FLIGHT = (When.INVALID, "a recurrent layer must know which drafts of the step before hold")
+    TOO_MANY_DRAFTS = (When.INVALID, "no token of the step is certain, or a known token is called a draft")
+    LOAD_ALONE = (When.INVALID, "a load comes with tokens to compute, to a request that runs, or leaves no token")
+    LOADING = (When.INVALID, "tokens of the request are still being loaded")
+    NO_LOAD = (When.INVALID, "nothing of the request is being loaded, or less than is said to have come")
+    NO_ENCODER = (When.INVALID, "encoder tokens without a cross-attention layer, or for a request that runs")
+    WENT_BACK = (When.INVALID, "fewer tokens are said to be computed than are certain")
+    NO_STEP = (When.INVALID, "no step has been started, or none is in flight")
+    NOT_REJECTED = (When.INVALID, "tokens are rejected that the step settled has not drafted")
+    UNSETTLED = (When.INVALID, "tokens are said to be done that a step in flight computes")
     UNWRITTEN = (When.INVALID, "more tokens are said to be computed than slots were given")
     NOT_WAITING = (When.INVALID, "the request holds a block table or does not exist")
-    REPEATED = (When.INVALID, "the request stands twice in one batch")
+    REPEATED = (When.INVALID, "the request stands twice in one batch or step")
     NOT_RUNNING = (When.INVALID, "the request holds no block table")
     HIT_LENGTH = (When.INVALID, "the length of the hit is not that of its blocks")
     HIT_STALE = (When.INVALID, "a block of the hit does not carry the request's prefix")
@@ -39,9 +49,27 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A step that did not happen."""
+    """A step that did not happen; `missing` blocks would have to become free first."""
 
     reason: Reason
+    missing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """The plan of a step that can happen: trimmed tables, the entries that die, those that take a block (PLAN-1).
+
+    `demand` is what leaves the free queue: the new blocks, and the hits that are free now.
+    """
+
+    demand: int
+    tables: tuple[Table, ...]
+    gone: tuple[tuple[int, ...], ...]
+    wants: tuple[tuple[bool, ...], ...]
+    states: tuple[int, ...]
+
+
+Plan = Fits | Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +93,17 @@ class Publication(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step asks for: slots for `new` tokens, drafts among them, and `lookahead` more that are not published."""
+    """What a step asks for: slots for `new` tokens, the last `drafts` of them drafts, and `lookahead` more.
+
+    For a request that is admitted, also: slots for `external` tokens that are loaded, and for the tokens of an
+    `encoder`; whether the `whole` of it must fit, not just this step; and a `reserve` of blocks to leave to others.
+    """
 
     new: int
     lookahead: int = 0
     publication: Publication = Publication.NOW
+    drafts: int = 0
+    external: int = 0
+    encoder: int = 0
+    whole: bool = False
+    reserve: int = 0

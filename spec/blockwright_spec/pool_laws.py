@@ -1,4 +1,4 @@
-"""Chapter 9: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
+"""Chapter 11: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
 
 from math import lcm
 
@@ -9,7 +9,7 @@ from .state import NULL, Running, State, Waiting, heads, holders, key
 
 
 def law_queue_holds_the_unheld(state: State) -> bool:
-    """REF-1: a block is in the free queue exactly when no table holds it."""
+    """REF-1: a block is in the free queue exactly when no table and no fence holds it."""
     return all((block in state.queue) == (holders(state, block) == 0) for block in range(1, state.config.num_blocks))
 
 

@@ -34,10 +34,20 @@ class Chunked:
 
 @dataclass(frozen=True, slots=True)
 class Mamba:
-    """A recurrent layer, whose tokens read only the state left by the token before."""
+    """A recurrent layer, whose tokens read only the state left by the token before.
+
+    `drafts` states beside that of the last known token are kept, so that as many draft tokens can be rejected.
+    """
+
+    drafts: int = 0
 
 
-Kind = Full | Sliding | Chunked | Mamba
+@dataclass(frozen=True, slots=True)
+class Cross:
+    """A layer whose tokens read what an encoder left: none of the request's own positions."""
+
+
+Kind = Full | Sliding | Chunked | Mamba | Cross
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +69,14 @@ def reads(kind: Kind, position: int) -> range:
             return range(position // chunk * chunk, position)
         case Mamba():
             return range(max(0, position - 1), position)
+        case Cross():
+            return range(0)
 
 
 def writes(kind: Kind, start: int, stop: int) -> range:
     """Give the positions whose slots a step over tokens start..stop-1 fills; a recurrent layer leaves one state."""
+    if isinstance(kind, Cross):
+        return range(0)
     if isinstance(kind, Mamba):
         return range(max(start, stop - 1), stop)
     return range(start, stop)
@@ -88,7 +102,12 @@ def entries(block_size: int, length: int) -> int:
 
 
 def dead(kind: Kind, block_size: int, length: int, entry: int) -> bool:
-    """Tell whether all positions of an entry are below `length` and no later token reads any of them (TRIM-1)."""
+    """Tell whether all positions of an entry are below `length` and no later token reads any of them (TRIM-1).
+
+    What an encoder left is read by every token, so no entry of a cross-attention layer ever dies.
+    """
+    if isinstance(kind, Cross):
+        return False
     kept = needed(kind, length)
     return not any(position >= length or position in kept for position in positions(block_size, entry))
 
@@ -101,6 +120,17 @@ def filled(kind: Kind, block_size: int, start: int, stop: int) -> frozenset[int]
 def hit_entries(kind: Kind, block_size: int, length: int) -> frozenset[int]:
     """Give the entries that hold a needed position of `length`: what a hit of that length must find (HIT-1)."""
     return frozenset(position // block_size for position in needed(kind, length))
+
+
+def peak(kind: Kind, block_size: int, tokens: int, step: int) -> int:
+    """Count the most blocks held at once while `tokens` tokens are computed, `step` at a time (PLAN-2).
+
+    Blocks that a token still reads, and blocks that the step fills: kinds that recycle blocks need less than the whole.
+    """
+    return max(
+        len(hit_entries(kind, block_size, start) | filled(kind, block_size, start, min(start + step, tokens)))
+        for start in range(tokens)
+    )
 
 
 def cut(prefix: Prefix, end: int) -> Prefix:

@@ -6,8 +6,9 @@ Reference counts are not stored: the count of a block is the number of table ent
 """
 
 from dataclasses import dataclass
+from operator import add
 
-from .reads import Full, Group, Mamba, Prefix, entries
+from .reads import Cross, Full, Group, Mamba, Prefix, entries
 
 NULL = 0
 """The null block: stands in a table for "nothing here that anyone will read"; never counted, queued or published."""
@@ -22,13 +23,21 @@ Content = tuple[int, Prefix]
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What is fixed while a manager lives: groups of layers over `num_blocks` blocks, the null block included."""
+    """What is fixed while a manager lives: groups of layers over `num_blocks` blocks, the null block included.
+
+    With `overlaps`, steps are in flight until they are settled; without, each call says that all before it is done.
+    With `settles`, blocks are published when their data is settled, without when a step that writes them is scheduled.
+    `watermark` blocks stay free when a request is admitted beside others.
+    """
 
     groups: tuple[Group, ...]
     num_blocks: int
     max_model_len: int
     caching: bool = True
     eagle: bool = False
+    overlaps: bool = False
+    settles: bool = False
+    watermark: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +66,11 @@ class Waiting:
 class Running:
     """A request with a block table in each group.
 
-    ``0 <= settled <= computed <= written``: tokens up to `settled` were done when its tables were last trimmed, those
-    up to `computed` are computed, those up to `written` were given slots to be written, drafts among them. `published`
-    is, per group, the number of leading entries that have been looked at for publication.
+    Tokens up to `trimmed` were done when its tables were last trimmed, those up to `settled` are done, those up to
+    `computed` are known and given slots, those up to `written` are given slots, drafts and tokens still unknown among
+    them. `published` is, per group, the number of leading entries that have been looked at for publication. `states`
+    are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step. `encoder`
+    tokens are read by cross-attention; `loading` tokens after the written ones are on their way from elsewhere.
     """
 
     prefix: Prefix
@@ -68,9 +79,41 @@ class Running:
     written: int
     tables: tuple[Table, ...]
     published: tuple[int, ...]
+    trimmed: int = 0
+    states: tuple[Table, ...] = ()
+    drafts: int = 0
+    encoder: int = 0
+    loading: int = 0
 
 
 Request = Absent | Waiting | Running
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """What a step in flight does for one request: it computes the tokens start..stop-1 on these tables.
+
+    `slot` is None once the request has ended or was preempted; `drafts` of the tokens may still be rejected.
+    """
+
+    slot: int | None
+    start: int
+    stop: int
+    tables: tuple[Table, ...]
+    drafts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Blocks that their request gave up while something still touches them, given per group.
+
+    They return when the step in flight numbered `step`, oldest 0, is settled, or, without one, when the load of the
+    request in `slot` has ended.
+    """
+
+    step: int | None
+    slot: int
+    tables: tuple[Table, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +122,8 @@ class State:
 
     `queue` holds the free blocks, first to be taken first; `contents` what was written to each block, or None where
     nothing readable is; `keys` the published blocks with what they are published as, oldest publication first;
-    `requests` one entry for each name that the engine uses.
+    `requests` one entry for each name that the engine uses; `flights` the steps in flight, oldest first; `fences` what
+    waits for them.
     """
 
     config: Config
@@ -87,6 +131,8 @@ class State:
     contents: tuple[Content | None, ...]
     keys: tuple[tuple[int, Content], ...]
     requests: tuple[Request, ...]
+    flights: tuple[tuple[Flight, ...], ...] = ()
+    fences: tuple[Fence, ...] = ()
 
 
 def initial(config: Config, num_requests: int) -> State:
@@ -110,14 +156,42 @@ def recurrent(config: Config) -> bool:
     return any(isinstance(group.kind, Mamba) for group in config.groups)
 
 
+def draft_states(config: Config) -> int | None:
+    """Give the drafts that every recurrent layer can take back, or None where there is no recurrent layer."""
+    return min((group.kind.drafts for group in config.groups if isinstance(group.kind, Mamba)), default=None)
+
+
 def running(state: State) -> tuple[Running, ...]:
     """Give the requests that have block tables."""
     return tuple(request for request in state.requests if isinstance(request, Running))
 
 
+def owned(request: Running) -> tuple[Table, ...]:
+    """Give, per group, what a request holds: its table, and the blocks for states of drafts after it."""
+    return tuple(map(add, request.tables, request.states)) if request.states else request.tables
+
+
+def held_tables(state: State) -> tuple[Table, ...]:
+    """Give everything that holds blocks: what requests own, and what waits behind fences."""
+    own = tuple(table for request in running(state) for table in owned(request))
+    return own + tuple(table for fence in state.fences for table in fence.tables)
+
+
 def holders(state: State, block: int) -> int:
-    """Count the table entries that hold a block: its reference count (REF-1)."""
-    return sum(table.count(block) for request in running(state) for table in request.tables)
+    """Count the entries of tables and fences that hold a block, states of drafts included: its references (REF-1)."""
+    return sum(table.count(block) for table in held_tables(state))
+
+
+def in_flight(state: State, slot: int) -> tuple[int, ...]:
+    """Give the numbers of the steps in flight that compute tokens of a request."""
+    return tuple(at for at, step in enumerate(state.flights) if any(flight.slot == slot for flight in step))
+
+
+def is_loading(state: State, slot: int) -> bool:
+    """Tell whether a load of a request is on its way, though the request may have ended since."""
+    request = state.requests[slot]
+    own = isinstance(request, Running) and request.loading > 0
+    return own or any(fence.step is None and fence.slot == slot for fence in state.fences)
 
 
 def key(state: State, block: int) -> Content | None:
@@ -135,5 +209,7 @@ def common_prefix_blocks(state: State, slot: int, group: int, num_running: int) 
 
 
 def covers(config: Config, group: Group, slots: int) -> int:
-    """Count the table entries that `slots` slots take (TABLE-1)."""
+    """Count the table entries that `slots` slots take (TABLE-1); encoder tokens are not among them."""
+    if isinstance(group.kind, Cross):
+        return 0
     return entries(span(config, group), slots)

@@ -1,7 +1,7 @@
-"""Chapter 11: the laws of steps, true of every step that happened: the state before it, and its outcome."""
+"""Chapter 13: the laws of steps, true of every step that happened: the state before it, and its outcome."""
 
 from .outcomes import Done
-from .state import NULL, Running, State, Table, holders
+from .state import NULL, Running, State, Table, holders, running
 from .table_laws import held
 
 
@@ -25,7 +25,9 @@ def told(table: Table, done: Done, at: int) -> Table:
 
 def law_taking_drops_its_key(before: State, done: Done) -> bool:
     """STEP-2: a taken block loses its key, and no other does unless the whole cache is reset."""
-    rest = tuple(published for published in before.keys if not any(published[0] in table for table in done.new))
+    states = tuple(block for request in running(done.state) for blocks in request.states for block in blocks)
+    taken = {block for table in (*done.new, states) for block in table}
+    rest = tuple(published for published in before.keys if published[0] not in taken)
     return done.state.keys[: len(rest)] == rest or (
         not done.state.keys and not any(held(before)) and before.queue == done.state.queue
     )

@@ -1,9 +1,9 @@
-"""Chapter 10: the laws of block tables: what they must hold for the next token, and what they must not."""
+"""Chapter 12: the laws of block tables: what they must hold for the next token, and what they must not."""
 
 from collections.abc import Iterator
 
-from .reads import Group, Mamba, cut, dead, positions, reads, shows
-from .state import NULL, Running, State, Table, covers, holders, key, running, span
+from .reads import Cross, Group, Mamba, cut, dead, entries, positions, reads, shows
+from .state import NULL, Running, State, Table, covers, holders, key, owned, running, span
 
 
 def tables(state: State) -> Iterator[tuple[Running, int, Group, Table]]:
@@ -31,30 +31,34 @@ def spans(state: State) -> tuple[int, ...]:
 
 
 def law_reads_are_there(state: State) -> bool:
-    """READ-1: every position that the next token reads lies in a block whose content is exactly that prefix."""
+    """READ-1: every known position that the next token reads lies in a block whose content is exactly that prefix."""
     return all(
-        shows(
-            Group(group.kind, span(state.config, group)),
-            at,
-            state.contents[table[position // span(state.config, group)]],
-            request.prefix,
-            position,
+        any(
+            shows(Group(group.kind, span(state.config, group)), at, state.contents[block], request.prefix, position)
+            for block in serving(state, request, at, position)
         )
-        for request, at, group, table in tables(state)
-        for position in reads(group.kind, request.computed)
+        for request, at, group, _ in tables(state)
+        for position in reads(group.kind, request.written if state.config.overlaps else request.computed)
+        if position < request.computed
     )
+
+
+def serving(state: State, request: Running, at: int, position: int) -> Table:
+    """Give the blocks where a position may be read: its entry's, and those for states of drafts (MAMBA-3)."""
+    entry = position // span(state.config, state.config.groups[at])
+    return request.tables[at][entry : entry + 1] + (request.states[at] if request.states else ())
 
 
 def law_dead_is_null(state: State) -> bool:
     """TRIM-1: an entry that was dead when the table was last trimmed is null."""
     groups, size = state.config.groups, spans(state)
-    return not any(dead(groups[at].kind, size[at], request.settled, entry) for request, at, entry, _ in held(state))
+    return not any(dead(groups[at].kind, size[at], request.trimmed, entry) for request, at, entry, _ in held(state))
 
 
 def law_null_is_dead(state: State) -> bool:
     """TRIM-2: an entry is null only if it was dead at the last trim or a state was carried across it."""
     return all(
-        dead(group.kind, span(state.config, group), request.settled, entry) or jumped(state, request, group, entry)
+        dead(group.kind, span(state.config, group), request.trimmed, entry) or jumped(state, request, group, entry)
         for request, _, group, table in tables(state)
         for entry, block in enumerate(table)
         if block == NULL
@@ -62,22 +66,24 @@ def law_null_is_dead(state: State) -> bool:
 
 
 def jumped(state: State, request: Running, group: Group, entry: int) -> bool:
-    """Tell whether neither the state last read nor the one last written stops in an entry before the computed ones."""
+    """Tell whether neither the state last read nor the last one that is certain stops in an entry before the end.
+
+    Where drafts were accepted, the state last read is one of theirs, in a block of its own (MAMBA-3).
+    """
     if not isinstance(group.kind, Mamba):
         return False
-    stops = {request.settled - 1, request.computed - 1}
-    covered = covers(state.config, group, request.computed)
+    end = given(request, group)
+    stops = {end - 1} if group.kind.drafts else {end - 1, request.trimmed - 1}
+    covered = covers(state.config, group, end)
     return not stops & set(positions(span(state.config, group), entry)) and entry < covered
 
 
 def law_written_is_unshared(state: State) -> bool:
     """WRITE-1: a block with slots still to be written has one holder and is not published."""
     size = spans(state)
-    return all(
-        holders(state, block) == 1 and key(state, block) is None
-        for request, at, entry, block in held(state)
-        if (entry + 1) * size[at] > request.computed
-    )
+    unwritten = (block for request, at, entry, block in held(state) if (entry + 1) * size[at] > request.computed)
+    states = (block for request in running(state) for blocks in request.states for block in blocks)
+    return all(holders(state, block) == 1 and key(state, block) is None for block in (*unwritten, *states))
 
 
 def law_full_is_published(state: State) -> bool:
@@ -95,22 +101,40 @@ def law_table_covers(state: State) -> bool:
     """TABLE-1: a table covers the slots given to its request, and no slot beyond the model's maximum length."""
     config = state.config
     return all(
-        covers(config, group, request.written) <= len(table) <= covers(config, group, config.max_model_len)
+        covers(config, group, given(request, group)) <= len(table) <= covers(config, group, config.max_model_len)
         for request, _, group, table in tables(state)
+        if not isinstance(group.kind, Cross)
+    )
+
+
+def given(request: Running, group: Group) -> int:
+    """Count the slots that a table covers: drafts have states of their own (MAMBA-3)."""
+    return request.written + request.loading - (request.drafts if isinstance(group.kind, Mamba) else 0)
+
+
+def law_encoder_is_kept(state: State) -> bool:
+    """CROSS-1: a cross-attention table holds a block for each block of encoder tokens, and nothing else, ever."""
+    return all(
+        len(table) == entries(group.block_size, request.encoder) and NULL not in table
+        for request, _, group, table in tables(state)
+        if isinstance(group.kind, Cross)
     )
 
 
 def law_table_is_distinct(state: State) -> bool:
     """TABLE-2: a request holds no block twice, in whichever groups."""
     blocks = (
-        tuple(block for table in request.tables for block in table if block != NULL) for request in running(state)
+        tuple(block for table in owned(request) for block in table if block != NULL) for request in running(state)
     )
     return all(len(set(own)) == len(own) for own in blocks)
 
 
 def law_states_are_two(state: State) -> bool:
-    """MAMBA-1: of a recurrent layer a request holds at most the state last read and the state last written."""
-    return all(
+    """MAMBA-1: of a recurrent layer a request holds at most the state last read and the state last written.
+
+    With steps in flight there are more, until they are settled.
+    """
+    return state.config.overlaps or all(
         len(table) - table.count(NULL) <= 2 for _, _, group, table in tables(state) if isinstance(group.kind, Mamba)
     )
 
@@ -123,10 +147,20 @@ def law_state_is_single(state: State) -> bool:
 
 
 def law_counts_are_ordered(state: State) -> bool:
-    """LEN-1: settled, computed and written counts are in order, and within the tokens and the maximum length."""
+    """LEN-1: trimmed, settled, computed and written counts are in order, within the tokens and the maximum length."""
     return all(
-        0 <= request.settled <= request.computed <= min(request.written, len(request.prefix[1]))
+        0 <= request.trimmed <= request.settled <= request.written
+        and request.computed <= min(request.written, len(request.prefix[1]))
         and request.published[at] * group.block_size <= request.computed
-        and request.written <= state.config.max_model_len
+        and request.written + request.loading <= state.config.max_model_len
+        for request, at, group, _ in tables(state)
+    )
+
+
+def law_drafts_have_states(state: State) -> bool:
+    """MAMBA-3: a request has the states of its recurrent layers' drafts from its start, and drafts no further."""
+    return all(
+        len(request.states[at]) == (group.kind.drafts if isinstance(group.kind, Mamba) else 0)
+        and (not isinstance(group.kind, Mamba) or request.drafts <= group.kind.drafts)
         for request, at, group, _ in tables(state)
     )

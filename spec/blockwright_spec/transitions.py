@@ -1,4 +1,4 @@
-"""Chapter 8: the transitions, one for each call that an engine makes.
+"""Chapter 9: the transitions, one for each call that an engine makes.
 
 All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what changes, SAME what stays. The steps of
 the model run in the order of the calls, so that what a call gives slots to counts as written by it.
@@ -7,11 +7,12 @@ the model run in the order of the calls, so that what a call gives slots to coun
 from dataclasses import replace
 
 from .choices import Choice, legal_order, legal_serving
-from .effects import let_go, misuse, nulled, published, replaced, requeued, serve, trimmed_tables, vacated, written
+from .effects import certain, published, replaced, requeued, serve, vacated, written
 from .hits import found, holding, served, sound
-from .outcomes import Done, Outcome, Reason, Refusal, Step
+from .outcomes import Done, Outcome, Plan, Reason, Refusal, Step
+from .plans import let_go, misuse, nulled, planned, trimmed_tables
 from .reads import Prefix
-from .state import NULL, Absent, Hit, Running, State, Waiting, heads, running
+from .state import NULL, Absent, Hit, Running, State, Waiting, heads, held_tables, is_loading, recurrent
 
 Ask = tuple[int, int, Step]
 """One request of a batch: its slot, its computed tokens, and the step."""
@@ -42,50 +43,105 @@ def find(state: State, slot: int, choice: Choice) -> Outcome:
     # SAME: blocks, queue (a lookup protects nothing), keys.
 
 
-def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outcome:
-    """Start a waiting request on the blocks of its hit: ``allocate_slots`` with a hit (HIT-1, READ-1)."""
-    # REFUSE
-    request = state.requests[slot]
+def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal:
+    """Give a waiting request as it starts on the blocks of its hit, or refuse."""
+    config, request = state.config, state.requests[slot]
     if not isinstance(request, Waiting):
         return Refusal(Reason.NOT_WAITING)
-    if refusal := misuse(state.config, request.prefix, hit.length, hit.length, step):
+    if refusal := misuse(config, request.prefix, hit.length, hit.length, step):
         return refusal
-    tables = heads(state.config, hit)
-    sized = zip(state.config.groups, tables, strict=True)
+    if config.overlaps and step.new > 0 and not state.flights:
+        return Refusal(Reason.NO_STEP)
+    if step.external > 0 and is_loading(state, slot):
+        return Refusal(Reason.LOADING)
+    tables = heads(config, hit)
+    sized = zip(config.groups, tables, strict=True)
     if any(hit.length != len(table) * group.block_size for group, table in sized):
         return Refusal(Reason.HIT_LENGTH)
     if not sound(state, request.prefix, hit):
         return Refusal(Reason.HIT_STALE)
-    # CHOOSE, EFFECT
     looked = tuple(len(table) for table in tables)
-    start = Running(request.prefix, hit.length, hit.length, hit.length, tables, looked)
-    return serve(state, slot, start, step, choice)
+    length = hit.length
+    return Running(request.prefix, length, length, length, tables, looked, trimmed=length, encoder=step.encoder)
+
+
+def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outcome:
+    """Start a waiting request on the blocks of its hit: ``allocate_slots`` with a hit (HIT-1, READ-1)."""
+    # REFUSE
+    start = starting(state, slot, hit, step)
+    if isinstance(start, Refusal):
+        return start
+    # CHOOSE, EFFECT
+    return serve(state, slot, start, hit.length, step, choice)
     # SAME: as in `serve`.
 
 
 def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
     """Refuse a step that a running request cannot ask for; `computed` is the engine's own count.
 
-    A manager cannot check that count further than what it gave slots to.
+    It may take drafts back, but nothing that is certain; what is in flight is counted in full.
     """
-    request = state.requests[slot]
+    config, request = state.config, state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
-    if refusal := misuse(state.config, request.prefix, 0, computed, step):
+    if refusal := misuse(config, request.prefix, 0, computed, step):
         return refusal
-    return Refusal(Reason.UNWRITTEN) if computed > request.written else None
+    if step.encoder > 0:
+        return Refusal(Reason.NO_ENCODER)
+    if step.external > 0:
+        return Refusal(Reason.LOAD_ALONE)
+    if request.loading > 0:
+        return Refusal(Reason.LOADING)
+    if computed > request.written:
+        return Refusal(Reason.UNWRITTEN)
+    if computed < (request.written if config.overlaps else max(request.computed, request.settled)):
+        return Refusal(Reason.WENT_BACK)
+    return hurried(state, slot, request) if config.overlaps else None
+
+
+def hurried(state: State, slot: int, request: Running) -> Refusal | None:
+    """Refuse a second step for a request in the open one, or one before its drafts are settled and known (MAMBA-3)."""
+    if not state.flights:
+        return Refusal(Reason.NO_STEP)
+    if any(flight.slot == slot for flight in state.flights[-1]):
+        return Refusal(Reason.REPEATED)
+    is_open = any(flight.slot == slot and flight.drafts for step in state.flights for flight in step)
+    is_unknown = request.drafts > 0 and request.computed < request.written
+    return Refusal(Reason.DRAFTS_IN_FLIGHT) if recurrent(state.config) and (is_open or is_unknown) else None
+
+
+def going(state: State, slot: int, computed: int, step: Step) -> Running | Refusal:
+    """Give a running request as it goes on from `computed` tokens, or refuse; all before them is done by then.
+
+    With steps in flight it goes on from what it was given slots for, and is told what is done by `settle`.
+    """
+    request, refusal = state.requests[slot], wrong(state, slot, computed, step)
+    if refusal or not isinstance(request, Running):
+        return refusal or Refusal(Reason.NOT_RUNNING)
+    return request if state.config.overlaps else replace(request, computed=computed, settled=computed)
 
 
 def grow(state: State, slot: int, computed: int, step: Step, choice: Choice) -> Outcome:
     """Give a running request slots for its next tokens: ``allocate_slots`` (READ-1, TRIM-1, WRITE-1)."""
     # REFUSE
-    request = state.requests[slot]
-    refusal = wrong(state, slot, computed, step)
-    if refusal or not isinstance(request, Running):
-        return refusal or Refusal(Reason.NOT_RUNNING)
+    start = going(state, slot, computed, step)
+    if isinstance(start, Refusal):
+        return start
     # CHOOSE, EFFECT
-    return serve(state, slot, replace(request, computed=computed), step, choice)
+    return serve(state, slot, start, computed, step, choice)
     # SAME: as in `serve`.
+
+
+def plan_admission(state: State, slot: int, hit: Hit, step: Step) -> Plan:
+    """Tell whether a waiting request can start, and what it takes: ``plan`` (PLAN-1, PLAN-2)."""
+    start = starting(state, slot, hit, step)
+    return start if isinstance(start, Refusal) else planned(state, start, hit.length, step, True)
+
+
+def plan_growth(state: State, slot: int, computed: int, step: Step) -> Plan:
+    """Tell whether a running request can go on, and what it takes: ``plan`` (PLAN-1)."""
+    start = going(state, slot, computed, step)
+    return start if isinstance(start, Refusal) else planned(state, start, computed, step, False)
 
 
 def grow_each(state: State, asks: tuple[Ask, ...], choice: Choice) -> tuple[tuple[Done, ...], Refusal | None]:
@@ -118,17 +174,19 @@ def append_output(state: State, slot: int, tokens: tuple[int, ...], accepted: in
     """Append tokens to a running request; the first `accepted` were drafts, computed by the step before.
 
     ``append_output_token_ids``, and with accepted drafts the engine's own count goes up. Others are computed again.
+    With steps in flight the count has gone ahead, and the tokens become known for which slots were given.
     """
     # REFUSE
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
     drafts = request.written - request.computed if request.computed == len(request.prefix[1]) else 0
-    if accepted > min(len(tokens), drafts):
+    if accepted > min(len(tokens), 0 if state.config.overlaps else drafts):
         return Refusal(Reason.UNWRITTEN)
     # EFFECT
     longer = request.prefix[0], request.prefix[1] + tokens
-    grown = replace(request, prefix=longer, computed=request.computed + accepted)
+    known = min(request.written, len(longer[1])) if state.config.overlaps else request.computed + accepted
+    grown = replace(request, prefix=longer, computed=known)
     return Done(written(state, slot, grown, request.computed))
     # SAME: tables, queue, keys: what was accepted is published by the next step or by `publish`.
 
@@ -141,8 +199,10 @@ def publish(state: State, slot: int, count: int) -> Outcome:
         return Refusal(Reason.NOT_RUNNING)
     if count > request.written:
         return Refusal(Reason.UNWRITTEN)
+    if state.config.settles and count > request.settled:
+        return Refusal(Reason.UNSETTLED)
     # EFFECT
-    return Done(published(state, slot, min(count, request.computed)))
+    return Done(published(state, slot, min(count, request.computed), certain(request)))
     # SAME: tables, queue, contents, keys published before.
 
 
@@ -154,6 +214,8 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
         return Refusal(Reason.NOT_RUNNING)
     if settled > request.written:
         return Refusal(Reason.UNWRITTEN)
+    if state.config.overlaps and settled > request.settled:
+        return Refusal(Reason.UNSETTLED)
     # CHOOSE
     tables = trimmed_tables(state.config, request.tables, settled)
     gone = nulled(request.tables, tables)
@@ -162,7 +224,8 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
     if not legal_order(tuple(block for table in batch for block in table), order):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
-    kept = replace(request, tables=tables, settled=max(settled, request.settled))
+    done = max(settled, request.trimmed)
+    kept = replace(request, tables=tables, trimmed=done, settled=max(done, request.settled))
     return Done(requeued(replaced(state, slot, kept), order), nulled=gone)
     # SAME: entries that some later token reads, keys, contents of published blocks.
 
@@ -188,7 +251,7 @@ def preempt(state: State, slot: int, choice: Choice) -> Outcome:
 def reset(state: State) -> Outcome:
     """Forget everything published: ``reset_prefix_cache``."""
     # REFUSE
-    if any(block != NULL for request in running(state) for table in request.tables for block in table):
+    if any(block != NULL for table in held_tables(state) for block in table):
         return Refusal(Reason.BLOCKS_HELD)
     # EFFECT
     return Done(replace(state, keys=(), contents=(None,) * state.config.num_blocks))
