@@ -13,7 +13,7 @@ import pytest
 
 from blockwright_conformance import call_trials, handed_out, museum, trials
 from blockwright_conformance.diagnosis import diagnose
-from blockwright_conformance.exhibit import Place, patch
+from blockwright_conformance.exhibit import Exhibit, Place, Trial, patch
 from blockwright_conformance.explore import Explorer
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.museum import EXHIBITS, PLACES, names_of, row_of, sane, shown, summed
@@ -33,7 +33,7 @@ def test_there_are_enough_exhibits_and_no_two_alike() -> None:
 
 
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.id)
-def test_exhibits_are_complete_and_fit_the_sources(exhibit: museum.Exhibit) -> None:
+def test_exhibits_are_complete_and_fit_the_sources(exhibit: Exhibit) -> None:
     assert re.fullmatch(r"[BD]\d\d[a-d]?", exhibit.id)
     assert exhibit.law in KNOWN
     assert exhibit.title
@@ -72,7 +72,7 @@ def test_an_exhibit_caught_by_another_law_fails() -> None:
 
 
 @pytest.mark.parametrize("where", [TIGHT, SLIDING, trials.keys, trials.pool], ids=museum.title_of)
-def test_the_implementation_passes_every_place(where: museum.Place | museum.Trial) -> None:
+def test_the_implementation_passes_every_place(where: Place | Trial) -> None:
     row = sane(where)
     assert (row.violations, row.detail) == (0, "")
 
