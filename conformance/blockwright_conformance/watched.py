@@ -192,7 +192,8 @@ class ToldAdapter(VariantAdapter):
         assert isinstance(extra, int)
         size = self.config.groups[event.group_id].block_size
         parent = cut(prefix, len(tokens) - size) if len(tokens) > size else None
-        told = self.shared.prefixes[event.parent_block_hash], event.token_ids, event.block_size, event.lora_name
+        before = None if event.parent_block_hash is None else self.shared.prefixes[event.parent_block_hash]
+        told = before, event.token_ids, event.block_size, event.lora_name
         if told != (parent, tokens[-size:], size, EXTRAS[extra].get("lora_name")):
             raise LawError("EV-1", f"tells {told} of {prefix}")
 
