@@ -127,10 +127,10 @@ def test_trials_of_calls_pass_unchanged_and_find_faults() -> None:
     for trial in every:
         assert list(trial(package)) == []
     forgets = variant(
-        patch("manager.py", "        self._nulled = vec[i32]()\n        i: i64 = served", "        i: i64 = served")
+        patch("manager.py", "        self._nulled = vec[i32]()\n        while slot", "        while slot")
     )
     assert [fault.law for fault in handed_out.handed_out(forgets)] == ["REF-0"]
-    accepts = variant(patch("running.py", "if given < 0 or given > written:", "if given > written:"))
+    accepts = variant(patch("running.py", "if given < 0 or given > int(written):", "if given > int(written):"))
     assert {fault.law for fault in call_trials.refusals(accepts)} == {"REFUSE-2"}
     skips = variant(patch("manager.py", "                held += 1\n", "                held += 2\n"))
     assert {fault.law for fault in call_trials.batches(skips)} == {"BATCH-2"}
