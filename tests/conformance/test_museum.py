@@ -2,7 +2,7 @@
 
 How: every exhibit's patch fits the sources, its law is one that exists; exhibits of each room are looked at; exhibits
 with a harmless patch, with another law, and places in which a wrong implementation stands must fail the gate; the
-diagnosis is made of states that are wrong in a known way.
+diagnosis is made of states that are wrong in a known way, of one group and of two; watched adapters pass two groups.
 Not covered: every exhibit and every place (`blockwright conform`, gate museum).
 """
 
@@ -18,9 +18,13 @@ from blockwright_conformance.explore import Explorer
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.museum import EXHIBITS, PLACES, names_of, row_of, sane, shown, summed
 from blockwright_conformance.places import FULL, SLIDING, TIGHT
-from blockwright_conformance.variants import patched, variant
-from blockwright_conformance.watched import adapter_on
+from blockwright_conformance.recording import Recording
+from blockwright_conformance.scopes import scope
+from blockwright_conformance.variants import Patch, patched, variant
+from blockwright_conformance.watched import CollidingAdapter, CrowdedAdapter, ToldAdapter, VariantAdapter, adapter_on
 from blockwright_spec.laws import LAWS, STEP_LAWS
+from blockwright_spec.reads import Full, Group, Sliding
+from blockwright_spec.state import Config
 
 KIT = {"HASH-1", "HASH-2", "HASH-3", "EV-1", "STAT-1", "DEMAND-1", "REFUSE-1", "LOOKUP-1", "REF-0 queue", "REF-0 keys"}
 KNOWN = {law.id for law in (*LAWS, *STEP_LAWS)} | KIT
@@ -111,6 +115,53 @@ def test_diagnosis_names_the_laws(name: str, laws: set[str]) -> None:
     violation = Explorer(exhibit.where.scope, factory, laws=()).run().violation
     assert violation is not None
     assert laws <= set(diagnose(exhibit.where.scope, factory, violation.actions).laws)
+
+
+BOTH = replace(
+    scope(Full(), 1, "both", 7, 4, "chunks batch reset", slots=1),
+    config=Config((Group(Full(), 1), Group(Sliding(3), 2)), 7, 4),
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "laws"),
+    [
+        (
+            patch(
+                "group.py",
+                "keys, self._group, self._block_size, start, stop)",
+                "keys, 0, self._block_size, start, stop)",
+            ),
+            {"REF-0 keys", "PUB-1"},
+        ),
+        (
+            patch("window.py", "first = num_tokens - self._window + 1", "first = num_tokens - self._window + 2"),
+            {"REF-0 tables", "TRIM-2"},
+        ),
+        (
+            patch(
+                "manager.py",
+                "for manager, table in zip(self.managers, tables.groups):\n            manager.release",
+                "for manager, table in list(zip(self.managers, tables.groups))[:1]:\n            manager.release",
+            ),
+            {"REF-0 queue", "REF-1"},
+        ),
+    ],
+    ids=lambda value: value.file if isinstance(value, Patch) else None,
+)
+def test_diagnosis_names_the_laws_of_two_groups(fault: Patch, laws: set[str]) -> None:
+    factory = adapter_on(variant(fault))
+    violation = Explorer(BOTH, factory, laws=()).run().violation
+    assert violation is not None
+    assert laws <= set(diagnose(BOTH, factory, violation.actions).laws)
+
+
+@pytest.mark.parametrize("adapter", [VariantAdapter, ToldAdapter, CrowdedAdapter, CollidingAdapter])
+def test_watched_adapters_pass_two_groups(adapter: type[VariantAdapter]) -> None:
+    factory = adapter_on(variant(), adapter)
+    result = Explorer(BOTH, factory).run()
+    assert result.violation is None
+    assert Recording(BOTH).replay(factory) == ([], result.transitions)
 
 
 def test_diagnosis_of_a_right_manager_is_empty() -> None:
