@@ -16,12 +16,25 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from blockwright_spec.hits import found, margin
+from blockwright_spec.hits import found
 from blockwright_spec.laws import LAWS, STEP_LAWS
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done
-from blockwright_spec.reads import Prefix, cut, needed, shows, writes
-from blockwright_spec.state import NULL, Request, Running, State, Waiting, holders, initial, span
+from blockwright_spec.reads import Prefix, cut, margin, needed, shows, writes
+from blockwright_spec.state import (
+    NULL,
+    Content,
+    Hit,
+    Request,
+    Running,
+    State,
+    Table,
+    Waiting,
+    heads,
+    holders,
+    initial,
+    span,
+)
 
 from .abstraction import differences, expected
 from .actions import Action, Find, GrowEach, Told, meaning
@@ -113,16 +126,25 @@ def questions(scope: Scope, adapter: ManagerAdapter, state: State) -> Broken:
 
 def of_hit(state: State, prefix: Prefix, hit: Found) -> Broken:
     """Give the laws that a hit of the manager breaks."""
-    kind, size, extra = state.config.kind, state.config.block_size, margin(state.config)
-    wants = found(state, prefix, LRU)
-    text = f"lookup of {prefix}: expected {wants.length} tokens in {wants.blocks}, found {hit}"
-    blocks = (*hit.blocks, *(NULL for _ in range(hit.length // size + 1)))
-    if not all(shows(kind, size, state.contents[blocks[at // size]], prefix, at) for at in needed(kind, hit.length)):
+    groups, wants = state.config.groups, found(state, prefix, LRU)
+    text = f"lookup of {prefix}: expected {wants.length} tokens in {wants.tables}, found {hit}"
+    tables = heads(state.config, Hit(hit.length, hit.tables))
+    if len(tables) != len(groups) or not all(
+        shows(group, at, content_at(state, tables[at], position // group.block_size), prefix, position)
+        for at, group in enumerate(groups)
+        for position in needed(group.kind, hit.length)
+    ):
         yield "HIT-1", text
     if hit.length < wants.length:
         yield "HIT-2", text
-    if hit.length > max(0, len(prefix[1]) - 1 - extra):
+    extra = max(margin(group, state.config.eagle) for group in groups)
+    if hit.length > max(0, len(prefix[1]) - 1 - extra) or any(hit.length % group.block_size for group in groups):
         yield "HIT-3", text
+
+
+def content_at(state: State, table: Table, entry: int) -> Content | None:
+    """Give what the block at an entry holds; nothing where a table is too short."""
+    return state.contents[table[entry]] if entry < len(table) else None
 
 
 def effects(before: State, action: Action, reply: Reply, told: Told, shown: Observation) -> Broken:
@@ -147,30 +169,28 @@ def prefix_of(before: State, action: Action) -> Prefix:
 def shown_state(before: State, action: Action, reply: Reply, told: Told, shown: Observation) -> State:
     """Make a state of what a manager shows after an action; contents follow the tables that it shows."""
     happened = told.state if reply.served or not (reply.refused or reply.error) else before
-    kind, wide = before.config.kind, span(before.config)
     keys = told.state.keys
     if shown.keys is not None:
         kept = tuple(key for key in before.keys if shown.keys[key[0]] == key[1])
-        fresh = ((block, prefix) for block, prefix in enumerate(shown.keys) if prefix is not None)
+        fresh = ((block, content) for block, content in enumerate(shown.keys) if content is not None)
         keys = (*kept, *(key for key in fresh if key not in kept))
     contents = list(before.contents)
-    for block in (block for served in reply.served for block in served.new):
+    for block in (block for served in reply.served for table in served.new for block in table):
         contents[block] = None
     requests: list[Request] = []
-    for slot, table in enumerate(shown.tables):
+    for slot, tables in enumerate(shown.tables):
         was, now = before.requests[slot], happened.requests[slot]
-        if table is None:
+        if tables is None:
             requests.append(Waiting(now.prefix) if isinstance(now, Running) else now)
             continue
         request = (
             now if isinstance(now, Running) else was if isinstance(was, Running) else assumed(before, action, reply)
         )
-        published = shown.published[slot] if shown.published is not None else request.published
-        requests.append(replace(request, table=table, published=published or 0))
-        start = was.computed if isinstance(was, Running) else request.settled
-        for at in writes(kind, start, request.computed):
-            if at // wide < len(table):
-                contents[table[at // wide]] = cut(request.prefix, at + 1)
+        published = (shown.published and shown.published[slot]) or request.published
+        request = replace(request, tables=tables, published=published)
+        requests.append(request)
+        for block, content in writing(before, request, was.computed if isinstance(was, Running) else request.settled):
+            contents[block] = content
     queue = happened.queue if shown.queue is None else shown.queue
     published_blocks = {block for block, _ in keys}
     for block in set(queue) - published_blocks - {NULL}:
@@ -178,11 +198,21 @@ def shown_state(before: State, action: Action, reply: Reply, told: Told, shown: 
     return State(before.config, queue, tuple(contents), keys, tuple(requests))
 
 
+def writing(state: State, request: Running, start: int) -> Iterator[tuple[int, Content]]:
+    """Give what a request writes from `start` to its computed tokens, into the blocks of its tables."""
+    for at, group in enumerate(state.config.groups):
+        table, wide = request.tables[at], span(state.config, group)
+        for position in writes(group.kind, start, request.computed):
+            if position // wide < len(table):
+                yield table[position // wide], (at, cut(request.prefix, position + 1))
+
+
 def assumed(before: State, action: Action, reply: Reply) -> Running:
     """Make the request that a manager holds against the specification: it was admitted, as far as the call tells."""
     prefix, length = prefix_of(before, action), reply.hit.length if reply.hit is not None else 0
     written = length + getattr(action, "new", 0)
-    return Running(prefix, length, min(written, len(prefix[1])), written, (), 0)
+    none = tuple(0 for _ in before.config.groups)
+    return Running(prefix, length, min(written, len(prefix[1])), written, (), none)
 
 
 def holds(law: Callable[..., bool], *facts: object) -> bool:
@@ -207,7 +237,7 @@ def of_state(state: State, shown: Observation) -> Broken:
 
 def of_step(before: State, action: Action, reply: Reply, told: Told, state: State) -> Broken:
     """Give the laws of steps that a shown step breaks; what it told of each table must rebuild that table."""
-    new = tuple(block for served in reply.served for block in served.new)
+    new = tuple(table for served in reply.served for table in served.new)
     for law in STEP_LAWS:
         if law.id != "STEP-1" and not holds(law.holds, before, Done(state, new)):
             yield law.id, law.statement
@@ -216,6 +246,8 @@ def of_step(before: State, action: Action, reply: Reply, told: Told, state: Stat
         after, was = state.requests[slot], before.requests[slot]
         nulled = step.nulled if served.nulled is None else served.nulled
         if isinstance(after, Running) and isinstance(was, Running):
-            rebuilt = (*(NULL if at in nulled else block for at, block in enumerate(was.table)), *served.new)
-            if rebuilt != after.table:
-                yield "STEP-1", f"table {after.table}, rebuilt from what the step told {rebuilt}"
+            for at, table in enumerate(after.tables):
+                gone, more = nulled[at] if nulled else (), served.new[at] if served.new else ()
+                rebuilt = (*(NULL if entry in gone else block for entry, block in enumerate(was.tables[at])), *more)
+                if rebuilt != table:
+                    yield "STEP-1", f"table {table}, rebuilt from what the step told {rebuilt}"

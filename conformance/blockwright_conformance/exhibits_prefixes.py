@@ -12,7 +12,7 @@ PREFIXES = (
         "vllm-project/vllm#17398",
         "HIT-1",
         places.SLIDING_EAGLE,
-        (patch("window.py", "needed = self.hit_run + 1 if use_eagle else self.hit_run", "needed = self.hit_run"),),
+        (patch("window.py", "end - i < run + margin", "end - i < run"),),
     ),
     Exhibit(
         "B31",
@@ -30,7 +30,13 @@ PREFIXES = (
         "vllm-project/vllm#32802, #33270, #39171",
         "HIT-2",
         places.EAGLE,
-        (patch("window.py", "ids[: len(ids) - 1] if use_eagle", "ids[: max(0, len(ids) - 2)] if use_eagle"),),
+        (
+            patch(
+                "window.py",
+                "min(length // probe.block_size, max(probe.run_end - probe.margin, 0))",
+                "max(min(length // probe.block_size, probe.run_end) - probe.margin, 0)",
+            ),
+        ),
     ),
     Exhibit(
         "B37",
@@ -40,9 +46,8 @@ PREFIXES = (
         "HIT-3",
         places.MAMBA_EAGLE,
         (
-            patch(
-                "window.py", "block_size, max_length, False)", "block_size, max_length + block_size * use_eagle, False)"
-            ),
+            patch("window.py", "min(max_length // block_size, keys", "min(max_length // block_size + margin, keys"),
+            patch("window.py", "last_run(length, 1, 0)", "last_run(length + probe.block_size * probe.margin, 1, 0)"),
         ),
     ),
     Exhibit(
@@ -85,7 +90,7 @@ PREFIXES = (
         "vllm-project/vllm#11186",
         "HIT-3",
         places.FULL,
-        (patch("manager.py", "request.num_tokens - 1, self.use_eagle", "request.num_tokens, self.use_eagle"),),
+        (patch("manager.py", "max_length: i64 = request.num_tokens - 1", "max_length: i64 = request.num_tokens"),),
     ),
     Exhibit(
         "B60a",

@@ -79,7 +79,7 @@ TABLES = (
         "NVIDIA/TensorRT-LLM#15018 (#12933)",
         "REF-1",
         places.FULL,
-        (patch("manager.py", "        manager.release(tables.first)\n", ""),),
+        (patch("manager.py", "            manager.release(table)\n", ""),),
     ),
     Exhibit(
         "B17",
@@ -91,8 +91,9 @@ TABLES = (
         (
             patch(
                 "manager.py",
-                "        num_computed: i64 = i64(len(ids))",
-                "        self.block_pool.touch_entries(ids)\n        num_computed: i64 = i64(len(ids))",
+                "        return KVCacheBlocks(self.block_pool, ids), num_computed",
+                "        for each in ids:\n            self.block_pool.touch_entries(each)\n"
+                "        return KVCacheBlocks(self.block_pool, ids), num_computed",
             ),
         ),
     ),

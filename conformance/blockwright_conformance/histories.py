@@ -79,7 +79,8 @@ class History:
             for (slot, _), served in zip(action.asks, reply.served, strict=False):
                 rows = self.replica[slot]
                 assert rows is not None
-                for row, new, nulled in zip(rows, served.new, served.nulled or (), strict=True):
+                gone = served.nulled or ((),) * len(rows)
+                for row, new, nulled in zip(rows, served.new, gone, strict=True):
                     row += new
                     for entry in nulled:
                         row[entry] = 0

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from blockwright_spec.hits import found, sound
 from blockwright_spec.lru import LRU
-from blockwright_spec.reads import Mamba, Prefix
-from blockwright_spec.state import Absent, Hit, Running, Waiting
+from blockwright_spec.reads import Prefix
+from blockwright_spec.state import Absent, Hit, Running, Waiting, recurrent
 
 from .actions import (
     Action,
@@ -133,7 +133,7 @@ class LockstepMachine(RuleBasedStateMachine):
         prefix = self.prompt(pick)
         self.act(Admit(self.absent[0], prefix, len(prefix[1]), 0, False, False))
 
-    @precondition(lambda self: self.absent and not isinstance(self.scope.config.kind, Mamba))
+    @precondition(lambda self: self.absent and not recurrent(self.scope.config))
     @rule(pick=PICKS, ahead=st.integers(1, 5))
     def admit_with_lookahead(self, pick: int, ahead: int) -> None:
         prefix = self.prompt(pick)
@@ -175,13 +175,13 @@ class LockstepMachine(RuleBasedStateMachine):
         slot, request = self.hungry[pick % len(self.hungry)]
         self.act(Grow(slot, len(request.prefix[1]) - request.computed, 0, True))
 
-    @precondition(lambda self: self.hungry and not isinstance(self.scope.config.kind, Mamba))
+    @precondition(lambda self: self.hungry and not recurrent(self.scope.config))
     @rule(pick=PICKS, ahead=st.integers(1, 5))
     def grow_with_lookahead(self, pick: int, ahead: int) -> None:
         slot, request = self.hungry[pick % len(self.hungry)]
         self.act(Grow(slot, len(request.prefix[1]) - request.computed, ahead))
 
-    @precondition(lambda self: self.hungry and not isinstance(self.scope.config.kind, Mamba))
+    @precondition(lambda self: self.hungry and not recurrent(self.scope.config))
     @rule(pick=PICKS, drafts=st.integers(1, 3))
     def grow_with_drafts(self, pick: int, drafts: int) -> None:
         slot, request = self.hungry[pick % len(self.hungry)]

@@ -194,18 +194,26 @@ def of_hits() -> Iterator[Theorem]:
 
 
 def hit_run(rule: str, *fields: Any) -> Any:
-    """Give the closed form of a rule's run: what its constructor hands to its base."""
+    """Give the run of a rule: what its lookup asks for, from its constructor if that works it out."""
     import ast
 
     from blockwright.core import window
 
     from .symbolic import Source, term
 
-    function = Source(window).functions[f"{rule}.__init__"]
-    names = [argument.arg for argument in function.args.args if argument.arg != "self"]
-    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-    handed = next(node for node in calls if ast.unparse(node.func) == "super().__init__")
-    return term(handed.args[0], dict(zip(names, fields, strict=True)))
+    functions, known = Source(window).functions, {}
+    if f"{rule}.__init__" in functions:
+        function = functions[f"{rule}.__init__"]
+        names = [argument.arg for argument in function.args.args if argument.arg != "self"]
+        told = {ast.unparse(node.target): node.value for node in function.body if isinstance(node, ast.AnnAssign)}
+        run = told["self.hit_run"]
+        assert run is not None
+        known["self.hit_run"] = term(run, dict(zip(names, fields, strict=True)))
+    calls = [node for node in ast.walk(functions[f"{rule}.longest"]) if isinstance(node, ast.Call)]
+    asked = [node.args[1] for node in calls if ast.unparse(node.func) == "probe.last_run"]
+    if not asked:
+        raise NotImplementedError(f"{rule}.longest asks for no run")
+    return term(asked[0], known)
 
 
 def of_tables() -> Iterator[Theorem]:

@@ -34,10 +34,10 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a state answers to questions: hits by prefix, and shared blocks by request and number of holders."""
+    """What a state answers to questions: hits by prefix, and shared blocks per group by request and holders."""
 
     hits: tuple[tuple[Prefix, Found], ...]
-    shared: tuple[tuple[str, int, int], ...]
+    shared: tuple[tuple[str, int, tuple[int, ...]], ...]
 
 
 def odd(scope: Scope, state: State) -> Iterator[Action]:
@@ -51,10 +51,11 @@ def odd(scope: Scope, state: State) -> Iterator[Action]:
 def answers(scope: Scope, state: State) -> Answers:
     """Work out the answers of a state."""
     hits = tuple((prefix, found(state, prefix, LRU)) for prefix in (scope.prompts if state.config.caching else ()))
+    groups = range(len(state.config.groups))
     return Answers(
-        tuple((prefix, Found(hit.length, hit.blocks)) for prefix, hit in hits),
+        tuple((prefix, Found(hit.length, hit.tables)) for prefix, hit in hits),
         tuple(
-            (name_of(slot), count, common_prefix_blocks(state, slot, count))
+            (name_of(slot), count, tuple(common_prefix_blocks(state, slot, group, count) for group in groups))
             for slot, request in enumerate(state.requests)
             if isinstance(request, Running)
             for count in range(1, len(state.requests) + 1)

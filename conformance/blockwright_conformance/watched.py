@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Self
 
 from blockwright_spec.effects import wanted
 from blockwright_spec.reads import Prefix, cut
-from blockwright_spec.state import NULL, Config, span
+from blockwright_spec.state import NULL, Config, Content, Hit, Table, heads, span
 
 from .adapter import Found, Observation
-from .blockwright_adapter import EXTRAS, BlockwrightAdapter, Shared, errors_of
+from .blockwright_adapter import EXTRAS, BlockwrightAdapter, Shared, errors_of, hash_unit
 
 
 class LawError(AssertionError):
@@ -44,7 +44,7 @@ class VariantAdapter(BlockwrightAdapter):
 
     def sharing(self, config: Config) -> Shared:
         """Give what all copies of this adapter share: the hasher, too."""
-        return Shared(config.block_size // self.units, partial(self.package.Request, hasher=self.hasher()))
+        return Shared(hash_unit(config) // self.units, partial(self.package.Request, hasher=self.hasher()))
 
 
 class FineAdapter(VariantAdapter):
@@ -59,7 +59,8 @@ class SplitAdapter(VariantAdapter):
     options: ClassVar[dict[str, Any]] = {"dcp_world_size": 2}
 
     def __init__(self, config: Config) -> None:
-        super().__init__(replace(config, block_size=config.block_size // 2))
+        halves = tuple(replace(group, block_size=group.block_size // 2) for group in config.groups)
+        super().__init__(replace(config, groups=halves))
 
 
 class KeylessAdapter(VariantAdapter):
@@ -74,7 +75,7 @@ class KeylessAdapter(VariantAdapter):
         def make(name: str, tokens: list[int], block_size: int, **extras: str) -> Any:
             return self.package.Request(name, tokens, **extras)
 
-        return Shared(config.block_size, make)
+        return Shared(hash_unit(config), make)
 
 
 class CrowdedAdapter(VariantAdapter):
@@ -111,7 +112,7 @@ class CollidingAdapter(VariantAdapter):
 
     def observe(self, names: tuple[str, ...]) -> Observation:
         """Show the whole state but the keys."""
-        self.shared.prefixes = dict.fromkeys(self.manager.block_pool.block_keys())
+        self.shared.prefixes = {key: (0, ()) for key in self.manager.block_pool.block_keys() if key is not None}
         return super().observe(names)._replace(keys=None)
 
 
@@ -123,7 +124,7 @@ class ToldAdapter(VariantAdapter):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.config = config
-        self.mirror: frozenset[bytes] = frozenset()
+        self.mirror: frozenset[tuple[int, bytes]] = frozenset()
         self.was_reset = False
 
     def hasher(self) -> Any:
@@ -154,13 +155,13 @@ class ToldAdapter(VariantAdapter):
         shown = super().observe(names)
         for event in self.manager.take_events():
             self.replay(event)
-        told = {self.shared.prefixes[digest] for digest in self.mirror}
-        findable = {prefix for prefix in shown.keys or () if prefix is not None}
+        told: set[Content] = {(group, self.shared.prefixes[digest]) for group, digest in self.mirror}
+        findable = {content for content in shown.keys or () if content is not None}
         if told != findable:
             raise LawError("EV-1", f"the events tell of {told}, what can be found is {findable}")
-        for name, table in zip(names, shown.tables, strict=True):
-            if table is not None:
-                self.demand(name, len(table))
+        for name, tables in zip(names, shown.tables, strict=True):
+            for group, table in enumerate(tables or ()):
+                self.demand(name, group, len(table))
         return shown
 
     def replay(self, event: Any) -> None:
@@ -173,9 +174,10 @@ class ToldAdapter(VariantAdapter):
         if kind == "AllBlocksCleared":
             self.mirror = frozenset()
             return
-        if (event.block_hash in self.mirror) == (kind == "BlockStored"):
+        about = event.group_id, event.block_hash
+        if (about in self.mirror) == (kind == "BlockStored"):
             raise LawError("EV-1", f"no news: {event}")
-        self.mirror ^= {event.block_hash}
+        self.mirror ^= {about}
         if kind == "BlockStored":
             self.fits(event)
 
@@ -186,12 +188,12 @@ class ToldAdapter(VariantAdapter):
             LawError: EV-1: they are not.
         """
         prefix = self.shared.prefixes[event.block_hash]
-        assert prefix is not None
         extra, tokens = prefix
         assert isinstance(extra, int)
-        size = self.config.block_size
+        size = self.config.groups[event.group_id].block_size
         parent = cut(prefix, len(tokens) - size) if len(tokens) > size else None
-        told = self.shared.prefixes[event.parent_block_hash], event.token_ids, event.block_size, event.lora_name
+        before = None if event.parent_block_hash is None else self.shared.prefixes[event.parent_block_hash]
+        told = before, event.token_ids, event.block_size, event.lora_name
         if told != (parent, tokens[-size:], size, EXTRAS[extra].get("lora_name")):
             raise LawError("EV-1", f"tells {told} of {prefix}")
 
@@ -210,23 +212,25 @@ class ToldAdapter(VariantAdapter):
         if stats is None or tuple(stats) != wants:
             raise LawError("STAT-1", f"expected {wants} after a lookup, the statistics say {stats}")
         if name not in self.manager.request_ids():
-            self.demand(name, 0, found.blocks)
+            for group, table in enumerate(heads(self.config, Hit(found.length, found.tables))):
+                self.demand(name, group, 0, table)
         return found
 
-    def demand(self, name: str, held: int, hits: tuple[int, ...] = ()) -> None:
-        """Ask the manager of the group what is missing for every number of slots, after the hits.
+    def demand(self, name: str, number: int, held: int, hits: Table = ()) -> None:
+        """Ask the manager of a group what is missing for every number of slots, after the hits.
 
         Raises:
             LawError: DEMAND-1: not what growth takes, and those hits that are free now.
         """
-        config, held = self.config, held + len(hits)
+        config, group, held = self.config, self.config.groups[number], held + len(hits)
         counts = self.manager.block_pool.ref_counts()
         free = sum(block != NULL and counts[block] == 0 for block in hits)
         for slots in range(config.max_model_len + 1):
-            takes = sum(wanted(config, held, held * span(config), slots)) + free
-            missing = self.manager.managers[0].get_num_blocks_to_allocate(name, slots, hits)
+            takes = sum(wanted(config, group, held, held * span(config, group), slots)) + free
+            missing = self.manager.managers[number].get_num_blocks_to_allocate(name, slots, hits)
             if missing != takes:
-                raise LawError("DEMAND-1", f"{missing} missing for {slots} slots of {name}, growth takes {takes}")
+                which = f"{slots} slots of {name} in group {number}"
+                raise LawError("DEMAND-1", f"{missing} missing for {which}, growth takes {takes}")
 
 
 class ToldFineAdapter(ToldAdapter):

@@ -9,14 +9,14 @@ from blockwright_conformance.actions import Admit, Release, meaning
 from blockwright_conformance.choices_gate import OpenExplorer, outcomes
 from blockwright_conformance.explore import Explorer
 from blockwright_conformance.scopes import scope
-from blockwright_spec.reads import Full, Prefix, Sliding
+from blockwright_spec.reads import Full, Group, Prefix, Sliding
 from blockwright_spec.state import Config, initial
 
 PROMPT: Prefix = (0, (1, 2, 3))
 
 
 def test_taking_two_of_four_blocks_has_twelve_outcomes() -> None:
-    state = initial(Config(Full(), 2, 5, 8), 2)
+    state = initial(Config((Group(Full(), 2),), 5, 8), 2)
     queues = [told.state.queue for told in outcomes(state, Admit(0, PROMPT, 3))]
     assert len(queues) == 12
     assert {frozenset(queue) for queue in queues} == {
@@ -25,17 +25,17 @@ def test_taking_two_of_four_blocks_has_twelve_outcomes() -> None:
 
 
 def test_releasing_two_candidates_has_two_outcomes() -> None:
-    state = meaning(initial(Config(Full(), 1, 4, 8), 2), Admit(0, (0, (1, 2)), 2)).state
+    state = meaning(initial(Config((Group(Full(), 1),), 4, 8), 2), Admit(0, (0, (1, 2)), 2)).state
     queues = {told.state.queue for told in outcomes(state, Release(0))}
     assert queues == {(3, 2, 1), (3, 1, 2)}
 
 
 def test_any_duplicate_may_serve() -> None:
-    state = initial(Config(Full(), 1, 4, 8), 3)
+    state = initial(Config((Group(Full(), 1),), 4, 8), 3)
     for slot in (0, 1):
         state = meaning(state, Admit(slot, (0, (1,)), 1)).state
-    hits = {told.hit and told.hit.blocks for told in outcomes(state, Admit(2, (0, (1, 2)), 1))}
-    assert hits == {(1,), (2,)}
+    hits = {told.hit and told.hit.tables for told in outcomes(state, Admit(2, (0, (1, 2)), 1))}
+    assert hits == {((1,),), ((2,),)}
 
 
 def test_laws_hold_under_every_choice() -> None:

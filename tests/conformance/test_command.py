@@ -26,7 +26,8 @@ class Faulty(BlockwrightAdapter):
 
 def conform(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command."""
-    environment = {**os.environ, "PYTHONPATH": str(path or "")}
+    before = os.environ.get("PYTHONPATH", "")
+    environment = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{before}" if path else before}
     command = [sys.executable, "-m", "blockwright.cli", "conform", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 

@@ -17,6 +17,7 @@ from blockwright_conformance.lockstep_gate import coverage, report
 from blockwright_conformance.scopes import PR, PROFILES, Scope, scope, strings
 from blockwright_spec import effects
 from blockwright_spec.reads import Full, Mamba, Sliding
+from blockwright_spec.state import Table
 
 FULL = scope(Full(), 1, "small", 5, 3, "chunks trim reset preempt batch")
 SLIDING = scope(Sliding(2), 1, "small", 4, 4, "trim")
@@ -68,7 +69,7 @@ class ShowsAnotherCount(BlockwrightAdapter):
 
 
 class RefusesTheLastBlock(BlockwrightAdapter):
-    def allocate(self, *args: Any, **kwargs: Any) -> tuple[int, ...] | None:
+    def allocate(self, *args: Any, **kwargs: Any) -> tuple[Table, ...] | None:
         if self.manager.block_pool.get_num_free_blocks() == 1:
             return None
         return super().allocate(*args, **kwargs)
@@ -81,7 +82,7 @@ class TellsNoNulls(BlockwrightAdapter):
 
 
 class ForgivesWrongCalls(BlockwrightAdapter):
-    def allocate(self, *args: Any, **kwargs: Any) -> tuple[int, ...] | None:
+    def allocate(self, *args: Any, **kwargs: Any) -> tuple[Table, ...] | None:
         try:
             return super().allocate(*args, **kwargs)
         except self.errors:
@@ -136,10 +137,10 @@ def test_a_law_that_the_self_check_names_is_reported() -> None:
 
 
 SPEC_FAULTS: dict[str, Any] = {
-    "READ-1": ("trimmed", lambda config, table, settled: tuple(0 for _ in table)),
+    "READ-1": ("trimmed", lambda config, group, table, settled: tuple(0 for _ in table)),
     "REF-1": ("requeued", lambda state, released: state),
     "QUEUE-1": ("requeued", lambda state, released: replace(state, queue=released + state.queue)),
-    "TABLE-1": ("wanted", lambda config, held, start, slots: (True,) * (slots - held + (slots == 3))),
+    "TABLE-1": ("wanted", lambda config, group, held, start, slots: (True,) * (slots - held + (slots == 3))),
     "STEP-2": ("emptied", lambda state, taken: replace(state, queue=state.queue[len(taken) :], keys=())),
 }
 
@@ -172,11 +173,10 @@ def test_profiles_hold_scopes_of_different_names() -> None:
 
 
 def test_scopes_cover_what_is_promised() -> None:
-    kinds = {(type(each.config.kind).__name__, each.config.block_size) for each in PR}
+    groups = {group for each in PR for group in each.config.groups}
+    kinds = {(type(group.kind).__name__, group.block_size) for group in groups}
     assert kinds == {(name, size) for name in ("Full", "Sliding", "Chunked", "Mamba") for size in (1, 2)}
-    windows = {
-        (each.config.kind.window, each.config.block_size) for each in PR if isinstance(each.config.kind, Sliding)
-    }
+    windows = {(group.kind.window, group.block_size) for group in groups if isinstance(group.kind, Sliding)}
     assert {(1, 2), (2, 2), (3, 2)} <= windows, "below, at and above a block"
     assert {each.config.caching for each in PR} == {each.config.eagle for each in PR} == {True, False}
     assert {len({token for _, tokens in each.prompts for token in tokens}) for each in PR} == {1, 2}

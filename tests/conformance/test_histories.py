@@ -5,6 +5,7 @@ only when blocks run short, or only in a batch; the fault must be found by both.
 Not covered: long runs (the profiles `pr` and `nightly`).
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,17 +16,22 @@ from blockwright_conformance.histories import History, HistoryError, walk
 from blockwright_conformance.machine import run_machine
 from blockwright_conformance.machine_gate import row
 from blockwright_conformance.scopes import Scope, large_scopes
+from blockwright_spec.reads import Full, Group, Sliding
+from blockwright_spec.state import Config
 
 LARGE = large_scopes()
+BOTH = replace(
+    LARGE[0], name="full and sliding 5: histories", config=Config((Group(Full(), 4), Group(Sliding(5), 2)), 60, 48)
+)
 
 
-@pytest.mark.parametrize("large", LARGE, ids=lambda each: each.name)
+@pytest.mark.parametrize("large", [*LARGE, BOTH], ids=lambda each: each.name)
 def test_state_machine_agrees(large: Scope) -> None:
     fired = run_machine(large, BlockwrightAdapter, examples=3, steps=30)
     assert sum(fired.values()) > 10
 
 
-@pytest.mark.parametrize("large", LARGE, ids=lambda each: each.name)
+@pytest.mark.parametrize("large", [*LARGE, BOTH], ids=lambda each: each.name)
 def test_random_walk_agrees(large: Scope) -> None:
     assert sum(walk(large, BlockwrightAdapter, 3, 200).fired.values()) == 200
 

@@ -17,11 +17,14 @@ from blockwright_conformance.explore import Explorer
 from blockwright_conformance.lockstep import Reply, act, compare, examine, names_of
 from blockwright_conformance.scopes import scope
 from blockwright_spec.outcomes import Reason, Refusal
-from blockwright_spec.reads import Full, Prefix, Sliding
-from blockwright_spec.state import Config, State, initial
+from blockwright_spec.reads import Full, Group, Prefix, Sliding
+from blockwright_spec.state import Config, State, Table, initial
 
 PROMPT: Prefix = (0, (1, 2, 3, 4, 5))
-CONFIG = Config(Full(), 2, 8, 12)
+CONFIG = Config((Group(Full(), 2),), 8, 12)
+
+
+BOTH = Config((Group(Full(), 1), Group(Sliding(3), 2)), 20, 12)
 
 
 def together(*actions: Any, config: Config = CONFIG) -> tuple[State, BlockwrightAdapter]:
@@ -40,12 +43,34 @@ def test_the_adapter_shows_what_is_expected() -> None:
     assert examine(adapter, state, (PROMPT,)) == []
 
 
+def test_the_adapter_shows_every_group() -> None:
+    state, adapter = together(Admit(0, PROMPT, 5), Admit(1, PROMPT, 1), Append(0, (6,)), Grow(0, 1), config=BOTH)
+    shown = adapter.observe(names_of(state))
+    assert shown == expected(state)
+    assert shown.tables == (((1, 2, 3, 4, 5, 11), (0, 7, 8)), ((1, 2, 3, 4, 9), (0, 7, 10)))
+    assert examine(adapter, state, (PROMPT,)) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "other"),
+    [
+        ("tables", (((1, 2, 3, 4, 5), (6, 8, 7)), None)),
+        ("published", ((5, 1), None)),
+        ("keys", tuple((0, (0, (1, 2))) if block == 6 else None for block in range(20))),
+    ],
+)
+def test_every_group_is_compared(field: str, other: Any) -> None:
+    state, adapter = together(Admit(0, PROMPT, 5), config=BOTH)
+    shown = adapter.observe(names_of(state))._replace(**{field: other})
+    assert [fault.partition(":")[0] for fault in differences(expected(state), shown)] == [field]
+
+
 ALTERED: dict[str, Any] = {
-    "tables": ((1, 2, 4), None),
+    "tables": (((1, 2, 4),), None),
     "queue": (5, 4, 6, 7),
     "references": (0, 1, 2, 1, 0, 0, 0, 0),
-    "keys": (None, (0, (1, 2)), None, None, None, None, None, None),
-    "published": (1, None),
+    "keys": (None, (0, (0, (1, 2))), None, None, None, None, None, None),
+    "published": ((1,), None),
     "free": 3,
 }
 
@@ -85,7 +110,7 @@ ERROR = BlockwrightAdapter.errors[0]("wrong")
 
 
 def test_acceptance_is_compared() -> None:
-    served = (Served((1, 2, 3)),)
+    served = (Served(((1, 2, 3),)),)
     assert faults(DONE, served=served, hit=Found(0, ())) == []
     assert faults(DONE, refused=True) != []
     assert faults(DONE, error=ERROR) != []
@@ -100,10 +125,10 @@ def test_acceptance_is_compared() -> None:
 
 
 def test_outputs_are_compared() -> None:
-    assert faults(DONE, served=(Served((1, 2, 4)),)) != []
-    assert faults(DONE, served=(Served((1, 2, 3)),), hit=Found(2, (1,))) != []
-    assert faults(DONE, served=(Served((1, 2, 3), (0,)),)) != []
-    assert faults(DONE, served=(Served((1, 2, 3), ()),)) == []
+    assert faults(DONE, served=(Served(((1, 2, 4),)),)) != []
+    assert faults(DONE, served=(Served(((1, 2, 3),)),), hit=Found(2, ((1,),))) != []
+    assert faults(DONE, served=(Served(((1, 2, 3),), ((0,),)),)) != []
+    assert faults(DONE, served=(Served(((1, 2, 3),), ((),)),)) == []
 
 
 def test_a_refusal_that_changes_something_is_noticed() -> None:
@@ -115,7 +140,7 @@ def test_a_refusal_that_changes_something_is_noticed() -> None:
 
 def test_a_batch_is_compared_request_by_request() -> None:
     both = (Admit(0, PROMPT, 5), Admit(1, (0, (9, 9)), 2), Append(0, (6,)), Append(1, (7,)))
-    state, adapter = together(*both, config=Config(Full(), 2, 5, 12))
+    state, adapter = together(*both, config=Config((Group(Full(), 2),), 5, 12))
     told, found = act(adapter, state, GrowEach(((1, 1), (0, 1))))
     assert found == []
     assert told.refusal == Refusal(Reason.NO_FREE_BLOCKS)
@@ -145,7 +170,7 @@ class OtherPolicy(BlockwrightAdapter):
 
     follows_policy = False
 
-    def allocate(self, *args: Any, **kwargs: Any) -> tuple[int, ...] | None:
+    def allocate(self, *args: Any, **kwargs: Any) -> tuple[Table, ...] | None:
         pool = self.manager.block_pool
         bare = [block for block in pool.free_block_ids() if pool.block_keys()[block] is None]
         if len(bare) > 1:
@@ -165,9 +190,9 @@ class OtherPolicyClaimed(OtherPolicy):
 class TakesWhatIsHeld(OtherPolicy):
     """A manager that says it took a block which is not free."""
 
-    def allocate(self, *args: Any, **kwargs: Any) -> tuple[int, ...] | None:
+    def allocate(self, *args: Any, **kwargs: Any) -> tuple[Table, ...] | None:
         given = super().allocate(*args, **kwargs)
-        return given and (1,) * len(given)
+        return given and tuple((1,) * len(table) for table in given)
 
 
 @pytest.mark.parametrize("manager", [OtherPolicyClaimed, TakesWhatIsHeld])

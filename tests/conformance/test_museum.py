@@ -2,7 +2,7 @@
 
 How: every exhibit's patch fits the sources, its law is one that exists; exhibits of each room are looked at; exhibits
 with a harmless patch, with another law, and places in which a wrong implementation stands must fail the gate; the
-diagnosis is made of states that are wrong in a known way.
+diagnosis is made of states that are wrong in a known way, of one group and of two; watched adapters pass two groups.
 Not covered: every exhibit and every place (`blockwright conform`, gate museum).
 """
 
@@ -13,14 +13,18 @@ import pytest
 
 from blockwright_conformance import call_trials, handed_out, museum, trials
 from blockwright_conformance.diagnosis import diagnose
-from blockwright_conformance.exhibit import Place, patch
+from blockwright_conformance.exhibit import Exhibit, Place, Trial, patch
 from blockwright_conformance.explore import Explorer
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.museum import EXHIBITS, PLACES, names_of, row_of, sane, shown, summed
 from blockwright_conformance.places import FULL, SLIDING, TIGHT
-from blockwright_conformance.variants import patched, variant
-from blockwright_conformance.watched import adapter_on
+from blockwright_conformance.recording import Recording
+from blockwright_conformance.scopes import scope
+from blockwright_conformance.variants import Patch, patched, variant
+from blockwright_conformance.watched import CollidingAdapter, CrowdedAdapter, ToldAdapter, VariantAdapter, adapter_on
 from blockwright_spec.laws import LAWS, STEP_LAWS
+from blockwright_spec.reads import Full, Group, Sliding
+from blockwright_spec.state import Config
 
 KIT = {"HASH-1", "HASH-2", "HASH-3", "EV-1", "STAT-1", "DEMAND-1", "REFUSE-1", "LOOKUP-1", "REF-0 queue", "REF-0 keys"}
 KNOWN = {law.id for law in (*LAWS, *STEP_LAWS)} | KIT
@@ -33,7 +37,7 @@ def test_there_are_enough_exhibits_and_no_two_alike() -> None:
 
 
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.id)
-def test_exhibits_are_complete_and_fit_the_sources(exhibit: museum.Exhibit) -> None:
+def test_exhibits_are_complete_and_fit_the_sources(exhibit: Exhibit) -> None:
     assert re.fullmatch(r"[BD]\d\d[a-d]?", exhibit.id)
     assert exhibit.law in KNOWN
     assert exhibit.title
@@ -72,7 +76,7 @@ def test_an_exhibit_caught_by_another_law_fails() -> None:
 
 
 @pytest.mark.parametrize("where", [TIGHT, SLIDING, trials.keys, trials.pool], ids=museum.title_of)
-def test_the_implementation_passes_every_place(where: museum.Place | museum.Trial) -> None:
+def test_the_implementation_passes_every_place(where: Place | Trial) -> None:
     row = sane(where)
     assert (row.violations, row.detail) == (0, "")
 
@@ -113,6 +117,53 @@ def test_diagnosis_names_the_laws(name: str, laws: set[str]) -> None:
     assert laws <= set(diagnose(exhibit.where.scope, factory, violation.actions).laws)
 
 
+BOTH = replace(
+    scope(Full(), 1, "both", 7, 4, "chunks batch reset", slots=1),
+    config=Config((Group(Full(), 1), Group(Sliding(3), 2)), 7, 4),
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "laws"),
+    [
+        (
+            patch(
+                "group.py",
+                "keys, self._group, self._block_size, start, stop)",
+                "keys, 0, self._block_size, start, stop)",
+            ),
+            {"REF-0 keys", "PUB-1"},
+        ),
+        (
+            patch("window.py", "first = num_tokens - self._window + 1", "first = num_tokens - self._window + 2"),
+            {"REF-0 tables", "TRIM-2"},
+        ),
+        (
+            patch(
+                "manager.py",
+                "for manager, table in zip(self.managers, tables.groups):\n            manager.release",
+                "for manager, table in list(zip(self.managers, tables.groups))[:1]:\n            manager.release",
+            ),
+            {"REF-0 queue", "REF-1"},
+        ),
+    ],
+    ids=lambda value: value.file if isinstance(value, Patch) else None,
+)
+def test_diagnosis_names_the_laws_of_two_groups(fault: Patch, laws: set[str]) -> None:
+    factory = adapter_on(variant(fault))
+    violation = Explorer(BOTH, factory, laws=()).run().violation
+    assert violation is not None
+    assert laws <= set(diagnose(BOTH, factory, violation.actions).laws)
+
+
+@pytest.mark.parametrize("adapter", [VariantAdapter, ToldAdapter, CrowdedAdapter, CollidingAdapter])
+def test_watched_adapters_pass_two_groups(adapter: type[VariantAdapter]) -> None:
+    factory = adapter_on(variant(), adapter)
+    result = Explorer(BOTH, factory).run()
+    assert result.violation is None
+    assert Recording(BOTH).replay(factory) == ([], result.transitions)
+
+
 def test_diagnosis_of_a_right_manager_is_empty() -> None:
     factory = adapter_on(variant())
     fault = Explorer(FULL.scope, adapter_on(variant(*BY_ID["B08"].patches)), laws=()).run().violation
@@ -127,10 +178,10 @@ def test_trials_of_calls_pass_unchanged_and_find_faults() -> None:
     for trial in every:
         assert list(trial(package)) == []
     forgets = variant(
-        patch("manager.py", "        self._nulled = vec[i32]()\n        i: i64 = served", "        i: i64 = served")
+        patch("manager.py", "        self._nulled = vec[i32]()\n        while slot", "        while slot")
     )
     assert [fault.law for fault in handed_out.handed_out(forgets)] == ["REF-0"]
-    accepts = variant(patch("running.py", "if given < 0 or given > written:", "if given > written:"))
+    accepts = variant(patch("running.py", "if given < 0 or given > int(written):", "if given > int(written):"))
     assert {fault.law for fault in call_trials.refusals(accepts)} == {"REFUSE-2"}
     skips = variant(patch("manager.py", "                held += 1\n", "                held += 2\n"))
     assert {fault.law for fault in call_trials.batches(skips)} == {"BATCH-2"}

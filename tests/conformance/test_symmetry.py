@@ -17,29 +17,35 @@ from blockwright_conformance.engine import enabled
 from blockwright_conformance.explore import Explorer, Node
 from blockwright_conformance.scopes import Scope, scope, strings
 from blockwright_conformance.symmetry import Names, form, labelled_form, slot_form
-from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Sliding
-from blockwright_spec.state import Hit, Request, Running, State, Waiting
+from blockwright_spec.reads import Chunked, Full, Group, Kind, Mamba, Sliding
+from blockwright_spec.state import Config, Hit, Request, Running, State, Table, Waiting
 
+BOTH = replace(
+    scope(Full(), 1, "smallest", 6, 3, "trim"),
+    name="full and sliding 3, block 1 and 2: smallest",
+    config=Config((Group(Full(), 1), Group(Sliding(3), 2)), 6, 3),
+)
 SMALLEST = [
     scope(Full(), 1, "smallest", 4, 3, "trim", prompts=strings(2, 1, 2)),
     scope(Sliding(2), 1, "smallest", 4, 3, "chunks preempt"),
     scope(Chunked(1), 1, "smallest", 4, 2, "trim hold reset"),
     scope(Mamba(), 1, "smallest", 4, 3, "trim"),
+    BOTH,
 ]
 
 
 def renamed(state: State, names: tuple[int, ...]) -> State:
     """The state with block b called names[b]."""
 
-    def blocks(table: tuple[int, ...]) -> tuple[int, ...]:
+    def blocks(table: Table) -> Table:
         return tuple(names[block] for block in table)
 
     def request(old: Request) -> Request:
         match old:
             case Running():
-                return replace(old, table=blocks(old.table))
+                return replace(old, tables=tuple(map(blocks, old.tables)))
             case Waiting(prefix, hit):
-                return Waiting(prefix, Hit(hit.length, blocks(hit.blocks)))
+                return Waiting(prefix, Hit(hit.length, tuple(map(blocks, hit.tables))))
         return old
 
     contents = [state.contents[names.index(block)] for block in range(len(names))]
@@ -125,7 +131,8 @@ def altered(state: State) -> list[State]:
         others.append(replace(state, keys=state.keys[1:]))
     for slot, request in enumerate(state.requests):
         if isinstance(request, Running):
-            changed = [replace(request, published=request.published + 1), replace(request, written=request.written + 1)]
+            ahead = tuple(count + 1 for count in request.published)
+            changed = [replace(request, published=ahead), replace(request, written=request.written + 1)]
             for each in changed:
                 requests = list(state.requests)
                 requests[slot] = each

@@ -5,6 +5,7 @@ tables, keys and free blocks of its manager are those of the specification. Refu
 Not covered: layout of the lines.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,10 +30,16 @@ from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
 from blockwright_conformance.histories import walk
 from blockwright_conformance.scopes import Scope, large_scopes
 from blockwright_conformance.trace import script
-from blockwright_spec.reads import Full, Prefix, Sliding
+from blockwright_spec.reads import Full, Group, Prefix, Sliding
 from blockwright_spec.state import Config, Running, State, initial
 
 PROMPT: Prefix = (0, (1, 2, 3, 4, 5))
+
+
+LARGE = large_scopes()
+BOTH = replace(
+    LARGE[0], name="full and sliding 5: histories", config=Config((Group(Full(), 4), Group(Sliding(5), 2)), 60, 48)
+)
 
 
 def accepted(scope: Scope, actions: list[Action]) -> tuple[list[Action], State]:
@@ -46,32 +53,39 @@ def accepted(scope: Scope, actions: list[Action]) -> tuple[list[Action], State]:
     return kept, state
 
 
-@pytest.mark.parametrize("large", large_scopes(), ids=lambda each: each.name)
+@pytest.mark.parametrize("large", [*LARGE, BOTH], ids=lambda each: each.name)
 def test_a_script_runs_and_leads_to_the_same_state(large: Scope) -> None:
     actions, state = accepted(large, walk(large, BlockwrightAdapter, 7, 150).actions)
     names: dict[str, Any] = {}
     exec(script(large.config, large.slots, actions), names)
     manager = names["manager"]
-    tables = {f"r{slot}": list(each.table) for slot, each in enumerate(state.requests) if isinstance(each, Running)}
-    assert {name: manager.get_block_ids(name)[0] for name in manager.request_ids()} == tables
+    tables = {
+        f"r{slot}": tuple(map(list, each.tables))
+        for slot, each in enumerate(state.requests)
+        if isinstance(each, Running)
+    }
+    assert {name: manager.get_block_ids(name) for name in manager.request_ids()} == tables
     assert manager.block_pool.free_block_ids() == list(state.queue)
     manager.check()
 
 
 def test_a_script_reads_like_a_session() -> None:
     actions: list[Action] = [Admit(0, PROMPT, 5), Append(0, (6,)), Grow(0, 1, 2)]
-    lines = script(Config(Sliding(3), 2, 8, 12), 2, actions, "REF-0: tables: expected x, found y").splitlines()
+    lines = script(
+        Config((Group(Sliding(3), 2),), 8, 12), 2, actions, "REF-0: tables: expected x, found y"
+    ).splitlines()
     assert lines[4:] == [
-        'spec = SlidingWindowSpec(block_size=2, num_kv_heads=1, head_size=1, dtype="float32", sliding_window=3)',
-        'config = KVCacheConfig(num_blocks=8, kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])',
+        'specs = [SlidingWindowSpec(block_size=2, num_kv_heads=1, head_size=1, dtype="float32", sliding_window=3)]',
+        'groups = [KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(specs)]',
+        "config = KVCacheConfig(num_blocks=8, kv_cache_groups=groups)",
         "manager = KVCacheManager(config, max_model_len=12)",
         'r0 = Request("r0", [1, 2, 3, 4, 5], block_size=2)',
         "hit_r0, length_r0 = manager.get_computed_blocks(r0)",
-        "manager.allocate_slots(r0, 5, length_r0, hit_r0)  # new blocks (1, 2, 3)",
+        "manager.allocate_slots(r0, 5, length_r0, hit_r0)  # new blocks ((1, 2, 3),)",
         "r0.num_computed_tokens = 5",
         "r0.append_output_token_ids([6])",
         "r0.num_computed_tokens = 5",
-        "manager.allocate_slots(r0, 1, num_lookahead_tokens=2)  # new blocks (4,)",
+        "manager.allocate_slots(r0, 1, num_lookahead_tokens=2)  # new blocks ((4,),)",
         "r0.num_computed_tokens = 6",
         "# REF-0: tables: expected x, found y",
     ]
@@ -94,5 +108,5 @@ def test_a_script_reads_like_a_session() -> None:
     ids=str,
 )
 def test_every_action_has_its_call(action: Action, line: str) -> None:
-    text = script(Config(Full(), 2, 8, 12), 2, [Admit(0, PROMPT, 5), Append(0, (6,)), action])
+    text = script(Config((Group(Full(), 2),), 8, 12), 2, [Admit(0, PROMPT, 5), Append(0, (6,)), action])
     assert line in text

@@ -13,7 +13,7 @@ import pytest
 import blockwright
 from blockwright_conformance.variants import Patch, StalePatchError, load, patched, source_of, variant
 from blockwright_conformance.watched import VariantAdapter, adapter_on
-from blockwright_spec.reads import Full
+from blockwright_spec.reads import Full, Group
 from blockwright_spec.state import Config
 
 PATCH = Patch("core/store.py", "self._num_free = count - 1", "self._num_free = count")
@@ -89,7 +89,7 @@ def test_a_file_that_is_not_imported_is_an_error() -> None:
 
 def test_an_adapter_stands_on_its_variant() -> None:
     package = variant()
-    made = adapter_on(package)(Config(Full(), 1, 4, 4))
+    made = adapter_on(package)(Config((Group(Full(), 1),), 4, 4))
     assert type(made.manager) is package.KVCacheManager
     assert type(made.copy()) is type(made)
     assert isinstance(made, VariantAdapter)

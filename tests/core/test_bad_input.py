@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.core.support import COMPILED, admit, full, manager_dump, manager_of, request_dump, started
+from tests.core.support import COMPILED, admit, chunked, cross, full, manager_dump, manager_of, request_dump, started
 
 from blockwright import (
     BlockPool,
@@ -340,8 +340,14 @@ def test_bad_configurations() -> None:
     group = KVCacheGroupSpec(["layers.0"], full())
     with pytest.raises(InvalidArgumentError, match="kv_cache_groups"):
         KVCacheConfig(9, [])
+    two = KVCacheConfig(9, [group, KVCacheGroupSpec(["layers.1"], chunked())])
+    assert len(KVCacheManager(two, 9).managers) == 2
+    with pytest.raises(UnsupportedError, match="use_eagle"):
+        KVCacheManager(two, 9, use_eagle=True)
+    with pytest.raises(UnsupportedError, match="dcp_world_size"):
+        KVCacheManager(two, 9, dcp_world_size=2)
     with pytest.raises(UnsupportedError, match="kv_cache_config"):
-        KVCacheManager(KVCacheConfig(9, [group, group]), 9)
+        KVCacheManager(KVCacheConfig(9, [group, KVCacheGroupSpec(["layers.1"], cross())]), 9)
     with pytest.raises(UnsupportedError, match="kv_cache_spec"):
         KVCacheManager(KVCacheConfig(9, [KVCacheGroupSpec(["layers.0"], "full")]), 9)  # type: ignore[arg-type]
     for num_blocks in (0, 1, 2**30 + 1):

@@ -1,7 +1,8 @@
 """Property: every law holds in states that transitions reach, and every law can fail.
 
 How: a good state of each kind is reached by transitions; then one thing in it is broken by hand, once for each law, and
-that law must notice. Laws of steps are shown steps whose outcome was altered.
+that law must notice; so must the laws that tell groups apart, of two groups over one pool. Laws of steps are shown
+steps whose outcome was altered.
 Not covered: that no transition breaks a law (the explorer), and that every broken state breaks one (the mutants).
 """
 
@@ -13,8 +14,8 @@ from blockwright_spec import pool_laws
 from blockwright_spec.laws import LAWS, STEP_LAWS
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Outcome, Step
-from blockwright_spec.reads import Full, Mamba, Prefix, Sliding, cut
-from blockwright_spec.state import Config, Hit, Running, State, Waiting, initial
+from blockwright_spec.reads import Full, Group, Kind, Mamba, Prefix, Sliding, cut
+from blockwright_spec.state import Config, Content, Hit, Running, State, Waiting, initial
 from blockwright_spec.transitions import admit, append_output, arrive, find, grow
 
 PROMPT: Prefix = (0, (7, 8, 9, 7, 8))
@@ -45,11 +46,17 @@ def put_out(state: State, slot: int, token: int) -> State:
     return after(grow(state, slot, request.computed, Step(1), LRU))
 
 
-FULL = admitted(admitted(initial(Config(Full(), 2, 8, 12), 2), 0), 1)
-SLIDING = put_out(admitted(initial(Config(Sliding(2), 2, 8, 12), 2), 0), 0, 1)
-MAMBA = put_out(admitted(initial(Config(Mamba(), 2, 8, 12), 2), 0), 0, 1)
-UNCACHED = admitted(initial(Config(Mamba(), 2, 8, 12, caching=False), 2), 0)
-GOOD = (FULL, SLIDING, MAMBA, UNCACHED)
+def manager(*groups: tuple[Kind, int], caching: bool = True) -> State:
+    """The state of a new manager with these kinds and block sizes."""
+    return initial(Config(tuple(Group(*group) for group in groups), 8 * len(groups), 12, caching), 2)
+
+
+FULL = admitted(admitted(manager((Full(), 2)), 0), 1)
+SLIDING = put_out(admitted(manager((Sliding(2), 2)), 0), 0, 1)
+MAMBA = put_out(admitted(manager((Mamba(), 2)), 0), 0, 1)
+UNCACHED = admitted(manager((Mamba(), 2), caching=False), 0)
+BOTH = put_out(admitted(admitted(manager((Full(), 1), (Sliding(3), 2)), 0), 1), 0, 1)
+GOOD = (FULL, SLIDING, MAMBA, UNCACHED, BOTH)
 
 
 def request_changed(state: State, slot: int = 0, **fields: object) -> State:
@@ -61,43 +68,49 @@ def request_changed(state: State, slot: int = 0, **fields: object) -> State:
     return replace(state, requests=tuple(requests))
 
 
-def content_changed(state: State, block: int, content: Prefix | None) -> State:
+def content_changed(state: State, block: int, prefix: Prefix | None, group: int = 0) -> State:
     """The state with another content in a block."""
     contents = list(state.contents)
-    contents[block] = content
+    contents[block] = prefix and (group, prefix)
     return replace(state, contents=tuple(contents))
+
+
+def whole(end: int, group: int = 0) -> Content:
+    """What a block of a group holds that ends after `end` tokens of PROMPT."""
+    return group, cut(PROMPT, end)
 
 
 BROKEN: dict[str, State] = {
     "REF-1": replace(FULL, queue=(*FULL.queue, 1)),
     "QUEUE-1": replace(FULL, queue=(*FULL.queue, FULL.queue[0])),
     "NULL-1": replace(FULL, queue=(*FULL.queue, 0)),
-    "KEY-1": replace(FULL, keys=(*FULL.keys, (1, cut(PROMPT, 4)))),
+    "KEY-1": replace(FULL, keys=(*FULL.keys, (1, whole(4)))),
     "PUB-1": content_changed(FULL, 1, (0, (7, 7))),
     "GHOST-1": content_changed(FULL, FULL.queue[0], cut(PROMPT, 2)),
     "HIT-1": content_changed(FULL, 2, (0, (7, 8, 9, 9))),
-    "HIT-2": replace(FULL, keys=((1, (1, (7, 8))), *FULL.keys[1:])),
+    "HIT-2": replace(FULL, keys=((1, (0, (1, (7, 8)))), *FULL.keys[1:])),
     "READ-1": content_changed(FULL, 2, None),
-    "TRIM-1": request_changed(SLIDING, settled=6, table=(1, 2, 3)),
-    "TRIM-2": request_changed(FULL, table=(0, 2, 3)),
-    "WRITE-1": request_changed(FULL, slot=1, table=(1, 2, 3)),
+    "TRIM-1": request_changed(SLIDING, settled=6, tables=((1, 2, 3),)),
+    "TRIM-2": request_changed(FULL, tables=((0, 2, 3),)),
+    "WRITE-1": request_changed(FULL, slot=1, tables=((1, 2, 3),)),
     "PUB-2": replace(FULL, keys=FULL.keys[:1]),
-    "TABLE-1": request_changed(FULL, table=(1, 2)),
-    "TABLE-2": request_changed(FULL, table=(1, 1, 3)),
-    "MAMBA-1": request_changed(MAMBA, table=(1, 2, 3)),
-    "MAMBA-2": request_changed(UNCACHED, table=(1, 2)),
+    "TABLE-1": request_changed(FULL, tables=((1, 2),)),
+    "TABLE-2": request_changed(FULL, tables=((1, 1, 3),)),
+    "MAMBA-1": request_changed(MAMBA, tables=((1, 2, 3),)),
+    "MAMBA-2": request_changed(UNCACHED, tables=((1, 2),)),
     "LEN-1": request_changed(FULL, computed=6),
 }
 """A state that breaks each law; HIT-3 is about the lookup alone, which no state can make too long."""
 
 
 def test_the_good_states_are_what_the_broken_ones_are_made_of() -> None:
-    tables = [request.table for state in GOOD for request in state.requests if isinstance(request, Running)]
-    assert tables == [(1, 2, 3), (1, 2, 4), (0, 0, 3), (0, 0, 1), (1,)]
+    tables = [request.tables for state in GOOD for request in state.requests if isinstance(request, Running)]
+    assert tables[:5] == [((1, 2, 3),), ((1, 2, 4),), ((0, 0, 3),), ((0, 0, 1),), ((1,),)]
+    assert tables[5:] == [((1, 2, 3, 4, 5, 11), (0, 7, 8)), ((1, 2, 3, 4, 9), (0, 7, 10))]
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.id)
-@pytest.mark.parametrize("state", GOOD, ids=lambda state: type(state.config.kind).__name__)
+@pytest.mark.parametrize("state", GOOD, ids=("full", "sliding", "mamba", "uncached", "both"))
 def test_law_holds_in_reached_states(law: object, state: State) -> None:
     assert law.holds(state)  # type: ignore[attr-defined]
 
@@ -118,19 +131,39 @@ def test_a_lookup_that_leaves_no_token_breaks_its_law(monkeypatch: pytest.Monkey
 
 def test_more_ways_to_break_a_law() -> None:
     assert not BY_ID["REF-1"](replace(FULL, queue=FULL.queue[1:])), "a block is lost"
-    assert not BY_ID["QUEUE-1"](replace(FULL, keys=(*FULL.keys, (FULL.queue[0], cut(PROMPT, 2))))), "a candidate first"
-    assert not BY_ID["NULL-1"](replace(FULL, keys=((0, cut(PROMPT, 2)),))), "null is published"
+    assert not BY_ID["QUEUE-1"](replace(FULL, keys=(*FULL.keys, (FULL.queue[0], whole(2))))), "a candidate first"
+    assert not BY_ID["NULL-1"](replace(FULL, keys=((0, whole(2)),))), "null is published"
     assert not BY_ID["KEY-1"](replace(FULL, config=replace(FULL.config, caching=False))), "keys without caching"
-    assert not BY_ID["PUB-1"](replace(content_changed(FULL, 3, PROMPT), keys=((3, PROMPT),))), "a partial block"
+    assert not BY_ID["PUB-1"](replace(content_changed(FULL, 3, PROMPT), keys=((3, whole(5)),))), "a partial block"
     assert not BY_ID["READ-1"](content_changed(MAMBA, held_state(MAMBA), PROMPT)), "a state of another token"
-    assert not BY_ID["LEN-1"](request_changed(FULL, published=3)), "a block published before it is full"
+    assert not BY_ID["LEN-1"](request_changed(FULL, published=(3,))), "a block published before it is full"
 
 
 def held_state(state: State) -> int:
     """The block of the last state of the first request."""
     request = state.requests[0]
     assert isinstance(request, Running)
-    return request.table[-1]
+    return request.tables[0][-1]
+
+
+APART: dict[str, State] = {
+    "PUB-1": replace(BOTH, keys=((1, whole(1, 1)), *BOTH.keys[1:])),
+    "HIT-1": content_changed(BOTH, 7, cut(PROMPT, 4), group=0),
+    "HIT-2": replace(BOTH, keys=tuple((block, (0, prefix)) for block, (_, prefix) in BOTH.keys)),
+    "READ-1": content_changed(BOTH, 8, (0, (*PROMPT[1], 1)), group=0),
+    "TABLE-2": request_changed(BOTH, tables=((1, 2, 3, 4, 5, 11), (0, 7, 11))),
+    "TABLE-1": request_changed(BOTH, tables=((1, 2, 3, 4, 5, 11), (0, 7))),
+    "TRIM-1": request_changed(BOTH, tables=((1, 2, 3, 4, 5, 11), (6, 7, 8))),
+    "TRIM-2": request_changed(BOTH, tables=((0, 2, 3, 4, 5, 11), (0, 7, 8))),
+    "PUB-2": replace(BOTH, keys=tuple((block, content) for block, content in BOTH.keys if content[0] == 0)),
+    "LEN-1": request_changed(BOTH, published=(6, 4)),
+}
+"""A state that breaks each law in one of two groups only."""
+
+
+@pytest.mark.parametrize("name", APART)
+def test_laws_tell_groups_apart(name: str) -> None:
+    assert not BY_ID[name](APART[name])
 
 
 def stepped() -> tuple[State, Done]:
@@ -149,12 +182,12 @@ def test_laws_of_steps_hold_of_a_step() -> None:
 
 def test_laws_of_steps_can_fail() -> None:
     state, done = stepped()
-    taken = done.new[0]
+    table, taken = done.new[0], done.new[0][0]
     lost = replace(done.state, keys=done.state.keys[1:])
     leaked = replace(done.state, queue=done.state.queue[1:])
     assert not STEPS_BY_ID["STEP-1"](state, replace(done, nulled=()))
-    assert not STEPS_BY_ID["STEP-1"](state, replace(done, state=request_changed(done.state, table=(*done.new, 9, 9))))
+    assert not STEPS_BY_ID["STEP-1"](state, replace(done, state=request_changed(done.state, tables=((*table, 9, 9),))))
     assert not STEPS_BY_ID["STEP-2"](state, replace(done, state=lost))
     assert not STEPS_BY_ID["STEP-3"](state, replace(done, state=leaked))
-    assert not STEPS_BY_ID["STEP-3"](state, replace(done, new=(taken, *done.state.queue[:1])))
+    assert not STEPS_BY_ID["STEP-3"](state, replace(done, new=((taken, *done.state.queue[:1]),)))
     assert len(STEPS_BY_ID) == 3

@@ -1,7 +1,8 @@
 """Property: what follows from what a token reads is what the field expects of it.
 
 How: `needed` against the union over all later tokens it stands for; dead entries and hits against the examples that
-users of the known systems rely on, and against brute force over every cache content of small prefixes.
+users of the known systems rely on, and against brute force over every cache content of small prefixes, of one group and
+of two.
 Not covered: other integers than those tried (the proofs settle all of them).
 """
 
@@ -12,6 +13,7 @@ import pytest
 from blockwright_spec.reads import (
     Chunked,
     Full,
+    Group,
     Kind,
     Mamba,
     Prefix,
@@ -96,11 +98,18 @@ def asks(tokens: int) -> Prefix:
     return 0, tuple(range(tokens))
 
 
-def hit(kind: Kind, size: int, tokens: int, cached: set[int], margin: int = 0) -> int:
+def hit(kind: Kind, size: int, tokens: int, cached: set[int], eagle: bool = False) -> int:
     """The hit of `tokens` tokens when the entries `cached` are."""
+    return hit_of_all((Group(kind, size),), tokens, (cached,), eagle)
+
+
+def hit_of_all(groups: tuple[Group, ...], tokens: int, cached: tuple[set[int], ...], eagle: bool = False) -> int:
+    """The hit of `tokens` tokens when the entries `cached` of each group are."""
     prefix = asks(tokens)
-    held = {cut(prefix, (entry + 1) * size) for entry in cached}
-    return longest_hit(kind, size, held.__contains__, prefix, margin)
+    held = {
+        (at, cut(prefix, (entry + 1) * group.block_size)) for at, group in enumerate(groups) for entry in cached[at]
+    }
+    return longest_hit(groups, lambda at, known: (at, known) in held, prefix, eagle)
 
 
 @pytest.mark.parametrize(
@@ -133,22 +142,57 @@ def test_known_hits(kind: Kind, size: int, tokens: int, cached: set[int], length
     ],
 )
 def test_known_hits_with_a_draft_margin(kind: Kind, tokens: int, cached: set[int], length: int) -> None:
-    assert hit(kind, 2, tokens, cached, margin=2) == length
+    assert hit(kind, 2, tokens, cached, eagle=True) == length
+
+
+def readable(group: Group, tokens: int, length: int, cached: set[int], eagle: bool) -> bool:
+    """Whether a group could resume `tokens` tokens after `length`, by brute force."""
+    size = group.block_size
+    read = {at // size for at in reads(group.kind, length)}
+    if not eagle or isinstance(group.kind, Mamba):
+        return read <= cached and length < tokens
+    return read | {length // size} <= cached and length + size < tokens
+
+
+def subsets(entries: int) -> list[set[int]]:
+    """All sets of some entries."""
+    return [{entry for entry, mark in enumerate(marks) if mark} for marks in product((False, True), repeat=entries)]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("margin", [False, True])
-def test_hit_is_the_longest_that_can_be_read(kind: Kind, size: int, margin: bool) -> None:
-    for tokens in range(1, 4 * size + 2):
-        for marks in product((False, True), repeat=4):
-            cached = {entry for entry, mark in enumerate(marks) if mark}
-            lengths = [0]
-            for length in range(0, tokens - (size if margin else 0), size):
-                read = {at // size for at in reads(kind, length)}
-                if read <= cached and (not margin or length // size in cached):
-                    lengths.append(length)
-            assert hit(kind, size, tokens, cached, size if margin else 0) == max(lengths)
+@pytest.mark.parametrize("eagle", [False, True])
+def test_hit_is_the_longest_that_can_be_read(kind: Kind, size: int, eagle: bool) -> None:
+    group = Group(kind, size)
+    for tokens, cached in product(range(1, 4 * size + 2), subsets(4)):
+        lengths = [length for length in range(0, tokens, size) if readable(group, tokens, length, cached, eagle)]
+        assert hit(kind, size, tokens, cached, eagle) == max(lengths, default=0)
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        (Group(Full(), 1), Group(Sliding(3), 2)),
+        (Group(Sliding(3), 2), Group(Full(), 1)),
+        (Group(Full(), 2), Group(Mamba(), 1)),
+        (Group(Chunked(2), 1), Group(Full(), 2)),
+        (Group(Sliding(2), 1), Group(Full(), 1)),
+        (Group(Full(), 2), Group(Full(), 3)),
+    ],
+    ids=lambda groups: " ".join(f"{type(group.kind).__name__}{group.block_size}" for group in groups),
+)
+@pytest.mark.parametrize("eagle", [False, True])
+def test_hit_of_two_groups_is_the_longest_that_both_can_read(groups: tuple[Group, Group], eagle: bool) -> None:
+    one, other = groups
+    for tokens, mine, theirs in product((4, 5, 7), subsets(6 // one.block_size), subsets(6 // other.block_size)):
+        lengths = [
+            length
+            for length in range(tokens)
+            if length % one.block_size == length % other.block_size == 0
+            and readable(one, tokens, length, mine, eagle)
+            and readable(other, tokens, length, theirs, eagle)
+        ]
+        assert hit_of_all(groups, tokens, (mine, theirs), eagle) == max(lengths, default=0)
 
 
 def test_hit_entries_are_those_not_dead() -> None:
@@ -158,13 +202,14 @@ def test_hit_entries_are_those_not_dead() -> None:
 
 
 def test_content_serves_the_positions_it_covers() -> None:
-    prefix = asks(6)
-    assert shows(Full(), 2, cut(prefix, 4), prefix, 3)
-    assert shows(Full(), 2, cut(prefix, 3), prefix, 2)
-    assert not shows(Full(), 2, cut(prefix, 3), prefix, 3), "not written yet"
-    assert not shows(Full(), 2, cut(prefix, 4), prefix, 1), "another block"
-    assert not shows(Full(), 2, (1, prefix[1][:4]), prefix, 3), "other extra keys"
-    assert not shows(Full(), 2, (0, (9, 1, 2, 3)), prefix, 3), "another prefix"
-    assert not shows(Full(), 2, None, prefix, 0)
-    assert shows(Mamba(), 2, cut(prefix, 4), prefix, 3)
-    assert not shows(Mamba(), 2, cut(prefix, 4), prefix, 2), "a state stops at one token"
+    prefix, group, state = asks(6), Group(Full(), 2), Group(Mamba(), 2)
+    assert shows(group, 0, (0, cut(prefix, 4)), prefix, 3)
+    assert shows(group, 1, (1, cut(prefix, 3)), prefix, 2)
+    assert not shows(group, 0, (1, cut(prefix, 4)), prefix, 3), "another group's data"
+    assert not shows(group, 0, (0, cut(prefix, 3)), prefix, 3), "not written yet"
+    assert not shows(group, 0, (0, cut(prefix, 4)), prefix, 1), "another block"
+    assert not shows(group, 0, (0, (1, prefix[1][:4])), prefix, 3), "other extra keys"
+    assert not shows(group, 0, (0, (0, (9, 1, 2, 3))), prefix, 3), "another prefix"
+    assert not shows(group, 0, None, prefix, 0)
+    assert shows(state, 0, (0, cut(prefix, 4)), prefix, 3)
+    assert not shows(state, 0, (0, cut(prefix, 4)), prefix, 2), "a state stops at one token"
