@@ -9,11 +9,12 @@ from types import ModuleType
 from typing import Any, ClassVar, Self
 
 import blockwright
-from blockwright import KVCacheBlocks, KVCacheManager, KVCacheSpec, Request
-from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding, cut
+from blockwright import Fits, KVCacheBlocks, KVCacheManager, KVCacheSpec, Request
+from blockwright_spec.outcomes import Publication, Step
+from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Prefix, Sliding, cut
 from blockwright_spec.state import Config, Table
 
-from .adapter import Found, Observation, Served
+from .adapter import Found, Observation, Planned, Served
 
 EXTRAS: tuple[dict[str, str], ...] = (
     {},
@@ -35,14 +36,27 @@ def kv_cache_spec(kind: Kind, block_size: int, package: Any = blockwright) -> KV
             spec = package.SlidingWindowSpec(**sizes, sliding_window=window)
         case Chunked(chunk):
             spec = package.ChunkedLocalAttentionSpec(**sizes, attention_chunk_size=chunk)
-        case Mamba():
-            spec = package.MambaSpec(block_size=block_size, shapes=((1,),), dtypes=("float32",))
+        case Mamba(drafts):
+            shapes, dtypes = ((1,),), ("float32",)
+            spec = package.MambaSpec(block_size, shapes, dtypes, num_speculative_blocks=drafts)
+        case Cross():
+            spec = package.CrossAttentionSpec(**sizes)
     return spec
+
+
+MORE = (
+    ("num_draft_tokens", "drafts"),
+    ("num_external_computed_tokens", "external"),
+    ("num_encoder_tokens", "encoder"),
+    ("full_sequence_must_fit", "whole"),
+    ("reserved_blocks", "reserve"),
+)
+"""What a step may ask for by keyword, and the specification's names for it."""
 
 
 def errors_of(package: ModuleType) -> tuple[type[Exception], ...]:
     """Give the errors by which a copy of the package refuses a wrong call."""
-    names = ("Block", "DuplicateRequest", "InvalidArgument", "StaleHit", "UnknownRequest", "Unsupported")
+    names = ("Block", "DuplicateRequest", "InvalidArgument", "StaleHit", "UnknownRequest", "UnknownStep", "Unsupported")
     return tuple(getattr(package.errors, f"{name}Error") for name in names)
 
 
@@ -113,11 +127,16 @@ class BlockwrightAdapter:
             max_model_len=config.max_model_len,
             enable_caching=config.caching,
             use_eagle=config.eagle,
+            overlap_steps=config.overlaps,
+            publish_on_settlement=config.settles,
+            watermark=config.watermark / config.num_blocks,
             **self.options,
         )
         self.requests: dict[str, Request] = {}
         self.prefixes: dict[str, Prefix] = {}
         self.hits: dict[str, KVCacheBlocks] = {}
+        self.plans: dict[str, Fits] = {}
+        self.overlaps = config.overlaps
         self.shared = self.sharing(config)
 
     def sharing(self, config: Config) -> Shared:
@@ -134,6 +153,8 @@ class BlockwrightAdapter:
         twin.hits = (
             {name: self.package.KVCacheBlocks(pool, hit.ids) for name, hit in self.hits.items()} if self.hits else {}
         )
+        twin.plans = {}
+        twin.overlaps = self.overlaps
         twin.shared = self.shared
         return twin
 
@@ -159,18 +180,61 @@ class BlockwrightAdapter:
         self.hits[name] = hit
         return Found(length, tuple([tuple(ids) for ids in hit.ids]) if length else ())
 
-    def allocate(
-        self, name: str, computed: int, new: int, length: int, hit_of: str | None, lookahead: int, later: bool
-    ) -> tuple[Table, ...] | None:
-        """Give slots."""
+    def asked(
+        self, name: str, computed: int, step: Step, length: int, hit_of: str | None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Give the arguments of a call that asks for slots."""
         request = self.owned(name)
         request.num_computed_tokens = computed
         hit = self.hits[hit_of] if hit_of else None
-        blocks = self.manager.allocate_slots(request, new, length, hit, lookahead, later)
-        if blocks is None:
-            return None
+        later = step.publication is Publication.LATER
+        more = {keyword: getattr(step, name) for keyword, name in MORE if getattr(step, name)}
+        return (request, step.new, length, hit, step.lookahead, later), more
+
+    def given(self, name: str, blocks: KVCacheBlocks) -> tuple[Table, ...]:
+        """Give what a call appended."""
         self.hits.pop(name, None)
         return tuple([tuple(ids) for ids in blocks.ids])
+
+    def allocate(
+        self, name: str, computed: int, step: Step, length: int, hit_of: str | None
+    ) -> tuple[Table, ...] | None:
+        """Give slots."""
+        arguments, more = self.asked(name, computed, step, length, hit_of)
+        blocks = self.manager.allocate_slots(*arguments, **more)
+        return None if blocks is None else self.given(name, blocks)
+
+    def plan(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Planned:
+        """Plan slots."""
+        arguments, more = self.asked(name, computed, step, length, hit_of)
+        plan = self.manager.plan(*arguments, **more)
+        if isinstance(plan, self.package.Fits):
+            self.plans[name] = plan
+            return Planned(plan.num_blocks)
+        return Planned(missing=plan.num_missing_blocks if isinstance(plan, self.package.NotNow) else None)
+
+    def commit(self, name: str) -> tuple[Table, ...]:
+        """Commit a plan."""
+        return self.given(name, self.manager.commit(self.plans.pop(name)))
+
+    def start(self) -> None:
+        """Start a step."""
+        self.manager.start_step()
+
+    def settle(self, rejected: tuple[tuple[str, int], ...]) -> None:
+        """Settle the oldest step; without one, one that never was."""
+        self.manager.settle_step((*self.manager.steps_in_flight, 1)[0], dict(rejected))
+
+    def finish_load(self, name: str, count: int) -> None:
+        """End a load."""
+        absent = name not in self.requests
+        if absent:
+            self.send(name, (0, (0,)))
+        try:
+            self.manager.finish_load(self.owned(name), count)
+        finally:
+            if absent:
+                self.forget(name)
 
     def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
         """Give slots to several requests."""
@@ -191,6 +255,8 @@ class BlockwrightAdapter:
         request.append_output_token_ids(list(tokens))
         extra, known = self.prefixes[name]
         self.prefixes[name] = extra, known + tokens
+        if self.overlaps:
+            self.manager.cache_blocks(request, 0)  # publishes nothing, but shows the copy that settlement is to read
         if (len(known) + len(tokens)) // self.shared.block_size > len(known) // self.shared.block_size:
             self.shared.learn(request, self.prefixes[name])
 
@@ -234,6 +300,8 @@ class BlockwrightAdapter:
             ),
             tuple([manager.num_published(name) if name in there else None for name in names]),
             pool.get_num_free_blocks(),
+            tuple([tuple(map(tuple, manager.get_draft_block_ids(name))) if name in there else None for name in names]),
+            tuple([manager.num_settled(name) if self.overlaps and name in there else None for name in names]),
         )
 
     def check(self) -> None:

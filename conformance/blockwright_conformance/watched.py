@@ -16,7 +16,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar, Self
 
-from blockwright_spec.effects import wanted
+from blockwright_spec.plans import wanted
 from blockwright_spec.reads import Prefix, cut
 from blockwright_spec.state import NULL, Config, Content, Hit, Table, heads, span
 

@@ -17,6 +17,7 @@ from blockwright.core.managers import (
     SlidingWindowManager,
     get_manager_for_kv_cache_spec,
 )
+from blockwright.core.plan import Fits, Never, NotNow, Plan
 from blockwright.core.pool import BlockPool, KVCacheBlock
 from blockwright.core.request import MultiModalItem, Request
 from blockwright.kinds import (
@@ -39,6 +40,7 @@ __all__ = [
     "ChunkedLocalAttentionSpec",
     "CrossAttentionManager",
     "CrossAttentionSpec",
+    "Fits",
     "FullAttentionManager",
     "FullAttentionSpec",
     "FunctionHasher",
@@ -51,6 +53,9 @@ __all__ = [
     "MambaManager",
     "MambaSpec",
     "MultiModalItem",
+    "Never",
+    "NotNow",
+    "Plan",
     "PrefixCacheStats",
     "Request",
     "Sha256Hasher",

@@ -33,6 +33,14 @@ class StaleHitError(BlockwrightError, ValueError):
     """A prefix hit no longer describes the request: evicted, reused or reset since the lookup, or somebody else's."""
 
 
+class StalePlanError(BlockwrightError, ValueError):
+    """A plan no longer describes the pool or the request, or is another manager's; plan again."""
+
+
+class UnknownStepError(BlockwrightError, KeyError):
+    """No such step or load is in flight, or an older step has to be settled first."""
+
+
 class BlockError(BlockwrightError, ValueError):
     """A block id cannot be used so: foreign, the null block, or not held."""
 

@@ -132,14 +132,18 @@ class MambaSpec(KVCacheSpec):
     Attributes:
         shapes: shapes of the state tensors of one block.
         dtypes: their element types, one per shape.
+        num_speculative_blocks: states of draft tokens that each request keeps, so that as many drafts may be rejected.
     """
 
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[object, ...]
+    num_speculative_blocks: int = 0
 
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
+        if self.num_speculative_blocks != 0:
+            require_positive("num_speculative_blocks", self.num_speculative_blocks)
         if len(self.shapes) != len(self.dtypes):
             raise InvalidArgumentError(
                 f"dtypes: needs one element type per shape, got {len(self.dtypes)} for {len(self.shapes)} shapes"

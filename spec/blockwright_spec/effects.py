@@ -150,13 +150,14 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
 def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], begin: int, step: Step) -> State:
     """Let a request have its new blocks, write what the step computes, and publish it unless that waits."""
     config, groups, stop = state.config, len(state.config.groups), begin + step.new
+    known = min(stop, len(start.prefix[1]))
     request = replace(
         start,
-        computed=min(stop, len(start.prefix[1])),
+        computed=known,
         written=stop,
         tables=tuple(table + more for table, more in zip(start.tables, new[:groups], strict=True)),
         states=start.states or new[groups:],
-        drafts=step.drafts,
+        drafts=step.drafts if config.overlaps else stop - known,
         loading=step.external,
     )
     blank = frozenset(block for blocks in request.states for block in blocks) if step.new else frozenset()

@@ -94,7 +94,7 @@ def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
         return Refusal(Reason.LOADING)
     if computed > request.written:
         return Refusal(Reason.UNWRITTEN)
-    if computed < (request.written if config.overlaps else max(request.computed, request.settled)):
+    if computed < (request.written if config.overlaps else max(certain(request), request.settled)):
         return Refusal(Reason.WENT_BACK)
     return hurried(state, slot, request) if config.overlaps else None
 

@@ -85,9 +85,15 @@ def check_table(name: str, table: GroupTable, in_a_row: bool, most: int, keyed: 
         demand("PUB-2", f"unpublished blocks of request {name!r} among its published entries", [], bare)
 
 
+def count_blocks(batch: list[vec[i32]], holders: vec[i32]) -> None:
+    """Add blocks that wait behind a fence to a count per block. O(blocks)."""
+    for blocks in batch:
+        for block in blocks:
+            if 0 < i64(block) < i64(len(holders)):
+                holders[i64(block)] += 1
+
+
 def count_holders(tables: list[GroupTable], holders: vec[i32]) -> None:
     """Add the tables' entries to a count per block. O(blocks held)."""
     for table in tables:
-        for block in table.blocks:
-            if 0 < i64(block) < i64(len(holders)):
-                holders[i64(block)] += 1
+        count_blocks([table.blocks, table.states], holders)

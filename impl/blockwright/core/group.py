@@ -16,6 +16,7 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
+from blockwright.core.plan import Ask
 from blockwright.core.pool import BlockPool
 from blockwright.core.request import MAX_LENGTH, BlockKeys
 from blockwright.core.tables import GroupTable
@@ -44,6 +45,9 @@ class GroupTables:
     Attributes:
         block_pool: the pool, shared with other groups.
         rule: what the kind keeps, and how long a hit is.
+        is_encoder: the tables cover the encoder's tokens instead of the request's own.
+        keeps_all: no block is given back before the request ends.
+        num_states: blocks that each request holds beside its table, for the states of draft tokens.
     """
 
     def __init__(self, spec: KVCacheSpec, pool: BlockPool, group: i64, block_size: i64) -> None:
@@ -53,6 +57,9 @@ class GroupTables:
         self._block_size: i64 = block_size
         self.rule: WindowRule = rule_for(spec)
         self._layout: i64 = layout_for(spec, pool.enable_caching)
+        self.is_encoder = isinstance(spec, CrossAttentionSpec)
+        self.keeps_all = isinstance(spec, FullAttentionSpec)
+        self.num_states: i64 = spec.num_speculative_blocks if isinstance(spec, MambaSpec) else 0
         self._tables: dict[str, GroupTable] = {}
 
     def entries_for(self, num_tokens: i64) -> i64:
@@ -66,6 +73,23 @@ class GroupTables:
         if self._layout == ONE_STATE:
             return 0
         return self.rule.first_needed(num_tokens) // self._block_size
+
+    def reach(self, ask: Ask) -> i64:
+        """Return the slots that a table covers after a step; states of drafts have blocks beside it. O(1)."""
+        if self.is_encoder:
+            return ask.encoder
+        if self._layout != ROW:
+            return ask.certain
+        return ask.slots
+
+    def peak(self, num_tokens: i64, ask: Ask) -> i64:
+        """Return the most blocks that a request holds until `num_tokens` are computed. law: PLAN-2."""
+        if self.is_encoder:
+            return self.entries_for(ask.encoder)
+        if self._layout == ONE_STATE:
+            return 1 + self.num_states
+        step = max(ask.new, ask.external, 1)
+        return self.rule.peak(num_tokens, step, self._block_size) + self.num_states
 
     def missing(self, held: i64, num_tokens: i64) -> i64:
         """Return the new blocks that a table of `held` entries takes to cover `num_tokens` slots. O(1)."""
@@ -91,6 +115,8 @@ class GroupTables:
         """
         if self._layout != ROW:
             return 0
+        if self.is_encoder:
+            return MAX_LENGTH
         size = self._block_size
         quiet: i64 = i64(len(table.blocks)) * size
         if caching:
@@ -148,18 +174,36 @@ class GroupTables:
                 more -= 1
         table.blocks = self.block_pool.take(more, blocks)
 
-    def publish(self, table: GroupTable, keys: BlockKeys, num_tokens: i64) -> None:
+    def take_states(self, table: GroupTable) -> None:
+        """Take the blocks for the states of drafts, which the caller has counted. law: MAMBA-3."""
+        if i64(len(table.states)) < self.num_states:
+            table.states = self.block_pool.take(self.num_states, table.states)
+
+    def state_block(self, table: GroupTable, num_tokens: i64) -> i64:
+        """Return the block with the state after `num_tokens` tokens; 0 for other kinds, or where there is none. O(1).
+
+        After drafts were accepted that is the block of the last accepted one. law: MAMBA-3.
+        """
+        if self._layout == ROW or num_tokens <= 0:
+            return 0
+        accepted = num_tokens - table.num_covered
+        if accepted > 0 and accepted <= i64(len(table.states)):
+            return i64(table.states[accepted - 1])
+        entry = self.entries_for(num_tokens) - 1
+        return i64(table.blocks[entry]) if accepted <= 0 and entry < i64(len(table.blocks)) else 0
+
+    def publish(self, table: GroupTable, keys: BlockKeys, num_tokens: i64, stopped: i64) -> None:
         """Publish what `num_tokens` tokens filled and is not yet published. O(blocks published). law: PUB-1, PUB-2.
 
-        A recurrent state is published only where it really is the state after a whole number of blocks: the one that
-        the last step wrote.
+        A recurrent state is published only where it really is the state after a whole number of blocks: where a step
+        stopped, after `stopped` tokens.
         """
         start = table.num_published
         stop = num_tokens // self._block_size
         if stop <= start:
             return
         if self._layout != ROW:
-            if num_tokens % self._block_size != 0 or num_tokens != table.num_covered:
+            if num_tokens % self._block_size != 0 or num_tokens != stopped:
                 return
             start = stop - 1
         table.num_published = stop
@@ -189,12 +233,14 @@ class GroupTables:
         table.num_trimmed = min(self.first_kept(size * self._block_size), size)
 
     def release(self, table: GroupTable) -> None:
-        """Give the whole table back, last entry first. O(entries). law: REF-1."""
+        """Give the whole table back, last entry first, the states of drafts before it. O(entries). law: REF-1."""
+        if len(table.states) > 0:
+            self.block_pool.release(table.states, 0, i64(len(table.states)))
         self.block_pool.release(table.blocks, table.num_trimmed, i64(len(table.blocks)))
 
     def open(self, request_id: str) -> GroupTable:
         """Start an empty table under a name that has none."""
-        table = GroupTable(vec[i32](), 0, 0, 0)
+        table = GroupTable(vec[i32](), 0, 0, 0, vec[i32]())
         self._tables[request_id] = table
         return table
 
@@ -210,9 +256,9 @@ class GroupTables:
         """Say whether every entry up to the covered slots holds a block unless it was trimmed."""
         return self._layout == ROW
 
-    def most_states(self) -> int:
-        """Return how many blocks one table may hold at most."""
-        if self._layout == ROW:
+    def most_states(self, overlaps: bool) -> int:
+        """Return how many blocks one table may hold at most; with steps in flight there is one state more for each."""
+        if self._layout == ROW or (overlaps and self._layout == LAST_STATE):
             return MAX_LENGTH
         return 2 if self._layout == LAST_STATE else 1
 

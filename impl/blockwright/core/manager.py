@@ -16,11 +16,19 @@ from blockwright.config import KVCacheConfig
 from blockwright.core.blocks import BatchAllocation, KVCacheBlocks
 from blockwright.core.index import zeros32
 from blockwright.core.managers import get_manager_for_kv_cache_spec, refuse_eagle
+from blockwright.core.plan import Ask, Fits, Never, NotNow, Plan
 from blockwright.core.pool import BlockPool
 from blockwright.core.request import MAX_LENGTH, Request
-from blockwright.core.running import RunningRequests, count_of, counts_of
+from blockwright.core.running import count_of, counts_of
+from blockwright.core.tables import RequestTables
+from blockwright.core.timed import TimedRequests
 from blockwright.core.window import common_hit
-from blockwright.errors import DuplicateRequestError, InvalidArgumentError, UnsupportedError
+from blockwright.errors import (
+    DuplicateRequestError,
+    InvalidArgumentError,
+    StalePlanError,
+    UnsupportedError,
+)
 from blockwright.events import KVCacheEvent
 from blockwright.kinds import CrossAttentionSpec, MambaSpec
 
@@ -42,7 +50,7 @@ class PrefixCacheStats(NamedTuple):
 
 
 @final
-class KVCacheManager(RunningRequests):
+class KVCacheManager(TimedRequests):
     """KV-cache blocks of all running requests of one scheduler.
 
     Attributes:
@@ -76,6 +84,9 @@ class KVCacheManager(RunningRequests):
         enable_kv_cache_events: bool = False,
         verify_tokens: bool = False,
         dcp_world_size: int = 1,
+        overlap_steps: bool = False,
+        publish_on_settlement: bool = False,
+        watermark: float = 0.0,
         source: KVCacheManager | None = None,
     ) -> None:
         """Make a manager with an empty pool.
@@ -90,6 +101,11 @@ class KVCacheManager(RunningRequests):
             enable_kv_cache_events: record events; requests must then use a portable hasher (`Sha256Hasher`).
             verify_tokens: compare tokens on every hit; needed with a hasher that is not collision resistant.
             dcp_world_size: ranks that share one block's tokens; full attention only.
+            overlap_steps: steps are in flight until `settle_step` says that they are done; without, a request's own
+                count says so at its next call.
+            publish_on_settlement: publish blocks once their step is settled, not when it is scheduled; needs
+                `overlap_steps`. For engines that do not execute steps in order.
+            watermark: share of the blocks that stay free when a request joins others, within 0.0 .. 1.0.
             source: internal, the manager to copy.
 
         Complexity: O(num_blocks).
@@ -101,15 +117,24 @@ class KVCacheManager(RunningRequests):
         if source is not None:
             pool = source.block_pool.copy()
             managers = [manager.copy(pool) for manager in source.managers]
-            super().__init__(pool, managers, source._max_len, source._exact, source)
+            super().__init__(pool, managers, source._max_len, source._most_drafts, source)
             self._copy_counts(source)
             return
         if isinstance(max_model_len, bool) or not 1 <= max_model_len <= MAX_LENGTH:
             raise InvalidArgumentError(f"max_model_len: must be within 1..{MAX_LENGTH} tokens, not {max_model_len!r}")
         groups = list(kv_cache_config.kv_cache_groups)
+        if not 0.0 <= watermark <= 1.0:
+            raise InvalidArgumentError(f"watermark: must be a share within 0.0..1.0, not {watermark!r}")
+        if publish_on_settlement and not overlap_steps:
+            raise InvalidArgumentError("publish_on_settlement: steps are settled only with overlap_steps=True")
+        encoders = [isinstance(group.kv_cache_spec, CrossAttentionSpec) for group in groups]
+        if all(encoders):
+            raise UnsupportedError("kv_cache_config: cross attention stands beside a decoder group, not alone")
+        if any(encoders) and enable_caching:
+            raise UnsupportedError(
+                "enable_caching: cross-attention blocks are never cached, so no prefix is; turn it off"
+            )
         for group in groups:
-            if isinstance(group.kv_cache_spec, CrossAttentionSpec):
-                raise UnsupportedError("kv_cache_config: cross attention stands beside a decoder group, not alone")
             refuse_eagle(group.kv_cache_spec, use_eagle)
         pool = BlockPool(
             kv_cache_config.num_blocks,
@@ -121,8 +146,13 @@ class KVCacheManager(RunningRequests):
             get_manager_for_kv_cache_spec(group.kv_cache_spec, pool, number, dcp_world_size)
             for number, group in enumerate(groups)
         ]
-        is_exact = any([isinstance(group.kv_cache_spec, MambaSpec) for group in groups])
-        super().__init__(pool, managers, max_model_len, is_exact, None)
+        most = [
+            group.kv_cache_spec.num_speculative_blocks for group in groups if isinstance(group.kv_cache_spec, MambaSpec)
+        ]
+        super().__init__(pool, managers, max_model_len, min(most) if most else -1, None)
+        self._overlaps = overlap_steps
+        self._settles = publish_on_settlement
+        self._watermark = int(watermark * kv_cache_config.num_blocks)
         self.kv_cache_config = kv_cache_config
         self.use_eagle = use_eagle
         self.log_stats = log_stats
@@ -193,17 +223,22 @@ class KVCacheManager(RunningRequests):
         new_computed_blocks: KVCacheBlocks | None = None,
         num_lookahead_tokens: int = 0,
         delay_cache_blocks: bool = False,
+        num_draft_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+        num_encoder_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
     ) -> KVCacheBlocks | None:
         """Give a request slots for its next tokens; return the new blocks, or None: not now, and nothing changed.
 
         ::
 
-            | computed | num_new_computed_tokens | num_new_tokens | num_lookahead_tokens |
-            | settled  | the hit, adopted        | this step      | drafts, not kept     |
+            | computed | num_new_computed_tokens | external | num_new_tokens | num_lookahead_tokens |
+            | settled  | the hit, adopted        | loaded   | this step      | drafts, not kept     |
 
-        Trims what no token at ``request.num_computed_tokens`` or later reads, adopts the hit, takes blocks, and
-        publishes the blocks that this step fills (known tokens only, so drafts are never published). Slots end at
-        `max_model_len`. Complexity: O(new blocks + blocks trimmed + blocks published + hits).
+        Trims what no token that is not settled reads, adopts the hit in all groups, takes blocks, and publishes the
+        blocks that this step fills (known tokens only, so drafts are never published). Slots end at `max_model_len`.
+        Complexity: O(new blocks + blocks trimmed + blocks published + hits).
 
         Args:
             request: running, or new with ``num_computed_tokens == 0``.
@@ -212,30 +247,59 @@ class KVCacheManager(RunningRequests):
             new_computed_blocks: the hit as `get_computed_blocks` returned it.
             num_lookahead_tokens: slots beyond this step's tokens, for drafts to come.
             delay_cache_blocks: publish later, by `cache_blocks`.
+            num_draft_tokens: how many of the new tokens are drafts; needed with recurrent layers and `overlap_steps`.
+            num_external_computed_tokens: tokens after the hit that are loaded from elsewhere, with no new tokens; they
+                are published, and the request goes on, after `finish_load`.
+            num_encoder_tokens: tokens that cross-attention reads, with a new request.
+            full_sequence_must_fit: start a new request only if all its tokens would fit, in steps as large as this.
+            reserved_blocks: blocks to leave to others; a new request that finds the pool idle need not leave any.
 
         Raises:
             InvalidArgumentError: a count is out of range; names the argument.
             StaleHitError: the hit no longer holds; look it up again.
-            DuplicateRequestError: another request runs under this id.
+            DuplicateRequestError: another request runs under this id, or its slots in this step are given already.
+            UnknownStepError: with `overlap_steps`, no step has been started.
         """
-        new: i64 = count_of("num_new_tokens", num_new_tokens)
-        ahead: i64 = count_of("num_lookahead_tokens", num_lookahead_tokens)
         tables = self._tables_of(request)
-        hit: i64 = 0
+        ask = Ask()
+        ask.new = count_of("num_new_tokens", num_new_tokens)
+        ask.ahead = count_of("num_lookahead_tokens", num_lookahead_tokens)
+        ask.is_delayed = delay_cache_blocks
         if num_new_computed_tokens != 0 or new_computed_blocks is not None:
-            hit = self._check_hit(request, tables, num_new_computed_tokens, new_computed_blocks)
-        self._check_counts(request, tables, new, ahead, hit)
-        if tables is not None:
-            written: i64 = request.num_computed_tokens + new
-            if written + ahead <= tables.quiet:
-                tables.num_written = written
-                return self._nothing
-        adopted = new_computed_blocks if hit > 0 else None
-        tables = self._serve(request, tables, new, ahead, adopted, hit, delay_cache_blocks)
+            self._take_hit(request, tables, ask, num_new_computed_tokens, new_computed_blocks)
+        more = num_draft_tokens != 0 or num_external_computed_tokens != 0 or num_encoder_tokens != 0
+        if tables is None or more or reserved_blocks != 0:
+            ask.drafts = count_of("num_draft_tokens", num_draft_tokens)
+            ask.external = count_of("num_external_computed_tokens", num_external_computed_tokens)
+            ask.encoder = count_of("num_encoder_tokens", num_encoder_tokens)
+            ask.reserve = count_of("reserved_blocks", reserved_blocks)
+            ask.is_whole = full_sequence_must_fit
+        self._check_ask(request, tables, ask)
+        if tables is not None and ask.stop + ask.ahead <= tables.quiet:
+            known: i64 = request._num_prompt + i64(len(request._output))
+            self._count_step(tables, ask.stop, min(ask.stop, known), ask.new, ask.drafts)
+            return self._nothing
+        if not self._fits(request, tables, ask):
+            return None
+        return self._given(self._act(request, tables, ask))
+
+    def _take_hit(
+        self,
+        request: Request,
+        tables: RequestTables | None,
+        ask: Ask,
+        num_new_computed_tokens: int,
+        new_computed_blocks: KVCacheBlocks | None,
+    ) -> None:
+        """Put a hit of the right shape into an ask."""
+        ask.hit_length = self._check_hit(request, tables, num_new_computed_tokens, new_computed_blocks)
+        if ask.hit_length > 0:
+            ask.hit = new_computed_blocks
+
+    def _given(self, tables: RequestTables) -> KVCacheBlocks:
+        """Return the blocks that the last step appended."""
         if len(self._nulled) > 0:
             self._nulled = vec[i32]()
-        if tables is None:
-            return None
         grown = False
         ids: list[vec[i32]] = []
         for at in range(self._num_groups):
@@ -250,6 +314,7 @@ class KVCacheManager(RunningRequests):
         requests: Sequence[Request],
         num_new_tokens: int | Sequence[int],
         num_lookahead_tokens: int | Sequence[int] = 0,
+        num_draft_tokens: int | Sequence[int] = 0,
     ) -> BatchAllocation:
         """Give each request of a step its slots, in order, in one call; hits are adopted by `allocate_slots` only.
 
@@ -260,7 +325,7 @@ class KVCacheManager(RunningRequests):
         Args:
             requests: the requests, each once.
             num_new_tokens: one count for all, or one per request.
-            num_lookahead_tokens: likewise.
+            num_lookahead_tokens, num_draft_tokens: likewise.
 
         Raises:
             InvalidArgumentError, DuplicateRequestError: as `allocate_slots`; a request twice in the batch.
@@ -269,7 +334,9 @@ class KVCacheManager(RunningRequests):
         size: i64 = len(batch)
         news = counts_of("num_new_tokens", num_new_tokens, size)
         aheads = counts_of("num_lookahead_tokens", num_lookahead_tokens, size)
-        self._check_batch(batch, news, aheads)
+        drafts = counts_of("num_draft_tokens", num_draft_tokens, size)
+        ask = Ask()
+        self._check_batch(batch, news, aheads, drafts, ask)
         groups = self._num_groups
         new_ids = vec[i32]()
         new_offsets = zeros32(size * groups + 1)
@@ -279,9 +346,11 @@ class KVCacheManager(RunningRequests):
         while served < size:
             request: Request = batch[served]
             tables = self._tables_of(request)
-            written: i64 = request.num_computed_tokens + news[served]
-            if tables is not None and written + aheads[served] <= tables.quiet:
-                tables.num_written = written
+            begin: i64 = request.num_computed_tokens
+            stop = begin + news[served]
+            if tables is not None and stop + aheads[served] <= tables.quiet:
+                known: i64 = request._num_prompt + i64(len(request._output))
+                self._count_step(tables, stop, min(stop, known), news[served], drafts[served])
                 group: i64 = 0
                 while group < groups:
                     group += 1
@@ -289,9 +358,15 @@ class KVCacheManager(RunningRequests):
                     new_offsets[slot] = i32(len(new_ids))
                     nulled_offsets[slot] = i32(len(self._nulled))
             else:
-                tables = self._serve(request, tables, news[served], aheads[served], None, 0, False)
-                if tables is None:
+                ask.new = news[served]
+                ask.ahead = aheads[served]
+                ask.drafts = drafts[served]
+                ask.begin = begin
+                ask.stop = stop
+                ask.certain = stop - drafts[served]
+                if not self._fits(request, tables, ask):
                     break
+                tables = self._act(request, tables, ask)
                 group = 0
                 while group < groups:
                     blocks = tables.groups[group].blocks
@@ -313,7 +388,7 @@ class KVCacheManager(RunningRequests):
         refused = None if served == size else int(served)
         return BatchAllocation(served, refused, new_ids, new_offsets, nulled, nulled_offsets)
 
-    def _check_batch(self, batch: list[Request], news: vec[i64], aheads: vec[i64]) -> None:
+    def _check_batch(self, batch: list[Request], news: vec[i64], aheads: vec[i64], drafts: vec[i64], ask: Ask) -> None:
         """Check every request of a batch; nothing changes."""
         self._batches += 1
         batch_number = self._batches
@@ -323,7 +398,10 @@ class KVCacheManager(RunningRequests):
         while i < size:
             request: Request = batch[i]
             tables = self._tables_of(request)
-            self._check_counts(request, tables, news[i], aheads[i], 0)
+            ask.new = news[i]
+            ask.ahead = aheads[i]
+            ask.drafts = drafts[i]
+            self._check_ask(request, tables, ask)
             if tables is None:
                 if self.enable_caching and request._block_size > 0:
                     for manager in self.managers:
@@ -337,6 +415,95 @@ class KVCacheManager(RunningRequests):
                 tables.batch = batch_number
             i += 1
 
+    # ------------------------------------------------------------------ plan and commit
+
+    def plan(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        num_lookahead_tokens: int = 0,
+        delay_cache_blocks: bool = False,
+        num_draft_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+        num_encoder_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
+    ) -> Plan:
+        """Say whether `allocate_slots` with these arguments would succeed, and what it would take; change nothing.
+
+        Returns `Fits` with the exact demand, `NotNow` with the blocks missing, or `Never` with the reason: too long for
+        the model, or for the pool. Complexity: O(hits + blocks that would be trimmed). law: PLAN-1, PLAN-2, LIVE-1.
+
+        Raises:
+            InvalidArgumentError, StaleHitError, DuplicateRequestError, UnknownStepError: as `allocate_slots`.
+        """
+        tables = self._tables_of(request)
+        ask = Ask()
+        ask.is_planned = True
+        ask.new = count_of("num_new_tokens", num_new_tokens)
+        ask.ahead = count_of("num_lookahead_tokens", num_lookahead_tokens)
+        ask.drafts = count_of("num_draft_tokens", num_draft_tokens)
+        ask.external = count_of("num_external_computed_tokens", num_external_computed_tokens)
+        ask.encoder = count_of("num_encoder_tokens", num_encoder_tokens)
+        ask.reserve = count_of("reserved_blocks", reserved_blocks)
+        ask.is_whole = full_sequence_must_fit
+        ask.is_delayed = delay_cache_blocks
+        if num_new_computed_tokens != 0 or new_computed_blocks is not None:
+            self._take_hit(request, tables, ask, num_new_computed_tokens, new_computed_blocks)
+        self._check_ask(request, tables, ask)
+        name = request.request_id
+        if ask.is_too_long:
+            return Never(name, f"{ask.stop} tokens, max_model_len is {self._max_len}")
+        fits = self._fits(request, tables, ask)
+        if tables is not None:
+            ask.most = self._most_held(tables, ask)
+        if ask.most > self.block_pool.num_blocks - 1:
+            return Never(name, f"{ask.most} blocks at once, the pool has {self.block_pool.num_blocks - 1}")
+        if not fits:
+            return NotNow(name, ask.missing)
+        return Fits(request, ask, self._owner, self.block_pool.version, self._moment(request, tables))
+
+    def commit(self, plan: Plan) -> KVCacheBlocks:
+        """Do what was planned and return the new blocks, as `allocate_slots`; it cannot fail on an unchanged pool.
+
+        Complexity: as `allocate_slots`.
+
+        Raises:
+            InvalidArgumentError: the plan is no `Fits`.
+            StalePlanError: another manager's, or the pool, the request or the step has changed since; plan again.
+        """
+        if not isinstance(plan, Fits):
+            raise InvalidArgumentError(f"plan: {plan!r} cannot be committed, only one that fits")
+        request = plan._request
+        tables = self._tables_of(request)
+        if plan._owner != self._owner:
+            raise StalePlanError(f"plan: {plan!r} is another manager's, or of this one before it was copied")
+        if plan._version != self.block_pool.version or plan._moment != self._moment(request, tables):
+            raise StalePlanError(f"plan: the pool or the request has changed since {plan!r}; plan again")
+        return self._given(self._act(request, tables, plan._ask))
+
+    def _moment(self, request: Request, tables: RequestTables | None) -> tuple[int, ...]:
+        """Return what a plan leans on beside the pool."""
+        if tables is None:
+            return (request.num_computed_tokens, request.num_tokens, int(self._num_steps), len(self._steps))
+        counts = int(tables.num_written), int(tables.num_settled), int(tables.last_step), int(tables.num_loading)
+        return (request.num_computed_tokens, request.num_tokens, int(self._num_steps), len(self._steps), *counts)
+
+    def _most_held(self, tables: RequestTables, ask: Ask) -> i64:
+        """Return the blocks a running request would hold after a step. O(blocks)."""
+        most: i64 = 0
+        for manager, table in zip(self.managers, tables.groups):
+            most += manager.missing(len(table.blocks), manager.reach(ask))
+            first = manager.first_kept(ask.settled)
+            for entry, block in enumerate(table.blocks):
+                if block != 0 and i64(entry) >= first:
+                    most += 1
+        return most
+
+    # ------------------------------------------------------------------ publish, trim, release
+
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Publish the blocks that the first `num_computed_tokens` tokens fill and that were delayed.
 
@@ -344,18 +511,20 @@ class KVCacheManager(RunningRequests):
 
         Raises:
             UnknownRequestError: the request holds no blocks.
-            InvalidArgumentError: more tokens than are written or known.
+            InvalidArgumentError: more tokens than are written or known, or, if publication waits for it, than settled.
         """
         tables = self._require(request)
-        known = min(int(tables.num_written), request.num_tokens)
+        tables.request = request
+        known = min(int(tables.num_settled if self._settles else tables.num_written), request.num_tokens)
         if not 0 <= num_computed_tokens <= known:
             raise InvalidArgumentError(
                 f"num_computed_tokens: must be within 0..{known}, the known and written tokens of "
                 f"{request.request_id!r}, not {num_computed_tokens}"
             )
         if self.enable_caching:
+            stopped = tables.num_written - tables.num_drafts
             for manager, table in zip(self.managers, tables.groups):
-                self._publish(manager, table, request, num_computed_tokens)
+                self._publish(manager, table, request, num_computed_tokens, stopped)
 
     def remove_skipped_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Trim now what no token at `num_computed_tokens` or later reads, instead of at the next `allocate_slots`.
@@ -364,36 +533,33 @@ class KVCacheManager(RunningRequests):
 
         Raises:
             UnknownRequestError: the request holds no blocks.
-            InvalidArgumentError: more tokens than are written.
+            InvalidArgumentError: more tokens than are written, or, with steps in flight, than are settled.
         """
         tables = self._require(request)
-        if not 0 <= num_computed_tokens <= int(tables.num_written):
+        done, what = (tables.num_settled, "settled") if self._overlaps else (tables.num_written, "written")
+        if not 0 <= num_computed_tokens <= int(done):
             raise InvalidArgumentError(
-                f"num_computed_tokens: must be within 0..{tables.num_written}, the written tokens of "
-                f"{request.request_id!r}, not {num_computed_tokens}"
+                f"num_computed_tokens: must be within 0..{done}, the {what} tokens of {request.request_id!r}, "
+                f"not {num_computed_tokens}"
             )
+        if not self._overlaps:
+            tables.num_certain = max(tables.num_certain, num_computed_tokens)
         for manager, table in zip(self.managers, tables.groups):
             manager.trim(table, num_computed_tokens, vec[i32]())
-
-    # ------------------------------------------------------------------ release
 
     def free(self, request: Request) -> None:
         """Release all blocks of a request, last first; of one that holds none: nothing. O(blocks). law: REF-1.
 
-        To preempt, free it and set ``request.num_computed_tokens = 0``.
+        Blocks that a step in flight or a load still touches return when that has ended, in the same order. To preempt,
+        free it and set ``request.num_computed_tokens = 0``.
 
         Raises:
             DuplicateRequestError: another request runs under its id.
         """
         tables = self._tables_of(request)
-        if tables is None:
-            return
-        for manager, table in zip(self.managers, tables.groups):
-            manager.release(table)
-            manager.close(tables.request_id)
-        del self._running[tables.request_id]
-        tables.owner = 0
-        request._tables = None
+        if tables is not None:
+            self._vacate(tables)
+            request._held = None
 
     def reset_prefix_cache(self) -> bool:
         """Forget all prefixes; False, and nothing happens, while any block is held. O(num_blocks)."""
@@ -425,6 +591,14 @@ class KVCacheManager(RunningRequests):
             UnknownRequestError: the request holds no blocks.
         """
         return tuple([int(table.num_published) for table in self._named(request_id).groups])
+
+    def num_settled(self, request_id: str) -> int:
+        """Return the settled tokens of a request; 0 unless made with ``overlap_steps``. O(1).
+
+        Raises:
+            UnknownRequestError: the request holds no blocks.
+        """
+        return int(self._named(request_id).num_settled) if self._overlaps else 0
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
         """Return a request's blocks, a copy of its tables. O(blocks).

@@ -122,7 +122,7 @@ class SingleTypeKVCacheManager(GroupTables):
         for block in ids:
             if block != 0 and self.block_pool.ref_count(i64(block)) == 0:
                 free += 1
-        return self.missing(held + i64(len(ids)), slots) + free
+        return self.missing(held + i64(len(ids)), slots) + free + self._missing_states(table)
 
     def save_new_computed_blocks(self, request_id: str, new_computed_blocks: Sequence[object]) -> None:
         """Adopt hits as the head of a new request's table, one more holder each; a running request must bring none.
@@ -174,7 +174,7 @@ class SingleTypeKVCacheManager(GroupTables):
             raise InvalidArgumentError("request_id: must be a non-empty string")
         table = self._tables.get(request_id)
         held: i64 = 0 if table is None else i64(len(table.blocks))
-        missing = self.missing(held, slots)
+        missing = self.missing(held, slots) + self._missing_states(table)
         if missing > self.block_pool.get_num_free_blocks():
             raise NoFreeBlocksError(
                 f"num_tokens: request {request_id!r} needs {missing} more blocks, "
@@ -183,6 +183,7 @@ class SingleTypeKVCacheManager(GroupTables):
         if table is None:
             table = self.open(request_id)
         self.grow(table, slots)
+        self.take_states(table)
         return self.block_pool.views(table.blocks[held:])
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
@@ -201,7 +202,13 @@ class SingleTypeKVCacheManager(GroupTables):
             )
         if self.block_pool.enable_caching:
             keys = request.keys(self.block_pool.units_for(request, self._block_size))
-            self.publish(table, keys, count)
+            self.publish(table, keys, count, table.num_covered)
+
+    def _missing_states(self, table: GroupTable | None) -> i64:
+        """Return the blocks for states of drafts that a request does not have yet."""
+        if table is None:
+            return self.num_states
+        return self.num_states - i64(len(table.states))
 
     def free(self, request_id: str) -> None:
         """Release a request's blocks, last first; of an unknown request: nothing. O(blocks)."""

@@ -16,7 +16,6 @@ from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import DEFAULT_HASHER, BlockHasher, HashChain
-from blockwright.core.tables import RequestTables
 from blockwright.errors import InvalidArgumentError
 
 MAX_TOKEN_ID: Final = 2**31 - 1
@@ -146,6 +145,18 @@ class BlockKeys:
         return request.prefix_content((index + 1) * block_size)
 
 
+class Held:
+    """What a request remembers of the manager that serves it: the base of its block tables.
+
+    Attributes:
+        owner: number of the manager; 0 once the request is released.
+    """
+
+    def __init__(self, owner: i64) -> None:
+        """Take the number of the manager."""
+        self.owner: i64 = owner
+
+
 @final
 class Request:
     """A request as the KV-cache manager sees it.
@@ -225,7 +236,7 @@ class Request:
         self._num_hashed: i64 = 0
         _uids[0] += 1
         self._uid: i64 = _uids[0]
-        self._tables: RequestTables | None = None
+        self._held: Held | None = None
         self._hash_new_blocks()
 
     def _copy_fields(self, source: Request) -> None:
@@ -247,7 +258,7 @@ class Request:
         self._words = source._words[:]
         self._num_hashed = source._num_hashed
         self._uid = source._uid
-        self._tables = source._tables
+        self._held = source._held
 
     def copy(self) -> Request:
         """Return an independent copy of the same request: for a copied manager, not for the same one."""

@@ -16,18 +16,18 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.blocks import KVCacheBlocks
-from blockwright.core.check import check_table, count_holders, demand
+from blockwright.core.check import check_table, count_blocks, count_holders, demand
 from blockwright.core.index import zeros32
 from blockwright.core.managers import SingleTypeKVCacheManager
+from blockwright.core.plan import Ask
 from blockwright.core.pool import BlockPool
 from blockwright.core.request import MAX_LENGTH, Request
+from blockwright.core.steps import StepInFlight, held_blocks
 from blockwright.core.tables import GroupTable, RequestTables
 from blockwright.errors import (
     DuplicateRequestError,
     InvalidArgumentError,
-    StaleHitError,
     UnknownRequestError,
-    UnsupportedError,
 )
 
 _owners = [0]
@@ -47,13 +47,12 @@ class RunningRequests:
         pool: BlockPool,
         managers: list[SingleTypeKVCacheManager],
         max_model_len: i64,
-        is_exact: bool,
+        most_drafts: i64,
         source: RunningRequests | None,
     ) -> None:
         """Start without requests, or with those of `source`, whose tables `managers` have copied.
 
-        `is_exact`: some group keeps a recurrent state, which cannot be taken back, so no request may run ahead of its
-        known tokens.
+        `most_drafts`: drafts that every recurrent layer can take back, -1 where there is no such layer.
         """
         _owners[0] += 1
         self._owner: i64 = _owners[0]
@@ -62,10 +61,17 @@ class RunningRequests:
         self.enable_caching: bool = pool.enable_caching
         self._num_groups: i64 = len(managers)
         self._max_len: i64 = max_model_len
-        self._exact = is_exact
+        self._most_drafts = most_drafts
         self._running: dict[str, RequestTables] = {}
         self._batches: i64 = 0
-        # What the last call of `_serve` did, per group: entries held before it, and where its nulled entries end.
+        # Time: whether steps are kept apart, those in flight, and whether publication waits for settlement.
+        self._overlaps = False
+        self._settles = False
+        self._watermark: i64 = 0
+        self._num_steps: i64 = 0
+        self._steps: list[StepInFlight] = []
+        self._loads: dict[str, list[vec[i32]]] = {}
+        # What the last step did, per group: entries held before it, and where its nulled entries end.
         self._held: vec[i32] = zeros32(len(managers))
         self._nulled_ends: vec[i32] = zeros32(len(managers))
         self._nulled: vec[i32] = vec[i32]()
@@ -73,50 +79,37 @@ class RunningRequests:
         if source is not None:
             for name, tables in source._running.items():
                 groups = [manager.existing(name) for manager in managers]
-                self._running[name] = RequestTables(name, tables.uid, self._owner, tables.num_written, groups)
-                self._running[name].quiet = tables.quiet
+                self._running[name] = tables.copy_for(self._owner, groups)
+            self._overlaps = source._overlaps
+            self._settles = source._settles
+            self._watermark = source._watermark
+            self._num_steps = source._num_steps
+            self._steps = [step.copy_for(self._owner, self._running) for step in source._steps]
+            self._loads = source._loads.copy()
 
-    def _serve(
-        self,
-        request: Request,
-        tables: RequestTables | None,
-        new: i64,
-        ahead: i64,
-        hit: KVCacheBlocks | None,
-        hit_length: i64,
-        delay: bool,
-    ) -> RequestTables | None:
-        """Count, refuse or act, after all checks; return the tables, or None and nothing changed.
+    # ------------------------------------------------------------------ count, then act
 
-        Leaves in ``self._held`` the entries that each group's table had before (the hit included), appends the entries
-        that trimming nulled to ``self._nulled``, which the caller empties, and their ends to ``self._nulled_ends``.
-        """
-        written = request.num_computed_tokens + hit_length + new
-        slots = min(written + ahead, self._max_len)
+    def _fits(self, request: Request, tables: RequestTables | None, ask: Ask) -> bool:
+        """Count what a checked ask takes, and say whether the pool has it; nothing changes. law: PLAN-1."""
+        ask.slots = min(ask.stop + ask.ahead, self._max_len)
+        ask.demand = 0
         if tables is None:
-            tables = self._admit(request, hit, slots)
-            if tables is None:
-                return None
-        elif not self._trim(tables, request.num_computed_tokens, slots):
-            return None
-        tables.num_written = written
-        quiet: i64 = MAX_LENGTH
-        at: i64 = 0
-        while at < self._num_groups:
-            manager = self.managers[at]
-            table = tables.groups[at]
-            self._held[at] = i32(len(table.blocks))
-            manager.grow(table, slots)
-            if self.enable_caching and not delay:
-                self._publish(manager, table, request, written)
-            quiet = min(quiet, manager.quiet_slots(table, self.enable_caching))
-            at += 1
-        tables.quiet = quiet
-        return tables
+            ask.settled = ask.begin
+            self._count_new(request, ask)
+            if ask.most > self.block_pool.num_blocks - 1:
+                return False
+        else:
+            ask.settled = tables.num_settled if self._overlaps else ask.begin
+            self._count_running(tables, ask)
+        return ask.missing <= 0
 
-    def _admit(self, request: Request, hit: KVCacheBlocks | None, slots: i64) -> RequestTables | None:
-        """Open a new request's tables with its hit, all groups' before any group grows; None if it does not fit."""
-        demand: i64 = 0
+    def _count_new(self, request: Request, ask: Ask) -> None:
+        """Count for a request that does not run yet: new blocks, states of drafts, and hits that are free now."""
+        hit = ask.hit
+        own: i64 = 0
+        whole: i64 = 0
+        shared: i64 = 0
+        tokens = max(request._num_prompt + i64(len(request._output)), ask.slots)
         at: i64 = 0
         while at < self._num_groups:
             manager = self.managers[at]
@@ -125,13 +118,90 @@ class RunningRequests:
                 units = self._units(request, manager)
                 if hit is not None:
                     held = len(hit.ids[at])
-                    demand += manager.check_hit(hit.ids[at], request.keys(units))
-            demand += manager.missing(held, slots)
+                    free = manager.check_hit(hit.ids[at], request.keys(units))
+                    live = held - manager.first_kept(ask.hit_length)
+                    ask.demand += free
+                    own += live
+                    if manager.keeps_all:
+                        shared += live - free
+            missing = manager.missing(held, manager.reach(ask)) + manager.num_states
+            ask.demand += missing
+            own += missing
+            if ask.is_whole:
+                whole += manager.peak(tokens, ask)
             at += 1
-        if demand > self.block_pool._num_free:
-            return None
+        pool = self.block_pool
+        spare = self._watermark + ask.reserve
+        if pool._num_free == pool._count - 1:
+            spare = 0
+        ask.most = max(own, whole)
+        ask.missing = max(ask.demand, whole - shared) + spare - pool._num_free
+
+    def _count_running(self, tables: RequestTables, ask: Ask) -> None:
+        """Count for a running request, as if its dead entries were already trimmed."""
+        gain: i64 = 0
+        ask.dies = False
+        demand: i64 = 0
+        at: i64 = 0
+        while at < self._num_groups:
+            manager = self.managers[at]
+            table = tables.groups[at]
+            demand += manager.missing(len(table.blocks), manager.reach(ask))
+            if manager.trims(table, ask.settled):
+                ask.dies = True
+                gain += manager.trim_gain(table, ask.settled)
+            at += 1
+        ask.demand = demand
+        ask.missing = demand - self.block_pool._num_free - gain
+
+    def _act(self, request: Request, tables: RequestTables | None, ask: Ask) -> RequestTables:
+        """Do what was counted: trim or adopt in all groups, and then take, publish and fly. Cannot fail.
+
+        Leaves in ``self._held`` the entries that each group's table had before (the hit included), appends the entries
+        that trimming nulled to ``self._nulled``, which the caller empties, and their ends to ``self._nulled_ends``.
+        """
+        is_new = False
+        if tables is None:
+            is_new = True
+            tables = self._admit(request, ask)
+        else:
+            self._trim(tables, ask)
+        publishes = self.enable_caching and not (ask.is_delayed or self._settles or ask.external > 0)
+        known: i64 = request._num_prompt + i64(len(request._output))
+        quiet: i64 = MAX_LENGTH
+        at: i64 = 0
+        while at < self._num_groups:
+            manager = self.managers[at]
+            table = tables.groups[at]
+            self._held[at] = i32(len(table.blocks))
+            manager.grow(table, manager.reach(ask))
+            if publishes:
+                self._publish(manager, table, request, min(ask.stop, known), ask.certain)
+            quiet = min(quiet, manager.quiet_slots(table, self.enable_caching))
+            at += 1
+        if is_new:
+            for manager, table in zip(self.managers, tables.groups):
+                manager.take_states(table)
+        tables.quiet = quiet
+        tables.num_loading = ask.external
+        self._count_step(tables, ask.stop - ask.external, min(ask.stop - ask.external, known), ask.new, ask.drafts)
+        return tables
+
+    def _count_step(self, tables: RequestTables, written: i64, certain: i64, new: i64, drafts: i64) -> None:
+        """Count the tokens of a step as written, and record it where steps are kept apart."""
+        tables.num_written = written
+        tables.num_certain = certain
+        tables.num_drafts = drafts
+        if self._overlaps:
+            tables.num_certain = written
+            if new > 0:
+                self._steps[-1].fly(tables, new, drafts)
+
+    def _admit(self, request: Request, ask: Ask) -> RequestTables:
+        """Open a new request's tables with its hit, all groups' before any group grows, and take its states after."""
         groups: list[GroupTable] = []
-        at = 0
+        hit = ask.hit
+        at: i64 = 0
         while at < self._num_groups:
             manager = self.managers[at]
             table = manager.open(request.request_id)
@@ -140,41 +210,57 @@ class RunningRequests:
             groups.append(table)
             self._nulled_ends[at] = i32(len(self._nulled))
             at += 1
-        tables = RequestTables(request.request_id, request._uid, self._owner, 0, groups)
+        tables = RequestTables(request, self._owner, groups)
+        tables.num_settled = ask.begin
         self._running[request.request_id] = tables
-        request._tables = tables
+        request._held = tables
         return tables
 
-    def _trim(self, tables: RequestTables, computed: i64, slots: i64) -> bool:
-        """Trim a running request's tables if it then fits, all groups before any grows; False if it does not."""
-        demand: i64 = 0
-        gain: i64 = 0
-        dying = False
+    def _trim(self, tables: RequestTables, ask: Ask) -> None:
+        """Trim a running request's tables, all groups before any grows."""
+        at: i64 = 0
+        while at < self._num_groups:
+            if ask.dies:
+                self._nulled = self.managers[at].trim(tables.groups[at], ask.settled, self._nulled)
+            self._nulled_ends[at] = i32(len(self._nulled))
+            at += 1
+
+    def _publish(
+        self, manager: SingleTypeKVCacheManager, table: GroupTable, request: Request, count: i64, stopped: i64
+    ) -> None:
+        """Publish what the first `count` tokens filled, all of them known and written by a step up to `stopped`."""
+        if manager.publishes(table, count) and request._block_size > 0:
+            manager.publish(table, request.keys(manager._block_size // request._block_size), count, stopped)
+
+    # ------------------------------------------------------------------ release
+
+    def _vacate(self, tables: RequestTables) -> None:
+        """Release all a request holds; behind a fence while a step or a load still touches it. law: REF-1, FENCE-1."""
+        in_flight = len(self._steps) > 0 and tables.last_step >= self._steps[0].number
+        batch: list[vec[i32]] = []
         at: i64 = 0
         while at < self._num_groups:
             manager = self.managers[at]
             table = tables.groups[at]
-            demand += manager.missing(len(table.blocks), slots)
-            if manager.trims(table, computed):
-                dying = True
-                gain += manager.trim_gain(table, computed)
+            if in_flight or tables.num_loading > 0:
+                batch.append(held_blocks(table))
+            else:
+                manager.release(table)
+            manager.close(tables.request_id)
             at += 1
-        if demand > self.block_pool._num_free + gain:
-            return False
-        at = 0
-        while at < self._num_groups:
-            if dying:
-                self._nulled = self.managers[at].trim(tables.groups[at], computed, self._nulled)
-            self._nulled_ends[at] = i32(len(self._nulled))
-            at += 1
-        return True
+        if in_flight:
+            self._steps[int(tables.last_step - self._steps[0].number)].fenced.append(batch)
+        elif tables.num_loading > 0:
+            self._loads[tables.request_id] = batch
+        del self._running[tables.request_id]
+        tables.owner = 0
 
-    def _publish(self, manager: SingleTypeKVCacheManager, table: GroupTable, request: Request, written: i64) -> None:
-        """Publish what the tokens written so far filled, known tokens only."""
-        known: i64 = request._num_prompt + i64(len(request._output))
-        count = written if written < known else known
-        if manager.publishes(table, count) and request._block_size > 0:
-            manager.publish(table, request.keys(manager._block_size // request._block_size), count)
+    def _return(self, batch: list[vec[i32]]) -> None:
+        """Release a batch that waited behind a fence, in the order in which it would have been at once."""
+        for blocks in batch:
+            self.block_pool.release(blocks, 0, i64(len(blocks)))
+
+    # ------------------------------------------------------------------ who runs
 
     def _tables_of(self, request: Request) -> RequestTables | None:
         """Return what a request holds here, or None.
@@ -182,9 +268,9 @@ class RunningRequests:
         Raises:
             DuplicateRequestError: another request runs under its id.
         """
-        tables = request._tables
-        if tables is not None and tables.owner == self._owner:
-            return tables
+        held = request._held
+        if held is not None and held.owner == self._owner and isinstance(held, RequestTables):
+            return held
         return self._look_up(request)
 
     def _look_up(self, request: Request) -> RequestTables | None:
@@ -196,98 +282,9 @@ class RunningRequests:
             raise DuplicateRequestError(
                 f"request: another request runs under the id {request.request_id!r}; free it first"
             )
-        request._tables = tables
+        request._held = tables
+        tables.request = request
         return tables
-
-    def _check_counts(self, request: Request, tables: RequestTables | None, new: i64, ahead: i64, hit: i64) -> None:
-        """Check what a request asks for against what it has."""
-        written: i64 = 0
-        if tables is not None:
-            written = tables.num_written
-        given = request.num_computed_tokens
-        if given < 0 or given > int(written):
-            raise InvalidArgumentError(
-                f"num_computed_tokens: request {request.request_id!r} says {given}, but has slots written for "
-                f"{written} tokens; a request that was freed starts again at 0"
-            )
-        computed: i64 = given
-        if new == 0 and hit == 0:
-            raise InvalidArgumentError("num_new_tokens: must be at least 1 (or 0 together with a hit)")
-        if computed + hit + new > self._max_len:
-            raise InvalidArgumentError(
-                f"num_new_tokens: request {request.request_id!r} would have {computed + hit + new} tokens, "
-                f"max_model_len is {self._max_len}"
-            )
-        if computed < written and tables is not None and not self._can_go_back(tables, computed):
-            raise InvalidArgumentError(
-                f"num_computed_tokens: request {request.request_id!r} went back from {written} to {computed}, "
-                "but what those tokens read is gone; free it and start again"
-            )
-        if self._exact:
-            if ahead > 0:
-                raise UnsupportedError(
-                    "num_lookahead_tokens: a recurrent state cannot be taken back, so no drafts for now"
-                )
-            if computed + hit + new > request.num_tokens:
-                raise InvalidArgumentError(
-                    f"num_new_tokens: a recurrent state must not run ahead of the {request.num_tokens} known tokens"
-                )
-
-    def _can_go_back(self, tables: RequestTables, computed: i64) -> bool:
-        """Say whether what the tokens from `computed` on read is still there."""
-        if self._exact:
-            return False
-        at: i64 = 0
-        while at < self._num_groups:
-            if self.managers[at].first_kept(computed) < tables.groups[at].num_trimmed:
-                return False
-            at += 1
-        return True
-
-    def _check_hit(
-        self, request: Request, tables: RequestTables | None, num_new_computed_tokens: int, blocks: KVCacheBlocks | None
-    ) -> i64:
-        """Check a hit's shape; return its tokens."""
-        expected: i64 = 0
-        if blocks is not None:
-            if not blocks.pool_is(self.block_pool):
-                if any([len(ids) for ids in blocks.ids]):
-                    raise StaleHitError("new_computed_blocks: the hit is another manager's")
-            elif len(blocks.ids) != len(self.managers):
-                raise StaleHitError(
-                    f"new_computed_blocks: {len(blocks.ids)} groups, the manager has {len(self.managers)}"
-                )
-            else:
-                expected = i64(len(blocks.ids[0])) * self.managers[0]._block_size
-                for manager, ids in zip(self.managers, blocks.ids):
-                    if i64(len(ids)) * manager._block_size != expected:
-                        raise StaleHitError("new_computed_blocks: the groups' hits differ in length")
-        if num_new_computed_tokens != int(expected):
-            raise StaleHitError(
-                f"num_new_computed_tokens: the hit holds {expected} tokens, not {num_new_computed_tokens}; "
-                "pass both as get_computed_blocks returned them"
-            )
-        if expected == 0:
-            return 0
-        if tables is not None:
-            raise InvalidArgumentError(
-                f"new_computed_blocks: request {request.request_id!r} runs already; only a new request adopts a hit"
-            )
-        if request._block_size == 0:
-            raise InvalidArgumentError(
-                f"request: {request.request_id!r} was made without block_size, so it has no keys and adopts no hit"
-            )
-        if not self.enable_caching:
-            raise InvalidArgumentError("new_computed_blocks: the manager was made without enable_caching")
-        if request.num_computed_tokens != 0:
-            raise InvalidArgumentError(
-                f"num_computed_tokens: must be 0 before a hit is adopted, not {request.num_computed_tokens}"
-            )
-        if expected >= request.num_tokens:
-            raise StaleHitError(
-                f"num_new_computed_tokens: a hit of {expected} leaves no token to compute of {request.num_tokens}"
-            )
-        return expected
 
     def _units(self, request: Request, manager: SingleTypeKVCacheManager) -> i64:
         """Return hashed units per block, after checking that the request's keys will do."""
@@ -309,6 +306,14 @@ class RunningRequests:
 
     # ------------------------------------------------------------------ self-check
 
+    def _covered(self, tables: RequestTables, manager: SingleTypeKVCacheManager) -> i64:
+        """Return the slots that a table must cover."""
+        if manager.is_encoder:
+            return 0
+        if manager.is_row():
+            return tables.num_written + tables.num_loading
+        return tables.num_written + tables.num_loading - tables.num_drafts
+
     def check(self) -> None:
         """Recompute every invariant from scratch: counters, queue, index, tables. O(num_blocks + blocks held).
 
@@ -325,14 +330,21 @@ class RunningRequests:
             count_holders(list(tables.values()), holders)
             for name, running in self._running.items():
                 table = running.groups[number]
-                check_table(name, table, manager.is_row(), manager.most_states(), keyed)
-                covered = min(len(table.blocks), int(manager.entries_for(running.num_written)))
+                check_table(name, table, manager.is_row(), manager.most_states(self._overlaps), keyed)
+                states = [int(block) for block in table.states]
+                demand("MAMBA-3", f"states of drafts of request {name!r}", int(manager.num_states), len(states))
+                covered = int(manager.entries_for(self._covered(running, manager)))
                 demand(
                     "TABLE-1",
                     f"entries that cover what is written of request {name!r}",
-                    int(manager.entries_for(running.num_written)),
                     covered,
+                    min(len(table.blocks), covered),
                 )
+        for step in self._steps:
+            for batch in step.fenced:
+                count_blocks(batch, holders)
+        for batch in self._loads.values():
+            count_blocks(batch, holders)
         counts = [int(n) for n in holders]
         demand("REF-1", "holders of each block in the tables, and its counter", counts, pool.ref_counts())
         shared = [block for block in range(1, pool.num_blocks) if counts[block] > 1 and not keyed[block]]

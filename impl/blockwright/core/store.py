@@ -28,7 +28,11 @@ from blockwright.errors import StaleHitError
 
 
 class BlockStore:
-    """Counters, free queue and prefix index over `count` blocks, the null block included."""
+    """Counters, free queue and prefix index over `count` blocks, the null block included.
+
+    Attributes:
+        version: changes whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
+    """
 
     def __init__(self, count: i64, journal: Journal | None, source: BlockStore | None) -> None:
         """Make a store with every block free and without content, or a copy of `source`. O(count)."""
@@ -40,6 +44,7 @@ class BlockStore:
             self._prev: vec[i32] = source._prev[:]
             self._num_free: i64 = source._num_free
             self._num_evictions: i64 = source._num_evictions
+            self.version: i64 = source.version
             self._journal: Journal | None = None if source._journal is None else source._journal.copy()
             return
         self._count = count
@@ -56,6 +61,7 @@ class BlockStore:
         self._prev[0] = i32(count - 1)
         self._num_free = count - 1
         self._num_evictions = 0
+        self.version = 0
         self._journal = journal
 
     # ------------------------------------------------------------------ what it says of itself
@@ -127,12 +133,14 @@ class BlockStore:
             at += 1
         following[0] = i32(block)
         self._prev[block] = 0
+        self.version += 1
         self._num_free -= count
         self._num_evictions += evicted
         return ids
 
     def touch_entries(self, ids: vec[i32]) -> None:
         """Hold each non-null block of a hit once more; free ones leave the queue. law: REF-1."""
+        self.version += 1
         ref = self._ref
         following = self._next
         before = self._prev
@@ -186,6 +194,7 @@ class BlockStore:
                 before[head] = i32(block)
         following[tail] = 0
         before[0] = i32(tail)
+        self.version += 1
         self._num_free += freed
 
     # ------------------------------------------------------------------ the prefix index
@@ -283,6 +292,7 @@ class BlockStore:
         if self._num_free != self._count - 1:
             return False
         self._index.clear()
+        self.version += 1
         if self._journal is not None:
             self._journal.cleared()
         return True

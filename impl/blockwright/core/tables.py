@@ -10,6 +10,8 @@ from typing import final
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
+from blockwright.core.request import Held, Request
+
 
 @final
 class GroupTable:
@@ -20,10 +22,14 @@ class GroupTable:
         num_published: leading entries that publication has passed (their full blocks carry a key).
         num_trimmed: leading entries that trimming has passed (all of them are null).
         num_covered: slots covered by the last growth; the tokens behind the state that a recurrent layer keeps.
+        states: blocks for the states of draft tokens, of a recurrent layer only.
     """
 
-    def __init__(self, blocks: vec[i32], num_published: i64, num_trimmed: i64, num_covered: i64) -> None:
+    def __init__(
+        self, blocks: vec[i32], num_published: i64, num_trimmed: i64, num_covered: i64, states: vec[i32]
+    ) -> None:
         """Take the fields as they are."""
+        self.states: vec[i32] = states
         self.blocks: vec[i32] = blocks
         self.num_published: i64 = num_published
         self.num_trimmed: i64 = num_trimmed
@@ -31,35 +37,53 @@ class GroupTable:
 
     def copy(self) -> GroupTable:
         """Return an independent copy."""
-        return GroupTable(self.blocks[:], self.num_published, self.num_trimmed, self.num_covered)
+        return GroupTable(self.blocks[:], self.num_published, self.num_trimmed, self.num_covered, self.states[:])
 
 
 @final
-class RequestTables:
+class RequestTables(Held):
     """One running request in one manager.
 
     Attributes:
         request_id: id of the request.
         uid: identity of the `Request` object and its copies, so that another request under the same id is noticed.
-        owner: number of the manager that made it; 0 once released.
+        request: the request as last seen, for publication on settlement.
         num_written: tokens whose slots the last call handed out for writing (lookahead not counted).
+        num_certain: those of them that are no drafts; the engine's count cannot go below.
+        num_settled: tokens that are done; kept only where steps are in flight.
+        num_drafts: drafts that the last step was said to carry.
+        num_loading: tokens after the written ones that are on their way from elsewhere.
+        last_step: number of the last step in flight that computes tokens of it; 0: none.
         quiet: slots up to which serving the request changes only counts: no block is missing, none becomes full, no
             entry dies. A lower bound, kept by `KVCacheManager`.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         groups: the tables, one per group.
     """
 
-    def __init__(self, request_id: str, uid: i64, owner: i64, num_written: i64, groups: list[GroupTable]) -> None:
-        """Take the fields as they are."""
-        self.request_id = request_id
-        self.uid: i64 = uid
-        self.owner: i64 = owner
-        self.num_written: i64 = num_written
+    def __init__(self, request: Request, owner: i64, groups: list[GroupTable]) -> None:
+        """Start for a request that has nothing written."""
+        self.request_id: str = request.request_id
+        self.uid: i64 = request._uid
+        super().__init__(owner)
+        self.request = request
+        self.num_written: i64 = 0
+        self.num_certain: i64 = 0
+        self.num_settled: i64 = 0
+        self.num_drafts: i64 = 0
+        self.num_loading: i64 = 0
+        self.last_step: i64 = 0
         self.quiet: i64 = 0
         self.batch: i64 = 0
         self.groups = groups
 
-    def copy(self, owner: i64) -> RequestTables:
-        """Return an independent copy that belongs to another manager."""
-        groups = [table.copy() for table in self.groups]
-        return RequestTables(self.request_id, self.uid, owner, self.num_written, groups)
+    def copy_for(self, owner: i64, groups: list[GroupTable]) -> RequestTables:
+        """Return a copy for another manager, which has copied the tables of the groups."""
+        twin = RequestTables(self.request, owner, groups)
+        twin.num_written = self.num_written
+        twin.num_certain = self.num_certain
+        twin.num_settled = self.num_settled
+        twin.num_drafts = self.num_drafts
+        twin.num_loading = self.num_loading
+        twin.last_step = self.last_step
+        twin.quiet = self.quiet
+        return twin

@@ -112,6 +112,10 @@ class WindowRule:
             probe.run_end = probe.fill_run()
         return min(length // probe.block_size, max(probe.run_end - probe.margin, 0)) * probe.block_size
 
+    def peak(self, num_tokens: i64, step: i64, block_size: i64) -> i64:
+        """Return the most blocks held at once while `num_tokens` tokens are computed, `step` at a time. law: PLAN-2."""
+        return (num_tokens + block_size - 1) // block_size
+
 
 class SlidingRule(WindowRule):
     """A window of W tokens, the reading token included; a hit ends with `hit_run` cached blocks in a row."""
@@ -135,6 +139,17 @@ class SlidingRule(WindowRule):
     def longest(self, probe: Probe, length: i64) -> i64:
         """Return the longest hit of at most `length` tokens that ends with a window of cached blocks."""
         return probe.last_run(length, self.hit_run, probe.margin)
+
+    def peak(self, num_tokens: i64, step: i64, block_size: i64) -> i64:
+        """Return the most blocks that a window and a step after it touch; it repeats every `block_size` starts."""
+        last = max(num_tokens - step, 0)
+        most: i64 = 0
+        start = last
+        while start >= 0 and start > last - block_size:
+            stop = min(start + step, num_tokens)
+            most = max(most, (stop + block_size - 1) // block_size - self.first_needed(start) // block_size)
+            start -= 1
+        return most
 
 
 class ChunkedRule(WindowRule):
@@ -160,6 +175,16 @@ class ChunkedRule(WindowRule):
             i += 1
         return i * probe.block_size
 
+    def peak(self, num_tokens: i64, step: i64, block_size: i64) -> i64:
+        """Return the most blocks that a chunk and a step from its end touch."""
+        start = max(num_tokens - step, 0)
+        most = (min(start + step, num_tokens) + block_size - 1) // block_size - self.first_needed(start) // block_size
+        start = (start + 1) // self._chunk * self._chunk - 1
+        if start >= 0:
+            stop = min(start + step, num_tokens)
+            most = max(most, (stop + block_size - 1) // block_size - self.first_needed(start) // block_size)
+        return most
+
 
 class MambaRule(WindowRule):
     """A recurrent state: a token reads the state after the token before it."""
@@ -173,6 +198,12 @@ class MambaRule(WindowRule):
     def last_needing(self, position: i64) -> i64:
         """Return `position`."""
         return position
+
+    def peak(self, num_tokens: i64, step: i64, block_size: i64) -> i64:
+        """Return the state read and the state written, unless they share the only block."""
+        if num_tokens > block_size:
+            return 2
+        return 1
 
     def longest(self, probe: Probe, length: i64) -> i64:
         """Return the last cached state of at most `length` tokens; drafts need no margin, a state is read whole."""

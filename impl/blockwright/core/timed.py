@@ -1,0 +1,167 @@
+"""Time: steps that are in flight until they are settled, and tokens that are loaded from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from librt.vecs import vec
+from mypy_extensions import i64
+
+from blockwright.core.asking import CheckedRequests
+from blockwright.core.request import Request
+from blockwright.core.running import count_of
+from blockwright.core.steps import StepInFlight
+from blockwright.core.tables import RequestTables
+from blockwright.errors import InvalidArgumentError, UnknownStepError, UnsupportedError
+
+
+class TimedRequests(CheckedRequests):
+    """Running requests whose steps may be in flight, and whose tokens may be loaded."""
+
+    def start_step(self) -> int:
+        """Start a step and return its number; slots are given in it from now on. O(1). law: SETTLE-1.
+
+        Raises:
+            UnsupportedError: the manager was made without `overlap_steps`.
+        """
+        if not self._overlaps:
+            raise UnsupportedError("start_step: steps are kept apart only with overlap_steps=True")
+        self._num_steps += 1
+        self._steps.append(StepInFlight(self._num_steps))
+        return self._num_steps
+
+    def settle_step(self, step: int, num_rejected_tokens: Mapping[str, int] | None = None) -> None:
+        """Say that the oldest step in flight is done, and how many drafts of which request were rejected.
+
+        The tokens of the step count as settled: what they no longer read is trimmed at the request's next slots, what
+        they filled is published now if the manager publishes on settlement, and blocks that waited for the step are
+        released. Rejected drafts move the request and its later steps back: lower ``num_computed_tokens`` by as much,
+        and append the step's tokens afterwards. Complexity: O(requests of the step + blocks released).
+        law: SETTLE-1, FENCE-1, PUB-3.
+
+        Args:
+            step: the number that `start_step` gave.
+            num_rejected_tokens: by request id; requests that run and had drafts in this step.
+
+        Raises:
+            UnknownStepError: the step is not in flight, or an older one is.
+            InvalidArgumentError: more tokens are rejected than were drafted.
+        """
+        if len(self._steps) == 0 or step != int(self._steps[0].number):
+            oldest = f"the oldest is {self._steps[0].number}" if self._steps else "none is"
+            raise UnknownStepError(f"step: {step} is not the oldest step in flight; {oldest}")
+        done = self._steps[0]
+        rejected = self._rejections(done, num_rejected_tokens)
+        del self._steps[0]
+        i: i64 = 0
+        while i < i64(len(done.tables)):
+            tables = done.tables[i]
+            if tables.owner == self._owner:
+                back: i64 = 0 if rejected is None else rejected[i]
+                self._land(tables, done.news[i], done.drafts[i], back)
+            i += 1
+        for batch in done.fenced:
+            self._return(batch)
+
+    def _rejections(self, done: StepInFlight, given: Mapping[str, int] | None) -> vec[i64] | None:
+        """Return the rejected drafts by place in the step, checked; None if there are none."""
+        if not given:
+            return None
+        rejected = vec[i64]([0] * len(done.tables))
+        left = dict(given)
+        i: i64 = 0
+        while i < i64(len(done.tables)):
+            tables = done.tables[i]
+            count = left.pop(tables.request_id, 0) if tables.owner == self._owner else 0
+            if not 0 <= count <= int(done.drafts[i]):
+                raise InvalidArgumentError(
+                    f"num_rejected_tokens: {count} of {tables.request_id!r}, which had {done.drafts[i]} drafts in step "
+                    f"{done.number} (num_draft_tokens)"
+                )
+            rejected[i] = count
+            i += 1
+        if left:
+            raise InvalidArgumentError(f"num_rejected_tokens: {sorted(left)} computed nothing in step {done.number}")
+        return rejected
+
+    def _land(self, tables: RequestTables, new: i64, drafts: i64, back: i64) -> None:
+        """Count one request's tokens of a step as settled, and publish them if that waits for it."""
+        stopped = tables.num_settled + new - drafts
+        tables.num_settled += new - back
+        tables.num_written -= back
+        tables.num_certain = tables.num_written
+        if back > 0 and (len(self._steps) == 0 or tables.last_step < self._steps[0].number):
+            tables.num_drafts -= back
+        if self._settles and self.enable_caching:
+            request = tables.request
+            count = min(tables.num_settled, request._num_prompt + i64(len(request._output)))
+            for manager, table in zip(self.managers, tables.groups):
+                self._publish(manager, table, request, count, stopped)
+
+    def finish_load(self, request: Request, num_loaded_tokens: int) -> bool:
+        """Say that a load has ended and how many of its tokens came; return whether the request runs on.
+
+        What came is published. If all of it came, set ``num_computed_tokens`` to the hit and the load, and go on. If
+        not, the request is freed, and False is returned: set ``num_computed_tokens = 0`` and look it up again; what
+        came is then its hit. A recurrent state that came in part is worth nothing. For a request that was freed while
+        it was loading, its blocks return now. Complexity: O(blocks). law: LOAD-1.
+
+        Raises:
+            UnknownStepError: nothing is being loaded for the request.
+            InvalidArgumentError: more tokens than were to be loaded.
+        """
+        count = count_of("num_loaded_tokens", num_loaded_tokens)
+        tables = self._tables_of(request)
+        if tables is None or tables.num_loading == 0:
+            batch = self._loads.pop(request.request_id, None)
+            if batch is None:
+                raise UnknownStepError(f"request: nothing is being loaded for {request.request_id!r}")
+            self._return(batch)
+            return False
+        if count > tables.num_loading:
+            raise InvalidArgumentError(
+                f"num_loaded_tokens: {count} of {tables.num_loading} that {request.request_id!r} was to load"
+            )
+        is_whole = count == tables.num_loading
+        stop = tables.num_written
+        if is_whole or self._most_drafts < 0:
+            stop += count
+        tables.num_loading = 0
+        tables.num_written = stop
+        tables.num_certain = stop
+        tables.num_settled = stop
+        for manager, table in zip(self.managers, tables.groups):
+            if self.enable_caching:
+                self._publish(manager, table, request, stop, stop)
+        if not is_whole:
+            self._vacate(tables)
+            request._held = None
+        return is_whole
+
+    def get_draft_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+        """Return, per group, the blocks for the states of draft tokens, the first draft's first. O(blocks).
+
+        Raises:
+            UnknownRequestError: the request holds no blocks.
+        """
+        return tuple([[int(block) for block in table.states] for table in self._named(request_id).groups])
+
+    def get_state_block_ids(self, request: Request) -> list[int]:
+        """Return, per group, the block with the state after ``request.num_computed_tokens`` tokens. O(groups).
+
+        0 for groups that keep no state, and where there is none. After accepted drafts it is the block of the last of
+        them. law: MAMBA-3.
+
+        Raises:
+            UnknownRequestError: the request holds no blocks.
+        """
+        tables = self._require(request)
+        return [
+            int(manager.state_block(table, request.num_computed_tokens))
+            for manager, table in zip(self.managers, tables.groups)
+        ]
+
+    @property
+    def steps_in_flight(self) -> list[int]:
+        """The numbers of the steps in flight, oldest first."""
+        return [int(step.number) for step in self._steps]
