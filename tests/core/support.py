@@ -52,8 +52,8 @@ def chunked(block_size: int = 4, chunk: int = 8) -> ChunkedLocalAttentionSpec:
     )
 
 
-def mamba(block_size: int = 4) -> MambaSpec:
-    return MambaSpec(block_size, ((2, 2),), ("float32",))
+def mamba(block_size: int = 4, drafts: int = 0) -> MambaSpec:
+    return MambaSpec(block_size, ((2, 2),), ("float32",), drafts)
 
 
 def cross(block_size: int = 4) -> CrossAttentionSpec:
@@ -67,6 +67,9 @@ class Options(TypedDict, total=False):
     log_stats: bool
     enable_kv_cache_events: bool
     verify_tokens: bool
+    overlap_steps: bool
+    publish_on_settlement: bool
+    watermark: float
 
 
 class Setup(NamedTuple):
@@ -104,8 +107,19 @@ def manager_of(
     spec: KVCacheSpec, num_blocks: int = 33, max_model_len: int = 1000, caching: bool = True, **options: Unpack[Options]
 ) -> KVCacheManager:
     """A manager of one group."""
-    config = KVCacheConfig(num_blocks, [KVCacheGroupSpec(["layers.0"], spec)])
-    return KVCacheManager(config, max_model_len, caching, **options)
+    return manager_over([spec], num_blocks, max_model_len, caching, **options)
+
+
+def manager_over(
+    specs: Sequence[KVCacheSpec],
+    num_blocks: int = 33,
+    max_model_len: int = 1000,
+    caching: bool = True,
+    **options: Unpack[Options],
+) -> KVCacheManager:
+    """A manager of several groups over one pool."""
+    groups = [KVCacheGroupSpec([f"layers.{number}"], spec) for number, spec in enumerate(specs)]
+    return KVCacheManager(KVCacheConfig(num_blocks, groups), max_model_len, caching, **options)
 
 
 def group_of(
@@ -211,10 +225,14 @@ def single_dump(manager: SingleTypeKVCacheManager) -> object:
 def manager_dump(manager: KVCacheManager) -> object:
     """Everything a manager says of itself."""
     names = manager.request_ids()
-    published = {name: manager.num_published(name) for name in names}
+    each = {
+        name: (manager.num_published(name), manager.num_settled(name), manager.get_draft_block_ids(name))
+        for name in names
+    }
     return (
         names,
-        published,
+        each,
+        manager.steps_in_flight,
         [single_dump(group) for group in manager.managers],
         manager.copy().make_prefix_cache_stats(),
     )

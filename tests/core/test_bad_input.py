@@ -346,8 +346,17 @@ def test_bad_configurations() -> None:
         KVCacheManager(two, 9, use_eagle=True)
     with pytest.raises(UnsupportedError, match="dcp_world_size"):
         KVCacheManager(two, 9, dcp_world_size=2)
+    with_encoder = KVCacheConfig(9, [group, KVCacheGroupSpec(["layers.1"], cross())])
+    with pytest.raises(UnsupportedError, match="enable_caching"):
+        KVCacheManager(with_encoder, 9)
+    assert len(KVCacheManager(with_encoder, 9, enable_caching=False).managers) == 2
     with pytest.raises(UnsupportedError, match="kv_cache_config"):
-        KVCacheManager(KVCacheConfig(9, [group, KVCacheGroupSpec(["layers.1"], cross())]), 9)
+        KVCacheManager(KVCacheConfig(9, [KVCacheGroupSpec(["layers.0"], cross())] * 2), 9, enable_caching=False)
+    for watermark in (-0.1, 1.1, float("nan"), float("inf")):
+        with pytest.raises(InvalidArgumentError, match="watermark"):
+            KVCacheManager(two, 9, watermark=watermark)
+    with pytest.raises(InvalidArgumentError, match="publish_on_settlement"):
+        KVCacheManager(two, 9, publish_on_settlement=True)
     with pytest.raises(UnsupportedError, match="kv_cache_spec"):
         KVCacheManager(KVCacheConfig(9, [KVCacheGroupSpec(["layers.0"], "full")]), 9)  # type: ignore[arg-type]
     for num_blocks in (0, 1, 2**30 + 1):

@@ -25,7 +25,7 @@ from tests.core.support import (
 )
 
 from blockwright import Request
-from blockwright.errors import DuplicateRequestError, InvalidArgumentError, UnsupportedError
+from blockwright.errors import DuplicateRequestError, InvalidArgumentError
 
 
 def test_refusal_undoes_nothing_because_nothing_was_done() -> None:
@@ -118,7 +118,7 @@ def test_recurrent_states_do_not_run_ahead() -> None:
     for caching in (True, False):
         manager = manager_of(mamba(), caching=caching)
         request = Request("r", list(range(10)), 4)
-        with pytest.raises(UnsupportedError, match="num_lookahead_tokens"):
+        with pytest.raises(InvalidArgumentError, match="num_speculative_blocks"):
             manager.allocate_slots(request, 1, num_lookahead_tokens=1)
         with pytest.raises(InvalidArgumentError, match="num_new_tokens"):
             manager.allocate_slots(request, 11)
@@ -150,13 +150,38 @@ def test_what_is_trimmed_is_gone() -> None:
         manager = manager_of(spec)
         request = started(manager, "r", 9, 2)
         manager.remove_skipped_blocks(request, 9)
-        request.num_computed_tokens = 2
-        before = manager_dump(manager)
-        with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
-            manager.allocate_slots(request, 1)
-        assert manager_dump(manager) == before
-        request.num_computed_tokens = 8
+        request.append_output_token_ids([9])
+        for computed in (2, 8):
+            request.num_computed_tokens = computed
+            before = manager_dump(manager)
+            with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
+                manager.allocate_slots(request, 1)
+            assert manager_dump(manager) == before
+        request.num_computed_tokens = 9
         assert manager.allocate_slots(request, 1) is not None
+
+
+def test_only_drafts_are_taken_back() -> None:
+    """What was computed of known tokens is certain, trimmed or not, and so is what the engine said was done."""
+    for spec in (full(), sliding(), chunked()):
+        manager = manager_of(spec)
+        request = Request("r", list(range(6)), 4)
+        assert manager.allocate_slots(request, 9) is not None  # three drafts
+        for computed in (0, 5, 10):
+            request.num_computed_tokens = computed
+            before = manager_dump(manager)
+            for call in (lambda: manager.allocate_slots(request, 1), lambda: manager.plan(request, 1)):  # noqa: B023
+                with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
+                    call()
+            assert manager_dump(manager) == before
+        manager.remove_skipped_blocks(request, 7)
+        request.num_computed_tokens = 6
+        with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
+            manager.allocate_slots(request, 1)  # the engine has said that 7 are done
+        request.append_output_token_ids([6, 7])
+        request.num_computed_tokens = 7
+        assert manager.allocate_slots(request, 1) is not None
+        manager.check()
 
 
 def test_delayed_publication() -> None:

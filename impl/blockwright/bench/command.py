@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     build = build_info()
     if build.kind != "compiled":
         # The targets are those of the compiled core.
-        paths = [replace(path, target=None) for path in paths]
+        paths = [replace(path, target=None, growth=(path.growth[0], None)) for path in paths]
         if args.require:
             raise InvalidArgumentError(f"--require: the targets are for a compiled core, this is a {build}")
     if args.json is not None and not args.json.resolve().parent.is_dir():
@@ -80,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None:
         data = report.as_data(config, rows, scales, verdicts)
         args.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    missed = any(row.met is False for row in rows) or any(not verdict.met for verdict in verdicts)
+    growths = [row.growth for row in rows if row.growth is not None]
+    missed = any(row.met is False for row in rows) or any(verdict.met is False for verdict in (*growths, *verdicts))
     return int(args.require and missed)
 
 
@@ -113,5 +114,7 @@ def _measured(path: Any, peer: Any, floor: Any, repeat: int) -> Any:
         samples["peer"] = path.peer(peer)
     if floor is not None and path.floor is not None:
         samples["floor"] = floor.sample(path.floor)
+    if path.base is not None:
+        samples["base"] = path.base()
     timings = interleaved(samples, repeat)
-    return Row(path, timings["ours"], timings.get("peer"), timings.get("floor"))
+    return Row(path, timings["ours"], timings.get("peer"), timings.get("floor"), timings.get("base"))

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from blockwright.bench import paths
-from blockwright.bench.measure import Sample
+from blockwright.bench.measure import Sample, require
 from blockwright.errors import InvalidArgumentError
 
 SOURCE = Path(__file__).resolve().parents[3] / "benchmarks" / "floor.c"
@@ -62,5 +62,5 @@ class Floor:
 
 def _checked(value: float) -> float:
     """Return the value; a negative one means that the C code failed its own check."""
-    paths.require(value >= 0)
+    require(value >= 0)
     return value

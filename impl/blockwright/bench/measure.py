@@ -9,6 +9,17 @@ from dataclasses import dataclass
 Sample = Callable[[], float]
 """One repetition, set-up included but not counted: returns ns per unit."""
 
+
+class WorkNotDoneError(AssertionError):
+    """A sample found, after the timed region, that the manager did not do what was timed."""
+
+
+def require(done: object) -> None:
+    """Raise unless the work was done."""
+    if not done:
+        raise WorkNotDoneError("a benchmark's own check failed: the manager did not do what was timed")
+
+
 now = time.thread_time_ns
 """CPU time of this thread: what other programs take of the machine does not count, for long and short samples alike."""
 

@@ -1,15 +1,28 @@
 """The paths that are measured: what each sets up, what it times, and the ratio over the peer that it must reach.
 
-Every sample asserts, outside the timed region, that the work was done. Block size 16, one group of full attention,
-prefix caching on. Requests bring their tokens and block hashes along, except where hashing itself is measured.
+Every sample asserts, outside the timed region, that the work was done. Block size 16, prefix caching on, one group of
+full attention; several groups are the business of `groups`. Requests bring their tokens and block hashes along, except
+where hashing itself is measured.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from blockwright.bench.measure import Sample, now, since
-from blockwright.bench.sides import BLOCK_SIZE, Ours, Side, Tokens, as_array, as_list, as_numpy, ours_sha256
+from blockwright.bench import groups
+from blockwright.bench.measure import Sample, now, require, since
+from blockwright.bench.sides import (
+    BLOCK_SIZE,
+    MAX_MODEL_LEN,
+    Ours,
+    Side,
+    Tokens,
+    Windows,
+    as_array,
+    as_list,
+    as_numpy,
+    ours_sha256,
+)
 
 LONG = 8_192
 """Blocks of the long request."""
@@ -23,8 +36,8 @@ CHURN_POOL, CHURN_REQUESTS, CHURN_LONG = 8_192, 16, 1_024
 """Blocks of the pool, requests that evict one another, blocks of each."""
 HASHED, PROMPTS = 512, 4
 """Blocks of each request whose construction is timed (8,192 tokens), requests of one repetition."""
-
-MAX_MODEL_LEN = 1 << 20
+_LOOKUP_GROWTH = 1.5
+"""Time per needed block with several groups over that with one, at most."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,8 @@ class Path:
         target: ratio over the peer to reach, None where the number only informs.
         ours, peer: make the sample of each side.
         floor: name of the floor's number beside it, if it has one.
+        base: a smaller task of ours, timed in turn with this path, to tell what the difference between them costs.
+        growth: what differs from the base, and the largest ratio over it to reach, None where it only informs.
     """
 
     name: str
@@ -46,16 +61,8 @@ class Path:
     ours: Callable[[], Sample]
     peer: Callable[[Side], Sample]
     floor: str | None = None
-
-
-class WorkNotDoneError(AssertionError):
-    """A sample found, after the timed region, that the manager did not do what was timed."""
-
-
-def require(done: object) -> None:
-    """Raise unless the work was done."""
-    if not done:
-        raise WorkNotDoneError("a benchmark's own check failed: the manager did not do what was timed")
+    base: Callable[[], Sample] | None = None
+    growth: tuple[str, float | None] = ("", None)
 
 
 class _Decoding:
@@ -285,13 +292,39 @@ def _hash(name: str, title: str, target: float, convert: Callable[[list[int]], A
     )
 
 
+def _groups(name: str, title: str, target: float | None, overlap_steps: bool) -> Path:
+    path = Path(
+        name, title, "request", target, lambda: groups.decode_batch(Ours(), overlap_steps), groups.decode_each, None
+    )
+    if not overlap_steps:
+        return path
+    return replace(path, base=lambda: groups.decode_batch(Ours()), growth=("of the time without steps in flight", None))
+
+
+def _lookup_groups(name: str, windows: Windows) -> Path:
+    return Path(
+        name,
+        f"prefix lookup, 1 full + {len(windows) - 1} sliding",
+        "needed block",
+        None,
+        lambda: groups.lookup(Ours(), windows, LONG),
+        lambda peer: groups.lookup(peer, windows, LONG),
+        base=lambda: groups.lookup(Ours(), windows[:1], LONG),
+        growth=("of the time per needed block with one group", _LOOKUP_GROWTH),
+    )
+
+
 def all_paths() -> list[Path]:
     """Return the table's lines, in order."""
     to_numpy = as_numpy()
     return [
         Path("decode", "decode step, one call each", "request", 40, _of(decode_each), decode_each),
         Path("decode-batch", "decode step, all in one call", "request", 150, _of(decode_batch), decode_each, "decode"),
+        _groups("decode-groups", "decode step, 1 full + 5 sliding groups", 60, overlap_steps=False),
+        _groups("decode-flight", "the same, one more step in flight", None, overlap_steps=True),
         Path("lookup", "prefix lookup", "block", 50, _of(lookup), lookup, "lookup"),
+        _lookup_groups("lookup-2", groups.WINDOWS[:2]),
+        _lookup_groups("lookup-6", groups.WINDOWS),
         Path("adopt", "adopting a hit", "block", 25, _of(adopt), adopt, "adopt"),
         Path("prefill", "cold prefill (allocate, publish)", "block", 25, _of(prefill), prefill, "prefill"),
         Path("release", "release", "block", 50, _of(release), release, "release"),

@@ -16,6 +16,20 @@ from blockwright.bench.sides import BLOCK_SIZE
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """A number beside its target: of the scaling tables, or of a path over its base. None: it only informs."""
+
+    name: str
+    value: float
+    target: float | None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the value stays within its target; None without a target."""
+        return None if self.target is None else self.value <= self.target
+
+
+@dataclass(frozen=True)
 class Row:
     """One measured path; times in ns per unit, None where that side was not measured."""
 
@@ -23,6 +37,7 @@ class Row:
     ours: Timing
     peer: Timing | None
     floor: Timing | None
+    base: Timing | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -36,19 +51,13 @@ class Row:
             return None
         return self.ratio >= self.path.target
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """One target of the scaling tables."""
-
-    name: str
-    value: float
-    target: float
-
     @property
-    def met(self) -> bool:
-        """Whether the value stays within its target."""
-        return self.value <= self.target
+    def growth(self) -> Verdict | None:
+        """How many times the base's time is this path's; None without a base."""
+        if self.base is None:
+            return None
+        what, target = self.path.growth
+        return Verdict(f"{self.path.name}: {what}", self.ours.median / self.base.median, target)
 
 
 def configuration(peer_version: str | None, repeat: int) -> dict[str, Any]:
@@ -65,7 +74,7 @@ def configuration(peer_version: str | None, repeat: int) -> dict[str, Any]:
         "mypyc": build.mypy,
         "vllm": peer_version,
         "block_size": BLOCK_SIZE,
-        "kind": "full attention, one group, prefix caching on",
+        "kind": "prefix caching on, one group of full attention unless a row says more",
         "repeat": repeat,
     }
 
@@ -111,6 +120,7 @@ def print_paths(rows: Sequence[Row], config: dict[str, Any]) -> None:
             cells += [_ns(row.floor), f"{row.ours.median / row.floor.median:.1f}" if row.floor else ""]
         table.append(cells)
     print_table("Time per operation, ns", columns, table, configuration_line(config))
+    print_verdicts([row.growth for row in rows if row.growth is not None])
 
 
 def print_scaling(scales: Sequence[scaling.Scale], verdicts: Sequence[Verdict]) -> None:
@@ -126,8 +136,14 @@ def print_scaling(scales: Sequence[scaling.Scale], verdicts: Sequence[Verdict]) 
         ["objects that the garbage collector tracks", *(f"{scale.objects_per_block:.4f}" for scale in scales)],
     ]
     print_table("Memory per block", ["blocks:", *sizes], memory)
+    print_verdicts(verdicts)
+
+
+def print_verdicts(verdicts: Sequence[Verdict]) -> None:
+    """Print a line for each."""
     for verdict in verdicts:
-        print(f"{verdict.name}: {verdict.value:.2f}, target at most {verdict.target:g}: {_met(verdict.met)}")
+        target = "" if verdict.target is None else f", target at most {verdict.target:g}: {_met(verdict.met)}"
+        print(f"{verdict.name}: {verdict.value:.2f}{target}")
 
 
 def _scaling_rows(scales: Sequence[scaling.Scale]) -> list[tuple[str, list[float]]]:
@@ -173,6 +189,8 @@ def as_data(
                 "ratio": row.ratio,
                 "target": row.path.target,
                 "met": row.met,
+                "base": asdict(row.base) if row.base else None,
+                "growth": {**asdict(row.growth), "met": row.growth.met} if row.growth else None,
             }
             for row in rows
         ],

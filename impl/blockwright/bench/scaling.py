@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from blockwright.bench.floor import Floor
-from blockwright.bench.measure import now, since, summary
-from blockwright.bench.paths import MAX_MODEL_LEN, require
-from blockwright.bench.sides import BLOCK_SIZE, Ours
+from blockwright.bench.measure import now, require, since, summary
+from blockwright.bench.sides import BLOCK_SIZE, MAX_MODEL_LEN, Ours
 
 SIZES = (1_000, 50_000, 4_000_000)
 REQUEST = 50

@@ -2,7 +2,7 @@
 
 import random
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from blockwright import (
@@ -12,9 +12,14 @@ from blockwright import (
     KVCacheManager,
     Request,
     Sha256Hasher,
+    SlidingWindowSpec,
 )
 
 BLOCK_SIZE = 16
+MAX_MODEL_LEN = 1 << 20
+
+Windows = Sequence[int | None]
+"""One group of layers each: tokens of a sliding window, or None for full attention."""
 
 
 class Side(Protocol):
@@ -25,8 +30,8 @@ class Side(Protocol):
     `reset_prefix_cache`, `append_output_token_ids`, `num_computed_tokens`. So the timed loops are the same for both.
     """
 
-    def manager(self, num_blocks: int, max_model_len: int) -> Any:
-        """Return a new manager with prefix caching for one group of full attention layers."""
+    def manager(self, num_blocks: int, max_model_len: int, windows: Windows = (None,)) -> Any:
+        """Return a new manager with prefix caching, for groups of such windows."""
 
     def request(self, request_id: str, prompt_token_ids: Any) -> Any:
         """Return a request with its block hashes computed."""
@@ -42,10 +47,12 @@ class Ours:
         """Take the block hasher of all requests; None is the default hasher."""
         self._hasher = hasher
 
-    def manager(self, num_blocks: int, max_model_len: int) -> KVCacheManager:
+    def manager(
+        self, num_blocks: int, max_model_len: int, windows: Windows = (None,), overlap_steps: bool = False
+    ) -> KVCacheManager:
         """Return a new manager."""
-        spec = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=8, head_size=128, dtype="bfloat16")
-        return KVCacheManager(KVCacheConfig(num_blocks, [KVCacheGroupSpec(["layers.0"], spec)]), max_model_len)
+        groups = [KVCacheGroupSpec([f"layers.{i}"], _kind(window)) for i, window in enumerate(windows)]
+        return KVCacheManager(KVCacheConfig(num_blocks, groups), max_model_len, overlap_steps=overlap_steps)
 
     def request(self, request_id: str, prompt_token_ids: Any) -> Request:
         """Return a new request."""
@@ -53,6 +60,13 @@ class Ours:
 
     def mark_running(self, request: Any) -> None:
         """Nothing to tell."""
+
+
+def _kind(window: int | None) -> FullAttentionSpec | SlidingWindowSpec:
+    """Return what the layers of a group declare."""
+    if window is None:
+        return FullAttentionSpec(BLOCK_SIZE, num_kv_heads=8, head_size=128, dtype="bfloat16")
+    return SlidingWindowSpec(BLOCK_SIZE, num_kv_heads=8, head_size=128, dtype="bfloat16", sliding_window=window)
 
 
 def ours_sha256() -> Ours:

@@ -18,6 +18,7 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+from blockwright.bench.sides import Windows
 from blockwright.errors import InvalidArgumentError
 
 PEER_VERSION = "0.33.0"
@@ -126,7 +127,7 @@ class _SamplingParams:
 
 
 class VllmPeer:
-    """vLLM's manager, request and block hasher, configured for one group of full attention layers."""
+    """vLLM's manager, request and block hasher."""
 
     def __init__(self, version: str, block_size: int) -> None:
         self.version = version
@@ -146,13 +147,12 @@ class VllmPeer:
         self._running: Any = request.RequestStatus.RUNNING
         self._params = _SamplingParams()
 
-    def manager(self, num_blocks: int, max_model_len: int) -> Any:
+    def manager(self, num_blocks: int, max_model_len: int, windows: Windows = (None,)) -> Any:
         """Return its `KVCacheManager` over `num_blocks` blocks (the null block included), with prefix caching."""
-        spec = self._interface.FullAttentionSpec(
-            block_size=self.block_size, num_kv_heads=8, head_size=128, dtype="bfloat16"
-        )
-        group = self._interface.KVCacheGroupSpec(["layers.0"], spec)
-        config = self._interface.KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=[group])
+        groups = [
+            self._interface.KVCacheGroupSpec([f"layers.{i}"], self._kind(window)) for i, window in enumerate(windows)
+        ]
+        config = self._interface.KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
         return self._manager(
             config,
             max_model_len=max_model_len,
@@ -160,6 +160,13 @@ class VllmPeer:
             hash_block_size=self.block_size,
             enable_caching=True,
         )
+
+    def _kind(self, window: int | None) -> Any:
+        """Return its declaration of a layer."""
+        shape = {"block_size": self.block_size, "num_kv_heads": 8, "head_size": 128, "dtype": "bfloat16"}
+        if window is None:
+            return self._interface.FullAttentionSpec(**shape)
+        return self._interface.SlidingWindowSpec(**shape, sliding_window=window)
 
     def request(self, request_id: str, prompt_token_ids: Any) -> Any:
         """Return its `Request`, block hashes computed by its own SHA-256 block hasher. Takes a list of ints."""

@@ -20,7 +20,7 @@ from blockwright.core.plan import Ask
 from blockwright.core.pool import BlockPool
 from blockwright.core.request import MAX_LENGTH, BlockKeys
 from blockwright.core.tables import GroupTable
-from blockwright.core.window import ChunkedRule, MambaRule, Probe, SlidingRule, WindowRule
+from blockwright.core.window import FOR_EVER, ChunkedRule, MambaRule, Probe, SlidingRule, WindowRule
 from blockwright.errors import UnsupportedError
 from blockwright.kinds import (
     ChunkedLocalAttentionSpec,
@@ -108,8 +108,14 @@ class GroupTables:
             return False
         return self.rule.first_needed(num_tokens) >= (table.num_trimmed + 1) * self._block_size
 
+    def trim_at(self, table: GroupTable) -> i64:
+        """Return the settled tokens at which the next entry dies. O(1)."""
+        if self._layout == ONE_STATE:
+            return FOR_EVER
+        return self.rule.last_needing((table.num_trimmed + 1) * self._block_size) + 1
+
     def quiet_slots(self, table: GroupTable, caching: bool) -> i64:
-        """Return up to how many slots growth changes nothing: covered, nothing dies, no block becomes full. O(1).
+        """Return up to how many slots growth changes nothing: covered, and no block becomes full. O(1).
 
         A recurrent layer rewrites its state with every token, so it is never quiet.
         """
@@ -121,7 +127,7 @@ class GroupTables:
         quiet: i64 = i64(len(table.blocks)) * size
         if caching:
             quiet = min(quiet, (table.num_published + 1) * size - 1)
-        return min(quiet, self.rule.last_needing((table.num_trimmed + 1) * size))
+        return quiet
 
     def publishes(self, table: GroupTable, num_tokens: i64) -> bool:
         """Say whether `num_tokens` tokens fill a block that is not yet published. O(1)."""

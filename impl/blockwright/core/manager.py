@@ -261,24 +261,27 @@ class KVCacheManager(TimedRequests):
             UnknownStepError: with `overlap_steps`, no step has been started.
         """
         tables = self._tables_of(request)
-        ask = Ask()
-        ask.new = count_of("num_new_tokens", num_new_tokens)
-        ask.ahead = count_of("num_lookahead_tokens", num_lookahead_tokens)
-        ask.is_delayed = delay_cache_blocks
-        if num_new_computed_tokens != 0 or new_computed_blocks is not None:
-            self._take_hit(request, tables, ask, num_new_computed_tokens, new_computed_blocks)
+        new: i64 = count_of("num_new_tokens", num_new_tokens)
+        ahead: i64 = count_of("num_lookahead_tokens", num_lookahead_tokens)
+        plain = num_new_computed_tokens == 0 and new_computed_blocks is None
         more = num_draft_tokens != 0 or num_external_computed_tokens != 0 or num_encoder_tokens != 0
-        if tables is None or more or reserved_blocks != 0:
+        more = more or reserved_blocks != 0
+        if plain and not more and tables is not None and self._is_quiet(request, tables, new, ahead):
+            self._count_step(request, tables, request.num_computed_tokens + new, new, 0)
+            return self._nothing
+        ask = Ask()
+        ask.new = new
+        ask.ahead = ahead
+        ask.is_delayed = delay_cache_blocks
+        if not plain:
+            self._take_hit(request, tables, ask, num_new_computed_tokens, new_computed_blocks)
+        if tables is None or more:
             ask.drafts = count_of("num_draft_tokens", num_draft_tokens)
             ask.external = count_of("num_external_computed_tokens", num_external_computed_tokens)
             ask.encoder = count_of("num_encoder_tokens", num_encoder_tokens)
             ask.reserve = count_of("reserved_blocks", reserved_blocks)
             ask.is_whole = full_sequence_must_fit
         self._check_ask(request, tables, ask)
-        if tables is not None and ask.stop + ask.ahead <= tables.quiet:
-            known: i64 = request._num_prompt + i64(len(request._output))
-            self._count_step(tables, ask.stop, min(ask.stop, known), ask.new, ask.drafts)
-            return self._nothing
         if not self._fits(request, tables, ask):
             return None
         return self._given(self._act(request, tables, ask))
@@ -349,8 +352,7 @@ class KVCacheManager(TimedRequests):
             begin: i64 = request.num_computed_tokens
             stop = begin + news[served]
             if tables is not None and stop + aheads[served] <= tables.quiet:
-                known: i64 = request._num_prompt + i64(len(request._output))
-                self._count_step(tables, stop, min(stop, known), news[served], drafts[served])
+                self._count_step(request, tables, stop, news[served], drafts[served])
                 group: i64 = 0
                 while group < groups:
                     group += 1
@@ -398,10 +400,11 @@ class KVCacheManager(TimedRequests):
         while i < size:
             request: Request = batch[i]
             tables = self._tables_of(request)
-            ask.new = news[i]
-            ask.ahead = aheads[i]
-            ask.drafts = drafts[i]
-            self._check_ask(request, tables, ask)
+            if drafts[i] != 0 or tables is None or not self._is_quiet(request, tables, news[i], aheads[i]):
+                ask.new = news[i]
+                ask.ahead = aheads[i]
+                ask.drafts = drafts[i]
+                self._check_ask(request, tables, ask)
             if tables is None:
                 if self.enable_caching and request._block_size > 0:
                     for manager in self.managers:

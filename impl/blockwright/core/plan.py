@@ -47,7 +47,6 @@ class Ask:
         self.missing: i64 = 0
         self.most: i64 = 0
         self.is_too_long = False
-        self.dies = False
 
 
 class Plan:

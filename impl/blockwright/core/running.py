@@ -24,6 +24,7 @@ from blockwright.core.pool import BlockPool
 from blockwright.core.request import MAX_LENGTH, Request
 from blockwright.core.steps import StepInFlight, held_blocks
 from blockwright.core.tables import GroupTable, RequestTables
+from blockwright.core.window import FOR_EVER
 from blockwright.errors import (
     DuplicateRequestError,
     InvalidArgumentError,
@@ -61,6 +62,7 @@ class RunningRequests:
         self.enable_caching: bool = pool.enable_caching
         self._num_groups: i64 = len(managers)
         self._max_len: i64 = max_model_len
+        self._least_size: i64 = min([manager.block_size for manager in managers])
         self._most_drafts = most_drafts
         self._running: dict[str, RequestTables] = {}
         self._batches: i64 = 0
@@ -100,6 +102,9 @@ class RunningRequests:
                 return False
         else:
             ask.settled = tables.num_settled if self._overlaps else ask.begin
+            most = self._num_groups * ((ask.slots - tables.num_written) // self._least_size + 2)
+            if most <= self.block_pool._num_free and not ask.is_planned:
+                return True  # however the groups share the new slots, there is more than enough
             self._count_running(tables, ask)
         return ask.missing <= 0
 
@@ -140,7 +145,6 @@ class RunningRequests:
     def _count_running(self, tables: RequestTables, ask: Ask) -> None:
         """Count for a running request, as if its dead entries were already trimmed."""
         gain: i64 = 0
-        ask.dies = False
         demand: i64 = 0
         at: i64 = 0
         while at < self._num_groups:
@@ -148,7 +152,6 @@ class RunningRequests:
             table = tables.groups[at]
             demand += manager.missing(len(table.blocks), manager.reach(ask))
             if manager.trims(table, ask.settled):
-                ask.dies = True
                 gain += manager.trim_gain(table, ask.settled)
             at += 1
         ask.demand = demand
@@ -165,32 +168,47 @@ class RunningRequests:
             is_new = True
             tables = self._admit(request, ask)
         else:
-            self._trim(tables, ask)
+            self._trim(tables, ask.settled)
         publishes = self.enable_caching and not (ask.is_delayed or self._settles or ask.external > 0)
         known: i64 = request._num_prompt + i64(len(request._output))
         quiet: i64 = MAX_LENGTH
         at: i64 = 0
         while at < self._num_groups:
-            manager = self.managers[at]
             table = tables.groups[at]
             self._held[at] = i32(len(table.blocks))
-            manager.grow(table, manager.reach(ask))
-            if publishes:
-                self._publish(manager, table, request, min(ask.stop, known), ask.certain)
-            quiet = min(quiet, manager.quiet_slots(table, self.enable_caching))
+            if table.quiet < ask.slots:
+                manager = self.managers[at]
+                manager.grow(table, manager.reach(ask))
+                if publishes:
+                    self._publish(manager, table, request, min(ask.stop, known), ask.certain)
+                table.quiet = manager.quiet_slots(table, self.enable_caching)
+            quiet = min(quiet, table.quiet)
             at += 1
         if is_new:
             for manager, table in zip(self.managers, tables.groups):
                 manager.take_states(table)
-        tables.quiet = quiet
+        if ask.external > 0:
+            quiet = 0
+        tables.quiet = min(quiet, tables.trim_at - 1)
         tables.num_loading = ask.external
-        self._count_step(tables, ask.stop - ask.external, min(ask.stop - ask.external, known), ask.new, ask.drafts)
+        self._count_step(request, tables, ask.stop - ask.external, ask.new, ask.drafts)
         return tables
 
-    def _count_step(self, tables: RequestTables, written: i64, certain: i64, new: i64, drafts: i64) -> None:
+    def _is_quiet(self, request: Request, tables: RequestTables, new: i64, ahead: i64) -> bool:
+        """Say whether a step without drafts is right and changes only counts; False where that takes a closer look."""
+        given = request.num_computed_tokens
+        if given < int(tables.num_certain) or given > int(tables.num_written):
+            return False
+        begin: i64 = given
+        if new == 0 or begin + new + ahead > tables.quiet:
+            return False
+        return not self._overlaps or (len(self._steps) > 0 and tables.last_step != self._num_steps)
+
+    def _count_step(self, request: Request, tables: RequestTables, written: i64, new: i64, drafts: i64) -> None:
         """Count the tokens of a step as written, and record it where steps are kept apart."""
+        known: i64 = request._num_prompt + i64(len(request._output))
         tables.num_written = written
-        tables.num_certain = certain
+        tables.num_certain = min(written, known)
         tables.num_drafts = drafts
         if self._overlaps:
             tables.num_certain = written
@@ -211,19 +229,32 @@ class RunningRequests:
             self._nulled_ends[at] = i32(len(self._nulled))
             at += 1
         tables = RequestTables(request, self._owner, groups)
+        tables.trim_at = min([manager.trim_at(table) for manager, table in zip(self.managers, groups)])
         tables.num_settled = ask.begin
         self._running[request.request_id] = tables
         request._held = tables
         return tables
 
-    def _trim(self, tables: RequestTables, ask: Ask) -> None:
+    def _trim(self, tables: RequestTables, settled: i64) -> None:
         """Trim a running request's tables, all groups before any grows."""
-        at: i64 = 0
+        ends = self._nulled_ends
+        if settled < tables.trim_at:
+            at: i64 = 0
+            end = i32(len(self._nulled))
+            while at < self._num_groups:
+                ends[at] = end
+                at += 1
+            return
+        trim_at: i64 = FOR_EVER
+        at = 0
         while at < self._num_groups:
-            if ask.dies:
-                self._nulled = self.managers[at].trim(tables.groups[at], ask.settled, self._nulled)
-            self._nulled_ends[at] = i32(len(self._nulled))
+            manager = self.managers[at]
+            table = tables.groups[at]
+            self._nulled = manager.trim(table, settled, self._nulled)
+            ends[at] = i32(len(self._nulled))
+            trim_at = min(trim_at, manager.trim_at(table))
             at += 1
+        tables.trim_at = trim_at
 
     def _publish(
         self, manager: SingleTypeKVCacheManager, table: GroupTable, request: Request, count: i64, stopped: i64

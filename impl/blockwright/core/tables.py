@@ -23,6 +23,7 @@ class GroupTable:
         num_trimmed: leading entries that trimming has passed (all of them are null).
         num_covered: slots covered by the last growth; the tokens behind the state that a recurrent layer keeps.
         states: blocks for the states of draft tokens, of a recurrent layer only.
+        quiet: slots up to which growth changes nothing: covered, and no block becomes full. A lower bound.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class GroupTable:
     ) -> None:
         """Take the fields as they are."""
         self.states: vec[i32] = states
+        self.quiet: i64 = 0
         self.blocks: vec[i32] = blocks
         self.num_published: i64 = num_published
         self.num_trimmed: i64 = num_trimmed
@@ -37,7 +39,9 @@ class GroupTable:
 
     def copy(self) -> GroupTable:
         """Return an independent copy."""
-        return GroupTable(self.blocks[:], self.num_published, self.num_trimmed, self.num_covered, self.states[:])
+        twin = GroupTable(self.blocks[:], self.num_published, self.num_trimmed, self.num_covered, self.states[:])
+        twin.quiet = self.quiet
+        return twin
 
 
 @final
@@ -54,8 +58,8 @@ class RequestTables(Held):
         num_drafts: drafts that the last step was said to carry.
         num_loading: tokens after the written ones that are on their way from elsewhere.
         last_step: number of the last step in flight that computes tokens of it; 0: none.
-        quiet: slots up to which serving the request changes only counts: no block is missing, none becomes full, no
-            entry dies. A lower bound, kept by `KVCacheManager`.
+        trim_at: settled tokens at which the next entry dies in some group. A lower bound.
+        quiet: slots up to which serving the request changes only counts, in all groups; 0 while it loads.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         groups: the tables, one per group.
     """
@@ -72,6 +76,7 @@ class RequestTables(Held):
         self.num_drafts: i64 = 0
         self.num_loading: i64 = 0
         self.last_step: i64 = 0
+        self.trim_at: i64 = 0
         self.quiet: i64 = 0
         self.batch: i64 = 0
         self.groups = groups
@@ -85,5 +90,6 @@ class RequestTables(Held):
         twin.num_drafts = self.num_drafts
         twin.num_loading = self.num_loading
         twin.last_step = self.last_step
+        twin.trim_at = self.trim_at
         twin.quiet = self.quiet
         return twin
