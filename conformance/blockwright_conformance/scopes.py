@@ -50,6 +50,7 @@ CALLS = {
     "load": "have tokens loaded from elsewhere, whole, in part or not at all",
     "whole": "admit a request only if all of it fits, and with blocks reserved for others",
     "plan": "plan each step before it, and commit the plan",
+    "explain": "ask of every prompt why its hit is no longer",
     "misuse": "make calls that are wrong",
 }
 
@@ -216,55 +217,68 @@ def of_hybrid(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
     """Give the scopes of several groups over one pool."""
     kinds, blocks = [kind for kind, _ in groups], 3 + 2 * len(groups)
     pair = ((0, (0, 0, 0, 0)), (0, (0, 0, 1, 1)))
-    yield of_groups(groups, "life", blocks, 4, "chunks trim preempt plan", prompts=strings(1, 2, 4))
+    yield of_groups(groups, "life", blocks, 4, "chunks preempt plan", prompts=strings(1, 2, 3))
     yield of_groups(groups, "batches", blocks, 5, "batch", prompts=strings(1, 2, 4))
-    yield of_groups(groups, "held hits", blocks - 1, 4, "hold trim reset", prompts=strings(1, 2, 4))
-    yield of_groups(groups, "two symbols", blocks, 4, "adopt", prompts=pair, outputs=(0, 1))
-    yield of_groups(groups, "loads", blocks, 4, "load preempt later", prompts=pair, max_model_len=5)
+    yield of_groups(groups, "held hits", blocks - 1, 4, "hold trim", prompts=strings(1, 3, 3))
+    yield of_groups(groups, "two symbols", blocks, 4, "adopt reset", prompts=pair, outputs=(0, 1))
+    yield of_groups(groups, "loads", blocks, 4, "load preempt", prompts=pair[:1], max_model_len=5)
     if not any(isinstance(kind, Chunked) for kind in kinds):
         yield of_groups(groups, "eagle", blocks, 5, "adopt", eagle=True, prompts=strings(1, 4, 5))
 
 
-def of_time() -> Iterator[Scope]:
-    """Give the scopes of steps in flight, loads, drafts of recurrent layers, encoders and admission."""
-    one: tuple[tuple[tuple[Kind, int], ...], ...] = (
-        ((Full(), 1),),
-        ((Full(), 2),),
-        ((Sliding(2), 1),),
-        ((Chunked(2), 1),),
-        ((Mamba(), 1),),
-        ((Full(), 1), (Sliding(2), 1)),
-        ((Full(), 1), (Mamba(), 1)),
+TIMED: tuple[tuple[tuple[Kind, int], ...], ...] = (
+    ((Full(), 1),),
+    ((Full(), 2),),
+    ((Sliding(2), 1),),
+    ((Chunked(2), 1),),
+    ((Mamba(), 1),),
+    ((Full(), 1), (Sliding(2), 1)),
+    ((Full(), 1), (Mamba(), 1)),
+)
+"""Layers whose steps are in flight: every kind alone, and two hybrids."""
+
+
+def of_time(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
+    """Give the scopes of steps in flight, loads, and admission."""
+    blocks, few = 3 + 2 * len(groups), {"prompts": strings(1, 2, 2), "max_model_len": 4}
+    for name, settles in (("eager", False), ("settled", True)):
+        own = {"settles": settles, **few}
+        yield of_groups(groups, f"in flight, {name}", blocks, 3, "preempt", in_flight=1, **own)
+        own = {"settles": settles, "prompts": strings(1, 1, 3), "max_model_len": 5, "slots": 1}
+        yield of_groups(groups, f"two in flight, {name}", blocks, 4, "", in_flight=2, **own)
+        yield of_groups(groups, f"drafts in flight, {name}", blocks, 4, "preempt", in_flight=2, drafts=1, **own)
+    words = "misuse trim later load"
+    yield of_groups(groups, "in flight, wrong calls", blocks, 3, words, in_flight=1, drafts=1, slots=1, **few)
+    yield of_groups(groups, "in flight, batches", blocks, 3, "batch", in_flight=1, **few)
+    yield of_groups(groups, "loads", blocks, 3, "load preempt", prompts=strings(1, 3, 3), max_model_len=4)
+    yield of_groups(groups, "admission", blocks, 4, "whole plan chunks", prompts=strings(1, 1, 3), watermark=1)
+
+
+def of_drafts() -> Iterator[Scope]:
+    """Give the scopes of the states that recurrent layers keep for drafts, and of encoders."""
+    hybrids: tuple[tuple[tuple[Kind, int], ...], ...] = (
+        ((Mamba(1), 1),),
+        ((Mamba(2), 2),),
+        ((Full(), 1), (Mamba(1), 2)),
     )
-    few: dict[str, Any] = {"prompts": strings(1, 1, 3), "max_model_len": 5}
-    for groups in one:
-        blocks = 3 + 2 * len(groups)
-        for settles in (False, True):
-            kept = {**few, "settles": settles}
-            name = "settled" if settles else "eager"
-            yield of_groups(groups, f"in flight, {name}", blocks, 4, "preempt", in_flight=1, **kept)
-            yield of_groups(groups, f"two in flight, {name}", blocks, 4, "", in_flight=2, **kept, slots=1)
-        yield of_groups(
-            groups, "in flight, wrong calls", blocks, 3, "misuse trim later load", in_flight=2, **few, slots=1
-        )
-        yield of_groups(groups, "in flight, drafts", blocks, 4, "batch", in_flight=2, drafts=2, **few, slots=1)
-        yield of_groups(groups, "loads", blocks, 4, "load preempt chunks", **few)
-        yield of_groups(groups, "admission", blocks, 4, "whole plan chunks", **few, watermark=1)
-    for groups in (((Mamba(1), 1),), ((Mamba(2), 2),), ((Full(), 1), (Mamba(1), 2))):
-        kept = {"prompts": strings(1, 1, 3), "max_model_len": 6, "drafts": 2, "lookaheads": (0, 1)}
-        yield of_groups(groups, "drafts", 9, 4, "preempt misuse", **kept)
-        yield of_groups(groups, "drafts, uncached", 9, 4, "misuse", **kept, caching=False)
-        yield of_groups(groups, "drafts in flight", 9, 4, "", **kept, in_flight=2, slots=1)
+    for groups in hybrids:
+        few: dict[str, Any] = {"prompts": strings(1, 2, 3), "max_model_len": 6, "drafts": 2, "lookaheads": (0, 1)}
+        yield of_groups(groups, "drafts", 9, 4, "preempt misuse", **few, slots=1)
+        yield of_groups(groups, "two with drafts", 9, 3, "batch", **few)
+        yield of_groups(groups, "drafts, uncached", 9, 4, "misuse", **few, caching=False, slots=1)
+        yield of_groups(groups, "drafts in flight", 9, 4, "misuse", **few, in_flight=2, slots=1)
     for size in (1, 2):
         groups = ((Full(), 1), (Cross(), size))
-        yield of_groups(groups, "encoder", 9, 4, "chunks preempt misuse batch", encoder=3, caching=False, **few)
+        few = {"prompts": strings(1, 1, 3), "max_model_len": 5, "encoder": 3, "caching": False}
+        yield of_groups(groups, "encoder", 9, 4, "chunks preempt misuse batch", **few)
 
 
 PR: tuple[Scope, ...] = (
     *(each for kind, size in KINDS for each in of_kind(kind, size)),
     *of_all(),
     *(each for groups in GROUPS for each in of_hybrid(groups)),
-    *of_time(),
+    *(each for groups in TIMED for each in of_time(groups)),
+    *of_drafts(),
 )
 PROFILES: dict[str, tuple[Scope, ...]] = {
     "smoke": tuple(each for each in PR if is_smoke(each)),

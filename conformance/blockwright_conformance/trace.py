@@ -7,8 +7,8 @@ those that its adapter stands for.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from blockwright_spec.outcomes import When
-from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding
+from blockwright_spec.outcomes import Publication, Reason, Step, When
+from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Prefix, Sliding
 from blockwright_spec.state import Absent, Config, Running, State, Waiting, initial
 
 from .actions import (
@@ -17,6 +17,7 @@ from .actions import (
     AdmitHeld,
     Append,
     Find,
+    FinishLoad,
     Grow,
     GrowEach,
     LateHit,
@@ -24,20 +25,23 @@ from .actions import (
     Publish,
     Release,
     Reset,
+    Settle,
+    Start,
     Told,
     Trim,
     WrongHit,
     WrongStep,
     computed_of,
     meaning,
+    step_of,
 )
-from .blockwright_adapter import EXTRAS, hash_unit
+from .blockwright_adapter import EXTRAS, MORE, hash_unit
 from .lockstep import OTHER, name_of
 
 IMPORTS = """\
 from blockwright import (
-    ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheManager, MambaSpec, Request,
-    SlidingWindowSpec,
+    ChunkedLocalAttentionSpec, CrossAttentionSpec, FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheManager,
+    MambaSpec, Request, SlidingWindowSpec,
 )
 """
 
@@ -57,6 +61,9 @@ def constructor(config: Config) -> str:
     specs = ", ".join(declaration(group.kind, group.block_size) for group in config.groups)
     options = "" if config.caching else ", enable_caching=False"
     options += ", use_eagle=True" if config.eagle else ""
+    options += ", overlap_steps=True" if config.overlaps else ""
+    options += ", publish_on_settlement=True" if config.settles else ""
+    options += f", watermark={config.watermark / config.num_blocks!r}" if config.watermark else ""
     return (
         f"specs = [{specs}]\n"
         'groups = [KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(specs)]\n'
@@ -75,8 +82,11 @@ def declaration(kind: Kind, block_size: int) -> str:
             return f"SlidingWindowSpec({sizes}, sliding_window={window})"
         case Chunked(chunk):
             return f"ChunkedLocalAttentionSpec({sizes}, attention_chunk_size={chunk})"
-        case Mamba():
-            return f'MambaSpec(block_size={block_size}, shapes=((1,),), dtypes=("float32",))'
+        case Mamba(drafts):
+            states = f", num_speculative_blocks={drafts}" if drafts else ""
+            return f'MambaSpec(block_size={block_size}, shapes=((1,),), dtypes=("float32",){states})'
+        case Cross():
+            return f"CrossAttentionSpec({sizes})"
 
 
 def expects(told: Told) -> str:
@@ -84,7 +94,8 @@ def expects(told: Told) -> str:
     if told.refusal is None:
         return f"  # new blocks {told.steps[-1].new}" if told.steps else ""
     when, words = told.refusal.reason.value
-    return f"  # {'an error' if when is When.INVALID else 'refused'}: {words}"
+    wrong = when is When.INVALID or told.refusal.reason is Reason.TOO_LONG
+    return f"  # {'an error' if wrong else 'refused'}: {words}"
 
 
 def request(state: State, name: str, prefix: Prefix) -> str:
@@ -104,11 +115,15 @@ def looking(name: str) -> str:
     return f"hit_{name}, length_{name} = manager.get_computed_blocks({name})"
 
 
-def call(name: str, new: int, hit: str, lookahead: int, later: bool, told: Told) -> str:
-    """Give the line that asks slots."""
-    more = f", num_lookahead_tokens={lookahead}" if lookahead else ""
-    more += ", delay_cache_blocks=True" if later else ""
-    return f"manager.allocate_slots({name}, {new}{hit}{more}){expects(told)}"
+def call(name: str, step: Step, hit: str, told: Told, planned: bool = False) -> str:
+    """Give the line that asks slots; a step that was planned is planned in the line before."""
+    more = f", num_lookahead_tokens={step.lookahead}" if step.lookahead else ""
+    more += ", delay_cache_blocks=True" if step.publication is Publication.LATER else ""
+    more += "".join(f", {keyword}={getattr(step, field)}" for keyword, field in MORE if getattr(step, field))
+    asked = f"({name}, {step.new}{hit}{more})"
+    if not planned:
+        return f"manager.allocate_slots{asked}{expects(told)}"
+    return f"plan = manager.plan{asked}{expects(told)}" + ("" if told.refusal else "\nmanager.commit(plan)")
 
 
 def counting(slot: int, told: Told) -> list[str]:
@@ -116,7 +131,7 @@ def counting(slot: int, told: Told) -> list[str]:
     after = told.state.requests[slot]
     if told.refusal or not isinstance(after, Running):
         return []
-    return [f"{name_of(slot)}.num_computed_tokens = {after.computed}"]
+    return [f"{name_of(slot)}.num_computed_tokens = {computed_of(told.state, slot)}"]
 
 
 def of_admit(state: State, action: Admit, told: Told) -> list[str]:
@@ -126,7 +141,7 @@ def of_admit(state: State, action: Admit, told: Told) -> list[str]:
     return [
         *sending(state, action.slot, action.prefix),
         *([looking(name)] if action.asked else []),
-        call(name, action.new, hit, action.lookahead, action.later, told),
+        call(name, step_of(action), hit, told, action.planned),
         *counting(action.slot, told),
     ]
 
@@ -140,12 +155,12 @@ def of_admit_held(state: State, action: AdmitHeld, told: Told) -> list[str]:
     """Give the lines of an admission with an earlier hit."""
     name, held = name_of(action.slot), state.requests[action.slot]
     hit = f", length_{name}, hit_{name}" if isinstance(held, Waiting) and held.hit.length else ""
-    return [call(name, action.new, hit, 0, False, told), *counting(action.slot, told)]
+    return [call(name, step_of(action), hit, told), *counting(action.slot, told)]
 
 
 def of_grow(state: State, action: Grow, told: Told) -> list[str]:
     """Give the lines of a step."""
-    line = call(name_of(action.slot), action.new, "", action.lookahead, action.later, told)
+    line = call(name_of(action.slot), step_of(action), "", told, action.planned)
     return [line, *counting(action.slot, told)]
 
 
@@ -180,7 +195,7 @@ def of_wrong_step(state: State, action: WrongStep, told: Told) -> list[str]:
     name = name_of(action.slot)
     lines = [] if isinstance(state.requests[action.slot], Running) else [request(state, name, action.prefix)]
     claim = f"{name}.num_computed_tokens = {action.computed}"
-    return [*lines, claim, call(name, action.new, "", action.lookahead, False, told)]
+    return [*lines, claim, call(name, step_of(action), "", told)]
 
 
 def of_wrong_hit(state: State, action: WrongHit, told: Told) -> list[str]:
@@ -190,7 +205,7 @@ def of_wrong_hit(state: State, action: WrongHit, told: Told) -> list[str]:
         request(state, OTHER, action.other),
         looking(OTHER),
         request(state, name, action.prefix),
-        call(name, new, f", {action.claimed}, hit_{OTHER}", 0, False, told),
+        call(name, Step(new), f", {action.claimed}, hit_{OTHER}", told),
     ]
 
 
@@ -200,8 +215,25 @@ def of_late_hit(state: State, action: LateHit, told: Told) -> list[str]:
     return [
         request(state, OTHER, action.prefix),
         looking(OTHER),
-        call(name, 1, f", length_{OTHER}, hit_{OTHER}", 0, False, told),
+        call(name, Step(1), f", length_{OTHER}, hit_{OTHER}", told),
     ]
+
+
+def of_settle(state: State, action: Settle, told: Told) -> list[str]:
+    """Give the lines of a settlement: requests whose drafts were rejected count less."""
+    rejected = {name_of(slot): count for slot, count in action.rejected}
+    step = "manager.steps_in_flight[0]" if state.flights else "1"
+    line = f"manager.settle_step({step}{f', {rejected}' if rejected else ''}){expects(told)}"
+    return [line, *(line for slot, _ in action.rejected for line in counting(slot, told))]
+
+
+def of_finish_load(state: State, action: FinishLoad, told: Told) -> list[str]:
+    """Give the lines of the end of a load."""
+    name = name_of(action.slot)
+    lines = [*sending(state, action.slot, (0, (0,))), f"manager.finish_load({name}, {action.came}){expects(told)}"]
+    if told.refusal or isinstance(told.state.requests[action.slot], Running):
+        return lines + counting(action.slot, told)
+    return [*lines, f"{name}.num_computed_tokens = 0"]
 
 
 LINES: dict[type, Callable[..., list[str]]] = {
@@ -216,6 +248,9 @@ LINES: dict[type, Callable[..., list[str]]] = {
     Release: of_release,
     Preempt: of_preempt,
     Reset: lambda _, __, told: [f"manager.reset_prefix_cache(){expects(told)}"],
+    Start: lambda _, __, told: [f"step = manager.start_step(){expects(told)}"],
+    Settle: of_settle,
+    FinishLoad: of_finish_load,
     WrongStep: of_wrong_step,
     WrongHit: of_wrong_hit,
     LateHit: of_late_hit,
