@@ -6,7 +6,7 @@ A rule draws what it needs from what is possible, so that nothing is rejected.
 
 # ruff: noqa: D102  # the name of a rule says what it does
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -15,7 +15,17 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from blockwright_spec.hits import found, sound
 from blockwright_spec.lru import LRU
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import Absent, Hit, Running, Waiting, recurrent
+from blockwright_spec.state import (
+    Absent,
+    Hit,
+    Running,
+    State,
+    Waiting,
+    draft_states,
+    in_flight,
+    is_loading,
+    recurrent,
+)
 
 from .actions import (
     Action,
@@ -23,6 +33,7 @@ from .actions import (
     AdmitHeld,
     Append,
     Find,
+    FinishLoad,
     Grow,
     GrowEach,
     LateHit,
@@ -30,9 +41,12 @@ from .actions import (
     Publish,
     Release,
     Reset,
+    Settle,
+    Start,
     Trim,
     WrongHit,
     WrongStep,
+    computed_of,
 )
 from .explore import Factory
 from .histories import History
@@ -82,22 +96,43 @@ class LockstepMachine(RuleBasedStateMachine):
         return [(slot, each) for slot, each in enumerate(self.history.state.requests) if isinstance(each, Running)]
 
     @property
-    def hungry(self) -> list[tuple[int, Running]]:
-        """Running requests with tokens to compute."""
-        return [(slot, each) for slot, each in self.running if each.computed < len(each.prefix[1])]
+    def is_open(self) -> bool:
+        """Whether slots may be given: steps are not kept apart, or one has been started."""
+        return not self.scope.config.overlaps or bool(self.history.state.flights)
+
+    @property
+    def hungry(self) -> list[tuple[int, int]]:
+        """Running requests that may be given slots, and for how many tokens."""
+        return [(slot, want) for slot, each in self.running if (want := wanted(self.history.state, slot, each))]
 
     @property
     def idle(self) -> list[tuple[int, Running]]:
         """Running requests whose tokens are all computed and that may put out another."""
-        most = self.scope.max_tokens
+        most, overlaps = self.scope.max_tokens, self.scope.config.overlaps
         return [
-            (slot, each) for slot, each in self.running if each.computed == len(each.prefix[1]) and each.computed < most
+            (slot, each)
+            for slot, each in self.running
+            if len(each.prefix[1]) < (min(each.settled + 1, most) if overlaps else most)
+            and (overlaps or each.computed == len(each.prefix[1]))
         ]
 
     @property
     def drafted(self) -> list[tuple[int, Running]]:
         """Idle requests whose last step computed drafts."""
+        if self.scope.config.overlaps:
+            return []
         return [(slot, each) for slot, each in self.idle if each.written > each.computed]
+
+    def known(self, slot: int) -> Prefix:
+        """Give the prefix of a running request."""
+        return dict(self.running)[slot].prefix
+
+    def admit(self, pick: int, part: int | None = None, **rest: Any) -> None:
+        """Admit an absent request, whole or in part."""
+        prefix = self.prompt(pick)
+        whole = len(prefix[1]) - self.hit(prefix).length
+        new = whole if part is None else 1 + part % whole
+        self.act(Admit(self.absent[0], prefix, new, encoder=self.scope.encoder, **rest))
 
     def hit(self, prefix: Prefix) -> Hit:
         """Give what a lookup finds."""
@@ -109,35 +144,98 @@ class LockstepMachine(RuleBasedStateMachine):
 
     # ---- arriving
 
-    @precondition(lambda self: self.absent)
+    @precondition(lambda self: self.absent and self.is_open)
     @rule(pick=PICKS)
     def admit_whole(self, pick: int) -> None:
-        prefix = self.prompt(pick)
-        self.act(Admit(self.absent[0], prefix, len(prefix[1]) - self.hit(prefix).length))
+        self.admit(pick)
 
-    @precondition(lambda self: self.absent)
+    @precondition(lambda self: self.absent and self.is_open)
     @rule(pick=PICKS, part=PICKS)
     def admit_chunk(self, pick: int, part: int) -> None:
-        prefix = self.prompt(pick)
-        self.act(Admit(self.absent[0], prefix, 1 + part % (len(prefix[1]) - self.hit(prefix).length)))
+        self.admit(pick, part)
 
-    @precondition(lambda self: self.absent)
+    @precondition(lambda self: self.absent and self.is_open)
+    @rule(pick=PICKS, part=PICKS, reserve=st.integers(0, 5))
+    def admit_planned_and_whole(self, pick: int, part: int, reserve: int) -> None:
+        self.admit(pick, part, whole=True, reserve=reserve, planned=True)
+
+    @precondition(lambda self: self.absent and self.is_open)
     @rule(pick=PICKS)
     def admit_unpublished(self, pick: int) -> None:
-        prefix = self.prompt(pick)
-        self.act(Admit(self.absent[0], prefix, len(prefix[1]) - self.hit(prefix).length, 0, True))
+        self.admit(pick, later=True)
 
-    @precondition(lambda self: self.absent)
+    @precondition(lambda self: self.absent and self.is_open)
     @rule(pick=PICKS)
     def admit_without_lookup(self, pick: int) -> None:
         prefix = self.prompt(pick)
         self.act(Admit(self.absent[0], prefix, len(prefix[1]), 0, False, False))
 
-    @precondition(lambda self: self.absent and not recurrent(self.scope.config))
+    @precondition(lambda self: self.absent and self.is_open and not recurrent(self.scope.config))
     @rule(pick=PICKS, ahead=st.integers(1, 5))
     def admit_with_lookahead(self, pick: int, ahead: int) -> None:
-        prefix = self.prompt(pick)
-        self.act(Admit(self.absent[0], prefix, len(prefix[1]) - self.hit(prefix).length, ahead))
+        self.admit(pick, lookahead=ahead)
+
+    @precondition(lambda self: self.absent and self.loadable)
+    @rule(pick=PICKS, part=PICKS)
+    def load(self, pick: int, part: int) -> None:
+        prefix, most = self.loadable[pick % len(self.loadable)]
+        self.act(Admit(self.absent[0], prefix, 0, external=1 + part % most, encoder=self.scope.encoder))
+
+    @property
+    def loadable(self) -> list[tuple[Prefix, int]]:
+        """Prompts of which tokens after the hit may be loaded, and how many at most."""
+        if is_loading(self.history.state, self.absent[0]):
+            return []
+        pairs = [(prefix, len(prefix[1]) - 1 - self.hit(prefix).length) for prefix in self.scope.prompts]
+        return [(prefix, most) for prefix, most in pairs if most > 0]
+
+    @property
+    def loading(self) -> list[tuple[int, int]]:
+        """Requests with a load on its way, and how many tokens it is; of those that ended meanwhile, none count."""
+        state = self.history.state
+        return [
+            (slot, each.loading if isinstance(each, Running) else 0)
+            for slot, each in enumerate(state.requests)
+            if is_loading(state, slot)
+        ]
+
+    @precondition(lambda self: self.loading)
+    @rule(pick=PICKS)
+    def finish_load(self, pick: int) -> None:
+        self.act(FinishLoad(*self.loading[pick % len(self.loading)]))
+
+    @precondition(lambda self: self.loading)
+    @rule(pick=PICKS, part=PICKS)
+    def finish_part_of_a_load(self, pick: int, part: int) -> None:
+        slot, most = self.loading[pick % len(self.loading)]
+        self.act(FinishLoad(slot, part % (most + 1)))
+
+    # ---- time
+
+    @precondition(lambda self: len(self.history.state.flights) < self.scope.in_flight)
+    @rule()
+    def start_step(self) -> None:
+        self.act(Start())
+
+    @precondition(lambda self: self.history.state.flights)
+    @rule()
+    def settle_step(self) -> None:
+        self.act(Settle())
+
+    @precondition(lambda self: self.history.state.flights)
+    @rule(part=PICKS)
+    def settle_with_rejections(self, part: int) -> None:
+        step = self.history.state.flights[0]
+        counts = ((flight.slot, part % (flight.drafts + 1)) for flight in step if flight.slot is not None)
+        self.act(Settle(tuple((slot, count) for slot, count in counts if count)))
+
+    @precondition(lambda self: self.history.state.flights)
+    @rule()
+    def reject_too_many(self) -> None:
+        drafts = {flight.slot: flight.drafts for flight in self.history.state.flights[0]}
+        self.act(Settle(((0, drafts.get(0, 0) + 1),)))
+
+    # ---- looking up
 
     @precondition(lambda self: self.absent)
     @rule(pick=PICKS)
@@ -150,7 +248,7 @@ class LockstepMachine(RuleBasedStateMachine):
         slot, request = self.waiting[pick % len(self.waiting)]
         self.act(Find(slot, request.prefix))
 
-    @precondition(lambda self: self.waiting)
+    @precondition(lambda self: self.waiting and self.is_open)
     @rule(pick=PICKS)
     def admit_held(self, pick: int) -> None:
         slot, request = self.waiting[pick % len(self.waiting)]
@@ -166,26 +264,39 @@ class LockstepMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.hungry)
     @rule(pick=PICKS, part=PICKS)
     def grow(self, pick: int, part: int) -> None:
-        slot, request = self.hungry[pick % len(self.hungry)]
-        self.act(Grow(slot, 1 + part % (len(request.prefix[1]) - request.computed)))
+        slot, most = self.hungry[pick % len(self.hungry)]
+        self.act(Grow(slot, 1 + part % most))
+
+    @precondition(lambda self: self.hungry)
+    @rule(pick=PICKS, part=PICKS)
+    def grow_planned(self, pick: int, part: int) -> None:
+        slot, most = self.hungry[pick % len(self.hungry)]
+        self.act(Grow(slot, 1 + part % most, planned=True))
 
     @precondition(lambda self: self.hungry)
     @rule(pick=PICKS)
     def grow_unpublished(self, pick: int) -> None:
-        slot, request = self.hungry[pick % len(self.hungry)]
-        self.act(Grow(slot, len(request.prefix[1]) - request.computed, 0, True))
+        slot, most = self.hungry[pick % len(self.hungry)]
+        self.act(Grow(slot, most, 0, True))
 
     @precondition(lambda self: self.hungry and not recurrent(self.scope.config))
     @rule(pick=PICKS, ahead=st.integers(1, 5))
     def grow_with_lookahead(self, pick: int, ahead: int) -> None:
-        slot, request = self.hungry[pick % len(self.hungry)]
-        self.act(Grow(slot, len(request.prefix[1]) - request.computed, ahead))
+        slot, most = self.hungry[pick % len(self.hungry)]
+        self.act(Grow(slot, most, ahead))
 
     @precondition(lambda self: self.hungry and not recurrent(self.scope.config))
     @rule(pick=PICKS, drafts=st.integers(1, 3))
     def grow_with_drafts(self, pick: int, drafts: int) -> None:
-        slot, request = self.hungry[pick % len(self.hungry)]
-        self.act(Grow(slot, len(request.prefix[1]) - request.computed + drafts))
+        slot, most = self.hungry[pick % len(self.hungry)]
+        self.act(Grow(slot, most + drafts, drafts=drafts if self.scope.config.overlaps else 0))
+
+    @precondition(lambda self: bool(self.hungry and draft_states(self.scope.config)))
+    @rule(pick=PICKS, part=PICKS)
+    def grow_with_states_of_drafts(self, pick: int, part: int) -> None:
+        slot, most = self.hungry[pick % len(self.hungry)]
+        drafts = 1 + part % (draft_states(self.scope.config) or 1)
+        self.act(Grow(slot, most + drafts, drafts=drafts))
 
     @precondition(lambda self: self.hungry)
     @rule()
@@ -195,8 +306,7 @@ class LockstepMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.hungry) > 1)
     @rule()
     def grow_all_whole_and_backwards(self) -> None:
-        asks = tuple((slot, len(each.prefix[1]) - each.computed) for slot, each in self.hungry)
-        self.act(GrowEach(asks[::-1]))
+        self.act(GrowEach(tuple(self.hungry)[::-1]))
 
     @precondition(lambda self: self.idle)
     @rule(token=st.integers(0, 1))
@@ -220,7 +330,9 @@ class LockstepMachine(RuleBasedStateMachine):
     @rule(pick=PICKS)
     def publish(self, pick: int) -> None:
         slot, request = self.running[pick % len(self.running)]
-        self.act(Publish(slot, request.computed))
+        self.act(
+            Publish(slot, min(request.computed, request.settled) if self.scope.config.settles else request.computed)
+        )
 
     @precondition(lambda self: self.running)
     @rule(pick=PICKS, part=PICKS)
@@ -232,7 +344,7 @@ class LockstepMachine(RuleBasedStateMachine):
     @rule(pick=PICKS)
     def trim(self, pick: int) -> None:
         slot, request = self.running[pick % len(self.running)]
-        self.act(Trim(slot, request.computed))
+        self.act(Trim(slot, request.settled if self.scope.config.overlaps else request.computed))
 
     @precondition(lambda self: self.running)
     @rule(pick=PICKS)
@@ -244,7 +356,7 @@ class LockstepMachine(RuleBasedStateMachine):
     def preempt(self, pick: int) -> None:
         self.act(Preempt(self.running[pick % len(self.running)][0]))
 
-    @precondition(lambda self: not self.running)
+    @precondition(lambda self: not self.running and not self.history.state.fences)
     @rule()
     def reset(self) -> None:
         self.act(Reset())
@@ -265,14 +377,14 @@ class LockstepMachine(RuleBasedStateMachine):
     @rule(pick=PICKS, new=st.integers(-3, 0))
     def ask_for_nothing(self, pick: int, new: int) -> None:
         slot, request = self.running[pick % len(self.running)]
-        self.act(WrongStep(slot, request.prefix, request.computed, new))
+        self.act(WrongStep(slot, request.prefix, computed_of(self.history.state, slot), new))
 
     @precondition(lambda self: self.running)
     @rule(pick=PICKS, more=st.sampled_from((1, 2, 2**31, 2**63)))
     def ask_for_too_much(self, pick: int, more: int) -> None:
         slot, request = self.running[pick % len(self.running)]
-        new = self.scope.config.max_model_len - request.computed + more
-        self.act(WrongStep(slot, request.prefix, request.computed, new))
+        computed = computed_of(self.history.state, slot)
+        self.act(WrongStep(slot, request.prefix, computed, self.scope.config.max_model_len - computed + more))
 
     @precondition(lambda self: self.running)
     @rule(pick=PICKS)
@@ -303,6 +415,17 @@ class LockstepMachine(RuleBasedStateMachine):
     def bring_a_foreign_hit(self, pick: int) -> None:
         foreign = self.foreign
         self.act(WrongHit(self.absent[0], *foreign[pick % len(foreign)]))
+
+
+def wanted(state: State, slot: int, request: Running) -> int:
+    """Count the tokens that a running request may be given slots for; with steps in flight also one still unknown."""
+    if not state.config.overlaps:
+        return 0 if request.loading else len(request.prefix[1]) - request.computed
+    if request.loading or not state.flights or any(flight.slot == slot for flight in state.flights[-1]):
+        return 0
+    if recurrent(state.config) and request.drafts and (request.computed < request.written or in_flight(state, slot)):
+        return 0
+    return min(max(1, len(request.prefix[1]) - request.written), state.config.max_model_len - request.written)
 
 
 def machine_of(scope: Scope, factory: Factory) -> type[LockstepMachine]:

@@ -198,7 +198,26 @@ def large_scopes() -> tuple[Scope, ...]:
         scope(Chunked(3), 3, "histories", 36, 44, words, **rest, **ahead),
         scope(Mamba(), 4, "histories", 34, 44, words, **rest),
         scope(Mamba(), 4, "histories, uncached", 34, 44, words, **rest, caching=False),
+        *large_hybrids(prompts),
     )
+
+
+def large_hybrids(prompts: tuple[Prefix, ...]) -> Iterator[Scope]:
+    """Give large scopes of several groups, up to six, with steps in flight, drafts, loads and encoders."""
+    words = "chunks batch trim preempt reset later hold load whole plan"
+    rest: dict[str, Any] = {"slots": 5, "prompts": prompts, "outputs": (0, 1), "max_model_len": 48}
+    six: tuple[tuple[Kind, int], ...] = (
+        (Full(), 4),
+        *((Sliding(window), size) for window, size in ((6, 4), (9, 2), (3, 4), (17, 8), (1, 4))),
+    )
+    yield of_groups(six, "histories", 150, 44, words, **rest, watermark=2)
+    yield of_groups(six, "histories, in flight", 150, 44, words, **rest, in_flight=2, drafts=2, settles=True)
+    mixed = ((Full(), 4), (Chunked(8), 4), (Mamba(2), 8))
+    yield of_groups(mixed, "histories", 60, 44, words, **rest, drafts=2)
+    yield of_groups(mixed, "histories, in flight", 60, 44, words, **rest, in_flight=2, drafts=2)
+    with_encoder = ((Full(), 4), (Cross(), 4))
+    yield of_groups(with_encoder, "histories", 60, 44, words, **rest, encoder=9, caching=False)
+    yield of_groups(((Sliding(30), 4), (Mamba(), 4)), "histories, in flight", 90, 44, words, **rest, in_flight=3)
 
 
 GROUPS: tuple[tuple[tuple[Kind, int], ...], ...] = (
