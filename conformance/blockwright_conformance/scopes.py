@@ -263,9 +263,8 @@ def of_time(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
     for name, settles in (("eager", False), ("settled", True)):
         own = {"settles": settles, **few}
         yield of_groups(groups, f"in flight, {name}", blocks, 3, "preempt", in_flight=1, **own)
-        own = {"settles": settles, "prompts": strings(1, 1, 3), "max_model_len": 5, "slots": 1}
-        yield of_groups(groups, f"two in flight, {name}", blocks, 4, "", in_flight=2, **own)
-        yield of_groups(groups, f"drafts in flight, {name}", blocks, 4, "preempt", in_flight=2, drafts=1, **own)
+        own = {"settles": settles, "prompts": strings(1, 2, 2), "max_model_len": 5, "slots": 1}
+        yield of_groups(groups, f"two in flight, {name}", blocks, 4, "preempt", in_flight=2, drafts=1, **own)
     words = "misuse trim later load"
     yield of_groups(groups, "in flight, wrong calls", blocks, 3, words, in_flight=1, drafts=1, slots=1, **few)
     yield of_groups(groups, "in flight, batches", blocks, 3, "batch", in_flight=1, **few)
