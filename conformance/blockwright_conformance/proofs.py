@@ -116,12 +116,12 @@ class Sides:
     """Both sides of one layer: sets of the specification, closed forms of the implementation."""
 
     def __init__(self, layer: Layer) -> None:
-        from blockwright.core import window
+        from blockwright.core import group, window
         from blockwright_spec import reads
 
         from .symbolic import Source
 
-        self.layer, self.book, self.code = layer, Source(reads), Source(window)
+        self.layer, self.book, self.code, self.tables = layer, Source(reads), Source(window), Source(group)
 
     def reads(self, at: Any, position: Any) -> Any:
         """Say that the token at `position` reads the position `at`."""
@@ -157,6 +157,10 @@ def of_layer(layer: Layer) -> Iterator[Theorem]:
     yield claim("entries before first_needed // b are dead", z3.And(p < n, z3.Not(needed)), dead, in_block)
     alive = z3.Or(last >= n, sides.reads(last, n))
     yield claim("the last position keeps every other entry alive", alive, z3.Not(dead))
+    known = {"self._layout": 0, "ROW": 0, "ONE_STATE": 2, "FOR_EVER": 2**40, "self._block_size": b}
+    known |= {"table.num_trimmed": i, "self.rule.last_needing": lambda at: sides.closed("last_needing", at)}
+    trim_at = sides.tables.apply("GroupTables.trim_at", [None], known)
+    yield claim("an entry dies exactly from trim_at on", (first(n) >= (i + 1) * b) == (n >= trim_at), n <= 2**40)
     bound = sides.closed("last_needing", p)
     yield claim("last_needing bounds what is needed", (first(n) < p) == (n <= bound), p >= 1, n <= 2**40)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec, require_positive
@@ -21,6 +21,24 @@ class KVCacheGroupSpec:
     layer_names: Sequence[str]
     kv_cache_spec: KVCacheSpec
 
+    @classmethod
+    def of(cls, layers: Mapping[str, KVCacheSpec]) -> KVCacheGroupSpec:
+        """Make a group of layers that each declare their kind, all the same.
+
+        Raises:
+            InvalidArgumentError: there are no layers, or two of them declare different kinds.
+        """
+        if not layers:
+            raise InvalidArgumentError("layers: at least one layer is needed")
+        first, spec = next(iter(layers.items()))
+        for name, other in layers.items():
+            if type(other) is not type(spec) or other != spec:
+                raise InvalidArgumentError(
+                    f"layers: {name!r} declares {other}, {first!r} declares {spec}; layers of one group share a block "
+                    "table, so put them in groups of their own"
+                )
+        return cls(list(layers), spec)
+
 
 @dataclass(frozen=True)
 class KVCacheConfig:
@@ -29,10 +47,13 @@ class KVCacheConfig:
     Attributes:
         num_blocks: blocks of the pool, the null block (id 0) included; at least 2.
         kv_cache_groups: the groups.
+        shared_layers: layers without a cache of their own, each with the layer whose cache it reads; they hold no
+            blocks and stand in no group.
     """
 
     num_blocks: int
     kv_cache_groups: Sequence[KVCacheGroupSpec]
+    shared_layers: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -43,3 +64,26 @@ class KVCacheConfig:
             )
         if not self.kv_cache_groups:
             raise InvalidArgumentError("kv_cache_groups: at least one group of layers is needed")
+        names = [name for group in self.kv_cache_groups for name in group.layer_names]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise InvalidArgumentError(f"kv_cache_groups: layers {twice} stand in several groups, or twice in one")
+        for name, target in self.shared_layers.items():
+            if name in names:
+                raise InvalidArgumentError(f"shared_layers: {name!r} stands in a group, so it has a cache of its own")
+            if target not in names:
+                raise InvalidArgumentError(
+                    f"shared_layers: {name!r} reads the cache of {target!r}, which stands in no group; name the layer "
+                    "that holds the blocks"
+                )
+
+    def group_of(self, layer_name: str) -> int:
+        """Return the number of the group whose block table a layer reads, its own or the shared one. O(layers).
+
+        Raises:
+            InvalidArgumentError: no such layer.
+        """
+        holder = self.shared_layers.get(layer_name, layer_name)
+        for number, group in enumerate(self.kv_cache_groups):
+            if holder in group.layer_names:
+                return number
+        raise InvalidArgumentError(f"layer_name: {layer_name!r} stands in no group and shares no layer's cache")
