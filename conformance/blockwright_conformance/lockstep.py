@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from blockwright_spec.choices import Choice, recorded
+from blockwright_spec.explain import explained
 from blockwright_spec.hits import found
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Fits, Plan, Reason, Step, When
 from blockwright_spec.reads import Prefix
 from blockwright_spec.state import NULL, Absent, Hit, Running, State, common_prefix_blocks
-from blockwright_spec.transitions import plan_admission, plan_growth
+from blockwright_spec.plans import plan_admission, plan_growth
 
 from .abstraction import differences, expected
 from .actions import (
@@ -37,7 +38,7 @@ from .actions import (
     sent,
     step_of,
 )
-from .adapter import Found, ManagerAdapter, Planned, Served
+from .adapter import Explained, Found, ManagerAdapter, Planned, Served
 
 OTHER = "other"
 """The name of a request made only for its lookup."""
@@ -282,9 +283,22 @@ def act(adapter: ManagerAdapter, state: State, action: Action) -> tuple[Told, li
     return told, compare(told, reply, adapter, names_of(state))
 
 
-def examine(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...]) -> list[str]:
-    """Name the differences in what a manager answers to questions that change nothing: lookups, shared blocks."""
+def unexplained(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...]) -> list[str]:
+    """Name the differences in how a manager explains the hits of prompts (EXPLAIN-1)."""
     faults = []
+    for prefix in prompts:
+        adapter.send(OTHER, prefix)
+        said, wanted = adapter.explain(OTHER), explained(state, prefix)
+        parts = tuple([(part.length, (*part.missing, None)[0], part.limit.name) for part in wanted.parts])
+        if said != Explained(wanted.length, wanted.candidate, parts):
+            faults.append(f"EXPLAIN-1: hit of {prefix}: expected {wanted}, found {said}")
+    adapter.forget(OTHER)
+    return faults
+
+
+def examine(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...], explains: bool = False) -> list[str]:
+    """Name the differences in what a manager answers to questions that change nothing: lookups, shared blocks."""
+    faults = unexplained(adapter, state, prompts) if explains else []
     for prefix in prompts if state.config.caching else ():
         adapter.send(OTHER, prefix)
         hit, wanted = adapter.find(OTHER), found(state, prefix, LRU)

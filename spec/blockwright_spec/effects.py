@@ -20,6 +20,7 @@ from .state import (
     State,
     Table,
     Waiting,
+    certain,
     held_tables,
     in_flight,
     owned,
@@ -70,11 +71,6 @@ def placed(taken: tuple[int, ...], wants: tuple[tuple[bool, ...], ...]) -> tuple
         tuple(taken[start + sum(wanted[:entry])] if takes else NULL for entry, takes in enumerate(wanted))
         for start, wanted in zip(before, wants, strict=True)
     )
-
-
-def certain(request: Running) -> int:
-    """Give the end of the tokens that were given slots and are no drafts: where a recurrent state stopped (MAMBA-3)."""
-    return request.written - request.drafts
 
 
 def target(request: Running, at: int, group: Group, size: int, place: int) -> int:
@@ -143,7 +139,7 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     # EFFECT
     new = placed(taken, wants)
     after = stepped(emptied(freed, taken), slot, kept, new, begin, step)
-    return Done(after, new[: len(plan.wants)], plan.gone)
+    return Done(after, new[: len(plan.wants)], plan.gone, plan.demand)
     # SAME: other requests; the entries of this one that were not dead; keys of blocks that were not taken.
 
 

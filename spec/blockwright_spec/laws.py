@@ -1,4 +1,4 @@
-"""Chapter 15: the list of laws, for the explorer, the state machines, the implementation's self-check and the docs.
+"""Chapter 16: the list of laws, for the explorer, the state machines, the implementation's self-check and the docs.
 
 A law's name and sentence are the first line of its function.
 """
@@ -6,7 +6,7 @@ A law's name and sentence are the first line of its function.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import pool_laws, step_laws, table_laws, time_laws
+from . import explain, pool_laws, step_laws, table_laws, time_laws
 from .outcomes import Done
 from .state import State
 
@@ -59,6 +59,7 @@ LAWS = (
     of_states(pool_laws.law_hit_is_sound, "vLLM SingleTypeKVCacheManager.find_longest_cache_hit; museum B27, B60"),
     of_states(pool_laws.law_hit_is_longest, "chapter `reads`: the longest hit; museum B36, B55"),
     of_states(pool_laws.law_hit_leaves_a_token, "vLLM KVCacheManager.get_computed_blocks; museum B46"),
+    of_states(explain.law_explanation_is_exact, "chapter `explain`; vLLM and SGLang tell only the hit's length"),
     of_states(
         table_laws.law_reads_are_there,
         "the central law; PagedAttention (Kwon et al., 2023)",
@@ -87,5 +88,7 @@ STEP_LAWS = (
     of_steps(step_laws.law_table_is_append_only, "vLLM V1 worker block tables; museum B33"),
     of_steps(step_laws.law_taking_drops_its_key, "vLLM BlockPool._maybe_evict_cached_block; museum B56"),
     of_steps(step_laws.law_demand_is_taken, "vLLM get_num_blocks_to_allocate; museum B05, B08"),
+    of_steps(step_laws.law_plan_is_taken, "vLLM KVCacheManager.allocate_slots; museum B08, B23"),
+    of_steps(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; museum B34"),
 )
 """Every law of steps."""

@@ -74,11 +74,15 @@ Plan = Fits | Refusal
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A step that happened: the new state and, per group, the entries appended and the entries that became null."""
+    """A step that happened: the new state and, per group, the entries appended and the entries that became null.
+
+    `demand` is what its plan counted.
+    """
 
     state: State
     new: tuple[Table, ...] = ()
     nulled: tuple[tuple[int, ...], ...] = ()
+    demand: int = 0
 
 
 Outcome = Done | Refusal

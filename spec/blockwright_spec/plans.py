@@ -1,13 +1,32 @@
-"""Chapter 7: planning a step: whether it fits, and what it takes.
+"""Chapter 7: planning a step: whether it may be asked for, whether it fits, and what it takes.
 
 A plan changes nothing. What it counts is exactly what the step then takes (PLAN-1), as if dead entries were already
 trimmed. A request that is admitted beside others leaves the watermark and a reserve free; alone in the pool it need
 not, so that whatever fits the pool is served in the end (LIVE-1).
 """
 
+from dataclasses import replace
+
+from .hits import sound
 from .outcomes import Fits, Plan, Reason, Refusal, Step
 from .reads import Cross, Full, Group, Mamba, Prefix, dead, entries, filled, peak
-from .state import NULL, Config, Running, State, Table, covers, draft_states, holders, span
+from .state import (
+    NULL,
+    Config,
+    Hit,
+    Running,
+    State,
+    Table,
+    Waiting,
+    certain,
+    covers,
+    draft_states,
+    heads,
+    holders,
+    is_loading,
+    recurrent,
+    span,
+)
 
 
 def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step) -> Refusal | None:
@@ -139,3 +158,82 @@ def shared(state: State, tables: tuple[Table, ...]) -> int:
         if isinstance(group.kind, Full)
         for block in table
     )
+
+
+def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal:
+    """Give a waiting request as it starts on the blocks of its hit, or refuse."""
+    config, request = state.config, state.requests[slot]
+    if not isinstance(request, Waiting):
+        return Refusal(Reason.NOT_WAITING)
+    if refusal := misuse(config, request.prefix, hit.length, hit.length, step):
+        return refusal
+    if config.overlaps and step.new > 0 and not state.flights:
+        return Refusal(Reason.NO_STEP)
+    if step.external > 0 and is_loading(state, slot):
+        return Refusal(Reason.LOADING)
+    tables = heads(config, hit)
+    sized = zip(config.groups, tables, strict=True)
+    if any(hit.length != len(table) * group.block_size for group, table in sized):
+        return Refusal(Reason.HIT_LENGTH)
+    if not sound(state, request.prefix, hit):
+        return Refusal(Reason.HIT_STALE)
+    looked = tuple(len(table) for table in tables)
+    length = hit.length
+    return Running(request.prefix, length, length, length, tables, looked, trimmed=length, encoder=step.encoder)
+
+
+def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
+    """Refuse a step that a running request cannot ask for; `computed` is the engine's own count.
+
+    It may take drafts back, but nothing that is certain; what is in flight is counted in full.
+    """
+    config, request = state.config, state.requests[slot]
+    if not isinstance(request, Running):
+        return Refusal(Reason.NOT_RUNNING)
+    if refusal := misuse(config, request.prefix, 0, computed, step):
+        return refusal
+    if step.encoder > 0:
+        return Refusal(Reason.NO_ENCODER)
+    if step.external > 0:
+        return Refusal(Reason.LOAD_ALONE)
+    if request.loading > 0:
+        return Refusal(Reason.LOADING)
+    if computed > request.written:
+        return Refusal(Reason.UNWRITTEN)
+    if computed < (request.written if config.overlaps else max(certain(request), request.settled)):
+        return Refusal(Reason.WENT_BACK)
+    return hurried(state, slot, request) if config.overlaps else None
+
+
+def hurried(state: State, slot: int, request: Running) -> Refusal | None:
+    """Refuse a second step for a request in the open one, or one before its drafts are settled and known (MAMBA-3)."""
+    if not state.flights:
+        return Refusal(Reason.NO_STEP)
+    if any(flight.slot == slot for flight in state.flights[-1]):
+        return Refusal(Reason.REPEATED)
+    is_open = any(flight.slot == slot and flight.drafts for step in state.flights for flight in step)
+    is_unknown = request.drafts > 0 and request.computed < request.written
+    return Refusal(Reason.DRAFTS_IN_FLIGHT) if recurrent(state.config) and (is_open or is_unknown) else None
+
+
+def going(state: State, slot: int, computed: int, step: Step) -> Running | Refusal:
+    """Give a running request as it goes on from `computed` tokens, or refuse; all before them is done by then.
+
+    With steps in flight it goes on from what it was given slots for, and is told what is done by `settle`.
+    """
+    request, refusal = state.requests[slot], wrong(state, slot, computed, step)
+    if refusal or not isinstance(request, Running):
+        return refusal or Refusal(Reason.NOT_RUNNING)
+    return request if state.config.overlaps else replace(request, computed=computed, settled=computed)
+
+
+def plan_admission(state: State, slot: int, hit: Hit, step: Step) -> Plan:
+    """Tell whether a waiting request can start, and what it takes: ``plan`` (PLAN-1, PLAN-2)."""
+    start = starting(state, slot, hit, step)
+    return start if isinstance(start, Refusal) else planned(state, start, hit.length, step, True)
+
+
+def plan_growth(state: State, slot: int, computed: int, step: Step) -> Plan:
+    """Tell whether a running request can go on, and what it takes: ``plan`` (PLAN-1)."""
+    start = going(state, slot, computed, step)
+    return start if isinstance(start, Refusal) else planned(state, start, computed, step, False)

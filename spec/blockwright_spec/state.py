@@ -69,9 +69,9 @@ class Running:
     Tokens up to `trimmed` were done when its tables were last trimmed, those up to `settled` are done, those up to
     `computed` are known and given slots, those up to `written` are given slots, drafts and tokens still unknown among
     them. `published` is, per group, the number of leading entries that have been looked at for publication. `states`
-    are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step, all its unknown tokens unless
-    steps are in flight. `encoder` tokens are read by cross-attention; `loading` tokens after the written ones are on
-    their way from elsewhere.
+    are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step,
+    all its unknown tokens unless steps are in flight. `encoder` tokens are read by cross-attention; `loading` tokens
+    after the written ones are on their way from elsewhere.
     """
 
     prefix: Prefix
@@ -181,6 +181,11 @@ def held_tables(state: State) -> tuple[Table, ...]:
 def holders(state: State, block: int) -> int:
     """Count the entries of tables and fences that hold a block, states of drafts included: its references (REF-1)."""
     return sum(table.count(block) for table in held_tables(state))
+
+
+def certain(request: Running) -> int:
+    """Give the end of the tokens that were given slots and are no drafts: where a recurrent state stopped (MAMBA-3)."""
+    return request.written - request.drafts
 
 
 def in_flight(state: State, slot: int) -> tuple[int, ...]:

@@ -39,3 +39,18 @@ def law_demand_is_taken(before: State, done: Done) -> bool:
     return all(holders(done.state, block) > 0 for block in left) and all(
         holders(done.state, block) == 1 for table in done.new for block in table if block != NULL
     )
+
+
+def law_plan_is_taken(before: State, done: Done) -> bool:
+    """PLAN-1: what a plan counts is what the step takes out of the queue, blocks that its own trim freed included."""
+    left = frozenset(before.queue) - frozenset(done.state.queue)
+    freed = tuple(block for table in done.new for block in table if block != NULL and block not in before.queue)
+    return done.demand == len(left) + len(freed)
+
+
+def law_newcomer_leaves_the_watermark(before: State, done: Done) -> bool:
+    """PLAN-2: a request that joins others leaves the watermark free."""
+    pairs = zip(before.requests, done.state.requests, strict=True)
+    is_joined = any(isinstance(new, Running) and not isinstance(old, Running) for old, new in pairs)
+    is_idle = len(before.queue) == before.config.num_blocks - 1
+    return not is_joined or is_idle or len(done.state.queue) >= before.config.watermark

@@ -3,9 +3,10 @@
 from .flights import begin, finish_load, settle
 from .lru import LRU
 from .outcomes import Done, Outcome, Reason, Refusal, Step
+from .plans import plan_admission
 from .reads import Group, Mamba, dead, writes
 from .state import NULL, Flight, Hit, Running, State, Waiting, is_loading, key, span
-from .transitions import plan_admission, release
+from .transitions import release
 
 
 def law_flight_is_held(state: State) -> bool:

@@ -7,12 +7,12 @@ the model run in the order of the calls, so that what a call gives slots to coun
 from dataclasses import replace
 
 from .choices import Choice, legal_order, legal_serving
-from .effects import certain, published, replaced, requeued, serve, vacated, written
-from .hits import found, holding, served, sound
-from .outcomes import Done, Outcome, Plan, Reason, Refusal, Step
-from .plans import let_go, misuse, nulled, planned, trimmed_tables
+from .effects import published, replaced, requeued, serve, vacated, written
+from .hits import found, holding, served
+from .outcomes import Done, Outcome, Reason, Refusal, Step
+from .plans import going, let_go, nulled, starting, trimmed_tables, wrong
 from .reads import Prefix
-from .state import NULL, Absent, Hit, Running, State, Waiting, heads, held_tables, is_loading, recurrent
+from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables
 
 Ask = tuple[int, int, Step]
 """One request of a batch: its slot, its computed tokens, and the step."""
@@ -43,28 +43,6 @@ def find(state: State, slot: int, choice: Choice) -> Outcome:
     # SAME: blocks, queue (a lookup protects nothing), keys.
 
 
-def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal:
-    """Give a waiting request as it starts on the blocks of its hit, or refuse."""
-    config, request = state.config, state.requests[slot]
-    if not isinstance(request, Waiting):
-        return Refusal(Reason.NOT_WAITING)
-    if refusal := misuse(config, request.prefix, hit.length, hit.length, step):
-        return refusal
-    if config.overlaps and step.new > 0 and not state.flights:
-        return Refusal(Reason.NO_STEP)
-    if step.external > 0 and is_loading(state, slot):
-        return Refusal(Reason.LOADING)
-    tables = heads(config, hit)
-    sized = zip(config.groups, tables, strict=True)
-    if any(hit.length != len(table) * group.block_size for group, table in sized):
-        return Refusal(Reason.HIT_LENGTH)
-    if not sound(state, request.prefix, hit):
-        return Refusal(Reason.HIT_STALE)
-    looked = tuple(len(table) for table in tables)
-    length = hit.length
-    return Running(request.prefix, length, length, length, tables, looked, trimmed=length, encoder=step.encoder)
-
-
 def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outcome:
     """Start a waiting request on the blocks of its hit: ``allocate_slots`` with a hit (HIT-1, READ-1)."""
     # REFUSE
@@ -76,51 +54,6 @@ def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outc
     # SAME: as in `serve`.
 
 
-def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
-    """Refuse a step that a running request cannot ask for; `computed` is the engine's own count.
-
-    It may take drafts back, but nothing that is certain; what is in flight is counted in full.
-    """
-    config, request = state.config, state.requests[slot]
-    if not isinstance(request, Running):
-        return Refusal(Reason.NOT_RUNNING)
-    if refusal := misuse(config, request.prefix, 0, computed, step):
-        return refusal
-    if step.encoder > 0:
-        return Refusal(Reason.NO_ENCODER)
-    if step.external > 0:
-        return Refusal(Reason.LOAD_ALONE)
-    if request.loading > 0:
-        return Refusal(Reason.LOADING)
-    if computed > request.written:
-        return Refusal(Reason.UNWRITTEN)
-    if computed < (request.written if config.overlaps else max(certain(request), request.settled)):
-        return Refusal(Reason.WENT_BACK)
-    return hurried(state, slot, request) if config.overlaps else None
-
-
-def hurried(state: State, slot: int, request: Running) -> Refusal | None:
-    """Refuse a second step for a request in the open one, or one before its drafts are settled and known (MAMBA-3)."""
-    if not state.flights:
-        return Refusal(Reason.NO_STEP)
-    if any(flight.slot == slot for flight in state.flights[-1]):
-        return Refusal(Reason.REPEATED)
-    is_open = any(flight.slot == slot and flight.drafts for step in state.flights for flight in step)
-    is_unknown = request.drafts > 0 and request.computed < request.written
-    return Refusal(Reason.DRAFTS_IN_FLIGHT) if recurrent(state.config) and (is_open or is_unknown) else None
-
-
-def going(state: State, slot: int, computed: int, step: Step) -> Running | Refusal:
-    """Give a running request as it goes on from `computed` tokens, or refuse; all before them is done by then.
-
-    With steps in flight it goes on from what it was given slots for, and is told what is done by `settle`.
-    """
-    request, refusal = state.requests[slot], wrong(state, slot, computed, step)
-    if refusal or not isinstance(request, Running):
-        return refusal or Refusal(Reason.NOT_RUNNING)
-    return request if state.config.overlaps else replace(request, computed=computed, settled=computed)
-
-
 def grow(state: State, slot: int, computed: int, step: Step, choice: Choice) -> Outcome:
     """Give a running request slots for its next tokens: ``allocate_slots`` (READ-1, TRIM-1, WRITE-1)."""
     # REFUSE
@@ -130,18 +63,6 @@ def grow(state: State, slot: int, computed: int, step: Step, choice: Choice) -> 
     # CHOOSE, EFFECT
     return serve(state, slot, start, computed, step, choice)
     # SAME: as in `serve`.
-
-
-def plan_admission(state: State, slot: int, hit: Hit, step: Step) -> Plan:
-    """Tell whether a waiting request can start, and what it takes: ``plan`` (PLAN-1, PLAN-2)."""
-    start = starting(state, slot, hit, step)
-    return start if isinstance(start, Refusal) else planned(state, start, hit.length, step, True)
-
-
-def plan_growth(state: State, slot: int, computed: int, step: Step) -> Plan:
-    """Tell whether a running request can go on, and what it takes: ``plan`` (PLAN-1)."""
-    start = going(state, slot, computed, step)
-    return start if isinstance(start, Refusal) else planned(state, start, computed, step, False)
 
 
 def grow_each(state: State, asks: tuple[Ask, ...], choice: Choice) -> tuple[tuple[Done, ...], Refusal | None]:
