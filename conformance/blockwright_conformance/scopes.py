@@ -280,11 +280,12 @@ def of_drafts() -> Iterator[Scope]:
         ((Full(), 1), (Mamba(1), 2)),
     )
     for groups in hybrids:
-        few: dict[str, Any] = {"prompts": strings(1, 2, 3), "max_model_len": 6, "drafts": 2, "lookaheads": (0, 1)}
-        yield of_groups(groups, "drafts", 9, 4, "preempt misuse", **few, slots=1)
-        yield of_groups(groups, "two with drafts", 9, 3, "batch", **few)
-        yield of_groups(groups, "drafts, uncached", 9, 4, "misuse", **few, caching=False, slots=1)
-        yield of_groups(groups, "drafts in flight", 9, 4, "misuse", **few, in_flight=2, slots=1)
+        few: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 5, "drafts": 2, "lookaheads": (0, 1)}
+        yield of_groups(groups, "drafts", 8, 4, "preempt misuse", **few, slots=1)
+        yield of_groups(groups, "two with drafts", 8, 3, "batch", **{**few, "drafts": 1, "max_model_len": 4})
+        yield of_groups(groups, "drafts, uncached", 8, 4, "misuse", **few, caching=False, slots=1)
+        kept = {**few, "max_model_len": 4, "drafts": 1}
+        yield of_groups(groups, "drafts in flight", 6, 3, "misuse", **kept, in_flight=2, slots=1)
     for size in (1, 2):
         groups = ((Full(), 1), (Cross(), size))
         few = {"prompts": strings(1, 1, 3), "max_model_len": 5, "encoder": 3, "caching": False}

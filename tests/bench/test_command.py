@@ -79,11 +79,46 @@ def test_a_ratio_meets_its_target_exactly_from_the_target_on() -> None:
     assert report.Row(path, Timing(2.0, 0.0, 0.0), None, None).met is None
 
 
+def test_a_path_is_timed_in_turn_with_its_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bench.json"
+    assert main(["bench", "--only", "lookup-2", "--repeat", "1", "--json", str(file)]) == 0
+    (path,) = json.loads(file.read_text(encoding="utf-8"))["paths"]
+    growth = path["growth"]
+    assert growth["value"] == path["ours"]["median"] / path["base"]["median"] > 0
+    assert growth["target"] == (1.5 if build_info().kind == "compiled" else None)
+    assert f"{growth['name']}: {growth['value']:.2f}" in capsys.readouterr().out
+
+
+def test_growth_over_the_base_is_judged_by_its_own_target() -> None:
+    path = next(path for path in all_paths() if path.name == "lookup-6")
+
+    def growth(ours: float, target: float | None) -> report.Verdict:
+        row = report.Row(
+            replace(path, growth=("of it", target)), Timing(ours, 0.0, 0.0), None, None, Timing(2.0, 0.0, 0.0)
+        )
+        assert row.growth is not None
+        return row.growth
+
+    assert (growth(3.0, 1.5).name, growth(3.0, 1.5).value, growth(3.0, 1.5).met) == ("lookup-6: of it", 1.5, True)
+    assert growth(3.01, 1.5).met is False
+    assert growth(3.01, None).met is None
+    assert report.Row(path, Timing(3.0, 0.0, 0.0), None, None).growth is None
+
+
+def test_only_paths_with_a_base_say_how_they_grow() -> None:
+    growths = {path.name: path.growth[1] for path in all_paths() if path.base is not None}
+    assert growths == {"decode-flight": None, "lookup-2": 1.5, "lookup-6": 1.5}
+
+
 def test_every_target_of_the_paths_is_the_stated_one() -> None:
     targets = {path.name: path.target for path in all_paths() if path.name != "hash-numpy"}
     assert targets == {
         "decode": 40,
         "decode-batch": 150,
+        "decode-groups": 60,
+        "decode-flight": None,
+        "lookup-2": None,
+        "lookup-6": None,
         "lookup": 50,
         "adopt": 25,
         "prefill": 25,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.bench import fetch_peers, vllm_peer
-from blockwright.bench.sides import BLOCK_SIZE, Ours, Tokens
+from blockwright.bench.sides import BLOCK_SIZE, Ours, Tokens, Windows
 from blockwright.errors import InvalidArgumentError
 
 PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or Path(__file__).resolve().parents[2] / ".peers")
@@ -73,12 +73,15 @@ def test_the_real_peer_is_loaded_from_the_folder_and_leaves_no_trace() -> None:
 
 
 @needs_peer
-def test_the_real_peer_and_blockwright_answer_alike() -> None:
+@pytest.mark.parametrize(
+    ("windows", "num_blocks"), [((None,), 9), ((None, 2 * BLOCK_SIZE, 2 * BLOCK_SIZE), 27)], ids=["one", "three"]
+)
+def test_the_real_peer_and_blockwright_answer_alike(windows: Windows, num_blocks: int) -> None:
     answers = []
     for side in (vllm_peer.load(PEERS), Ours()):
         tokens = Tokens()
         shared = tokens.draw(5 * BLOCK_SIZE)
-        manager = side.manager(9, 1024)
+        manager = side.manager(num_blocks, 1024, windows)
         first = side.request("first", shared + tokens.draw(3))
         second = side.request("second", shared[: 3 * BLOCK_SIZE] + tokens.draw(BLOCK_SIZE))
         third = side.request("third", tokens.draw(7 * BLOCK_SIZE))

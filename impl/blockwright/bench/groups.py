@@ -24,9 +24,14 @@ SHORTEST, LIFE = 7_168, 2_048
 CHUNK = 1_024
 """Tokens of a prefill step, so that windows slide during the prefill too."""
 _PER_FULL = (SHORTEST + LIFE + STEPS) // BLOCK_SIZE + 1
-_PER_WINDOW = (WINDOW + STEPS) // BLOCK_SIZE
-_SPARE = len(WINDOWS) * (2 * CHUNK + WINDOW) // BLOCK_SIZE
+_PER_WINDOW = (WINDOW + STEPS) // BLOCK_SIZE + 2
+_SPARE = len(WINDOWS) * (CHUNK + WINDOW) // BLOCK_SIZE
 _POOL = BATCH * (_PER_FULL + (len(WINDOWS) - 1) * _PER_WINDOW) + _SPARE
+
+
+def ages() -> list[int]:
+    """Return the tokens that each request of the batch has decoded: evenly many at each offset within a block."""
+    return [i * LIFE // BATCH + i // 2 % (LIFE // BATCH) for i in range(BATCH)]
 
 
 class _Decoding:
@@ -36,9 +41,7 @@ class _Decoding:
         self.side, self.manager, self.overlap_steps = side, manager, overlap_steps
         self._tokens = Tokens()
         self._serial = 0
-        # Ages all differ, and the block boundaries fall evenly on the steps.
-        ages = [i * LIFE // BATCH + i // 2 % (LIFE // BATCH) for i in range(BATCH)]
-        self.requests = [self._started(SHORTEST + age) for age in ages]
+        self.requests = [self._started(SHORTEST + age) for age in ages()]
 
     def _started(self, num_tokens: int) -> Any:
         """Return a new running request whose first `num_tokens` tokens are computed."""
@@ -46,8 +49,9 @@ class _Decoding:
         request = self.side.request(f"r{self._serial}", self._tokens.draw(num_tokens))
         request.append_output_token_ids(self._tokens.draw(SHORTEST + LIFE + STEPS - num_tokens))
         self.side.mark_running(request)
-        for begin in range(0, num_tokens, CHUNK):
-            new = min(CHUNK, num_tokens - begin)
+        # The last one is a first decode step: it trims what the prefill's last chunk still read.
+        for begin in (*range(0, num_tokens - 1, CHUNK), num_tokens - 1):
+            new = min(CHUNK, num_tokens - 1 - begin) or 1
             step = self.manager.start_step() if self.overlap_steps else 0
             require(self.manager.allocate_slots(request, new) is not None)
             request.num_computed_tokens += new
