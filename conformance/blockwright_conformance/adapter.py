@@ -36,6 +36,18 @@ class Planned(NamedTuple):
     missing: int | None = None
 
 
+class Explained(NamedTuple):
+    """Why a hit is as long as it is: the hit, the longer length that was looked at, and a group's part for each.
+
+    A part is the group's own hit, the end of the first block that the longer length lacks there, and the limit by name;
+    whatever became of a missing block is MISSING.
+    """
+
+    length: int
+    candidate: int | None
+    parts: tuple[tuple[int, int | None, str], ...]
+
+
 class Observation(NamedTuple):
     """A manager's whole state in the specification's terms; per block by id, per request in the order asked for."""
 
@@ -125,6 +137,9 @@ class ManagerAdapter(Protocol):
 
     def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
         """Count, per group, the leading blocks that `running` requests share."""
+
+    def explain(self, name: str) -> Explained:
+        """Explain the hit of a request (``explain_hit``); only asked in scopes whose calls name "explain"."""
 
     def observe(self, names: tuple[str, ...]) -> Observation:
         """Show the whole state."""

@@ -14,7 +14,7 @@ from blockwright_spec.outcomes import Publication, Step
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Prefix, Sliding, cut
 from blockwright_spec.state import Config, Table
 
-from .adapter import Found, Observation, Planned, Served
+from .adapter import Explained, Found, Observation, Planned, Served
 
 EXTRAS: tuple[dict[str, str], ...] = (
     {},
@@ -279,6 +279,18 @@ class BlockwrightAdapter:
     def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
         """Count shared leading blocks."""
         return tuple(self.manager.get_num_common_prefix_blocks(name, running))
+
+    def explain(self, name: str) -> Explained:
+        """Explain a hit."""
+        said = self.manager.explain_hit(self.owned(name))
+        limiting = tuple([part.group for part in said.groups if part.missing_end is not None])
+        if limiting != said.limiting_groups:
+            raise AssertionError(f"EXPLAIN-1: groups {limiting} lack a block, {said.limiting_groups} are said to limit")
+        parts = [
+            (part.num_tokens, part.missing_end, "MISSING" if part.limit is part.cause else part.limit.name)
+            for part in said.groups
+        ]
+        return Explained(said.num_tokens, said.candidate, tuple(parts))
 
     def observe(self, names: tuple[str, ...]) -> Observation:
         """Show the whole state."""

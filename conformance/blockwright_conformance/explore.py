@@ -70,7 +70,7 @@ class Node:
     trail: Trail = None
 
 
-LOOKUP_LAWS = frozenset(("HIT-1", "HIT-2", "HIT-3"))
+LOOKUP_LAWS = frozenset(("HIT-1", "HIT-2", "HIT-3", "EXPLAIN-1"))
 """Laws about what a lookup finds."""
 
 
@@ -183,7 +183,7 @@ class Explorer:
         if node.adapter is not None:
             try:
                 node.adapter.check()
-                faults = examine(node.adapter, node.state, self.scope.prompts)
+                faults = examine(node.adapter, node.state, self.scope.prompts, "explain" in self.scope.calls)
             except Exception as error:
                 self.fail(getattr(error, "law", "REF-0"), f"{type(error).__name__}: {error}", node)
             else:

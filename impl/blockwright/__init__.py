@@ -7,6 +7,7 @@ from blockwright._build import BuildInfo, build_info
 from blockwright.config import KVCacheConfig, KVCacheGroupSpec
 from blockwright.core.block_hash import BlockHasher, FunctionHasher, Sha256Hasher, SipHasher, siphash128
 from blockwright.core.blocks import BatchAllocation, KVCacheBlocks
+from blockwright.core.explain import EvictionStats, GroupHit, HitExplanation, HitLimit
 from blockwright.core.manager import KVCacheManager, PrefixCacheStats
 from blockwright.core.managers import (
     ChunkedLocalAttentionManager,
@@ -40,10 +41,14 @@ __all__ = [
     "ChunkedLocalAttentionSpec",
     "CrossAttentionManager",
     "CrossAttentionSpec",
+    "EvictionStats",
     "Fits",
     "FullAttentionManager",
     "FullAttentionSpec",
     "FunctionHasher",
+    "GroupHit",
+    "HitExplanation",
+    "HitLimit",
     "KVCacheBlock",
     "KVCacheBlocks",
     "KVCacheConfig",

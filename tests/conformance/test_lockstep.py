@@ -11,7 +11,7 @@ import pytest
 
 from blockwright_conformance.abstraction import differences, expected
 from blockwright_conformance.actions import Admit, Append, Find, Grow, GrowEach, Reset, Told, WrongStep, meaning
-from blockwright_conformance.adapter import Found, Observation, Served
+from blockwright_conformance.adapter import Explained, Found, Observation, Served
 from blockwright_conformance.blockwright_adapter import BlockwrightAdapter, Shared
 from blockwright_conformance.explore import Explorer
 from blockwright_conformance.lockstep import Reply, act, compare, examine, names_of
@@ -199,3 +199,23 @@ class TakesWhatIsHeld(OtherPolicy):
 def test_choices_that_are_not_legal_are_found(manager: type[BlockwrightAdapter]) -> None:
     small = scope(Sliding(2), 1, "small", 4, 3, "trim preempt")
     assert Explorer(small, manager).run().violation is not None
+
+
+def test_explanations_are_compared() -> None:
+    state, adapter = together(Admit(0, PROMPT, 5), config=BOTH)
+    longer = (0, (1, 2, 3, 4, 5, 6, 7))
+    assert examine(adapter, state, (PROMPT, longer), explains=True) == []
+    said = adapter.explain("r0")
+    assert said == Explained(4, None, ((4, None, "NOTHING"), (4, None, "NOTHING")))
+    for other in (said._replace(length=2), said._replace(candidate=6), said._replace(parts=said.parts[:1])):
+
+        class Wrong(BlockwrightAdapter):
+            def explain(self, name: str, other: Explained = other) -> Explained:
+                return other
+
+        wrong = Wrong.__new__(Wrong)
+        wrong.__dict__.update(adapter.copy().__dict__)
+        faults = examine(wrong, state, (PROMPT,), explains=True)
+        assert len(faults) == 1
+        assert faults[0].startswith("EXPLAIN-1: hit of")
+        assert examine(wrong, state, (PROMPT,)) == []

@@ -158,6 +158,7 @@ class GroupTables:
             return nulled
         blocks = table.blocks
         self.block_pool.release(blocks, start, stop)
+        self.block_pool.note_trim(blocks, start, stop)
         i = start
         while i < stop:
             if blocks[i] != 0:

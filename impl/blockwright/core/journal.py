@@ -1,39 +1,51 @@
-"""What a pool remembers of published blocks beyond their keys: events to tell, contents to verify.
+"""What a pool remembers of published blocks beyond their keys: events to tell, contents to verify, losses to explain.
 
-Most pools need neither and have no journal.
+Most pools need none of them and have no journal.
 """
 
 from __future__ import annotations
 
 from typing import final
 
-from mypy_extensions import i64
+from librt.vecs import vec
+from mypy_extensions import i32, i64
 
 from blockwright.core.check import demand
+from blockwright.core.index import PrefixIndex
+from blockwright.core.losses import Losses
 from blockwright.core.request import BlockKeys
 from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
 
 
 @final
 class Journal:
-    """Events since they were last taken, and the exact prefix of each published block.
+    """Events since they were last taken, the exact prefix of each published block, and what became of lost keys.
 
     Attributes:
         events: what to tell, None if nothing is told.
         contents: prefix by block id, None if hits are not verified.
+        losses: keys lost, None if they are not remembered.
     """
 
-    def __init__(self, events: list[KVCacheEvent] | None, contents: dict[int, bytes] | None) -> None:
+    def __init__(
+        self, events: list[KVCacheEvent] | None, contents: dict[int, bytes] | None, losses: Losses | None = None
+    ) -> None:
         """Start with these."""
         self.events = events
         self.contents = contents
+        self.losses = losses
         self._digests: dict[int, bytes] = {}
 
     def copy(self) -> Journal:
         """Return an independent copy."""
         events = self.events
         contents = self.contents
-        new = Journal(None if events is None else events[:], None if contents is None else contents.copy())
+        losses = self.losses
+        new = Journal(
+            None if events is None else events[:],
+            None if contents is None else contents.copy(),
+            None if losses is None else losses.copy(),
+        )
         new._digests = self._digests.copy()
         return new
 
@@ -53,8 +65,20 @@ class Journal:
             tokens = tuple([int(request.token_at(at)) for at in range(index * block_size, (index + 1) * block_size)])
             events.append(BlockStored(digest, parent, tokens, int(block_size), request.lora_name, int(group)))
 
-    def forgot(self, block: i64, group: i64, was_last: bool) -> None:
+    def released(self, ids: vec[i32], start: i64, stop: i64, cause: i64) -> None:
+        """Note how a range of a table was released; of each block, what is noted last counts. O(entries)."""
+        losses = self.losses
+        if losses is not None:
+            i = start
+            while i < stop:
+                losses.note_release(i64(ids[i]), cause)
+                i += 1
+
+    def forgot(self, block: i64, low: i64, high: i64, group: i64, was_last: bool) -> None:
         """Note that a block lost its key; tell if no other block has it. O(1)."""
+        losses = self.losses
+        if losses is not None and was_last:
+            losses.lose(block, low, high, group)
         contents = self.contents
         if contents is not None:
             del contents[block]
@@ -64,8 +88,10 @@ class Journal:
             if was_last:
                 events.append(BlockRemoved(digest, int(group)))
 
-    def cleared(self) -> None:
-        """Note that every block lost its key."""
+    def cleared(self, index: PrefixIndex) -> None:
+        """Note that every block is about to lose its key. O(num_blocks)."""
+        if self.losses is not None:
+            self.losses.lose_all(index)
         self._digests = {}
         if self.contents is not None:
             self.contents = {}

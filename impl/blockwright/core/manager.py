@@ -14,6 +14,7 @@ from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig
 from blockwright.core.blocks import BatchAllocation, KVCacheBlocks
+from blockwright.core.explain import EvictionStats, HitExplanation, eviction_stats, explain
 from blockwright.core.index import zeros32
 from blockwright.core.managers import get_manager_for_kv_cache_spec, refuse_eagle
 from blockwright.core.plan import Ask, Fits, Never, NotNow, Plan
@@ -87,6 +88,7 @@ class KVCacheManager(TimedRequests):
         overlap_steps: bool = False,
         publish_on_settlement: bool = False,
         watermark: float = 0.0,
+        explain_evictions: bool = False,
         source: KVCacheManager | None = None,
     ) -> None:
         """Make a manager with an empty pool.
@@ -106,6 +108,8 @@ class KVCacheManager(TimedRequests):
             publish_on_settlement: publish blocks once their step is settled, not when it is scheduled; needs
                 `overlap_steps`. For engines that do not execute steps in order.
             watermark: share of the blocks that stay free when a request joins others, within 0.0 .. 1.0.
+            explain_evictions: remember how keys were lost, for `explain_hit` and `make_eviction_stats`: the last
+                ``num_blocks - 1`` losses, older ones are forgotten.
             source: internal, the manager to copy.
 
         Complexity: O(num_blocks).
@@ -141,6 +145,7 @@ class KVCacheManager(TimedRequests):
             enable_caching,
             enable_kv_cache_events=enable_kv_cache_events,
             verify_tokens=verify_tokens,
+            explain_evictions=explain_evictions,
         )
         managers = [
             get_manager_for_kv_cache_spec(group.kv_cache_spec, pool, number, dcp_world_size)
@@ -212,6 +217,18 @@ class KVCacheManager(TimedRequests):
             for probe, manager in zip(probes, self.managers)
         ]
         return KVCacheBlocks(self.block_pool, ids), num_computed
+
+    def explain_hit(self, request: Request) -> HitExplanation:
+        """Say why the hit of a request is as long as it is; nothing changes, statistics included.
+
+        Says, for each group, how long its own hit is, the first block that a longer common hit lacks, and what became
+        of that block: never published, evicted, trimmed or reset, if the manager was made with ``explain_evictions``.
+        Complexity: as `get_computed_blocks`, three times. law: EXPLAIN-1.
+
+        Raises:
+            InvalidArgumentError: the request was made with another block size or hasher.
+        """
+        return explain(self.managers, request, self._alignment, self.use_eagle)
 
     # ------------------------------------------------------------------ slots
 
@@ -495,11 +512,11 @@ class KVCacheManager(TimedRequests):
         return (request.num_computed_tokens, request.num_tokens, int(self._num_steps), len(self._steps), *counts)
 
     def _most_held(self, tables: RequestTables, ask: Ask) -> i64:
-        """Return the blocks a running request would hold after a step. O(blocks)."""
+        """Return the blocks a running request would hold after a step, once nothing is in flight. O(blocks)."""
         most: i64 = 0
         for manager, table in zip(self.managers, tables.groups):
             most += manager.missing(len(table.blocks), manager.reach(ask))
-            first = manager.first_kept(ask.settled)
+            first = manager.first_kept(ask.begin)
             for entry, block in enumerate(table.blocks):
                 if block != 0 and i64(entry) >= first:
                     most += 1
@@ -646,3 +663,9 @@ class KVCacheManager(TimedRequests):
         self._num_queries = 0
         self._num_hits = 0
         return stats
+
+    def make_eviction_stats(self) -> EvictionStats | None:
+        """Return the keys lost since the last call, by cause and group; None unless made with ``explain_evictions``."""
+        if not self.block_pool.explains_evictions:
+            return None
+        return eviction_stats(self.block_pool.take_losses(), len(self.managers))

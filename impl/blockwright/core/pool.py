@@ -10,6 +10,7 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import hash_words
 from blockwright.core.journal import Journal
+from blockwright.core.losses import Losses
 from blockwright.core.request import MAX_LENGTH, Request, units_per_block
 from blockwright.core.store import BlockStore
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError, UnsupportedError
@@ -34,6 +35,7 @@ class BlockPool(BlockStore):
         *,
         enable_kv_cache_events: bool = False,
         verify_tokens: bool = False,
+        explain_evictions: bool = False,
         source: BlockPool | None = None,
     ) -> None:
         """Make a pool with every block free and without content.
@@ -44,6 +46,8 @@ class BlockPool(BlockStore):
             enable_kv_cache_events: record events for `take_events`.
             verify_tokens: remember the exact prefix of each published block and compare it on each hit; needed with
                 a hasher that is not collision resistant. Costs memory in the order of the prefixes.
+            explain_evictions: remember how keys were lost, the last ``num_blocks - 1`` of them; older losses are
+                forgotten. Costs about 50 bytes per block, and time at each loss.
             source: internal, the pool to copy.
 
         Complexity: O(num_blocks).
@@ -63,8 +67,11 @@ class BlockPool(BlockStore):
         if enable_kv_cache_events and not enable_caching:
             raise InvalidArgumentError("enable_kv_cache_events: there are no events without enable_caching")
         journal: Journal | None = None
-        if enable_kv_cache_events or verify_tokens:
-            journal = Journal([] if enable_kv_cache_events else None, {} if verify_tokens else None)
+        if explain_evictions and not enable_caching:
+            raise InvalidArgumentError("explain_evictions: there are no evictions without enable_caching")
+        if enable_kv_cache_events or verify_tokens or explain_evictions:
+            losses = Losses(num_blocks) if explain_evictions else None
+            journal = Journal([] if enable_kv_cache_events else None, {} if verify_tokens else None, losses)
         super().__init__(num_blocks, journal, None)
         self.enable_caching = enable_caching
         self._num_pins = 0
@@ -128,6 +135,11 @@ class BlockPool(BlockStore):
     def verifies_tokens(self) -> bool:
         """Whether hits are verified token by token."""
         return self._journal is not None and self._journal.contents is not None
+
+    @property
+    def explains_evictions(self) -> bool:
+        """Whether it is remembered how keys were lost."""
+        return self._journal is not None and self._journal.losses is not None
 
     @property
     def null_block(self) -> KVCacheBlock:
@@ -279,6 +291,14 @@ class BlockPool(BlockStore):
         if journal is None:
             return []
         return journal.take_events()
+
+    def take_losses(self) -> dict[int, int]:
+        """Return how many keys were lost since the last call, by ``3 * group + cause - 1``; empty if not counted."""
+        journal = self._journal
+        if journal is None:
+            return {}
+        losses = journal.losses
+        return {} if losses is None else losses.take_counts()
 
 
 @final

@@ -23,6 +23,7 @@ from blockwright.core.block_hash import word_bytes
 from blockwright.core.check import check_index, check_queue
 from blockwright.core.index import PrefixIndex, zeros32
 from blockwright.core.journal import Journal
+from blockwright.core.losses import EVICTED, TRIMMED
 from blockwright.core.request import BlockKeys
 from blockwright.errors import StaleHitError
 
@@ -125,8 +126,8 @@ class BlockStore:
                 if journal is None:
                     index.drop(block)
                 else:
-                    group = index.key(block)[2]
-                    journal.forgot(block, group, index.drop(block))
+                    low, high, group = index.key(block)
+                    journal.forgot(block, low, high, group, index.drop(block))
             ref[block] = 1
             ids[at] = i32(block)
             block = i64(following[block])
@@ -196,6 +197,13 @@ class BlockStore:
         before[0] = i32(tail)
         self.version += 1
         self._num_free += freed
+        if self._journal is not None:
+            self._journal.released(ids, start, stop, EVICTED)
+
+    def note_trim(self, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Note that a range was released because no later token of its request reads it."""
+        if self._journal is not None:
+            self._journal.released(ids, start, stop, TRIMMED)
 
     # ------------------------------------------------------------------ the prefix index
 
@@ -226,6 +234,17 @@ class BlockStore:
             ids[i] = i32(block)
             i += 1
         return i
+
+    def loss(self, keys: BlockKeys, index: i64, group: i64) -> i64:
+        """Return how the key of the request's block `index` was lost; 0: not, as far as known, -1: not noted. O(1)."""
+        journal = self._journal
+        if journal is None:
+            return -1
+        losses = journal.losses
+        if losses is None:
+            return -1
+        at: i64 = 2 * ((index + 1) * keys.units - 1)
+        return losses.cause(keys.words[at], keys.words[at + 1], group)
 
     def carries(self, block: i64, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> bool:
         """Say whether a block is published under exactly the key of the request's block `index`. O(1)."""
@@ -291,10 +310,10 @@ class BlockStore:
         """Drop every key; False, and nothing happens, while any block is held. O(count)."""
         if self._num_free != self._count - 1:
             return False
+        if self._journal is not None:
+            self._journal.cleared(self._index)
         self._index.clear()
         self.version += 1
-        if self._journal is not None:
-            self._journal.cleared()
         return True
 
     # ------------------------------------------------------------------ self-check

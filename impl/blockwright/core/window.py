@@ -62,6 +62,21 @@ class Probe:
             self._ids[index] = i32(block)
         return block > 0
 
+    def loss(self, index: i64) -> i64:
+        """Return how the key of the request's block `index` was lost, as `BlockStore.loss`. O(1)."""
+        return self._store.loss(self._keys, index, self._group)
+
+    def restore(self) -> None:
+        """Count blocks whose keys were lost as cached from now on. O(blocks)."""
+        self.run_end = 0
+        i: i64 = 0
+        while i < self._limit:
+            if not self.cached(i) and self.loss(i) > 0:
+                self._ids[i] = 1
+            if self._ids[i] > 0 and self.run_end == i:
+                self.run_end = i + 1
+            i += 1
+
     def fill_run(self) -> i64:
         """Look up the leading run of cached blocks; return its length. O(run)."""
         return self._store.find_run(self._ids, self._keys, self._group, self.block_size, 0, self._limit)
