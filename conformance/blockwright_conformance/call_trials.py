@@ -5,9 +5,11 @@ BATCH-2   a batch does what its calls would do one after another, up to the firs
 LOOKUP-2  a request without keys, or one that needs log-probabilities of its prompt, hits nothing
 EV-2      a manager that records no events tells none
 PIN-1     shared blocks are counted by the tables that hold them, whoever else does
+PLAN-1    a plan of any admission counts what the call takes, and fits exactly if the call succeeds
 """
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from random import Random
 from types import ModuleType
 from typing import Any
@@ -29,14 +31,20 @@ def spec_of(package: ModuleType, kind: str, block_size: int) -> Any:
         return package.SlidingWindowSpec(**sizes, sliding_window=2)
     if kind == "chunked":
         return package.ChunkedLocalAttentionSpec(**sizes, attention_chunk_size=4)
-    if kind == "mamba":
-        return package.MambaSpec(block_size=block_size, shapes=((1,),), dtypes=("float32",))
+    if kind.startswith("mamba"):
+        drafts = int(kind.removeprefix("mamba").strip(" +") or 0)
+        return package.MambaSpec(
+            block_size=block_size, shapes=((1,),), dtypes=("float32",), num_speculative_blocks=drafts
+        )
+    if kind == "cross":
+        return package.CrossAttentionSpec(**sizes)
     return package.FullAttentionSpec(**sizes)
 
 
 def manager_of(package: ModuleType, kind: str, block_size: int = 1, num_blocks: int = 9, **rest: Any) -> Any:
-    """Give a manager."""
-    groups = [package.KVCacheGroupSpec(["layer"], spec_of(package, kind, block_size))]
+    """Give a manager of one layer, or of several that are listed with commas."""
+    kinds = kind.split(", ")
+    groups = [package.KVCacheGroupSpec([f"layer {each}"], spec_of(package, each, block_size)) for each in kinds]
     config = package.KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)
     return package.KVCacheManager(config, max_model_len=MAX_LENGTH, **rest)
 
@@ -123,7 +131,10 @@ def of_batches(package: ModuleType) -> Iterator[Call]:
     yield "too few counts", manager, give, ([fresh, runs], [1]), True
     keyless = package.Request("keyless", [0], None)
     yield "one after another", manager, give, ([runs, fresh, keyless], 1), False
-    yield "the same again", manager, give, ([runs, fresh, keyless], 1), False
+    yield "the same again, uncounted", manager, give, ([runs, fresh, keyless], 1), True
+    for request in (fresh, keyless):
+        request.num_computed_tokens = 1
+    yield "the next ones", manager, give, ([runs, fresh, keyless], 1), False
     yield "a batch of none", manager, give, ([], 1), False
 
 
@@ -134,7 +145,7 @@ def of_steps_back(package: ModuleType) -> Iterator[Call]:
         request = started(package, manager)
         manager.allocate_slots(request, 1) if kind != "mamba" else None
         request.num_computed_tokens = 2
-        yield f"back to 2 of 4, {kind}", manager, manager.allocate_slots, (request, 1), kind != "full"
+        yield f"back to 2 of 4, {kind}", manager, manager.allocate_slots, (request, 1), True
     manager = manager_of(package, "sliding", 2)
     request = started(package, manager)
     yield "back within a block", manager, manager.allocate_slots, (request, 1), False
@@ -247,3 +258,46 @@ def pins(package: ModuleType) -> Iterator[Fault]:
     manager.block_pool.free_blocks((1, 1, 2))
     if manager.get_num_common_prefix_blocks("one", 2) != [4]:
         yield Fault("PIN-1", "after their release the shared blocks are counted otherwise", 1)
+
+
+KINDS = ("full", "sliding", "mamba", "mamba +1", "full, sliding", "full, mamba +2", "full, cross")
+MOST_ASKED = 3
+"""Tokens of each sort that an admission asks for at most."""
+
+
+def plans(package: ModuleType) -> Iterator[Fault]:
+    """Give PLAN-1 for the first plan of each model that is not what the call comes to."""
+    for kinds, size in product(KINDS, (1, 2)):
+        manager = manager_of(package, kinds, size, 6, enable_caching="cross" not in kinds)
+        first = package.Request("first", [0] * 2, size)
+        manager.allocate_slots(first, 2)
+        manager.free(first)
+        counts = product(range(MOST_ASKED), range(MOST_ASKED), (0, 1), (0, 1), (0, 3) if "cross" in kinds else (0,))
+        wrong = next((text for each in counts if (text := misplanned(package, manager, size, *each))), "")
+        if wrong:
+            yield Fault("PLAN-1", f"{kinds}, block {size}: {wrong}", 3)
+
+
+def misplanned(
+    package: ModuleType, manager: Any, size: int, new: int, external: int, ahead: int, drafts: int, encoder: int
+) -> str:
+    """Plan an admission and make it; say what differs."""
+    request = package.Request("r", [0] * 5, size)
+    hit, length = manager.get_computed_blocks(request)
+    counts = {"num_lookahead_tokens": ahead, "num_draft_tokens": drafts}
+    counts |= {"num_external_computed_tokens": external, "num_encoder_tokens": encoder}
+    asked = f"{new} new tokens after a hit of {length}, {counts}"
+    try:
+        plan = manager.plan(request, new, length, hit, **counts)
+    except package.errors.InvalidArgumentError:
+        return ""
+    free = manager.block_pool.get_num_free_blocks()
+    given = manager.allocate_slots(request, new, length, hit, **counts)
+    taken = free - manager.block_pool.get_num_free_blocks()
+    manager.free(request)
+    if given is not None and external:
+        manager.finish_load(request, 0)
+    wanted = plan.num_blocks if isinstance(plan, package.Fits) else None
+    if wanted != (None if given is None else taken):
+        return f"{asked}: {plan}, and {'nothing is given' if given is None else f'{taken} blocks are taken'}"
+    return ""

@@ -9,6 +9,12 @@ To these are added what the manager's self-check names, and laws of the kit:
     REFUSE-1       a call that is refused changes nothing
     LOOKUP-1       a lookup changes nothing
     HIT-1, 2, 3    of the hit that the manager itself finds: sound, longest, leaves a token (and its draft margin)
+    PLAN-1         of the plan that the manager itself makes: what it counts is what the step takes
+    PLAN-2         whoever joins others leaves the watermark and the reserve, and may be asked to fit whole
+    LIVE-1         a request that fits is served where nobody holds a block
+    FENCE-1        what waited behind a fence is back when the step or load has ended, and not before
+
+Steps in flight and fences are the specification's: no manager shows them. What they may touch is judged by them.
 """
 
 import re
@@ -16,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from blockwright_spec.effects import target
 from blockwright_spec.hits import found
 from blockwright_spec.laws import LAWS, STEP_LAWS
 from blockwright_spec.lru import LRU
@@ -23,6 +30,7 @@ from blockwright_spec.outcomes import Done
 from blockwright_spec.reads import Prefix, cut, margin, needed, shows, writes
 from blockwright_spec.state import (
     NULL,
+    Config,
     Content,
     Hit,
     Request,
@@ -37,7 +45,7 @@ from blockwright_spec.state import (
 )
 
 from .abstraction import differences, expected
-from .actions import Action, Find, GrowEach, Told, meaning
+from .actions import Action, Admit, Find, GrowEach, Told, meaning
 from .adapter import Found, ManagerAdapter, Observation
 from .explore import Factory
 from .lockstep import OTHER, Reply, choice_of, compare, examine, names_of, perform
@@ -80,11 +88,14 @@ def last(scope: Scope, adapter: ManagerAdapter, before: State, action: Action) -
             yield field_of(fault), fault
     except Exception as error:
         yield of_error(error)
+    else:
+        yield from admission(before, action, reply, told)
     shown = None
     with suppress(Exception):
         shown = adapter.observe(names)
     if shown is not None:
         yield from effects(before, action, reply, told, shown)
+        yield from fences(before, told, shown)
         state = shown_state(before, action, reply, told, shown)
         yield from of_state(state, shown)
         yield from of_step(before, action, reply, told, state)
@@ -157,6 +168,32 @@ def effects(before: State, action: Action, reply: Reply, told: Told, shown: Obse
             yield "LOOKUP-1", f"a lookup changed {change}"
 
 
+def admission(before: State, action: Action, reply: Reply, told: Told) -> Broken:
+    """Give the laws of admission that a request meets which is refused or served against the specification."""
+    refused = reply.refused or reply.error is not None
+    if not isinstance(action, Admit) or refused == (told.refusal is not None):
+        return
+    text = f"{'refused' if refused else 'served'}: expected {told.refusal or 'success'}"
+    if action.whole or action.reserve or before.config.watermark:
+        yield "PLAN-2", text
+    if refused and len(before.queue) == before.config.num_blocks - 1:
+        yield "LIVE-1", f"{text}, with all blocks free"
+
+
+def fences(before: State, told: Told, shown: Observation) -> Broken:
+    """Give FENCE-1 where blocks are back too early, or are still not back."""
+    if shown.queue is None:
+        return
+    waiting = {block for fence in told.state.fences for table in fence.tables for block in table}
+    due = {block for fence in before.fences for table in fence.tables for block in table} - waiting
+    tables = [*shown.tables, *(shown.states or ())]
+    held = {block for groups in tables for table in groups or () for block in table}
+    if early := waiting & set(shown.queue):
+        yield "FENCE-1", f"blocks {sorted(early)} are free, and something still touches them"
+    if late := due - held - set(shown.queue):
+        yield "FENCE-1", f"blocks {sorted(late)} waited for what has ended, and are not free"
+
+
 def prefix_of(before: State, action: Action) -> Prefix:
     """Give the prefix of the request that an action is about."""
     request = before.requests[getattr(action, "slot", 0)]
@@ -177,34 +214,49 @@ def shown_state(before: State, action: Action, reply: Reply, told: Told, shown: 
     contents = list(before.contents)
     for block in (block for served in reply.served for table in served.new for block in table):
         contents[block] = None
-    requests: list[Request] = []
-    for slot, tables in enumerate(shown.tables):
-        was, now = before.requests[slot], happened.requests[slot]
-        if tables is None:
-            requests.append(Waiting(now.prefix) if isinstance(now, Running) else now)
-            continue
-        request = (
-            now if isinstance(now, Running) else was if isinstance(was, Running) else assumed(before, action, reply)
-        )
-        published = (shown.published and shown.published[slot]) or request.published
-        request = replace(request, tables=tables, published=published)
-        requests.append(request)
-        for block, content in writing(before, request, was.computed if isinstance(was, Running) else request.settled):
-            contents[block] = content
+    requests = tuple(
+        shown_request(before, happened, action, reply, shown, slot) for slot in range(len(before.requests))
+    )
+    for was, request in zip(before.requests, requests, strict=True):
+        if isinstance(request, Running):
+            for block, content in writing(before.config, was, request):
+                contents[block] = content
     queue = happened.queue if shown.queue is None else shown.queue
     published_blocks = {block for block, _ in keys}
     for block in set(queue) - published_blocks - {NULL}:
         contents[block] = None
-    return State(before.config, queue, tuple(contents), keys, tuple(requests))
+    return State(before.config, queue, tuple(contents), keys, requests, happened.flights, happened.fences)
 
 
-def writing(state: State, request: Running, start: int) -> Iterator[tuple[int, Content]]:
-    """Give what a request writes from `start` to its computed tokens, into the blocks of its tables."""
-    for at, group in enumerate(state.config.groups):
-        table, wide = request.tables[at], span(state.config, group)
+def shown_request(
+    before: State, happened: State, action: Action, reply: Reply, shown: Observation, slot: int
+) -> Request:
+    """Make one request of what a manager shows of it; what it does not show is as the specification has it."""
+    was, now, tables = before.requests[slot], happened.requests[slot], shown.tables[slot]
+    if tables is None:
+        return Waiting(now.prefix) if isinstance(now, Running) else now
+    request = now if isinstance(now, Running) else was if isinstance(was, Running) else assumed(before, action, reply)
+    settled = shown.settled[slot] if shown.settled else None
+    return replace(
+        request,
+        tables=tables,
+        published=(shown.published and shown.published[slot]) or request.published,
+        states=(shown.states and shown.states[slot]) or request.states,
+        settled=request.settled if settled is None else settled,
+    )
+
+
+def writing(config: Config, was: Request, request: Running) -> Iterator[tuple[int, Content | None]]:
+    """Give what a step writes into the blocks that a request shows: its new computed tokens, and states of drafts."""
+    start = was.computed if isinstance(was, Running) else request.settled
+    before = was.written if isinstance(was, Running) else request.settled
+    if request.written > before:
+        yield from ((block, None) for blocks in request.states for block in blocks)
+    for at, group in enumerate(config.groups):
         for position in writes(group.kind, start, request.computed):
-            if position // wide < len(table):
-                yield table[position // wide], (at, cut(request.prefix, position + 1))
+            with suppress(IndexError):
+                block = target(request, at, group, span(config, group), position)
+                yield block, (at, cut(request.prefix, position + 1))
 
 
 def assumed(before: State, action: Action, reply: Reply) -> Running:
@@ -219,7 +271,7 @@ def holds(law: Callable[..., bool], *facts: object) -> bool:
     """Tell whether a law holds; one that cannot even be asked (a table is too short) does not."""
     try:
         return law(*facts)
-    except (IndexError, ValueError):
+    except (AssertionError, IndexError, ValueError):
         return False
 
 
@@ -238,8 +290,9 @@ def of_state(state: State, shown: Observation) -> Broken:
 def of_step(before: State, action: Action, reply: Reply, told: Told, state: State) -> Broken:
     """Give the laws of steps that a shown step breaks; what it told of each table must rebuild that table."""
     new = tuple(table for served in reply.served for table in served.new)
+    demand = sum(step.demand for step, _ in zip(told.steps, reply.served, strict=False))
     for law in STEP_LAWS:
-        if law.id != "STEP-1" and not holds(law.holds, before, Done(state, new)):
+        if law.id != "STEP-1" and not holds(law.holds, before, Done(state, new, demand=demand)):
             yield law.id, law.statement
     slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else [getattr(action, "slot", 0)]
     for slot, step, served in zip(slots, told.steps, reply.served, strict=False):

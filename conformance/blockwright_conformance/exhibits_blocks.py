@@ -121,10 +121,10 @@ BLOCKS = (
         (patch("store.py", "                self._num_free -= 1\n", "            self._num_free -= 1\n"),),
     ),
     Exhibit(
-        "B54",
-        "a deferred path releases in another order",
-        "Blocks released later, by another path, were queued first block first, so that the head of a prefix was "
-        "evicted before its tail.",
+        "B54a",
+        "blocks are released first block first",
+        "Another path released a request's blocks in the order of its table, so that the head of a prefix was evicted "
+        "before its tail.",
         "vllm-project/vllm#48489",
         "REF-0 queue",
         places.FULL,
@@ -181,7 +181,7 @@ BLOCKS = (
         "ovg-project/kvcached#398",
         "NULL-1",
         places.TIGHT,
-        (patch("running.py", "free_hits > pool._num_free", "free_hits > pool._num_free + 1"),),
+        (patch("store.py", "block: i64 = i64(following[0])\n        at:", "block: i64 = 0\n        at:"),),
     ),
     Exhibit(
         "B66",

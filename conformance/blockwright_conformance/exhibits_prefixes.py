@@ -1,4 +1,4 @@
-"""The museum's third room: what a hit is, and what its key stands for."""
+"""The museum's fourth room: what a hit is, and what its key stands for."""
 
 from . import places, trials
 from .exhibit import Exhibit, patch
@@ -39,7 +39,7 @@ PREFIXES = (
         ),
     ),
     Exhibit(
-        "B37",
+        "B37a",
         "a recurrent layer's hit grows by the draft margin",
         "The search for a state was given one block more than the others asked for, and returned a longer hit.",
         "vllm-project/vllm#46281, #45614, #47861 (#43559); vllm-project/vllm-ascend#12038",
@@ -48,6 +48,33 @@ PREFIXES = (
         (
             patch("window.py", "min(max_length // block_size, keys", "min(max_length // block_size + margin, keys"),
             patch("window.py", "last_run(length, 1, 0)", "last_run(length + probe.block_size * probe.margin, 1, 0)"),
+        ),
+    ),
+    Exhibit(
+        "B37b",
+        "the groups are not asked again",
+        "One group shortened the hit after another had agreed to it; the shorter one was never held against the first.",
+        "vllm-project/vllm#46281, #45614, #47861 (#43559); vllm-project/vllm-ascend#12038",
+        "HIT-1",
+        places.TURNED,
+        (patch("window.py", "if length == before:", "if True:"),),
+    ),
+    Exhibit(
+        "B39",
+        "only as much of a window is published as a resend needs",
+        "Of a window layer exactly the blocks were kept that the same prompt would hit; a sibling that parts from it "
+        "earlier found nothing.",
+        "vllm-project/vllm#57610, #57613",
+        "PUB-2",
+        places.SLIDING,
+        (
+            patch(
+                "group.py",
+                "        if self._layout != ROW:\n            if num_tokens %",
+                "        if isinstance(self.rule, SlidingRule):\n"
+                "            start = max(start, stop - self.rule.hit_run)\n"
+                "        if self._layout != ROW:\n            if num_tokens %",
+            ),
         ),
     ),
     Exhibit(
@@ -60,8 +87,29 @@ PREFIXES = (
         (
             patch(
                 "group.py",
-                "if num_tokens % self._block_size != 0 or num_tokens != table.num_covered:",
+                "if num_tokens % self._block_size != 0 or num_tokens != stopped:",
                 "if table.blocks[stop - 1] == 0:",
+            ),
+        ),
+    ),
+    Exhibit(
+        "B41",
+        "a state is published at the end of another group's block",
+        "Where a state may be published was asked of the smallest block of all groups: a state inside a larger block "
+        "passed for that at its end.",
+        "vllm-project/vllm#54076, #53142; wtdcode/vllm-backport#77",
+        "PUB-1",
+        places.UNEQUAL,
+        (
+            patch(
+                "group.py",
+                "if num_tokens % self._block_size != 0 or num_tokens != stopped:",
+                "if num_tokens % self.least != 0 or num_tokens != stopped or table.blocks[stop - 1] == 0:",
+            ),
+            patch(
+                "running.py",
+                "        if manager.publishes(table, count) and",
+                "        manager.least = self._least_size\n        if manager.publishes(table, count) and",
             ),
         ),
     ),

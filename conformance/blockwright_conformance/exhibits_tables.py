@@ -1,77 +1,9 @@
-"""The museum's second room: what a step takes, keeps, trims and tells."""
+"""The museum's third room: what tables keep, trim, publish and tell."""
 
 from . import places
 from .exhibit import Exhibit, patch
 
 TABLES = (
-    Exhibit(
-        "B05a",
-        "hits are held before the capacity is checked",
-        "A request that did not fit was refused after its hits had been touched; the references leaked.",
-        "vllm-project/vllm#11562",
-        "REFUSE-1",
-        places.TIGHT,
-        (
-            patch(
-                "running.py",
-                "free_hits = manager.check_hit(hit.ids[0], request.keys(units))",
-                "pool.touch_entries(hit.ids[0])",
-            ),
-            patch("group.py", "self.block_pool.touch_entries(ids)", "pass"),
-        ),
-    ),
-    Exhibit(
-        "B05b",
-        "hits that are free now are not part of the demand",
-        "The first remedy for that leak counted new blocks only: adopting a free hit takes a block from the queue too.",
-        "vllm-project/vllm#11565",
-        "NULL-1",
-        places.TIGHT,
-        (patch("running.py", "manager.missing(held, slots) + free_hits >", "manager.missing(held, slots) >"),),
-    ),
-    Exhibit(
-        "B06",
-        "new blocks are taken before the hits are held",
-        "A hit that was an eviction candidate was evicted to serve the very request that had hit it.",
-        "vllm-project/vllm#10507 (review)",
-        "READ-1",
-        places.TIGHT,
-        (
-            patch("group.py", "self.block_pool.touch_entries(ids)", "pass"),
-            patch(
-                "running.py",
-                "        manager.grow(table, slots)\n",
-                "        manager.grow(table, slots)\n"
-                "        if hit is not None:\n            pool.touch_entries(hit.ids[0])\n",
-            ),
-        ),
-    ),
-    Exhibit(
-        "B08",
-        "the prediction is capped at one block",
-        "What a step would take was capped by a rule that held for one case only, and more was taken than predicted.",
-        "vllm-project/vllm#46892",
-        "NULL-1",
-        places.FULL,
-        (patch("group.py", "if more > 1 and self._layout == LAST_STATE:", "if more > 1:"),),
-    ),
-    Exhibit(
-        "B09",
-        "a request that could not be scheduled keeps its table",
-        "The table was made before the check, so that a request that did not fit was known as running.",
-        "vllm-project/vllm#18411; neuralmagic/vllm#92",
-        "REFUSE-1",
-        places.FULL,
-        (
-            patch(
-                "running.py",
-                "            if manager.missing(held, slots) + free_hits",
-                "            table = manager.open(request.request_id)\n            self._running[request.request_id] = "
-                "RequestTables(request.request_id, request._uid, self._owner, 0, [table])\n"
-                "            if manager.missing(held, slots) + free_hits",
-            ),
-        ),
-    ),
     Exhibit(
         "B13",
         "a request is forgotten before its blocks are released",
@@ -79,7 +11,7 @@ TABLES = (
         "NVIDIA/TensorRT-LLM#15018 (#12933)",
         "REF-1",
         places.FULL,
-        (patch("manager.py", "            manager.release(table)\n", ""),),
+        (patch("running.py", "                manager.release(table)\n", "                pass\n"),),
     ),
     Exhibit(
         "B17",
@@ -110,7 +42,7 @@ TABLES = (
         ),
     ),
     Exhibit(
-        "B25",
+        "B25a",
         "the window is cut at tokens that are not settled",
         "What was scheduled counted as computed, so that blocks were released which the running step still read, and "
         "which rejected drafts needed again.",
@@ -120,8 +52,8 @@ TABLES = (
         (
             patch(
                 "running.py",
-                "manager.trim(table, computed, self._nulled)",
-                "manager.trim(table, written, self._nulled)",
+                "            self._trim(tables, ask.settled)\n",
+                "            self._trim(tables, ask.stop)\n",
             ),
         ),
     ),
@@ -135,7 +67,7 @@ TABLES = (
         (patch("window.py", "first = num_tokens - self._window + 1", "first = num_tokens - self._window + 2"),),
     ),
     Exhibit(
-        "B28",
+        "B28a",
         "trimming stops at the first null entry",
         "The remover gave up where it met an entry that was null already; the states behind it stayed.",
         "vllm-project/vllm#55450",
@@ -153,6 +85,15 @@ TABLES = (
                 "        start = table.num_trimmed\n        blocks = table.blocks\n",
             ),
         ),
+    ),
+    Exhibit(
+        "B28b",
+        "a state is kept per block although nothing is cached",
+        "Where nothing is cached, states at block boundaries serve nobody; they were taken and held all the same.",
+        "vllm-project/vllm#55450",
+        "MAMBA-2",
+        places.MAMBA_UNCACHED,
+        (patch("group.py", "return LAST_STATE if enable_caching else ONE_STATE", "return LAST_STATE"),),
     ),
     Exhibit(
         "B29",
@@ -179,7 +120,7 @@ TABLES = (
         ),
     ),
     Exhibit(
-        "B33",
+        "B33a",
         "the worker is not told which entries became null",
         "The manager trimmed its table and the batch's answer did not say so: the worker kept stale ids.",
         "vllm-project/vllm#42273",
@@ -188,23 +129,29 @@ TABLES = (
         (patch("manager.py", "        nulled = self._nulled\n", "        nulled = vec[i32]()\n"),),
     ),
     Exhibit(
-        "B34",
-        "admission and execution use different bounds",
-        "Slots for drafts were counted beyond the longest sequence the model takes.",
-        "vllm-project/vllm#39734, #55818, #50169; vllm-project/vllm-ascend#9543",
-        "TABLE-1",
-        places.DRAFTS,
-        (patch("running.py", "slots = min(written + ahead, self._max_len)", "slots = written + ahead", 2),),
+        "B33b",
+        "the worker is told of one group's null entries as another's",
+        "What became null was told in one list, and cut at the wrong place between the groups.",
+        "vllm-project/vllm#42273",
+        "STEP-1",
+        places.BOTH_BATCH,
+        (
+            patch(
+                "manager.py",
+                "nulled_offsets[slot] = self._nulled_ends[group]",
+                "nulled_offsets[slot] = i32(len(self._nulled))",
+            ),
+        ),
     ),
     Exhibit(
-        "B42",
+        "B42a",
         "a state is published when it is scheduled",
         "The key became findable with the schedule, although the caller had put publication off until the data was "
         "there; an abort left a hit on a state that was never written.",
         "vllm-project/vllm#56525",
         "REF-0 keys",
         places.LATER,
-        (patch("running.py", "if self.enable_caching and not delay:", "if self.enable_caching:"),),
+        (patch("running.py", "not (ask.is_delayed or self._settles", "not (self._settles"),),
     ),
     Exhibit(
         "B58",
@@ -214,34 +161,9 @@ TABLES = (
         "TABLE-1",
         places.FULL,
         (
-            patch("manager.py", "        manager.close(tables.request_id)\n", ""),
+            patch("running.py", "            manager.close(tables.request_id)\n", ""),
             patch("group.py", "table = GroupTable(vec", "table = self._tables.get(request_id) or GroupTable(vec"),
         ),
-    ),
-    Exhibit(
-        "D01",
-        "a refused step has trimmed the table",
-        "One original trims first and then finds that the step does not fit. Here a refusal changes nothing.",
-        "vllm-project/vllm, KVCacheManager.allocate_slots",
-        "REFUSE-1",
-        places.SLIDING,
-        (
-            patch(
-                "running.py",
-                "if missing > pool._num_free + manager.trim_gain(table, computed):\n",
-                "self._nulled = manager.trim(table, computed, self._nulled)\n"
-                "                if missing > pool._num_free:\n",
-            ),
-        ),
-    ),
-    Exhibit(
-        "D02",
-        "fewer than no blocks are missing",
-        "The number of blocks to allocate could be -1; in a sum over groups it hides another group's shortage.",
-        "vllm-project/vllm, SingleTypeKVCacheManager.get_num_blocks_to_allocate",
-        "DEMAND-1",
-        places.TOLD,
-        (patch("group.py", "        if held * self._block_size >= num_tokens:\n            return 0\n", ""),),
     ),
     Exhibit(
         "D03",
@@ -256,6 +178,22 @@ TABLES = (
                 "stop = min(self.first_kept(num_tokens), i64(len(table.blocks)))",
                 "stop = min(self.first_kept(num_tokens), max(table.num_published - 1, 0))",
                 2,
+            ),
+        ),
+    ),
+    Exhibit(
+        "D06",
+        "the states of drafts stand at the end of the table",
+        "One original appends them to the table, and finds them by counting back. Here they have a place of their own, "
+        "and a table holds positions only.",
+        "vllm-project/vllm, MambaManager.allocate_new_blocks",
+        "MAMBA-3",
+        places.PLANNED_DRAFTS,
+        (
+            patch(
+                "group.py",
+                "table.states = self.block_pool.take(self.num_states, table.states)",
+                "table.blocks = self.block_pool.take(self.num_states, table.blocks)",
             ),
         ),
     ),

@@ -13,15 +13,13 @@ Mutants are uncompiled, whatever build the process runs.
 import gc
 import random
 import resource
-import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from types import FrameType, ModuleType
-from typing import Self
+from types import ModuleType
 
 from blockwright._terminal import Advance
 
@@ -35,6 +33,7 @@ from .parallel import in_parallel
 from .recording import Recording
 from .scopes import Scope
 from .variants import load
+from .watch import Limited, OutOfTimeError, watch
 from .watched import adapter_on
 
 SAMPLE = {"smoke": 6, "pr": 12}
@@ -43,45 +42,9 @@ FLOOR = 70
 """Per cent of the mutants, listed equivalents aside, that must be killed."""
 SEED = 2
 
-SECONDS = 0.5
-"""Processor time that one action on a mutant may take: a thousand times what one takes otherwise."""
 MEMORY = 3 << 30
 """Bytes that a process with mutants may take."""
 CORE = "uncompiled core"
-
-
-class OutOfTimeError(BaseException):
-    """A mutant runs on and on."""
-
-
-def rearm() -> None:
-    """Start the watch anew."""
-    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
-
-
-@contextmanager
-def watch() -> Iterator[None]:
-    """Let nothing run for longer than `SECONDS` without starting the watch anew."""
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        raise OutOfTimeError
-
-    before = signal.signal(signal.SIGVTALRM, stop)
-    try:
-        rearm()
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
-
-
-class Limited:
-    """An adapter whose every copy, made before each action, starts the watch anew."""
-
-    def copy(self) -> Self:
-        """Return an independent copy."""
-        rearm()
-        return super().copy()  # type: ignore[misc,no-any-return]
 
 
 @dataclass(frozen=True, slots=True)

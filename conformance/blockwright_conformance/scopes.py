@@ -272,6 +272,18 @@ def of_time(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
     yield of_groups(groups, "admission", blocks, 4, "whole plan chunks", prompts=strings(1, 1, 3), watermark=1)
 
 
+def of_explanations() -> Iterator[Scope]:
+    """Give the scopes in which the manager is asked why a hit is no longer."""
+    pair = ((0, (0,) * 5), (0, (0, 0, 1, 1, 1)))
+    for groups in GROUPS[:2] + GROUPS[3:4] + GROUPS[5:6]:
+        yield of_groups(groups, "explained", 2 + 5 * len(groups), 5, "explain", prompts=pair, max_model_len=5)
+    yield of_groups(GROUPS[0], "explained, eagle", 11, 5, "explain", prompts=pair, max_model_len=5, eagle=True)
+    kinds: tuple[tuple[Kind, int], ...] = ((Full(), 2), (Sliding(3), 1), (Chunked(2), 2), (Mamba(), 1))
+    for kind, size in kinds:
+        yield scope(kind, size, "explained", 4, 4, "explain reset chunks", prompts=strings(1, 2, 3))
+    yield scope(Full(), 1, "explained, uncached", 4, 3, "explain", caching=False)
+
+
 def of_drafts() -> Iterator[Scope]:
     """Give the scopes of the states that recurrent layers keep for drafts, and of encoders."""
     hybrids: tuple[tuple[tuple[Kind, int], ...], ...] = (
@@ -298,6 +310,7 @@ PR: tuple[Scope, ...] = (
     *(each for groups in GROUPS for each in of_hybrid(groups)),
     *(each for groups in TIMED for each in of_time(groups)),
     *of_drafts(),
+    *of_explanations(),
 )
 PROFILES: dict[str, tuple[Scope, ...]] = {
     "smoke": tuple(each for each in PR if is_smoke(each)),

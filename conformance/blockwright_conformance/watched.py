@@ -16,8 +16,9 @@ from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar, Self
 
+from blockwright_spec.outcomes import Step
 from blockwright_spec.plans import wanted
-from blockwright_spec.reads import Prefix, cut
+from blockwright_spec.reads import Mamba, Prefix, cut
 from blockwright_spec.state import NULL, Config, Content, Hit, Table, heads, span
 
 from .adapter import Found, Observation
@@ -223,10 +224,12 @@ class ToldAdapter(VariantAdapter):
             LawError: DEMAND-1: not what growth takes, and those hits that are free now.
         """
         config, group, held = self.config, self.config.groups[number], held + len(hits)
+        begin, is_new = held * span(config, group), name not in self.manager.request_ids()
+        states = group.kind.drafts if is_new and isinstance(group.kind, Mamba) else 0
         counts = self.manager.block_pool.ref_counts()
         free = sum(block != NULL and counts[block] == 0 for block in hits)
         for slots in range(config.max_model_len + 1):
-            takes = sum(wanted(config, group, held, held * span(config, group), slots)) + free
+            takes = sum(wanted(config, group, held, begin, Step(slots - begin))) + states + free
             missing = self.manager.managers[number].get_num_blocks_to_allocate(name, slots, hits)
             if missing != takes:
                 which = f"{slots} slots of {name} in group {number}"

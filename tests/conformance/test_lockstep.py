@@ -72,6 +72,8 @@ ALTERED: dict[str, Any] = {
     "keys": (None, (0, (0, (1, 2))), None, None, None, None, None, None),
     "published": ((1,), None),
     "free": 3,
+    "states": (((9,),), None),
+    "settled": (5, None),
 }
 
 
@@ -104,7 +106,7 @@ def faults(told: Told, **reply: Any) -> list[str]:
 
 DONE = meaning(initial(CONFIG, 2), Admit(0, PROMPT, 5))
 NOT_NOW = Told(initial(CONFIG, 2), Refusal(Reason.NO_FREE_BLOCKS))
-WRONG = Told(initial(CONFIG, 2), Refusal(Reason.TOO_LONG))
+WRONG = Told(initial(CONFIG, 2), Refusal(Reason.NO_TOKENS))
 STALE = Told(initial(CONFIG, 2), Refusal(Reason.HIT_STALE))
 ERROR = BlockwrightAdapter.errors[0]("wrong")
 
@@ -143,7 +145,7 @@ def test_a_batch_is_compared_request_by_request() -> None:
     state, adapter = together(*both, config=Config((Group(Full(), 2),), 5, 12))
     told, found = act(adapter, state, GrowEach(((1, 1), (0, 1))))
     assert found == []
-    assert told.refusal == Refusal(Reason.NO_FREE_BLOCKS)
+    assert told.refusal == Refusal(Reason.NO_FREE_BLOCKS, missing=1)
     assert told.steps == ()
 
 

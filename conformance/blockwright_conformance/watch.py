@@ -1,0 +1,51 @@
+"""A watch over wrong implementations: what runs on and on is stopped, and is a fault like any other.
+
+Processor time is counted, so that a busy machine changes nothing. Main thread only, where signals are handled.
+"""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Self
+
+SECONDS = 0.5
+"""Processor time that one action may take: a thousand times what one takes otherwise."""
+
+
+class OutOfTimeError(BaseException):
+    """Something runs on and on. No `Exception`, so that nothing on the way takes it for an answer."""
+
+
+def rearm() -> None:
+    """Start the watch anew."""
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS, SECONDS)
+
+
+@contextmanager
+def watch() -> Iterator[None]:
+    """Let nothing run for longer than `SECONDS` without starting the watch anew.
+
+    Raises:
+        OutOfTimeError: something did.
+    """
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise OutOfTimeError
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    try:
+        rearm()
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+class Limited:
+    """An adapter whose every copy, made before each action, starts the watch anew."""
+
+    def copy(self) -> Self:
+        """Return an independent copy."""
+        rearm()
+        return super().copy()  # type: ignore[misc,no-any-return]
