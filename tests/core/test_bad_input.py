@@ -351,7 +351,10 @@ def test_bad_configurations() -> None:
         KVCacheManager(with_encoder, 9)
     assert len(KVCacheManager(with_encoder, 9, enable_caching=False).managers) == 2
     with pytest.raises(UnsupportedError, match="kv_cache_config"):
-        KVCacheManager(KVCacheConfig(9, [KVCacheGroupSpec(["layers.0"], cross())] * 2), 9, enable_caching=False)
+        KVCacheManager(KVCacheConfig(9, [KVCacheGroupSpec([name], cross()) for name in "ab"]), 9, enable_caching=False)
+    for names in (["a"], ["b", "a"], ["b", "b"]):
+        with pytest.raises(InvalidArgumentError, match="kv_cache_groups"):
+            KVCacheConfig(9, [KVCacheGroupSpec(["a"], full()), KVCacheGroupSpec(names, full())])
     for watermark in (-0.1, 1.1, float("nan"), float("inf")):
         with pytest.raises(InvalidArgumentError, match="watermark"):
             KVCacheManager(two, 9, watermark=watermark)

@@ -1,8 +1,8 @@
 """Property: every law holds in states that transitions reach, and every law can fail.
 
-How: a good state of each kind is reached by transitions; then one thing in it is broken by hand, once for each law, and
-that law must notice; so must the laws that tell groups apart, of two groups over one pool. Laws of steps are shown
-steps whose outcome was altered.
+How: a good state of each kind is reached by transitions, steps in flight and loads among them; then one thing in it is
+broken by hand, once for each law, and that law must notice; so must the laws that tell groups apart, of two groups over
+one pool. Laws of steps are shown steps whose outcome was altered.
 Not covered: that no transition breaks a law (the explorer), and that every broken state breaks one (the mutants).
 """
 
@@ -10,13 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from blockwright_spec import pool_laws
+from blockwright_spec import plans, pool_laws
+from blockwright_spec.flights import begin
 from blockwright_spec.laws import LAWS, STEP_LAWS
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Outcome, Step
-from blockwright_spec.reads import Full, Group, Kind, Mamba, Prefix, Sliding, cut
-from blockwright_spec.state import Config, Content, Hit, Running, State, Waiting, initial
-from blockwright_spec.transitions import admit, append_output, arrive, find, grow
+from blockwright_spec.reads import Cross, Full, Group, Kind, Mamba, Prefix, Sliding, cut
+from blockwright_spec.state import Config, Content, Fence, Hit, Running, State, Waiting, initial
+from blockwright_spec.transitions import admit, append_output, arrive, find, grow, preempt, release
 
 PROMPT: Prefix = (0, (7, 8, 9, 7, 8))
 BY_ID = {law.id: law.holds for law in LAWS}
@@ -56,7 +57,26 @@ SLIDING = put_out(admitted(manager((Sliding(2), 2)), 0), 0, 1)
 MAMBA = put_out(admitted(manager((Mamba(), 2)), 0), 0, 1)
 UNCACHED = admitted(manager((Mamba(), 2), caching=False), 0)
 BOTH = put_out(admitted(admitted(manager((Full(), 1), (Sliding(3), 2)), 0), 1), 0, 1)
-GOOD = (FULL, SLIDING, MAMBA, UNCACHED, BOTH)
+DRAFTED = admitted(manager((Mamba(2), 2)), 0)
+ENCODED = after(
+    admit(
+        after(arrive(manager((Full(), 2), (Cross(), 2), caching=False), 0, PROMPT)), 0, Hit(), Step(5, encoder=3), LRU
+    )
+)
+
+
+def timed(settles: bool) -> State:
+    """A step in flight for a request that has ended and one that runs, and another step for the latter."""
+    config = Config((Group(Full(), 2), Group(Sliding(2), 2)), 16, 12, overlaps=True, settles=settles)
+    state = admitted(admitted(after(begin(initial(config, 2))), 0, 4), 1, 5)
+    state = after(begin(after(release(state, 1, LRU))))
+    return after(grow(state, 0, 4, Step(2), LRU))
+
+
+EAGER, SETTLED = timed(False), timed(True)
+LOADING = after(admit(after(arrive(manager((Full(), 2)), 0, PROMPT)), 0, Hit(), Step(0, external=4), LRU))
+FENCED = after(preempt(LOADING, 0, LRU))
+GOOD = (FULL, SLIDING, MAMBA, UNCACHED, BOTH, DRAFTED, ENCODED, EAGER, SETTLED, LOADING, FENCED)
 
 
 def request_changed(state: State, slot: int = 0, **fields: object) -> State:
@@ -99,6 +119,15 @@ BROKEN: dict[str, State] = {
     "MAMBA-1": request_changed(MAMBA, tables=((1, 2, 3),)),
     "MAMBA-2": request_changed(UNCACHED, tables=((1, 2),)),
     "LEN-1": request_changed(FULL, computed=6),
+    "MAMBA-3": request_changed(DRAFTED, states=((2,),)),
+    "CROSS-1": request_changed(ENCODED, tables=((1, 2, 3), (4,))),
+    "FLIGHT-1": replace(EAGER, queue=(*EAGER.queue, EAGER.flights[0][0].tables[0][0])),
+    "SETTLE-1": request_changed(EAGER, settled=4),
+    "FENCE-1": replace(EAGER, fences=(replace(EAGER.fences[0], step=2),)),
+    "PUB-3": replace(SETTLED, keys=((SETTLED.flights[0][0].tables[0][0], whole(2)),)),
+    "LOAD-1": request_changed(LOADING, published=(1,)),
+    "LIVE-1": replace(FENCED, queue=FENCED.queue[1:]),
+    "EXPLAIN-1": replace(FULL, keys=((1, (0, (1, (7, 8)))), *FULL.keys[1:])),
 }
 """A state that breaks each law; HIT-3 is about the lookup alone, which no state can make too long."""
 
@@ -106,11 +135,16 @@ BROKEN: dict[str, State] = {
 def test_the_good_states_are_what_the_broken_ones_are_made_of() -> None:
     tables = [request.tables for state in GOOD for request in state.requests if isinstance(request, Running)]
     assert tables[:5] == [((1, 2, 3),), ((1, 2, 4),), ((0, 0, 3),), ((0, 0, 1),), ((1,),)]
-    assert tables[5:] == [((1, 2, 3, 4, 5, 11), (0, 7, 8)), ((1, 2, 3, 4, 9), (0, 7, 10))]
+    assert tables[5:7] == [((1, 2, 3, 4, 5, 11), (0, 7, 8)), ((1, 2, 3, 4, 9), (0, 7, 10))]
+    assert tables[7:] == [((0, 0, 1),), ((1, 2, 3), (4, 5)), *[((1, 2, 11), (3, 4, 12))] * 2, ((1, 2),)]
+    assert [len(state.fences) for state in GOOD] == [0] * 7 + [1, 1, 0, 1]
+
+
+STATES = "full sliding mamba uncached both drafted encoded eager settled loading fenced".split()
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.id)
-@pytest.mark.parametrize("state", GOOD, ids=("full", "sliding", "mamba", "uncached", "both"))
+@pytest.mark.parametrize("state", GOOD, ids=STATES)
 def test_law_holds_in_reached_states(law: object, state: State) -> None:
     assert law.holds(state)  # type: ignore[attr-defined]
 
@@ -137,6 +171,22 @@ def test_more_ways_to_break_a_law() -> None:
     assert not BY_ID["PUB-1"](replace(content_changed(FULL, 3, PROMPT), keys=((3, whole(5)),))), "a partial block"
     assert not BY_ID["READ-1"](content_changed(MAMBA, held_state(MAMBA), PROMPT)), "a state of another token"
     assert not BY_ID["LEN-1"](request_changed(FULL, published=(3,))), "a block published before it is full"
+    assert not BY_ID["REF-1"](replace(EAGER, fences=())), "blocks behind a fence are lost"
+    assert not BY_ID["FLIGHT-1"](replace(EAGER, queue=(*EAGER.queue, *EAGER.fences[0].tables[0]))), "of one that ended"
+    assert not BY_ID["SETTLE-1"](replace(EAGER, flights=EAGER.flights[1:])), "a step has not been settled"
+    assert not BY_ID["FENCE-1"](replace(FENCED, fences=FENCED.fences * 2)), "two loads of one request"
+    assert not BY_ID["FENCE-1"](replace(FENCED, fences=(Fence(0, 0, ((1, 2),)),))), "no such step"
+    assert not BY_ID["MAMBA-3"](request_changed(DRAFTED, drafts=3)), "more drafts than states"
+    assert not BY_ID["WRITE-1"](replace(DRAFTED, keys=((2, whole(5)),))), "a draft's state is published"
+    assert not BY_ID["CROSS-1"](request_changed(ENCODED, tables=((1, 2, 3), (0, 5)))), "what an encoder left dies"
+    flying = replace(LOADING, flights=((replace(EAGER.flights[0][0], tables=((1, 2),)),),))
+    assert not BY_ID["LOAD-1"](flying), "a step computes beyond what is loaded"
+
+
+def test_a_watermark_that_holds_in_an_idle_pool_breaks_the_law_of_liveness(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert BY_ID["LIVE-1"](FENCED)
+    monkeypatch.setattr(plans, "spare", lambda state, step, is_new: state.config.watermark + step.reserve)
+    assert not BY_ID["LIVE-1"](FENCED)
 
 
 def held_state(state: State) -> int:
@@ -190,4 +240,18 @@ def test_laws_of_steps_can_fail() -> None:
     assert not STEPS_BY_ID["STEP-2"](state, replace(done, state=lost))
     assert not STEPS_BY_ID["STEP-3"](state, replace(done, state=leaked))
     assert not STEPS_BY_ID["STEP-3"](state, replace(done, new=((taken, *done.state.queue[:1]),)))
-    assert len(STEPS_BY_ID) == 3
+    assert not STEPS_BY_ID["PLAN-1"](state, replace(done, demand=done.demand + 1))
+    assert not STEPS_BY_ID["PLAN-1"](state, replace(done, state=leaked))
+    assert len(STEPS_BY_ID) == 5
+
+
+def test_a_newcomer_that_takes_the_watermark_breaks_its_law() -> None:
+    before = after(arrive(admitted(manager((Full(), 2)), 0), 1, PROMPT))
+    outcome = admit(before, 1, Hit(), Step(1), LRU)
+    assert isinstance(outcome, Done)
+    left = len(outcome.state.queue)
+    for watermark, holds in ((left, True), (left + 1, False)):
+        high = replace(before, config=replace(before.config, watermark=watermark))
+        assert STEPS_BY_ID["PLAN-2"](high, outcome) is holds
+        assert isinstance(admit(high, 1, Hit(), Step(1), LRU), Done) is holds
+        assert STEPS_BY_ID["PLAN-2"](replace(high, queue=tuple(range(1, 8))), outcome), "the pool was idle"
