@@ -8,9 +8,9 @@ from blockwright_spec.explain import explained
 from blockwright_spec.hits import found
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Fits, Plan, Reason, Step, When
+from blockwright_spec.plans import plan_admission, plan_growth
 from blockwright_spec.reads import Prefix
 from blockwright_spec.state import NULL, Absent, Hit, Running, State, common_prefix_blocks
-from blockwright_spec.plans import plan_admission, plan_growth
 
 from .abstraction import differences, expected
 from .actions import (

@@ -1,14 +1,22 @@
 """Where mutants are looked for, fastest killers first: places of the museum, and more that survivors asked for."""
 
-from blockwright_spec.reads import Chunked, Full, Mamba, Prefix, Sliding
+from typing import Any
+
+from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding
 
 from . import call_trials, places, trials
 from .exhibit import Place, Trial
 from .handed_out import handed_out
-from .scopes import scope, strings
+from .scopes import of_groups, scope, strings
 from .watched import CrowdedAdapter, KeylessAdapter, ToldAdapter, ToldFineAdapter
 
 FEW: tuple[Prefix, ...] = ((0, (0,)), (0, (0, 0)), (0, (1, 1)))
+
+ALONE: tuple[Kind, ...] = (Full(), Sliding(2), Chunked(2), Mamba())
+PAIRS: tuple[tuple[tuple[Kind, int], ...], ...] = (((Full(), 2), (Sliding(2), 1)), ((Full(), 1), (Mamba(), 2)))
+LONG: dict[str, Any] = {"prompts": ((0, (0,) * 5), (0, (0, 0, 1, 1, 1))), "max_model_len": 5}
+ONES: dict[str, Any] = {"prompts": strings(1, 1, 3), "max_model_len": 4}
+TWOS: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 4}
 
 MORE: tuple[Place, ...] = (
     Place(scope(Full(), 1, "mutants, wrong calls", 4, 3, "chunks misuse preempt", prompts=FEW)),
@@ -36,6 +44,11 @@ MORE: tuple[Place, ...] = (
     Place(scope(Sliding(2), 2, "mutants, drafts", 5, 5, "", slots=1, drafts=2, max_model_len=7)),
     Place(scope(Full(), 2, "mutants, quiet batches", 5, 5, "chunks batch", lookaheads=(0, 1), caching=False)),
     Place(scope(Sliding(2), 1, "mutants, keyless", 4, 4, "chunks batch", caching=False), KeylessAdapter),
+    *(Place(scope(kind, 1, "mutants, explained", 4, 4, "explain reset", prompts=strings(1, 2, 3))) for kind in ALONE),
+    *(Place(of_groups(groups, "mutants, explained", 12, 5, "explain", **LONG)) for groups in PAIRS),
+    Place(of_groups(PAIRS[0], "mutants, admitted", 8, 4, "whole plan chunks", **ONES, watermark=1)),
+    Place(of_groups(PAIRS[1], "mutants, wrong calls", 7, 3, "misuse load", in_flight=1, drafts=1, slots=1, **TWOS)),
+    Place(scope(Mamba(1), 1, "mutants, wrong calls", 7, 3, "misuse", in_flight=2, drafts=1, slots=1, **TWOS)),
 )
 """Scopes that survivors asked for."""
 
@@ -61,8 +74,26 @@ WHERE: tuple[Place | Trial, ...] = (
     places.FINE,
     places.SPLIT,
     places.SALTED,
+    places.FLYING,
+    places.FLYING_FAR,
+    places.FLYING_BOTH,
+    places.FLYING_SLIDING,
+    places.FLYING_DRAFTS,
+    places.SETTLING,
+    places.LOADING,
+    places.LOADING_BOTH,
+    places.PLANNED,
+    places.PLANNED_DRAFTS,
+    places.ADMITTED,
+    places.ENCODER,
+    places.MAMBA_UNCACHED,
+    places.BOTH_TIGHT,
+    places.BOTH_BATCH,
+    places.TURNED,
+    places.UNEQUAL,
     trials.keys,
     trials.pool,
+    call_trials.plans,
     call_trials.refusals,
     call_trials.keyless,
     call_trials.pins,

@@ -268,7 +268,7 @@ def of_time(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
     words = "misuse trim later load"
     yield of_groups(groups, "in flight, wrong calls", blocks, 3, words, in_flight=1, drafts=1, slots=1, **few)
     yield of_groups(groups, "in flight, batches", blocks, 3, "batch", in_flight=1, **few)
-    yield of_groups(groups, "loads", blocks, 3, "load preempt", prompts=strings(1, 3, 3), max_model_len=4)
+    yield of_groups(groups, "loading", blocks, 3, "load preempt", prompts=strings(1, 3, 3), max_model_len=4)
     yield of_groups(groups, "admission", blocks, 4, "whole plan chunks", prompts=strings(1, 1, 3), watermark=1)
 
 

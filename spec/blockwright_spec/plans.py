@@ -114,7 +114,8 @@ def planned(state: State, start: Running, begin: int, step: Step, is_new: bool) 
     states = tuple(group.kind.drafts if is_new and isinstance(group.kind, Mamba) else 0 for group in config.groups)
     new = sum(sum(takes) for takes in wants) + sum(states)
     held = tuple(block for table in tables for block in table if block != NULL)
-    kept = sum(block != NULL for table in trimmed_tables(config, tables, begin) for block in table)
+    own = (*trimmed_tables(config, tables, begin), *start.states)
+    kept = sum(block != NULL for table in own for block in table)
     demand = new + sum(block in state.queue for block in held)
     whole = whole_demand(state, start, begin, step) if is_new and step.whole else 0
     if max(kept + new, whole) > config.num_blocks - 1:  # what is settled once nothing is in flight counts no more

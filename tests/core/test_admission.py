@@ -268,7 +268,6 @@ def test_a_running_request_that_outgrows_the_pool() -> None:
         assert "Never" in plans or specs == [mamba(4)]
 
 
-@pytest.mark.xfail(strict=True, reason="the states of its drafts are not counted among what a running request holds")
 def test_a_running_request_with_drafts_that_outgrows_the_pool() -> None:
     manager = manager_over([full(4), mamba(4, 2)], 6)
     request = Request("r", list(range(8)), 4)

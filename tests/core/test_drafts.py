@@ -182,7 +182,6 @@ def test_the_state_follows_what_was_accepted(caching: bool) -> None:
         assert manager.get_state_block_ids(request) == [0, 0]  # no such state was written
 
 
-@pytest.mark.xfail(strict=True, reason="asked between allocate_slots and the step, it names a block not yet written")
 def test_the_state_that_a_step_reads_is_known_when_its_slots_are() -> None:
     manager = manager_of(mamba(4, 2))
     request = drafted(manager)
@@ -249,7 +248,6 @@ def test_going_back_no_further_than_what_is_certain() -> None:
     manager.check()
 
 
-@pytest.mark.xfail(strict=True, reason="a lookahead that is too long is reported as num_draft_tokens")
 def test_a_lookahead_beyond_the_states_is_named() -> None:
     manager = manager_of(mamba(4, 2))
     request = Request("r", list(range(8)), 4)

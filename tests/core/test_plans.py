@@ -243,7 +243,6 @@ def test_only_what_fits_is_committed() -> None:
         refused(manager, (InvalidArgumentError, TypeError), manager.commit, odd)
 
 
-@pytest.mark.xfail(strict=True, reason="what is certain is no part of a plan's moment")
 def test_a_plan_does_not_take_back_what_is_certain() -> None:
     """A plan counted before the engine said that the drafts are done must not go behind them."""
     manager = manager_of(full())
@@ -257,7 +256,6 @@ def test_a_plan_does_not_take_back_what_is_certain() -> None:
     refused(manager, StalePlanError, manager.commit, plan)
 
 
-@pytest.mark.xfail(strict=True, reason="commit looks the request up before it asks whose the plan is")
 def test_another_managers_plan_for_a_request_of_the_same_name() -> None:
     manager, other = ready()[0], ready()[0]
     request = Request("one", [1], 2)

@@ -158,7 +158,6 @@ def test_copies_have_their_own_steps() -> None:
     assert history(manager, request, other) == expected
 
 
-@pytest.mark.xfail(strict=True, reason="a copy keeps the original's requests until it is called with its own")
 @pytest.mark.parametrize("specs", [[full(2)], [full(2), mamba(2)]], ids=["full", "full, mamba"])
 def test_copies_publish_by_their_own_tokens(specs: list[KVCacheSpec]) -> None:
     """On settlement, too: what the original's request says by then is of no concern, nor the other way round."""

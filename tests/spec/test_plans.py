@@ -200,7 +200,6 @@ def test_hits_that_others_hold_need_no_room() -> None:
     assert plan_admission(state, 1, Hit(), step) == Refusal(Reason.NO_FREE_BLOCKS, 2)
 
 
-@pytest.mark.xfail(strict=True, reason="the states of its drafts are not counted among what a running request holds")
 def test_states_of_drafts_count_among_what_is_held() -> None:
     """Alone in the pool and refused, a request could never go on: nobody else could release what it lacks."""
     state = admitted(over((Group(Full(), 2), Group(Mamba(2), 2)), blocks=6), 0, prompt(1, 2, 3, 4))

@@ -108,8 +108,9 @@ class CheckedRequests(RunningRequests):
         if most < 0:
             return
         if ask.drafts > most or ask.ahead > most:
+            name = "num_draft_tokens" if ask.drafts > most else "num_lookahead_tokens"
             raise InvalidArgumentError(
-                f"num_draft_tokens: a recurrent layer keeps the states of {most} drafts (num_speculative_blocks), "
+                f"{name}: a recurrent layer keeps the states of {most} drafts (num_speculative_blocks), "
                 f"not of {max(ask.drafts, ask.ahead)}"
             )
         if ask.certain > known and not (self._overlaps and ask.new - ask.drafts == 1):

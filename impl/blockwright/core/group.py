@@ -193,6 +193,8 @@ class GroupTables:
         """
         if self._layout == ROW or num_tokens <= 0:
             return 0
+        if num_tokens == table.num_read:
+            return table.read_block
         accepted = num_tokens - table.num_covered
         if accepted > 0 and accepted <= i64(len(table.states)):
             return i64(table.states[accepted - 1])

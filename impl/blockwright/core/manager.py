@@ -179,7 +179,10 @@ class KVCacheManager(TimedRequests):
         self._alignment = source._alignment
 
     def copy(self) -> KVCacheManager:
-        """Return an independent copy; pair it with copies of the requests (`Request.copy`). O(num_blocks)."""
+        """Return an independent copy; pair it with copies of the requests (`Request.copy`). O(num_blocks).
+
+        It learns of tokens that were appended to such a copy when a call names it.
+        """
         return KVCacheManager(self.kv_cache_config, self._max_len, source=self)
 
     def __copy__(self) -> KVCacheManager:
@@ -497,9 +500,9 @@ class KVCacheManager(TimedRequests):
         if not isinstance(plan, Fits):
             raise InvalidArgumentError(f"plan: {plan!r} cannot be committed, only one that fits")
         request = plan._request
-        tables = self._tables_of(request)
         if plan._owner != self._owner:
             raise StalePlanError(f"plan: {plan!r} is another manager's, or of this one before it was copied")
+        tables = self._tables_of(request)
         if plan._version != self.block_pool.version or plan._moment != self._moment(request, tables):
             raise StalePlanError(f"plan: the pool or the request has changed since {plan!r}; plan again")
         return self._given(self._act(request, tables, plan._ask))
@@ -508,14 +511,20 @@ class KVCacheManager(TimedRequests):
         """Return what a plan leans on beside the pool."""
         if tables is None:
             return (request.num_computed_tokens, request.num_tokens, int(self._num_steps), len(self._steps))
-        counts = int(tables.num_written), int(tables.num_settled), int(tables.last_step), int(tables.num_loading)
+        counts = (
+            int(tables.num_written),
+            int(tables.num_certain),
+            int(tables.num_settled),
+            int(tables.last_step),
+            int(tables.num_loading),
+        )
         return (request.num_computed_tokens, request.num_tokens, int(self._num_steps), len(self._steps), *counts)
 
     def _most_held(self, tables: RequestTables, ask: Ask) -> i64:
         """Return the blocks a running request would hold after a step, once nothing is in flight. O(blocks)."""
         most: i64 = 0
         for manager, table in zip(self.managers, tables.groups):
-            most += manager.missing(len(table.blocks), manager.reach(ask))
+            most += manager.missing(len(table.blocks), manager.reach(ask)) + i64(len(table.states))
             first = manager.first_kept(ask.begin)
             for entry, block in enumerate(table.blocks):
                 if block != 0 and i64(entry) >= first:

@@ -178,6 +178,10 @@ class RunningRequests:
             self._held[at] = i32(len(table.blocks))
             if table.quiet < ask.slots:
                 manager = self.managers[at]
+                if manager.num_states > 0:
+                    read = manager.state_block(table, ask.begin)
+                    table.num_read = ask.begin
+                    table.read_block = read
                 manager.grow(table, manager.reach(ask))
                 if publishes:
                     self._publish(manager, table, request, min(ask.stop, known), ask.certain)

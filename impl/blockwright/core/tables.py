@@ -24,23 +24,29 @@ class GroupTable:
         num_covered: slots covered by the last growth; the tokens behind the state that a recurrent layer keeps.
         states: blocks for the states of draft tokens, of a recurrent layer only.
         quiet: slots up to which growth changes nothing: covered, and no block becomes full. A lower bound.
+        num_read, read_block: the tokens that the last step of a recurrent layer with drafts began after, and the block
+            that their state is read from.
     """
 
     def __init__(
         self, blocks: vec[i32], num_published: i64, num_trimmed: i64, num_covered: i64, states: vec[i32]
     ) -> None:
         """Take the fields as they are."""
-        self.states: vec[i32] = states
-        self.quiet: i64 = 0
         self.blocks: vec[i32] = blocks
         self.num_published: i64 = num_published
         self.num_trimmed: i64 = num_trimmed
         self.num_covered: i64 = num_covered
+        self.states: vec[i32] = states
+        self.quiet: i64 = 0
+        self.num_read: i64 = 0
+        self.read_block: i64 = 0
 
     def copy(self) -> GroupTable:
         """Return an independent copy."""
         twin = GroupTable(self.blocks[:], self.num_published, self.num_trimmed, self.num_covered, self.states[:])
         twin.quiet = self.quiet
+        twin.num_read = self.num_read
+        twin.read_block = self.read_block
         return twin
 
 
@@ -83,7 +89,7 @@ class RequestTables(Held):
 
     def copy_for(self, owner: i64, groups: list[GroupTable]) -> RequestTables:
         """Return a copy for another manager, which has copied the tables of the groups."""
-        twin = RequestTables(self.request, owner, groups)
+        twin = RequestTables(self.request.copy(), owner, groups)
         twin.num_written = self.num_written
         twin.num_certain = self.num_certain
         twin.num_settled = self.num_settled

@@ -104,7 +104,8 @@ class TimedRequests(CheckedRequests):
         What came is published. If all of it came, set ``num_computed_tokens`` to the hit and the load, and go on. If
         not, the request is freed, and False is returned: set ``num_computed_tokens = 0`` and look it up again; what
         came is then its hit. A recurrent state that came in part is worth nothing. For a request that was freed while
-        it was loading, its blocks return now. Complexity: O(blocks). law: LOAD-1.
+        it was loading, its blocks return now, the answer is False, and nothing else is to be done, even if it runs
+        again. Complexity: O(blocks). law: LOAD-1.
 
         Raises:
             UnknownStepError: nothing is being loaded for the request.
