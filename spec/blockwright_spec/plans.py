@@ -1,8 +1,7 @@
 """Chapter 7: planning a step: whether it may be asked for, whether it fits, and what it takes.
 
-A plan changes nothing. What it counts is exactly what the step then takes (PLAN-1), as if dead entries were already
-trimmed. A request that is admitted beside others leaves the watermark and a reserve free; alone in the pool it need
-not, so that whatever fits the pool is served in the end (LIVE-1).
+A plan changes nothing. What it counts is what the step then takes (PLAN-1), as if dead entries were already trimmed.
+A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (LIVE-1).
 """
 
 from dataclasses import replace

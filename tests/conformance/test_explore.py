@@ -15,7 +15,7 @@ from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
 from blockwright_conformance.explore import EVERYTHING, Explorer, Result
 from blockwright_conformance.lockstep_gate import coverage, report
 from blockwright_conformance.scopes import PR, PROFILES, Scope, scope, strings
-from blockwright_spec import effects
+from blockwright_spec import effects, plans
 from blockwright_spec.reads import Full, Mamba, Sliding
 from blockwright_spec.state import Table
 
@@ -137,18 +137,18 @@ def test_a_law_that_the_self_check_names_is_reported() -> None:
 
 
 SPEC_FAULTS: dict[str, Any] = {
-    "READ-1": ("trimmed", lambda config, group, table, settled: tuple(0 for _ in table)),
-    "REF-1": ("requeued", lambda state, released: state),
-    "QUEUE-1": ("requeued", lambda state, released: replace(state, queue=released + state.queue)),
-    "TABLE-1": ("wanted", lambda config, group, held, start, slots: (True,) * (slots - held + (slots == 3))),
-    "STEP-2": ("emptied", lambda state, taken: replace(state, queue=state.queue[len(taken) :], keys=())),
+    "READ-1": (plans, "trimmed", lambda config, group, table, settled: tuple(0 for _ in table)),
+    "LIVE-1": (effects, "requeued", lambda state, released: state),
+    "QUEUE-1": (effects, "requeued", lambda state, released: replace(state, queue=released + state.queue)),
+    "TABLE-1": (plans, "wanted", lambda config, group, held, begin, step: (True,) * (begin + step.new - held + 1)),
+    "STEP-2": (effects, "emptied", lambda state, taken: replace(state, queue=state.queue[len(taken) :], keys=())),
 }
 
 
 @pytest.mark.parametrize("law", SPEC_FAULTS)
 def test_a_fault_of_the_specification_breaks_a_law(law: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, fault = SPEC_FAULTS[law]
-    monkeypatch.setattr(effects, name, fault)
+    chapter, name, fault = SPEC_FAULTS[law]
+    monkeypatch.setattr(chapter, name, fault)
     result = Explorer(FULL, None).run()
     assert result.violation is not None
     assert result.violation.law == law
@@ -175,7 +175,10 @@ def test_profiles_hold_scopes_of_different_names() -> None:
 def test_scopes_cover_what_is_promised() -> None:
     groups = {group for each in PR for group in each.config.groups}
     kinds = {(type(group.kind).__name__, group.block_size) for group in groups}
-    assert kinds == {(name, size) for name in ("Full", "Sliding", "Chunked", "Mamba") for size in (1, 2)}
+    assert kinds == {(name, size) for name in ("Full", "Sliding", "Chunked", "Mamba", "Cross") for size in (1, 2)}
+    assert {1, 2, 3} == {len(each.config.groups) for each in PR}
+    assert {0, 1, 2} == {each.in_flight for each in PR}
+    assert {True, False} == {each.config.settles for each in PR}
     windows = {(group.kind.window, group.block_size) for group in groups if isinstance(group.kind, Sliding)}
     assert {(1, 2), (2, 2), (3, 2)} <= windows, "below, at and above a block"
     assert {each.config.caching for each in PR} == {each.config.eagle for each in PR} == {True, False}
