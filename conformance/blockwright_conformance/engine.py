@@ -283,10 +283,11 @@ def wrong_steps(state: State, slot: int, request: Running) -> Iterator[Action]:
     config, prefix, computed = state.config, request.prefix, computed_of(state, slot)
     if computed:
         yield WrongStep(slot, prefix, computed - 1, 1)
-    yield WrongStep(slot, prefix, computed, 1, 0, 1)
-    yield WrongStep(slot, prefix, computed, 2, 0, 1)
-    yield WrongStep(slot, prefix, computed, 0, 0, 0, 1)
-    yield WrongStep(slot, prefix, computed, 1, 0, 0, 0, 1)
+    if config.overlaps or recurrent(config):
+        yield WrongStep(slot, prefix, computed, 1, 0, 1)
+        yield WrongStep(slot, prefix, computed, 2, 0, 1)
+        yield WrongStep(slot, prefix, computed, 0, 0, 0, 1)
+        yield WrongStep(slot, prefix, computed, 1, 0, 0, 0, 1)
     yield WrongStep(slot, prefix, computed, 0)
     yield WrongStep(slot, prefix, computed, -1)
     yield WrongStep(slot, prefix, computed, config.max_model_len - computed + 1)

@@ -30,7 +30,8 @@ from .state import (
 
 def replaced(state: State, slot: int, request: Request) -> State:
     """Put a request in its slot."""
-    return replace(state, requests=(*state.requests[:slot], request, *state.requests[slot + 1 :]))
+    requests = (*state.requests[:slot], request, *state.requests[slot + 1 :])
+    return State(state.config, state.queue, state.contents, state.keys, requests, state.flights, state.fences)
 
 
 def requeued(state: State, released: tuple[int, ...]) -> State:
@@ -47,13 +48,15 @@ def requeued(state: State, released: tuple[int, ...]) -> State:
     bare = tuple(block for block in freed if block not in published)
     candidates = tuple(block for block in freed if block in published)
     contents = tuple(None if block in bare else content for block, content in enumerate(state.contents))
-    return replace(state, queue=(*bare[::-1], *state.queue, *candidates), contents=contents)
+    queue = (*bare[::-1], *state.queue, *candidates)
+    return State(state.config, queue, contents, state.keys, state.requests, state.flights, state.fences)
 
 
 def adopted(state: State, tables: tuple[Table, ...]) -> State:
     """Take the blocks of some tables that were free out of the queue; they keep their keys and contents."""
     held = frozenset(block for table in tables for block in table)
-    return replace(state, queue=tuple(block for block in state.queue if block not in held))
+    queue = tuple(block for block in state.queue if block not in held)
+    return State(state.config, queue, state.contents, state.keys, state.requests, state.flights, state.fences)
 
 
 def emptied(state: State, taken: tuple[int, ...]) -> State:
@@ -61,7 +64,7 @@ def emptied(state: State, taken: tuple[int, ...]) -> State:
     queue = tuple(block for block in state.queue if block not in taken)
     contents = tuple(None if block in taken else content for block, content in enumerate(state.contents))
     keys = tuple(published for published in state.keys if published[0] not in taken)
-    return replace(state, queue=queue, contents=contents, keys=keys)
+    return State(state.config, queue, contents, keys, state.requests, state.flights, state.fences)
 
 
 def placed(taken: tuple[int, ...], wants: tuple[tuple[bool, ...], ...]) -> tuple[Table, ...]:
@@ -91,7 +94,8 @@ def written(state: State, slot: int, request: Running, start: int) -> State:
     contents = tuple(
         into.get(block, content) if block != NULL else None for block, content in enumerate(state.contents)
     )
-    return replaced(replace(state, contents=contents), slot, request)
+    after = State(config, state.queue, contents, state.keys, state.requests, state.flights, state.fences)
+    return replaced(after, slot, request)
 
 
 def publishable(request: Running, group: Group, at: int, count: int, stop: int) -> range:
@@ -118,7 +122,10 @@ def published(state: State, slot: int, count: int, stop: int) -> State:
         if request.tables[at][entry] != NULL
     )
     looked = tuple(max(was, entries.stop) for was, entries in zip(request.published, full, strict=True))
-    return replaced(replace(state, keys=state.keys + keys), slot, replace(request, published=looked))
+    if looked == request.published:
+        return state
+    after = State(config, state.queue, state.contents, state.keys + keys, state.requests, state.flights, state.fences)
+    return replaced(after, slot, replace(request, published=looked))
 
 
 def serve(state: State, slot: int, start: Running, begin: int, step: Step, choice: Choice) -> Outcome:
@@ -143,6 +150,13 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     # SAME: other requests; the entries of this one that were not dead; keys of blocks that were not taken.
 
 
+def blanked(state: State, request: Running) -> State:
+    """Forget the states of a request's earlier drafts: those of the next are written over them (MAMBA-3)."""
+    states = frozenset(block for blocks in request.states for block in blocks)
+    contents = tuple(None if block in states else content for block, content in enumerate(state.contents))
+    return replace(state, contents=contents)
+
+
 def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], begin: int, step: Step) -> State:
     """Let a request have its new blocks, write what the step computes, and publish it unless that waits."""
     config, groups, stop = state.config, len(state.config.groups), begin + step.new
@@ -156,9 +170,7 @@ def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], beg
         drafts=step.drafts if config.overlaps else stop - known,
         loading=step.external,
     )
-    blank = frozenset(block for blocks in request.states for block in blocks) if step.new else frozenset()
-    contents = tuple(None if block in blank else content for block, content in enumerate(state.contents))
-    after = written(replace(state, contents=contents), slot, request, begin)
+    after = written(blanked(state, request) if step.new and any(request.states) else state, slot, request, begin)
     if config.overlaps and step.new:
         flight = Flight(slot, begin, stop, owned(request), step.drafts)
         after = replace(after, flights=(*after.flights[:-1], (*after.flights[-1], flight)))

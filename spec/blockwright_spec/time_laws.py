@@ -73,6 +73,11 @@ def law_load_is_hidden(state: State) -> bool:
 
 def law_head_is_served(state: State) -> bool:
     """LIVE-1: once all others are gone and nothing is in flight, a waiting request fits, or never could."""
+    is_waiting = any(
+        isinstance(request, Waiting) or is_loading(state, slot) for slot, request in enumerate(state.requests)
+    )
+    if not (is_waiting or state.flights or state.fences):
+        return True  # REF-1 says it: whatever is released is free
     alone = quiet(state)
     step = Step(1, whole=True, reserve=state.config.num_blocks)
     plans = tuple(
