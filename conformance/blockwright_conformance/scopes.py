@@ -134,7 +134,7 @@ def of_kind(kind: Kind, size: int) -> Iterator[Scope]:
     long, odd = 2 + 2 * size, 2 * size + 1
     last, few = (odd, 4) if recycles else (odd + 1, 5)
     pair = ((0, (0,) * odd), (0, (0,) * size + (1,) * (odd - size)), (0, (1,) * odd))
-    yield scope(kind, size, "life", few, odd if kind == Mamba() else long, "chunks trim reset preempt")
+    yield scope(kind, size, "life", few, odd if size > 1 or kind == Mamba() else long, "chunks trim reset preempt")
     yield scope(kind, size, "batches", few, long, "chunks batch")
     yield scope(kind, size, "put off", few - 1, odd, "chunks later trim")
     yield scope(kind, size, "copies", 4, odd, "unasked adopt preempt")
@@ -143,7 +143,7 @@ def of_kind(kind: Kind, size: int) -> Iterator[Scope]:
     yield scope(kind, size, "wrong calls", 4, last, "misuse preempt", prompts=(*pair[1:], (0, (0,) * size)))
     yield scope(kind, size, "uncached", 4, long, "chunks preempt batch trim misuse", caching=False)
     if not isinstance(kind, Mamba):
-        ahead = {"lookaheads": (0, 1, 2), "drafts": 1, "max_model_len": long + 1}
+        ahead = {"lookaheads": (0, 2), "drafts": 1, "max_model_len": long + 1}
         yield scope(kind, size, "drafts", few, long, "chunks batch", **ahead)
     if isinstance(kind, Full | Sliding):
         yield scope(kind, size, "eagle", few, long, "chunks adopt", eagle=True, lookaheads=(0, 1))
@@ -236,9 +236,10 @@ def of_hybrid(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
     """Give the scopes of several groups over one pool."""
     kinds, blocks = [kind for kind, _ in groups], 3 + 2 * len(groups)
     pair = ((0, (0, 0, 0, 0)), (0, (0, 0, 1, 1)))
-    yield of_groups(groups, "life", blocks, 4, "chunks preempt plan", prompts=strings(1, 2, 3))
+    yield of_groups(groups, "life", blocks, 4, "chunks preempt plan", prompts=strings(1, 3, 3))
     yield of_groups(groups, "batches", blocks, 5, "batch", prompts=strings(1, 2, 4))
-    yield of_groups(groups, "held hits", blocks - 1, 4, "hold trim", prompts=strings(1, 3, 3))
+    if len(groups) == 2:
+        yield of_groups(groups, "held hits", blocks - 1, 4, "hold trim", prompts=strings(1, 3, 3))
     yield of_groups(groups, "two symbols", blocks, 4, "adopt reset", prompts=pair, outputs=(0, 1))
     yield of_groups(groups, "loads", blocks, 4, "load preempt", prompts=pair[:1], max_model_len=5)
     if not any(isinstance(kind, Chunked) for kind in kinds):
@@ -296,7 +297,7 @@ def of_drafts() -> Iterator[Scope]:
         yield of_groups(groups, "drafts", 8, 4, "preempt misuse", **few, slots=1)
         yield of_groups(groups, "two with drafts", 8, 3, "batch", **{**few, "drafts": 1, "max_model_len": 4})
         yield of_groups(groups, "drafts, uncached", 8, 4, "misuse", **few, caching=False, slots=1)
-        kept = {**few, "max_model_len": 4, "drafts": 1}
+        kept = {**few, "drafts": 1}
         yield of_groups(groups, "drafts in flight", 6, 3, "misuse", **kept, in_flight=2, slots=1)
     for size in (1, 2):
         groups = ((Full(), 1), (Cross(), size))
