@@ -23,7 +23,7 @@ _COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violati
 
 _EPILOG = """\
 examples:
-  blockwright conform                                  all gates, two minutes
+  blockwright conform                                  all gates, minutes
   blockwright conform --profile smoke                  a few seconds
   blockwright conform --gate lockstep --scope "full"   some scopes of one gate
   blockwright conform --impl mymodule:Adapter          another block manager, through an adapter of its own

@@ -167,9 +167,17 @@ def larger(kind: Kind, size: int) -> Iterator[Scope]:
     yield scope(kind, size, "wrong calls, larger", 5, 2 * size + 2, "chunks misuse preempt later", prompts=pair)
 
 
+SMOKE = (
+    "sliding 3, block 1",
+    "mamba, block 1: held",
+    "full, block 1: in flight, wrong",
+    "mamba +1, block 1: drafts in",
+)
+
+
 def is_smoke(each: Scope) -> bool:
     """Tell whether a scope of the `pr` profile is also one of `smoke`: the uncached ones, and all of some layers."""
-    return "uncached" in each.name or each.name.startswith(("sliding 3, block 1", "mamba, block 1: held"))
+    return "uncached" in each.name or each.name.startswith(SMOKE)
 
 
 def open_scopes(profile: str) -> tuple[Scope, ...]:
