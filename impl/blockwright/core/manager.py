@@ -359,8 +359,10 @@ class KVCacheManager(TimedRequests):
         aheads = counts_of("num_lookahead_tokens", num_lookahead_tokens, size)
         drafts = counts_of("num_draft_tokens", num_draft_tokens, size)
         ask = Ask()
-        self._check_batch(batch, news, aheads, drafts, ask)
+        stops = self._check_batch(batch, news, aheads, drafts, ask)
         groups = self._num_groups
+        overlaps = self._overlaps
+        num_nulled: i32 = 0
         new_ids = vec[i32]()
         new_offsets = zeros32(size * groups + 1)
         nulled_offsets = zeros32(size * groups + 1)
@@ -368,18 +370,25 @@ class KVCacheManager(TimedRequests):
         slot: i64 = 0
         while served < size:
             request: Request = batch[served]
-            tables = self._tables_of(request)
-            begin: i64 = request.num_computed_tokens
-            stop = begin + news[served]
-            if tables is not None and stop + aheads[served] <= tables.quiet:
-                self._count_step(request, tables, stop, news[served], drafts[served])
+            stop = stops[served]
+            quiet = request._held
+            if stop > 0 and isinstance(quiet, RequestTables):
+                if overlaps:
+                    self._count_step(request, quiet, stop, news[served], 0)
+                else:
+                    quiet.num_written = stop
+                    quiet.num_certain = min(stop, request._num_prompt + i64(len(request._output)))
+                    quiet.num_drafts = 0
                 group: i64 = 0
                 while group < groups:
                     group += 1
                     slot += 1
                     new_offsets[slot] = i32(len(new_ids))
-                    nulled_offsets[slot] = i32(len(self._nulled))
+                    nulled_offsets[slot] = num_nulled
             else:
+                tables = self._tables_of(request)
+                begin: i64 = request.num_computed_tokens
+                stop = begin + news[served]
                 ask.new = news[served]
                 ask.ahead = aheads[served]
                 ask.drafts = drafts[served]
@@ -400,6 +409,7 @@ class KVCacheManager(TimedRequests):
                     new_offsets[slot] = i32(len(new_ids))
                     nulled_offsets[slot] = self._nulled_ends[group]
                     group += 1
+                num_nulled = i32(len(self._nulled))
             served += 1
         nulled = self._nulled
         self._nulled = vec[i32]()
@@ -410,17 +420,22 @@ class KVCacheManager(TimedRequests):
         refused = None if served == size else int(served)
         return BatchAllocation(served, refused, new_ids, new_offsets, nulled, nulled_offsets)
 
-    def _check_batch(self, batch: list[Request], news: vec[i64], aheads: vec[i64], drafts: vec[i64], ask: Ask) -> None:
-        """Check every request of a batch; nothing changes."""
+    def _check_batch(
+        self, batch: list[Request], news: vec[i64], aheads: vec[i64], drafts: vec[i64], ask: Ask
+    ) -> vec[i64]:
+        """Check every request of a batch; return where each step ends that changes only counts, 0 for others."""
         self._batches += 1
         batch_number = self._batches
         fresh: set[str] = set()
         i: i64 = 0
         size: i64 = len(batch)
+        stops = vec[i64]([0] * size)
         while i < size:
             request: Request = batch[i]
             tables = self._tables_of(request)
-            if drafts[i] != 0 or tables is None or not self._is_quiet(request, tables, news[i], aheads[i]):
+            if drafts[i] == 0 and tables is not None and self._is_quiet(request, tables, news[i], aheads[i]):
+                stops[i] = request.num_computed_tokens + news[i]
+            else:
                 ask.new = news[i]
                 ask.ahead = aheads[i]
                 ask.drafts = drafts[i]
@@ -437,6 +452,7 @@ class KVCacheManager(TimedRequests):
             else:
                 tables.batch = batch_number
             i += 1
+        return stops
 
     # ------------------------------------------------------------------ plan and commit
 

@@ -201,7 +201,7 @@ class RunningRequests:
     def _is_quiet(self, request: Request, tables: RequestTables, new: i64, ahead: i64) -> bool:
         """Say whether a step without drafts is right and changes only counts; False where that takes a closer look."""
         given = request.num_computed_tokens
-        if given < int(tables.num_certain) or given > int(tables.num_written):
+        if given != int(tables.num_written) and not int(tables.num_certain) <= given < int(tables.num_written):
             return False
         begin: i64 = given
         if new == 0 or begin + new + ahead > tables.quiet:
