@@ -116,7 +116,7 @@ class KVCacheManager(TimedRequests):
 
         Raises:
             InvalidArgumentError: names the argument.
-            UnsupportedError: several groups, or a combination that no kind allows.
+            UnsupportedError: a combination that no kind allows.
         """
         if source is not None:
             pool = source.block_pool.copy()
@@ -343,7 +343,7 @@ class KVCacheManager(TimedRequests):
 
         The first request that does not fit ends the batch and is reported; those before it keep their slots, those
         after it are untouched. Everything is checked before anything changes. Complexity: as `allocate_slots`, about
-        10 ns per request that needs no new block (compiled).
+        30 ns per request that needs no new block (compiled).
 
         Args:
             requests: the requests, each once.
