@@ -57,8 +57,8 @@ test-pure: build ## its second half
 	$(PURE) $(RUN)/python -m pytest $(PYTEST_ARGS)
 
 conform: build ## the main job: the gates of PROFILE on both builds (mutants once), then a trace replayed
-	$(RUN)/blockwright conform --profile $(PROFILE) $(GATES) $(CONFORM_ARGS)
-	$(PURE) $(RUN)/blockwright conform --profile $(PROFILE) $(CONFORM_ARGS)
+	$(RUN)/blockwright conform --profile $(PROFILE) $(CONFORM_ARGS)
+	$(PURE) $(RUN)/blockwright conform --profile $(PROFILE) $(GATES) $(CONFORM_ARGS)
 	$(RUN)/blockwright replay $(REPLAY_ARGS)
 
 bench: build ## time this build, beside peers where 'make bench-peers' fetched them
