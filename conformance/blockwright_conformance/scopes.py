@@ -96,7 +96,6 @@ KINDS: tuple[tuple[Kind, int], ...] = (
     (Sliding(2), 2),
     (Sliding(3), 1),
     (Sliding(3), 2),
-    (Chunked(1), 1),
     (Chunked(2), 1),
     (Chunked(2), 2),
     (Chunked(4), 2),
@@ -137,7 +136,8 @@ def of_kind(kind: Kind, size: int) -> Iterator[Scope]:
     yield scope(kind, size, "life", few, odd if size > 1 or kind == Mamba() else long, "chunks trim reset preempt")
     yield scope(kind, size, "batches", few, long, "chunks batch")
     yield scope(kind, size, "put off", few - 1, odd, "chunks later trim")
-    yield scope(kind, size, "copies", 4, odd, "unasked adopt preempt")
+    if not isinstance(kind, Chunked):
+        yield scope(kind, size, "copies", 4, odd, "unasked adopt preempt")
     yield scope(kind, size, "held hits", 4, odd, "hold trim reset")
     yield scope(kind, size, "two symbols", 4, last, "reset", prompts=(*pair, (0, (0,) * size)), outputs=(0, 1))
     yield scope(kind, size, "wrong calls", 4, last, "misuse preempt", prompts=(*pair[1:], (0, (0,) * size)))
