@@ -6,7 +6,7 @@ from itertools import product
 from blockwright_spec.hits import found, sound
 from blockwright_spec.lru import LRU
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import Absent, Hit, Running, State, Waiting, draft_states, is_loading, recurrent
+from blockwright_spec.state import Absent, Hit, Running, State, Waiting, draft_states, in_flight, is_loading, recurrent
 
 from .actions import (
     Action,
@@ -219,14 +219,7 @@ def drafted(state: State, slot: int, remaining: int, drafts: int) -> Iterator[Ac
 
 def overlapped(scope: Scope, state: State, slot: int, request: Running) -> Iterator[Action]:
     """Give the steps of a request that may have others in flight: known tokens, or the one that is not known yet."""
-    if any(flight.slot == slot for flight in state.flights[-1]) if state.flights else False:
-        return
-    if (
-        recurrent(state.config)
-        and request.drafts
-        and request.computed < request.written
-        and "misuse" not in scope.calls
-    ):
+    if not wanted(state, slot, request) and "misuse" not in scope.calls:
         return
     remaining = max(1, len(request.prefix[1]) - request.written)
     most = state.config.max_model_len - request.written
@@ -259,7 +252,7 @@ def of_all(scope: Scope, state: State) -> Iterator[Action]:
     asks = tuple(
         (slot, 1)
         for slot, request in enumerate(state.requests)
-        if isinstance(request, Running) and may_grow_by_one(state, slot, request)
+        if isinstance(request, Running) and wanted(state, slot, request)
     )
     if len(asks) > 1:
         yield GrowEach(asks)
@@ -269,13 +262,15 @@ def of_all(scope: Scope, state: State) -> Iterator[Action]:
             yield GrowEach((*asks, asks[0]))
 
 
-def may_grow_by_one(state: State, slot: int, request: Running) -> bool:
-    """Tell whether a running request may be given one more token."""
+def wanted(state: State, slot: int, request: Running) -> int:
+    """Count the tokens that a running request may be given slots for; with steps in flight also one still unknown."""
     if not state.config.overlaps:
-        return request.computed < len(request.prefix[1]) and not request.loading
-    own = any(flight.slot == slot for flight in state.flights[-1]) if state.flights else True
-    drafted = any(flight.slot == slot and flight.drafts for step in state.flights for flight in step)
-    return request.written < state.config.max_model_len and not (own or request.loading or drafted)
+        return 0 if request.loading else len(request.prefix[1]) - request.computed
+    if request.loading or not state.flights or any(flight.slot == slot for flight in state.flights[-1]):
+        return 0
+    if recurrent(state.config) and request.drafts and (request.computed < request.written or in_flight(state, slot)):
+        return 0
+    return min(max(1, len(request.prefix[1]) - request.written), state.config.max_model_len - request.written)
 
 
 def wrong_steps(state: State, slot: int, request: Running) -> Iterator[Action]:

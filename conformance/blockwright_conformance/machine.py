@@ -19,10 +19,8 @@ from blockwright_spec.state import (
     Absent,
     Hit,
     Running,
-    State,
     Waiting,
     draft_states,
-    in_flight,
     is_loading,
     recurrent,
 )
@@ -48,6 +46,7 @@ from .actions import (
     WrongStep,
     computed_of,
 )
+from .engine import wanted
 from .explore import Factory
 from .histories import History
 from .scopes import Scope
@@ -415,17 +414,6 @@ class LockstepMachine(RuleBasedStateMachine):
     def bring_a_foreign_hit(self, pick: int) -> None:
         foreign = self.foreign
         self.act(WrongHit(self.absent[0], *foreign[pick % len(foreign)]))
-
-
-def wanted(state: State, slot: int, request: Running) -> int:
-    """Count the tokens that a running request may be given slots for; with steps in flight also one still unknown."""
-    if not state.config.overlaps:
-        return 0 if request.loading else len(request.prefix[1]) - request.computed
-    if request.loading or not state.flights or any(flight.slot == slot for flight in state.flights[-1]):
-        return 0
-    if recurrent(state.config) and request.drafts and (request.computed < request.written or in_flight(state, slot)):
-        return 0
-    return min(max(1, len(request.prefix[1]) - request.written), state.config.max_model_len - request.written)
 
 
 def machine_of(scope: Scope, factory: Factory) -> type[LockstepMachine]:

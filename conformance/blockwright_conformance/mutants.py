@@ -173,10 +173,10 @@ def parcels(mutations: list[Mutation], size: int = 12) -> list[list[Mutation]]:
     return [group[at : at + size] for group in by_function.values() for at in range(0, len(group), size)]
 
 
-def control() -> list[GateResult]:
-    """Put the implementation itself through every place: one that fails without a mutant kills nothing."""
+def control(numbers: range) -> list[GateResult]:
+    """Put the implementation itself through some places: one that fails without a mutant kills nothing."""
     package, rows = load(), []
-    for where in WHERE:
+    for where in (WHERE[number] for number in numbers):
         started = time.perf_counter()
         how, steps = difference(where, package)
         seconds = time.perf_counter() - started
@@ -185,14 +185,23 @@ def control() -> list[GateResult]:
     return rows
 
 
-def work_of(profile: Profile) -> list[tuple[list[Mutation]]]:
-    """Give the parcels of a profile's mutants."""
-    return [(parcel,) for parcel in parcels(chosen(profile))] if profile.is_ours else []
+def done(parcel: list[Mutation] | range) -> list[Fate] | list[GateResult]:
+    """Try a parcel of mutants, or the unchanged implementation in a range of places."""
+    return control(parcel) if isinstance(parcel, range) else fates_of(parcel)
+
+
+def work_of(profile: Profile) -> list[tuple[list[Mutation] | range]]:
+    """Give the parcels of a profile's mutants, and the places of the control."""
+    if not profile.is_ours:
+        return []
+    places = (range(at, min(at + 10, len(WHERE))) for at in range(0, len(WHERE), 10))
+    tried = parcels(chosen(profile))
+    return [*((parcel,) for parcel in tried), *((some,) for some in places)] if tried else []
 
 
 def size(profile: Profile) -> int:
-    """Count the parcels, and the control."""
-    return len(work_of(profile)) + 1
+    """Count the parcels."""
+    return len(work_of(profile))
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
@@ -201,12 +210,12 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     if not work:
         return []
     fates: list[Fate] = []
-    for _, parcel in in_parallel(fates_of, work, profile.jobs):
-        fates += parcel
-        progress(1, parcel[0].mutation.function)
+    places: list[GateResult] = []
+    for _, parcel in in_parallel(done, work, profile.jobs):
+        fates += (each for each in parcel if isinstance(each, Fate))
+        places += (each for each in parcel if isinstance(each, GateResult))
+        progress(1, parcel[0].mutation.function if isinstance(parcel[0], Fate) else parcel[0].scope)
     fates.sort(key=lambda fate: (fate.mutation.file, fate.mutation.line))
-    places = control()
-    progress(1, "control")
     rows = [of_file(file, [fate for fate in fates if fate.mutation.file == file]) for file in FILES]
     rows.append(of_all(fates))
     wrong = [*(row for row in places if row.violations), *(row for fate in fates if (row := of_fate(fate)))]

@@ -154,7 +154,7 @@ def span(config: Config, group: Group) -> int:
 
 def recurrent(config: Config) -> bool:
     """Tell whether some group keeps a recurrent state, which cannot run ahead of the known tokens nor go back."""
-    return any(isinstance(group.kind, Mamba) for group in config.groups)
+    return draft_states(config) is not None
 
 
 def draft_states(config: Config) -> int | None:

@@ -70,6 +70,7 @@ class Options(TypedDict, total=False):
     overlap_steps: bool
     publish_on_settlement: bool
     watermark: float
+    explain_evictions: bool
 
 
 class Setup(NamedTuple):
@@ -108,6 +109,20 @@ def manager_of(
 ) -> KVCacheManager:
     """A manager of one group."""
     return manager_over([spec], num_blocks, max_model_len, caching, **options)
+
+
+GROUPS: dict[str, list[KVCacheSpec]] = {
+    "full 4, sliding 2": [full(4), sliding(2, 5)],
+    "sliding 3, full 2": [sliding(3, 4), full(2)],
+    "full 2, mamba 4": [full(2), mamba(4)],
+    "sliding 2, mamba 3": [sliding(2, 4), mamba(3)],
+    "full 3, chunked 2": [full(3), chunked(2, 4)],
+    "sliding 2, sliding 4": [sliding(2, 2), sliding(4, 7)],
+    "full 1, sliding 2, mamba 4": [full(1), sliding(2, 3), mamba(4)],
+    "sliding 4, chunked 2, full 2": [sliding(4, 6), chunked(2, 6), full(2)],
+    "mamba 2, mamba 3, full 1": [mamba(2), mamba(3), full(1)],
+}
+"""Hybrid models of two and three groups, with unequal block sizes."""
 
 
 def manager_over(

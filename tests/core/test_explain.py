@@ -17,15 +17,14 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
-from tests.core.support import chunked, cross, full, mamba, manager_dump, needed, published, sliding
+from tests.core import support
+from tests.core.support import GROUPS, chunked, cross, full, mamba, manager_dump, needed, published, sliding
 
 from blockwright import (
     BlockPool,
     EvictionStats,
     HitExplanation,
     HitLimit,
-    KVCacheConfig,
-    KVCacheGroupSpec,
     KVCacheManager,
     KVCacheSpec,
     MambaSpec,
@@ -33,18 +32,15 @@ from blockwright import (
 )
 from blockwright.errors import InvalidArgumentError
 
-GROUPS: dict[str, list[KVCacheSpec]] = {
+ALONE: dict[str, list[KVCacheSpec]] = {
     "full 2": [full(2)],
     "sliding 2": [sliding(2, 4)],
     "sliding 1": [sliding(2, 1)],
     "chunked 2": [chunked(2, 4)],
     "mamba 3": [mamba(3)],
-    "full 4, sliding 2": [full(4), sliding(2, 5)],
-    "full 2, mamba 4": [full(2), mamba(4)],
-    "full 3, chunked 2": [full(3), chunked(2, 4)],
-    "full 1, sliding 2, mamba 4": [full(1), sliding(2, 3), mamba(4)],
 }
-every_groups = pytest.mark.parametrize("specs", GROUPS.values(), ids=GROUPS.keys())
+MODELS = ALONE | GROUPS
+every_groups = pytest.mark.parametrize("specs", MODELS.values(), ids=MODELS.keys())
 
 
 def manager_over(
@@ -56,9 +52,8 @@ def manager_over(
     remembers: bool = True,
 ) -> KVCacheManager:
     """A manager that remembers, unless told otherwise."""
-    groups = [KVCacheGroupSpec([f"layers.{number}"], spec) for number, spec in enumerate(specs)]
-    return KVCacheManager(
-        KVCacheConfig(num_blocks, groups), 1000, caching, use_eagle=eagle, explain_evictions=remembers, log_stats=True
+    return support.manager_over(
+        specs, num_blocks, caching=caching, use_eagle=eagle, explain_evictions=remembers, log_stats=True
     )
 
 

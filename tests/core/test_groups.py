@@ -17,7 +17,7 @@ import pytest
 from librt.vecs import vec
 from mypy_extensions import i32
 from tests.core.support import (
-    chunked,
+    GROUPS,
     full,
     mamba,
     manager_dump,
@@ -44,17 +44,6 @@ from blockwright import (
 )
 from blockwright.errors import InvalidArgumentError, StaleHitError, UnsupportedError
 
-GROUPS: dict[str, list[KVCacheSpec]] = {
-    "full 4, sliding 2": [full(4), sliding(2, 5)],
-    "sliding 3, full 2": [sliding(3, 4), full(2)],
-    "full 2, mamba 4": [full(2), mamba(4)],
-    "sliding 2, mamba 3": [sliding(2, 4), mamba(3)],
-    "full 3, chunked 2": [full(3), chunked(2, 4)],
-    "sliding 2, sliding 4": [sliding(2, 2), sliding(4, 7)],
-    "full 1, sliding 2, mamba 4": [full(1), sliding(2, 3), mamba(4)],
-    "sliding 4, chunked 2, full 2": [sliding(4, 6), chunked(2, 6), full(2)],
-    "mamba 2, mamba 3, full 1": [mamba(2), mamba(3), full(1)],
-}
 every_groups = pytest.mark.parametrize("specs", GROUPS.values(), ids=GROUPS.keys())
 
 

@@ -17,10 +17,9 @@ from blockwright.core.blocks import BatchAllocation, KVCacheBlocks
 from blockwright.core.explain import EvictionStats, HitExplanation, eviction_stats, explain
 from blockwright.core.index import zeros32
 from blockwright.core.managers import get_manager_for_kv_cache_spec, refuse_eagle
-from blockwright.core.plan import Ask, Fits, Never, NotNow, Plan
+from blockwright.core.plan import Ask, Fits, Never, NotNow, Plan, count_of, counts_of
 from blockwright.core.pool import BlockPool
 from blockwright.core.request import MAX_LENGTH, Request
-from blockwright.core.running import count_of, counts_of
 from blockwright.core.tables import RequestTables
 from blockwright.core.timed import TimedRequests
 from blockwright.core.window import common_hit
@@ -293,14 +292,11 @@ class KVCacheManager(TimedRequests):
         ask.new = new
         ask.ahead = ahead
         ask.is_delayed = delay_cache_blocks
+        ask.is_whole = full_sequence_must_fit
         if not plain:
             self._take_hit(request, tables, ask, num_new_computed_tokens, new_computed_blocks)
-        if tables is None or more:
-            ask.drafts = count_of("num_draft_tokens", num_draft_tokens)
-            ask.external = count_of("num_external_computed_tokens", num_external_computed_tokens)
-            ask.encoder = count_of("num_encoder_tokens", num_encoder_tokens)
-            ask.reserve = count_of("reserved_blocks", reserved_blocks)
-            ask.is_whole = full_sequence_must_fit
+        if more:
+            ask.take(num_draft_tokens, num_external_computed_tokens, num_encoder_tokens, reserved_blocks)
         self._check_ask(request, tables, ask)
         if not self._fits(request, tables, ask):
             return None
@@ -483,12 +479,9 @@ class KVCacheManager(TimedRequests):
         ask.is_planned = True
         ask.new = count_of("num_new_tokens", num_new_tokens)
         ask.ahead = count_of("num_lookahead_tokens", num_lookahead_tokens)
-        ask.drafts = count_of("num_draft_tokens", num_draft_tokens)
-        ask.external = count_of("num_external_computed_tokens", num_external_computed_tokens)
-        ask.encoder = count_of("num_encoder_tokens", num_encoder_tokens)
-        ask.reserve = count_of("reserved_blocks", reserved_blocks)
-        ask.is_whole = full_sequence_must_fit
         ask.is_delayed = delay_cache_blocks
+        ask.is_whole = full_sequence_must_fit
+        ask.take(num_draft_tokens, num_external_computed_tokens, num_encoder_tokens, reserved_blocks)
         if num_new_computed_tokens != 0 or new_computed_blocks is not None:
             self._take_hit(request, tables, ask, num_new_computed_tokens, new_computed_blocks)
         self._check_ask(request, tables, ask)

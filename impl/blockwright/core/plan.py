@@ -6,12 +6,15 @@ plans and commits in one go; `KVCacheManager.plan` hands the answer out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import final
 
+from librt.vecs import append, vec
 from mypy_extensions import i64
 
 from blockwright.core.blocks import KVCacheBlocks
-from blockwright.core.request import Request
+from blockwright.core.request import MAX_LENGTH, Request
+from blockwright.errors import InvalidArgumentError
 
 
 @final
@@ -47,6 +50,13 @@ class Ask:
         self.missing: i64 = 0
         self.most: i64 = 0
         self.is_too_long = False
+
+    def take(self, drafts: int, external: int, encoder: int, reserve: int) -> None:
+        """Take what few steps ask for, checked; zeros ask for nothing."""
+        self.drafts = count_of("num_draft_tokens", drafts)
+        self.external = count_of("num_external_computed_tokens", external)
+        self.encoder = count_of("num_encoder_tokens", encoder)
+        self.reserve = count_of("reserved_blocks", reserve)
 
 
 class Plan:
@@ -118,3 +128,23 @@ class Never(Plan):
     def __repr__(self) -> str:
         """Show the reason."""
         return f"Never({self.request_id!r}, {self.reason!r})"
+
+
+def counts_of(name: str, given: int | Sequence[int], size: i64) -> vec[i64]:
+    """Return one count per request, each within what 64 bits hold safely."""
+    if isinstance(given, int):
+        count: i64 = count_of(name, given)
+        return vec[i64]([count] * size)
+    counts = vec[i64](capacity=size)
+    for each in given:
+        counts = append(counts, count_of(name, each))
+    if i64(len(counts)) != size:
+        raise InvalidArgumentError(f"{name}: {len(counts)} counts for {size} requests; give one each, or one for all")
+    return counts
+
+
+def count_of(name: str, given: int) -> i64:
+    """Return a count, checked to be an integer in a safe range."""
+    if not isinstance(given, int) or given < 0 or given > MAX_LENGTH:
+        raise InvalidArgumentError(f"{name}: must be an integer within 0..{MAX_LENGTH}, not {given!r}")
+    return given

@@ -10,9 +10,7 @@ One call's order, the same for a single request and for a batch:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from librt.vecs import append, vec
+from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.blocks import KVCacheBlocks
@@ -27,7 +25,6 @@ from blockwright.core.tables import GroupTable, RequestTables
 from blockwright.core.window import FOR_EVER
 from blockwright.errors import (
     DuplicateRequestError,
-    InvalidArgumentError,
     UnknownRequestError,
 )
 
@@ -81,7 +78,10 @@ class RunningRequests:
         if source is not None:
             for name, tables in source._running.items():
                 groups = [manager.existing(name) for manager in managers]
-                self._running[name] = tables.copy_for(self._owner, groups)
+                twin = tables.copy_for(self._owner, groups)
+                if source._settles:  # settlement publishes what the request knows, which is not to change with another
+                    twin.request = tables.request.copy()
+                self._running[name] = twin
             self._overlaps = source._overlaps
             self._settles = source._settles
             self._watermark = source._watermark
@@ -384,23 +384,3 @@ class RunningRequests:
         demand("REF-1", "holders of each block in the tables, and its counter", counts, pool.ref_counts())
         shared = [block for block in range(1, pool.num_blocks) if counts[block] > 1 and not keyed[block]]
         demand("WRITE-1", "unpublished blocks with several holders", [], shared)
-
-
-def counts_of(name: str, given: int | Sequence[int], size: i64) -> vec[i64]:
-    """Return one count per request, each within what 64 bits hold safely."""
-    if isinstance(given, int):
-        count: i64 = count_of(name, given)
-        return vec[i64]([count] * size)
-    counts = vec[i64](capacity=size)
-    for each in given:
-        counts = append(counts, count_of(name, each))
-    if i64(len(counts)) != size:
-        raise InvalidArgumentError(f"{name}: {len(counts)} counts for {size} requests; give one each, or one for all")
-    return counts
-
-
-def count_of(name: str, given: int) -> i64:
-    """Return a count, checked to be an integer in a safe range."""
-    if not isinstance(given, int) or given < 0 or given > MAX_LENGTH:
-        raise InvalidArgumentError(f"{name}: must be an integer within 0..{MAX_LENGTH}, not {given!r}")
-    return given

@@ -90,7 +90,7 @@ class RequestTables(Held):
 
     def copy_for(self, owner: i64, groups: list[GroupTable]) -> RequestTables:
         """Return a copy for another manager, which has copied the tables of the groups."""
-        twin = RequestTables(self.request.copy(), owner, groups)
+        twin = RequestTables(self.request, owner, groups)
         twin.num_written = self.num_written
         twin.num_certain = self.num_certain
         twin.num_settled = self.num_settled

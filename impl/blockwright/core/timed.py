@@ -8,8 +8,8 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from blockwright.core.asking import CheckedRequests
+from blockwright.core.plan import count_of
 from blockwright.core.request import Request
-from blockwright.core.running import count_of
 from blockwright.core.steps import StepInFlight
 from blockwright.core.tables import RequestTables
 from blockwright.errors import InvalidArgumentError, UnknownStepError, UnsupportedError
