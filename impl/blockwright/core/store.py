@@ -9,6 +9,9 @@ The life of a block (ids start at 1; block 0 is the null block and takes part in
     1 -> 2 take    2 -> 3 publish    3 -> 4 release    4 -> 3 touch (a hit)    4 -> 2 take (the key is dropped)
     2 -> 1 release
 
+A block that several hold and one of them is to write is copied on write: the writer gets a new block, and both ends of
+the copy stay held until the engine has been told of it.
+
 `BlockStore` is the only writer of the counters, the free queue and the prefix index. All of them are packed arrays:
 about 60 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
 that engine developers know.
@@ -20,7 +23,7 @@ from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import word_bytes
-from blockwright.core.check import check_index, check_queue
+from blockwright.core.check import check_index, check_queue, demand
 from blockwright.core.index import PrefixIndex, zeros32
 from blockwright.core.journal import Journal
 from blockwright.core.losses import EVICTED, TRIMMED
@@ -45,6 +48,8 @@ class BlockStore:
             self._prev: vec[i32] = source._prev[:]
             self._num_free: i64 = source._num_free
             self._num_evictions: i64 = source._num_evictions
+            self._copies: vec[i32] = source._copies[:]
+            self._copy_ends: dict[int, int] = source._copy_ends.copy()
             self.version: i64 = source.version
             self._journal: Journal | None = None if source._journal is None else source._journal.copy()
             return
@@ -62,6 +67,9 @@ class BlockStore:
         self._prev[0] = i32(count - 1)
         self._num_free = count - 1
         self._num_evictions = 0
+        # Copies to come: group, source and destination of each, and how many of them each block is an end of.
+        self._copies = vec[i32]()
+        self._copy_ends = {}
         self.version = 0
         self._journal = journal
 
@@ -205,6 +213,53 @@ class BlockStore:
         if self._journal is not None:
             self._journal.released(ids, start, stop, TRIMMED)
 
+    # ------------------------------------------------------------------ copy-on-write
+
+    def num_sharers(self, block: i64) -> i64:
+        """Return the number of holders of one block, copies to come not counted. O(1)."""
+        count: i64 = i64(self._ref[block])
+        if count > 1 and len(self._copies) > 0:
+            count -= self._copy_ends.get(int(block), 0)
+        return count
+
+    def copy_on_write(self, block: i64, group: i64) -> i64:
+        """Move one holder of a shared block to a new one, and note that the content is to be copied. O(1).
+
+        Both are also held by the copy until it is taken, so that neither is handed out before the copy has been run.
+        The caller has checked that a block is free. law: COPY-1, COPY-2.
+        """
+        new: i64 = i64(self.take(1, vec[i32]())[0])
+        self._ref[new] = 2
+        for end in (i32(group), i32(block), i32(new)):
+            self._copies = append(self._copies, end)
+        self._copy_ends[int(block)] = self._copy_ends.get(int(block), 0) + 1
+        self._copy_ends[int(new)] = 1 + self._copy_ends.get(int(new), 0)
+        return new
+
+    def take_copies(self) -> list[tuple[int, int, int]]:
+        """Return the copies to come as (group, source, destination), oldest first, and let go of both ends.
+
+        Complexity: O(copies).
+        """
+        pending = self._copies
+        if len(pending) == 0:
+            return []
+        self._copies = vec[i32]()
+        self._copy_ends = {}
+        copies: list[tuple[int, int, int]] = []
+        ends = vec[i32](capacity=len(pending))
+        at: i64 = 0
+        while at < i64(len(pending)):
+            copies.append((int(pending[at]), int(pending[at + 1]), int(pending[at + 2])))
+            ends = append(append(ends, pending[at + 1]), pending[at + 2])
+            at += 3
+        self.release(ends, 0, i64(len(ends)))
+        return copies
+
+    def copy_ends(self) -> list[int]:
+        """Return both ends of each copy to come, in order, for the self-check."""
+        return [int(end) for at, end in enumerate(self._copies) if at % 3 != 0]
+
     # ------------------------------------------------------------------ the prefix index
 
     def find(self, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> i64:
@@ -327,6 +382,10 @@ class BlockStore:
         keyed = [self._index.has_key(block) for block in range(self._count)]
         check_queue(int(self._num_free), self.free_block_ids(), self._backwards(), self.ref_counts(), keyed)
         check_index(self._index, keyed)
+        ends: dict[int, int] = {}
+        for end in self.copy_ends():
+            ends[end] = ends.get(end, 0) + 1
+        demand("COPY-1", "copies to come that each block is an end of", ends, self._copy_ends)
         if self._journal is not None:
             self._journal.check([block for block in range(self._count) if keyed[block]])
 
