@@ -14,6 +14,7 @@ Scratch memory is at most `SCRATCH_BYTES` (on the CPU `HOST_SCRATCH_BYTES`), or 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import starmap
 
 import torch
 
@@ -31,10 +32,12 @@ from blockwright.device.pairs import Pairs, check_no_chain, checked_pairs, runs
 from blockwright.device.transfer import Transfer, device_of_stream, run
 
 SCRATCH_BYTES = 64 << 20
-HOST_SCRATCH_BYTES = 1 << 20
+HOST_SCRATCH_BYTES = 8 << 20
 
-# A copy of a slice costs 3 us whatever its size, which is the time to gather and scatter about 32 KiB.
-RUN_BYTES = 32 << 10
+# To copy a slice costs 3 us whatever its size. So runs serve if there are few, or if they are longer than this; where
+# blocks of 64 KiB lie scattered, both ways take the same time.
+RUNS = 16
+RUN_BYTES = 64 << 10
 
 # More stretches of host memory per block than this, and a copy through scratch memory on the host is better.
 PIECES = 64
@@ -122,7 +125,7 @@ def _moved(
     """Move blocks of checked pools; `moves` is sorted by source."""
     from_device, to_device = src[0].view.device, dst[0].view.device
     device = device_of_stream(from_device, to_device, stream)
-    couples = [as_words(one.view, other.view) for one, other in zip(src, dst, strict=True) if one.view.numel()]
+    couples = [(one.view, other.view) for one, other in zip(src, dst, strict=True) if one.view.numel()]
     if not moves or not couples:
         return Transfer()
 
@@ -158,7 +161,7 @@ def _move_on_host(couples: Couples, moves: list[tuple[int, int]]) -> None:
     stretches = runs(sources, destinations)
     by_index: Couples = []
     for src, dst in couples:
-        if len(moves) * _bytes_of_block(src) < len(stretches) * RUN_BYTES:
+        if len(stretches) > RUNS and len(moves) * _bytes_of_block(src) < len(stretches) * RUN_BYTES:
             by_index.append((src, dst))
             continue
         for start, stop in stretches:
@@ -172,7 +175,7 @@ def _move_by_index(couples: Couples, moves: list[tuple[int, int]], scratch_bytes
     """Gather blocks and scatter them, through scratch memory on both devices; between two, the host may wait."""
     sources = _ids([pair[0] for pair in moves], couples[0][0].device)
     destinations = _ids([pair[1] for pair in moves], couples[0][1].device)
-    for src, dst in couples:
+    for src, dst in starmap(as_words, couples):
         length = max(1, scratch_bytes // _bytes_of_block(src))
         for start in range(0, len(moves), length):
             part = slice(start, start + length)
@@ -188,7 +191,7 @@ def _move_by_rows(couples: Couples, moves: list[tuple[int, int]], *, to_host: bo
     on_host = [pair[1] if to_host else pair[0] for pair in moves]
     on_device = _ids([pair[0] if to_host else pair[1] for pair in moves], couples[0][0 if to_host else 1].device)
     move = _rows_to_host if to_host else _rows_to_device
-    for src, dst in couples:
+    for src, dst in starmap(as_words, couples):
         pieces = row_pieces(dst, src, PIECES) if to_host else row_pieces(src, dst, PIECES)
         if pieces is None:
             _move_by_index([(src, dst)], moves, SCRATCH_BYTES)
@@ -202,7 +205,7 @@ def _move_by_rows(couples: Couples, moves: list[tuple[int, int]], *, to_host: bo
 def _stretches(host: torch.Tensor, rows: list[int]) -> list[tuple[int, int]]:
     """Return the runs of `rows` that are one stretch of the host's memory each: single rows, if gaps part the rows."""
     adjacent = host.stride(0) == host[:1].numel()
-    return runs(rows) if adjacent else [(place, place + 1) for place in range(len(rows))]
+    return runs(rows, rows) if adjacent else [(place, place + 1) for place in range(len(rows))]
 
 
 def _rows_to_host(host: torch.Tensor, rows: list[int], device: torch.Tensor, ids: torch.Tensor) -> None:

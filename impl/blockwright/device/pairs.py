@@ -6,7 +6,7 @@ Plain Python: a step brings a handful, and a set answers in the time of one call
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import index
 
 import torch
@@ -37,15 +37,15 @@ def checked_pairs(pairs: Pairs, src: list[Blocks], dst: list[Blocks]) -> list[tu
     if checked:
         _check_range("source", [source for source, _ in checked], src)
         _check_range("destination", [destination for _, destination in checked], dst)
-        block, count = Counter(destination for _, destination in checked).most_common(1)[0]
-        if count > 1:
+        if len({destination for _, destination in checked}) < len(checked):
+            block, count = Counter(destination for _, destination in checked).most_common(1)[0]
             raise BlockError(f"pairs: block {block} is the destination of {count} pairs; each block is written once")
     return checked
 
 
-def _check_range(role: str, ids: Iterable[int], pool: list[Blocks]) -> None:
+def _check_range(role: str, ids: Sequence[int], pool: list[Blocks]) -> None:
     smallest = min(pool, key=lambda blocks: blocks.num_blocks)
-    for block in ids:
+    for block in (min(ids), max(ids)):
         if not 0 <= block < smallest.num_blocks:
             raise BlockError(
                 f"pairs: {role} {block} is no block of {smallest.name}, which has {smallest.num_blocks}; "
@@ -66,8 +66,8 @@ def check_no_chain(pairs: list[tuple[int, int]]) -> None:
         )
 
 
-def runs(*columns: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the longest stretches (start, stop) of positions along which each column counts up by one. O(n).
+def runs(ids: Sequence[int], others: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the longest stretches (start, stop) of positions along which both count up by one. O(n).
 
     >>> runs([4, 5, 6, 9], [0, 1, 2, 3])
     [(0, 3), (3, 4)]
@@ -75,8 +75,8 @@ def runs(*columns: Sequence[int]) -> list[tuple[int, int]]:
     [(0, 2), (2, 3), (3, 4)]
     """
     breaks = [
-        position
-        for position in range(1, len(columns[0]))
-        if any(column[position] != column[position - 1] + 1 for column in columns)
+        place
+        for place in range(1, len(ids))
+        if ids[place] != ids[place - 1] + 1 or others[place] != others[place - 1] + 1
     ]
-    return list(zip([0, *breaks], [*breaks, len(columns[0])], strict=True)) if columns[0] else []
+    return list(zip([0, *breaks], [*breaks, len(ids)], strict=True))
