@@ -17,7 +17,8 @@ from tests.device.pools import LAYOUTS, bits, equal, moved_plainly, pair_lists
 from blockwright.device import copies, copy_blocks, empty_host_caches_like, swap_blocks
 from blockwright.errors import InvalidArgumentError
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+if not torch.cuda.is_available():
+    pytest.skip("needs a GPU that torch can use", allow_module_level=True)
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int8)
 CYCLES = 1 << 28  # about a tenth of a second
