@@ -61,7 +61,7 @@ def twin(flat: torch.Tensor, view: torch.Tensor) -> tuple[torch.Tensor, torch.Te
 
 def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     """True if all bits are equal."""
-    return torch.equal(bits(one), bits(other))
+    return bool(torch.equal(bits(one), bits(other)))
 
 
 def pair_lists(seed: int, sources: int, destinations: int, *, apart: bool) -> list[list[tuple[int, int]]]:

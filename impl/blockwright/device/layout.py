@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
 from blockwright.errors import InvalidArgumentError
 
-Caches = torch.Tensor | Sequence[torch.Tensor | Sequence[torch.Tensor]]
+Caches: TypeAlias = torch.Tensor | Sequence[torch.Tensor | Sequence[torch.Tensor]]
 
 # Integers of each width: bytes that every operation of torch can move, float8 or not, without a look at them.
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from operator import index
+from typing import TypeAlias
 
 import torch
 
 from blockwright.device.layout import Blocks
 from blockwright.errors import BlockError, InvalidArgumentError
 
-Pairs = Sequence[tuple[int, int]] | torch.Tensor
+Pairs: TypeAlias = Sequence[tuple[int, int]] | torch.Tensor
 
 
 def checked_pairs(pairs: Pairs, src: list[Blocks], dst: list[Blocks]) -> list[tuple[int, int]]:
