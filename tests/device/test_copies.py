@@ -97,6 +97,11 @@ def test_each_piece_of_a_block_is_one_stretch(layout: str) -> None:
     places = [piece.data_ptr() + 2 * int(offset) for piece, _ in pieces for offset in offsets(piece)]
     assert sorted(places) == sorted(view.data_ptr() + 2 * int(offset) for offset in offsets(view))
     assert row_pieces(view, view, len(pieces) - 1) is None
+    for rows in ([0, 1, 2, 4, 5], [1, 3, 5], [5]):
+        for host, _ in pieces:
+            stretches = copies._stretches(host, rows)
+            assert [row for start, stop in stretches for row in rows[start:stop]] == rows
+            assert all(host[rows[start] : rows[stop - 1] + 1].is_contiguous() for start, stop in stretches)
 
 
 def offsets(view: torch.Tensor) -> list[int]:
@@ -112,6 +117,7 @@ def test_pieces_are_few_in_common_layouts() -> None:
     for name, (dim, make) in LAYOUTS.items():
         view = make(6, torch.float16)[1].movedim(dim, 0)
         counts[name] = len(row_pieces(view, view, 1 << 20) or ())
+    assert counts["a dimension of one"] == 1
     assert counts["stacked"] == counts["heads outside, seen as tokens outside"] == 2
     assert counts["block-major"] == counts["keys or values"] == counts["packed keys"] == counts["recurrent state"] == 1
 
@@ -122,6 +128,11 @@ def test_words_are_as_wide_as_the_memory_allows() -> None:
         assert as_words(pool, torch.zeros_like(pool))[0].dtype == wide
     both = as_words(memory(64, torch.float16).reshape(4, 16)[:, :4], memory(24, torch.float16).reshape(4, 6)[:, :4])
     assert {view.dtype for view in both} == {torch.int32}
+    raw = torch.zeros(256, dtype=torch.uint8).numpy()
+    assert raw.ctypes.data % 16 == 0
+    for offset, start, size in ((0, 0, 8), (2, 0, 2), (4, 0, 4), (4, 2, 4), (6, 1, 2)):
+        odd = torch.from_numpy(raw[offset : offset + 128]).view(torch.float16)[start : start + 32].reshape(4, 8)
+        assert as_words(odd, odd)[0].element_size() == size, (offset, start)
     widest = torch.zeros(4, 2, dtype=torch.complex128)
     assert all(view is widest for view in as_words(widest, widest))
 

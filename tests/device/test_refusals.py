@@ -122,6 +122,13 @@ def test_wrong_caches(caches: Any, block_dim: Any, words: str) -> None:
         copy_blocks(caches, [(0, 1)], block_dim=block_dim)
 
 
+def test_a_destination_that_shares_its_own_memory() -> None:
+    dst = torch.zeros(1, 2).expand(4, 2)
+    with pytest.raises(InvalidArgumentError, match="dst has elements that share memory"):
+        swap_blocks(torch.ones(4, 2), dst, [(0, 1)])
+    assert not dst.any()
+
+
 PLAIN = pool(4, 2)
 UNLIKE: list[tuple[Any, Any, str]] = [
     ([PLAIN], [pool(4, 2), pool(4, 2)], "src has 1 tensors and dst 2"),
@@ -140,6 +147,8 @@ def test_pools_that_differ(src: Any, dst: Any, words: str) -> None:
 
 def overlapping() -> Sequence[tuple[Any, Any, int]]:
     whole, stacked, raw = pool(8, 2), pool(2, 8, 3), bytearray(64)
+    flat = pool(200)
+    first = flat.as_strided((2, 4, 6), (48, 6, 1))
     twice = [torch.frombuffer(raw, dtype=torch.int64).reshape(4, 2) for _ in range(2)]
     return (
         (whole, whole, 0),
@@ -150,6 +159,9 @@ def overlapping() -> Sequence[tuple[Any, Any, int]]:
         (whole[::2], whole.flatten()[1:15].reshape(7, 2), 0),
         (whole, whole.flatten().as_strided((8, 2), (1, 8)), 0),
         (twice[0], twice[1], 0),
+        (first, flat.as_strided((2, 4, 6), (48, 6, 1), 25), 1),  # no whole number of blocks further on
+        (first, flat.as_strided((2, 5, 6), (48, 6, 1), 24), 1),  # the last block is the first of the other half
+        (first, flat.as_strided((2, 4, 6), (24, 6, 1), 24), 1),  # the halves lie otherwise
     )
 
 
