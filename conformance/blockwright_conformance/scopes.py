@@ -343,13 +343,12 @@ def of_forks(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
 
 def of_forked_states() -> Iterator[Scope]:
     """Give the scopes of forks of what may not be forked, of requests with states of drafts, and with an encoder."""
-    few: dict[str, Any] = {"prompts": strings(1, 2, 3), "max_model_len": 5}
-    own: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 5}
-    yield scope(Mamba(1), 2, "forks, wrong calls", 7, 5, "fork misuse", **own, drafts=1)
+    few: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 5}
+    yield scope(Mamba(1), 2, "forks with drafts", 6, 5, "fork", **few, drafts=1)
     yield of_groups(((Full(), 2), (Mamba(1), 2)), "forks with drafts", 9, 4, "fork", **few, drafts=1)
-    words = "fork misuse load"
-    one = {"prompts": strings(1, 2, 2), "max_model_len": 4}
-    yield of_groups(((Full(), 2),), "forks in flight, wrong calls", 4, 3, words, **one, in_flight=1)
+    one: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 4}
+    yield scope(Mamba(1), 2, "forks, wrong calls", 6, 3, "fork misuse", **one)
+    yield of_groups(((Full(), 2),), "forks in flight, loads", 4, 3, "fork load", **one, in_flight=1)
     yield of_groups(((Full(), 2), (Cross(), 2)), "forks, encoder", 7, 4, "fork", **few, encoder=3, caching=False)
 
 
