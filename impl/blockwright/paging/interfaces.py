@@ -66,9 +66,9 @@ class Block(ABC):
         """Absolute id of the physical block; None where there is none (freed)."""
 
     @block_id.setter
-    @abstractmethod
     def block_id(self, value: int | None) -> None:
-        """Set it."""
+        """Set it; a block whose state is not to be set from outside need not offer it."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
@@ -106,9 +106,9 @@ class Block(ABC):
         """Whether its KV data is known to be there."""
 
     @computed.setter
-    @abstractmethod
     def computed(self, value: bool) -> None:
-        """Set it."""
+        """Set it; a block whose state is not to be set from outside need not offer it."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
@@ -116,9 +116,9 @@ class Block(ABC):
         """When it was last accessed, as the engine says it; negative: never."""
 
     @last_accessed.setter
-    @abstractmethod
     def last_accessed(self, value: float) -> None:
-        """Set it."""
+        """Set it; a block whose state is not to be set from outside need not offer it."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
