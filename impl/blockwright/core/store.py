@@ -12,6 +12,9 @@ The life of a block (ids start at 1; block 0 is the null block and takes part in
 A block that several hold and one of them is to write is copied on write: the writer gets a new block, and both ends of
 the copy stay held until the engine has been told of it.
 
+In which order eviction candidates go is chosen when a store is made: as they were released (a queue), or as they were
+accessed (`AccessOrder`, a heap beside the queue, which then holds only blocks without content).
+
 `BlockStore` is the only writer of the counters, the free queue and the prefix index. All of them are packed arrays:
 about 60 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
 that engine developers know.
@@ -22,6 +25,7 @@ from __future__ import annotations
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
+from blockwright.core.access_order import AccessOrder
 from blockwright.core.block_hash import word_bytes
 from blockwright.core.check import check_index, check_queue, demand
 from blockwright.core.index import PrefixIndex, zeros32
@@ -38,8 +42,13 @@ class BlockStore:
         version: changes whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
     """
 
-    def __init__(self, count: i64, journal: Journal | None, source: BlockStore | None) -> None:
-        """Make a store with every block free and without content, or a copy of `source`. O(count)."""
+    def __init__(
+        self, count: i64, journal: Journal | None, source: BlockStore | None, order: AccessOrder | None = None
+    ) -> None:
+        """Make a store with every block free and without content, or a copy of `source`. O(count).
+
+        With an `order`, eviction candidates go by it; without, least recently released first.
+        """
         if source is not None:
             self._count: i64 = source._count
             self._index: PrefixIndex = source._index.copy()
@@ -50,6 +59,7 @@ class BlockStore:
             self._num_evictions: i64 = source._num_evictions
             self._copies: vec[i32] = source._copies[:]
             self._copy_ends: dict[int, int] = source._copy_ends.copy()
+            self._order: AccessOrder | None = None if source._order is None else source._order.copy()
             self.version: i64 = source.version
             self._journal: Journal | None = None if source._journal is None else source._journal.copy()
             return
@@ -70,19 +80,21 @@ class BlockStore:
         # Copies to come: group, source and destination of each, and how many of them each block is an end of.
         self._copies = vec[i32]()
         self._copy_ends = {}
+        self._order = order
         self.version = 0
         self._journal = journal
 
     # ------------------------------------------------------------------ what it says of itself
 
     def free_block_ids(self) -> list[int]:
-        """Return the free queue in the order in which blocks will be taken. O(num_free)."""
+        """Return the free blocks in the order in which they will be taken. O(num_free), n log n by access."""
         ids: list[int] = []
         block: i64 = i64(self._next[0])
         while block != 0 and i64(len(ids)) <= self._count:
             ids.append(int(block))
             block = i64(self._next[block])
-        return ids
+        order = self._order
+        return ids if order is None else ids + order.candidates()
 
     def ref_counts(self) -> list[int]:
         """Return the number of holders of each block, by id. O(num_blocks)."""
@@ -118,6 +130,7 @@ class BlockStore:
 
         The caller has checked that they are there. law: QUEUE-1, REF-1.
         """
+        order = self._order
         following = self._next
         ref = self._ref
         index = self._index
@@ -129,6 +142,10 @@ class BlockStore:
         evicted: i64 = 0
         ids = append(ids, 0) if count == 1 else extend(ids, zeros32(count))
         while at < stop:
+            if block == 0 and order is not None:
+                block = order.pop()
+                order.forget(block)
+                following[block] = 0
             if older[block] != 0:
                 evicted += 1
                 if journal is None:
@@ -153,6 +170,8 @@ class BlockStore:
         ref = self._ref
         following = self._next
         before = self._prev
+        older = self._index.older
+        order = self._order
         size: i64 = len(ids)
         i: i64 = 0
         while i < size:
@@ -161,8 +180,11 @@ class BlockStore:
             if block == 0:
                 continue
             if ref[block] == 0:
-                following[i64(before[block])] = following[block]
-                before[i64(following[block])] = before[block]
+                if older[block] != 0 and order is not None:
+                    order.remove(block)
+                else:
+                    following[i64(before[block])] = following[block]
+                    before[i64(following[block])] = before[block]
                 self._num_free -= 1
             ref[block] += 1
 
@@ -176,6 +198,7 @@ class BlockStore:
         following = self._next
         before = self._prev
         older = self._index.older
+        order = self._order
         i = stop
         tail: i64 = i64(before[0])
         freed: i64 = 0
@@ -189,7 +212,9 @@ class BlockStore:
             if count > 0:
                 continue
             freed += 1
-            if older[block] != 0:
+            if older[block] != 0 and order is not None:
+                order.add(block)
+            elif older[block] != 0:
                 following[tail] = i32(block)
                 before[block] = i32(tail)
                 tail = block
@@ -358,15 +383,31 @@ class BlockStore:
                     journal.stored(block, keys, i, group, block_size, is_new)
             i += 1
 
-    def forget_all(self) -> bool:
-        """Drop every key; False, and nothing happens, while any block is held. O(count)."""
-        if self._num_free != self._count - 1:
+    def forget_all(self, num_reserved: i64 = 0) -> bool:
+        """Drop every key; False, and nothing happens, while any block is held but `num_reserved` ones without content.
+
+        Complexity: O(count).
+        """
+        if self._num_free + num_reserved != self._count - 1:
             return False
         if self._journal is not None:
             self._journal.cleared(self._index)
         self._index.clear()
+        order = self._order
+        if order is not None:
+            self._line_up(order.clear())
         self.version += 1
         return True
+
+    def _line_up(self, blocks: list[int]) -> None:
+        """Put blocks that lost their content at the end of the queue."""
+        tail: i64 = i64(self._prev[0])
+        for block in blocks:
+            self._next[tail] = i32(block)
+            self._prev[block] = i32(tail)
+            tail = block
+        self._next[tail] = 0
+        self._prev[0] = i32(tail)
 
     # ------------------------------------------------------------------ self-check
 
@@ -379,6 +420,11 @@ class BlockStore:
         keyed = [self._index.has_key(block) for block in range(self._count)]
         check_queue(int(self._num_free), self.free_block_ids(), self._backwards(), self.ref_counts(), keyed)
         check_index(self._index, keyed)
+        order = self._order
+        if order is not None:
+            demand("QUEUE-1", "the candidates form a heap by access", True, order.is_sound())
+            bare = [block for block in order.candidates() if not keyed[block]]
+            demand("QUEUE-1", "candidates by access that are not published", [], bare)
         ends: dict[int, int] = {}
         for _, source, destination in self.pending_copies():
             ends[source] = ends.get(source, 0) + 1
@@ -394,4 +440,5 @@ class BlockStore:
         while block != 0 and i64(len(ids)) <= self._count:
             ids.append(int(block))
             block = i64(self._prev[block])
-        return ids
+        order = self._order
+        return ids if order is None else order.candidates()[::-1] + ids
