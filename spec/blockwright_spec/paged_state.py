@@ -1,9 +1,9 @@
 """Chapter 17, part two: block tables with copy-on-write, on two devices; their state, with ghosts.
 
 A table is a sequence's own list of block ids. Tables share blocks: a fork shares all of them, and a full block is
-shared by all sequences with its prefix. A block is *mutable* until it is full; a write to one that others hold goes to a copy.
-Ids are absolute: those of the GPU first, then those of the CPU. Ghosts are `contents`, what was written to each block
-in the order of the calls (a pending copy counts as made), and in a table `computed` and `reserved`.
+shared by all sequences with its prefix. A block is *mutable* until it is full; a write to one that others hold goes to
+a copy. Ids are absolute: those of the GPU first, then those of the CPU. Ghosts are `contents`, what was written to each
+block in the order of the calls (a pending copy counts as made), and in a table `computed` and `reserved`.
 """
 
 from dataclasses import dataclass

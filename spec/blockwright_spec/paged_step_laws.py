@@ -5,55 +5,78 @@ from dataclasses import dataclass
 
 from . import paged_laws as laws
 from .laws import told
-from .paged_outcomes import PagedDone, PagedReason, PagedRefusal, rank
-from .paged_state import Paged, blocks_of, device_of, entries_of, free_on
+from .paged_outcomes import PagedDone, PagedOutcome, PagedReason, PagedRefusal, rank
+from .paged_state import Paged, device_of, entries_of, free_on
 
 
-def law_writer_is_alone(before: Paged, done: PagedDone) -> bool:
+def after(before: Paged, outcome: PagedOutcome) -> Paged:
+    """Give the state after a call: a refused one changes nothing."""
+    return before if isinstance(outcome, PagedRefusal) else outcome.state
+
+
+def law_writer_is_alone(before: Paged, outcome: PagedOutcome) -> bool:
     """PAGE-11: what a call writes was free before, or held by one entry alone, and no other has joined it."""
+    state = after(before, outcome)
     return all(
-        block in before.free or entries_of(before, block) == 1 == entries_of(done.state, block)
-        for block, content in enumerate(done.state.contents)
+        block in before.free or entries_of(before, block) == 1 == entries_of(state, block)
+        for block, content in enumerate(state.contents)
         if content is not None and content != before.contents[block]
     )
 
 
-def law_source_stays(before: Paged, done: PagedDone) -> bool:
+def law_source_stays(before: Paged, outcome: PagedOutcome) -> bool:
     """PAGE-12: the source of a new copy is as it was, and others still hold it; what it goes to one holds at most."""
+    state = after(before, outcome)
     return all(
-        done.state.contents[source] == before.contents[source]
-        and 0 < entries_of(done.state, source) < entries_of(before, source)
-        and entries_of(done.state, target) <= 1
-        for source, target in done.state.copies
+        state.contents[source] == before.contents[source]
+        and 0 < entries_of(state, source) < entries_of(before, source)
+        and entries_of(state, target) <= 1
+        for source, target in state.copies
         if (source, target) not in before.copies
     )
 
 
-def law_counted_is_enough(before: Paged, outcome: PagedDone | PagedRefusal) -> bool:
-    """PAGE-13: a call takes no more blocks than were counted, and is short of blocks only where fewer are free."""
+def law_counted_is_enough(before: Paged, outcome: PagedOutcome) -> bool:
+    """PAGE-13: a call keeps no more free blocks than were counted, and is short of blocks only where fewer are free.
+
+    What only a pending copy holds after the call is free again once the copies are taken.
+    """
     free = free_on(before, outcome.device)
     if isinstance(outcome, PagedRefusal):
         return outcome.reason is not PagedReason.NO_FREE_BLOCKS or outcome.counted > len(free)
-    return sum(block not in outcome.state.free for block in free) <= outcome.counted
+    kept = tuple(block for block in free if entries_of(outcome.state, block) or block == outcome.state.null)
+    return len(kept) <= outcome.counted
 
 
-def law_oldest_goes_first(before: Paged, done: PagedDone) -> bool:
-    """PAGE-14: no block that is found was taken while one stayed free that had to go before it."""
-    after = done.state
-    evicted = tuple(block for block, key in enumerate(before.keys) if key is not None and key != after.keys[block])
-    return before.tables == after.tables or not any(
-        rank(before, other) < rank(before, block)
+def law_oldest_goes_first(before: Paged, outcome: PagedOutcome) -> bool:
+    """PAGE-14: no block that is found was taken while one stayed free that had to go before it.
+
+    A block that was taken and given up for known content is among the free ones without content.
+    """
+    state = after(before, outcome)
+    evicted = tuple(block for block, key in enumerate(before.keys) if key is not None and key != state.keys[block])
+    first = tuple(
+        other
+        for other in before.free & state.free
         for block in evicted
-        for other in blocks_of(before.config, device_of(before.config, block))
-        if other in before.free and other in after.free and other not in evicted
+        if device_of(before.config, block) is device_of(before.config, other)
+        and rank(before, other) < rank(before, block)
+        and (state.keys[other] == before.keys[other] is not None or not adopted(before, state))
     )
+    return before.tables == state.tables or not first
 
 
-def law_swap_moves_each_block_once(before: Paged, done: PagedDone) -> bool:
+def adopted(before: Paged, state: Paged) -> tuple[int, ...]:
+    """Give the blocks that were found, and that more entries hold now."""
+    held = ((block, entries_of(state, block) > entries_of(before, block)) for block in range(len(state.keys)))
+    return tuple(block for block, more in held if more and state.keys[block] == before.keys[block] is not None)
+
+
+def law_swap_moves_each_block_once(before: Paged, outcome: PagedOutcome) -> bool:
     """PAGE-15: a swap moves each distinct block once, unless its content is known there; sharing and nulls stay."""
     moves = frozenset(
         pair
-        for old, new in zip(before.tables, done.state.tables, strict=True)
+        for old, new in zip(before.tables, after(before, outcome).tables, strict=True)
         if old is not None and new is not None and old.device is not new.device
         for pair in zip(old.entries, new.entries, strict=True)
     )
@@ -61,7 +84,8 @@ def law_swap_moves_each_block_once(before: Paged, done: PagedDone) -> bool:
     return not moves or (
         len({old for old, _ in moves}) == len(moves) == len({new for _, new in moves})
         and all(new == before.null for old, new in moves - placed)
-        and sorted(done.pairs) == sorted((old, new) for old, new in placed if not is_known(before, old, new))
+        and isinstance(outcome, PagedDone)
+        and sorted(outcome.pairs) == sorted((old, new) for old, new in placed if not is_known(before, old, new))
     )
 
 
@@ -82,10 +106,10 @@ class PagedLaw:
 
 @dataclass(frozen=True, slots=True)
 class PagedStepLaw:
-    """A named law of calls on block tables that happened, given the state before."""
+    """A named law of calls on block tables given the state before, and the outcome."""
 
     id: str
-    holds: Callable[[Paged, PagedDone], bool]
+    holds: Callable[[Paged, PagedOutcome], bool]
     statement: str
     source: str
 
@@ -96,7 +120,7 @@ def of_paged(holds: Callable[[Paged], bool], source: str) -> PagedLaw:
     return PagedLaw(name, holds, statement, source)
 
 
-def of_calls(holds: Callable[[Paged, PagedDone], bool], source: str) -> PagedStepLaw:
+def of_calls(holds: Callable[[Paged, PagedOutcome], bool], source: str) -> PagedStepLaw:
     """List a law of calls."""
     name, statement = told(holds)
     return PagedStepLaw(name, holds, statement, source)
