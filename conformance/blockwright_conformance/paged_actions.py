@@ -256,13 +256,12 @@ def misuses(scope: PagedScope, state: Paged, absent: int | None) -> Iterator[Pag
         if table is None:
             continue
         yield Allocate(slot, scope.prompts[0])
-        yield Fork(slot, slot)
         yield AppendTokens(slot, (0,), -1, told)
-        yield AppendTokens(slot, (0,), 0, -1)
-        yield AppendTokens(slot, (0,), 0, len(table.prefix[1]) + 1)
         yield Ensure(slot, -1)
         if told is not None:
             yield AppendTokens(slot, (0,))
+            yield AppendTokens(slot, (0,), 0, -1)
+            yield AppendTokens(slot, (0,), 0, len(table.prefix[1]) + 1)
         if table.device is Device.CPU:
             yield AppendTokens(slot, (0,), 0, told)
             yield Ensure(slot, 1)
@@ -274,5 +273,4 @@ def misuses(scope: PagedScope, state: Paged, absent: int | None) -> Iterator[Pag
         yield Ensure(absent, 1)
         yield Fork(absent, absent)
         yield FreeTable(absent)
-        yield Swap((absent,), Device.GPU)
     yield from (AccessUnknown(device) for device in scope.devices if unknown_blocks(state, device))

@@ -10,10 +10,11 @@ from blockwright_spec.reads import Prefix
 
 
 class TableShown(NamedTuple):
-    """A table: the tokens in its blocks, those of null entries left out of account, and its block ids."""
+    """A table: the tokens in its blocks but null ones, its block ids, and how many tokens were written."""
 
     tokens: tuple[int, ...]
     entries: tuple[int, ...]
+    full_slots: int
 
 
 class PagedObservation(NamedTuple):
@@ -22,7 +23,7 @@ class PagedObservation(NamedTuple):
     tables: tuple[TableShown | None, ...]
     free: frozenset[int]
     references: tuple[int, ...]
-    """Entries and pending copies that hold each block; that of the null block is not compared."""
+    """Entries and pending copies that hold each block; the null block is held once."""
     null: int | None
     copies: tuple[Pair, ...]
     keys: tuple[Prefix | None, ...]
@@ -83,8 +84,8 @@ class PagedAdapter(Protocol):
     def cached_tokens(self, prefix: Prefix) -> int:
         """Count leading tokens in blocks found on the GPU and computed (``find_cached_blocks_prefix``)."""
 
-    def observe(self) -> PagedObservation:
-        """Show the whole state."""
+    def observe(self, slots: int) -> PagedObservation:
+        """Show the whole state, of so many slots for tables."""
 
     def check(self) -> None:
         """Recompute the allocators' own invariants, and raise where one is broken."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from blockwright_spec.paged_counts import cached_tokens, moved, taking, touched
 from blockwright_spec.paged_outcomes import Choice, PagedDone, PagedReason, preferring
-from blockwright_spec.paged_state import Device, Paged, Pair, ends, entries_of
+from blockwright_spec.paged_state import Device, Paged, PagedTable, Pair, ends, entries_of
 from blockwright_spec.reads import Prefix
 
 from .paged_actions import (
@@ -94,15 +94,24 @@ def paged_expected(state: Paged) -> PagedObservation:
         for block, (time, alive) in enumerate(zip(state.times, lives, strict=True))
     ]
     return PagedObservation(
-        tuple([None if table is None else TableShown(table.prefix[1], table.entries) for table in state.tables]),
+        tuple([table_shown(state, table) for table in state.tables]),
         state.free,
-        tuple([entries_of(state, block) + pending.count(block) for block in blocks]),
+        tuple([entries_of(state, block) + pending.count(block) + (block == state.null) for block in blocks]),
         state.null,
         state.copies,
         state.keys,
         state.fresh,
         ranked(times),
     )
+
+
+def table_shown(state: Paged, table: PagedTable | None) -> TableShown | None:
+    """Give what a table shows: tokens only where an entry is not null."""
+    if table is None:
+        return None
+    nulls = sum(block == state.null for block in table.entries) * state.config.block_size
+    tokens = table.prefix[1]
+    return TableShown(tokens[nulls:], table.entries, len(tokens))
 
 
 def ranked(times: list[int]) -> tuple[int, ...]:
@@ -113,13 +122,13 @@ def ranked(times: list[int]) -> tuple[int, ...]:
 
 def choices(state: Paged, shown: PagedObservation) -> Iterator[Choice]:
     """Give choices to try: the order of new blocks in the tables and copies, and then every other order of those."""
-    new = dict.fromkeys(
-        block for table in shown.tables if table is not None for block in table.entries if block in state.free
-    )
-    lost = [block for block in state.free if block not in new and shown.keys[block] != state.keys[block]]
-    first = (*new, *(block for _, block in shown.copies if block not in new), *lost)
-    if shown.null is not None and state.null is None:
-        first = (shown.null, *(block for block in first if block != shown.null))
+    first = {} if shown.null is None or shown.null == state.null else {shown.null: None}
+    for table, before in zip(shown.tables, state.tables, strict=True):
+        if table is not None:
+            known = () if before is None else before.entries
+            first |= dict.fromkeys([each for at, each in enumerate(table.entries) if each not in known[at : at + 1]])
+    first |= dict.fromkeys(block for _, block in shown.copies)
+    first |= dict.fromkeys(block for block in sorted(state.free) if shown.keys[block] != state.keys[block])
     rest = tuple(block for block in sorted(state.free) if block not in first)
     yield preferring((*first, *rest))
     for order in permutations((*first, *rest) if len(first) + len(rest) < 8 else first):
@@ -164,7 +173,7 @@ def faults_of(told: PagedTold, reply: PagedReply, shown: PagedObservation) -> li
 def paged_act(adapter: PagedAdapter, state: Paged, action: PagedAction) -> tuple[PagedTold, list[str]]:
     """Perform an action on an allocator and on the specification, and name all differences; the allocator moves on."""
     reply = paged_perform(adapter, action, state)
-    shown = adapter.observe()
+    shown = adapter.observe(len(state.tables))
     first: tuple[PagedTold, list[str]] | None = None
     for choice in islice(choices(state, shown), TRIES):
         told = paged_meaning(state, action, choice)

@@ -24,7 +24,7 @@ class PagedReason(Enum):
     NEGATIVE = (When.INVALID, "a count is negative")
     NOT_TOLD = (When.INVALID, "under a window an append must be told how many tokens are computed")
     WRONG_DEVICE = (When.INVALID, "the table is not on the device that the call is about")
-    UNWRITTEN = (When.INVALID, "more tokens are said to be computed than were written")
+    UNWRITTEN = (When.INVALID, "fewer tokens than none are said to be computed, or more than were written")
     NOT_KNOWN = (When.INVALID, "the block is not one that was accessed: it is free and holds nothing")
 
 

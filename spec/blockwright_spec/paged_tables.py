@@ -58,13 +58,15 @@ def wrong_append(state: Paged, slot: int, ahead: int, computed: int | None) -> P
     table = state.tables[slot]
     if table is None:
         return PagedRefusal(PagedReason.NO_BLOCKS)
-    if ahead < 0 or (computed or 0) < 0:
+    if ahead < 0:
         return PagedRefusal(PagedReason.NEGATIVE)
     if table.device is not Device.GPU:
         return PagedRefusal(PagedReason.WRONG_DEVICE)
-    if state.config.window is not None and computed is None:
+    if state.config.window is None:
+        return None  # what is computed matters to a window alone
+    if computed is None:
         return PagedRefusal(PagedReason.NOT_TOLD)
-    return PagedRefusal(PagedReason.UNWRITTEN) if (computed or 0) > len(table.prefix[1]) else None
+    return None if 0 <= computed <= len(table.prefix[1]) else PagedRefusal(PagedReason.UNWRITTEN)
 
 
 def windowed(state: Paged, slot: int, computed: int, choice: Choice) -> Paged | None:
@@ -103,13 +105,15 @@ def covered(state: Paged, slot: int, slots: int, choice: Choice) -> Paged:
 
 
 def filled_in(state: Paged, slot: int, tokens: tuple[int, ...], choice: Choice) -> Paged:
-    """Write tokens into the slots that are there, block by block, each first made the table's own."""
+    """Write tokens into the slots that are there, once all blocks that they go to are the table's own."""
     table = table_in(state, slot)
     longer = replace(table, prefix=(table.prefix[0], table.prefix[1] + tokens))
     goes_to = written_entries(state, slot, len(tokens))
-    state = placed(state, slot, longer)
     for entry, _ in goes_to:
-        state = written(own(state, slot, entry, choice), slot, entry)
+        state = own(state, slot, entry, choice)
+    state = placed(state, slot, replace(longer, entries=table_in(state, slot).entries))
+    for entry, _ in goes_to:
+        state = written(state, slot, entry)
     return state
 
 
@@ -215,7 +219,7 @@ def reset(state: Paged, device: Device) -> PagedOutcome:
     """Forget what can be found on a device: ``reset_prefix_cache``."""
     # REFUSE
     blocks = frozenset(blocks_of(state.config, device)) - {state.null}
-    if not blocks <= state.free:
+    if state.config.caching and not blocks <= state.free:
         return PagedRefusal(PagedReason.BLOCKS_IN_USE)
     # EFFECT
     contents = tuple(None if block in blocks else content for block, content in enumerate(state.contents))
