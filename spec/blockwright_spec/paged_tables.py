@@ -219,7 +219,9 @@ def reset(state: Paged, device: Device) -> PagedOutcome:
     """Forget what can be found on a device: ``reset_prefix_cache``."""
     # REFUSE
     blocks = frozenset(blocks_of(state.config, device)) - {state.null}
-    if state.config.caching and not blocks <= state.free:
+    if not state.config.caching:
+        return PagedDone(state)
+    if not blocks <= state.free:
         return PagedRefusal(PagedReason.BLOCKS_IN_USE)
     # EFFECT
     contents = tuple(None if block in blocks else content for block, content in enumerate(state.contents))
