@@ -98,7 +98,7 @@ def _chosen(only: Sequence[str] | None) -> list[Any]:
     names = [*(path.name for path in paths), *dict.fromkeys(path.system for path in paths)]
     for name in only or ():
         if name not in names:
-            raise InvalidArgumentError(f"--only: no path is named {name!r}; choose from {', '.join(names)}")
+            raise InvalidArgumentError(f"--only: nothing is named {name!r}; choose from {', '.join(names)}")
     return [path for path in paths if not only or path.name in only or path.system in only]
 
 

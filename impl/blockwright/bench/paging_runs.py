@@ -37,7 +37,7 @@ class Run:
         """Free all and forget cached content."""
         for group in self.groups:
             for seq in group.seqs:
-                self.free(seq)
+                self.manager.free(seq)
         require(self.manager.get_num_free_gpu_blocks() == self.num_gpu)
         require(self.manager.reset_prefix_cache())
         self.groups = [
@@ -63,9 +63,6 @@ class Run:
         """Do what an engine does to a running sequence in every step."""
         self.manager.get_num_cached_tokens(seq)
         self.manager.access_all_blocks_in_seq(seq, 1.0)
-
-    def free(self, seq: BenchSequence) -> None:
-        self.manager.free(seq)
 
     def held(self) -> int:
         """Return the blocks in use on the GPU."""
@@ -110,7 +107,7 @@ class Forking(Run):
         """Free the children, which leaves the parent as it was."""
         for child in children:
             self.scheduled(child)
-            self.free(child)
+            self.manager.free(child)
         require(self.held() == PER_SEQUENCE)
 
 
