@@ -60,7 +60,7 @@ def test_the_peer_is_loaded_from_the_folder() -> None:
 
 
 def told(side: PagingSide, caching: bool, width: int) -> list[object]:
-    """Return what a manager holds after each of the timed calls: blocks per device, which entries are the same block."""
+    """Return what is held after each of the timed calls: which entries are the same block, free blocks per device."""
     manager = side.manager(64, 64, caching)
     tokens = Tokens()
     group = BenchGroup("r0", [BenchSequence(0, tokens.draw(FULL * BLOCK_SIZE + 5), side.waiting)])
