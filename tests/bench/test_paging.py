@@ -59,12 +59,12 @@ def test_the_peer_is_loaded_from_the_folder() -> None:
     )
 
 
-def told(side: PagingSide, caching: bool, width: int) -> list[object]:
+def told(side: PagingSide, caching: bool, width: int) -> list[list[Any]]:
     """Return what is held after each of the timed calls: which entries are the same block, free blocks per device."""
     manager = side.manager(64, 64, caching)
     tokens = Tokens()
     group = BenchGroup("r0", [BenchSequence(0, tokens.draw(FULL * BLOCK_SIZE + 5), side.waiting)])
-    story: list[object] = []
+    story: list[list[Any]] = []
 
     def tell(*answers: object) -> None:
         shared: dict[int, int] = {}
@@ -126,8 +126,6 @@ def test_without_caching_the_peer_forgets_sharing_when_it_swaps_which_its_row_sa
     ours, peer = (told(side, caching, 3)[2 + BLOCK_SIZE] for side in (OursPaging(), vllm_paging_peer.load(PEERS)))
     # The last full block was written by each alone, and a partial block follows it.
     own, entries = 2 * 3, (FULL + 2) * 3
-    assert isinstance(ours, list)
-    assert isinstance(peer, list)
     assert ours[-2:] == [64, 64 - FULL - own]
     assert peer[-2:] == [64, 64 - (FULL + own if caching else entries)]
 
