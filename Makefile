@@ -91,5 +91,5 @@ torch: $(INSTALLED) ## add the pinned CPU build of torch to .venv (nothing of th
 
 clean: ## delete .venv, builds and caches
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	rm -f impl/blockwright/core/*.so impl/blockwright/core/native.*.json
+	rm -f impl/blockwright/core/*.so impl/blockwright/core/native.*.json impl/blockwright/paging/*.so
 	find spec impl conformance tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,7 @@
 """Build the compiled core; everything else about the package stands in pyproject.toml.
 
-The modules of `blockwright.core` are compiled by mypyc as one group. Where that is not possible (no compiler, no mypy)
-the package is built uncompiled and says so; the environment decides:
+The modules of `blockwright.core` and `blockwright.paging` are compiled by mypyc as one group. Where that is not
+possible (no compiler, no mypy) the package is built uncompiled and says so; the environment decides:
 
 - `BLOCKWRIGHT_PURE_PYTHON=1`: build no extension (a `py3-none-any` wheel).
 - `BLOCKWRIGHT_REQUIRE_COMPILED=1`: a core that cannot be compiled is an error.
@@ -18,7 +18,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError, CompileError
 
 ROOT = Path(__file__).resolve().parent
-CORE = Path("impl/blockwright/core")
+PACKAGE = Path("impl/blockwright")
 GROUP = "blockwright.core.native"
 INTERPRETED = {"__init__.py"}  # a package's own __init__ cannot be compiled: it would import itself for ever
 PURE = os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"
@@ -31,8 +31,8 @@ SOURCES = record["source_digests"](ROOT / "impl/blockwright")  # before they are
 
 
 def build_folders() -> list[Path]:
-    """Return the folders under build/ that may hold libraries of an earlier build."""
-    return sorted(ROOT.glob("build/lib*/blockwright/core"))
+    """Return the packages under build/ that may hold libraries of an earlier build."""
+    return sorted(ROOT.glob("build/lib*/blockwright"))
 
 
 def fall_back(reason: str, folders: list[Path]) -> None:
@@ -54,10 +54,11 @@ def mypy_version() -> str:
 
 def core_extensions() -> list[Extension]:
     """Translate the core to C and return its extensions; none where there is nothing to compile or no way to."""
-    sources = [str(path) for path in sorted(CORE.glob("*.py")) if path.name not in INTERPRETED]
+    folders = [PACKAGE / name for name in record["COMPILED"]]
+    sources = [str(path) for folder in folders for path in sorted(folder.glob("*.py")) if path.name not in INTERPRETED]
     if PURE or not BUILDING or not sources:
         if PURE and BUILDING:
-            for folder in [*ROOT.glob("build/lib/blockwright/core"), *([ROOT / CORE] if EDITABLE else [])]:
+            for folder in [*ROOT.glob("build/lib/blockwright"), *([ROOT / PACKAGE] if EDITABLE else [])]:
                 record["remove_libraries"](folder)
         return []
     try:
@@ -68,7 +69,7 @@ def core_extensions() -> list[Extension]:
         reason = (
             f"mypyc: {error}" if isinstance(error, ImportError) else "mypyc refused the sources (its errors are above)"
         )
-        fall_back(reason, [*build_folders(), ROOT / CORE])
+        fall_back(reason, [*build_folders(), ROOT / PACKAGE])
         return []
     for extension in extensions:
         # Calls within the library need not be open to replacement from outside: the C compiler may then inline them.
@@ -100,10 +101,11 @@ class BuildCore(build_ext):
         super().run()
         if not self.extensions:
             return
-        folders = [Path(self.build_lib) / "blockwright/core"]
+        folders = [Path(self.build_lib) / "blockwright"]
         if self.inplace:
-            folders.append(ROOT / CORE)
-        libraries = sorted(Path(self.get_ext_filename(extension.name)).name for extension in self.extensions)
+            folders.append(ROOT / PACKAGE)
+        files = [Path(self.get_ext_filename(extension.name)) for extension in self.extensions]
+        libraries = sorted(path.relative_to("blockwright").as_posix() for path in files)
         missing = [name for folder in folders for name in libraries if not (folder / name).exists()]
         if missing and self.failure is None:
             self.failure = f"not built: {', '.join(missing)}"

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+COMPILED = ("core", "paging")
+"""The folders whose modules are compiled, all into one shared library; the first holds it, and the record."""
+
 # Uncompiled modules that compiled ones read constants and types from: a change in them also outdates the libraries.
 FOLLOWED = ("config.py", "errors.py", "events.py", "kinds.py")
 
@@ -49,28 +52,29 @@ def build_info() -> BuildInfo:
     python = f"{platform.python_implementation()} {platform.python_version()}"
     if _source_only():
         return BuildInfo("pure", python, None, "BLOCKWRIGHT_PURE_PYTHON=1 is set")
-    libraries = library_paths(package / "core")
-    record = _read_record(package / "core")
+    libraries = library_paths(package)
+    record = _read_record(package)
     if not libraries:
         failure = record.get("failure")
         why = f"it could not be compiled here: {failure}" if failure else "no compiled libraries for this Python"
         return BuildInfo("pure", python, None, why)
     mypy = record.get("mypy")
-    difference = _difference(record, package, [path.name for path in libraries])
+    difference = _difference(record, package, [path.relative_to(package).as_posix() for path in libraries])
     if difference is not None:
         return BuildInfo("stale", python, mypy, f"{difference}; build again (make build)")
     return BuildInfo("compiled", python, mypy, f"{len(record['sources'])} sources as compiled")
 
 
-def library_paths(core: Path) -> list[Path]:
-    """Return the compiled libraries in a folder that this Python would load, sorted by name."""
+def library_paths(package: Path) -> list[Path]:
+    """Return the compiled libraries in a package that this Python would load, sorted."""
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    return sorted(core.glob(f"*{suffix}"))
+    return sorted(path for folder in COMPILED for path in (package / folder).glob(f"*{suffix}"))
 
 
 def source_digests(package: Path) -> dict[str, str]:
     """Return the SHA-256 of every source that the libraries are made from, by its path in the package."""
-    paths = [*sorted((package / "core").glob("*.py")), *(package / name for name in FOLLOWED)]
+    compiled = (path for folder in COMPILED for path in sorted((package / folder).glob("*.py")))
+    paths = [*compiled, *(package / name for name in FOLLOWED)]
     return {
         path.relative_to(package).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in paths
@@ -79,9 +83,9 @@ def source_digests(package: Path) -> dict[str, str]:
 
 
 def write_record(
-    core: Path, sources: dict[str, str], *, libraries: list[str], mypy: str | None, failure: str | None = None
+    package: Path, sources: dict[str, str], *, libraries: list[str], mypy: str | None, failure: str | None = None
 ) -> None:
-    """Write beside the libraries in `core` the digests of the sources they were made from, or why there are none."""
+    """Write beside the libraries of a package (given by their paths in it) what they were made from, or why not."""
     record = {
         "python": platform.python_version(),
         "mypy": mypy,
@@ -89,25 +93,25 @@ def write_record(
         "libraries": libraries,
         "sources": sources,
     }
-    core.mkdir(parents=True, exist_ok=True)
-    _record_path(core).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    _record_path(package).parent.mkdir(parents=True, exist_ok=True)
+    _record_path(package).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
-def remove_libraries(core: Path, keep: Collection[str] = ()) -> None:
-    """Delete the libraries in a folder but those to keep, and the record of them."""
-    for path in library_paths(core):
-        if path.name not in keep:
+def remove_libraries(package: Path, keep: Collection[str] = ()) -> None:
+    """Delete the libraries in a package but those to keep (by their paths in it), and the record of them."""
+    for path in library_paths(package):
+        if path.relative_to(package).as_posix() not in keep:
             path.unlink()
-    _record_path(core).unlink(missing_ok=True)
+    _record_path(package).unlink(missing_ok=True)
 
 
-def _record_path(core: Path) -> Path:
-    return core / f"native.{sys.implementation.cache_tag}.json"
+def _record_path(package: Path) -> Path:
+    return package / COMPILED[0] / f"native.{sys.implementation.cache_tag}.json"
 
 
-def _read_record(core: Path) -> dict[str, Any]:
+def _read_record(package: Path) -> dict[str, Any]:
     try:
-        record = json.loads(_record_path(core).read_text(encoding="utf-8"))
+        record = json.loads(_record_path(package).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}

@@ -41,8 +41,9 @@ def run_python(code: str, *arguments: str, **changes: str) -> subprocess.Complet
 
 
 def core_modules() -> list[str]:
-    """The modules of the core by name (their sources, not what was compiled from them)."""
-    return [f"blockwright.core.{path.stem}" for path in (PACKAGE / "core").glob("*.py") if path.stem != "__init__"]
+    """The compiled modules by name (their sources, not what was compiled from them)."""
+    paths = [path for folder in _build.COMPILED for path in (PACKAGE / folder).glob("*.py")]
+    return [f"blockwright.{path.parent.name}.{path.stem}" for path in paths if path.stem != "__init__"]
 
 
 CORE_IMPORTS = "import blockwright; " + " ".join(f"import {name};" for name in core_modules())
@@ -61,7 +62,8 @@ def test_kind_matches_where_the_core_comes_from() -> None:
 
 def test_pure_python_is_obeyed() -> None:
     """Whatever lies beside the sources, the variable makes the core run from them."""
-    files_of_core = "[module.__file__ for name, module in sys.modules.items() if 'blockwright.core.' in name]"
+    prefixes = "('blockwright.core.', 'blockwright.paging.')"
+    files_of_core = f"[module.__file__ for name, module in sys.modules.items() if name.startswith({prefixes})]"
     code = f"import sys; {CORE_IMPORTS} print(blockwright.build_info().kind, *{files_of_core})"
     done = run_python(code, BLOCKWRIGHT_PURE_PYTHON="1")
     kind, *files = done.stdout.split()
@@ -98,8 +100,11 @@ def copy(tmp_path: Path) -> Path:
     for name in ("a", "b"):
         (core / f"{name}.py").write_text(f"name = {name!r}\n")
         (core / f"{name}{SUFFIX}").touch()
-    libraries = [path.name for path in _build.library_paths(core)]
-    _build.write_record(core, _build.source_digests(tmp_path), libraries=libraries, mypy="1.2.3")
+    (tmp_path / "paging").mkdir()
+    (tmp_path / "paging/c.py").touch()
+    (tmp_path / f"paging/c{SUFFIX}").touch()
+    libraries = [path.relative_to(tmp_path).as_posix() for path in _build.library_paths(tmp_path)]
+    _build.write_record(tmp_path, _build.source_digests(tmp_path), libraries=libraries, mypy="1.2.3")
     return tmp_path
 
 
@@ -132,6 +137,8 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "source removed": (lambda p: (p / "core/b.py").unlink(), "core/b.py"),
     "followed module edited": (lambda p: (p / "errors.py").write_text("LIMIT = 2\n"), "errors.py"),
     "library lost": (lambda p: (p / f"core/a{SUFFIX}").unlink(), "not those of the record"),
+    "source of the other folder edited": (lambda p: (p / "paging/c.py").write_text("x = 1"), "paging/c.py"),
+    "library of the other folder lost": (lambda p: (p / f"paging/c{SUFFIX}").unlink(), "not those of the record"),
     "library left over": (lambda p: (p / f"core/z{SUFFIX}").touch(), "not those of the record"),
     "record lost": (lambda p: record_of(p).unlink(), "no record"),
     "record cut": (lambda p: record_of(p).write_text(record_of(p).read_text()[:40]), "no record"),
@@ -154,10 +161,11 @@ def test_unrelated_module_makes_nothing_stale(copy: Path) -> None:
 
 
 def test_without_libraries_the_build_is_pure_and_says_why(copy: Path) -> None:
-    _build.remove_libraries(copy / "core")
+    _build.remove_libraries(copy)
     assert sorted(path.name for path in (copy / "core").iterdir()) == ["a.py", "b.py"]
+    assert [path.name for path in (copy / "paging").iterdir()] == ["c.py"]
     assert ask(copy)[0] == "pure"
-    _build.write_record(copy / "core", {}, libraries=[], mypy=None, failure="no compiler here")
+    _build.write_record(copy, {}, libraries=[], mypy=None, failure="no compiler here")
     kind, line = ask(copy)
     assert kind == "pure"
     assert "no compiler here" in line
@@ -166,12 +174,12 @@ def test_without_libraries_the_build_is_pure_and_says_why(copy: Path) -> None:
 def test_every_module_that_the_core_imports_is_followed() -> None:
     """A constant of an uncompiled module may be compiled in, so a change of it must count as one of the core."""
     imported = set()
-    for path in (PACKAGE / "core").glob("*.py"):
+    for path in [path for folder in _build.COMPILED for path in (PACKAGE / folder).glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             imported |= {name.split(".")[1] for name in names if name.startswith("blockwright.")}
-    assert imported - {"core"} <= {name.removesuffix(".py") for name in _build.FOLLOWED}
+    assert imported - set(_build.COMPILED) <= {name.removesuffix(".py") for name in _build.FOLLOWED}
 
 
 # --- the distribution ---

@@ -1,7 +1,8 @@
 """Property: a build leaves either all libraries of the core, with a true record, or none; and says so once.
 
-How: a two-module core is built in place in a scratch copy of the real setup.py, over and over, with sources and
-compiler changed in between: it compiles, is found up to date, fails (compiler, type error), and is built uncompiled.
+How: a core of two modules, and one beside it, is built in place in a scratch copy of the real setup.py, over and over,
+with sources and compiler changed in between: it compiles, is found up to date, fails (compiler, type error), and is built
+uncompiled.
 Not covered: isolated builds and wheels on other platforms; the real core (it is what the other tests run on).
 """
 
@@ -26,6 +27,7 @@ pytestmark = [
 
 ONE = "def double(n: int) -> int:\n    return n * 2\n"
 TWO = "from blockwright.core.one import double\n\n\ndef fourfold(n: int) -> int:\n    return double(double(n))\n"
+ABOVE = "from blockwright.core.two import fourfold\n\n\ndef eightfold(n: int) -> int:\n    return 2 * fourfold(n)\n"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,10 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, top / name)
     (top / "README.md").write_text("# Scratch\n")
     package = top / "impl/blockwright"
-    (package / "core").mkdir(parents=True)
+    for folder in ("core", "paging"):
+        (package / folder).mkdir(parents=True)
+    (package / "paging/__init__.py").touch()
+    (package / "paging/above.py").write_text(ABOVE)
     for name in ("_build.py", "core/__init__.py"):
         shutil.copy(ROOT / "impl/blockwright" / name, package / name)
     (package / "__init__.py").write_text("from blockwright._build import build_info as build_info\n")
@@ -56,9 +61,9 @@ def build(top: Path, *command: str, **changes: str) -> subprocess.CompletedProce
 
 
 def libraries(top: Path) -> list[str]:
-    """The libraries of the core in the source tree and in every build tree."""
-    folders = [top / "impl/blockwright/core", *top.glob("build/lib*/blockwright/core")]
-    return sorted(str(path.relative_to(top)) for folder in folders for path in folder.glob("*.so"))
+    """The libraries in the source tree and in every build tree."""
+    packages = [top / "impl/blockwright", *top.glob("build/lib*/blockwright")]
+    return sorted(str(path.relative_to(top)) for package in packages for path in package.rglob("*.so"))
 
 
 def running(top: Path) -> tuple[str, str]:
@@ -82,7 +87,7 @@ def test_build_is_all_or_nothing(scratch: Path) -> None:
 
     done = build(scratch)
     assert done.returncode == 0, done.stderr
-    assert len(libraries(scratch)) == 6  # two modules and their shared library, here and in the build tree
+    assert len(libraries(scratch)) == 8  # three modules and their shared library, here and in the build tree
     assert running(scratch) == ("compiled", ".so")
 
     # A changed source: the old library would still be loaded, and is called stale.
@@ -120,10 +125,10 @@ def test_build_is_all_or_nothing(scratch: Path) -> None:
     three = scratch / "impl/blockwright/core/three.py"
     three.write_text(ONE)
     assert build(scratch).returncode == 0
-    assert len(libraries(scratch)) == 8
+    assert len(libraries(scratch)) == 10
     three.unlink()
     assert build(scratch).returncode == 0
-    assert len(libraries(scratch)) == 6
+    assert len(libraries(scratch)) == 8
     assert running(scratch) == ("compiled", ".so")
 
 

@@ -11,18 +11,22 @@ from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceF
 SOURCE_ONLY = os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"
 
 
-class _SourceOnly:
-    """Finds modules of this package as source, past compiled ones beside them."""
+class SourceOnly:
+    """Finds modules of one package as source, past compiled ones beside them."""
 
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if not name.startswith(__name__ + "."):
+    def __init__(self, package: str, folders: list[str]) -> None:
+        self._prefix = package + "."
+        self._folders = folders
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Return where a module of the package has its source; None for other modules."""
+        if not name.startswith(self._prefix):
             return None
-        for folder in __path__:
+        for folder in self._folders:
             if spec := FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES)).find_spec(name):
                 return spec
         return None
 
 
 if SOURCE_ONLY:
-    sys.meta_path.insert(0, _SourceOnly)
+    sys.meta_path.insert(0, SourceOnly(__name__, __path__))

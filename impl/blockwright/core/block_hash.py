@@ -287,6 +287,15 @@ class SipHasher(BlockHasher):
         low, high = self._key.hash_bytes(root, _ROUNDS)
         return _SipChain(self._key, low, high, block_size)
 
+    def next_words(self, low: i64, high: i64, data: bytes, extra: bytes) -> tuple[i64, i64]:
+        """Return the key, as two words, of one block with these packed tokens after the one with the key (low, high).
+
+        Zeros stand for no block before. Complexity: O(tokens).
+        """
+        words = vec[i64]([0, 0])
+        _SipChain(self._key, low, high, i64(len(data)) // 4).extend(data, 0, 1, extra, words, 0)
+        return words[0], words[1]
+
 
 class _Sha256Chain(HashChain):
     """One running SHA-256 over the whole prefix; a digest is taken at each block boundary."""

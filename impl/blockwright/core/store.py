@@ -9,6 +9,12 @@ The life of a block (ids start at 1; block 0 is the null block and takes part in
     1 -> 2 take    2 -> 3 publish    3 -> 4 release    4 -> 3 touch (a hit)    4 -> 2 take (the key is dropped)
     2 -> 1 release
 
+A block that several hold and one of them is to write is copied on write: the writer gets a new block, and both ends of
+the copy stay held until the engine has been told of it.
+
+In which order eviction candidates go is chosen when a store is made: as they were released (a queue), or as they were
+accessed (`AccessOrder`, a heap beside the queue, which then holds only blocks without content).
+
 `BlockStore` is the only writer of the counters, the free queue and the prefix index. All of them are packed arrays:
 about 60 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
 that engine developers know.
@@ -19,8 +25,9 @@ from __future__ import annotations
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
+from blockwright.core.access_order import AccessOrder
 from blockwright.core.block_hash import word_bytes
-from blockwright.core.check import check_index, check_queue
+from blockwright.core.check import check_index, check_queue, demand
 from blockwright.core.index import PrefixIndex, zeros32
 from blockwright.core.journal import Journal
 from blockwright.core.losses import EVICTED, TRIMMED
@@ -35,8 +42,13 @@ class BlockStore:
         version: changes whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
     """
 
-    def __init__(self, count: i64, journal: Journal | None, source: BlockStore | None) -> None:
-        """Make a store with every block free and without content, or a copy of `source`. O(count)."""
+    def __init__(
+        self, count: i64, journal: Journal | None, source: BlockStore | None, order: AccessOrder | None = None
+    ) -> None:
+        """Make a store with every block free and without content, or a copy of `source`. O(count).
+
+        With an `order`, eviction candidates go by it; without, least recently released first.
+        """
         if source is not None:
             self._count: i64 = source._count
             self._index: PrefixIndex = source._index.copy()
@@ -45,6 +57,9 @@ class BlockStore:
             self._prev: vec[i32] = source._prev[:]
             self._num_free: i64 = source._num_free
             self._num_evictions: i64 = source._num_evictions
+            self._copies: vec[i32] = source._copies[:]
+            self._copy_ends: dict[int, int] = source._copy_ends.copy()
+            self._order: AccessOrder | None = None if source._order is None else source._order.copy()
             self.version: i64 = source.version
             self._journal: Journal | None = None if source._journal is None else source._journal.copy()
             return
@@ -62,19 +77,24 @@ class BlockStore:
         self._prev[0] = i32(count - 1)
         self._num_free = count - 1
         self._num_evictions = 0
+        # Copies to come: group, source and destination of each, and how many of them each block is an end of.
+        self._copies = vec[i32]()
+        self._copy_ends = {}
+        self._order = order
         self.version = 0
         self._journal = journal
 
     # ------------------------------------------------------------------ what it says of itself
 
     def free_block_ids(self) -> list[int]:
-        """Return the free queue in the order in which blocks will be taken. O(num_free)."""
+        """Return the free blocks in the order in which they will be taken. O(num_free), n log n by access."""
         ids: list[int] = []
         block: i64 = i64(self._next[0])
         while block != 0 and i64(len(ids)) <= self._count:
             ids.append(int(block))
             block = i64(self._next[block])
-        return ids
+        order = self._order
+        return ids if order is None else ids + order.candidates()
 
     def ref_counts(self) -> list[int]:
         """Return the number of holders of each block, by id. O(num_blocks)."""
@@ -110,6 +130,7 @@ class BlockStore:
 
         The caller has checked that they are there. law: QUEUE-1, REF-1.
         """
+        order = self._order
         following = self._next
         ref = self._ref
         index = self._index
@@ -121,6 +142,10 @@ class BlockStore:
         evicted: i64 = 0
         ids = append(ids, 0) if count == 1 else extend(ids, zeros32(count))
         while at < stop:
+            if block == 0 and order is not None:
+                block = order.pop()
+                order.forget(block)
+                following[block] = 0
             if older[block] != 0:
                 evicted += 1
                 if journal is None:
@@ -145,6 +170,8 @@ class BlockStore:
         ref = self._ref
         following = self._next
         before = self._prev
+        older = self._index.older
+        order = self._order
         size: i64 = len(ids)
         i: i64 = 0
         while i < size:
@@ -153,8 +180,11 @@ class BlockStore:
             if block == 0:
                 continue
             if ref[block] == 0:
-                following[i64(before[block])] = following[block]
-                before[i64(following[block])] = before[block]
+                if older[block] != 0 and order is not None:
+                    order.remove(block)
+                else:
+                    following[i64(before[block])] = following[block]
+                    before[i64(following[block])] = before[block]
                 self._num_free -= 1
             ref[block] += 1
 
@@ -168,6 +198,7 @@ class BlockStore:
         following = self._next
         before = self._prev
         older = self._index.older
+        order = self._order
         i = stop
         tail: i64 = i64(before[0])
         freed: i64 = 0
@@ -181,7 +212,9 @@ class BlockStore:
             if count > 0:
                 continue
             freed += 1
-            if older[block] != 0:
+            if older[block] != 0 and order is not None:
+                order.add(block)
+            elif older[block] != 0:
                 following[tail] = i32(block)
                 before[block] = i32(tail)
                 tail = block
@@ -204,6 +237,53 @@ class BlockStore:
         """Note that a range was released because no later token of its request reads it."""
         if self._journal is not None:
             self._journal.released(ids, start, stop, TRIMMED)
+
+    # ------------------------------------------------------------------ copy-on-write
+
+    def num_sharers(self, block: i64) -> i64:
+        """Return the number of holders of one block, copies to come not counted. O(1)."""
+        count: i64 = i64(self._ref[block])
+        if count > 1 and len(self._copies) > 0:
+            count -= self._copy_ends.get(int(block), 0)
+        return count
+
+    def copy_on_write(self, block: i64, group: i64) -> i64:
+        """Move one holder of a shared block to a new one, and note that the content is to be copied. O(1).
+
+        Both are also held by the copy until it is taken, so that neither is handed out before the copy has been run.
+        The caller has checked that a block is free. law: COPY-1, COPY-2.
+        """
+        new: i64 = i64(self.take(1, vec[i32]())[0])
+        self._ref[new] = 2
+        for end in (i32(group), i32(block), i32(new)):
+            self._copies = append(self._copies, end)
+        self._copy_ends[int(block)] = self._copy_ends.get(int(block), 0) + 1
+        self._copy_ends[int(new)] = 1 + self._copy_ends.get(int(new), 0)
+        return new
+
+    def take_copies(self) -> list[tuple[int, int, int]]:
+        """Return the copies to come as (group, source, destination), oldest first, and let go of both ends.
+
+        Complexity: O(copies).
+        """
+        pending = self._copies
+        if len(pending) == 0:
+            return []
+        self._copies = vec[i32]()
+        self._copy_ends = {}
+        copies: list[tuple[int, int, int]] = []
+        ends = vec[i32](capacity=len(pending))
+        at: i64 = 0
+        while at < i64(len(pending)):
+            copies.append((int(pending[at]), int(pending[at + 1]), int(pending[at + 2])))
+            ends = append(append(ends, pending[at + 1]), pending[at + 2])
+            at += 3
+        self.release(ends, 0, i64(len(ends)))
+        return copies
+
+    def copy_ends(self) -> list[int]:
+        """Return both ends of each copy to come, in order, for the self-check."""
+        return [int(end) for at, end in enumerate(self._copies) if at % 3 != 0]
 
     # ------------------------------------------------------------------ the prefix index
 
@@ -306,15 +386,31 @@ class BlockStore:
                     journal.stored(block, keys, i, group, block_size, is_new)
             i += 1
 
-    def forget_all(self) -> bool:
-        """Drop every key; False, and nothing happens, while any block is held. O(count)."""
-        if self._num_free != self._count - 1:
+    def forget_all(self, num_reserved: i64 = 0) -> bool:
+        """Drop every key; False, and nothing happens, while any block is held but `num_reserved` ones without content.
+
+        Complexity: O(count).
+        """
+        if self._num_free + num_reserved != self._count - 1:
             return False
         if self._journal is not None:
             self._journal.cleared(self._index)
         self._index.clear()
+        order = self._order
+        if order is not None:
+            self._line_up(order.clear())
         self.version += 1
         return True
+
+    def _line_up(self, blocks: list[int]) -> None:
+        """Put blocks that lost their content at the end of the queue."""
+        tail: i64 = i64(self._prev[0])
+        for block in blocks:
+            self._next[tail] = i32(block)
+            self._prev[block] = i32(tail)
+            tail = block
+        self._next[tail] = 0
+        self._prev[0] = i32(tail)
 
     # ------------------------------------------------------------------ self-check
 
@@ -327,6 +423,15 @@ class BlockStore:
         keyed = [self._index.has_key(block) for block in range(self._count)]
         check_queue(int(self._num_free), self.free_block_ids(), self._backwards(), self.ref_counts(), keyed)
         check_index(self._index, keyed)
+        order = self._order
+        if order is not None:
+            demand("QUEUE-1", "the candidates form a heap by access", True, order.is_sound())
+            bare = [block for block in order.candidates() if not keyed[block]]
+            demand("QUEUE-1", "candidates by access that are not published", [], bare)
+        ends: dict[int, int] = {}
+        for end in self.copy_ends():
+            ends[end] = ends.get(end, 0) + 1
+        demand("COPY-1", "copies to come that each block is an end of", ends, self._copy_ends)
         if self._journal is not None:
             self._journal.check([block for block in range(self._count) if keyed[block]])
 
@@ -337,4 +442,5 @@ class BlockStore:
         while block != 0 and i64(len(ids)) <= self._count:
             ids.append(int(block))
             block = i64(self._prev[block])
-        return ids
+        order = self._order
+        return ids if order is None else order.candidates()[::-1] + ids

@@ -1,0 +1,415 @@
+"""The blocks of one sequence, in order: the table through which its tokens are written.
+
+    null | null | full | full | partial | empty | empty
+    ^ a window has passed     ^ next token        ^ lookahead slots
+
+It works through `DeviceAwareBlockAllocator` alone, so engines may bring their own. A call that needs several blocks
+counts them first, so that it does everything or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from mypy_extensions import i64
+
+from blockwright.core.check import demand
+from blockwright.core.request import MAX_LENGTH, MAX_TOKEN_ID
+from blockwright.errors import InvalidArgumentError, NoFreeBlocksError
+from blockwright.kinds import require_positive
+from blockwright.paging.interfaces import Block, Device, DeviceAwareBlockAllocator
+from blockwright.paging.null_block import NullBlock
+from blockwright.paging.pool_allocator import PoolBlock
+
+
+@final
+class BlockTable:
+    """The blocks of one sequence.
+
+    Example:
+        >>> from blockwright.paging import CpuGpuBlockAllocator
+        >>> allocator = CpuGpuBlockAllocator.create("naive", num_gpu_blocks=8, num_cpu_blocks=0, block_size=4)
+        >>> table = BlockTable(4, allocator)
+        >>> table.allocate([7, 8, 9, 10, 11])
+        >>> child = table.fork()
+        >>> child.append_token_ids([12])
+        >>> table.physical_block_ids, child.physical_block_ids, allocator.clear_copy_on_writes()
+        ([0, 1], [0, 2], [(1, 2)])
+    """
+
+    def __init__(
+        self,
+        block_size: int,
+        block_allocator: DeviceAwareBlockAllocator,
+        _blocks: list[Block] | None = None,
+        max_block_sliding_window: int | None = None,
+    ) -> None:
+        """Make a table, empty unless it is given blocks.
+
+        Args:
+            block_size: slots per block.
+            block_allocator: whence blocks come.
+            _blocks: blocks held for it, as `fork` returned them.
+            max_block_sliding_window: how many blocks before the newest computed one a token may still read.
+
+        Raises:
+            InvalidArgumentError: names the argument.
+        """
+        require_positive("block_size", block_size)
+        if max_block_sliding_window is not None:
+            require_positive("max_block_sliding_window", max_block_sliding_window)
+        self._size: i64 = block_size
+        self._allocator: DeviceAwareBlockAllocator = block_allocator
+        self._window: int | None = max_block_sliding_window
+        self._blocks: list[Block] = []
+        self._num_full: i64 = 0
+        self._num_null: i64 = 0
+        if _blocks is not None:
+            self.update(_blocks)
+
+    @staticmethod
+    def get_num_required_blocks(token_ids: Sequence[int], block_size: int, num_lookahead_slots: int = 0) -> int:
+        """Return how many blocks hold some tokens and lookahead slots. O(1).
+
+        Example:
+            >>> BlockTable.get_num_required_blocks([0] * 9, 4, 3), BlockTable.get_num_required_blocks([0] * 9, 4, 4)
+            (3, 4)
+        """
+        require_positive("block_size", block_size)
+        require_count("num_lookahead_slots", num_lookahead_slots)
+        return -((len(token_ids) + num_lookahead_slots) // -block_size)
+
+    def allocate(self, token_ids: Sequence[int], device: Device = Device.GPU, extra_hash: int | None = None) -> None:
+        """Hold blocks for the first tokens; full blocks whose content is known are shared. O(tokens).
+
+        Raises:
+            InvalidArgumentError: it holds blocks already, there are no tokens, or one is out of range.
+            NoFreeBlocksError: not enough blocks are free; nothing is held.
+        """
+        if self._blocks:
+            raise InvalidArgumentError("token_ids: the table is allocated already; append to it")
+        tokens = checked(token_ids)
+        if not tokens:
+            raise InvalidArgumentError("token_ids: a table starts with a token at least")
+        size = int(self._size)
+        count = len(tokens)
+        whole = count // size * size
+        chunks = [tokens[at : at + size] for at in range(0, whole, size)]
+        allocator = self._allocator
+        rest = 1 if whole < count else 0
+        free = allocator.get_num_free_blocks(device)
+        if len(chunks) + rest > free:
+            needed = allocator.get_num_blocks_to_take(None, chunks, device, extra_hash) + rest
+            if needed > free:
+                raise NoFreeBlocksError(f"{needed} blocks are needed, {free} are free")
+        blocks = allocator.allocate_immutable_blocks(None, chunks, device, extra_hash) if chunks else []
+        if rest:
+            last = allocator.allocate_mutable_block(blocks[-1] if blocks else None, device, extra_hash)
+            last.append_token_ids(tokens[whole:])
+            blocks.append(last)
+        self._blocks = blocks
+        self._num_full = count
+        self._num_null = 0
+
+    def update(self, blocks: list[Block]) -> None:
+        """Take these blocks for the table's, whatever it held. O(blocks).
+
+        Raises:
+            InvalidArgumentError: a null block comes after another one, or tokens after an empty slot.
+        """
+        size = self._size
+        null: i64 = 0
+        while null < i64(len(blocks)) and isinstance(blocks[null], NullBlock):
+            null += 1
+        full = null * size
+        at = null
+        while at < i64(len(blocks)):
+            block = blocks[at]
+            if isinstance(block, NullBlock):
+                raise InvalidArgumentError(f"blocks: entry {at} is null, after others that are not")
+            filled = size - block.num_empty_slots
+            if filled > 0 and full != at * size:
+                raise InvalidArgumentError(f"blocks: entry {at} has tokens, after empty slots")
+            full += filled
+            at += 1
+        self._blocks = blocks[:]
+        self._num_full = full
+        self._num_null = null
+
+    def append_token_ids(
+        self,
+        token_ids: Sequence[int],
+        num_lookahead_slots: int = 0,
+        num_computed_slots: int | None = None,
+        extra_hash: int | None = None,
+    ) -> None:
+        """Write tokens after the last one, with slots for more behind them; all or nothing. O(tokens + lookahead).
+
+        Under a window the entries that it has passed become null first. A block that others hold is copied before it
+        is written (the allocator lists the copies). law: PAGE-3, PAGE-9, PAGE-11.
+
+        Args:
+            token_ids: the new tokens.
+            num_lookahead_slots: slots to have beyond them.
+            num_computed_slots: tokens whose KV data is there; needed under a window.
+            extra_hash: for new blocks, as in `allocate`.
+
+        Raises:
+            InvalidArgumentError: the table is not allocated or not on the GPU, a count is out of range or missing.
+            BlockError: a block to be copied is itself a copy still to be made.
+            NoFreeBlocksError: not enough blocks are free.
+        """
+        blocks = self._blocks
+        self._require_growing(num_lookahead_slots)
+        tokens = checked(token_ids)
+        size = self._size
+        start = self._num_full
+        stop: i64 = start + i64(len(tokens))
+        first: i64 = start // size
+        dead = self._num_dead(num_computed_slots, stop)
+        missing = -((stop + num_lookahead_slots) // -size) - i64(len(blocks))
+        if missing <= 0 and dead <= self._num_null and stop <= (first + 1) * size:
+            if tokens:  # into one block that is there: that is all or nothing by itself
+                blocks[first].append_token_ids(tokens)
+                self._num_full = stop
+            return
+        written = blocks[first : min(-(stop // -size), i64(len(blocks)))] if tokens else []
+        self._require_room(dead, max(missing, 0), written)
+        self._drop(dead)
+        self._widen(missing, extra_hash)
+        at: i64 = first * size
+        while at < stop:
+            here = tokens[max(at - start, 0) : at + size - start]
+            if here:
+                blocks[at // size].append_token_ids(here)
+            at += size
+        self._num_full = stop
+
+    def ensure_num_empty_slots(self, num_empty_slots: int, extra_hash: int | None = None) -> None:
+        """Have so many slots after the last token; new blocks are taken for those missing, all or none. O(new blocks).
+
+        Raises:
+            InvalidArgumentError: the table is not allocated or not on the GPU, or the number is out of range.
+            NoFreeBlocksError: not enough blocks are free.
+        """
+        self._require_growing(num_empty_slots)
+        missing = -((self._num_full + num_empty_slots) // -self._size) - i64(len(self._blocks))
+        if missing > 0:
+            self._require_room(self._num_null, missing, [])
+            self._widen(missing, extra_hash)
+
+    def fork(self) -> BlockTable:
+        """Return a table that shares all blocks, each held once more; null entries stay null. O(blocks). law: PAGE-1.
+
+        Raises:
+            InvalidArgumentError: the table is not allocated.
+        """
+        self._require_allocated()
+        blocks = self._blocks
+        twins = self._allocator.fork(blocks[-1])
+        at: i64 = 0
+        while at < self._num_null:
+            twins[at] = blocks[at]
+            at += 1
+        child = BlockTable(int(self._size), self._allocator, None, self._window)
+        child._blocks = twins
+        child._num_full = self._num_full
+        child._num_null = self._num_null
+        return child
+
+    def free(self) -> None:
+        """Release all blocks, last first; the table can be allocated again. O(blocks).
+
+        Raises:
+            InvalidArgumentError: the table is not allocated.
+        """
+        self._require_allocated()
+        free = self._allocator
+        at: i64 = len(self._blocks)
+        while at > 0:
+            at -= 1
+            free.free(self._blocks[at])
+        self._blocks = []
+        self._num_full = 0
+        self._num_null = 0
+
+    @property
+    def physical_block_ids(self) -> list[int]:
+        """Absolute ids of the blocks; null entries have the null block's. O(blocks)."""
+        ids: list[int] = []
+        for block in self._blocks:
+            place = block.block_id
+            if place is not None:
+                ids.append(place)
+        return ids
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The blocks, in a new list. O(blocks)."""
+        return self._blocks[:]
+
+    @property
+    def num_full_slots(self) -> int:
+        """Tokens written, those of null entries too."""
+        return int(self._num_full)
+
+    def get_unseen_token_ids(self, sequence_token_ids: Sequence[int]) -> list[int]:
+        """Return the tokens of a sequence that are not written yet. O(unseen tokens)."""
+        if isinstance(sequence_token_ids, list):
+            return sequence_token_ids[self._num_full :]
+        return list(sequence_token_ids[int(self._num_full) :])
+
+    def get_num_blocks_touched_by_append_slots(self, token_ids: Sequence[int], num_lookahead_slots: int) -> int:
+        """Return how many blocks an append writes or takes at most. O(1).
+
+        ``1 + ceil((n + lookahead - first_chunk) / block_size)``, where the first chunk is what is left of the block
+        that the next token goes to.
+        """
+        require_count("num_lookahead_slots", num_lookahead_slots)
+        return int(self.num_touched(len(token_ids), num_lookahead_slots))
+
+    def num_touched(self, num_tokens: i64, num_lookahead_slots: i64) -> i64:
+        """Return how many blocks an append touches, given counts. O(1)."""
+        size = self._size
+        first_chunk = size - self._num_full % size
+        return 1 - ((num_tokens + num_lookahead_slots - first_chunk) // -size)
+
+    def num_beyond_full(self) -> i64:
+        """Return how many entries are not full of tokens: a partial one, and those of lookahead slots. O(1)."""
+        return i64(len(self._blocks)) - self._num_full // self._size
+
+    def copy_onto(self, block_allocator: DeviceAwareBlockAllocator) -> BlockTable:
+        """Return a copy on a copy of the allocator: equal blocks, independent of this table. O(blocks).
+
+        For blocks of `CpuGpuBlockAllocator`, whose copies know which of the two devices a block is on.
+
+        Raises:
+            InvalidArgumentError: the blocks are an engine's own.
+        """
+        twin = BlockTable(int(self._size), block_allocator, None, self._window)
+        if not self._blocks:
+            return twin
+        chain: list[PoolBlock] = []
+        before: Block | None = self._blocks[-1]
+        while isinstance(before, PoolBlock):
+            chain.append(before)
+            before = before._prev
+        prev: Block | None = None
+        blocks = self._blocks[:]
+        at: i64 = len(chain)
+        if at != i64(len(blocks)):
+            raise InvalidArgumentError("block_allocator: only tables of CpuGpuBlockAllocator's blocks can be copied")
+        for i, block in enumerate(blocks):
+            at -= 1
+            prev = block_allocator.copy_block(chain[at], prev)
+            if not isinstance(block, NullBlock):
+                blocks[i] = prev
+        twin._blocks = blocks
+        twin._num_full = self._num_full
+        twin._num_null = self._num_null
+        return twin
+
+    def check(self) -> None:
+        """Recompute the table's own invariants: null entries, slots, distinct blocks of one device. O(blocks).
+
+        Raises:
+            InvariantError: PAGE-3, PAGE-9 or PAGE-10 is broken.
+        """
+        blocks = self._blocks
+        null = [isinstance(block, NullBlock) for block in blocks]
+        demand("PAGE-3", "null entries, which come first", [i < self._num_null for i in range(len(blocks))], null)
+        kept = blocks[self._num_null :]
+        counts = [int(self._size) - block.num_empty_slots for block in kept]
+        rest = int(self._num_full - self._num_null * self._size)
+        expected = [max(0, min(int(self._size), rest - i * int(self._size))) for i in range(len(kept))]
+        demand("PAGE-9", "tokens in each entry that is not null", expected, counts)
+        demand("PAGE-9", "tokens beyond the entries", 0, max(0, rest - int(self._size) * len(kept)))
+        demand("PAGE-10", "distinct blocks", len(kept), len({block.block_id for block in kept}))
+        cpu = sum([self._allocator.is_on(block, Device.CPU) for block in kept])
+        gpu = sum([self._allocator.is_on(block, Device.GPU) for block in kept])
+        demand("PAGE-10", "the device that holds all entries", len(kept), max(cpu, gpu))
+
+    # ------------------------------------------------------------------ steps of an append
+
+    def _num_dead(self, num_computed_slots: int | None, stop: i64) -> i64:
+        """Return how many leading entries a window has passed; never one that is still written."""
+        window = self._window
+        if window is None:
+            return 0
+        if num_computed_slots is None:
+            raise InvalidArgumentError("num_computed_slots: is needed under a sliding window")
+        if not 0 <= num_computed_slots <= stop:
+            raise InvalidArgumentError(f"num_computed_slots: must be within 0..{stop}, not {num_computed_slots}")
+        dead = num_computed_slots // self._size - window
+        return max(self._num_null, min(dead, self._num_full // self._size, i64(len(self._blocks)) - 1))
+
+    def _require_room(self, dead: i64, missing: i64, written: list[Block]) -> None:
+        """Raise `NoFreeBlocksError` unless there are blocks for the null block, the new entries and the copies."""
+        allocator = self._allocator
+        free = allocator.get_num_free_blocks(Device.GPU)
+        needed = int(missing)
+        if written:
+            needed += allocator.num_to_copy(written)
+        if dead > self._num_null:
+            null = 0 if allocator.has_null_block else 1
+            if null > free:
+                raise NoFreeBlocksError("a block is needed as the null block, none is free")
+            needed += null - allocator.num_freed(self._blocks[self._num_null : dead])
+        if needed > free:
+            raise NoFreeBlocksError(f"{needed} blocks are needed, {free} are free")
+
+    def _drop(self, dead: i64) -> None:
+        """Make the entries that the window has passed null."""
+        at = self._num_null
+        if at >= dead:
+            return
+        allocator = self._allocator
+        blocks = self._blocks
+        null = allocator.allocate_or_get_null_block()
+        while at < dead:
+            allocator.free(blocks[at])
+            blocks[at] = null
+            at += 1
+        self._num_null = dead
+
+    def _widen(self, missing: i64, extra_hash: int | None) -> None:
+        """Append entries with empty slots."""
+        blocks = self._blocks
+        while missing > 0:
+            blocks.append(self._allocator.allocate_mutable_block(blocks[-1], Device.GPU, extra_hash))
+            missing -= 1
+
+    def _require_allocated(self) -> None:
+        """Raise `InvalidArgumentError` unless the table holds blocks."""
+        if not self._blocks:
+            raise InvalidArgumentError("table: it holds no blocks: never allocated, or freed")
+
+    def _require_growing(self, num_slots: int) -> None:
+        """Raise `InvalidArgumentError` unless the table can grow by so many slots."""
+        self._require_allocated()
+        require_count("num_lookahead_slots", num_slots)
+        if not self._allocator.is_on(self._blocks[-1], Device.GPU):
+            raise InvalidArgumentError("table: its blocks are not on the GPU; swap them in first")
+
+
+def checked(token_ids: Sequence[int]) -> list[int]:
+    """Return tokens as a list, the same one if it is one, after checking each. O(tokens).
+
+    Raises:
+        InvalidArgumentError: one is no integer within 0 .. 2**31 - 1.
+    """
+    tokens: list[int] = token_ids if isinstance(token_ids, list) else list(token_ids)
+    try:
+        for token in tokens:
+            if not 0 <= token <= MAX_TOKEN_ID:
+                raise InvalidArgumentError(f"token_ids: must be within 0..{MAX_TOKEN_ID}, {token!r} is not")
+    except TypeError as error:
+        raise InvalidArgumentError("token_ids: must be integers") from error
+    return tokens
+
+
+def require_count(name: str, value: int) -> None:
+    """Raise `InvalidArgumentError` unless a number of slots can be one."""
+    if not 0 <= value <= MAX_LENGTH:
+        raise InvalidArgumentError(f"{name}: must be within 0..{MAX_LENGTH}, not {value!r}")

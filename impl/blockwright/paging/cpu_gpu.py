@@ -1,0 +1,350 @@
+"""The blocks of a GPU and a CPU under absolute ids: those of the GPU first, then those of the CPU."""
+
+from __future__ import annotations
+
+from typing import final
+
+from blockwright.core.check import demand
+from blockwright.errors import BlockError, InvalidArgumentError
+from blockwright.paging.interfaces import Block, Device, DeviceAwareBlockAllocator
+from blockwright.paging.naive import NaiveBlockAllocator
+from blockwright.paging.null_block import NullBlock
+from blockwright.paging.pool_allocator import PoolAllocator, PoolBlock
+from blockwright.paging.prefix_caching import PrefixCachingBlockAllocator
+
+
+@final
+class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
+    """The allocators of two devices as one; the null block is one of the GPU's.
+
+    Example:
+        >>> allocator = CpuGpuBlockAllocator.create("naive", num_gpu_blocks=4, num_cpu_blocks=2, block_size=4)
+        >>> block = allocator.allocate_mutable_block(None, Device.GPU)
+        >>> allocator.swap([block], Device.GPU, Device.CPU), block.block_id
+        ({0: 4}, 4)
+        >>> allocator.get_physical_block_id(Device.CPU, 4)
+        0
+    """
+
+    def __init__(self, cpu_block_allocator: PoolAllocator, gpu_block_allocator: PoolAllocator) -> None:
+        """Join two allocators of one kind and block size.
+
+        Raises:
+            InvalidArgumentError: they differ in kind or block size, or share ids.
+        """
+        cpu = cpu_block_allocator
+        gpu = gpu_block_allocator
+        if type(cpu) is not type(gpu) or cpu._size != gpu._size:
+            raise InvalidArgumentError("cpu_block_allocator, gpu_block_allocator: must be of one kind and block size")
+        first = cpu.pool.first_id
+        if first < gpu.pool.first_id + gpu.pool.num_total() and gpu.pool.first_id < first + cpu.pool.num_total():
+            raise InvalidArgumentError("cpu_block_allocator: its ids are also those of gpu_block_allocator")
+        self._cpu: PoolAllocator = cpu
+        self._gpu: PoolAllocator = gpu
+
+    @staticmethod
+    def create(allocator_type: str, num_gpu_blocks: int, num_cpu_blocks: int, block_size: int) -> CpuGpuBlockAllocator:
+        """Make both allocators: "naive", or "prefix_caching" to find full blocks by their content.
+
+        Complexity: O(blocks).
+
+        Raises:
+            InvalidArgumentError: names the argument; there must be a block of the GPU at least, and none of the CPU
+                need be.
+        """
+        if isinstance(num_gpu_blocks, int) and num_gpu_blocks == 0:
+            raise InvalidArgumentError("num_gpu_blocks: must be positive, 0 is not")
+        if allocator_type == "naive":
+            return CpuGpuBlockAllocator(
+                NaiveBlockAllocator(num_cpu_blocks, block_size, num_gpu_blocks),
+                NaiveBlockAllocator(num_gpu_blocks, block_size),
+            )
+        if allocator_type == "prefix_caching":
+            return CpuGpuBlockAllocator(
+                PrefixCachingBlockAllocator(num_cpu_blocks, block_size, num_gpu_blocks),
+                PrefixCachingBlockAllocator(num_gpu_blocks, block_size),
+            )
+        raise InvalidArgumentError(f'allocator_type: must be "naive" or "prefix_caching", not {allocator_type!r}')
+
+    def copy(self) -> CpuGpuBlockAllocator:
+        """Return an independent copy; tables follow it with `BlockTable.copy_onto`. O(blocks)."""
+        return CpuGpuBlockAllocator(copied(self._cpu), copied(self._gpu))
+
+    def copy_block(self, block: Block, prev_block: Block | None) -> Block:
+        """Return a copy of a block for this allocator, itself a copy of the block's, after the copied block before it.
+
+        Raises:
+            BlockError: it is none of a `CpuGpuBlockAllocator`.
+        """
+        if not isinstance(block, PoolBlock):
+            raise BlockError(f"block: {block!r} is not of this kind of allocator")
+        is_cpu = block._mark != 0 and self._cpu.has_id(int(block._mark) - 1)
+        return block.copy_after(prev_block, self._cpu if is_cpu else self._gpu)
+
+    def on(self, device: Device) -> PoolAllocator:
+        """Return the allocator of a device."""
+        if device is Device.GPU:
+            return self._gpu
+        if device is Device.CPU:
+            return self._cpu
+        raise InvalidArgumentError(f"device: must be Device.GPU or Device.CPU, not {device!r}")
+
+    def allocate_mutable_block(self, prev_block: Block | None, device: Device, extra_hash: int | None = None) -> Block:
+        """Return an empty block of a device. O(1).
+
+        Raises:
+            NoFreeBlocksError: every block is held.
+        """
+        return self.on(device).allocate_mutable_block(prev_block, extra_hash)
+
+    def allocate_immutable_block(
+        self, prev_block: Block | None, token_ids: list[int], device: Device, extra_hash: int | None = None
+    ) -> Block:
+        """Return a full block of a device, shared if the content is known. O(block_size).
+
+        Raises:
+            InvalidArgumentError: the tokens are not exactly those of a block.
+            NoFreeBlocksError: no block is free for it.
+        """
+        return self.on(device).allocate_immutable_block(prev_block, token_ids, extra_hash)
+
+    def allocate_immutable_blocks(
+        self, prev_block: Block | None, block_token_ids: list[list[int]], device: Device, extra_hash: int | None = None
+    ) -> list[Block]:
+        """Return full blocks of a device, one after another; all or none. O(tokens).
+
+        Raises:
+            InvalidArgumentError: the tokens of one are not exactly those of a block.
+            NoFreeBlocksError: not enough blocks are free.
+        """
+        return self.on(device).allocate_immutable_blocks(prev_block, block_token_ids, extra_hash)
+
+    def free(self, block: Block) -> None:
+        """Release a block, which loses its id; the null block is passed over. O(1), O(log n) with prefix caching.
+
+        Raises:
+            BlockError: it is foreign, or was freed already.
+        """
+        self._of(block).free(block)
+
+    def fork(self, last_block: Block) -> list[Block]:
+        """Return blocks that share the ids of a sequence's blocks, given its last one. O(blocks).
+
+        Raises:
+            BlockError: a block is foreign, or the last one was freed.
+        """
+        return self._of(last_block).fork(last_block)
+
+    def get_num_total_blocks(self, device: Device) -> int:
+        """Return how many blocks a device has. O(1)."""
+        return self.on(device).get_num_total_blocks()
+
+    def get_num_free_blocks(self, device: Device) -> int:
+        """Return how many blocks of a device nobody holds. O(1)."""
+        return self.on(device).get_num_free_blocks()
+
+    def get_physical_block_id(self, device: Device, absolute_id: int) -> int:
+        """Return the id of a block on its device, from zero. O(1).
+
+        Raises:
+            BlockError: it is not an id of this device.
+        """
+        return self.on(device).get_physical_block_id(absolute_id)
+
+    def swap(self, blocks: list[Block], src_device: Device, dst_device: Device) -> dict[int, int]:
+        """Move blocks; return the ids that were and the ids that are, for the content that has to be copied. O(blocks).
+
+        Each distinct block moves once, and blocks that shared an id share the new one; null blocks stay. A full block
+        whose content is known at the destination adopts it, without a pair. A source that others hold stays as it is.
+
+        Raises:
+            InvalidArgumentError: both devices are one.
+            BlockError: a block is not held on `src_device`, or has a copy still to be made.
+            NoFreeBlocksError: the destination has not enough free blocks; nothing has moved.
+        """
+        if src_device is dst_device:
+            raise InvalidArgumentError(f"dst_device: blocks are on {src_device!r} already")
+        source = self.on(src_device)
+        return self.on(dst_device).move_here(source.moving(blocks), source)
+
+    def swap_out(self, blocks: list[Block], device: Device) -> None:
+        """Release blocks of a device whose content has a new place. O(blocks).
+
+        Raises:
+            BlockError: one is foreign, freed, given twice, or an end of a copy to come; none is released.
+        """
+        self.on(device).swap_out(blocks)
+
+    def swap_in(self, blocks: list[Block], device: Device) -> None:
+        """Give blocks without an id a place on a device; all or none. O(blocks).
+
+        Raises:
+            BlockError: one has an id.
+            NoFreeBlocksError: not enough blocks are free.
+        """
+        self.on(device).swap_in(blocks)
+
+    @property
+    def all_block_ids(self) -> frozenset[int]:
+        """All absolute ids. O(blocks)."""
+        return self._gpu.all_block_ids | self._cpu.all_block_ids
+
+    def clear_copy_on_writes(self) -> list[tuple[int, int]]:
+        """Return the copies to be made, (source, destination), and let go of both ends. O(copies)."""
+        return self._gpu.clear_copy_on_writes() + self._cpu.clear_copy_on_writes()
+
+    def cow_block_if_not_appendable(self, block: Block) -> int | None:
+        """Return the id to write to: the block's own, or that of a copy if others hold it. O(1).
+
+        Raises:
+            BlockError: it is the null block, foreign or freed, or shared and itself a copy still to be made.
+            NoFreeBlocksError: it has to be copied and no block is free.
+        """
+        return self._of(block).cow_block_if_not_appendable(block)
+
+    def promote_to_immutable_block(self, block: Block) -> int:
+        """Make a full block findable; return its id, that of the known block if there is one. O(block_size).
+
+        Raises:
+            BlockError: it is the null block, foreign, freed or not full.
+        """
+        return self._of(block).promote_to_immutable_block(block)
+
+    def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
+        """Note that blocks were accessed, eviction candidates among them: they go later at once. O(blocks log n).
+
+        Raises:
+            BlockError: one is foreign, or free and without content; nothing is noted.
+            InvalidArgumentError: `now` is not a number.
+        """
+        gpu = self._gpu
+        of_gpu = [block_id for block_id in block_ids if gpu.has_id(block_id)]
+        if len(of_gpu) == len(block_ids):
+            gpu.mark_blocks_as_accessed(block_ids, now)
+            return
+        of_cpu = [block_id for block_id in block_ids if not gpu.has_id(block_id)]
+        self._cpu.require_known(of_cpu)
+        gpu.mark_blocks_as_accessed(of_gpu, now)
+        self._cpu.mark_blocks_as_accessed(of_cpu, now)
+
+    def mark_blocks_as_computed(self, block_ids: list[int]) -> None:
+        """Note that all blocks of the GPU filled until now are computed, whatever the argument. O(1)."""
+        self._gpu.mark_blocks_as_computed(block_ids)
+
+    def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
+        """Return the ids that all sequences begin with; none where content is not looked up. O(ids)."""
+        return self._gpu.get_common_computed_block_ids(computed_seq_block_ids)
+
+    def get_num_full_blocks_touched(self, blocks: list[Block], device: Device = Device.GPU) -> int:
+        """Return how many blocks of a device the full ones of these would take. O(blocks)."""
+        return self.on(device).get_num_full_blocks_touched(blocks)
+
+    def get_prefix_cache_hit_rate(self, device: Device) -> float:
+        """Return the share of full blocks asked for that were known; -1.0 where content is not looked up. O(1)."""
+        return self.on(device).get_prefix_cache_hit_rate()
+
+    def reset_prefix_cache(self, device: Device | None = None) -> bool:
+        """Forget all content, of both devices if None; False, and nothing happens, while a block is held. O(blocks).
+
+        The null block does not count as held.
+        """
+        if device is not None:
+            return self.on(device).reset_prefix_cache()
+        if isinstance(self._gpu, PrefixCachingBlockAllocator) and not (
+            self._gpu.pool.can_reset() and self._cpu.pool.can_reset()
+        ):
+            return False
+        return self._gpu.reset_prefix_cache() and self._cpu.reset_prefix_cache()
+
+    def find_cached_blocks_prefix(self, block_hashes: list[bytes], device: Device = Device.GPU) -> list[bytes]:
+        """Return the leading hashes whose blocks are there and computed. O(hashes returned).
+
+        Raises:
+            InvalidArgumentError: a hash is not 16 bytes.
+        """
+        return self.on(device).find_cached_blocks_prefix(block_hashes)
+
+    def allocate_or_get_null_block(self) -> Block:
+        """Return the null block, which is taken at the first call. O(1). law: PAGE-2.
+
+        Raises:
+            NoFreeBlocksError: it is not there yet, and no block is free.
+        """
+        return self._gpu.allocate_or_get_null_block()
+
+    @property
+    def has_null_block(self) -> bool:
+        """Whether the null block has been taken."""
+        return self._gpu.null is not None
+
+    # ------------------------------------------------------------------ what tables count before they act
+
+    def get_num_blocks_to_take(
+        self, prev_block: Block | None, block_token_ids: list[list[int]], device: Device, extra_hash: int | None = None
+    ) -> int:
+        """Return how many free blocks `allocate_immutable_blocks` takes now. O(tokens)."""
+        return self.on(device).get_num_blocks_to_take(prev_block, block_token_ids, extra_hash)
+
+    def is_on(self, block: Block, device: Device) -> bool:
+        """Say whether a block lies on a device; the null block counts as lying everywhere. O(1)."""
+        return not isinstance(block, PoolBlock) or block._allocator is self.on(device)
+
+    def num_to_copy(self, blocks: list[Block]) -> int:
+        """Return how many of these blocks a write would copy. O(blocks).
+
+        Raises:
+            BlockError: one would be copied and is itself a copy still to be made, or is foreign or freed.
+        """
+        count = 0
+        for block in blocks:
+            owner = self._of(block)
+            mark = owner.own(block)._mark
+            if owner.pool.sharers(mark) > 1:
+                owner.require_no_copy(mark)
+                count += 1
+        return count
+
+    def num_freed(self, blocks: list[Block]) -> int:
+        """Return how many blocks become free when all these, of one sequence, are released. O(blocks)."""
+        count = 0
+        for block in blocks:
+            if isinstance(block, PoolBlock):
+                owner = self._of(block)
+                if owner.pool.ref_count(owner.own(block)._mark - owner.pool.first_id) == 1:
+                    count += 1
+        return count
+
+    def _of(self, block: Block) -> PoolAllocator:
+        """Return the allocator of a block; one that is foreign to both is refused by the GPU's."""
+        if isinstance(block, PoolBlock) and block._allocator is self._cpu:
+            return self._cpu
+        return self._gpu
+
+    # ------------------------------------------------------------------ self-check
+
+    def check(self, blocks: list[Block] | None = None) -> None:
+        """Recompute the invariants of both pools from scratch. O(blocks).
+
+        Args:
+            blocks: every block that anybody holds, as often as held; None: not known, so that counts are only checked
+                against each other.
+
+        Raises:
+            InvariantError: names the law and shows both sides.
+        """
+        entries: list[int] | None = None
+        if blocks is not None:
+            places = [block.block_id for block in blocks if not isinstance(block, NullBlock)]
+            entries = [place for place in places if place is not None]
+            demand("PAGE-1", "blocks in tables that hold nothing", 0, len(places) - len(entries))
+        self._gpu.pool.check_holders(entries)
+        self._cpu.pool.check_holders(entries)
+
+
+def copied(allocator: PoolAllocator) -> PoolAllocator:
+    """Return a copy of an allocator of either kind."""
+    if isinstance(allocator, PrefixCachingBlockAllocator):
+        return allocator.copy()
+    if isinstance(allocator, NaiveBlockAllocator):
+        return allocator.copy()
+    raise BlockError(f"{allocator!r} is of neither kind")

@@ -1,0 +1,190 @@
+"""The blocks of one device: the pool that all managers stand on, under absolute ids, one block at a time.
+
+Counters, free queue, prefix index, copies to come and eviction order are `BlockStore`'s. Its blocks 1..n are shown as
+``first_id .. first_id + n - 1``. A `Block` keeps its *mark*, its absolute id plus one (0: it has none), so that blocks
+of two devices are never mistaken for each other.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from librt.vecs import vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.access_order import AccessOrder
+from blockwright.core.check import demand
+from blockwright.core.index import zeros32, zeros64
+from blockwright.core.store import BlockStore
+
+
+@final
+class DevicePool(BlockStore):
+    """The pool of one device.
+
+    Attributes:
+        first_id: absolute id of its first block.
+        null: the block set aside as the null block; 0: none yet.
+    """
+
+    def __init__(self, num_blocks: i64, first_id: i64, by_access: bool, *, source: DevicePool | None = None) -> None:
+        """Make a pool with every block free, evicting by access or by release; or copy `source`. O(num_blocks)."""
+        self._one: vec[i32] = zeros32(1)
+        if source is not None:
+            super().__init__(0, None, source)
+            self.first_id: i64 = source.first_id
+            self.null: i64 = source.null
+            self._epoch: i64 = source._epoch
+            self._filled_in: vec[i64] = source._filled_in[:]
+            return
+        order = AccessOrder(num_blocks + 1) if by_access else None
+        super().__init__(num_blocks + 1, None, None, order)
+        self.first_id = first_id
+        self.null = 0
+        # What is published is computed once the epoch in which it was has ended.
+        self._epoch = 1
+        self._filled_in = zeros64(num_blocks + 1)
+
+    def copy(self) -> DevicePool:
+        """Return an independent copy. O(num_blocks)."""
+        return DevicePool(0, 0, False, source=self)
+
+    def num_total(self) -> i64:
+        """Return how many blocks there are. O(1)."""
+        return self._count - 1
+
+    def num_free(self) -> i64:
+        """Return how many blocks nobody holds. O(1)."""
+        return self._num_free
+
+    def take_one(self) -> i64:
+        """Take a block; there must be a free one. Return its mark. O(1), O(log n) by access."""
+        return i64(self.take(1, vec[i32]())[0]) + self.first_id
+
+    def hold_one(self, mark: i64) -> None:
+        """Hold a block once more; one that was a candidate counts as computed. O(1), O(log n) by access."""
+        block: i64 = mark - self.first_id
+        if self._ref[block] == 0:
+            self._filled_in[block] = 0
+        self._one[0] = i32(block)
+        self.touch_entries(self._one)
+
+    def release_one(self, mark: i64) -> None:
+        """Give up one holder of a block. O(1), O(log n) by access."""
+        self._one[0] = i32(mark - self.first_id)
+        self.release(self._one, 0, 1)
+
+    def take_null(self) -> int:
+        """Set a block aside as the null block, if there is none yet; return its absolute id. One must be free."""
+        if self.null == 0:
+            self.null = self.take_one() - self.first_id
+        return int(self.null + self.first_id - 1)
+
+    def is_held(self, mark: i64) -> bool:
+        """Say whether a mark is that of a block here that somebody holds, the null block left out. O(1)."""
+        block: i64 = mark - self.first_id
+        return 0 < block < self._count and block != self.null and self._ref[block] > 0
+
+    def is_free(self, mark: i64) -> bool:
+        """Say whether nobody holds a block of this pool. O(1)."""
+        return self._ref[mark - self.first_id] == 0
+
+    def sharers(self, mark: i64) -> i64:
+        """Return how many hold a block, copies to come left out. O(1)."""
+        return self.num_sharers(mark - self.first_id)
+
+    def is_copy_end(self, mark: i64) -> bool:
+        """Say whether a block is an end of a copy to come. O(1)."""
+        return len(self._copies) > 0 and int(mark - self.first_id) in self._copy_ends
+
+    def is_copy_target(self, mark: i64) -> bool:
+        """Say whether a copy to come ends in a block. O(copies)."""
+        block = i32(mark - self.first_id)
+        at: i64 = 2
+        while at < i64(len(self._copies)):
+            if self._copies[at] == block:
+                return True
+            at += 3
+        return False
+
+    def copy_one(self, mark: i64) -> i64:
+        """Move one holder of a block to a copy of it; return the copy's mark. One block must be free. O(1)."""
+        return self.copy_on_write(mark - self.first_id, 0) + self.first_id
+
+    # ------------------------------------------------------------------ content
+
+    def find_words(self, low: i64, high: i64) -> i64:
+        """Return the mark of the block that is found by a hash, or 0. O(1)."""
+        block = self._index.find(low, high, 0)
+        return 0 if block == 0 else block + self.first_id
+
+    def publish_words(self, mark: i64, low: i64, high: i64, num_tokens: i64) -> None:
+        """Make a full block findable by a hash, not computed yet. law: PAGE-5, PAGE-6."""
+        block: i64 = mark - self.first_id
+        self._index.add(block, low, high, 0)
+        self._filled_in[block] = self._epoch
+        order = self._order
+        if order is not None:
+            order.measure(block, num_tokens)
+
+    def is_known(self, mark: i64) -> bool:
+        """Say whether a block is found by its content. O(1)."""
+        return self._index.has_key(mark - self.first_id)
+
+    def is_computed(self, mark: i64) -> bool:
+        """Say whether a block is found by its content and that is there: marked computed, or free. O(1)."""
+        block: i64 = mark - self.first_id
+        return self._index.has_key(block) and (self._filled_in[block] < self._epoch or self._ref[block] == 0)
+
+    def end_epoch(self) -> None:
+        """Count everything published until now as computed. O(1)."""
+        self._epoch += 1
+
+    def time_of(self, mark: i64) -> float:
+        """Return when a block was last accessed. O(1)."""
+        order = self._order
+        return -1.0 if order is None else order.time(mark - self.first_id)
+
+    def access(self, mark: i64, now: float) -> None:
+        """Note an access, of a free block too; the null block has none. law: PAGE-14. O(log n)."""
+        order = self._order
+        block: i64 = mark - self.first_id
+        if order is not None and block != self.null:
+            order.accessed(block, now)
+
+    def reset(self) -> bool:
+        """Forget all content; False, and nothing happens, while a block other than the null block is held. O(n)."""
+        return self.forget_all(0 if self.null == 0 else 1)
+
+    def can_reset(self) -> bool:
+        """Say whether `reset` would. O(1)."""
+        return self._num_free + (0 if self.null == 0 else 1) == self._count - 1
+
+    # ------------------------------------------------------------------ self-check
+
+    def check_holders(self, entries: list[int] | None) -> None:
+        """Recompute the counts, given the absolute ids in the entries of all tables (None: not known). O(n).
+
+        Raises:
+            InvariantError: PAGE-1, PAGE-2 or a law of the pool is broken.
+        """
+        self.check()
+        expected = [0] * int(self._count)
+        for end in self.copy_ends():
+            expected[end] += 1
+        demand("PAGE-8", "ends of copies that are the null block", 0, expected[self.null] if self.null else 0)
+        if self.null != 0:
+            expected[self.null] += 1
+            demand("PAGE-2", "the null block is published", False, self._index.has_key(self.null))
+        counts = self.ref_counts()
+        held = sum([1 for block in range(1, len(counts)) if counts[block] > 0])
+        demand("PAGE-1", "free and held blocks", int(self.num_total()), int(self._num_free) + held)
+        if entries is None:
+            fewer = [block for block in range(len(counts)) if counts[block] < expected[block]]
+            demand("PAGE-1", "blocks with fewer holders than copies to come and null block", [], fewer)
+            return
+        for entry in entries:
+            block: i64 = entry - self.first_id + 1
+            if 0 < block < self._count:
+                expected[block] += 1
+        demand("PAGE-1", "holders of each block: entries, copies to come, null block", expected, counts)

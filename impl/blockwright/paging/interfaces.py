@@ -1,0 +1,363 @@
+"""What a block and an allocator of blocks are: the abstract classes that block tables work through.
+
+Engines may bring their own; `DeviceAwareBlockAllocator` is all that `BlockTable` knows of one.
+
+Source: sections 3 and 5 of the named systems (`Block`, `BlockAllocator`, `DeviceAwareBlockAllocator`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import Enum
+from typing import ClassVar, Protocol, TypeAlias
+
+from mypy_extensions import mypyc_attr
+
+from blockwright.errors import NoFreeBlocksError, UnsupportedError
+
+
+class Device(Enum):
+    """Where a pool of blocks lies."""
+
+    GPU = 1
+    CPU = 2
+
+
+class AllocStatus(Enum):
+    """Whether blocks can be had: now (OK), when others have released some (LATER), or not at all (NEVER)."""
+
+    OK = 1
+    LATER = 2
+    NEVER = 3
+
+
+class BlockFactory(Protocol):
+    """Makes a block; the nested name is `Block.Factory`. The classes of blocks are such."""
+
+    def __call__(
+        self,
+        prev_block: Block | None,
+        token_ids: list[int],
+        block_size: int,
+        allocator: BlockAllocator,
+        block_id: int | None = None,
+        computed: bool = False,
+        extra_hash: int | None = None,
+    ) -> Block:
+        """Make a block that follows `prev_block` and holds these tokens."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Block(ABC):
+    """A block of one sequence: some tokens, and the physical block that holds their KV data.
+
+    Blocks of several sequences may share a physical block; a `Block` itself belongs to one table.
+    """
+
+    Factory: TypeAlias = BlockFactory
+
+    @abstractmethod
+    def append_token_ids(self, token_ids: list[int]) -> None:
+        """Write tokens to the empty slots; a physical block that others hold too is copied first."""
+
+    @property
+    @abstractmethod
+    def block_id(self) -> int | None:
+        """Absolute id of the physical block; None where there is none (freed)."""
+
+    @block_id.setter
+    def block_id(self, value: int | None) -> None:
+        """Set it; a block whose state is not to be set from outside need not offer it."""
+        raise NotImplementedError
+
+    @property
+    @abstractmethod
+    def token_ids(self) -> list[int]:
+        """The tokens in it."""
+
+    @property
+    @abstractmethod
+    def num_tokens_total(self) -> int:
+        """Tokens in it and in all blocks before it."""
+
+    @property
+    @abstractmethod
+    def num_empty_slots(self) -> int:
+        """Slots without a token."""
+
+    @property
+    @abstractmethod
+    def is_full(self) -> bool:
+        """Whether every slot has a token."""
+
+    @property
+    @abstractmethod
+    def prev_block(self) -> Block | None:
+        """The block before it in its sequence."""
+
+    @property
+    @abstractmethod
+    def extra_hash(self) -> int | None:
+        """What identifies the sequence besides its tokens, such as an adapter."""
+
+    @property
+    @abstractmethod
+    def computed(self) -> bool:
+        """Whether its KV data is known to be there."""
+
+    @computed.setter
+    def computed(self, value: bool) -> None:
+        """Set it; a block whose state is not to be set from outside need not offer it."""
+        raise NotImplementedError
+
+    @property
+    @abstractmethod
+    def last_accessed(self) -> float:
+        """When it was last accessed, as the engine says it; negative: never."""
+
+    @last_accessed.setter
+    def last_accessed(self, value: float) -> None:
+        """Set it; a block whose state is not to be set from outside need not offer it."""
+        raise NotImplementedError
+
+    @property
+    @abstractmethod
+    def content_hash(self) -> bytes | None:
+        """Hash of the whole prefix up to its end, 16 bytes; None until it is full."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class BlockAllocator(ABC):
+    """The blocks of one device."""
+
+    NoFreeBlocksError: ClassVar[type[Exception]] = NoFreeBlocksError
+
+    @abstractmethod
+    def allocate_mutable_block(self, prev_block: Block | None, extra_hash: int | None = None) -> Block:
+        """Return an empty block that follows `prev_block`."""
+
+    @abstractmethod
+    def allocate_immutable_block(
+        self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None = None
+    ) -> Block:
+        """Return a full block with these tokens, shared if the content is known."""
+
+    @abstractmethod
+    def allocate_immutable_blocks(
+        self, prev_block: Block | None, block_token_ids: list[list[int]], extra_hash: int | None = None
+    ) -> list[Block]:
+        """Return full blocks, one after another; all or none."""
+
+    @abstractmethod
+    def free(self, block: Block) -> None:
+        """Release a block, which loses its id."""
+
+    @abstractmethod
+    def fork(self, last_block: Block) -> list[Block]:
+        """Return blocks that share the ids of a sequence's blocks, given its last one."""
+
+    @abstractmethod
+    def get_num_total_blocks(self) -> int:
+        """Return how many blocks there are."""
+
+    @abstractmethod
+    def get_num_free_blocks(self) -> int:
+        """Return how many blocks nobody holds."""
+
+    @abstractmethod
+    def get_physical_block_id(self, absolute_id: int) -> int:
+        """Return the id of a block on its device, from zero."""
+
+    @abstractmethod
+    def swap_out(self, blocks: list[Block]) -> None:
+        """Release blocks whose content has a new place elsewhere."""
+
+    @abstractmethod
+    def swap_in(self, blocks: list[Block]) -> None:
+        """Give blocks without an id a place here."""
+
+    @property
+    @abstractmethod
+    def all_block_ids(self) -> frozenset[int]:
+        """All absolute ids of the device."""
+
+    @abstractmethod
+    def clear_copy_on_writes(self) -> list[tuple[int, int]]:
+        """Return the copies to be made, (source, destination), and forget them."""
+
+    @abstractmethod
+    def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
+        """Note that blocks were accessed."""
+
+    @abstractmethod
+    def mark_blocks_as_computed(self, block_ids: list[int]) -> None:
+        """Note that all blocks filled until now are computed, whatever the argument."""
+
+    @abstractmethod
+    def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
+        """Return the ids that all sequences begin with."""
+
+    @abstractmethod
+    def cow_block_if_not_appendable(self, block: Block) -> int | None:
+        """Return the id to write to: the block's own, or that of a copy if others hold it."""
+
+    @abstractmethod
+    def promote_to_immutable_block(self, block: Block) -> int:
+        """Make a full block findable by its content; return its id, that of the known block if there is one."""
+
+    @abstractmethod
+    def get_num_full_blocks_touched(self, blocks: list[Block]) -> int:
+        """Return how many blocks the full ones of these would take here."""
+
+    @abstractmethod
+    def get_prefix_cache_hit_rate(self) -> float:
+        """Return the share of full blocks asked for that were known; negative: not cached at all."""
+
+    @abstractmethod
+    def reset_prefix_cache(self) -> bool:
+        """Forget all content; False, and nothing happens, while a block is held."""
+
+    @abstractmethod
+    def find_cached_blocks_prefix(self, block_hashes: list[bytes]) -> list[bytes]:
+        """Return the leading hashes whose blocks are there and computed."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class DeviceAwareBlockAllocator(ABC):
+    """The blocks of several devices, under absolute ids."""
+
+    NoFreeBlocksError: ClassVar[type[Exception]] = NoFreeBlocksError
+
+    @abstractmethod
+    def allocate_mutable_block(self, prev_block: Block | None, device: Device, extra_hash: int | None = None) -> Block:
+        """Return an empty block that follows `prev_block`."""
+
+    @abstractmethod
+    def allocate_immutable_block(
+        self, prev_block: Block | None, token_ids: list[int], device: Device, extra_hash: int | None = None
+    ) -> Block:
+        """Return a full block with these tokens, shared if the content is known."""
+
+    @abstractmethod
+    def allocate_immutable_blocks(
+        self, prev_block: Block | None, block_token_ids: list[list[int]], device: Device, extra_hash: int | None = None
+    ) -> list[Block]:
+        """Return full blocks, one after another; all or none."""
+
+    @abstractmethod
+    def free(self, block: Block) -> None:
+        """Release a block, which loses its id."""
+
+    @abstractmethod
+    def fork(self, last_block: Block) -> list[Block]:
+        """Return blocks that share the ids of a sequence's blocks, given its last one."""
+
+    @abstractmethod
+    def get_num_total_blocks(self, device: Device) -> int:
+        """Return how many blocks a device has."""
+
+    @abstractmethod
+    def get_num_free_blocks(self, device: Device) -> int:
+        """Return how many blocks of a device nobody holds."""
+
+    @abstractmethod
+    def get_physical_block_id(self, device: Device, absolute_id: int) -> int:
+        """Return the id of a block on its device, from zero."""
+
+    @abstractmethod
+    def swap(self, blocks: list[Block], src_device: Device, dst_device: Device) -> dict[int, int]:
+        """Move blocks; return the ids that were and the ids that are, for the content that has to be copied."""
+
+    @property
+    @abstractmethod
+    def all_block_ids(self) -> frozenset[int]:
+        """All absolute ids."""
+
+    @abstractmethod
+    def clear_copy_on_writes(self) -> list[tuple[int, int]]:
+        """Return the copies to be made, (source, destination), and forget them."""
+
+    @abstractmethod
+    def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
+        """Note that blocks were accessed."""
+
+    @abstractmethod
+    def mark_blocks_as_computed(self, block_ids: list[int]) -> None:
+        """Note that all blocks filled until now are computed, whatever the argument."""
+
+    @abstractmethod
+    def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
+        """Return the ids that all sequences begin with."""
+
+    @abstractmethod
+    def get_num_full_blocks_touched(self, blocks: list[Block], device: Device = Device.GPU) -> int:
+        """Return how many blocks of a device the full ones of these would take."""
+
+    @abstractmethod
+    def get_prefix_cache_hit_rate(self, device: Device) -> float:
+        """Return the share of full blocks asked for that were known; negative: not cached at all."""
+
+    @abstractmethod
+    def reset_prefix_cache(self, device: Device | None = None) -> bool:
+        """Forget all content, of all devices if None; False, and nothing happens, while a block is held."""
+
+    @abstractmethod
+    def find_cached_blocks_prefix(self, block_hashes: list[bytes], device: Device = Device.GPU) -> list[bytes]:
+        """Return the leading hashes whose blocks are there and computed."""
+
+    @abstractmethod
+    def allocate_or_get_null_block(self) -> Block:
+        """Return the block that stands for entries nobody reads; there is one at most."""
+
+    def cow_block_if_not_appendable(self, block: Block) -> int | None:
+        """Return the id to write to; an allocator whose blocks do this themselves need not offer it."""
+        raise UnsupportedError("cow_block_if_not_appendable: not offered by this allocator")
+
+    def promote_to_immutable_block(self, block: Block) -> int:
+        """Make a full block findable; an allocator whose blocks do this themselves need not offer it."""
+        raise UnsupportedError("promote_to_immutable_block: not offered by this allocator")
+
+    def swap_out(self, blocks: list[Block], device: Device) -> None:
+        """Release blocks whose content has a new place; `swap` does both halves."""
+        raise UnsupportedError("swap_out: not offered by this allocator; use swap")
+
+    def swap_in(self, blocks: list[Block], device: Device) -> None:
+        """Give blocks without an id a place; `swap` does both halves."""
+        raise UnsupportedError("swap_in: not offered by this allocator; use swap")
+
+    # What tables ask to count before they act. The answers here are safe for any allocator; exact ones refuse less.
+
+    def get_num_blocks_to_take(
+        self, prev_block: Block | None, block_token_ids: list[list[int]], device: Device, extra_hash: int | None = None
+    ) -> int:
+        """Return how many free blocks `allocate_immutable_blocks` would take at most."""
+        return len(block_token_ids)
+
+    def is_on(self, block: Block, device: Device) -> bool:
+        """Say whether a block lies on a device; the null block counts as lying everywhere."""
+        return True
+
+    @property
+    def has_null_block(self) -> bool:
+        """Whether the null block has been taken, so that asking for it takes no free block."""
+        return False
+
+    def num_to_copy(self, blocks: list[Block]) -> int:
+        """Return how many of these blocks a write would copy at most.
+
+        Raises:
+            BlockError: one of them cannot be copied now.
+        """
+        return len(blocks)
+
+    def num_freed(self, blocks: list[Block]) -> int:
+        """Return how many blocks become free, at least, when all these are released."""
+        return 0
+
+    def copy_block(self, block: Block, prev_block: Block | None) -> Block:
+        """Return a copy of a block for this allocator, itself a copy of the block's, after the copied block before it.
+
+        Raises:
+            UnsupportedError: this allocator cannot be copied.
+        """
+        raise UnsupportedError("copy_block: not offered by this allocator")

@@ -1,0 +1,647 @@
+"""Blocks and allocators of one device, over the pool that all managers stand on.
+
+What the two kinds share: a full block is never written again; a block that others hold is copied before it is written;
+whoever releases a block loses its id. They differ in whether full blocks are found by their content.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import read_i32_le, read_i64_le
+from librt.vecs import vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.block_hash import SipHasher, word_bytes
+from blockwright.core.request import pack_tokens
+from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError
+from blockwright.kinds import require_positive
+from blockwright.paging.device_pool import DevicePool
+from blockwright.paging.interfaces import Block, BlockAllocator
+from blockwright.paging.null_block import NullBlock
+
+MAX_BLOCKS: Final = 2**30
+
+_HASHER: Final = SipHasher()
+"""The hash of block contents, under a secret drawn once per process."""
+
+_NO_TOKENS: Final[list[int]] = []
+
+
+def encode_extra(extra_hash: int | None) -> bytes:
+    """Encode an extra hash, any integer; different ones differ."""
+    if extra_hash is None:
+        return b""
+    size = extra_hash.bit_length() // 8 + 1
+    return b"E" + extra_hash.to_bytes(size, "little", signed=True)
+
+
+def read_hash(content_hash: bytes) -> tuple[i64, i64]:
+    """Return a content hash as two words.
+
+    Raises:
+        InvalidArgumentError: it is not 16 bytes.
+    """
+    if not isinstance(content_hash, bytes) or len(content_hash) != 16:
+        raise InvalidArgumentError(f"block_hashes: a content hash is 16 bytes, not {content_hash!r}")
+    return read_i64_le(content_hash, 0), read_i64_le(content_hash, 8)
+
+
+def hash_tokens(parent: bytes | None, token_ids: list[int], extra_hash: int | None) -> bytes:
+    """Return the content hash of a full block with these tokens after the block with the hash `parent` (None: first).
+
+    Complexity: O(tokens).
+
+    Raises:
+        InvalidArgumentError: a token is out of range, or the parent's hash is not 16 bytes.
+    """
+    low: i64 = 0
+    high: i64 = 0
+    if parent is not None:
+        low, high = read_hash(parent)
+    low, high = _HASHER.next_words(low, high, pack_tokens("token_ids", token_ids), encode_extra(extra_hash))
+    return word_bytes(low, high)
+
+
+class PoolBlock(Block):
+    """A block of one sequence, of either kind: tokens packed four bytes each, and a place in a pool.
+
+    The packed tokens are replaced when it is written, never changed, so that forks and copies share them.
+    """
+
+    def __init__(
+        self,
+        prev_block: Block | None,
+        token_ids: list[int],
+        block_size: int,
+        allocator: BlockAllocator,
+        block_id: int | None = None,
+        computed: bool = False,
+        extra_hash: int | None = None,
+        *,
+        source: PoolBlock | None = None,
+    ) -> None:
+        """Make a block as `Block.Factory` describes; with `source`, its twin after another block.
+
+        Raises:
+            InvalidArgumentError: more tokens than slots, or one is out of range.
+        """
+        self._prev: Block | None = prev_block
+        self._allocator: BlockAllocator = allocator
+        if source is not None:
+            self._size: i64 = source._size
+            self._data: bytes = source._data
+            self._mark: i64 = source._mark
+            self._computed: bool = source._computed
+            self._accessed: float = source._accessed
+            self._extra: int | None = source._extra
+            self._depth: i64 = source._depth
+            self._is_hashed: bool = source._is_hashed
+            self._low: i64 = source._low
+            self._high: i64 = source._high
+            return
+        require_positive("block_size", block_size)
+        data = pack_tokens("token_ids", token_ids) if token_ids else b""
+        if len(data) > 4 * block_size:
+            raise InvalidArgumentError(f"token_ids: a block has {block_size} slots, {len(token_ids)} tokens were given")
+        self._size = block_size
+        self._data = data
+        self._mark = 0 if block_id is None else block_id + 1
+        self._computed = computed
+        self._accessed = -1.0
+        self._extra = extra_hash
+        self._depth = prev_block._depth + 1 if isinstance(prev_block, PoolBlock) else 0
+        self._is_hashed = False
+        self._low = 0
+        self._high = 0
+
+    def append_token_ids(self, token_ids: list[int]) -> None:
+        """Write tokens to the empty slots; a physical block that others hold too is copied first. law: PAGE-11.
+
+        Complexity: O(block_size).
+
+        Raises:
+            InvalidArgumentError: more tokens than empty slots, or one is out of range.
+            NoFreeBlocksError: it has to be copied and no block is free.
+            BlockError: it has to be copied, and is itself a copy still to be made.
+        """
+        if not token_ids:
+            return
+        data = pack_tokens("token_ids", token_ids)
+        if i64(len(self._data) + len(data)) > 4 * self._size:
+            raise InvalidArgumentError(
+                f"token_ids: {len(token_ids)} tokens do not fit into {self.num_empty_slots} empty slots"
+            )
+        if self._mark != 0:
+            place = self._allocator.cow_block_if_not_appendable(self)
+            self._mark = 0 if place is None else place + 1
+        self._data += data
+
+    @property
+    def block_id(self) -> int | None:
+        """Absolute id of the physical block; None where there is none (freed)."""
+        return None if self._mark == 0 else int(self._mark - 1)
+
+    @block_id.setter
+    def block_id(self, value: int | None) -> None:
+        self._mark = 0 if value is None else value + 1
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens in it, unpacked. O(block_size)."""
+        return [int(read_i32_le(self._data, at)) for at in range(0, len(self._data), 4)]
+
+    @property
+    def num_tokens_total(self) -> int:
+        """Tokens in it and in all blocks before it. O(blocks before)."""
+        total = 0
+        block: Block | None = self
+        while isinstance(block, PoolBlock):
+            total += len(block._data) // 4
+            block = block._prev
+        return total if block is None else total + block.num_tokens_total
+
+    @property
+    def num_empty_slots(self) -> int:
+        """Slots without a token."""
+        return int(self._size) - len(self._data) // 4
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every slot has a token."""
+        return i64(len(self._data)) == 4 * self._size
+
+    @property
+    def prev_block(self) -> Block | None:
+        """The block before it in its sequence."""
+        return self._prev
+
+    @property
+    def extra_hash(self) -> int | None:
+        """What identifies the sequence besides its tokens."""
+        return self._extra
+
+    @property
+    def computed(self) -> bool:
+        """Whether its KV data is known to be there."""
+        return self._computed
+
+    @computed.setter
+    def computed(self, value: bool) -> None:
+        self._computed = value
+
+    @property
+    def last_accessed(self) -> float:
+        """When it was last accessed; negative: never."""
+        return self._accessed
+
+    @last_accessed.setter
+    def last_accessed(self, value: float) -> None:
+        self._accessed = value
+
+    @property
+    def content_hash(self) -> bytes | None:
+        """Hash of the whole prefix up to its end, 16 bytes; None until it is full. Hashed once, O(block_size)."""
+        return word_bytes(self._low, self._high) if self.has_hash() else None
+
+    def has_hash(self) -> bool:
+        """Hash the content, and that of blocks before it, if not done; False unless all of them are full."""
+        if self._is_hashed:
+            return True
+        chain: list[PoolBlock] = []
+        block: Block | None = self
+        while isinstance(block, PoolBlock) and not block._is_hashed:
+            if i64(len(block._data)) != 4 * block._size:
+                return False
+            chain.append(block)
+            block = block._prev
+        low: i64 = 0
+        high: i64 = 0
+        if isinstance(block, PoolBlock):
+            low = block._low
+            high = block._high
+        elif block is not None:
+            before = block.content_hash
+            if before is None:
+                return False
+            low, high = read_hash(before)
+        at: i64 = len(chain)
+        while at > 0:
+            at -= 1
+            link = chain[at]
+            low, high = _HASHER.next_words(low, high, link._data, encode_extra(link._extra))
+            link._low = low
+            link._high = high
+            link._is_hashed = True
+        return True
+
+    def copy_after(self, prev_block: Block | None, allocator: BlockAllocator) -> PoolBlock:
+        """Return a copy that follows another block, in another allocator or the same. O(1)."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        """Describe it in one line."""
+        return f"{type(self).__name__}(id={self.block_id}, tokens={len(self._data) // 4}/{self._size})"
+
+
+class PoolAllocator(BlockAllocator):
+    """The blocks of one device; the base of both kinds.
+
+    Attributes:
+        pool: who holds what.
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int, first_id: int, by_access: bool, source: PoolAllocator | None
+    ) -> None:
+        """Make an allocator with every block free, or a copy of `source`. O(num_blocks)."""
+        if source is not None:
+            self._size: i64 = source._size
+            self.pool: DevicePool = source.pool.copy()
+            self.null: NullBlock | None = source.null
+            return
+        if isinstance(num_blocks, bool) or not isinstance(num_blocks, int) or not 0 <= num_blocks <= MAX_BLOCKS:
+            raise InvalidArgumentError(f"num_blocks: must be within 0..{MAX_BLOCKS}, not {num_blocks!r}")
+        if isinstance(first_id, bool) or not isinstance(first_id, int) or not 0 <= first_id <= MAX_BLOCKS:
+            raise InvalidArgumentError(f"first_id: must be within 0..{MAX_BLOCKS}, not {first_id!r}")
+        require_positive("block_size", block_size)
+        self._size = block_size
+        self.pool = DevicePool(num_blocks, first_id, by_access)
+        self.null = None
+
+    # ------------------------------------------------------------------ what the kinds differ in
+
+    def make_block(self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None) -> PoolBlock:
+        """Return a block without a place."""
+        raise NotImplementedError
+
+    def known(self, block: PoolBlock) -> i64:
+        """Return the mark of the block here that is found by a full block's content, or 0."""
+        return 0
+
+    def settle(self, block: PoolBlock) -> None:
+        """Do what has to be done when a block here has become full."""
+
+    def count_query(self, hit: bool) -> None:
+        """Note that a full block was asked for by its content."""
+
+    # ------------------------------------------------------------------ taking and releasing
+
+    @property
+    def block_size(self) -> int:
+        """Slots per block."""
+        return int(self._size)
+
+    def allocate_mutable_block(self, prev_block: Block | None, extra_hash: int | None = None) -> Block:
+        """Return an empty block that follows `prev_block`. O(1).
+
+        Raises:
+            NoFreeBlocksError: every block is held.
+        """
+        self.require_free(1)
+        block = self.make_block(prev_block, _NO_TOKENS, extra_hash)
+        block._mark = self.pool.take_one()
+        return block
+
+    def allocate_immutable_block(
+        self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None = None
+    ) -> Block:
+        """Return a full block with these tokens, shared if the content is known. O(block_size).
+
+        Raises:
+            InvalidArgumentError: the tokens are not exactly those of a block.
+            NoFreeBlocksError: no block is free for it.
+        """
+        return self.allocate_immutable_blocks(prev_block, [token_ids], extra_hash)[0]
+
+    def allocate_immutable_blocks(
+        self, prev_block: Block | None, block_token_ids: list[list[int]], extra_hash: int | None = None
+    ) -> list[Block]:
+        """Return full blocks, one after another, each shared if its content is known; all or none. O(tokens).
+
+        Raises:
+            InvalidArgumentError: the tokens of one are not exactly those of a block.
+            NoFreeBlocksError: not enough blocks are free.
+        """
+        made = self._make_full(prev_block, block_token_ids, extra_hash)
+        if i64(len(made)) > self.pool.num_free():
+            self.require_free(self._num_to_take(made))
+        blocks: list[Block] = []
+        for block in made:
+            self.count_query(not self._place(block))
+            blocks.append(block)
+        return blocks
+
+    def get_num_blocks_to_take(
+        self, prev_block: Block | None, block_token_ids: list[list[int]], extra_hash: int | None
+    ) -> int:
+        """Return how many free blocks `allocate_immutable_blocks` takes. O(tokens)."""
+        return int(self._num_to_take(self._make_full(prev_block, block_token_ids, extra_hash)))
+
+    def _make_full(
+        self, prev_block: Block | None, block_token_ids: list[list[int]], extra_hash: int | None
+    ) -> list[PoolBlock]:
+        """Return full blocks without a place."""
+        made: list[PoolBlock] = []
+        prev = prev_block
+        for token_ids in block_token_ids:
+            if i64(len(token_ids)) != self._size:
+                raise InvalidArgumentError(
+                    f"token_ids: an immutable block has {self._size} tokens, {len(token_ids)} were given"
+                )
+            block = self.make_block(prev, token_ids, extra_hash)
+            made.append(block)
+            prev = block
+        return made
+
+    def _num_to_take(self, blocks: list[PoolBlock]) -> i64:
+        """Return how many free blocks these full ones take: all but those known and held. O(blocks)."""
+        count: i64 = 0
+        for block in blocks:
+            if self.takes_one(block):
+                count += 1
+        return count
+
+    def takes_one(self, block: PoolBlock) -> bool:
+        """Say whether giving a block a place here takes a free one: it is unknown, or known and free. O(1)."""
+        mark = self.known(block)
+        return mark == 0 or self.pool.is_free(mark)
+
+    def _place(self, block: PoolBlock) -> bool:
+        """Give a block a place here, one of its content if that is known; say whether a new one was taken."""
+        pool = self.pool
+        mark = self.known(block)
+        block._allocator = self
+        if mark != 0:
+            pool.hold_one(mark)
+            block._mark = mark
+            return False
+        block._mark = pool.take_one()
+        if i64(len(block._data)) == 4 * self._size:
+            self.settle(block)
+        return True
+
+    def free(self, block: Block) -> None:
+        """Release a block, which loses its id; the null block is passed over. O(1), O(log n) by access.
+
+        Raises:
+            BlockError: it is foreign, or was freed already.
+        """
+        if isinstance(block, NullBlock):
+            self._require_null(block)
+            return
+        own = self.own(block)
+        self.pool.release_one(own._mark)
+        own._mark = 0
+
+    def fork(self, last_block: Block) -> list[Block]:
+        """Return blocks that share the ids of a sequence's blocks, given its last one. O(blocks).
+
+        Blocks before it that were freed (a window has passed them) have twins without an id.
+
+        Raises:
+            BlockError: a block is foreign, or the last one was freed.
+        """
+        chain: list[PoolBlock] = [self.own(last_block)]
+        before = last_block.prev_block
+        while before is not None:
+            if not isinstance(before, PoolBlock):
+                raise BlockError(f"last_block: {before!r}, before it, is not a block of this allocator")
+            chain.append(before if before._mark == 0 else self.own(before))
+            before = before._prev
+        ids = vec[i32](capacity=len(chain))
+        return self._share(chain, ids)
+
+    def _share(self, chain: list[PoolBlock], ids: vec[i32]) -> list[Block]:
+        """Hold all blocks of a chain, given last first, once more; return their twins, first first."""
+        pool = self.pool
+        twins: list[Block] = []
+        prev: PoolBlock | None = None
+        at: i64 = len(chain)
+        while at > 0:
+            at -= 1
+            block = chain[at]
+            if block._mark != 0:
+                pool.hold_one(block._mark)
+            prev = block.copy_after(prev, self)
+            twins.append(prev)
+        return twins
+
+    # ------------------------------------------------------------------ writing
+
+    def cow_block_if_not_appendable(self, block: Block) -> int | None:
+        """Return the id to write to: the block's own, or that of a copy if others hold it. O(1). law: PAGE-11, PAGE-12.
+
+        Raises:
+            BlockError: it is the null block, foreign or freed, or shared and itself a copy still to be made.
+            NoFreeBlocksError: it has to be copied and no block is free.
+        """
+        own = self.own(block)
+        mark = own._mark
+        pool = self.pool
+        if pool.sharers(mark) > 1:
+            self.require_no_copy(mark)
+            self.require_free(1)
+            mark = pool.copy_one(mark)
+            own._mark = mark
+        return int(mark - 1)
+
+    def require_no_copy(self, mark: i64) -> None:
+        """Raise `BlockError` if a block is the target of a copy to come: a copy of it could not be made at once."""
+        if self.pool.is_copy_target(mark):
+            raise BlockError(f"block: {mark - 1} is a copy still to be made; call clear_copy_on_writes first")
+
+    def promote_to_immutable_block(self, block: Block) -> int:
+        """Make a full block findable, if content is looked up; return its id, that of the known block if there is one.
+
+        Raises:
+            BlockError: it is the null block, foreign, freed or not full.
+        """
+        own = self.own(block)
+        if not own.is_full:
+            raise BlockError(f"block: {own!r} is not full, so it is still mutable")
+        self.settle(own)
+        return int(own._mark - 1)
+
+    def clear_copy_on_writes(self) -> list[tuple[int, int]]:
+        """Return the copies to be made, (source, destination), and let go of both ends. O(copies)."""
+        shift = int(self.pool.first_id) - 1
+        return [(source + shift, target + shift) for _, source, target in self.pool.take_copies()]
+
+    # ------------------------------------------------------------------ moving
+
+    def swap_out(self, blocks: list[Block]) -> None:
+        """Release blocks whose content has a new place elsewhere; null ones are passed over. O(blocks).
+
+        Raises:
+            BlockError: one is foreign, freed, given twice, or an end of a copy to come; none is released.
+        """
+        moving = self.moving(blocks)
+        if len({id(block) for block in moving}) != len(moving):
+            raise BlockError("blocks: one of them is given twice")
+        for block in moving:
+            self.pool.release_one(block._mark)
+            block._mark = 0
+
+    def swap_in(self, blocks: list[Block]) -> None:
+        """Give blocks without an id a place here, known content where it is; all or none. O(blocks).
+
+        Raises:
+            BlockError: one has an id, or is of no pool.
+            NoFreeBlocksError: not enough blocks are free.
+        """
+        coming: list[PoolBlock] = []
+        for block in blocks:
+            if isinstance(block, NullBlock):
+                continue
+            if not isinstance(block, PoolBlock) or block._mark != 0:
+                raise BlockError(f"blocks: {block!r} has a place already; release it with swap_out")
+            coming.append(block)
+        self.require_free(self._num_to_take(coming))
+        for mover in coming:
+            self._place(mover)
+
+    def moving(self, blocks: list[Block]) -> list[PoolBlock]:
+        """Return the blocks but the null ones, checked to be held here and free to move. O(blocks)."""
+        moving: list[PoolBlock] = []
+        pool = self.pool
+        for block in blocks:
+            if isinstance(block, NullBlock):
+                continue
+            own = self.own(block)
+            if pool.is_copy_end(own._mark):
+                raise BlockError(f"blocks: {own!r} has a copy still to be made; call clear_copy_on_writes first")
+            moving.append(own)
+        return moving
+
+    def move_here(self, blocks: list[PoolBlock], source: PoolAllocator) -> dict[int, int]:
+        """Move blocks from another device: each distinct one once, sharing kept; return the ids to copy. O(blocks).
+
+        law: PAGE-15.
+
+        Raises:
+            NoFreeBlocksError: not enough blocks are free here; nothing has moved.
+        """
+        places: dict[int, int] = {}
+        needed: i64 = 0
+        for block in blocks:
+            mark = int(block._mark)
+            if mark not in places:
+                places[mark] = 0
+                if self.takes_one(block):
+                    needed += 1
+        self.require_free(needed)
+        pool = self.pool
+        origin = source.pool
+        pairs: dict[int, int] = {}
+        for block in blocks:
+            if block._allocator is self:  # given twice
+                continue
+            before = int(block._mark)
+            place: i64 = places[before]
+            if place != 0:
+                pool.hold_one(place)
+                block._mark = place
+                block._allocator = self
+            elif self._place(block):
+                places[before] = int(block._mark)
+                pairs[before - 1] = int(block._mark - 1)
+            else:
+                places[before] = int(block._mark)
+            origin.release_one(before)
+        return pairs
+
+    # ------------------------------------------------------------------ counts
+
+    def get_num_total_blocks(self) -> int:
+        """Return how many blocks there are. O(1)."""
+        return int(self.pool.num_total())
+
+    def get_num_free_blocks(self) -> int:
+        """Return how many blocks nobody holds. O(1)."""
+        return int(self.pool.num_free())
+
+    def get_num_full_blocks_touched(self, blocks: list[Block]) -> int:
+        """Return how many blocks the full ones of these take here: each distinct one that is not held here by content.
+
+        Complexity: O(blocks).
+        """
+        seen: set[int] = set()
+        touched = 0
+        for block in blocks:
+            if not isinstance(block, PoolBlock) or not block.is_full:
+                continue
+            if block._mark != 0:
+                mark = int(block._mark)
+                if mark in seen:
+                    continue
+                seen.add(mark)
+            if self.takes_one(block):
+                touched += 1
+        return touched
+
+    def get_physical_block_id(self, absolute_id: int) -> int:
+        """Return the id of a block on its device, from zero. O(1).
+
+        Raises:
+            BlockError: it is not an id of this device.
+        """
+        self.require_id(absolute_id)
+        return absolute_id - int(self.pool.first_id)
+
+    @property
+    def all_block_ids(self) -> frozenset[int]:
+        """All absolute ids of the device. O(num_blocks)."""
+        first = int(self.pool.first_id)
+        return frozenset(range(first, first + int(self.pool.num_total())))
+
+    def has_id(self, absolute_id: int) -> bool:
+        """Say whether an absolute id is one of this device. O(1)."""
+        first = int(self.pool.first_id)
+        return first <= absolute_id < first + int(self.pool.num_total())
+
+    # ------------------------------------------------------------------ what input must be
+
+    def own(self, block: Block) -> PoolBlock:
+        """Return a block, checked to be one that holds something here. O(1).
+
+        Raises:
+            BlockError: it is the null block, foreign, or freed.
+        """
+        if isinstance(block, PoolBlock) and block._allocator is self and self.pool.is_held(block._mark):
+            return block
+        if isinstance(block, NullBlock):
+            raise BlockError(f"block: {block.block_id} is the null block, nothing is done with it")
+        if isinstance(block, PoolBlock) and block._allocator is self:
+            raise BlockError(f"block: {block!r} holds nothing: it was freed")
+        raise BlockError(f"block: {block!r} is not a block of this allocator")
+
+    def require_free(self, count: i64) -> None:
+        """Raise `NoFreeBlocksError` unless so many blocks are free."""
+        if count > self.pool.num_free():
+            raise NoFreeBlocksError(f"{count} blocks are needed, {self.pool.num_free()} are free")
+
+    def require_id(self, absolute_id: int) -> None:
+        """Raise `BlockError` unless an absolute id is one of this device."""
+        if not self.has_id(absolute_id):
+            raise BlockError(f"block_id: {absolute_id!r} is not a block of this device")
+
+    def require_known(self, block_ids: list[int]) -> None:
+        """Raise `BlockError` unless accesses to all these can be noted."""
+
+    def _require_null(self, block: NullBlock) -> None:
+        if block is not self.null:
+            raise BlockError(f"block: {block.block_id} is the null block of another allocator")
+
+    def allocate_or_get_null_block(self) -> NullBlock:
+        """Return the null block, which is taken at the first call. O(1).
+
+        Raises:
+            NoFreeBlocksError: it is not there yet, and no block is free.
+        """
+        null = self.null
+        if null is None:
+            self.require_free(1)
+            null = NullBlock(self.pool.take_null())
+            self.null = null
+        return null

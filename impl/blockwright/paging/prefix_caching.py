@@ -1,0 +1,210 @@
+"""Blocks that are found by their content: full blocks with equal prefixes are one physical block.
+
+mutable    being filled; held by its one writer
+immutable  full, found by its content, held by all sequences that have it
+candidate  held by nobody, still found; evicted least recently accessed first, then by the most tokens
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from mypy_extensions import i64
+
+from blockwright.errors import BlockError, InvalidArgumentError
+from blockwright.paging.interfaces import Block, BlockAllocator
+from blockwright.paging.pool_allocator import _NO_TOKENS, PoolAllocator, PoolBlock, hash_tokens, read_hash
+
+
+class PrefixCachingBlock(PoolBlock):
+    """A block that is found by its content from the moment it is full."""
+
+    def append_token_ids(self, token_ids: list[int]) -> None:
+        """Write tokens to the empty slots; a block that becomes full gives way to one with its content, if known.
+
+        Complexity: O(block_size). Raises as `PoolBlock.append_token_ids`. law: PAGE-6.
+        """
+        super().append_token_ids(token_ids)
+        if token_ids and self._mark != 0 and i64(len(self._data)) == 4 * self._size:
+            self._mark = self._allocator.promote_to_immutable_block(self) + 1
+
+    @property
+    def computed(self) -> bool:
+        """Whether its KV data is known to be there: marked as computed, or free since."""
+        allocator = self._allocator
+        if self._mark != 0 and isinstance(allocator, PrefixCachingBlockAllocator):
+            return self._computed or allocator.pool.is_computed(self._mark)
+        return self._computed
+
+    @computed.setter
+    def computed(self, value: bool) -> None:
+        self._computed = value
+
+    @property
+    def last_accessed(self) -> float:
+        """When its physical block was last accessed; negative: never."""
+        allocator = self._allocator
+        if self._mark != 0 and isinstance(allocator, PrefixCachingBlockAllocator):
+            return allocator.pool.time_of(self._mark)
+        return self._accessed
+
+    @last_accessed.setter
+    def last_accessed(self, value: float) -> None:
+        allocator = self._allocator
+        if self._mark != 0 and isinstance(allocator, PrefixCachingBlockAllocator):
+            require_time(value)
+            allocator.pool.access(self._mark, value)
+        self._accessed = value
+
+    @staticmethod
+    def hash_block_tokens(parent: bytes | None, token_ids: list[int], extra_hash: int | None = None) -> bytes:
+        """Return the content hash of a full block with these tokens after one with the hash `parent` (None: first).
+
+        Complexity: O(tokens). Equal within one process only: the hash is keyed.
+
+        Raises:
+            InvalidArgumentError: a token is out of range, or the parent's hash is not 16 bytes.
+        """
+        return hash_tokens(parent, token_ids, extra_hash)
+
+    def copy_after(self, prev_block: Block | None, allocator: BlockAllocator) -> PoolBlock:
+        """Return a copy that follows another block, in another allocator or the same. O(1)."""
+        return PrefixCachingBlock(prev_block, _NO_TOKENS, 0, allocator, source=self)
+
+
+@final
+class PrefixCachingBlockAllocator(PoolAllocator):
+    """The blocks of one device, with prefix caching.
+
+    Example:
+        >>> allocator = PrefixCachingBlockAllocator(num_blocks=4, block_size=2)
+        >>> one = allocator.allocate_immutable_block(None, [7, 8])
+        >>> other = allocator.allocate_mutable_block(None)
+        >>> other.append_token_ids([7])
+        >>> other.append_token_ids([8])  # full: its content is known, so it gives up its own block
+        >>> one.block_id == other.block_id, allocator.get_num_free_blocks()
+        (True, 3)
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int, first_id: int = 0, *, source: PrefixCachingBlockAllocator | None = None
+    ) -> None:
+        """Make an allocator with every block free and without content.
+
+        Args:
+            num_blocks: 0 to 2**30.
+            block_size: slots per block.
+            first_id: the absolute id of the first block.
+            source: internal, the allocator to copy.
+
+        Complexity: O(num_blocks).
+
+        Raises:
+            InvalidArgumentError: names the argument.
+        """
+        super().__init__(num_blocks, block_size, first_id, True, source)
+        self._num_queries: i64 = 0 if source is None else source._num_queries
+        self._num_hits: i64 = 0 if source is None else source._num_hits
+
+    def copy(self) -> PrefixCachingBlockAllocator:
+        """Return an independent copy, without the blocks handed out. O(num_blocks)."""
+        return PrefixCachingBlockAllocator(0, 1, source=self)
+
+    def make_block(self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None) -> PoolBlock:
+        """Return a block without a place."""
+        return PrefixCachingBlock(prev_block, token_ids, int(self._size), self, None, False, extra_hash)
+
+    def known(self, block: PoolBlock) -> i64:
+        """Return the mark of the block here that is found by a full block's content, or 0. O(1)."""
+        return self.pool.find_words(block._low, block._high) if block.has_hash() else 0
+
+    def count_query(self, hit: bool) -> None:
+        """Note that a full block was asked for by its content."""
+        self._num_queries += 1
+        if hit:
+            self._num_hits += 1
+
+    def settle(self, block: PoolBlock) -> None:
+        """Make a full block findable, or give it the place of the one that is found by its content. law: PAGE-6."""
+        if not block.has_hash():
+            return
+        pool = self.pool
+        mark = pool.find_words(block._low, block._high)
+        if mark == 0:
+            pool.publish_words(block._mark, block._low, block._high, (block._depth + 1) * self._size)
+        elif mark != block._mark:
+            pool.hold_one(mark)
+            pool.release_one(block._mark)
+            block._mark = mark
+
+    def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
+        """Note that blocks were accessed, eviction candidates among them: they go later at once. O(blocks log n).
+
+        Raises:
+            BlockError: one is foreign, or free and without content; nothing is noted.
+            InvalidArgumentError: `now` is not a number.
+        """
+        require_time(now)
+        self.require_known(block_ids)
+        pool = self.pool
+        for block_id in block_ids:
+            pool.access(block_id + 1, now)
+
+    def require_known(self, block_ids: list[int]) -> None:
+        """Raise `BlockError` unless all are ids of this device, of blocks held or with content."""
+        pool = self.pool
+        for block_id in block_ids:
+            self.require_id(block_id)
+            if pool.is_free(block_id + 1) and not pool.is_known(block_id + 1):
+                raise BlockError(f"block_ids: block {block_id} is free and has no content")
+
+    def mark_blocks_as_computed(self, block_ids: list[int]) -> None:
+        """Note that all blocks filled until now are computed, whatever the argument. O(1)."""
+        self.pool.end_epoch()
+
+    def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
+        """Return the ids that all sequences begin with. O(ids)."""
+        if not computed_seq_block_ids:
+            return []
+        common = computed_seq_block_ids[0]
+        length = len(common)
+        for ids in computed_seq_block_ids[1:]:
+            length = min(length, len(ids))
+            at = 0
+            while at < length and ids[at] == common[at]:
+                at += 1
+            length = at
+        return common[:length]
+
+    def get_prefix_cache_hit_rate(self) -> float:
+        """Return the share of full blocks asked for that were known, since the last reset; 0.0 before any."""
+        return float(self._num_hits) / float(self._num_queries) if self._num_queries > 0 else 0.0
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all content; False, and nothing happens, while a block but the null block is held. O(num_blocks)."""
+        if not self.pool.reset():
+            return False
+        self._num_queries = 0
+        self._num_hits = 0
+        return True
+
+    def find_cached_blocks_prefix(self, block_hashes: list[bytes]) -> list[bytes]:
+        """Return the leading hashes whose blocks are computed: marked so, or candidates. O(hashes returned).
+
+        Raises:
+            InvalidArgumentError: a hash is not 16 bytes.
+        """
+        found = 0
+        for content_hash in block_hashes:
+            low, high = read_hash(content_hash)
+            mark = self.pool.find_words(low, high)
+            if mark == 0 or not self.pool.is_computed(mark):
+                break
+            found += 1
+        return block_hashes[:found]
+
+
+def require_time(now: float) -> None:
+    """Raise `InvalidArgumentError` unless a time can be compared."""
+    if now != now:
+        raise InvalidArgumentError("now: a time must be a number")
