@@ -162,7 +162,7 @@ class BlockTable:
         """
         blocks = self._blocks
         self._require_growing(num_lookahead_slots)
-        tokens = checked(token_ids)
+        tokens: list[int] = token_ids if isinstance(token_ids, list) else list(token_ids)
         size = self._size
         start = self._num_full
         stop: i64 = start + i64(len(tokens))
@@ -174,6 +174,7 @@ class BlockTable:
                 blocks[first].append_token_ids(tokens)
                 self._num_full = stop
             return
+        tokens = checked(tokens)
         written = blocks[first : min(-(stop // -size), i64(len(blocks)))] if tokens else []
         self._require_room(dead, max(missing, 0), written)
         self._drop(dead)

@@ -191,7 +191,8 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
 
     def clear_copy_on_writes(self) -> list[tuple[int, int]]:
         """Return the copies to be made, (source, destination), and let go of both ends. O(copies)."""
-        return self._gpu.clear_copy_on_writes() + self._cpu.clear_copy_on_writes()
+        copies = self._gpu.clear_copy_on_writes()
+        return copies + self._cpu.clear_copy_on_writes() if self._cpu.pool.has_copies() else copies
 
     def cow_block_if_not_appendable(self, block: Block) -> int | None:
         """Return the id to write to: the block's own, or that of a copy if others hold it. O(1).

@@ -133,8 +133,12 @@ class PoolBlock(Block):
                 f"token_ids: {len(token_ids)} tokens do not fit into {self.num_empty_slots} empty slots"
             )
         if self._mark != 0:
-            place = self._allocator.cow_block_if_not_appendable(self)
-            self._mark = 0 if place is None else place + 1
+            owner = self._allocator
+            if isinstance(owner, PoolAllocator):
+                owner.make_writable(self)
+            else:
+                place = owner.cow_block_if_not_appendable(self)
+                self._mark = 0 if place is None else place + 1
         self._data += data
 
     @property
@@ -437,14 +441,17 @@ class PoolAllocator(BlockAllocator):
             NoFreeBlocksError: it has to be copied and no block is free.
         """
         own = self.own(block)
-        mark = own._mark
+        self.make_writable(own)
+        return int(own._mark - 1)
+
+    def make_writable(self, block: PoolBlock) -> None:
+        """Give a block that others hold too a place of its own, with a copy to come. O(1)."""
+        own = self.own(block)
         pool = self.pool
-        if pool.sharers(mark) > 1:
-            self.require_no_copy(mark)
+        if pool.sharers(own._mark) > 1:
+            self.require_no_copy(own._mark)
             self.require_free(1)
-            mark = pool.copy_one(mark)
-            own._mark = mark
-        return int(mark - 1)
+            own._mark = pool.copy_one(own._mark)
 
     def require_no_copy(self, mark: i64) -> None:
         """Raise `BlockError` if a block is the target of a copy to come: a copy of it could not be made at once."""
@@ -465,6 +472,8 @@ class PoolAllocator(BlockAllocator):
 
     def clear_copy_on_writes(self) -> list[tuple[int, int]]:
         """Return the copies to be made, (source, destination), and let go of both ends. O(copies)."""
+        if not self.pool.has_copies():
+            return []
         shift = int(self.pool.first_id) - 1
         return [(source + shift, target + shift) for _, source, target in self.pool.take_copies()]
 
