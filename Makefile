@@ -26,14 +26,15 @@ CURRENT := $(RUN)/python -c 'import sys, blockwright; sys.exit(blockwright.build
 GATES := $(if $(findstring --gate,$(CONFORM_ARGS)),,--gate proofs --gate lockstep --gate choices --gate machine --gate museum)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-compiled test-pure conform bench bench-peers lint format types imports docs-check check torch clean
+.PHONY: help build test test-compiled test-pure conform bench bench-peers lint format types imports docs-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Variables: PYTHON=$(PYTHON) PROFILE=$(PROFILE) PYTEST_ARGS= CONFORM_ARGS= REPLAY_ARGS='$(REPLAY_ARGS)' BENCH_ARGS="
 
 # The environment, from pinned versions, with the three packages in editable mode. This compiles the core as well; if it
-# cannot, the checks that need only the environment still run, and 'make build' fails.
+# cannot, the checks that need only the environment still run, and 'make build' fails. It holds torch, most of its size;
+# constraints-dev.txt says how to get the CPU build.
 $(INSTALLED): pyproject.toml setup.py constraints-dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	@test -x $(RUN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
@@ -64,7 +65,7 @@ conform: build ## the main job: the gates of PROFILE on both builds (mutants onc
 bench: build ## time this build, beside peers where 'make bench-peers' fetched them
 	$(RUN)/blockwright bench $$(test -d $(PEERS)/vllm && echo --peer-path $(PEERS)) $(BENCH_ARGS)
 
-bench-peers: $(INSTALLED) ## fetch the Python files of the peer (vLLM) to compare with (large download)
+bench-peers: $(INSTALLED) ## fetch the Python files of the peers (two releases of vLLM) to compare with (large downloads)
 	$(RUN)/python -m blockwright.bench.fetch_peers $(PEERS)
 
 lint: $(INSTALLED) ## ruff: rules and format
@@ -85,9 +86,6 @@ docs-check: build ## run the sessions in README.md and docs/
 	$(RUN)/python -m pytest tests/docs
 
 check: lint types imports docs-check ## all four of the above
-
-torch: $(INSTALLED) ## add the pinned CPU build of torch to .venv (nothing of the core needs it)
-	$(PIP) install --constraint constraints-dev.txt torch
 
 clean: ## delete .venv, builds and caches
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

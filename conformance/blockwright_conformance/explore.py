@@ -5,10 +5,7 @@ included, is performed on the specification and on a copy of the manager, and ou
 Laws are checked in every new state, laws of steps on every step. The first fault is a shortest one.
 """
 
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 from blockwright_spec.laws import LAWS, STEP_LAWS, Law
 from blockwright_spec.outcomes import Reason
@@ -19,55 +16,18 @@ from .adapter import ManagerAdapter
 from .engine import enabled
 from .lockstep import act, examine
 from .scopes import Scope
+from .search import Node as AnyNode
+from .search import Result, Search, Violation
 from .symmetry import Form, Names, form
+
+__all__ = ["EVERYTHING", "Explorer", "Factory", "Node", "Result", "Violation", "lookup_view"]
 
 Factory = Callable[[Config], ManagerAdapter]
 """Makes a manager under test."""
 
 
-@dataclass(slots=True)
-class Violation:
-    """A fault and how to get there: the actions from the initial state, the last of which shows it."""
-
-    law: str
-    detail: str
-    actions: tuple[Action, ...]
-
-
-@dataclass(slots=True)
-class Result:
-    """What the exploration of a scope came to."""
-
-    scope: Scope
-    states: int = 0
-    transitions: int = 0
-    depth: int = 0
-    seconds: float = 0.0
-    fired: Counter[str] = field(default_factory=Counter)
-    """How often each action happened, and each was refused for a reason."""
-    violation: Violation | None = None
-
-
-Trail = tuple["Trail", Action] | None
-"""The actions from the initial state, last one first: all that is kept of a state once it has been left."""
-
-
-def path(trail: Trail) -> tuple[Action, ...]:
-    """Give the actions of a trail, first one first."""
-    actions: list[Action] = []
-    while trail is not None:
-        trail, action = trail
-        actions.append(action)
-    return tuple(actions[::-1])
-
-
-@dataclass(slots=True)
-class Node:
-    """A state of the frontier, with the manager in it, and how it was reached."""
-
-    state: State
-    adapter: ManagerAdapter | None
-    trail: Trail = None
+Node = AnyNode[State, ManagerAdapter]
+"""A state of the frontier, with the manager in it."""
 
 
 LOOKUP_LAWS = frozenset(("HIT-1", "HIT-2", "HIT-3", "EXPLAIN-1"))
@@ -86,7 +46,7 @@ def lookup_view(state: State) -> tuple[frozenset[object], ...]:
     )
 
 
-class Explorer:
+class Explorer(Search[State, Action, ManagerAdapter, Told]):
     """Explores one scope, with a manager in lock-step or the specification alone (no factory)."""
 
     def __init__(
@@ -97,59 +57,23 @@ class Explorer:
         canonical: Callable[[State, Names], Form] = form,
         max_transitions: int | None = None,
     ) -> None:
-        self.scope, self.laws, self.max_transitions = scope, laws, max_transitions
+        root = AnyNode(initial(scope.config, scope.slots), factory(scope.config) if factory else None)
+        super().__init__(scope, root, max_transitions)
+        self.scope, self.laws = scope, laws
         self.names = Names(canonical)
-        self.result = Result(scope)
-        self.seen: set[bytes] = set()
         self.lookups: dict[tuple[frozenset[object], ...], list[Law]] = {}
-        state = initial(scope.config, scope.slots)
-        self.root = Node(state, factory(scope.config) if factory else None)
 
-    def run(self) -> Result:
-        """Visit everything, up to the first fault."""
-        started, result = time.perf_counter(), self.result
-        self.seen.add(self.names.digest(self.root.state))
-        self.state_fault(self.root)
-        frontier = [self.root]
-        while frontier and result.violation is None and result.transitions != self.max_transitions:
-            frontier = list(self.level(frontier))
-            result.depth += bool(frontier)
-        result.states, result.seconds = len(self.seen), time.perf_counter() - started
-        return result
+    def enabled(self, state: State) -> list[Action]:
+        """Give every action that the scope allows in a state."""
+        return enabled(self.scope, state)
 
-    def level(self, frontier: list[Node]) -> Iterator[Node]:
-        """Give the new states one action beyond the frontier's; the managers of the frontier are dropped behind."""
-        for node in frontier:
-            for action in enabled(self.scope, node.state):
-                after = self.step(node, action)
-                if self.result.violation or self.result.transitions == self.max_transitions:
-                    return
-                if after is not None:
-                    yield after
-            node.adapter = None
+    def reached(self, told: Told) -> State:
+        """Give the state that an action leads to."""
+        return told.state
 
-    def step(self, node: Node, action: Action) -> Node | None:
-        """Perform an action and compare; give the state it leads to, if that is new."""
-        self.result.transitions += 1
-        adapter = node.adapter.copy() if node.adapter is not None else None
-        told, faults = self.act(adapter, node.state, action)
-        after = Node(told.state, adapter, (node.trail, action))
-        if faults:
-            self.fail("REF-0", "; ".join(faults), after)
-        return self.arrived(node, action, told, after)
-
-    def arrived(self, node: Node, action: Action, told: Told, after: Node) -> Node | None:
-        """Check the laws of what an action came to; give the state it led to, if that is new."""
-        self.count(action, told)
-        self.steps_fault(node, told, after)
-        if told.state is node.state or self.result.violation:
-            return None
-        digest = self.names.digest(told.state)
-        if digest in self.seen:
-            return None
-        self.seen.add(digest)
-        self.state_fault(after)
-        return after
+    def digest(self, state: State) -> bytes:
+        """Give a name that is equal for states that differ in the names of blocks and requests only."""
+        return self.names.digest(state)
 
     def act(self, adapter: ManagerAdapter | None, state: State, action: Action) -> tuple[Told, list[str]]:
         """Perform an action; a manager that fails in a way of its own has a fault."""
@@ -196,11 +120,6 @@ class Explorer:
         if (hits := self.lookups.get(seen)) is None:
             hits = self.lookups[seen] = [law for law in self.laws if law.id in LOOKUP_LAWS and not law.holds(state)]
         return [law for law in self.laws if law.id not in LOOKUP_LAWS and not law.holds(state)] + hits
-
-    def fail(self, law: str, detail: str, node: Node) -> None:
-        """Record the first fault."""
-        if self.result.violation is None:
-            self.result.violation = Violation(law, detail, path(node.trail))
 
 
 EVERYTHING = frozenset(reason.name for reason in Reason if reason is not Reason.ILLEGAL_CHOICE) | frozenset(

@@ -1,6 +1,6 @@
 """Property: every law has a name and one sentence, and stands in the one list that all others read.
 
-How: the chapters are parsed for functions `law_*`; those and the two lists must hold the same functions, each opening
+How: the chapters are parsed for functions `law_*`; those and the lists must hold the same functions, each opening
 with `NAME-1: sentence.`, under a name of its own, and with a source.
 Not covered: whether the laws are true (conformance), or the sentence says what the function does (reading).
 """
@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from blockwright_spec.laws import LAWS, STEP_LAWS, Law, StepLaw
+from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS, PagedLaw, PagedStepLaw
 
 ROOT = Path(__file__).resolve().parents[2]
-LISTED = (*LAWS, *STEP_LAWS)
+LISTED = (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS)
 
 each_law = pytest.mark.parametrize("law", LISTED, ids=lambda law: law.holds.__name__)
 
@@ -37,7 +38,7 @@ def test_names_are_unique() -> None:
 
 
 @each_law
-def test_law_has_a_name_a_sentence_and_a_source(law: Law | StepLaw) -> None:
+def test_law_has_a_name_a_sentence_and_a_source(law: Law | StepLaw | PagedLaw | PagedStepLaw) -> None:
     assert re.fullmatch(r"[A-Z]+-[1-9]\d*", law.id)
     first_line = (law.holds.__doc__ or "").splitlines()[0]
     assert re.fullmatch(rf"{law.id}: [^\n]+[.]", first_line)

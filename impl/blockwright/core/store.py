@@ -266,24 +266,21 @@ class BlockStore:
 
         Complexity: O(copies).
         """
-        pending = self._copies
-        if len(pending) == 0:
+        copies = self.pending_copies()
+        if not copies:
             return []
         self._copies = vec[i32]()
         self._copy_ends = {}
-        copies: list[tuple[int, int, int]] = []
-        ends = vec[i32](capacity=len(pending))
-        at: i64 = 0
-        while at < i64(len(pending)):
-            copies.append((int(pending[at]), int(pending[at + 1]), int(pending[at + 2])))
-            ends = append(append(ends, pending[at + 1]), pending[at + 2])
-            at += 3
+        ends = vec[i32](capacity=2 * len(copies))
+        for _, source, destination in copies:
+            ends = append(append(ends, i32(source)), i32(destination))
         self.release(ends, 0, i64(len(ends)))
         return copies
 
-    def copy_ends(self) -> list[int]:
-        """Return both ends of each copy to come, in order, for the self-check."""
-        return [int(end) for at, end in enumerate(self._copies) if at % 3 != 0]
+    def pending_copies(self) -> list[tuple[int, int, int]]:
+        """Return the copies to come as (group, source, destination), oldest first; they stay to come. O(copies)."""
+        pending = self._copies
+        return [(int(pending[at]), int(pending[at + 1]), int(pending[at + 2])) for at in range(0, len(pending), 3)]
 
     # ------------------------------------------------------------------ the prefix index
 
@@ -429,8 +426,9 @@ class BlockStore:
             bare = [block for block in order.candidates() if not keyed[block]]
             demand("QUEUE-1", "candidates by access that are not published", [], bare)
         ends: dict[int, int] = {}
-        for end in self.copy_ends():
-            ends[end] = ends.get(end, 0) + 1
+        for _, source, destination in self.pending_copies():
+            ends[source] = ends.get(source, 0) + 1
+            ends[destination] = ends.get(destination, 0) + 1
         demand("COPY-1", "copies to come that each block is an end of", ends, self._copy_ends)
         if self._journal is not None:
             self._journal.check([block for block in range(self._count) if keyed[block]])

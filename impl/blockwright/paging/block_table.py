@@ -167,7 +167,7 @@ class BlockTable:
         start = self._num_full
         stop: i64 = start + i64(len(tokens))
         first: i64 = start // size
-        dead = self._num_dead(num_computed_slots, stop)
+        dead = self._num_dead(num_computed_slots)
         missing = -((stop + num_lookahead_slots) // -size) - i64(len(blocks))
         if missing <= 0 and dead <= self._num_null and stop <= (first + 1) * size:
             if tokens:  # into one block that is there: that is all or nothing by itself
@@ -178,6 +178,8 @@ class BlockTable:
         self._require_room(dead, max(missing, 0), written)
         self._drop(dead)
         self._widen(missing, extra_hash)
+        if len(written) > 1:  # all copies before any block fills, and takes known content that is free
+            self._allocator.own_blocks(written)
         at: i64 = first * size
         while at < stop:
             here = tokens[max(at - start, 0) : at + size - start]
@@ -332,15 +334,17 @@ class BlockTable:
 
     # ------------------------------------------------------------------ steps of an append
 
-    def _num_dead(self, num_computed_slots: int | None, stop: i64) -> i64:
+    def _num_dead(self, num_computed_slots: int | None) -> i64:
         """Return how many leading entries a window has passed; never one that is still written."""
         window = self._window
         if window is None:
             return 0
         if num_computed_slots is None:
             raise InvalidArgumentError("num_computed_slots: is needed under a sliding window")
-        if not 0 <= num_computed_slots <= stop:
-            raise InvalidArgumentError(f"num_computed_slots: must be within 0..{stop}, not {num_computed_slots}")
+        if not 0 <= num_computed_slots <= self._num_full:
+            raise InvalidArgumentError(
+                f"num_computed_slots: must be within 0..{self._num_full}, the tokens written, not {num_computed_slots}"
+            )
         dead = num_computed_slots // self._size - window
         return max(self._num_null, min(dead, self._num_full // self._size, i64(len(self._blocks)) - 1))
 

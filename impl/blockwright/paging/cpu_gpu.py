@@ -306,6 +306,14 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
                 count += 1
         return count
 
+    def own_blocks(self, blocks: list[Block]) -> None:
+        """Copy those of these blocks that others hold too. O(blocks). law: PAGE-11, PAGE-13.
+
+        Raises: as `cow_block_if_not_appendable`, for blocks that `num_to_copy` was not asked about.
+        """
+        for block in blocks:
+            self.cow_block_if_not_appendable(block)
+
     def num_freed(self, blocks: list[Block]) -> int:
         """Return how many blocks become free when all these, of one sequence, are released. O(blocks)."""
         count = 0

@@ -350,6 +350,13 @@ class DeviceAwareBlockAllocator(ABC):
         """
         return len(blocks)
 
+    def own_blocks(self, blocks: list[Block]) -> None:
+        """Copy those of these blocks that others hold too, before any of them is written.
+
+        Where this does nothing, blocks see to it when they are written.
+        """
+        return
+
     def num_freed(self, blocks: list[Block]) -> int:
         """Return how many blocks become free, at least, when all these are released."""
         return 0

@@ -1,0 +1,22 @@
+"""KV blocks as torch tensors: what the bookkeeping decided, done to the memory.
+
+`copy_blocks` moves blocks within one pool (copy-on-write), `swap_blocks` between two pools (a GPU and its host), and
+`empty_host_caches_like` makes the pool on the host. They take block ids as the managers return them, and know nothing
+of requests.
+
+This is the only package of Blockwright that imports torch: ``pip install "blockwright[torch]"``, or the engine's own.
+"""
+
+try:
+    import torch as _torch  # noqa: F401  (asked for here, so that its absence is said once and plainly)
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError('blockwright.device needs torch: pip install "blockwright[torch]"', name="torch") from error
+
+from blockwright.device.copies import copy_blocks, swap_blocks
+from blockwright.device.host import empty_host_caches_like
+from blockwright.device.layout import Caches
+from blockwright.device.transfer import Transfer
+
+__all__ = ["Caches", "Transfer", "copy_blocks", "empty_host_caches_like", "swap_blocks"]

@@ -1,0 +1,130 @@
+"""Chapter 21: the parts that the transitions on tables are made of.
+
+A device's blocks change hands in four ways: one is taken and forgets what it held, one is adopted for its content, one
+is written by its only holder, and those that nobody holds any more are let go.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from .paged_outcomes import Choice, may_go
+from .paged_state import (
+    Device,
+    Paged,
+    PagedConfig,
+    PagedTable,
+    blocks_of,
+    device_of,
+    ends,
+    entries_of,
+    tokens_before,
+)
+from .reads import Prefix, cut
+
+Values = tuple[Prefix | None, ...]
+
+
+def changed(values: Values, block: int, value: Prefix | None) -> Values:
+    """Give values per block with one of them changed."""
+    return (*values[:block], value, *values[block + 1 :])
+
+
+def placed(state: Paged, slot: int, table: PagedTable | None) -> Paged:
+    """Put a table in a slot."""
+    return replace(state, tables=(*state.tables[:slot], table, *state.tables[slot + 1 :]))
+
+
+def took(state: Paged, device: Device, choice: Choice) -> tuple[Paged, int]:
+    """Take a free block, of which there is one; what it held and was found by is gone."""
+    block = min(may_go(state, device), key=choice)
+    after = replace(
+        state,
+        free=state.free - {block},
+        contents=changed(state.contents, block, None),
+        keys=changed(state.keys, block, None),
+        times=(*state.times[:block], 0, *state.times[block + 1 :]),
+    )
+    return after, block
+
+
+def let_go(state: Paged, blocks: Iterable[int]) -> Paged:
+    """Free those of some blocks that no entry and no pending copy holds; only what can be found keeps its content."""
+    pending = ends(state.copies)
+    freed = frozenset(
+        block for block in blocks if block != state.null and block not in pending and not entries_of(state, block)
+    )
+    contents = tuple(
+        None if block in freed and state.keys[block] is None else content
+        for block, content in enumerate(state.contents)
+    )
+    return replace(state, free=state.free | freed, contents=contents, fresh=state.fresh - freed)
+
+
+def table_in(state: Paged, slot: int) -> PagedTable:
+    """Give the table that is in a slot."""
+    table = state.tables[slot]
+    assert table is not None
+    return table
+
+
+def known(state: Paged, device: Device, prefix: Prefix | None) -> int | None:
+    """Give the block of a device that is found by a prefix."""
+    blocks = () if prefix is None else blocks_of(state.config, device)
+    return next((block for block in blocks if state.keys[block] == prefix), None)
+
+
+def filled(state: Paged, block: int, prefix: Prefix) -> Paged:
+    """Write to a block; if that makes it full, it can be found from now on: it is immutable."""
+    after = replace(state, contents=changed(state.contents, block, prefix))
+    if not state.config.caching or len(prefix[1]) % state.config.block_size:
+        return after
+    return replace(after, keys=changed(state.keys, block, prefix), fresh=state.fresh | {block})
+
+
+def entered(state: Paged, device: Device, prefix: Prefix | None, choice: Choice) -> tuple[Paged, int]:
+    """Give a block with this content: the one that is found by it, or else one that is taken for it."""
+    block = known(state, device, prefix)
+    if block is not None:
+        return replace(state, free=state.free - {block}), block
+    after, new = took(state, device, choice)
+    return (after if prefix is None else filled(after, new, prefix)), new
+
+
+def content_at(config: PagedConfig, table: PagedTable, entry: int) -> Prefix | None:
+    """Give what the block of an entry holds for the table: nothing where only lookahead slots are."""
+    end = tokens_before(config, table, entry)
+    return cut(table.prefix, end) if end > entry * config.block_size else None
+
+
+def widened(state: Paged, slot: int, prefix: Prefix | None, choice: Choice) -> Paged:
+    """Append an entry to a table: a block with this content, or with lookahead slots alone."""
+    table = table_in(state, slot)
+    after, block = entered(state, table.device, prefix, choice)
+    return placed(after, slot, replace(table, entries=(*table.entries, block)))
+
+
+def put(state: Paged, slot: int, entry: int, block: int) -> Paged:
+    """Put another block in an entry of a table, and let the one that was there go."""
+    table = table_in(state, slot)
+    entries = (*table.entries[:entry], block, *table.entries[entry + 1 :])
+    return let_go(placed(state, slot, replace(table, entries=entries)), (table.entries[entry],))
+
+
+def own(state: Paged, slot: int, entry: int, choice: Choice) -> Paged:
+    """Make a table the only holder of an entry's block: where others hold it too, a copy takes its place (PAGE-11)."""
+    source = table_in(state, slot).entries[entry]
+    if entries_of(state, source) == 1:
+        return state
+    after, new = took(state, device_of(state.config, source), choice)
+    contents = changed(after.contents, new, state.contents[source])
+    return put(replace(after, contents=contents, copies=(*state.copies, (source, new))), slot, entry, new)
+
+
+def written(state: Paged, slot: int, entry: int) -> Paged:
+    """Write a table's tokens to a block of its own; one that fills with content that is known gives way (PAGE-6)."""
+    table = table_in(state, slot)
+    prefix = content_at(state.config, table, entry)
+    other = known(state, table.device, prefix)
+    if other is not None:
+        return put(replace(state, free=state.free - {other}), slot, entry, other)
+    return state if prefix is None else filled(state, table.entries[entry], prefix)

@@ -1,0 +1,150 @@
+"""Chapter 25: the laws of calls on block tables, given the state before and what came of it; and both lists."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from . import paged_laws as laws
+from .laws import told
+from .paged_outcomes import PagedDone, PagedOutcome, PagedReason, PagedRefusal, rank
+from .paged_state import Paged, device_of, entries_of, free_on
+
+
+def after(before: Paged, outcome: PagedOutcome) -> Paged:
+    """Give the state after a call: a refused one changes nothing."""
+    return before if isinstance(outcome, PagedRefusal) else outcome.state
+
+
+def law_writer_is_alone(before: Paged, outcome: PagedOutcome) -> bool:
+    """PAGE-11: what a call writes was free before, or held by one entry alone, and no other has joined it."""
+    state = after(before, outcome)
+    return all(
+        block in before.free or entries_of(before, block) == 1 == entries_of(state, block)
+        for block, content in enumerate(state.contents)
+        if content is not None and content != before.contents[block]
+    )
+
+
+def law_source_stays(before: Paged, outcome: PagedOutcome) -> bool:
+    """PAGE-12: the source of a new copy is as it was, and others still hold it; what it goes to one holds at most."""
+    state = after(before, outcome)
+    return all(
+        state.contents[source] == before.contents[source]
+        and 0 < entries_of(state, source) < entries_of(before, source)
+        and entries_of(state, target) <= 1
+        for source, target in state.copies
+        if (source, target) not in before.copies
+    )
+
+
+def law_counted_is_enough(before: Paged, outcome: PagedOutcome) -> bool:
+    """PAGE-13: a call keeps no more free blocks than were counted, and is short of blocks only where fewer are free.
+
+    What only a pending copy holds after the call is free again once the copies are taken.
+    """
+    free = free_on(before, outcome.device)
+    if isinstance(outcome, PagedRefusal):
+        return outcome.reason is not PagedReason.NO_FREE_BLOCKS or outcome.counted > len(free)
+    kept = tuple(block for block in free if entries_of(outcome.state, block) or block == outcome.state.null)
+    return len(kept) <= outcome.counted
+
+
+def law_oldest_goes_first(before: Paged, outcome: PagedOutcome) -> bool:
+    """PAGE-14: no block that is found was taken while one stayed free that had to go before it.
+
+    A block that was taken and given up for known content is among the free ones without content.
+    """
+    state = after(before, outcome)
+    evicted = tuple(block for block, key in enumerate(before.keys) if key is not None and key != state.keys[block])
+    first = tuple(
+        other
+        for other in before.free & state.free
+        for block in evicted
+        if device_of(before.config, block) is device_of(before.config, other)
+        and rank(before, other) < rank(before, block)
+        and (state.keys[other] == before.keys[other] is not None or not adopted(before, state))
+    )
+    return before.tables == state.tables or not first
+
+
+def adopted(before: Paged, state: Paged) -> tuple[int, ...]:
+    """Give the blocks that were found, and that more entries hold now."""
+    held = ((block, entries_of(state, block) > entries_of(before, block)) for block in range(len(state.keys)))
+    return tuple(block for block, more in held if more and state.keys[block] == before.keys[block] is not None)
+
+
+def law_swap_moves_each_block_once(before: Paged, outcome: PagedOutcome) -> bool:
+    """PAGE-15: a swap moves each distinct block once, unless its content is known there; sharing and nulls stay."""
+    moves = frozenset(
+        pair
+        for old, new in zip(before.tables, after(before, outcome).tables, strict=True)
+        if old is not None and new is not None and old.device is not new.device
+        for pair in zip(old.entries, new.entries, strict=True)
+    )
+    placed = frozenset((old, new) for old, new in moves if old != before.null)
+    return not moves or (
+        len({old for old, _ in moves}) == len(moves) == len({new for _, new in moves})
+        and all(new == before.null for old, new in moves - placed)
+        and isinstance(outcome, PagedDone)
+        and sorted(outcome.pairs) == sorted((old, new) for old, new in placed if not is_known(before, old, new))
+    )
+
+
+def is_known(before: Paged, old: int, new: int) -> bool:
+    """Tell whether a block could be found by another's content before."""
+    return before.contents[old] is not None and before.keys[new] == before.contents[old]
+
+
+@dataclass(frozen=True, slots=True)
+class PagedLaw:
+    """A named law of the states of block tables."""
+
+    id: str
+    holds: Callable[[Paged], bool]
+    statement: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class PagedStepLaw:
+    """A named law of calls on block tables given the state before, and the outcome."""
+
+    id: str
+    holds: Callable[[Paged, PagedOutcome], bool]
+    statement: str
+    source: str
+
+
+def of_paged(holds: Callable[[Paged], bool], source: str) -> PagedLaw:
+    """List a law of states."""
+    name, statement = told(holds)
+    return PagedLaw(name, holds, statement, source)
+
+
+def of_calls(holds: Callable[[Paged, PagedOutcome], bool], source: str) -> PagedStepLaw:
+    """List a law of calls."""
+    name, statement = told(holds)
+    return PagedStepLaw(name, holds, statement, source)
+
+
+PAGED_LAWS = (
+    of_paged(laws.law_block_is_in_one_place, "vLLM V0 BlockAllocator; museum B01, B02, B22, B51"),
+    of_paged(laws.law_null_is_unwritten, "vLLM V0 CpuGpuBlockAllocator.allocate_or_get_null_block"),
+    of_paged(laws.law_dead_entry_is_null, "vLLM V0 BlockTable.append_token_ids; museum B01"),
+    of_paged(laws.law_sequence_reads_its_own, "the central law; PagedAttention (Kwon et al., 2023), section 4.4"),
+    of_paged(laws.law_found_is_what_it_holds, "vLLM V0 PrefixCachingBlockAllocator; museum B56"),
+    of_paged(laws.law_content_has_one_block, "vLLM V0 promote_to_immutable_block; museum B56"),
+    of_paged(laws.law_free_block_is_found_or_empty, "chapter `paged_state`: contents are ghosts; museum B56"),
+    of_paged(laws.law_copies_can_be_made_at_once, "vLLM V0 CopyOnWriteTracker; museum B51"),
+    of_paged(laws.law_table_covers_its_slots, "vLLM V0 BlockTable.ensure_num_empty_slots"),
+    of_paged(laws.law_table_is_on_one_device, "vLLM V0 CpuGpuBlockAllocator.swap; museum B02, B24"),
+)
+"""Every law of the states of block tables."""
+
+PAGED_STEP_LAWS = (
+    of_calls(law_writer_is_alone, "PagedAttention (Kwon et al., 2023), section 4.4; museum B01"),
+    of_calls(law_source_stays, "PagedAttention (Kwon et al., 2023), section 4.4; museum B51"),
+    of_calls(law_counted_is_enough, "vLLM V0 BlockTable.get_num_blocks_touched_by_append_slots; museum B23"),
+    of_calls(law_oldest_goes_first, "vLLM V0 LRUEvictor: refreshed access times had no effect"),
+    of_calls(law_swap_moves_each_block_once, "vLLM V0 CpuGpuBlockAllocator.swap; museum B23, B24"),
+)
+"""Every law of calls on block tables."""
