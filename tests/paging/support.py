@@ -69,7 +69,7 @@ def allocator_dump(allocator: CpuGpuBlockAllocator) -> object:
             pool.ref_counts(),
             pool.free_block_ids(),
             pool.block_keys(),
-            pool.copy_ends(),
+            pool.pending_copies(),
             pool.null,
             [pool.time_of(pool.first_id + block) for block in range(len(pool.ref_counts()))],
             [pool.is_computed(pool.first_id + block) for block in range(1, len(pool.ref_counts()))],

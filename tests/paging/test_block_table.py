@@ -211,11 +211,11 @@ def test_the_window_leaves_null_entries(allocator: CpuGpuBlockAllocator) -> None
 def test_computed_slots_are_needed_and_checked(allocator: CpuGpuBlockAllocator) -> None:
     table = table_of(allocator, range(12), window=1)
     before = allocator_dump(allocator), table_dump(table)
-    for computed in (None, -1, 14):
+    for computed in (None, -1, 13):
         with pytest.raises(InvalidArgumentError, match="num_computed_slots"):
             table.append_token_ids([12], num_computed_slots=computed)
     assert (allocator_dump(allocator), table_dump(table)) == before
-    table.append_token_ids([12], num_computed_slots=13)
+    table.append_token_ids([12], num_computed_slots=12)
 
 
 def test_fork_of_a_table_with_null_entries(allocator: CpuGpuBlockAllocator) -> None:
@@ -283,3 +283,19 @@ def test_writing_through_a_null_entry_is_refused(allocator: CpuGpuBlockAllocator
     with pytest.raises(BlockError, match="null"):
         table.blocks[0].append_token_ids([1])
     check(allocator, table)
+
+
+def test_copies_come_before_a_block_fills_with_known_content() -> None:
+    """A block that fills adopts a free one with its content, which must not be what a later copy was counted on."""
+    allocator = allocator_of("prefix_caching", gpu=6, size=2)
+    known = table_of(allocator, [1, 2])
+    parent = table_of(allocator, [1])
+    parent.ensure_num_empty_slots(3)  # one empty block behind the partial one
+    child = parent.fork()
+    known.free()
+    holders = [allocator.allocate_mutable_block(None, GPU)]
+    assert allocator.get_num_free_blocks(GPU) == 3
+    holders.append(allocator.allocate_mutable_block(None, GPU))
+    child.append_token_ids([2, 3])
+    assert len(allocator.clear_copy_on_writes()) == 2
+    allocator.check([*parent.blocks, *child.blocks, *holders])
