@@ -518,23 +518,18 @@ class PoolAllocator(BlockAllocator):
         Raises:
             NoFreeBlocksError: not enough blocks are free here; nothing has moved.
         """
-        places: dict[int, int] = {}
-        needed: i64 = 0
-        for block in blocks:
-            mark = int(block._mark)
-            if mark not in places:
-                places[mark] = 0
-                if self.takes_one(block):
-                    needed += 1
-        self.require_free(needed)
         pool = self.pool
+        if i64(len(blocks)) > pool.num_free():
+            distinct = {int(block._mark): block for block in blocks}
+            self.require_free(self._num_to_take(list(distinct.values())))
         origin = source.pool
+        places: dict[int, int] = {}
         pairs: dict[int, int] = {}
         for block in blocks:
             if block._allocator is self:  # given twice
                 continue
             before = int(block._mark)
-            place: i64 = places[before]
+            place: i64 = places.get(before, 0)
             if place != 0:
                 pool.hold_one(place)
                 block._mark = place
