@@ -145,6 +145,7 @@ class PagedEngine:
         slots = self.empty_slots[:width]
         seqs = [SimpleSequence(self.count + at, tokens, extra_hash=extra or None) for at in range(len(slots))]
         group = SimpleSequenceGroup(f"g{self.count}", seqs)
+        self.count += len(seqs)
         prefix: Prefix = (extra if self.world.caching else 0, tuple(tokens))
         answer = self.manager.can_allocate(group, ahead)
         self.say(f"can_allocate({tokens}, {ahead}): {answer.name}")
@@ -158,7 +159,6 @@ class PagedEngine:
         self.shown.owners |= {slot: seq.seq_id for slot, seq in zip(slots, seqs, strict=True)}
         if self.call(lambda: self.manager.allocate(group), actions, self.world.window is None) is None:
             return
-        self.count += len(seqs)
         codes: list[int] = []
         for token in tokens:
             codes.append(code(codes[-1] if codes else extra, token))

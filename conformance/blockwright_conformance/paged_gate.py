@@ -24,14 +24,14 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
         return []
     scopes, long = chosen(profile), [name for name in HISTORIES if profile.scope in name]
     calls = [(name, profile.name) for name in long] + [(each,) for each in sorted(scopes, key=weight, reverse=True)]
-    rows: dict[str, GateResult] = {}
+    rows: dict[tuple[str, str], GateResult] = {}
     for _, row in in_parallel(task, calls, profile.jobs):
-        rows[f"{row.kind} {row.scope}"] = row
+        rows[row.kind, row.scope] = row
         progress(1, row.scope)
-    results = [rows[f"paged {each.name}"] for each in scopes]
+    results = [rows["paged", each.name] for each in scopes]
     if scopes and not profile.scope and profile.name != "smoke":
         results.append(coverage(results))
-    return results + [rows[key] for key in sorted(rows) if not key.startswith("paged ")]
+    return results + [rows["paged machine", name] for name in long]
 
 
 def chosen(profile: Profile) -> list[PagedScope]:

@@ -221,7 +221,7 @@ def histories(name: str, profile: str) -> GateResult:
     except PagedHistoryError as fault:
         law, detail = fault.law, fault.detail
     return GateResult(
-        kind="paged histories",
+        kind="paged machine",
         scope=name,
         manager=name.partition(",")[0],
         states=0,
