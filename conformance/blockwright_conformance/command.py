@@ -15,11 +15,15 @@ from blockwright import __version__, build_info
 from blockwright._terminal import print_table, progress
 from blockwright.errors import InvalidArgumentError
 from blockwright_spec.laws import LAWS, STEP_LAWS
+from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 
 from .gates import GATES, OURS, GateResult, Profile, factory_of, gate
 from .scopes import PROFILES
 
 _COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violations", "seconds", "law")
+
+LOCKSTEP: Final = ("lockstep", "paged")
+"""The rows whose transitions are all that can be reached, each executed on the implementation."""
 
 _EPILOG = """\
 examples:
@@ -94,7 +98,7 @@ def _report(profile: Profile, rows: list[GateResult], seconds: float) -> dict[st
     """Give the report as data."""
     fired: dict[str, int] = {}
     for row in rows:
-        if row.kind == "lockstep":
+        if row.kind in LOCKSTEP:
             for name, count in row.fired.items():
                 fired[name] = fired.get(name, 0) + count
     broken: dict[str, int] = {}
@@ -110,12 +114,12 @@ def _report(profile: Profile, rows: list[GateResult], seconds: float) -> dict[st
         "implementation": profile.implementation,
         "seconds": round(seconds, 3),
         "peak_memory_bytes": max(own, children) * (1 if sys.platform == "darwin" else 1024),
-        "transitions": sum(row.transitions for row in rows if row.kind == "lockstep"),
+        "transitions": sum(row.transitions for row in rows if row.kind in LOCKSTEP),
         "violations": sum(row.violations for row in rows),
         "gates": [_row(row) for row in rows],
         "laws": [
             {"id": law.id, "statement": law.statement, "source": law.source, "violations": broken.get(law.id, 0)}
-            for law in (*LAWS, *STEP_LAWS)
+            for law in (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS)
         ],
         "coverage": dict(sorted(fired.items())),
     }
@@ -172,7 +176,7 @@ def _print(profile: Profile, rows: list[GateResult], seconds: float) -> None:
         )
         for row in folded(rows)
     ]
-    total = sum(row.transitions for row in rows if row.kind == "lockstep")
+    total = sum(row.transitions for row in rows if row.kind in LOCKSTEP)
     broken = sum(row.violations for row in rows)
     footer = f"{total:,} transitions in lock-step, {broken:,} violations, {seconds:.1f} s; {build_info()}"
     print_table(f"blockwright conform, profile {profile.name}", _COLUMNS, cells, footer)

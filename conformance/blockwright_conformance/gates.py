@@ -65,6 +65,7 @@ GATES: dict[str, str] = {
     "lockstep": "blockwright_conformance.lockstep_gate",
     "choices": "blockwright_conformance.choices_gate",
     "machine": "blockwright_conformance.machine_gate",
+    "paged": "blockwright_conformance.paged_gate",
     "museum": "blockwright_conformance.museum",
     "mutants": "blockwright_conformance.mutants",
 }

@@ -30,7 +30,7 @@ class PagedObservation(NamedTuple):
     fresh: frozenset[int]
     """What is found, held, and not marked as computed."""
     times: tuple[int, ...]
-    """Ranks of the times of access, of blocks that are held or found; others 0."""
+    """Ranks of the times of access; 0 for none."""
 
 
 class PagedAdapter(Protocol):

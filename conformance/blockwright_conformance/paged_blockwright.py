@@ -5,7 +5,7 @@ What no public name shows (copies to come, access times) is read from the pools.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from blockwright import errors as refusals
 from blockwright import paging
@@ -43,20 +43,20 @@ class Digests:
         return found
 
 
-def extra_of(extra: int) -> int | None:
-    """Give the extra hash that stands for an extra key; 0 is none."""
+def extra_of(extra: Any) -> int | None:
+    """Give the extra hash that stands for an extra key, a small number; 0 is none."""
     return extra or None
 
 
 class BlockwrightTables:
     """Block tables on one `CpuGpuBlockAllocator`, as a `PagedAdapter`."""
 
-    errors: ClassVar[tuple[type[Exception], ...]] = (
+    errors: tuple[type[Exception], ...] = (
         refusals.BlockError,
         refusals.InvalidArgumentError,
         refusals.NoFreeBlocksError,
     )
-    short: ClassVar[type[Exception]] = refusals.NoFreeBlocksError
+    short: type[Exception] = refusals.NoFreeBlocksError
 
     def __init__(self, config: PagedConfig) -> None:
         kind = "prefix_caching" if config.caching else "naive"
@@ -154,10 +154,6 @@ class BlockwrightTables:
         ends = [end + pool.first_id - 1 for pool in pools for end in pool.copy_ends()]
         keys = [key for pool in pools for key in pool.block_keys()[1:]]
         held = [count for pool in pools for count in pool.ref_counts()[1:]]
-        times = [
-            int(pool.time_of(mark)) if key is not None or count else 0
-            for (pool, mark), key, count in zip(marks, keys, held, strict=True)
-        ]
         return PagedObservation(
             self.shown(slots),
             frozenset([block + pool.first_id - 1 for pool in pools for block in pool.free_block_ids()]),
@@ -166,7 +162,7 @@ class BlockwrightTables:
             tuple(zip(ends[::2], ends[1::2], strict=True)),
             tuple([None if key is None else self.digests.prefixes.get(key, (-1, ())) for key in keys]),
             frozenset([mark - 1 for pool, mark in marks if pool.is_known(mark) and not pool.is_computed(mark)]),
-            ranked([max(time, 0) for time in times]),
+            ranked([max(int(pool.time_of(mark)), 0) for pool, mark in marks]),
         )
 
     def shown(self, slots: int) -> tuple[TableShown | None, ...]:

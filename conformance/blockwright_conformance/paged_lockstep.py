@@ -4,7 +4,7 @@ Which free block is taken is open: of the choices that the specification allows,
 shows. Choices are tried as orders of preference, first the order in which the new blocks stand in the tables.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice, permutations
 from typing import Any, NamedTuple
 
@@ -88,11 +88,6 @@ def paged_expected(state: Paged) -> PagedObservation:
     """Give what an allocator in this state shows."""
     blocks = range(len(state.contents))
     pending = ends(state.copies)
-    lives = [block not in state.free or state.keys[block] is not None for block in blocks]
-    times = [
-        time if alive and block != state.null else 0
-        for block, (time, alive) in enumerate(zip(state.times, lives, strict=True))
-    ]
     return PagedObservation(
         tuple([table_shown(state, table) for table in state.tables]),
         state.free,
@@ -101,7 +96,7 @@ def paged_expected(state: Paged) -> PagedObservation:
         state.copies,
         state.keys,
         state.fresh,
-        ranked(times),
+        ranked(state.times),
     )
 
 
@@ -114,15 +109,16 @@ def table_shown(state: Paged, table: PagedTable | None) -> TableShown | None:
     return TableShown(tokens[nulls:], table.entries, len(tokens))
 
 
-def ranked(times: list[int]) -> tuple[int, ...]:
+def ranked(times: Sequence[int]) -> tuple[int, ...]:
     """Give the ranks of times, 0 for no access."""
     ranks = {time: rank for rank, time in enumerate(sorted({0, *times}))}
     return tuple([ranks[time] for time in times])
 
 
-def choices(state: Paged, shown: PagedObservation) -> Iterator[Choice]:
+def choices(state: Paged, shown: PagedObservation, pairs: tuple[Pair, ...]) -> Iterator[Choice]:
     """Give choices to try: the order of new blocks in the tables and copies, and then every other order of those."""
     first = {} if shown.null is None or shown.null == state.null else {shown.null: None}
+    first |= dict.fromkeys(target for _, target in pairs)
     for table, before in zip(shown.tables, state.tables, strict=True):
         if table is not None:
             known = () if before is None else before.entries
@@ -172,11 +168,17 @@ def faults_of(told: PagedTold, reply: PagedReply, shown: PagedObservation) -> li
 
 def paged_act(adapter: PagedAdapter, state: Paged, action: PagedAction) -> tuple[PagedTold, list[str]]:
     """Perform an action on an allocator and on the specification, and name all differences; the allocator moves on."""
-    reply = paged_perform(adapter, action, state)
+    return paged_follow(state, (action,), paged_perform(adapter, action, state), adapter)
+
+
+def paged_follow(
+    state: Paged, actions: Sequence[PagedAction], reply: PagedReply, adapter: PagedAdapter
+) -> tuple[PagedTold, list[str]]:
+    """Tell what the specification says of one call that comes to these actions, and name all differences."""
     shown = adapter.observe(len(state.tables))
     first: tuple[PagedTold, list[str]] | None = None
-    for choice in islice(choices(state, shown), TRIES):
-        told = paged_meaning(state, action, choice)
+    for choice in islice(choices(state, shown, reply.pairs), TRIES):
+        told = in_turn(state, actions, choice)
         faults = refusal_faults(told, reply, adapter) or faults_of(told, reply, shown)
         if not faults:
             return told, []
@@ -185,6 +187,15 @@ def paged_act(adapter: PagedAdapter, state: Paged, action: PagedAction) -> tuple
             break
     assert first is not None
     return first
+
+
+def in_turn(state: Paged, actions: Sequence[PagedAction], choice: Choice) -> PagedTold:
+    """Tell of actions, one after another; all are refused with the first of them."""
+    told = paged_meaning(state, actions[0], choice)
+    for action in actions[1:] if told.refusal is None else ():
+        after = paged_meaning(told.state, action, choice)
+        told = PagedTold(after.state, told.outcomes + after.outcomes)
+    return told
 
 
 def paged_examine(adapter: PagedAdapter, state: Paged, prompts: tuple[Prefix, ...]) -> list[str]:

@@ -70,31 +70,52 @@ def paged_scope(theme: str, size: int, gpu: int, cpu: int, tokens: int, words: s
 def of_allocator(caching: bool) -> Iterator[PagedScope]:
     """Give the scopes of one allocator."""
     some: dict[str, Any] = {"caching": caching}
-    two: dict[str, Any] = {"outputs": ((0,), (1,)), **some}
     few = strings(1, 1, 2)
     for size in (1, 2):
         yield paged_scope("fork and append", size, 4, 0, 2 * size + 1, "ensure misuse", **some, lookaheads=(0, 2))
-        yield paged_scope("two symbols", size, 4, 0, 2 * size + 1, "delay mark reset", **two)
         yield paged_scope("window", size, 4, 0, 4 * size + 1, "late misuse", **some, window=1, prompts=few)
-        yield paged_scope("swap", size, 3, 3, 2 * size + 1, "swap host misuse delay", **some, lookaheads=(0, 1))
-        yield paged_scope("swap, two symbols", size, 3, 2, 2 * size, "swap mark", **two, prompts=strings(2, size, size))
+        yield paged_scope("swap", size, 3, 4 - size, 2 * size, "swap host misuse", **some, lookaheads=(0, 1))
+        yield paged_scope("swap, copies pending", size, 3, 4 - size, 2 * size, "swap delay", **some)
+    both: dict[str, Any] = {"outputs": ((0,), (1,)), **some}
+    yield paged_scope("two symbols", 1, 4, 0, 3, "delay mark reset", **both)
+    yield paged_scope("two symbols", 2, 3, 0, 5, "delay mark", **both, prompts=strings(2, 1, 2))
+    yield paged_scope("swap, two symbols", 1, 3, 2, 2, "swap mark", **both, prompts=strings(2, 1, 1))
     yield paged_scope("swap under a window", 1, 4, 2, 4, "swap late", **some, window=1, prompts=few)
-    yield paged_scope("three tables", 2, 4, 0, 4, "", **some, slots=3, prompts=strings(1, 3, 3))
+    yield paged_scope("three tables", 2, 4, 0, 5, "", **some, slots=3, prompts=strings(1, 2, 3))
+    yield paged_scope("three tables, swap", 2, 3, 3, 4, "swap", **some, slots=3, prompts=strings(1, 3, 3))
+    outputs: tuple[tuple[int, ...], ...] = ((), (0,), (0, 0, 0))
+    yield paged_scope("chunks", 2, 4, 0, 4, "delay", **some, outputs=outputs, lookaheads=(0, 3), prompts=few)
 
 
-def of_both() -> Iterator[PagedScope]:
-    """Give the scopes that only one allocator needs: access times, chunks of several tokens, forks of forks swapped."""
-    yield paged_scope("access", 1, 3, 0, 3, "access reset", outputs=((0,), (1,)), prompts=strings(2, 1, 2), slots=1)
-    yield paged_scope("access, swap", 1, 2, 2, 2, "access swap mark misuse", slots=1, prompts=strings(2, 1, 2))
-    yield paged_scope("chunks", 2, 5, 0, 6, "delay", outputs=((), (0,), (0, 0), (0, 0, 0)), lookaheads=(0, 3))
-    yield paged_scope("three tables, swap", 2, 3, 3, 3, "swap", slots=3, prompts=strings(1, 3, 3), caching=False)
+def of_caching() -> Iterator[PagedScope]:
+    """Give the scopes that need access times."""
+    some: dict[str, Any] = {"prompts": strings(2, 1, 2), "slots": 1}
+    yield paged_scope("access", 1, 3, 0, 2, "access reset", **some, outputs=((0,), (1,)))
+    yield paged_scope("access of partial blocks", 2, 2, 0, 3, "access", **some)
+    yield paged_scope("access, swap", 1, 2, 1, 2, "access swap mark misuse", **some)
 
 
-PAGED_PR: tuple[PagedScope, ...] = (*of_allocator(True), *of_allocator(False), *of_both())
+def larger(caching: bool) -> Iterator[PagedScope]:
+    """Give the scopes of one allocator that only long runs visit."""
+    some: dict[str, Any] = {"caching": caching}
+    both: dict[str, Any] = {"outputs": ((0,), (1,)), **some}
+    outputs: tuple[tuple[int, ...], ...] = ((), (0,), (0, 0), (0, 0, 0))
+    for size in (1, 2):
+        yield paged_scope("two symbols, larger", size, 4, 0, 2 * size + 1, "delay mark reset", **both)
+        yield paged_scope("swap, larger", size, 4, 4, 2 * size + 1, "swap host delay", **some, lookaheads=(0, 1))
+        yield paged_scope("window, larger", size, 6, 0, 5 * size + 1, "late delay", **some, window=2)
+        yield paged_scope("swap, two symbols, larger", size, 3, 3, 2 * size, "swap mark", **both)
+    yield paged_scope("chunks, larger", 2, 5, 0, 6, "delay", **some, outputs=outputs, lookaheads=(0, 3))
+    yield paged_scope("three tables, larger", 2, 5, 3, 5, "swap", **some, slots=3)
+    if caching:
+        yield paged_scope("access, larger", 1, 2, 2, 2, "access swap mark", slots=1, prompts=strings(2, 1, 2))
+
+
+PAGED_PR: tuple[PagedScope, ...] = (*of_allocator(True), *of_allocator(False), *of_caching())
 
 PAGED_PROFILES: dict[str, tuple[PagedScope, ...]] = {
-    "smoke": PAGED_PR[:4],
+    "smoke": tuple(each for each in PAGED_PR if "fork and append" in each.name or "pending" in each.name),
     "pr": PAGED_PR,
-    "nightly": PAGED_PR,
+    "nightly": (*PAGED_PR, *larger(True), *larger(False)),
 }
 """The scopes of each profile."""

@@ -37,27 +37,27 @@ def placed(state: Paged, slot: int, table: PagedTable | None) -> Paged:
 def took(state: Paged, device: Device, choice: Choice) -> tuple[Paged, int]:
     """Take a free block, of which there is one; what it held and was found by is gone."""
     block = min(may_go(state, device), key=choice)
-    after = replace(
-        state,
-        free=state.free - {block},
-        contents=changed(state.contents, block, None),
-        keys=changed(state.keys, block, None),
-        times=(*state.times[:block], 0, *state.times[block + 1 :]),
-    )
-    return after, block
+    return emptied(replace(state, free=state.free - {block}), frozenset((block,))), block
 
 
 def let_go(state: Paged, blocks: Iterable[int]) -> Paged:
-    """Free those of some blocks that no entry and no pending copy holds; only what can be found keeps its content."""
+    """Free those of some blocks that no entry and no pending copy holds; what cannot be found is forgotten."""
     pending = ends(state.copies)
     freed = frozenset(
         block for block in blocks if block != state.null and block not in pending and not entries_of(state, block)
     )
-    contents = tuple(
-        None if block in freed and state.keys[block] is None else content
-        for block, content in enumerate(state.contents)
+    lost = frozenset(block for block in freed if state.keys[block] is None)
+    return emptied(replace(state, free=state.free | freed, fresh=state.fresh - freed), lost)
+
+
+def emptied(state: Paged, blocks: frozenset[int]) -> Paged:
+    """Forget what blocks hold, what they are found by, and when they were accessed."""
+    contents, keys = (
+        tuple(None if block in blocks else value for block, value in enumerate(values))
+        for values in (state.contents, state.keys)
     )
-    return replace(state, free=state.free | freed, contents=contents, fresh=state.fresh - freed)
+    times = tuple(0 if block in blocks else time for block, time in enumerate(state.times))
+    return replace(state, contents=contents, keys=keys, times=times)
 
 
 def table_in(state: Paged, slot: int) -> PagedTable:

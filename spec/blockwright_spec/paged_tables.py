@@ -6,7 +6,7 @@ A call that would run out of blocks is refused before anything changes: what it 
 from dataclasses import replace
 
 from .paged_counts import appending, missing, moved, prefixes_of, required, swapping, taking
-from .paged_effects import entered, known, let_go, own, placed, table_in, took, widened, written
+from .paged_effects import emptied, entered, known, let_go, own, placed, table_in, took, widened, written
 from .paged_outcomes import Choice, PagedDone, PagedOutcome, PagedReason, PagedRefusal
 from .paged_state import Device, Paged, PagedTable, blocks_of, dead_entries, ends, entries_of, free_on
 from .reads import Prefix
@@ -224,7 +224,5 @@ def reset(state: Paged, device: Device) -> PagedOutcome:
     if not blocks <= state.free:
         return PagedRefusal(PagedReason.BLOCKS_IN_USE)
     # EFFECT
-    contents = tuple(None if block in blocks else content for block, content in enumerate(state.contents))
-    keys = tuple(None if block in blocks else key for block, key in enumerate(state.keys))
-    return PagedDone(replace(state, contents=contents, keys=keys))
-    # SAME: the other device, tables, times.
+    return PagedDone(emptied(state, blocks))
+    # SAME: the other device, tables.

@@ -220,6 +220,8 @@ class BlockStore:
                 before[block] = i32(tail)
                 tail = block
             else:
+                if order is not None:
+                    order.forget(block)
                 head: i64 = i64(following[0])
                 if tail == 0:
                     tail = block

@@ -1,0 +1,102 @@
+"""The gate of block tables: every reachable transition of its scopes, and long histories with data that moves."""
+
+import gc
+from collections import Counter
+
+from blockwright._terminal import Advance
+
+from .gates import GateResult, Profile
+from .paged_blockwright import BlockwrightTables
+from .paged_explore import PAGED_EVERYTHING, PagedExplorer
+from .paged_histories import HISTORIES, histories
+from .paged_scopes import PAGED_PROFILES, PagedScope
+from .paged_trace import paged_script
+from .parallel import in_parallel
+from .search import Result
+
+LIMIT = 2_000_000
+"""Transitions after which a scope is left unfinished, and says so; only those of long runs are so large."""
+
+
+def run(profile: Profile, progress: Advance) -> list[GateResult]:
+    """Explore the profile's scopes, the largest first, then run the histories; other managers have no such tables."""
+    if not profile.is_ours:
+        return []
+    scopes, long = chosen(profile), [name for name in HISTORIES if profile.scope in name]
+    calls = [(name, profile.name) for name in long] + [(each,) for each in sorted(scopes, key=weight, reverse=True)]
+    rows: dict[tuple[str, str], GateResult] = {}
+    for _, row in in_parallel(task, calls, profile.jobs):
+        rows[row.kind, row.scope] = row
+        progress(1, row.scope)
+    results = [rows["paged", each.name] for each in scopes]
+    if scopes and not profile.scope and profile.name != "smoke":
+        results.append(coverage(results))
+    return results + [rows["paged machine", name] for name in long]
+
+
+def chosen(profile: Profile) -> list[PagedScope]:
+    """Give the scopes of a profile."""
+    return [each for each in PAGED_PROFILES[profile.name] if profile.scope in each.name]
+
+
+def size(profile: Profile) -> int:
+    """Count the runs."""
+    return (len(chosen(profile)) + sum(profile.scope in name for name in HISTORIES)) * profile.is_ours
+
+
+def weight(each: PagedScope) -> tuple[int, int, int]:
+    """Guess how large a scope is, so that the largest start first."""
+    return each.config.caching, len(each.outputs) * len(each.lookaheads), len(each.calls) + each.config.num_gpu
+
+
+def task(what: PagedScope | str, profile: str = "") -> GateResult:
+    """Do one part of the gate: a scope, or the histories of a name."""
+    return histories(what, profile) if isinstance(what, str) else report(explore(what))
+
+
+def explore(each: PagedScope) -> Result:
+    """Explore one scope; the collector rests, since nothing here forms cycles."""
+    gc.disable()
+    try:
+        return PagedExplorer(each, BlockwrightTables, max_transitions=LIMIT).run()
+    finally:
+        gc.enable()
+
+
+def report(result: Result) -> GateResult:
+    """Give the row of a scope."""
+    found, scope = result.violation, result.scope
+    unfinished = f"unfinished: to depth {result.depth}" if result.transitions == LIMIT else ""
+    return GateResult(
+        kind="paged",
+        scope=scope.name,
+        manager=scope.name.partition(",")[0],
+        states=result.states,
+        transitions=result.transitions,
+        violations=int(found is not None),
+        seconds=result.seconds,
+        law=found.law if found else "",
+        detail=found.detail if found else unfinished,
+        script=paged_script(scope, found.actions, f"{found.law}: {found.detail}") if found else "",
+        fired=dict(result.fired),
+    )
+
+
+def coverage(results: list[GateResult]) -> GateResult:
+    """Give the row that fails if some action or refusal never happened."""
+    fired: Counter[str] = Counter()
+    for row in results:
+        fired.update(row.fired)
+    missing = sorted(PAGED_EVERYTHING - fired.keys())
+    return GateResult(
+        kind="paged",
+        scope="coverage of all scopes",
+        manager="all",
+        states=len(PAGED_EVERYTHING),
+        transitions=0,
+        violations=len(missing),
+        seconds=0.0,
+        law="SEEN-1" if missing else "",
+        detail=f"never happened: {', '.join(missing)}" if missing else "",
+        fired=dict(fired),
+    )

@@ -1,0 +1,234 @@
+"""Long histories of a block manager with data that moves: a state machine that Hypothesis drives, and random walks.
+
+The worlds are too large to visit whole: 24 to 64 blocks on each device, ten sequences in groups, forks of forks, swaps
+under pressure, lookahead slots and windows that straddle blocks.
+"""
+
+# ruff: noqa: D102  # the name of a rule says what it does
+
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any, ClassVar
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from blockwright.paging import SequenceStatus
+
+from .gates import GateResult
+from .paged_engine import PagedEngine, PagedHistoryError, World
+
+HISTORIES: dict[str, World] = {
+    "naive, block 4": World(4, 24, 16, False),
+    "prefix caching, block 4": World(4, 24, 16, True),
+    "prefix caching, block 3, small": World(3, 12, 9, True, slots=6, max_tokens=24),
+    "naive, block 4, sliding 9": World(4, 24, 16, False, 9),
+    "prefix caching, block 4, sliding 6": World(4, 24, 16, True, 6),
+    "prefix caching, block 16": World(16, 40, 20, True, max_tokens=200, most_ahead=20),
+}
+"""The worlds, by what is told of them."""
+
+LENGTHS = {"smoke": (1, 20, 60, 1), "pr": (6, 40, 250, 1), "nightly": (1000, 100, 3000, 20)}
+"""Per profile: examples of the machine, steps of each, steps of a walk, walks."""
+
+RUNNING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.SWAPPED
+
+
+class Moves:
+    """The operations of an engine, each with what it needs to be possible, and picked from what there is."""
+
+    def __init__(self, engine: PagedEngine) -> None:
+        self.engine, self.world = engine, engine.world
+
+    def indices(self, status: SequenceStatus) -> list[int]:
+        """Give the numbers of the groups of a status."""
+        groups = self.engine.groups
+        return [at for at, (_, members) in enumerate(groups) if members[0].seq.status is status]
+
+    @property
+    def growable(self) -> list[int]:
+        """Running groups whose sequences may still grow."""
+        groups, most = self.engine.groups, self.world.max_tokens
+        return [at for at in self.indices(RUNNING) if all(each.placed < most for each in groups[at][1])]
+
+    def arrive(self, pick: int, length: int, width: int) -> None:
+        world, tokens = self.world, []
+        for at in range(1 + length % (world.max_tokens * 2 // 3)):
+            tokens.append(0 if at < world.size * (pick % 4) else (pick >> at % 8) % world.symbols)
+        self.engine.arrive(tokens, pick % 2, 1 + width % 3, width % (world.most_ahead + 1))
+
+    def grow(self, pick: int, count: int, ahead: int) -> None:
+        at, random = self.growable[pick % len(self.growable)], Random(pick)
+        more, world = 1 + (count % 2) * (count % (2 * self.world.size)), self.world
+        self.engine.grow(
+            at, lambda: [random.randrange(world.symbols) for _ in range(more)], ahead % (world.most_ahead + 1)
+        )
+
+    def fork(self, pick: int, which: int) -> None:
+        self.engine.fork(pick % len(self.engine.groups), which)
+
+    def free(self, pick: int, which: int) -> None:
+        self.engine.free(pick % len(self.engine.groups), which)
+
+    def swap_out(self, pick: int) -> None:
+        running = self.indices(RUNNING)
+        self.engine.swap_out(running[pick % len(running)])
+
+    def swap_in(self, pick: int, ahead: int) -> None:
+        swapped = self.indices(SWAPPED)
+        self.engine.swap_in(swapped[pick % len(swapped)], ahead % (self.world.most_ahead + 1))
+
+    def access(self, pick: int) -> None:
+        self.engine.access(pick % len(self.engine.groups))
+
+    def mark(self, pick: int) -> None:
+        self.engine.mark_computed(pick % len(self.engine.groups))
+
+
+def random_walk(world: World, seed: int, steps: int, reference: bool = True) -> PagedEngine:
+    """Take a random walk, end every sequence, and give the engine.
+
+    Raises:
+        PagedHistoryError: the walk met a violation.
+    """
+    random, engine = Random(seed), PagedEngine(world, reference)
+    moves = Moves(engine)
+
+    def pick() -> int:
+        return random.randrange(2**16)
+
+    for _ in range(steps):
+        possible: list[tuple[int, Callable[[], None]]] = [(1, engine.reset)]
+        if engine.empty_slots:
+            possible.append((4, lambda: moves.arrive(pick(), pick(), pick())))
+        if moves.growable:
+            possible.append((12, lambda: moves.grow(pick(), pick(), pick())))
+        if engine.groups:
+            possible += [(3, lambda: moves.free(pick(), pick())), (1, lambda: moves.access(pick()))]
+            possible.append((1, lambda: moves.mark(pick())))
+        if engine.groups and engine.empty_slots:
+            possible.append((4, lambda: moves.fork(pick(), pick())))
+        if moves.indices(RUNNING):
+            possible.append((2, lambda: moves.swap_out(pick())))
+        if moves.indices(SWAPPED):
+            possible.append((3, lambda: moves.swap_in(pick(), pick())))
+        random.choices([move for _, move in possible], [weight for weight, _ in possible])[0]()
+    engine.finish()
+    return engine
+
+
+PICKS = st.integers(0, 2**16)
+"""Draws that pick one of the candidates there are."""
+
+
+class TablesMachine(RuleBasedStateMachine):
+    """Sequence groups of one world on one block manager; see `machine_of_world`."""
+
+    world: ClassVar[World]
+    fired: ClassVar[dict[str, int]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.engine = PagedEngine(self.world)
+        self.moves = Moves(self.engine)
+
+    def teardown(self) -> None:
+        """End every sequence, and count what happened."""
+        self.engine.judge()
+        self.engine.finish()
+        for name, count in self.engine.fired.items():
+            self.fired[name] = self.fired.get(name, 0) + count
+
+    @precondition(lambda self: self.engine.empty_slots)
+    @rule(pick=PICKS, length=PICKS, width=PICKS)
+    def arrive(self, pick: int, length: int, width: int) -> None:
+        self.moves.arrive(pick, length, width)
+
+    @precondition(lambda self: self.moves.growable)
+    @rule(pick=PICKS, count=PICKS, ahead=PICKS)
+    def grow(self, pick: int, count: int, ahead: int) -> None:
+        self.moves.grow(pick, count, ahead)
+
+    @precondition(lambda self: self.engine.groups and self.engine.empty_slots)
+    @rule(pick=PICKS, which=PICKS)
+    def fork(self, pick: int, which: int) -> None:
+        self.moves.fork(pick, which)
+
+    @precondition(lambda self: self.engine.groups)
+    @rule(pick=PICKS, which=PICKS)
+    def free(self, pick: int, which: int) -> None:
+        self.moves.free(pick, which)
+
+    @precondition(lambda self: self.moves.indices(RUNNING))
+    @rule(pick=PICKS)
+    def swap_out(self, pick: int) -> None:
+        self.moves.swap_out(pick)
+
+    @precondition(lambda self: self.moves.indices(SWAPPED))
+    @rule(pick=PICKS, ahead=PICKS)
+    def swap_in(self, pick: int, ahead: int) -> None:
+        self.moves.swap_in(pick, ahead)
+
+    @precondition(lambda self: self.engine.groups)
+    @rule(pick=PICKS)
+    def access(self, pick: int) -> None:
+        self.moves.access(pick)
+
+    @precondition(lambda self: self.engine.groups)
+    @rule(pick=PICKS)
+    def mark(self, pick: int) -> None:
+        self.moves.mark(pick)
+
+    @rule()
+    def reset(self) -> None:
+        self.engine.reset()
+
+
+def run_tables_machine(world: World, examples: int, steps: int, derandomize: bool) -> dict[str, int]:
+    """Run the state machine of a world; give how often what happened.
+
+    Raises:
+        PagedHistoryError: a run met a violation, shrunk by Hypothesis.
+    """
+    fired: dict[str, int] = {}
+    machine: Any = type("WorldMachine", (TablesMachine,), {"world": world, "fired": fired})
+    phases = [Phase.generate, Phase.shrink]
+    options = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        derandomize=derandomize,
+        phases=phases,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    run_state_machine_as_test(machine, settings=options)
+    return fired
+
+
+def histories(name: str, profile: str) -> GateResult:
+    """Run the machine and the walks of a world, and give their row."""
+    world, (examples, steps, length, walks) = HISTORIES[name], LENGTHS[profile]
+    started, law, detail, fired = time.perf_counter(), "", "", dict[str, int]()
+    try:
+        fired = run_tables_machine(world, examples, steps, profile != "nightly")
+        for seed in range(walks):
+            for what, count in random_walk(world, seed, length).fired.items():
+                fired[what] = fired.get(what, 0) + count
+    except PagedHistoryError as fault:
+        law, detail = fault.law, fault.detail
+    return GateResult(
+        kind="paged machine",
+        scope=name,
+        manager=name.partition(",")[0],
+        states=0,
+        transitions=sum(fired.values()),
+        violations=int(bool(law)),
+        seconds=time.perf_counter() - started,
+        law=law,
+        detail=detail,
+        fired=fired,
+    )

@@ -1,0 +1,82 @@
+"""KV tensors that tell whose tokens they hold: a recognisable pattern per token slot, in torch.
+
+Keys hold a number made of all tokens up to and including the slot's own, as real keys depend on all of them; values
+hold position and token. Both devices' pools lie on the CPU, so that every machine can run this.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+try:
+    import torch
+except ImportError as error:  # pragma: no cover
+    raise ImportError("histories of block tables need torch: make torch") from error
+
+from blockwright.device import copy_blocks, swap_blocks
+
+EMPTY, DRAFT = -1, -2
+"""What a slot holds that was never written, and one that drafts were written to: nobody may read either."""
+
+
+def code(before: int, token: int) -> int:
+    """Give the number of a prefix, from that of the prefix one token shorter."""
+    return (before * 6364136223846793005 + token * 1442695040888963407 + 1) % 2**61
+
+
+class TokenCaches:
+    """Two pools of one layer, keys and values, of `size` slots per block."""
+
+    def __init__(self, num_gpu: int, num_cpu: int, size: int) -> None:
+        self.num_gpu, self.size = num_gpu, size
+        self.gpu: list[Any] = [(self.pool(num_gpu), self.pool(num_gpu))]
+        self.cpu: list[Any] = [(self.pool(num_cpu), self.pool(num_cpu))]
+
+    def pool(self, count: int) -> Any:
+        """Make a pool of empty blocks."""
+        return torch.full((count, self.size), EMPTY, dtype=torch.int64)
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Execute the copies of an append."""
+        copy_blocks(self.gpu, pairs).synchronize()
+
+    def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Execute a swap to the host; ids of both sides count from zero."""
+        swap_blocks(self.gpu, self.cpu, pairs).synchronize()
+
+    def swap_in(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Execute a swap from the host."""
+        swap_blocks(self.cpu, self.gpu, pairs).synchronize()
+
+    def places(self, blocks: Sequence[int], start: int, stop: int) -> tuple[Any, Any]:
+        """Give the blocks and the slots in them of some positions."""
+        positions = torch.arange(start, stop)
+        return torch.tensor(blocks, dtype=torch.int64)[positions // self.size], positions % self.size
+
+    def write(self, blocks: Sequence[int], start: int, codes: Sequence[int], tokens: Sequence[int]) -> None:
+        """Write the tokens at some positions through a table on the GPU."""
+        where = self.places(blocks, start, start + len(tokens))
+        for keys, values in self.gpu:
+            keys[where] = torch.tensor(codes, dtype=torch.int64)
+            values[where] = torch.arange(start, start + len(tokens)) * 2**32 + torch.tensor(tokens, dtype=torch.int64)
+
+    def draft(self, blocks: Sequence[int], start: int) -> None:
+        """Write drafts to all slots of a table from a position on."""
+        stop = len(blocks) * self.size
+        if start < stop:
+            where = self.places(blocks, start, stop)
+            for keys, values in self.gpu:
+                keys[where] = DRAFT
+                values[where] = DRAFT
+
+    def reads_back(self, blocks: Sequence[int], start: int, codes: Sequence[int], tokens: Sequence[int]) -> bool:
+        """Tell whether a table, on either device, holds exactly these tokens from a position on."""
+        if start >= len(tokens):
+            return True
+        first = start // self.size
+        on_cpu = blocks[first] >= self.num_gpu
+        pool = self.cpu if on_cpu else self.gpu
+        shifted = [block - self.num_gpu if on_cpu else block for block in blocks[first:]]
+        where = self.places([0] * first + shifted, start, len(tokens))
+        want = torch.arange(start, len(tokens)) * 2**32 + torch.tensor(tokens[start:], dtype=torch.int64)
+        prefix = torch.tensor(codes[start:], dtype=torch.int64)
+        return all(torch.equal(keys[where], prefix) and torch.equal(values[where], want) for keys, values in pool)
