@@ -26,7 +26,7 @@ class PrefixCachingBlock(PoolBlock):
         Complexity: O(block_size). Raises as `PoolBlock.append_token_ids`. law: PAGE-6.
         """
         super().append_token_ids(token_ids)
-        if token_ids and self._mark != 0 and i64(len(self._data)) == 4 * self._size:
+        if token_ids and self._mark != 0 and self.is_filled():
             self._mark = self._allocator.promote_to_immutable_block(self) + 1
 
     @property
