@@ -11,7 +11,7 @@ from blockwright.paging.interfaces import Block, Device, DeviceAwareBlockAllocat
 from blockwright.paging.naive import NaiveBlockAllocator
 from blockwright.paging.null_block import NullBlock
 from blockwright.paging.pool_allocator import PoolAllocator, PoolBlock
-from blockwright.paging.prefix_caching import PrefixCachingBlockAllocator
+from blockwright.paging.prefix_caching import PrefixCachingBlockAllocator, require_time
 
 
 @final
@@ -230,6 +230,21 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         gpu.mark_blocks_as_accessed(of_gpu, now)
         self._cpu.mark_blocks_as_accessed(of_cpu, now)
 
+    def access_blocks(self, blocks: list[Block], now: float) -> None:
+        """Note that all blocks of a table, null ones left out, were accessed. O(blocks).
+
+        Raises:
+            BlockError: one is foreign, or freed; nothing is noted.
+            InvalidArgumentError: `now` is not a number.
+        """
+        require_time(now)
+        for block in blocks:
+            if not isinstance(block, NullBlock):
+                self._of(block).own(block)
+        for block in blocks:
+            if isinstance(block, PoolBlock):
+                self._of(block).pool.access(block._mark, now)
+
     def mark_blocks_as_computed(self, block_ids: list[int]) -> None:
         """Note that all blocks of the GPU filled until now are computed, whatever the argument. O(1)."""
         self._gpu.mark_blocks_as_computed(block_ids)
@@ -281,6 +296,10 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         return self._gpu.null is not None
 
     # ------------------------------------------------------------------ what tables count before they act
+
+    def num_moves(self) -> int:
+        """Return how often a block that is held got another id. O(1)."""
+        return int(self._gpu.num_moves + self._cpu.num_moves)
 
     def get_num_blocks_to_take(
         self, prev_block: Block | None, block_token_ids: list[list[int]], device: Device, extra_hash: int | None = None

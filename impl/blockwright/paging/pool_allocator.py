@@ -173,6 +173,9 @@ class PoolBlock(Block):
 
     @block_id.setter
     def block_id(self, value: int | None) -> None:
+        owner = self._allocator
+        if isinstance(owner, PoolAllocator):
+            owner.num_moves += 1
         self._mark = 0 if value is None else value + 1
 
     @property
@@ -282,6 +285,8 @@ class PoolAllocator(BlockAllocator):
 
     Attributes:
         pool: who holds what.
+        null: the null block, once it was taken.
+        num_moves: how often a block that is held got another id.
     """
 
     def __init__(
@@ -292,6 +297,7 @@ class PoolAllocator(BlockAllocator):
             self._size: i64 = source._size
             self.pool: DevicePool = source.pool.copy()
             self.null: NullBlock | None = source.null
+            self.num_moves: i64 = source.num_moves
             return
         if isinstance(num_blocks, bool) or not isinstance(num_blocks, int) or not 0 <= num_blocks <= MAX_BLOCKS:
             raise InvalidArgumentError(f"num_blocks: must be within 0..{MAX_BLOCKS}, not {num_blocks!r}")
@@ -301,6 +307,7 @@ class PoolAllocator(BlockAllocator):
         self._size = block_size
         self.pool = DevicePool(num_blocks, first_id, by_access)
         self.null = None
+        self.num_moves = 0
 
     # ------------------------------------------------------------------ what the kinds differ in
 
@@ -477,6 +484,7 @@ class PoolAllocator(BlockAllocator):
             self.require_no_copy(own._mark)
             self.require_free(1)
             own._mark = pool.copy_one(own._mark)
+            self.num_moves += 1
 
     def require_no_copy(self, mark: i64) -> None:
         """Raise `BlockError` if a block is the target of a copy to come: a copy of it could not be made at once."""
@@ -532,6 +540,7 @@ class PoolAllocator(BlockAllocator):
                 raise BlockError(f"blocks: {block!r} has a place already; release it with swap_out")
             coming.append(block)
         self.require_free(self._num_to_take(coming))
+        self.num_moves += 1
         for mover in coming:
             self._place(mover)
 
@@ -562,6 +571,7 @@ class PoolAllocator(BlockAllocator):
             self.require_free(self._num_to_take(list(distinct.values())))
         origin = source.pool
         places: dict[int, int] = {}
+        self.num_moves += 1
         pairs: dict[int, int] = {}
         for block in blocks:
             if block._allocator is self:  # given twice

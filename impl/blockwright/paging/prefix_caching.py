@@ -137,6 +137,7 @@ class PrefixCachingBlockAllocator(PoolAllocator):
             pool.hold_one(mark)
             pool.release_one(block._mark)
             block._mark = mark
+            self.num_moves += 1
 
     def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
         """Note that blocks were accessed, eviction candidates among them: they go later at once. O(blocks log n).
