@@ -131,7 +131,8 @@ class BlockStore:
 
         The caller has checked that they are there. law: QUEUE-1, REF-1.
         """
-        order = self._order
+        if self._order is not None:
+            self._line_up(self._order.first(count - (self._num_free - self._order.size)))
         following = self._next
         ref = self._ref
         index = self._index
@@ -143,10 +144,6 @@ class BlockStore:
         evicted: i64 = 0
         ids = append(ids, 0) if count == 1 else extend(ids, zeros32(count))
         while at < stop:
-            if block == 0 and order is not None:
-                block = order.pop()
-                order.forget(block)
-                following[block] = 0
             if older[block] != 0:
                 evicted += 1
                 if journal is None:
@@ -167,12 +164,12 @@ class BlockStore:
 
     def touch_entries(self, ids: vec[i32]) -> None:
         """Hold each non-null block of a hit once more; free ones leave the queue. law: REF-1."""
+        if self._order is not None:
+            self._line_up(self._order.leave(ids))
         self.version += 1
         ref = self._ref
         following = self._next
         before = self._prev
-        older = self._index.older
-        order = self._order
         size: i64 = len(ids)
         i: i64 = 0
         while i < size:
@@ -181,11 +178,8 @@ class BlockStore:
             if block == 0:
                 continue
             if ref[block] == 0:
-                if older[block] != 0 and order is not None:
-                    order.remove(block)
-                else:
-                    following[i64(before[block])] = following[block]
-                    before[i64(following[block])] = before[block]
+                following[i64(before[block])] = following[block]
+                before[i64(following[block])] = before[block]
                 self._num_free -= 1
             ref[block] += 1
 
@@ -199,7 +193,6 @@ class BlockStore:
         following = self._next
         before = self._prev
         older = self._index.older
-        order = self._order
         i = stop
         tail: i64 = i64(before[0])
         freed: i64 = 0
@@ -213,9 +206,7 @@ class BlockStore:
             if count > 0:
                 continue
             freed += 1
-            if older[block] != 0 and order is not None:
-                order.add(block)
-            elif older[block] != 0:
+            if older[block] != 0:
                 following[tail] = i32(block)
                 before[block] = i32(tail)
                 tail = block
@@ -233,6 +224,8 @@ class BlockStore:
         before[0] = i32(tail)
         self.version += 1
         self._num_free += freed
+        if self._order is not None:
+            self._rank(self._order)
         if self._journal is not None:
             self._journal.released(ids, start, stop, EVICTED)
 
@@ -418,12 +411,21 @@ class BlockStore:
         self._index.clear()
         order = self._order
         if order is not None:
-            self._line_up(order.clear())
+            self._line_up(order.first(order.size))
         self.version += 1
         return True
 
+    def _rank(self, order: AccessOrder) -> None:
+        """Move the candidates that were just released from the end of the queue to their places by access."""
+        tail: i64 = i64(self._prev[0])
+        while tail != 0 and self._index.has_key(tail):
+            order.add(tail)
+            tail = i64(self._prev[tail])
+        self._next[tail] = 0
+        self._prev[0] = i32(tail)
+
     def _line_up(self, blocks: list[int]) -> None:
-        """Put blocks that lost their content at the end of the queue."""
+        """Put candidates that are about to be taken or held at the end of the queue."""
         tail: i64 = i64(self._prev[0])
         for block in blocks:
             self._next[tail] = i32(block)
