@@ -19,7 +19,7 @@ from random import Random
 import pytest
 from tests.core.support import SHA256, manager_dump, manager_over, needed
 
-from blockwright import Fits, KVCacheBlocks, KVCacheManager, KVCacheSpec, MambaSpec, Request
+from blockwright import Fits, KVCacheBlocks, KVCacheSpec, MambaSpec, Request
 from blockwright.errors import UnsupportedError
 
 MAX_LEN = 44
@@ -153,7 +153,9 @@ class Forking:
             if start > 0:
                 assert self.memory[job.reads[number]][0] == (number, numbers[start])
             entry = (certain - 1) // spec.block_size if self.caching else 0
-            for block, place in zip([table[entry], *job.states[number]], range(certain, start + job.new + 1)):
+            for block, place in zip(
+                [table[entry], *job.states[number]], range(certain, start + job.new + 1), strict=False
+            ):
                 assert block != 0
                 self.memory[block] = {0: (number, numbers[place])}
 
@@ -166,13 +168,13 @@ class Forking:
                     assert self.slot(number, table[place // spec.block_size], place) == (number, numbers[place + 1])
 
     def read_back(self) -> None:
-        """Read every request that no step computes through the manager's tables, and every published block by its key."""
+        """Read every request that no step computes through its tables, and every published block by its key."""
         for mind in self.minds:
             if mind.flying == 0 and mind.done > 0:
                 self.read(mind, self.manager.get_block_ids(mind.request.request_id), mind.done, [])
-                for number, block in enumerate(self.manager.get_state_block_ids(mind.request)):
-                    if isinstance(self.specs[number], MambaSpec):
-                        assert self.memory[block][0] == (number, self.after(mind, mind.tokens[: mind.done])[-1])
+                for group, block in enumerate(self.manager.get_state_block_ids(mind.request)):
+                    if isinstance(self.specs[group], MambaSpec):
+                        assert self.memory[block][0] == (group, self.after(mind, mind.tokens[: mind.done])[-1])
         if self.flights:
             return
         pool = self.manager.block_pool
@@ -205,7 +207,11 @@ class Forking:
     def admit(self, flight: Flight) -> None:
         """Start a request on its hit."""
         tokens = [self.random.randrange(2) for _ in range(self.random.randint(1, 18))]
-        mind = self.make(tokens, self.random.choice([None, None, "salt"]))
+        salt = self.random.choice([None, "salt"])
+        if self.minds and self.random.random() < 0.6:  # one that has much in common with another
+            other = self.random.choice(self.minds)
+            salt, tokens = other.salt, [*other.request.all_token_ids[: MAX_LEN - 8], *tokens[:2]]
+        mind = self.make(tokens, salt)
         self.name_keys(mind)
         request = mind.request
         hit, length = self.manager.get_computed_blocks(request)
