@@ -319,6 +319,27 @@ def test_a_parent_must_hold_blocks_here() -> None:
     refused(manager, DuplicateRequestError, manager.fork, stranger, stranger.fork("child"))
 
 
+def test_a_fork_is_another_request() -> None:
+    """Even under the name of its parent, and after the parent has gone."""
+    manager, parent = world()
+    same = parent.fork("parent")
+    for call in (
+        manager.free,
+        lambda request: manager.allocate_slots(request, 1),
+        lambda r: manager.cache_blocks(r, 1),
+    ):
+        refused(manager, DuplicateRequestError, call, same)
+    child = forked(manager, parent, "child")
+    assert manager.num_published("child") == manager.num_published("parent") == (2,)
+    assert (child.all_token_ids, child.block_hashes) == (parent.all_token_ids, parent.block_hashes)
+    child.append_output_token_ids([1, 2, 3])
+    assert parent.num_tokens == 10
+    manager.free(parent)
+    assert manager.fork(child, same) is not None
+    assert table(manager, "parent") == table(manager, "child")
+    manager.check()
+
+
 def test_a_child_must_not_run() -> None:
     manager, parent = world()
     child = forked(manager, parent, "child")
@@ -732,4 +753,23 @@ def test_a_trim_pays_for_a_copy() -> None:
     decoded(manager, child, 1)
     assert table(manager, "child") in ([0, 0, 3, 1], [0, 0, 3, 2])
     assert manager.take_copies() == [[(4, table(manager, "child")[3])]]
+    manager.check()
+
+
+def test_nobody_goes_back_behind_a_fork() -> None:
+    """Drafts that were accepted when it was made are certain from then on: the other reads them."""
+    manager = manager_of(full(2))
+    parent = Request("parent", [1, 2, 3, 4, 5], 2)
+    assert manager.allocate_slots(parent, 8) is not None
+    parent.append_output_token_ids([6, 7, 8])
+    parent.num_computed_tokens = 7
+    child = forked(manager, parent, "child")
+    for request in (parent, child):
+        for computed in (5, 6, 8):
+            request.num_computed_tokens = computed
+            refused(manager, InvalidArgumentError, manager.allocate_slots, request, 1)
+        request.num_computed_tokens = 7
+    assert manager.allocate_slots(child, 1) is not None
+    assert manager.take_copies() == [[(4, 5)]]
+    assert table(manager, "parent") == [1, 2, 3, 4]
     manager.check()
