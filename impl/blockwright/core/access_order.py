@@ -77,9 +77,13 @@ class AccessOrder:
         """Take out the candidate that goes first, and forget its access; there must be one. O(log n)."""
         block: i64 = i64(self._heap[0])
         self.remove(block)
+        self.forget(block)
+        return block
+
+    def forget(self, block: i64) -> None:
+        """Forget the access and length of a block that has no content any more. O(1)."""
         self._times[block] = NEVER
         self._lengths[block] = 0
-        return block
 
     def first(self, count: i64) -> list[int]:
         """Take out the `count` first candidates, none if negative, and forget their accesses. O(count log n)."""

@@ -85,7 +85,7 @@ class ForkedRequests(TimedRequests):
             raise InvalidArgumentError(
                 f"num_computed_tokens: {name!r} has {tables.num_certain} to {known} computed tokens, not {computed}"
             )
-        if self._most_drafts >= 0 and computed != int(tables.num_certain):
+        if self._most_drafts >= 0 and computed != int(tables.num_written - tables.num_drafts):
             raise UnsupportedError(
                 f"parent: the recurrent state after {computed} tokens of {name!r} is an accepted draft's, which is not "
                 "shared; compute its next step before forking it"

@@ -193,6 +193,7 @@ class BlockStore:
         following = self._next
         before = self._prev
         older = self._index.older
+        order = self._order
         i = stop
         tail: i64 = i64(before[0])
         freed: i64 = 0
@@ -224,8 +225,8 @@ class BlockStore:
         before[0] = i32(tail)
         self.version += 1
         self._num_free += freed
-        if self._order is not None:
-            self._rank(self._order)
+        if order is not None:
+            self._rank(order)
         if self._journal is not None:
             self._journal.released(ids, start, stop, EVICTED)
 
