@@ -11,10 +11,9 @@ def law_table_is_append_only(before: State, done: Done) -> bool:
     """STEP-1: entries of a table become null, are copied, or stay, new ones are appended, and the outcome tells all."""
     pairs = zip(before.requests, done.state.requests, strict=True)
     both = ((old, new) for old, new in pairs if isinstance(old, Running) and isinstance(new, Running))
-    return all(
-        old.tables == new.tables or table == told(old.tables[at], done, at)
-        for old, new in both
-        for at, table in enumerate(new.tables)
+    changed = tuple((old, new) for old, new in both if old.tables != new.tables)
+    return bool(changed or not copies(done)) and all(
+        table == told(old.tables[at], done, at) for old, new in changed for at, table in enumerate(new.tables)
     )
 
 
@@ -73,7 +72,7 @@ def law_writer_is_alone(before: State, done: Done) -> bool:
         for old, new in zip(before.requests, done.state.requests, strict=True)
         if isinstance(new, Running) and new is not old and done.new
         for at, group in enumerate(config.groups)
-        for place in writes(group.kind, old.computed if isinstance(old, Running) else new.settled, new.computed)
+        for place in writes(group.kind, max(old.computed if isinstance(old, Running) else 0, new.settled), new.computed)
     )
 
 

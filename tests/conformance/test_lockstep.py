@@ -74,6 +74,7 @@ ALTERED: dict[str, Any] = {
     "free": 3,
     "states": (((9,),), None),
     "settled": (5, None),
+    "copies": ((0, 1, 4),),
 }
 
 

@@ -307,3 +307,21 @@ def test_one_request_on_several_managers() -> None:
         manager.free(request)
         manager.check()
         assert manager.usage == 0.0
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
+def test_a_request_cannot_go_back_behind_what_was_said_to_be_done(batch: bool) -> None:
+    manager = manager_of(sliding(2, 3))
+    request = Request("r", [1, 2, 3, 4], block_size=2)
+    assert manager.allocate_slots(request, 12) is not None
+    request.num_computed_tokens = 12  # done, and told later or never which tokens they are
+    if batch:
+        assert manager.allocate_slots_batch([request], 1).num_served == 1
+        request.num_computed_tokens = 13
+        assert manager.allocate_slots_batch([request], 1).num_served == 1
+    else:
+        assert manager.allocate_slots(request, 1) is not None
+    request.num_computed_tokens = 4
+    with pytest.raises(InvalidArgumentError, match="went back"):
+        manager.allocate_slots(request, 1)
+    manager.check()

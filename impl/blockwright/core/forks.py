@@ -21,6 +21,7 @@ class ForkedRequests(TimedRequests):
     def fork(self, parent: Request, child: Request) -> KVCacheBlocks | None:
         """Start `child` on the blocks of `parent`, with as many computed tokens; return its blocks, or None: not now.
 
+        The tokens are those of steps that have run: what a step has still to write would be missing from a copy.
         Make the child with ``parent.fork(request_id)``, or with any tokens that go on from those that the parent has
         computed. Both then run on alike. A block that both hold is copied when one of them first writes to it: after
         allocating for a step and before running it, do what `take_copies` tells. Drafts of the parent that are not
@@ -31,8 +32,9 @@ class ForkedRequests(TimedRequests):
         Raises:
             UnknownRequestError: the parent holds no blocks.
             DuplicateRequestError: the child runs already.
-            InvalidArgumentError: the child's tokens, extra keys or ``num_computed_tokens`` are not the parent's, or
-                tokens of the parent are being loaded, or the copies for its last step have not been taken.
+            InvalidArgumentError: the child's tokens, extra keys or ``num_computed_tokens`` are not the parent's; or the
+                parent's own count is out of range, its tokens are being loaded or not appended after settling, or the
+                copies for its last step have not been taken.
             UnknownStepError: a step in flight computes tokens of the parent; settle it first.
             UnsupportedError: the parent's last tokens are accepted drafts, whose recurrent state cannot be shared;
                 compute a step first.

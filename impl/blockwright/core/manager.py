@@ -376,7 +376,8 @@ class KVCacheManager(ForkedRequests):
                     self._count_step(request, quiet, stop, news[served], 0)
                 else:
                     quiet.num_written = stop
-                    quiet.num_certain = min(stop, request._num_prompt + i64(len(request._output)))
+                    known: i64 = request._num_prompt + i64(len(request._output))
+                    quiet.num_certain = max(stop - news[served], min(stop, known))
                     quiet.num_drafts = 0
                 group: i64 = 0
                 while group < groups:

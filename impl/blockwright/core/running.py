@@ -233,7 +233,7 @@ class RunningRequests:
         """Count the tokens of a step as written, and record it where steps are kept apart."""
         known: i64 = request._num_prompt + i64(len(request._output))
         tables.num_written = written
-        tables.num_certain = min(written, known)
+        tables.num_certain = max(written - new, min(written, known))
         tables.num_drafts = drafts
         if self._overlaps:
             tables.num_certain = written

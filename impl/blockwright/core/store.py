@@ -184,7 +184,13 @@ class BlockStore:
             ref[block] += 1
 
     def release(self, ids: vec[i32], start: i64, stop: i64) -> None:
-        """Give up one holder of each non-null entry in a range of a table, last entry first.
+        """Give up one holder of each non-null entry in a range of a table, last entry first. law: REF-1, QUEUE-1."""
+        self._let_go(ids, start, stop)
+        if self._journal is not None:
+            self._journal.released(ids, start, stop, EVICTED)
+
+    def _let_go(self, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Do so, and note nothing.
 
         Blocks that nobody holds any more go to the queue: behind the eviction candidates if published, to the head if
         not. law: REF-1, QUEUE-1.
@@ -227,8 +233,6 @@ class BlockStore:
         self._num_free += freed
         if order is not None:
             self._rank(order)
-        if self._journal is not None:
-            self._journal.released(ids, start, stop, EVICTED)
 
     def note_trim(self, ids: vec[i32], start: i64, stop: i64) -> None:
         """Note that a range was released because no later token of its request reads it."""
@@ -286,7 +290,7 @@ class BlockStore:
             self._ends[i64(pending[at])] = 0
             self._ends[i64(pending[at + 1])] = 0
             at += 3
-        self.release(ends, 0, i64(len(ends)))
+        self._let_go(ends, 0, i64(len(ends)))
         return copies
 
     def pending_copies(self) -> list[tuple[int, int, int]]:
