@@ -111,6 +111,6 @@ def test_beams_share_what_they_can_and_read_back_their_own(caching: bool) -> Non
         forked = max(forked, search.ids)
     assert len(search.beams) == WIDTH
     assert forked > STEPS
-    for seq in list(search.group.seqs):
-        search.manager.free(seq)  # type: ignore[arg-type]
+    for _, seq, _, _ in search.beams:
+        search.manager.free(seq)
     assert search.manager.get_num_free_gpu_blocks() == 160
