@@ -33,9 +33,8 @@ def expected(state: State) -> Observation:
         keys[block] = content  # type: ignore[call-overload]
     queue, overlaps = state.queue, state.config.overlaps
     settled = tuple([each.settled if isinstance(each, Running) and overlaps else None for each in state.requests])
-    return Observation(
-        tuple(tables), queue, tuple(references), tuple(keys), tuple(published), len(queue), tuple(states), settled
-    )
+    shown = tuple(references), tuple(keys), tuple(published), len(queue), tuple(states), settled, state.copies
+    return Observation(tuple(tables), queue, *shown)
 
 
 def differences(wanted: Observation, shown: Observation, ordered: bool = True) -> list[str]:

@@ -7,7 +7,7 @@ it). It names requests by slot, and blocks not at all.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from blockwright_spec import flights, transitions
+from blockwright_spec import flights, forks, transitions
 from blockwright_spec.choices import Choice
 from blockwright_spec.hits import found
 from blockwright_spec.lru import LRU
@@ -124,6 +124,18 @@ class FinishLoad(NamedTuple):
     came: int
 
 
+class Fork(NamedTuple):
+    """Fork a running request to another, which is sent with a prefix if it is not there, and dropped if refused."""
+
+    slot: int
+    child: int
+    prefix: Prefix
+
+
+class TakeCopies(NamedTuple):
+    """Ask what is to be copied."""
+
+
 class WrongStep(NamedTuple):
     """Ask slots, for a running request or a new one, with counts that are wrong, `computed` among them."""
 
@@ -168,6 +180,8 @@ Action = (
     | Start
     | Settle
     | FinishLoad
+    | Fork
+    | TakeCopies
     | WrongStep
     | WrongHit
     | LateHit
@@ -275,6 +289,11 @@ def grow_each(state: State, action: GrowEach, choice: Choice) -> Told:
     return Told(steps[-1].state if steps else state, refusal, None, steps)
 
 
+def fork(state: State, action: Fork, choice: Choice) -> Told:
+    """Tell of `Fork`."""
+    return settled(state, forks.fork(sent(state, action.child, action.prefix), action.slot, action.child, choice))
+
+
 def wrong_step(state: State, action: WrongStep, choice: Choice) -> Told:
     """Tell of `WrongStep`."""
     return settled(state, transitions.grow(state, action.slot, action.computed, step_of(action), choice))
@@ -313,6 +332,8 @@ MEANINGS: dict[type, Callable[..., Told]] = {
     FinishLoad: lambda state, action, choice: settled(
         state, flights.finish_load(state, action.slot, action.came, choice)
     ),
+    Fork: fork,
+    TakeCopies: lambda state, _action, choice: settled(state, forks.take_copies(state, choice)),
     WrongStep: wrong_step,
     WrongHit: wrong_hit,
     LateHit: late_hit,

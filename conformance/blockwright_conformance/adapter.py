@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, Self
 
 from blockwright_spec.outcomes import Step
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import Content, Table
+from blockwright_spec.state import Content, Copy, Table
 
 
 class Found(NamedTuple):
@@ -27,6 +27,8 @@ class Served(NamedTuple):
 
     new: tuple[Table, ...]
     nulled: tuple[tuple[int, ...], ...] | None = None
+    replaced: tuple[tuple[int, int, int], ...] | None = None
+    """Entries whose shared block was copied: group, entry, and the block that stands there now (None: not told)."""
 
 
 class Planned(NamedTuple):
@@ -67,6 +69,8 @@ class Observation(NamedTuple):
     """Blocks for the states of drafts, one tuple per group; None for a request that holds no table."""
     settled: tuple[int | None, ...] | None = None
     """Settled tokens; None for a request that holds no table, and where steps are not kept apart."""
+    copies: tuple[Copy, ...] | None = None
+    """Copies to come, oldest first."""
 
 
 class ManagerAdapter(Protocol):
@@ -131,6 +135,15 @@ class ManagerAdapter(Protocol):
 
     def free(self, name: str) -> None:
         """Release a request's blocks (``free``); the engine keeps its record of the request."""
+
+    def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
+        """Fork a request with `computed` tokens to another (``fork``), made with a prefix if it is not there.
+
+        Say whether it was; only asked in scopes whose calls name "fork".
+        """
+
+    def take_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Take the copies to come, per group (``take_copies``); only asked in scopes whose calls name "fork"."""
 
     def reset(self) -> bool:
         """Reset the prefix cache and say whether it was."""

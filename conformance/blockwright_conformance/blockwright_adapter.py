@@ -244,7 +244,14 @@ class BlockwrightAdapter:
         batch = self.manager.allocate_slots_batch(requests, [new for _, _, new in asks], lookahead)
         new = slices(list(batch.new_block_ids), list(batch.new_block_offsets), len(self.manager.managers))
         nulled = slices(list(batch.nulled_entries), list(batch.nulled_offsets), len(self.manager.managers))
-        served = tuple([Served(new[i], nulled[i]) for i in range(batch.num_served)])
+        flat = list(batch.replaced_entries)
+        replaced = [(flat[at], tuple(flat[at + 1 : at + 4])) for at in range(0, len(flat), 4)]
+        served = tuple(
+            [
+                Served(new[i], nulled[i], tuple([entry for index, entry in replaced if index == i]))  # type: ignore[misc]
+                for i in range(batch.num_served)
+            ]
+        )
         if batch.refused != (None if len(served) == len(asks) else len(served)):
             raise AssertionError(f"BATCH-1: {len(served)} served of {len(asks)}, refused {batch.refused}")
         return served, batch.refused is None
@@ -271,6 +278,25 @@ class BlockwrightAdapter:
     def free(self, name: str) -> None:
         """Release a request's blocks."""
         self.manager.free(self.owned(name))
+
+    def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
+        """Fork a request; the child is made by the parent, unless it has tokens of its own."""
+        parent = self.owned(name)
+        parent.num_computed_tokens = computed
+        if child not in self.requests and prefix == self.prefixes[name]:
+            self.requests[child], self.prefixes[child] = parent.fork(child), prefix
+        elif child not in self.requests:
+            self.send(child, prefix)
+        twin = self.owned(child)
+        twin.num_computed_tokens = computed
+        blocks = self.manager.fork(parent, twin)
+        if blocks is not None and blocks.get_block_ids() != self.manager.get_block_ids(child):
+            raise AssertionError(f"FORK-1: {child!r} was told of {blocks}, and holds {self.manager.get_blocks(child)}")
+        return blocks is not None
+
+    def take_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Take the copies to come."""
+        return tuple(map(tuple, self.manager.take_copies()))
 
     def reset(self) -> bool:
         """Reset the prefix cache."""
@@ -314,6 +340,7 @@ class BlockwrightAdapter:
             pool.get_num_free_blocks(),
             tuple([tuple(map(tuple, manager.get_draft_block_ids(name))) if name in there else None for name in names]),
             tuple([manager.num_settled(name) if self.overlaps and name in there else None for name in names]),
+            tuple(pool.pending_copies()),
         )
 
     def check(self) -> None:

@@ -43,6 +43,7 @@ from blockwright_spec.state import (
     initial,
     span,
 )
+from blockwright_spec.step_laws import told as told_table
 
 from .abstraction import differences, expected
 from .actions import Action, Admit, Find, GrowEach, Told, meaning
@@ -214,6 +215,9 @@ def shown_state(before: State, action: Action, reply: Reply, told: Told, shown: 
     contents = list(before.contents)
     for block in (block for served in reply.served for table in served.new for block in table):
         contents[block] = None
+    copies = happened.copies if shown.copies is None else shown.copies
+    for _, source, destination in copies[len(before.copies) :]:
+        contents[destination] = before.contents[source]
     requests = tuple(
         shown_request(before, happened, action, reply, shown, slot) for slot in range(len(before.requests))
     )
@@ -225,7 +229,7 @@ def shown_state(before: State, action: Action, reply: Reply, told: Told, shown: 
     published_blocks = {block for block, _ in keys}
     for block in set(queue) - published_blocks - {NULL}:
         contents[block] = None
-    return State(before.config, queue, tuple(contents), keys, requests, happened.flights, happened.fences)
+    return State(before.config, queue, tuple(contents), keys, requests, happened.flights, happened.fences, copies)
 
 
 def shown_request(
@@ -291,8 +295,9 @@ def of_step(before: State, action: Action, reply: Reply, told: Told, state: Stat
     """Give the laws of steps that a shown step breaks; what it told of each table must rebuild that table."""
     new = tuple(table for served in reply.served for table in served.new)
     demand = sum(step.demand for step, _ in zip(told.steps, reply.served, strict=False))
+    copied = (0,) * max(0, len(state.copies) - len(before.copies))  # which entries they are does not matter here
     for law in STEP_LAWS:
-        if law.id != "STEP-1" and not holds(law.holds, before, Done(state, new, demand=demand)):
+        if law.id != "STEP-1" and not holds(law.holds, before, Done(state, new, (), demand, copied)):
             yield law.id, law.statement
     slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else [getattr(action, "slot", 0)]
     for slot, step, served in zip(slots, told.steps, reply.served, strict=False):
@@ -300,7 +305,6 @@ def of_step(before: State, action: Action, reply: Reply, told: Told, state: Stat
         nulled = step.nulled if served.nulled is None else served.nulled
         if isinstance(after, Running) and isinstance(was, Running):
             for at, table in enumerate(after.tables):
-                gone, more = nulled[at] if nulled else (), served.new[at] if served.new else ()
-                rebuilt = (*(NULL if entry in gone else block for entry, block in enumerate(was.tables[at])), *more)
+                rebuilt = told_table(was.tables[at], Done(state, served.new, nulled, copied=step.copied), at)
                 if rebuilt != table:
                     yield "STEP-1", f"table {table}, rebuilt from what the step told {rebuilt}"

@@ -15,6 +15,7 @@ from .actions import (
     Append,
     Find,
     FinishLoad,
+    Fork,
     Grow,
     GrowEach,
     LateHit,
@@ -24,6 +25,7 @@ from .actions import (
     Reset,
     Settle,
     Start,
+    TakeCopies,
     Trim,
     WrongHit,
     WrongStep,
@@ -53,9 +55,27 @@ def enabled(scope: Scope, state: State) -> list[Action]:
         actions.append(Reset())
     if "load" in scope.calls:
         actions += loads(scope, state)
+    if "fork" in scope.calls:
+        actions += forks(scope, state)
     if scope.in_flight or (state.config.overlaps and "misuse" in scope.calls):
         actions += in_time(scope, state)
     return actions
+
+
+def forks(scope: Scope, state: State) -> Iterator[Action]:
+    """Give the forks of running requests to one that is not there, and the taking of copies."""
+    absent = next((slot for slot, request in enumerate(state.requests) if isinstance(request, Absent)), None)
+    for slot, request in enumerate(state.requests):
+        if absent is not None and isinstance(request, Running):
+            yield Fork(slot, absent, request.prefix)
+            if "misuse" in scope.calls:
+                extra, tokens = request.prefix
+                yield Fork(slot, absent, (extra, (*tokens[:-1], 1 - tokens[-1])))
+                yield Fork(slot, slot, request.prefix)
+        elif isinstance(request, Absent) and "misuse" in scope.calls:
+            yield Fork(slot, (slot + 1) % len(state.requests), (0, (0,)))
+    if state.copies:
+        yield TakeCopies()
 
 
 def in_time(scope: Scope, state: State) -> Iterator[Action]:

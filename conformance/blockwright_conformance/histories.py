@@ -84,6 +84,8 @@ class History:
                     row += new
                     for entry in nulled:
                         row[entry] = 0
+                for group, entry, block in served.replaced or ():
+                    rows[group][entry] = block
             if self.replica != listed(tables):
                 self.fail("REPLICA-1", f"tables {tables}, replica kept from deltas {self.replica}")
         else:

@@ -7,10 +7,11 @@ from blockwright_spec.choices import Choice, recorded
 from blockwright_spec.explain import explained
 from blockwright_spec.hits import found
 from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Fits, Plan, Reason, Step, When
+from blockwright_spec.outcomes import Done, Fits, Plan, Reason, Step, When
 from blockwright_spec.plans import plan_admission, plan_growth
 from blockwright_spec.reads import Prefix
 from blockwright_spec.state import NULL, Absent, Hit, Running, State, common_prefix_blocks
+from blockwright_spec.step_laws import copies
 
 from .abstraction import differences, expected
 from .actions import (
@@ -20,6 +21,7 @@ from .actions import (
     Append,
     Find,
     FinishLoad,
+    Fork,
     Grow,
     GrowEach,
     LateHit,
@@ -29,6 +31,7 @@ from .actions import (
     Reset,
     Settle,
     Start,
+    TakeCopies,
     Told,
     Trim,
     WrongHit,
@@ -166,6 +169,44 @@ def perform_release(adapter: ManagerAdapter, action: Release, state: State) -> R
     return Reply()
 
 
+def perform_fork(adapter: ManagerAdapter, action: Fork, state: State) -> Reply:
+    """Fork a request; one that was never sent is made, so that there is something to name."""
+    name, child, one = name_of(action.slot), name_of(action.child), state.requests[action.slot]
+    if isinstance(one, Absent):
+        adapter.send(name, (0, (0,)))
+    absent = isinstance(state.requests[action.child], Absent)
+    reply = forked(
+        adapter, name, child, action.prefix, computed_of(state, action.slot) if isinstance(one, Running) else 0
+    )
+    if absent and (reply.refused or reply.error):
+        adapter.forget(child)
+    if isinstance(one, Absent):
+        adapter.forget(name)
+    return reply
+
+
+def forked(adapter: ManagerAdapter, name: str, child: str, prefix: Prefix, computed: int) -> Reply:
+    """Fork a request that is there."""
+    try:
+        return Reply(refused=not adapter.fork(name, child, prefix, computed))
+    except adapter.errors as error:
+        return Reply(error=error)
+
+
+def perform_take_copies(adapter: ManagerAdapter, action: TakeCopies, state: State) -> Reply:
+    """Take the copies to come, and compare them with the specification's (COPY-1).
+
+    Raises:
+        AssertionError: they differ.
+    """
+    groups = range(len(state.config.groups))
+    wanted = tuple([tuple([copy[1:] for copy in state.copies if copy[0] == group]) for group in groups])
+    copies = adapter.take_copies()
+    if copies != wanted:
+        raise AssertionError(f"COPY-1: expected the copies {wanted}, found {copies}")
+    return Reply()
+
+
 def perform_wrong_step(adapter: ManagerAdapter, action: WrongStep, state: State) -> Reply:
     """Ask slots with wrong counts."""
     name, there = name_of(action.slot), isinstance(state.requests[action.slot], Running)
@@ -226,6 +267,8 @@ PERFORMANCES: dict[type, Callable[..., Reply]] = {
         lambda adapter, action: adapter.settle(tuple([(name_of(slot), count) for slot, count in action.rejected]))
     ),
     FinishLoad: done(lambda adapter, action: adapter.finish_load(name_of(action.slot), action.came)),
+    Fork: perform_fork,
+    TakeCopies: perform_take_copies,
     WrongStep: perform_wrong_step,
     WrongHit: perform_wrong_hit,
     LateHit: perform_late_hit,
@@ -268,7 +311,15 @@ def compare(told: Told, reply: Reply, adapter: ManagerAdapter, names: tuple[str,
             faults.append(f"new blocks: expected {step.new}, found {served.new}")
         if served.nulled is not None and step.nulled != served.nulled:
             faults.append(f"nulled entries: expected {step.nulled}, found {served.nulled}")
+        if served.replaced is not None and replaced(step) != served.replaced:
+            faults.append(f"replaced entries: expected {replaced(step)}, found {served.replaced}")
     return faults + differences(expected(told.state), adapter.observe(names), adapter.follows_policy)
+
+
+def replaced(step: Done) -> tuple[tuple[int, int, int], ...]:
+    """Give the entries that a step copied: group, entry, and the block that stands there now."""
+    targets = {group: target for group, _, target in copies(step)}
+    return tuple([(at, entry, targets[at]) for at, entry in enumerate(step.copied) if entry is not None])
 
 
 def names_of(state: State) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from .actions import (
     Append,
     Find,
     FinishLoad,
+    Fork,
     Grow,
     GrowEach,
     LateHit,
@@ -41,6 +42,7 @@ from .actions import (
     Reset,
     Settle,
     Start,
+    TakeCopies,
     Trim,
     WrongHit,
     WrongStep,
@@ -233,6 +235,39 @@ class LockstepMachine(RuleBasedStateMachine):
     def reject_too_many(self) -> None:
         drafts = {flight.slot: flight.drafts for flight in self.history.state.flights[0]}
         self.act(Settle(((0, drafts.get(0, 0) + 1),)))
+
+    # ---- forks
+
+    @precondition(lambda self: self.running and self.absent)
+    @rule(pick=PICKS)
+    def fork(self, pick: int) -> None:
+        slot, request = self.running[pick % len(self.running)]
+        self.act(Fork(slot, self.absent[0], request.prefix))
+
+    @precondition(lambda self: self.running and self.absent)
+    @rule(pick=PICKS, token=st.integers(0, 1))
+    def fork_and_go_on(self, pick: int, token: int) -> None:
+        slot, request = self.running[pick % len(self.running)]
+        extra, tokens = request.prefix
+        self.act(Fork(slot, self.absent[0], (extra, (*tokens[: request.computed], token))))
+
+    @precondition(lambda self: self.running and self.absent)
+    @rule(pick=PICKS)
+    def fork_to_other_tokens(self, pick: int) -> None:
+        slot, request = self.running[pick % len(self.running)]
+        extra, tokens = request.prefix
+        self.act(Fork(slot, self.absent[0], (extra, (1 - tokens[0], *tokens[1:]))))
+
+    @precondition(lambda self: self.running)
+    @rule(pick=PICKS)
+    def fork_to_what_runs(self, pick: int) -> None:
+        slot, request = self.running[pick % len(self.running)]
+        self.act(Fork(slot, self.running[0][0], request.prefix))
+
+    @precondition(lambda self: self.history.state.copies)
+    @rule()
+    def take_copies(self) -> None:
+        self.act(TakeCopies())
 
     # ---- looking up
 

@@ -22,6 +22,7 @@ from .diagnosis import diagnose
 from .exhibit import Exhibit, Place, Trial
 from .exhibits_blocks import BLOCKS
 from .exhibits_demand import DEMAND
+from .exhibits_forks import FORKS
 from .exhibits_prefixes import PREFIXES
 from .exhibits_tables import TABLES
 from .exhibits_time import TIME
@@ -33,11 +34,10 @@ from .variants import variant
 from .watch import Limited, OutOfTimeError, rearm, watch
 from .watched import adapter_on
 
-EXHIBITS: tuple[Exhibit, ...] = (*BLOCKS, *DEMAND, *TABLES, *PREFIXES, *TIME)
+EXHIBITS: tuple[Exhibit, ...] = (*BLOCKS, *DEMAND, *TABLES, *PREFIXES, *TIME, *FORKS)
 """All of them, in the order of the rooms."""
 
 NOT_POSSIBLE: dict[str, str] = {
-    "B01": "No call forks a request, so no block is counted once per entry of a copy.",
     "B10": "No call copies a block at lookup: a hit is whole blocks, and its last partial block is computed again.",
     "B11": "Nothing is pinned by its prefix: what is held is held by its block id.",
     "B12": "There is one tier of memory, so no block has a tag of its tier.",
@@ -51,7 +51,6 @@ NOT_POSSIBLE: dict[str, str] = {
     "B48": "Nothing is stored elsewhere by the core; engines that store read blocks they hold.",
     "B49": "Nothing is stored elsewhere by the core, so no store can be in flight.",
     "B50": "There is no second tier, so no page is evicted there.",
-    "B51": "Nothing is copied by the core, and duplicates are kept side by side instead of being merged.",
     "B52": "Nothing is backed up by the core.",
 }
 """Bugs of the corpus that have no place here, each with the reason: what they broke does not exist in the core."""

@@ -61,6 +61,7 @@ ENCODER = Place(
         ((Full(), 1), (Cross(), 2)), "museum, encoder", 7, 3, "", encoder=3, caching=False, prompts=strings(1, 1, 2)
     )
 )
+FORKED = Place(scope(Full(), 2, "museum, forked", 5, 3, "fork", prompts=strings(1, 1, 1), outputs=(0, 1)))
 MAMBA_UNCACHED = Place(scope(Mamba(), 1, "museum", 4, 3, "chunks", caching=False))
 BOTH_TIGHT = Place(of_groups(BOTH, "museum, tight", 7, 4, "", prompts=strings(1, 2, 3)))
 BOTH_BATCH = Place(of_groups(BOTH, "museum, batches", 9, 4, "batch", prompts=strings(1, 2, 2)))

@@ -50,6 +50,7 @@ CALLS = {
     "load": "have tokens loaded from elsewhere, whole, in part or not at all",
     "whole": "admit a request only if all of it fits, and with blocks reserved for others",
     "plan": "plan each step before it, and commit the plan",
+    "fork": "fork running requests, and take copies at any time",
     "explain": "ask of every prompt why its hit is no longer",
     "misuse": "make calls that are wrong",
 }
@@ -172,6 +173,7 @@ SMOKE = (
     "mamba, block 1: held",
     "full, block 1: in flight, wrong",
     "mamba +1, block 1: drafts in",
+    "mamba +1, block 2: forks",
 )
 
 
@@ -192,7 +194,7 @@ def large_scopes() -> tuple[Scope, ...]:
     prompts = tuple(
         (extra, (0,) * same + (1,) * other) for extra in (0, 1) for same in (3, 8, 17) for other in (0, 1, 4, 9)
     )
-    words = "chunks batch trim preempt reset later hold unasked misuse"
+    words = "chunks batch trim preempt reset later hold unasked misuse fork"
     rest = {"slots": 7, "prompts": prompts, "outputs": (0, 1), "max_model_len": 48}
     ahead = {"lookaheads": (0, 3), "drafts": 2}
     return (
@@ -212,7 +214,7 @@ def large_scopes() -> tuple[Scope, ...]:
 
 def large_hybrids(prompts: tuple[Prefix, ...]) -> Iterator[Scope]:
     """Give large scopes of several groups, up to six, with steps in flight, drafts, loads and encoders."""
-    words = "chunks batch trim preempt reset later hold load whole plan"
+    words = "chunks batch trim preempt reset later hold load whole plan fork"
     rest: dict[str, Any] = {"slots": 5, "prompts": prompts, "outputs": (0, 1), "max_model_len": 48}
     six: tuple[tuple[Kind, int], ...] = (
         (Full(), 4),
@@ -313,6 +315,43 @@ def of_drafts() -> Iterator[Scope]:
         yield of_groups(groups, "encoder", 9, 4, "chunks preempt misuse batch", **few)
 
 
+FORKED: tuple[tuple[tuple[Kind, int], ...], ...] = (
+    ((Full(), 2),),
+    ((Sliding(3), 2),),
+    ((Chunked(2), 2),),
+    ((Mamba(), 2),),
+    ((Full(), 2), (Sliding(2), 1)),
+    ((Full(), 2), (Mamba(), 2)),
+)
+"""Layers whose requests are forked: every kind alone, and two hybrids."""
+
+
+def of_forks(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
+    """Give the scopes of forks: two symbols, so that requests part."""
+    blocks, one = 1 + 3 * len(groups), {"prompts": strings(1, 1, 1)}
+    yield of_groups(groups, "forks", blocks, 3, "fork", **one, outputs=(0, 1)[: 3 - len(groups)])
+    yield of_groups(
+        groups, "forks, uncached", blocks, 4, "fork", prompts=strings(1, 3, 3), outputs=(0, 1), caching=False
+    )
+    yield of_groups(groups, "forks of forks", blocks + 1, 4, "fork batch plan", prompts=strings(1, 3, 3), slots=3)
+    if isinstance(groups[-1][0], Full | Mamba):
+        yield of_groups(groups, "forks in flight", blocks - 1, 3, "fork", **one, in_flight=1)
+    if not any(isinstance(kind, Mamba) for kind, _ in groups):
+        own: dict[str, Any] = {"prompts": strings(1, 3, 3), "max_model_len": 5, "lookaheads": (0, 2), "drafts": 1}
+        yield of_groups(groups, "forks with drafts", blocks, 4, "fork later", **own)
+
+
+def of_forked_states() -> Iterator[Scope]:
+    """Give the scopes of forks of what may not be forked, of requests with states of drafts, and with an encoder."""
+    few: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 5}
+    yield scope(Mamba(1), 2, "forks with drafts", 6, 5, "fork", **few, drafts=1)
+    yield of_groups(((Full(), 2), (Mamba(1), 2)), "forks with drafts", 9, 4, "fork", **few, drafts=1)
+    one: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 4}
+    yield scope(Mamba(1), 2, "forks, wrong calls", 6, 3, "fork misuse", **one)
+    yield of_groups(((Full(), 2),), "forks in flight, loads", 4, 3, "fork load", **one, in_flight=1)
+    yield of_groups(((Full(), 2), (Cross(), 2)), "forks, encoder", 7, 4, "fork", **few, encoder=3, caching=False)
+
+
 PR: tuple[Scope, ...] = (
     *(each for kind, size in KINDS for each in of_kind(kind, size)),
     *of_all(),
@@ -320,6 +359,8 @@ PR: tuple[Scope, ...] = (
     *(each for groups in TIMED for each in of_time(groups)),
     *of_drafts(),
     *of_explanations(),
+    *(each for groups in FORKED for each in of_forks(groups)),
+    *of_forked_states(),
 )
 PROFILES: dict[str, tuple[Scope, ...]] = {
     "smoke": tuple(each for each in PR if is_smoke(each)),

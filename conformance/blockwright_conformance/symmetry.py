@@ -154,4 +154,5 @@ def ordered(
         owner = slots.index(fence.slot) if fence.step is None else -1
         blocks = [[labels.setdefault(block, len(labels)) for block in table] for table in fence.tables]
         time.append((-1 if fence.step is None else fence.step, owner, blocks))
+    time += [(group, *[labels.setdefault(block, len(labels)) for block in ends]) for group, *ends in state.copies]
     return [labels[block] for block in state.queue], [marks[block] for block in labels], signatures, tables, time

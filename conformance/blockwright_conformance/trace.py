@@ -18,6 +18,7 @@ from .actions import (
     Append,
     Find,
     FinishLoad,
+    Fork,
     Grow,
     GrowEach,
     LateHit,
@@ -27,6 +28,7 @@ from .actions import (
     Reset,
     Settle,
     Start,
+    TakeCopies,
     Told,
     Trim,
     WrongHit,
@@ -190,6 +192,17 @@ def of_preempt(state: State, action: Preempt, told: Told) -> list[str]:
     return [f"manager.free({name})", f"{name}.num_computed_tokens = 0"]
 
 
+def of_fork(state: State, action: Fork, told: Told) -> list[str]:
+    """Give the lines of a fork: a child with the parent's tokens is made by the parent."""
+    name, child, one = name_of(action.slot), name_of(action.child), state.requests[action.slot]
+    lines = sending(state, action.slot, (0, (0,)))
+    if isinstance(state.requests[action.child], Absent):
+        same = isinstance(one, Running) and one.prefix == action.prefix
+        lines.append(f'{child} = {name}.fork("{child}")' if same else request(state, child, action.prefix))
+        lines += [] if same else [f"{child}.num_computed_tokens = {name}.num_computed_tokens"]
+    return [*lines, f"manager.fork({name}, {child}){expects(told)}"]
+
+
 def of_wrong_step(state: State, action: WrongStep, told: Told) -> list[str]:
     """Give the lines of a step with wrong counts."""
     name = name_of(action.slot)
@@ -251,6 +264,8 @@ LINES: dict[type, Callable[..., list[str]]] = {
     Start: lambda _, __, told: [f"step = manager.start_step(){expects(told)}"],
     Settle: of_settle,
     FinishLoad: of_finish_load,
+    Fork: of_fork,
+    TakeCopies: lambda _, __, told: [f"manager.take_copies(){expects(told)}"],
     WrongStep: of_wrong_step,
     WrongHit: of_wrong_hit,
     LateHit: of_late_hit,

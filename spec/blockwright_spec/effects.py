@@ -1,4 +1,4 @@
-"""Chapter 8: the parts that transitions are made of, down to `serve`, what a step of the model comes to.
+"""Chapter 9: the parts that transitions are made of, down to `serve`, what a step of the model comes to.
 
 Groups stand side by side: what is released is one batch in the order of groups, and all groups have adopted their hits
 before any of them takes a block.
@@ -13,6 +13,7 @@ from .reads import Group, Mamba, cut, writes
 from .state import (
     NULL,
     Absent,
+    Copy,
     Fence,
     Flight,
     Request,
@@ -23,6 +24,8 @@ from .state import (
     certain,
     held_tables,
     in_flight,
+    key,
+    later,
     owned,
     span,
 )
@@ -31,7 +34,7 @@ from .state import (
 def replaced(state: State, slot: int, request: Request) -> State:
     """Put a request in its slot."""
     requests = (*state.requests[:slot], request, *state.requests[slot + 1 :])
-    return State(state.config, state.queue, state.contents, state.keys, requests, state.flights, state.fences)
+    return State(state.config, state.queue, state.contents, state.keys, requests, *later(state))
 
 
 def requeued(state: State, released: tuple[int, ...]) -> State:
@@ -49,14 +52,14 @@ def requeued(state: State, released: tuple[int, ...]) -> State:
     candidates = tuple(block for block in freed if block in published)
     contents = tuple(None if block in bare else content for block, content in enumerate(state.contents))
     queue = (*bare[::-1], *state.queue, *candidates)
-    return State(state.config, queue, contents, state.keys, state.requests, state.flights, state.fences)
+    return State(state.config, queue, contents, state.keys, state.requests, *later(state))
 
 
 def adopted(state: State, tables: tuple[Table, ...]) -> State:
     """Take the blocks of some tables that were free out of the queue; they keep their keys and contents."""
     held = frozenset(block for table in tables for block in table)
     queue = tuple(block for block in state.queue if block not in held)
-    return State(state.config, queue, state.contents, state.keys, state.requests, state.flights, state.fences)
+    return State(state.config, queue, state.contents, state.keys, state.requests, *later(state))
 
 
 def emptied(state: State, taken: tuple[int, ...]) -> State:
@@ -64,7 +67,7 @@ def emptied(state: State, taken: tuple[int, ...]) -> State:
     queue = tuple(block for block in state.queue if block not in taken)
     contents = tuple(None if block in taken else content for block, content in enumerate(state.contents))
     keys = tuple(published for published in state.keys if published[0] not in taken)
-    return State(state.config, queue, contents, keys, state.requests, state.flights, state.fences)
+    return State(state.config, queue, contents, keys, state.requests, *later(state))
 
 
 def placed(taken: tuple[int, ...], wants: tuple[tuple[bool, ...], ...]) -> tuple[Table, ...]:
@@ -73,6 +76,15 @@ def placed(taken: tuple[int, ...], wants: tuple[tuple[bool, ...], ...]) -> tuple
     return tuple(
         tuple(taken[start + sum(wanted[:entry])] if takes else NULL for entry, takes in enumerate(wanted))
         for start, wanted in zip(before, wants, strict=True)
+    )
+
+
+def copied(tables: tuple[Table, ...], copies: tuple[Copy, ...], entries: tuple[int | None, ...]) -> tuple[Table, ...]:
+    """Put the blocks that were copied to in place of those they are copied from."""
+    targets = {group: block for group, _, block in copies}
+    return tuple(
+        tuple(targets[at] if entry == entries[at] else block for entry, block in enumerate(table))
+        for at, table in enumerate(tables)
     )
 
 
@@ -94,7 +106,7 @@ def written(state: State, slot: int, request: Running, start: int) -> State:
     contents = tuple(
         into.get(block, content) if block != NULL else None for block, content in enumerate(state.contents)
     )
-    after = State(config, state.queue, contents, state.keys, state.requests, state.flights, state.fences)
+    after = State(config, state.queue, contents, state.keys, state.requests, *later(state))
     return replaced(after, slot, request)
 
 
@@ -119,12 +131,12 @@ def published(state: State, slot: int, count: int, stop: int) -> State:
         (request.tables[at][entry], (at, cut(request.prefix, (entry + 1) * group.block_size)))
         for at, group in enumerate(config.groups)
         for entry in full[at]
-        if request.tables[at][entry] != NULL
+        if request.tables[at][entry] != NULL and key(state, request.tables[at][entry]) is None
     )
     looked = tuple(max(was, entries.stop) for was, entries in zip(request.published, full, strict=True))
     if looked == request.published:
         return state
-    after = State(config, state.queue, state.contents, state.keys + keys, state.requests, state.flights, state.fences)
+    after = State(config, state.queue, state.contents, state.keys + keys, state.requests, *later(state))
     return replaced(after, slot, replace(request, published=looked))
 
 
@@ -139,15 +151,25 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     order, wants = choice.order(batch), (*plan.wants, *((True,) * count for count in plan.states))
     kept = replace(start, tables=plan.tables, trimmed=start.settled)
     freed = adopted(requeued(replaced(state, slot, kept), order), plan.tables)
-    count = sum(sum(wanted) for wanted in wants)
+    shared = tuple((at, kept.tables[at][entry]) for at, entry in enumerate(plan.copied) if entry is not None)
+    count = len(shared) + sum(sum(wanted) for wanted in wants)
     taken = choice.take(freed.queue, count)
     if not (legal_order(sum(batch, ()), order) and legal_taking(freed.queue, count, taken)):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
-    new = placed(taken, wants)
-    after = stepped(emptied(freed, taken), slot, kept, new, begin, step)
-    return Done(after, new[: len(plan.wants)], plan.gone, plan.demand)
+    new = placed(taken[len(shared) :], wants)
+    copies = tuple((at, source, block) for (at, source), block in zip(shared, taken, strict=False))
+    own = replace(kept, tables=copied(kept.tables, copies, plan.copied)) if copies else kept
+    after = stepped(duplicated(emptied(freed, taken), copies), slot, own, new, begin, step)
+    return Done(after, new[: len(plan.wants)], plan.gone, plan.demand, plan.copied)
     # SAME: other requests; the entries of this one that were not dead; keys of blocks that were not taken.
+
+
+def duplicated(state: State, copies: tuple[Copy, ...]) -> State:
+    """Copy contents, and note the copies for the engine, which runs them before its step (COPY-1)."""
+    contents = {target: state.contents[source] for _, source, target in copies}
+    after = tuple(contents.get(block, content) for block, content in enumerate(state.contents))
+    return replace(state, contents=after, copies=state.copies + copies) if copies else state
 
 
 def blanked(state: State, request: Running) -> State:

@@ -1,4 +1,4 @@
-"""Chapter 16: the list of laws, for the explorer, the state machines, the implementation's self-check and the docs.
+"""Chapter 18: the list of laws, for the explorer, the state machines, the implementation's self-check and the docs.
 
 A law's name and sentence are the first line of its function.
 """
@@ -55,6 +55,7 @@ LAWS = (
     of_states(pool_laws.law_null_is_nothing, "vLLM BlockPool.null_block; museum B57"),
     of_states(pool_laws.law_key_is_single, "vLLM BlockPool.cached_block_hash_to_block; museum B56"),
     of_states(pool_laws.law_key_is_content, "vLLM BlockPool.cache_full_blocks; museum B40, B42"),
+    of_states(pool_laws.law_copies_are_apart, "PagedAttention (Kwon et al., 2023), section 4.4; museum B51"),
     of_states(pool_laws.law_free_is_findable_or_empty, "chapter `state`: contents are ghosts; museum B14"),
     of_states(pool_laws.law_hit_is_sound, "vLLM SingleTypeKVCacheManager.find_longest_cache_hit; museum B27, B60"),
     of_states(pool_laws.law_hit_is_longest, "chapter `reads`: the longest hit; museum B36, B55"),
@@ -89,6 +90,8 @@ STEP_LAWS = (
     of_steps(step_laws.law_taking_drops_its_key, "vLLM BlockPool._maybe_evict_cached_block; museum B56"),
     of_steps(step_laws.law_demand_is_taken, "vLLM get_num_blocks_to_allocate; museum B05, B08"),
     of_steps(step_laws.law_plan_is_taken, "vLLM KVCacheManager.allocate_slots; museum B08, B23"),
+    of_steps(step_laws.law_writer_is_alone, "PagedAttention (Kwon et al., 2023), section 4.4; museum B01"),
+    of_steps(step_laws.law_copy_is_of_its_entry, "PagedAttention (Kwon et al., 2023), section 4.4"),
     of_steps(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; museum B34"),
 )
 """Every law of steps."""

@@ -38,6 +38,9 @@ class Reason(Enum):
     NO_STEP = (When.INVALID, "no step has been started, or none is in flight")
     NOT_REJECTED = (When.INVALID, "tokens are rejected that the step settled has not drafted")
     UNSETTLED = (When.INVALID, "tokens are said to be done that a step in flight computes")
+    NOT_A_FORK = (When.INVALID, "the tokens or extra keys of a fork are not those that its parent has computed")
+    STATE_ELSEWHERE = (When.INVALID, "the state after the computed tokens is an accepted draft's, which is not shared")
+    UNCOPIED = (When.INVALID, "a copy to a block of the request is still to come: what it computed needs it")
     UNWRITTEN = (When.INVALID, "more tokens are said to be computed than slots were given")
     NOT_WAITING = (When.INVALID, "the request holds a block table or does not exist")
     REPEATED = (When.INVALID, "the request stands twice in one batch or step")
@@ -67,6 +70,8 @@ class Fits:
     gone: tuple[tuple[int, ...], ...]
     wants: tuple[tuple[bool, ...], ...]
     states: tuple[int, ...]
+    copied: tuple[int | None, ...] = ()
+    """Per group, the entry that is written to though others hold its block, and so is copied."""
 
 
 Plan = Fits | Refusal
@@ -76,13 +81,14 @@ Plan = Fits | Refusal
 class Done:
     """A step that happened: the new state and, per group, the entries appended and the entries that became null.
 
-    `demand` is what its plan counted.
+    `demand` is what its plan counted; `copied` are the entries whose block others held, per group.
     """
 
     state: State
     new: tuple[Table, ...] = ()
     nulled: tuple[tuple[int, ...], ...] = ()
     demand: int = 0
+    copied: tuple[int | None, ...] = ()
 
 
 Outcome = Done | Refusal

@@ -1,62 +1,13 @@
-"""Chapter 7: planning a step: whether it may be asked for, whether it fits, and what it takes.
+"""Chapter 8: planning a step: whether it fits, and what it takes.
 
 A plan changes nothing. What it counts is what the step then takes (PLAN-1), as if dead entries were already trimmed.
 A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (LIVE-1).
 """
 
-from dataclasses import replace
-
-from .hits import sound
+from .asks import going, starting
 from .outcomes import Fits, Plan, Reason, Refusal, Step
-from .reads import Cross, Full, Group, Mamba, Prefix, dead, entries, filled, peak
-from .state import (
-    NULL,
-    Config,
-    Hit,
-    Running,
-    State,
-    Table,
-    Waiting,
-    certain,
-    covers,
-    draft_states,
-    heads,
-    holders,
-    is_loading,
-    recurrent,
-    span,
-)
-
-
-def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step) -> Refusal | None:
-    """Refuse a step from token `begin` on that no state of the pool could serve."""
-    first, known = begin + step.external, len(prefix[1])
-    if min(step.new, step.lookahead, step.drafts, step.external, step.encoder, step.reserve) < 0:
-        return Refusal(Reason.NEGATIVE)
-    if step.new + step.external + adopted == 0:
-        return Refusal(Reason.NO_TOKENS)
-    if step.external > 0 and (step.new > 0 or first >= known):
-        return Refusal(Reason.LOAD_ALONE)
-    if step.encoder > 0 and not any(isinstance(group.kind, Cross) for group in config.groups):
-        return Refusal(Reason.NO_ENCODER)
-    if first + step.new > config.max_model_len:
-        return Refusal(Reason.TOO_LONG)
-    if step.drafts > 0 and (step.drafts >= step.new or first + step.new - step.drafts < known):
-        return Refusal(Reason.TOO_MANY_DRAFTS)
-    return overdrafted(config, known, first, step)
-
-
-def overdrafted(config: Config, known: int, first: int, step: Step) -> Refusal | None:
-    """Refuse to run a recurrent state beyond what it can be taken back from (MAMBA-3).
-
-    With steps in flight, one token may be unknown that is no draft: the one that the step before will give.
-    """
-    most, certain = draft_states(config), step.new - step.drafts
-    if most is None or (
-        max(step.drafts, step.lookahead) <= most and (first + certain <= known or (config.overlaps and certain == 1))
-    ):
-        return None
-    return Refusal(Reason.STATE_DRAFTED)
+from .reads import Cross, Full, Group, Mamba, dead, entries, filled, peak, writes
+from .state import NULL, Config, Hit, Running, State, Table, covers, holders, sharers, span
 
 
 def trimmed(config: Config, group: Group, table: Table, settled: int) -> Table:
@@ -103,6 +54,15 @@ def wanted(config: Config, group: Group, held: int, begin: int, step: Step) -> t
     return tuple(entry in kept for entry in range(held, covers(config, group, end)))
 
 
+def rewritten(state: State, group: Group, table: Table, begin: int, step: Step) -> int | None:
+    """Give the entry that a step from token `begin` on writes to though others hold its block too (WRITE-2)."""
+    size, end = span(state.config, group), begin + step.external + step.new - step.drafts
+    place = next(iter(writes(group.kind, begin, end)), None)
+    if place is None or place // size >= len(table):
+        return None
+    return place // size if sharers(state, table[place // size]) > 1 else None
+
+
 def planned(state: State, start: Running, begin: int, step: Step, is_new: bool) -> Plan:
     """Count what a step from token `begin` on takes, and tell whether the pool has it (PLAN-1)."""
     config = state.config
@@ -111,17 +71,20 @@ def planned(state: State, start: Running, begin: int, step: Step, is_new: bool) 
     sized = zip(config.groups, tables, strict=True)
     wants = tuple(wanted(config, group, len(table), begin, step) for group, table in sized)
     states = tuple(group.kind.drafts if is_new and isinstance(group.kind, Mamba) else 0 for group in config.groups)
+    sized = zip(config.groups, tables, strict=True)
+    copied = tuple(rewritten(state, group, table, begin, step) for group, table in sized)
     new = sum(sum(takes) for takes in wants) + sum(states)
     held = tuple(block for table in tables for block in table if block != NULL)
     own = (*trimmed_tables(config, tables, begin), *start.states)
     kept = sum(block != NULL for table in own for block in table)
-    demand = new + sum(block in state.queue for block in held)
+    copies = sum(entry is not None for entry in copied)
+    demand = new + copies + sum(block in state.queue for block in held)
     whole = whole_demand(state, start, begin, step) if is_new and step.whole else 0
     if max(kept + new, whole) > config.num_blocks - 1:  # what is settled once nothing is in flight counts no more
         return Refusal(Reason.POOL_TOO_SMALL)
     alone = sum(holders(state, block) == 1 for blocks in let_go(start.tables, gone) for block in blocks)
     missing = max(demand, whole - shared(state, tables)) + spare(state, step, is_new) - len(state.queue) - alone
-    return Refusal(Reason.NO_FREE_BLOCKS, missing) if missing > 0 else Fits(demand, tables, gone, wants, states)
+    return Refusal(Reason.NO_FREE_BLOCKS, missing) if missing > 0 else Fits(demand, tables, gone, wants, states, copied)
 
 
 def spare(state: State, step: Step, is_new: bool) -> int:
@@ -159,73 +122,6 @@ def shared(state: State, tables: tuple[Table, ...]) -> int:
         if isinstance(group.kind, Full)
         for block in table
     )
-
-
-def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal:
-    """Give a waiting request as it starts on the blocks of its hit, or refuse."""
-    config, request = state.config, state.requests[slot]
-    if not isinstance(request, Waiting):
-        return Refusal(Reason.NOT_WAITING)
-    if refusal := misuse(config, request.prefix, hit.length, hit.length, step):
-        return refusal
-    if config.overlaps and step.new > 0 and not state.flights:
-        return Refusal(Reason.NO_STEP)
-    if step.external > 0 and is_loading(state, slot):
-        return Refusal(Reason.LOADING)
-    tables = heads(config, hit)
-    sized = zip(config.groups, tables, strict=True)
-    if any(hit.length != len(table) * group.block_size for group, table in sized):
-        return Refusal(Reason.HIT_LENGTH)
-    if not sound(state, request.prefix, hit):
-        return Refusal(Reason.HIT_STALE)
-    looked = tuple(len(table) for table in tables)
-    length = hit.length
-    return Running(request.prefix, length, length, length, tables, looked, trimmed=length, encoder=step.encoder)
-
-
-def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
-    """Refuse a step that a running request cannot ask for; `computed` is the engine's own count.
-
-    It may take drafts back, but nothing that is certain; what is in flight is counted in full.
-    """
-    config, request = state.config, state.requests[slot]
-    if not isinstance(request, Running):
-        return Refusal(Reason.NOT_RUNNING)
-    if refusal := misuse(config, request.prefix, 0, computed, step):
-        return refusal
-    if step.encoder > 0:
-        return Refusal(Reason.NO_ENCODER)
-    if step.external > 0:
-        return Refusal(Reason.LOAD_ALONE)
-    if request.loading > 0:
-        return Refusal(Reason.LOADING)
-    if computed > request.written:
-        return Refusal(Reason.UNWRITTEN)
-    if computed < (request.written if config.overlaps else max(certain(request), request.settled)):
-        return Refusal(Reason.WENT_BACK)
-    return hurried(state, slot, request) if config.overlaps else None
-
-
-def hurried(state: State, slot: int, request: Running) -> Refusal | None:
-    """Refuse a second step for a request in the open one, or one before its drafts are settled and known (MAMBA-3)."""
-    if not state.flights:
-        return Refusal(Reason.NO_STEP)
-    if any(flight.slot == slot for flight in state.flights[-1]):
-        return Refusal(Reason.REPEATED)
-    is_open = any(flight.slot == slot and flight.drafts for step in state.flights for flight in step)
-    is_unknown = request.drafts > 0 and request.computed < request.written
-    return Refusal(Reason.DRAFTS_IN_FLIGHT) if recurrent(state.config) and (is_open or is_unknown) else None
-
-
-def going(state: State, slot: int, computed: int, step: Step) -> Running | Refusal:
-    """Give a running request as it goes on from `computed` tokens, or refuse; all before them is done by then.
-
-    With steps in flight it goes on from what it was given slots for, and is told what is done by `settle`.
-    """
-    request, refusal = state.requests[slot], wrong(state, slot, computed, step)
-    if refusal or not isinstance(request, Running):
-        return refusal or Refusal(Reason.NOT_RUNNING)
-    return request if state.config.overlaps else replace(request, computed=computed, settled=computed)
 
 
 def plan_admission(state: State, slot: int, hit: Hit, step: Step) -> Plan:

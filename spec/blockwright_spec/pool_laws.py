@@ -1,4 +1,4 @@
-"""Chapter 11: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
+"""Chapter 13: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
 
 from math import lcm
 
@@ -42,6 +42,12 @@ def law_key_is_content(state: State) -> bool:
 def law_free_is_findable_or_empty(state: State) -> bool:
     """GHOST-1: a free block that is not published holds nothing readable."""
     return all(state.contents[block] is None or key(state, block) is not None for block in state.queue)
+
+
+def law_copies_are_apart(state: State) -> bool:
+    """COPY-1: of the copies to come, no destination is another's, and none is a source: their order does not matter."""
+    sources, targets = {source for _, source, _ in state.copies}, [target for _, _, target in state.copies]
+    return len(set(targets)) == len(targets) and not {NULL, *sources} & set(targets) and NULL not in sources
 
 
 def asked(state: State) -> frozenset[Prefix]:

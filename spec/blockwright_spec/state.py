@@ -13,7 +13,6 @@ from .reads import Cross, Full, Group, Mamba, Prefix, entries
 NULL = 0
 """The null block: stands in a table for "nothing here that anyone will read"; never counted, queued or published."""
 
-
 Table = tuple[int, ...]
 """The blocks of one request in one group of layers, in order of positions."""
 
@@ -117,6 +116,10 @@ class Fence:
     tables: tuple[Table, ...]
 
 
+Copy = tuple[int, int, int]
+"""A copy that the engine has not been told of: the group, the block it is copied from, and the block it goes to."""
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """Everything a manager knows, and the ghosts.
@@ -124,7 +127,7 @@ class State:
     `queue` holds the free blocks, first to be taken first; `contents` what was written to each block, or None where
     nothing readable is; `keys` the published blocks with what they are published as, oldest publication first;
     `requests` one entry for each name that the engine uses; `flights` the steps in flight, oldest first; `fences` what
-    waits for them.
+    waits for them; `copies` what the engine must copy before its next step, oldest first.
     """
 
     config: Config
@@ -134,12 +137,18 @@ class State:
     requests: tuple[Request, ...]
     flights: tuple[tuple[Flight, ...], ...] = ()
     fences: tuple[Fence, ...] = ()
+    copies: tuple[Copy, ...] = ()
 
 
 def initial(config: Config, num_requests: int) -> State:
     """Give the state of a new manager: every block but the null block free, in order, without content."""
     blocks = config.num_blocks
     return State(config, tuple(range(1, blocks)), (None,) * blocks, (), (Absent(),) * num_requests)
+
+
+def later(state: State) -> tuple[tuple[tuple[Flight, ...], ...], tuple[Fence, ...], tuple[Copy, ...]]:
+    """Give what is still to be done: the steps in flight, what waits for them, and the copies."""
+    return state.flights, state.fences, state.copies
 
 
 def heads(config: Config, hit: Hit) -> tuple[Table, ...]:
@@ -172,15 +181,25 @@ def owned(request: Running) -> tuple[Table, ...]:
     return tuple(map(add, request.tables, request.states)) if request.states else request.tables
 
 
-def held_tables(state: State) -> tuple[Table, ...]:
-    """Give everything that holds blocks: what requests own, and what waits behind fences."""
+def shared_tables(state: State) -> tuple[Table, ...]:
+    """Give what requests own, and what waits behind fences."""
     own = tuple(table for request in running(state) for table in owned(request))
     return own + tuple(table for fence in state.fences for table in fence.tables)
 
 
+def held_tables(state: State) -> tuple[Table, ...]:
+    """Give everything that holds blocks: what requests own, what waits behind fences, and both ends of copies."""
+    return shared_tables(state) + tuple((source, target) for _, source, target in state.copies)
+
+
 def holders(state: State, block: int) -> int:
-    """Count the entries of tables and fences that hold a block, states of drafts included: its references (REF-1)."""
+    """Count the entries of tables, fences and copies that hold a block, states of drafts included (REF-1)."""
     return sum(table.count(block) for table in held_tables(state))
+
+
+def sharers(state: State, block: int) -> int:
+    """Count the entries of tables and fences that hold a block: a writer must be the only one (WRITE-2)."""
+    return sum(table.count(block) for table in shared_tables(state))
 
 
 def certain(request: Running) -> int:
@@ -210,7 +229,7 @@ def common_prefix_blocks(state: State, slot: int, group: int, num_running: int) 
     request = state.requests[slot]
     if not isinstance(request, Running) or not isinstance(state.config.groups[group].kind, Full):
         return 0
-    same = tuple(block != NULL and holders(state, block) == num_running for block in request.tables[group])
+    same = tuple(block != NULL and sharers(state, block) == num_running for block in request.tables[group])
     return (*same, False).index(False)
 
 

@@ -1,12 +1,14 @@
-"""Chapter 13: the laws of steps, true of every step that happened: the state before it, and its outcome."""
+"""Chapter 15: the laws of steps, true of every step that happened: the state before it, and its outcome."""
 
+from .effects import target
 from .outcomes import Done
-from .state import NULL, Running, State, Table, holders, running
+from .reads import writes
+from .state import NULL, Copy, Running, State, Table, holders, running, sharers, span
 from .table_laws import held
 
 
 def law_table_is_append_only(before: State, done: Done) -> bool:
-    """STEP-1: entries of a table become null or stay, new ones are appended, and the outcome tells both."""
+    """STEP-1: entries of a table become null, are copied, or stay, new ones are appended, and the outcome tells all."""
     pairs = zip(before.requests, done.state.requests, strict=True)
     both = ((old, new) for old, new in pairs if isinstance(old, Running) and isinstance(new, Running))
     return all(
@@ -20,14 +22,29 @@ def told(table: Table, done: Done, at: int) -> Table:
     """Give the table of a group as it follows from what an outcome tells."""
     gone = done.nulled[at] if done.nulled else ()
     new = done.new[at] if done.new else ()
-    return (*(NULL if entry in gone else block for entry, block in enumerate(table)), *new)
+    target = next((block for group, _, block in copies(done) if group == at), NULL)
+    entry = done.copied[at] if done.copied else None
+    kept = (NULL if place in gone else target if place == entry else block for place, block in enumerate(table))
+    return (*kept, *new)
+
+
+def copies(done: Done) -> tuple[Copy, ...]:
+    """Give the copies that a step asked for: the last ones, one for each entry that it copied."""
+    count = sum(entry is not None for entry in done.copied)
+    return done.state.copies[len(done.state.copies) - count :]
+
+
+def taken(done: Done) -> tuple[int, ...]:
+    """Give the blocks that a step took, but for the states of drafts."""
+    new = tuple(block for table in done.new for block in table if block != NULL)
+    return new + tuple(target for _, _, target in copies(done))
 
 
 def law_taking_drops_its_key(before: State, done: Done) -> bool:
     """STEP-2: a taken block loses its key, and no other does unless the whole cache is reset."""
     states = tuple(block for request in running(done.state) for blocks in request.states for block in blocks)
-    taken = {block for table in (*done.new, states) for block in table}
-    rest = tuple(published for published in before.keys if published[0] not in taken)
+    gone = {*taken(done), *states}
+    rest = tuple(published for published in before.keys if published[0] not in gone)
     return done.state.keys[: len(rest)] == rest or (
         not done.state.keys and not any(held(before)) and before.queue == done.state.queue
     )
@@ -37,15 +54,35 @@ def law_demand_is_taken(before: State, done: Done) -> bool:
     """STEP-3: what leaves the free queue is held from then on, and what is taken has this one holder."""
     left = frozenset(before.queue) - frozenset(done.state.queue)
     return all(holders(done.state, block) > 0 for block in left) and all(
-        holders(done.state, block) == 1 for table in done.new for block in table if block != NULL
+        sharers(done.state, block) == 1 for block in taken(done)
     )
 
 
 def law_plan_is_taken(before: State, done: Done) -> bool:
     """PLAN-1: what a plan counts is what the step takes out of the queue, blocks that its own trim freed included."""
     left = frozenset(before.queue) - frozenset(done.state.queue)
-    freed = tuple(block for table in done.new for block in table if block != NULL and block not in before.queue)
+    freed = tuple(block for block in taken(done) if block not in before.queue)
     return done.demand == len(left) + len(freed)
+
+
+def law_writer_is_alone(before: State, done: Done) -> bool:
+    """WRITE-2: nobody else holds what a step writes."""
+    config = done.state.config
+    return all(
+        sharers(done.state, target(new, at, group, span(config, group), place)) == 1
+        for old, new in zip(before.requests, done.state.requests, strict=True)
+        if isinstance(new, Running) and new is not old and done.new
+        for at, group in enumerate(config.groups)
+        for place in writes(group.kind, old.computed if isinstance(old, Running) else new.settled, new.computed)
+    )
+
+
+def law_copy_is_of_its_entry(before: State, done: Done) -> bool:
+    """COPY-2: a copy is made from a block that another request keeps, and leaves it as it was."""
+    return all(
+        sharers(done.state, source) > 0 and done.state.contents[source] == before.contents[source]
+        for _, source, _ in copies(done)
+    )
 
 
 def law_newcomer_leaves_the_watermark(before: State, done: Done) -> bool:

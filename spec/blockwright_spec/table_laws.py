@@ -1,9 +1,9 @@
-"""Chapter 12: the laws of block tables: what they must hold for the next token, and what they must not."""
+"""Chapter 14: the laws of block tables: what they must hold for the next token, and what they must not."""
 
 from collections.abc import Iterator
 
 from .reads import Cross, Group, Mamba, cut, dead, entries, positions, reads, shows
-from .state import NULL, Running, State, Table, covers, holders, key, owned, running, span
+from .state import NULL, Running, State, Table, covers, key, owned, running, sharers, span
 
 
 def tables(state: State) -> Iterator[tuple[Running, int, Group, Table]]:
@@ -79,11 +79,19 @@ def jumped(state: State, request: Running, group: Group, entry: int) -> bool:
 
 
 def law_written_is_unshared(state: State) -> bool:
-    """WRITE-1: a block with slots still to be written has one holder and is not published."""
+    """WRITE-1: a block with slots still to be written is unpublished; if others hold it, it is just as it is for them.
+
+    A fork shares a partial block with its parent: it holds exactly what both have written, until one of them goes on.
+    """
     size = spans(state)
-    unwritten = (block for request, at, entry, block in held(state) if (entry + 1) * size[at] > request.computed)
+    own = tuple(not isinstance(group.kind, Cross) for group in state.config.groups)
+    unwritten = (each for each in held(state) if own[each[1]] and (each[2] + 1) * size[each[1]] > each[0].computed)
     states = (block for request in running(state) for blocks in request.states for block in blocks)
-    return all(holders(state, block) == 1 and key(state, block) is None for block in (*unwritten, *states))
+    return all(sharers(state, block) == 1 and key(state, block) is None for block in states) and all(
+        key(state, block) is None
+        and (sharers(state, block) == 1 or state.contents[block] == (at, cut(request.prefix, request.computed)))
+        for request, at, _, block in unwritten
+    )
 
 
 def law_full_is_published(state: State) -> bool:

@@ -1,6 +1,7 @@
-"""Chapter 14: the laws of time: what is in flight is safe, what is settled counts once, and nobody waits for ever."""
+"""Chapter 16: the laws of time: what is in flight is safe, what is settled counts once, and nobody waits for ever."""
 
 from .flights import begin, finish_load, settle
+from .forks import take_copies
 from .lru import LRU
 from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .plans import plan_admission
@@ -76,7 +77,7 @@ def law_head_is_served(state: State) -> bool:
     is_waiting = any(
         isinstance(request, Waiting) or is_loading(state, slot) for slot, request in enumerate(state.requests)
     )
-    if not (is_waiting or state.flights or state.fences):
+    if not (is_waiting or state.flights or state.fences or state.copies):
         return True  # REF-1 says it: whatever is released is free
     alone = quiet(state)
     step = Step(1, whole=True, reserve=state.config.num_blocks)
@@ -100,6 +101,7 @@ def quiet(state: State) -> State:
             state = after(finish_load(state, slot, 0, LRU))
     while state.flights:
         state = after(settle(state, (), LRU))
+    state = after(take_copies(state, LRU))
     return after(begin(state)) if state.config.overlaps else state
 
 

@@ -1,4 +1,4 @@
-"""Chapter 9: the transitions, one for each call that an engine makes.
+"""Chapter 10: the transitions, one for each call that an engine makes.
 
 All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what changes, SAME what stays. The steps of
 the model run in the order of the calls, so that what a call gives slots to counts as written by it.
@@ -6,11 +6,12 @@ the model run in the order of the calls, so that what a call gives slots to coun
 
 from dataclasses import replace
 
+from .asks import going, starting, wrong
 from .choices import Choice, legal_order, legal_serving
 from .effects import published, replaced, requeued, serve, vacated, written
 from .hits import found, holding, served
 from .outcomes import Done, Outcome, Reason, Refusal, Step
-from .plans import going, let_go, nulled, starting, trimmed_tables, wrong
+from .plans import let_go, nulled, trimmed_tables
 from .reads import Prefix
 from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables
 

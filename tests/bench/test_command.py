@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from blockwright import build_info
-from blockwright.bench import paths, report, scaling
+from blockwright.bench import paths, report, scaling, vllm_paging_peer
 from blockwright.bench.measure import Timing
+from blockwright.bench.path import PAGING
 from blockwright.bench.paths import all_paths
 from blockwright.cli import main
 
@@ -38,7 +39,7 @@ def test_the_table_and_the_data_say_the_same(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--only", "lokup"], "--only: no path is named 'lokup'; choose from decode, "),
+        (["--only", "lokup"], "--only: nothing is named 'lokup'; choose from decode, "),
         (["--repeat", "0"], "--repeat: at least 1"),
         (["--repeat", "many"], "--repeat: invalid int value: 'many'"),
         (["--peer-path", "/no/such/folder"], "peer_path: /no/such/folder holds no unpacked vllm"),
@@ -68,6 +69,23 @@ def test_a_missed_target_fails_the_command_only_if_required(
     assert main(arguments) == 0
     assert verdict in capsys.readouterr().out
     assert main([*arguments, "--require"]) == code
+
+
+def test_a_system_is_measured_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paging = [path.name for path in all_paths() if path.system == PAGING]
+    file = tmp_path / "bench.json"
+    assert len(paging) == 16
+    assert main(["bench", "--only", PAGING, "release", "--repeat", "1", "--json", str(file)]) == 0
+    data = json.loads(file.read_text(encoding="utf-8"))
+    assert [path["name"] for path in data["paths"]] == ["release", *paging]
+    out = capsys.readouterr().out
+    assert [title in out for title in report.TITLES.values()] == [True, True]
+
+
+def test_only_the_peers_of_the_chosen_paths_are_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, folder in (("release", tmp_path), ("paging-fork", tmp_path / vllm_paging_peer.PUBLISHED.folder)):
+        assert main(["bench", "--only", name, "--peer-path", str(tmp_path)]) == 2
+        assert f"peer_path: {folder} holds no unpacked vllm" in capsys.readouterr().err
 
 
 def test_a_ratio_meets_its_target_exactly_from_the_target_on() -> None:
@@ -128,6 +146,9 @@ def test_every_target_of_the_paths_is_the_stated_one() -> None:
         "hash-array": 30,
         "hash-sha256": 4,
         "append": None,
+        **{f"paging-{name}": 10 for name in ("append", "fork", "write", "free", "swap", "swap-one")},
+        **{f"paging-{name}-caching": 10 for name in ("append", "fork", "write", "free", "swap", "swap-one")},
+        **dict.fromkeys(["paging-step", "paging-step-caching", "paging-allocate", "paging-allocate-caching"]),
     }
 
 

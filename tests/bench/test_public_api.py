@@ -1,7 +1,7 @@
 """Property: the benchmark measures what an engine can call: no private name of the library is used in it.
 
 Tested by reading every source of the package: no attribute that begins with an underscore is taken of anything but
-`self`, and from `blockwright` only its front door, its errors, its build record and its terminal helpers are imported.
+`self`, and from `blockwright` only its front doors, its errors, its build record and its terminal helpers are imported.
 Not covered: what reaches private state by other ways (`getattr` with a computed name).
 """
 
@@ -13,7 +13,7 @@ import pytest
 import blockwright.bench
 
 SOURCES = sorted(Path(blockwright.bench.__file__).parent.glob("*.py"))
-ALLOWED = ("blockwright", "blockwright.errors", "blockwright._terminal")
+ALLOWED = ("blockwright", "blockwright.paging", "blockwright.errors", "blockwright._terminal")
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: str(source.name))

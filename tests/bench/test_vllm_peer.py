@@ -1,4 +1,4 @@
-"""Property: the peer is vLLM's published manager, unmodified, and loading it leaves no trace in the process.
+"""Property: a peer is vLLM's published manager, unmodified, and loading it leaves no trace in the process.
 
 Tested on folders that are not the peer (each a typed error), and, where `make bench-peers` has fetched the real
 files (folder .peers, or BLOCKWRIGHT_PEERS), by comparing what the peer and Blockwright answer to the same calls.
@@ -6,12 +6,15 @@ Not covered: the download itself (it needs a package registry); the peer's speed
 """
 
 import os
+import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from blockwright.bench import fetch_peers, vllm_peer
+from blockwright.bench import fetch_peers, vllm_paging_peer, vllm_peer
+from blockwright.bench.published import Published
 from blockwright.bench.sides import BLOCK_SIZE, Ours, Tokens, Windows
 from blockwright.errors import InvalidArgumentError
 
@@ -21,40 +24,52 @@ needs_peer = pytest.mark.skipif(
 )
 
 
-def package(folder: Path, version: str, manager: str = "") -> Path:
-    core = folder / "vllm" / "v1" / "core"
-    core.mkdir(parents=True)
-    (core / "kv_cache_manager.py").write_text(manager)
-    (folder / "vllm" / "_version.py").write_text(f"__version__ = version = '{version}'\n")
+each_peer = pytest.mark.parametrize("peer", fetch_peers.PEERS, ids=lambda peer: str(peer.version))
+
+
+def package(folder: Path, peer: Published, version: str, manager: str = "") -> Path:
+    witness = peer.root(folder) / peer.witness
+    witness.parent.mkdir(parents=True)
+    witness.write_text(manager)
+    (peer.root(folder) / "vllm" / "_version.py").write_text(f"__version__ = version = '{version}'\n")
     return folder
 
 
-def test_a_folder_without_the_package_is_refused(tmp_path: Path) -> None:
+@each_peer
+def test_a_folder_without_the_package_is_refused(peer: Published, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"peer_path: .* holds no unpacked vllm .*fetch_peers"):
-        vllm_peer.load(tmp_path / "nowhere")
+        peer.load(tmp_path / "nowhere", object)
 
 
-def test_another_version_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"holds vllm 0\.1\.2, not 0\.33\.0"):
-        vllm_peer.load(package(tmp_path, "0.1.2"))
+@each_peer
+def test_another_version_is_refused(peer: Published, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"holds vllm 0\.1\.2, not {re.escape(peer.version)}"):
+        peer.load(package(tmp_path, peer, "0.1.2"), object)
 
 
-def test_fetching_into_a_folder_that_holds_another_version_changes_nothing(tmp_path: Path) -> None:
-    package(tmp_path, "0.1.2", "kept")
+@each_peer
+def test_fetching_into_a_folder_that_holds_another_version_changes_nothing(peer: Published, tmp_path: Path) -> None:
+    package(tmp_path, peer, "0.1.2", "kept")
     with pytest.raises(InvalidArgumentError, match=r"0\.1\.2"):
-        fetch_peers.fetch(tmp_path)
-    assert (tmp_path / "vllm" / "v1" / "core" / "kv_cache_manager.py").read_text() == "kept"
+        fetch_peers.fetch(tmp_path, peer)
+    assert (peer.root(tmp_path) / peer.witness).read_text() == "kept"
 
 
-def test_fetching_again_downloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@each_peer
+def test_fetching_again_downloads_nothing(peer: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")  # a download would fail
-    assert fetch_peers.fetch(package(tmp_path, vllm_peer.PEER_VERSION)) == 0
+    assert fetch_peers.fetch(package(tmp_path, peer, peer.version), peer) == 0
 
 
-def test_a_failed_load_leaves_no_trace(tmp_path: Path) -> None:
-    modules, finders = dict(sys.modules), list(sys.meta_path)
-    with pytest.raises(InvalidArgumentError, match=r"peer_path: vllm 0\.33\.0 in .* could not be loaded"):
-        vllm_peer.load(package(tmp_path, vllm_peer.PEER_VERSION))
+def test_the_peers_lie_beside_one_another(tmp_path: Path) -> None:
+    assert len({peer.root(tmp_path) for peer in fetch_peers.PEERS}) == len(fetch_peers.PEERS) == 2
+
+
+@pytest.mark.parametrize("module", [vllm_peer, vllm_paging_peer], ids=["manager", "paging"])
+def test_a_failed_load_leaves_no_trace(module: ModuleType, tmp_path: Path) -> None:
+    modules, finders, peer = dict(sys.modules), list(sys.meta_path), module.PUBLISHED
+    with pytest.raises(InvalidArgumentError, match=rf"peer_path: vllm {peer.version} in .* could not be loaded"):
+        module.load(package(tmp_path, peer, peer.version))
     assert sys.meta_path == finders
     assert {name: module for name, module in sys.modules.items() if name.startswith(("vllm", "torch"))} == {
         name: module for name, module in modules.items() if name.startswith(("vllm", "torch"))

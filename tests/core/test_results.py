@@ -206,7 +206,7 @@ def test_results_can_be_made_by_hand() -> None:
     manager = manager_of(full())
     ids = vec[i32]([3, 1])
     assert ids_of(KVCacheBlocks(manager.block_pool, [ids])) == [3, 1]
-    step = BatchAllocation(1, None, ids, ids, ids, ids)
+    step = BatchAllocation(1, None, ids, ids, ids, ids, ids)
     assert list(step.nulled_entries) == [3, 1]
 
 

@@ -1,8 +1,8 @@
 """Property: a build leaves either all libraries of the core, with a true record, or none; and says so once.
 
 How: a core of two modules, and one beside it, is built in place in a scratch copy of the real setup.py, over and over,
-with sources and compiler changed in between: it compiles, is found up to date, fails (compiler, type error), and is built
-uncompiled.
+with sources and compiler changed in between: it compiles, is found up to date, fails (compiler, type error), and
+is built uncompiled.
 Not covered: isolated builds and wheels on other platforms; the real core (it is what the other tests run on).
 """
 

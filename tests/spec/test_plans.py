@@ -15,9 +15,10 @@ import pytest
 from tests.spec.stories import admitted, done, hit_of, prompt, running, sent
 
 from blockwright_spec import transitions as t
+from blockwright_spec.asks import starting
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Fits, Outcome, Plan, Reason, Refusal, Step, When
-from blockwright_spec.plans import plan_admission, plan_growth, spare, starting, whole_demand
+from blockwright_spec.plans import plan_admission, plan_growth, spare, whole_demand
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Sliding, peak
 from blockwright_spec.state import NULL, Config, Fence, Hit, Running, State, initial, owned
 

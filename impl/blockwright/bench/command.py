@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
@@ -20,7 +20,7 @@ def register(subparsers: Any) -> None:
         description="Time the public API of this build, path by path: medians of interleaved repetitions, in ns.",
     )
     parser.add_argument(
-        "--peer-path", metavar="DIR", type=FilePath, help="unpacked vLLM, see python -m blockwright.bench.fetch_peers"
+        "--peer-path", metavar="DIR", type=FilePath, help="the peers, see python -m blockwright.bench.fetch_peers"
     )
     parser.add_argument(
         "--floor", metavar="FILE", type=FilePath, nargs="?", const=FilePath(), help="also plain C; compiles floor.c"
@@ -28,7 +28,12 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--repeat", metavar="N", type=int, default=_REPEAT, help="repetitions of each number (default %(default)s)"
     )
-    parser.add_argument("--only", metavar="NAME", nargs="+", help="only these paths (the names in brackets)")
+    parser.add_argument(
+        "--only",
+        metavar="NAME",
+        nargs="+",
+        help="only these paths (the names in brackets), or all of a system (manager, paging)",
+    )
     parser.add_argument("--scaling", action="store_true", help="also growth of time and memory with the pool")
     parser.add_argument("--json", metavar="FILE", type=FilePath, help="write the run as data")
     parser.add_argument("--require", action="store_true", help="exit with 1 if a target is missed")
@@ -40,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     # Imported late: the command line starts without them.
     from blockwright import build_info
     from blockwright._terminal import progress
-    from blockwright.bench import report, scaling, vllm_peer
+    from blockwright.bench import report, scaling
     from blockwright.bench.floor import SOURCE, Floor
 
     paths = _chosen(args.only)
@@ -56,16 +61,16 @@ def run(args: argparse.Namespace) -> int:
             raise InvalidArgumentError(f"--require: the targets are for a compiled core, this is a {build}")
     if args.json is not None and not args.json.resolve().parent.is_dir():
         raise InvalidArgumentError(f"--json: the folder of {args.json} is not there")
-    peer = vllm_peer.load(args.peer_path) if args.peer_path is not None else None
+    peers = _peers(args.peer_path, {path.system for path in paths}) if args.peer_path is not None else {}
     floor = Floor(args.floor if args.floor != FilePath() else SOURCE) if args.floor is not None else None
-    config = report.configuration(peer.version if peer else None, args.repeat)
+    config = report.configuration({system: peer.version for system, peer in peers.items()}, args.repeat)
     sizes = _sizes(build.kind) if args.scaling else ()
     rows: list[report.Row] = []
     scales: list[scaling.Scale] = []
     with progress("measuring", len(paths) + len(sizes)) as advance:
         for path in paths:
             advance(0, path.name)
-            rows.append(_measured(path, peer, floor, args.repeat))
+            rows.append(_measured(path, peers.get(path.system), floor, args.repeat))
             advance(1, path.name)
         for size in sizes:
             advance(0, f"{size:,} blocks")
@@ -75,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     report.print_paths(rows, config)
     if scales:
         report.print_scaling(scales, verdicts)
-    if peer is None:
+    if not peers:
         print("no peer: python -m blockwright.bench.fetch_peers DIR, then bench --peer-path DIR, shows ratios")
     if args.json is not None:
         data = report.as_data(config, rows, scales, verdicts)
@@ -86,15 +91,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _chosen(only: Sequence[str] | None) -> list[Any]:
-    """Return the paths to measure. Raises InvalidArgumentError for a name that no path has."""
+    """Return the paths to measure. Raises InvalidArgumentError for a name that no path and no system has."""
     from blockwright.bench.paths import all_paths
 
     paths = all_paths()
-    names = [path.name for path in paths]
+    names = [*(path.name for path in paths), *dict.fromkeys(path.system for path in paths)]
     for name in only or ():
         if name not in names:
-            raise InvalidArgumentError(f"--only: no path is named {name!r}; choose from {', '.join(names)}")
-    return [path for path in paths if not only or path.name in only]
+            raise InvalidArgumentError(f"--only: nothing is named {name!r}; choose from {', '.join(names)}")
+    return [path for path in paths if not only or path.name in only or path.system in only]
+
+
+def _peers(folder: FilePath, systems: Collection[str]) -> dict[str, Any]:
+    """Load the peer of each system from the folder that `fetch_peers` filled."""
+    from blockwright.bench import vllm_paging_peer, vllm_peer
+    from blockwright.bench.path import MANAGER, PAGING
+
+    loaders = {MANAGER: vllm_peer.load, PAGING: vllm_paging_peer.load}
+    return {system: load(folder) for system, load in loaders.items() if system in systems}
 
 
 def _sizes(build: str) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
-"""Fetch the peer to compare with: ``python -m blockwright.bench.fetch_peers DIR``.
+"""Fetch the peers to compare with: ``python -m blockwright.bench.fetch_peers DIR``.
 
-Downloads the published wheel of vLLM from the package registry that pip is configured with, unpacks only its Python
-files into DIR, and forgets the wheel. Nothing is installed and nothing of it is executed here.
+Downloads the published wheels of two versions of vLLM from the package registry that pip is configured with, unpacks
+only their Python files into DIR, and forgets the wheels. Nothing is installed and nothing of them is executed here.
 """
 
 import argparse
@@ -11,15 +11,19 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from blockwright.bench.vllm_peer import PEER_VERSION, published_version
+from blockwright.bench import vllm_paging_peer, vllm_peer
+from blockwright.bench.published import Published
 from blockwright.errors import BlockwrightError, InvalidArgumentError
 
-# pip checks the wheel against it: what is going to be executed is what was measured before.
-_WHEEL_SHA256 = "4b6bdec4ab269990bf70d45a3c1e94c3760a27064513760193b26d6f0da883aa"
-# Only the Python files are used, so one platform's wheel serves all.
+PEERS = (vllm_peer.PUBLISHED, vllm_paging_peer.PUBLISHED)
+"""What is fetched: the peer of the manager, and that of the block tables."""
+
+# Only the Python files are used, so one platform's wheel serves all; pip takes the platform that the release has.
 _PLATFORM = (
     "--platform",
     "manylinux_2_28_x86_64",
+    "--platform",
+    "manylinux1_x86_64",
     "--implementation",
     "cp",
     "--abi",
@@ -29,34 +33,38 @@ _PLATFORM = (
 )
 
 
-def fetch(folder: Path) -> int:
-    """Fill `folder` with the peer's Python files unless they are there; return their number (0: were there).
+def fetch(folder: Path, peer: Published) -> int:
+    """Fill the peer's part of `folder` with its Python files unless they are there; return how many (0: were there).
 
-    Raises InvalidArgumentError if the download fails, or if `folder` holds something else.
+    Raises InvalidArgumentError if the download fails, or if the folder holds something else.
     """
-    if (folder / "vllm").exists():
-        published_version(folder)
+    root = peer.root(folder)
+    if (root / "vllm").exists():
+        peer.check(folder)
         return 0
     with tempfile.TemporaryDirectory(prefix="blockwright-peers-") as scratch:
-        wheel = _download(Path(scratch))
+        wheel = _download(peer, Path(scratch))
         unpacked = Path(scratch) / "unpacked"
         with zipfile.ZipFile(wheel) as archive:
             members = [name for name in archive.namelist() if name.startswith("vllm/") and name.endswith(".py")]
-            archive.extractall(unpacked, members)
-        published_version(unpacked)
-        folder.mkdir(parents=True, exist_ok=True)
-        _move(unpacked / "vllm", folder / "vllm")
+            archive.extractall(peer.root(unpacked), members)
+        peer.check(unpacked)
+        root.mkdir(parents=True, exist_ok=True)
+        _move(peer.root(unpacked) / "vllm", root / "vllm")
     return len(members)
 
 
-def _download(scratch: Path) -> Path:
-    """Download the wheel into `scratch`, with pip's own progress bar."""
+def _download(peer: Published, scratch: Path) -> Path:
+    """Download the wheel into `scratch`, with pip's own progress bar.
+
+    pip checks it against the known digest: what is going to be executed is what was measured before.
+    """
     wanted = scratch / "peers.txt"
-    wanted.write_text(f"vllm=={PEER_VERSION} --hash=sha256:{_WHEEL_SHA256}\n", encoding="utf-8")
+    wanted.write_text(f"vllm=={peer.version} --hash=sha256:{peer.sha256}\n", encoding="utf-8")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps", *_PLATFORM]
     command += ["--only-binary", ":all:", "--require-hashes", "--dest", str(scratch), "--requirement", str(wanted)]
     if subprocess.run(command, check=False).returncode != 0:
-        raise InvalidArgumentError(f"vllm=={PEER_VERSION}: pip could not download it; its message is above")
+        raise InvalidArgumentError(f"vllm=={peer.version}: pip could not download it; its message is above")
     return next(scratch.glob("vllm-*.whl"))
 
 
@@ -75,13 +83,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m blockwright.bench.fetch_peers", description=__doc__.split("\n")[0])
     parser.add_argument("folder", metavar="DIR", type=Path, help="where to put the files; then: bench --peer-path DIR")
     folder: Path = parser.parse_args().folder
-    print(f"vllm {PEER_VERSION} -> {folder} (Python files only; the wheel is large)", flush=True)
-    try:
-        count = fetch(folder)
-    except (BlockwrightError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(f"unpacked {count} files" if count else "already there")
+    for peer in PEERS:
+        print(f"vllm {peer.version} -> {peer.root(folder)} (Python files only; the wheel is large)", flush=True)
+        try:
+            count = fetch(folder, peer)
+        except (BlockwrightError, OSError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        print(f"unpacked {count} files" if count else "already there")
     return 0
 
 

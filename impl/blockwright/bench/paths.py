@@ -1,16 +1,17 @@
 """The paths that are measured: what each sets up, what it times, and the ratio over the peer that it must reach.
 
 Every sample asserts, outside the timed region, that the work was done. Block size 16, prefix caching on, one group of
-full attention; several groups are the business of `groups`. Requests bring their tokens and block hashes along, except
-where hashing itself is measured.
+full attention; several groups are the business of `groups`, block tables that of `paging_paths`. Requests bring their
+tokens and block hashes along, except where hashing itself is measured.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from blockwright.bench import groups
+from blockwright.bench import groups, paging_paths
 from blockwright.bench.measure import Sample, now, require, since
+from blockwright.bench.path import Path
 from blockwright.bench.sides import (
     BLOCK_SIZE,
     MAX_MODEL_LEN,
@@ -38,31 +39,6 @@ HASHED, PROMPTS = 512, 4
 """Blocks of each request whose construction is timed (8,192 tokens), requests of one repetition."""
 _LOOKUP_GROWTH = 1.5
 """Time per needed block with several groups over that with one, at most."""
-
-
-@dataclass(frozen=True)
-class Path:
-    """One line of the table.
-
-    Attributes:
-        name: short name, for ``--only``.
-        title, unit: what is measured, and per what.
-        target: ratio over the peer to reach, None where the number only informs.
-        ours, peer: make the sample of each side.
-        floor: name of the floor's number beside it, if it has one.
-        base: a smaller task of ours, timed in turn with this path, to tell what the difference between them costs.
-        growth: what differs from the base, and the largest ratio over it to reach, None where it only informs.
-    """
-
-    name: str
-    title: str
-    unit: str
-    target: float | None
-    ours: Callable[[], Sample]
-    peer: Callable[[Side], Sample]
-    floor: str | None = None
-    base: Callable[[], Sample] | None = None
-    growth: tuple[str, float | None] = ("", None)
 
 
 class _Decoding:
@@ -334,4 +310,5 @@ def all_paths() -> list[Path]:
         *([_hash("hash-numpy", "hash 16 tokens: numpy int32", 30, to_numpy, Ours)] if to_numpy else []),
         _hash("hash-sha256", "hash 16 tokens: list, SHA-256", 4, as_list, ours_sha256),
         Path("append", "append a token, count it", "request", None, _of(append_token), append_token),
+        *paging_paths.all_paths(),
     ]

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path as FilePath
 from typing import Any
@@ -11,8 +11,17 @@ import blockwright
 from blockwright._terminal import print_table
 from blockwright.bench import scaling
 from blockwright.bench.measure import Timing
-from blockwright.bench.paths import Path
+from blockwright.bench.path import MANAGER, PAGING, Path
 from blockwright.bench.sides import BLOCK_SIZE
+
+TITLES = {MANAGER: "Time per operation, ns", PAGING: "Block tables with fork, copy and swap: time per operation, ns"}
+"""The systems, in the order of their tables."""
+
+KINDS = {
+    MANAGER: "prefix caching on, one group of full attention unless a row says more",
+    PAGING: "full attention, prefix caching where a row says so",
+}
+"""What the rows of a system have in common."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +69,8 @@ class Row:
         return Verdict(f"{self.path.name}: {what}", self.ours.median / self.base.median, target)
 
 
-def configuration(peer_version: str | None, repeat: int) -> dict[str, Any]:
-    """Return what the numbers depend on."""
+def configuration(peer_versions: Mapping[str, str], repeat: int) -> dict[str, Any]:
+    """Return what the numbers depend on, the version of the peer of each system among it."""
     build = blockwright.build_info()
     return {
         "cpu": _cpu(),
@@ -72,9 +81,9 @@ def configuration(peer_version: str | None, repeat: int) -> dict[str, Any]:
         "blockwright": blockwright.__version__,
         "build": build.kind,
         "mypyc": build.mypy,
-        "vllm": peer_version,
+        "vllm": dict(peer_versions),
         "block_size": BLOCK_SIZE,
-        "kind": "prefix caching on, one group of full attention unless a row says more",
+        "kinds": KINDS,
         "repeat": repeat,
     }
 
@@ -88,23 +97,32 @@ def _cpu() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def configuration_line(config: dict[str, Any]) -> str:
-    """Return the configuration in one line, to stand beside the numbers."""
+def configuration_line(config: dict[str, Any], system: str) -> str:
+    """Return the configuration in one line, to stand beside the numbers of a system."""
     mypyc = f", mypyc {config['mypyc']}" if config["mypyc"] else ""
-    peer = f", vllm {config['vllm']}" if config["vllm"] else ""
+    peer = f", vllm {config['vllm'][system]}" if system in config["vllm"] else ""
     return (
         f"{config['cpu']}, {config['cores']} cores; {config['python']} ({config['python_compiler']}); "
         f"blockwright {config['blockwright']} ({config['build']}{mypyc}){peer}; block size {config['block_size']}, "
-        f"{config['kind']}; medians of {config['repeat']} interleaved repetitions, ns of CPU time"
+        f"{KINDS[system]}; medians of {config['repeat']} interleaved repetitions, ns of CPU time"
     )
 
 
 def print_paths(rows: Sequence[Row], config: dict[str, Any]) -> None:
-    """Print the table of the paths on stdout."""
-    peers = any(row.peer for row in rows)
+    """Print the tables of the paths on stdout, one for each system, then what paths cost over their base."""
+    for system, title in TITLES.items():
+        of_system = [row for row in rows if row.path.system == system]
+        if of_system:
+            _print_system(of_system, config, system, title)
+    print_verdicts([row.growth for row in rows if row.growth is not None])
+
+
+def _print_system(rows: Sequence[Row], config: dict[str, Any], system: str, title: str) -> None:
+    """Print the table of one system."""
+    peers = system in config["vllm"]
     floors = any(row.floor for row in rows)
     columns = ["path", "per"]
-    columns += [f"vLLM {config['vllm']}"] if peers else []
+    columns += [f"vLLM {config['vllm'][system]}"] if peers else []
     columns += [f"blockwright ({config['build']})"]
     columns += ["ratio", "target", ""] if peers else []
     columns += ["plain C", "x floor"] if floors else []
@@ -119,8 +137,7 @@ def print_paths(rows: Sequence[Row], config: dict[str, Any]) -> None:
         if floors:
             cells += [_ns(row.floor), f"{row.ours.median / row.floor.median:.1f}" if row.floor else ""]
         table.append(cells)
-    print_table("Time per operation, ns", columns, table, configuration_line(config))
-    print_verdicts([row.growth for row in rows if row.growth is not None])
+    print_table(title, columns, table, configuration_line(config, system))
 
 
 def print_scaling(scales: Sequence[scaling.Scale], verdicts: Sequence[Verdict]) -> None:
@@ -181,6 +198,7 @@ def as_data(
         "paths": [
             {
                 "name": row.path.name,
+                "system": row.path.system,
                 "title": row.path.title,
                 "unit": row.path.unit,
                 "ours": asdict(row.ours),

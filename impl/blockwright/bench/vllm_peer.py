@@ -6,115 +6,36 @@ replaced by stand-ins while they load. Nothing of the peer is part of this distr
 """
 
 import importlib
-import logging
-import re
-import sys
-import types
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+from blockwright.bench.published import Published
 from blockwright.bench.sides import Windows
-from blockwright.errors import InvalidArgumentError
 
-PEER_VERSION = "0.33.0"
-
-# Executed from the folder, exactly as published. `vllm.v1.core.*` comes on top.
-_PUBLISHED = frozenset(
-    {
-        "vllm.utils",
-        "vllm.utils.hashing",
-        "vllm.utils.math_utils",
-        "vllm.v1.hisparse.block_pool",
-        "vllm.v1.kv_cache_interface",
-        "vllm.v1.kv_cache_layout",
-        "vllm.v1.kv_cache_spec_registry",
-        "vllm.v1.metrics.stats",
-        "vllm.v1.request",
-        "vllm.v1.structured_output.request",
-        "vllm.v1.utils",
-    }
+PUBLISHED = Published(
+    version="0.33.0",
+    sha256="4b6bdec4ab269990bf70d45a3c1e94c3760a27064513760193b26d6f0da883aa",
+    folder=".",
+    witness="vllm/v1/core/kv_cache_manager.py",
+    prefix="vllm.v1.core",
+    modules=frozenset(
+        {
+            "vllm.utils",
+            "vllm.utils.hashing",
+            "vllm.utils.math_utils",
+            "vllm.v1.hisparse.block_pool",
+            "vllm.v1.kv_cache_interface",
+            "vllm.v1.kv_cache_layout",
+            "vllm.v1.kv_cache_spec_registry",
+            "vllm.v1.metrics.stats",
+            "vllm.v1.request",
+            "vllm.v1.structured_output.request",
+            "vllm.v1.utils",
+        }
+    ),
+    foreign=frozenset({"cbor2", "numpy", "torch", "uvloop"}),
 )
-_PUBLISHED_PREFIX = "vllm.v1.core"
-# Imported at the head of published modules, used on none of the measured paths.
-_FOREIGN = frozenset({"cbor2", "numpy", "torch", "uvloop"})
-
-
-class _StandInType(type):
-    """A class of which every attribute is another such class, so that annotations and defaults evaluate."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _stand_in(name)
-
-
-def _accept(self: object, *args: object, **kwargs: object) -> None:
-    """Take any arguments."""
-
-
-def _stand_in(name: str) -> Any:
-    return _StandInType(name, (), {"__init__": _accept})
-
-
-class _StandInModule(types.ModuleType):
-    """A module of which every attribute is a stand-in class."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _stand_in(name)
-
-
-class _StandInLoader(Loader):
-    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
-        return _StandInModule(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        if module.__name__ == "vllm.logger":
-            module.__dict__["init_logger"] = logging.getLogger
-
-
-class _PeerFinder(MetaPathFinder):
-    """Find published modules as files under `root`, and everything unrelated as stand-ins."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
-        top = fullname.partition(".")[0]
-        if top != "vllm" and top not in _FOREIGN:
-            return None
-        if fullname in _PUBLISHED or fullname.startswith(_PUBLISHED_PREFIX):
-            file = self._root.joinpath(*fullname.split("."))
-            package = file / "__init__.py"
-            if package.is_file():
-                return spec_from_file_location(fullname, package, submodule_search_locations=[])
-            return spec_from_file_location(fullname, file.with_suffix(".py"))
-        return ModuleSpec(fullname, _StandInLoader(), is_package=True)
-
-
-@contextmanager
-def _borrowed_modules(root: Path) -> Iterator[None]:
-    """Make the peer importable inside the block, and leave `sys.modules` as it was."""
-
-    def taken() -> list[str]:
-        return [name for name in sys.modules if name.partition(".")[0] in _FOREIGN | {"vllm"}]
-
-    kept = {name: sys.modules.pop(name) for name in taken()}
-    finder = _PeerFinder(root)
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-        for name in taken():
-            del sys.modules[name]
-        sys.modules.update(kept)
+"""The release that newer engines are compared with; its folder is the folder of all peers itself."""
 
 
 class _SamplingParams:
@@ -129,8 +50,9 @@ class _SamplingParams:
 class VllmPeer:
     """vLLM's manager, request and block hasher."""
 
-    def __init__(self, version: str, block_size: int) -> None:
-        self.version = version
+    version = PUBLISHED.version
+
+    def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         interface = importlib.import_module("vllm.v1.kv_cache_interface")
         utils = importlib.import_module("vllm.v1.core.kv_cache_utils")
@@ -177,32 +99,6 @@ class VllmPeer:
         request.status = self._running
 
 
-def published_version(peer_path: Path) -> str:
-    """Return the version of the unpacked package in `peer_path`.
-
-    Raises InvalidArgumentError if the folder holds no unpacked vLLM, or another version than the one supported.
-    """
-    remedy = f"unpack vllm {PEER_VERSION} with `python -m blockwright.bench.fetch_peers DIR`"
-    version_file = peer_path / "vllm" / "_version.py"
-    if not version_file.is_file() or not (peer_path / "vllm" / "v1" / "core" / "kv_cache_manager.py").is_file():
-        raise InvalidArgumentError(f"peer_path: {peer_path} holds no unpacked vllm package; {remedy}")
-    found = re.search(r"^__version__ = (?:version = )?'([^']+)'", version_file.read_text(encoding="utf-8"), re.M)
-    version = found[1] if found else "of an unknown version"
-    if version != PEER_VERSION:
-        raise InvalidArgumentError(f"peer_path: {peer_path} holds vllm {version}, not {PEER_VERSION}; {remedy}")
-    return version
-
-
 def load(peer_path: Path, block_size: int = 16) -> VllmPeer:
-    """Load vLLM's manager from the folder that `fetch_peers` filled.
-
-    Runs in this process; `sys.modules` and `sys.meta_path` are left as they were. Raises InvalidArgumentError if the
-    folder holds no unpacked vLLM of the supported version, or not all of it.
-    """
-    version = published_version(peer_path)
-    try:
-        with _borrowed_modules(peer_path):
-            return VllmPeer(version, block_size)
-    except Exception as error:  # whatever goes wrong inside the peer's own modules
-        what = f"{type(error).__name__}: {error}"
-        raise InvalidArgumentError(f"peer_path: vllm {version} in {peer_path} could not be loaded: {what}") from error
+    """Load vLLM's manager from the folder that `fetch_peers` filled. Raises as `Published.load` does."""
+    return PUBLISHED.load(peer_path, lambda: VllmPeer(block_size))

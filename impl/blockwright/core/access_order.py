@@ -19,20 +19,24 @@ NEVER: Final = -1.0
 
 @final
 class AccessOrder:
-    """Orders the eviction candidates by access; also keeps the access times of blocks that are held."""
+    """Orders the eviction candidates by access; also keeps the access times of blocks that are held.
+
+    Attributes:
+        size: how many candidates there are.
+    """
 
     def __init__(self, count: i64, *, source: AccessOrder | None = None) -> None:
         """Start without candidates, for block ids below `count`; or copy `source`. O(count)."""
         if source is not None:
             self._heap: vec[i32] = source._heap[:]
             self._place: vec[i32] = source._place[:]
-            self._size: i64 = source._size
+            self.size: i64 = source.size
             self._times: vec[float] = source._times[:]
             self._lengths: vec[i32] = source._lengths[:]
             return
         self._heap = zeros32(count)
         self._place = zeros32(count)  # place in the heap plus one; 0: not in it
-        self._size = 0
+        self.size = 0
         self._times = vec[float]([NEVER] * count)
         self._lengths = zeros32(count)
 
@@ -56,15 +60,15 @@ class AccessOrder:
 
     def add(self, block: i64) -> None:
         """Make a block a candidate. O(log n)."""
-        self._size += 1
-        self._up(self._size - 1, block)
+        self.size += 1
+        self._up(self.size - 1, block)
 
     def remove(self, block: i64) -> None:
         """Take a candidate out, wherever it stands. O(log n)."""
         place: i64 = i64(self._place[block]) - 1
         self._place[block] = 0
-        self._size -= 1
-        last: i64 = i64(self._heap[self._size])
+        self.size -= 1
+        last: i64 = i64(self._heap[self.size])
         if last != block:
             self._up(place, last)
             self._settle(last)
@@ -73,27 +77,32 @@ class AccessOrder:
         """Take out the candidate that goes first, and forget its access; there must be one. O(log n)."""
         block: i64 = i64(self._heap[0])
         self.remove(block)
-        return block
-
-    def forget(self, block: i64) -> None:
-        """Forget the access and length of a block that has no content any more. O(1)."""
         self._times[block] = NEVER
         self._lengths[block] = 0
+        return block
 
-    def clear(self) -> list[int]:
-        """Take all candidates out, forget their accesses, and return them in order. O(n log n)."""
-        blocks = self.candidates()
-        for block in blocks:
-            self._place[block] = 0
-            self.forget(block)
-        self._size = 0
+    def first(self, count: i64) -> list[int]:
+        """Take out the `count` first candidates, none if negative, and forget their accesses. O(count log n)."""
+        blocks: list[int] = []
+        while count > 0:
+            blocks.append(int(self.pop()))
+            count -= 1
+        return blocks
+
+    def leave(self, ids: vec[i32]) -> list[int]:
+        """Take out those of some blocks that are candidates, and return them. O(blocks log n)."""
+        blocks: list[int] = []
+        for block in ids:
+            if self._place[i64(block)] != 0:
+                self.remove(i64(block))
+                blocks.append(int(block))
         return blocks
 
     def candidates(self) -> list[int]:
         """Return the candidates in the order in which they go. O(n log n)."""
         ranked = []
         place: i64 = 0
-        while place < self._size:
+        while place < self.size:
             block: i64 = i64(self._heap[place])
             ranked.append((self._times[block], -int(self._lengths[block]), int(block)))
             place += 1
@@ -106,10 +115,10 @@ class AccessOrder:
         for place in self._place:
             if place != 0:
                 known += 1
-        if known != self._size:
+        if known != self.size:
             return False
         at: i64 = 0
-        while at < self._size:
+        while at < self.size:
             block: i64 = i64(self._heap[at])
             if i64(self._place[block]) != at + 1:
                 return False
@@ -152,7 +161,7 @@ class AccessOrder:
     def _down(self, place: i64, block: i64) -> None:
         """Put a block at a place or, while a child goes before it there, below."""
         heap = self._heap
-        size = self._size
+        size = self.size
         while True:
             below: i64 = 2 * place + 1
             if below >= size:

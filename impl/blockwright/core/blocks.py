@@ -76,13 +76,16 @@ class BatchAllocation:
 
     For request i (in the order given) and group g of G, ``offsets[i * G + g] : offsets[i * G + g + 1]`` is its slice. A
     replica of the tables stays equal to them by: append the new block ids (0 where a recurrent layer jumped over an
-    entry), then set the nulled entries to 0. All buffers are ``vec[i32]``: numpy and torch view them without a copy.
+    entry), set the nulled entries to 0, and put in the replaced ones, which are copied (`take_copies`). All buffers are
+    ``vec[i32]``: numpy and torch view them without a copy.
 
     Attributes:
         num_served: requests that got their slots, a leading part of the batch.
         refused: index of the first request that did not fit, None if all were served.
         new_block_ids, new_block_offsets: ids appended to the tables.
         nulled_entries, nulled_offsets: table indices that became null, because no later token reads them.
+        replaced_entries: four numbers each: index of the request, group, table index, and the block that stands there
+            now, because the one before is shared with a fork.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class BatchAllocation:
         new_block_offsets: vec[i32],
         nulled_entries: vec[i32],
         nulled_offsets: vec[i32],
+        replaced_entries: vec[i32],
     ) -> None:
         """Take the fields as they are."""
         self.num_served = num_served
@@ -101,6 +105,7 @@ class BatchAllocation:
         self.new_block_offsets: vec[i32] = new_block_offsets
         self.nulled_entries: vec[i32] = nulled_entries
         self.nulled_offsets: vec[i32] = nulled_offsets
+        self.replaced_entries: vec[i32] = replaced_entries
 
     def __repr__(self) -> str:
         """Summarise the batch in one line."""

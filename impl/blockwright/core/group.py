@@ -19,7 +19,7 @@ from mypy_extensions import i32, i64
 from blockwright.core.plan import Ask
 from blockwright.core.pool import BlockPool
 from blockwright.core.request import MAX_LENGTH, BlockKeys
-from blockwright.core.tables import GroupTable
+from blockwright.core.tables import GroupTable, RequestTables
 from blockwright.core.window import FOR_EVER, ChunkedRule, MambaRule, Probe, SlidingRule, WindowRule
 from blockwright.errors import UnsupportedError
 from blockwright.kinds import (
@@ -180,6 +180,44 @@ class GroupTables:
                 blocks = append(blocks, 0)
                 more -= 1
         table.blocks = self.block_pool.take(more, blocks)
+
+    def shared_entry(self, table: GroupTable, ask: Ask) -> i64:
+        """Return the entry that a step writes to though others hold its block, or -1. O(1). law: WRITE-2."""
+        if self.is_encoder:
+            return -1
+        entry = ask.begin // self._block_size if self._layout == ROW else self.entries_for(ask.certain) - 1
+        if entry >= i64(len(table.blocks)):
+            return -1
+        return entry if self.block_pool.num_sharers(i64(table.blocks[entry])) > 1 else -1
+
+    def partial_entry(self, table: GroupTable, running: RequestTables) -> i64:
+        """Return the entry that is partly written, or -1, for the self-check."""
+        written = running.num_written if self._layout == ROW else running.num_certain
+        entry = self.entries_for(written) - 1
+        if (
+            self.is_encoder
+            or running.num_loading > 0
+            or (self._layout != ONE_STATE and written % self._block_size == 0)
+        ):
+            return -1
+        return entry if entry < i64(len(table.blocks)) else -1
+
+    def unshare(self, table: GroupTable, entry: i64) -> i64:
+        """Put a new block in place of a shared one, which is to be copied to it; return it. O(1). law: COPY-2."""
+        block = self.block_pool.copy_on_write(i64(table.blocks[entry]), self._group)
+        table.blocks[entry] = i32(block)
+        return block
+
+    def share(self, table: GroupTable, twin: GroupTable, num_tokens: i64) -> None:
+        """Make what covers the first tokens of a table an empty one's, each block held once more. O(entries)."""
+        stop: i64 = len(table.blocks)
+        if not self.is_encoder:
+            stop = self.entries_for(num_tokens)
+        twin.blocks = table.blocks[:stop]
+        self.block_pool.touch_entries(twin.blocks)
+        twin.num_published = table.num_published
+        twin.num_trimmed = table.num_trimmed
+        twin.num_covered = min(table.num_covered, num_tokens)
 
     def take_states(self, table: GroupTable) -> None:
         """Take the blocks for the states of drafts, which the caller has counted. law: MAMBA-3."""

@@ -9,19 +9,19 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, final
 
-from librt.vecs import append, vec
+from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig
 from blockwright.core.blocks import BatchAllocation, KVCacheBlocks
 from blockwright.core.explain import EvictionStats, HitExplanation, eviction_stats, explain
+from blockwright.core.forks import ForkedRequests
 from blockwright.core.index import zeros32
 from blockwright.core.managers import get_manager_for_kv_cache_spec, refuse_eagle
 from blockwright.core.plan import Ask, Fits, Never, NotNow, Plan, count_of, counts_of
 from blockwright.core.pool import BlockPool
 from blockwright.core.request import MAX_LENGTH, Request
 from blockwright.core.tables import RequestTables
-from blockwright.core.timed import TimedRequests
 from blockwright.core.window import common_hit
 from blockwright.errors import (
     DuplicateRequestError,
@@ -50,7 +50,7 @@ class PrefixCacheStats(NamedTuple):
 
 
 @final
-class KVCacheManager(TimedRequests):
+class KVCacheManager(ForkedRequests):
     """KV-cache blocks of all running requests of one scheduler.
 
     Attributes:
@@ -319,6 +319,8 @@ class KVCacheManager(TimedRequests):
         """Return the blocks that the last step appended."""
         if len(self._nulled) > 0:
             self._nulled = vec[i32]()
+        if len(self._replaced) > 0:
+            self._replaced = vec[i32]()
         grown = False
         ids: list[vec[i32]] = []
         for at in range(self._num_groups):
@@ -359,6 +361,7 @@ class KVCacheManager(TimedRequests):
         groups = self._num_groups
         overlaps = self._overlaps
         num_nulled: i32 = 0
+        replaced = vec[i32]()
         new_ids = vec[i32]()
         new_offsets = zeros32(size * groups + 1)
         nulled_offsets = zeros32(size * groups + 1)
@@ -406,6 +409,8 @@ class KVCacheManager(TimedRequests):
                     nulled_offsets[slot] = self._nulled_ends[group]
                     group += 1
                 num_nulled = i32(len(self._nulled))
+                if len(self._replaced) > 0:
+                    replaced = self._take_replaced(i32(served), replaced)
             served += 1
         nulled = self._nulled
         self._nulled = vec[i32]()
@@ -414,7 +419,17 @@ class KVCacheManager(TimedRequests):
             new_offsets[slot] = i32(len(new_ids))
             nulled_offsets[slot] = i32(len(nulled))
         refused = None if served == size else int(served)
-        return BatchAllocation(served, refused, new_ids, new_offsets, nulled, nulled_offsets)
+        return BatchAllocation(served, refused, new_ids, new_offsets, nulled, nulled_offsets, replaced)
+
+    def _take_replaced(self, request: i32, replaced: vec[i32]) -> vec[i32]:
+        """Append the entries that the last step copied, after the index of its request."""
+        at: i64 = 0
+        while at < i64(len(self._replaced)):
+            replaced = append(replaced, request)
+            replaced = extend(replaced, self._replaced[at : at + 3])
+            at += 3
+        self._replaced = vec[i32]()
+        return replaced
 
     def _check_batch(
         self, batch: list[Request], news: vec[i64], aheads: vec[i64], drafts: vec[i64], ask: Ask

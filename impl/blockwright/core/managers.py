@@ -228,7 +228,7 @@ class SingleTypeKVCacheManager(GroupTables):
             return 0
         common = 0
         for entry, block in enumerate(table.blocks):
-            holders = int(self.block_pool.ref_count(i64(block)))
+            holders = int(self.block_pool.num_sharers(i64(block)))
             if self.block_pool.has_pins:
                 holders = self._tables_with(i64(entry), block)
             if holders != num_running_requests:

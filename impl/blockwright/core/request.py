@@ -268,6 +268,35 @@ class Request:
         """Return an independent copy."""
         return self.copy()
 
+    def fork(self, request_id: str) -> Request:
+        """Return another request with the same tokens, keys and computed tokens, for `KVCacheManager.fork`.
+
+        Nothing is hashed again. Complexity: O(output tokens + blocks).
+
+        Raises:
+            InvalidArgumentError: the id is not a non-empty string.
+        """
+        if not isinstance(request_id, str) or not request_id:
+            raise InvalidArgumentError(f"request_id: must be a non-empty string, not {request_id!r}")
+        child = self.copy()
+        child._request_id = request_id
+        _uids[0] += 1
+        child._uid = _uids[0]
+        child._held = None
+        return child
+
+    def shares_prefix(self, other: Request, count: i64) -> bool:
+        """Say whether another request has the same first `count` tokens, and all that identifies them. O(count)."""
+        if other.num_tokens < int(count) or self._root != other._root:
+            return False
+        mine = [item for item in self._mm_items if item.offset < int(count)]
+        if mine != [item for item in other._mm_items if item.offset < int(count)]:
+            return False
+        i: i64 = min(self._num_prompt, count) if self._prompt == other._prompt else 0
+        while i < count and self.token_at(i) == other.token_at(i):
+            i += 1
+        return i == count
+
     @property
     def request_id(self) -> str:
         """Its name, unique among running requests."""

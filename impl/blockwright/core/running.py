@@ -10,7 +10,7 @@ One call's order, the same for a single request and for a batch:
 
 from __future__ import annotations
 
-from librt.vecs import vec
+from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.blocks import KVCacheBlocks
@@ -74,6 +74,8 @@ class RunningRequests:
         self._held: vec[i32] = zeros32(len(managers))
         self._nulled_ends: vec[i32] = zeros32(len(managers))
         self._nulled: vec[i32] = vec[i32]()
+        self._replaced: vec[i32] = vec[i32]()
+        self._num_forks: i64 = 0
         self._nothing: KVCacheBlocks = KVCacheBlocks(pool, [vec[i32]() for _ in managers])
         if source is not None:
             for name, tables in source._running.items():
@@ -85,6 +87,7 @@ class RunningRequests:
             self._overlaps = source._overlaps
             self._settles = source._settles
             self._watermark = source._watermark
+            self._num_forks = source._num_forks
             self._num_steps = source._num_steps
             self._steps = [step.copy_for(self._owner, self._running) for step in source._steps]
             self._loads = source._loads.copy()
@@ -151,6 +154,8 @@ class RunningRequests:
             manager = self.managers[at]
             table = tables.groups[at]
             demand += manager.missing(len(table.blocks), manager.reach(ask))
+            if tables.is_forked and manager.shared_entry(table, ask) >= 0:
+                demand += 1
             if manager.trims(table, ask.settled):
                 gain += manager.trim_gain(table, ask.settled)
             at += 1
@@ -162,6 +167,7 @@ class RunningRequests:
 
         Leaves in ``self._held`` the entries that each group's table had before (the hit included), appends the entries
         that trimming nulled to ``self._nulled``, which the caller empties, and their ends to ``self._nulled_ends``.
+        Entries that were copied are appended to ``self._replaced``, which the caller empties too.
         """
         is_new = False
         if tables is None:
@@ -169,6 +175,8 @@ class RunningRequests:
             tables = self._admit(request, ask)
         else:
             self._trim(tables, ask.settled)
+            if tables.is_forked:
+                self._unshare(tables, ask)
         publishes = self.enable_caching and not (ask.is_delayed or self._settles or ask.external > 0)
         known: i64 = request._num_prompt + i64(len(request._output))
         quiet: i64 = MAX_LENGTH
@@ -197,6 +205,19 @@ class RunningRequests:
         tables.num_loading = ask.external
         self._count_step(request, tables, ask.stop - ask.external, ask.new, ask.drafts)
         return tables
+
+    def _unshare(self, tables: RequestTables, ask: Ask) -> None:
+        """Copy what the step writes to and others hold too, all groups before any grows. law: WRITE-2, COPY-1."""
+        at: i64 = 0
+        while at < self._num_groups:
+            manager = self.managers[at]
+            table = tables.groups[at]
+            entry = manager.shared_entry(table, ask)
+            if entry >= 0:
+                for part in (at, entry, manager.unshare(table, entry)):
+                    self._replaced = append(self._replaced, i32(part))
+            at += 1
+        tables.is_forked = False
 
     def _is_quiet(self, request: Request, tables: RequestTables, new: i64, ahead: i64) -> bool:
         """Say whether a step without drafts is right and changes only counts; False where that takes a closer look."""
@@ -380,7 +401,17 @@ class RunningRequests:
                 count_blocks(batch, holders)
         for batch in self._loads.values():
             count_blocks(batch, holders)
+        sharers = [int(n) for n in holders]
+        for _, source, destination in pool.pending_copies():
+            holders[source] += 1
+            holders[destination] += 1
         counts = [int(n) for n in holders]
         demand("REF-1", "holders of each block in the tables, and its counter", counts, pool.ref_counts())
-        shared = [block for block in range(1, pool.num_blocks) if counts[block] > 1 and not keyed[block]]
-        demand("WRITE-1", "unpublished blocks with several holders", [], shared)
+        alone = [block for block in range(1, pool.num_blocks) if sharers[block] > 1 and not keyed[block]]
+        for name, running in self._running.items():
+            for manager, table in zip(self.managers, running.groups):
+                entry = manager.partial_entry(table, running)
+                shared = entry >= 0 and sharers[i64(table.blocks[entry])] > 1 and not running.is_forked
+                demand("WRITE-1", f"request {name!r} shares the block it writes next, entry {entry}", False, shared)
+        if self._num_forks == 0:
+            demand("WRITE-1", "unpublished blocks with several holders, and no request was forked", [], alone)

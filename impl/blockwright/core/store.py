@@ -130,7 +130,8 @@ class BlockStore:
 
         The caller has checked that they are there. law: QUEUE-1, REF-1.
         """
-        order = self._order
+        if self._order is not None:
+            self._line_up(self._order.first(count - (self._num_free - self._order.size)))
         following = self._next
         ref = self._ref
         index = self._index
@@ -142,10 +143,6 @@ class BlockStore:
         evicted: i64 = 0
         ids = append(ids, 0) if count == 1 else extend(ids, zeros32(count))
         while at < stop:
-            if block == 0 and order is not None:
-                block = order.pop()
-                order.forget(block)
-                following[block] = 0
             if older[block] != 0:
                 evicted += 1
                 if journal is None:
@@ -166,12 +163,12 @@ class BlockStore:
 
     def touch_entries(self, ids: vec[i32]) -> None:
         """Hold each non-null block of a hit once more; free ones leave the queue. law: REF-1."""
+        if self._order is not None:
+            self._line_up(self._order.leave(ids))
         self.version += 1
         ref = self._ref
         following = self._next
         before = self._prev
-        older = self._index.older
-        order = self._order
         size: i64 = len(ids)
         i: i64 = 0
         while i < size:
@@ -180,11 +177,8 @@ class BlockStore:
             if block == 0:
                 continue
             if ref[block] == 0:
-                if older[block] != 0 and order is not None:
-                    order.remove(block)
-                else:
-                    following[i64(before[block])] = following[block]
-                    before[i64(following[block])] = before[block]
+                following[i64(before[block])] = following[block]
+                before[i64(following[block])] = before[block]
                 self._num_free -= 1
             ref[block] += 1
 
@@ -198,7 +192,6 @@ class BlockStore:
         following = self._next
         before = self._prev
         older = self._index.older
-        order = self._order
         i = stop
         tail: i64 = i64(before[0])
         freed: i64 = 0
@@ -212,9 +205,7 @@ class BlockStore:
             if count > 0:
                 continue
             freed += 1
-            if older[block] != 0 and order is not None:
-                order.add(block)
-            elif older[block] != 0:
+            if older[block] != 0:
                 following[tail] = i32(block)
                 before[block] = i32(tail)
                 tail = block
@@ -232,6 +223,8 @@ class BlockStore:
         before[0] = i32(tail)
         self.version += 1
         self._num_free += freed
+        if self._order is not None:
+            self._rank(self._order)
         if self._journal is not None:
             self._journal.released(ids, start, stop, EVICTED)
 
@@ -268,24 +261,21 @@ class BlockStore:
 
         Complexity: O(copies).
         """
-        pending = self._copies
-        if len(pending) == 0:
+        copies = self.pending_copies()
+        if not copies:
             return []
         self._copies = vec[i32]()
         self._copy_ends = {}
-        copies: list[tuple[int, int, int]] = []
-        ends = vec[i32](capacity=len(pending))
-        at: i64 = 0
-        while at < i64(len(pending)):
-            copies.append((int(pending[at]), int(pending[at + 1]), int(pending[at + 2])))
-            ends = append(append(ends, pending[at + 1]), pending[at + 2])
-            at += 3
+        ends = vec[i32](capacity=2 * len(copies))
+        for _, source, destination in copies:
+            ends = append(append(ends, i32(source)), i32(destination))
         self.release(ends, 0, i64(len(ends)))
         return copies
 
-    def copy_ends(self) -> list[int]:
-        """Return both ends of each copy to come, in order, for the self-check."""
-        return [int(end) for at, end in enumerate(self._copies) if at % 3 != 0]
+    def pending_copies(self) -> list[tuple[int, int, int]]:
+        """Return the copies to come as (group, source, destination), oldest first; they stay to come. O(copies)."""
+        pending = self._copies
+        return [(int(pending[at]), int(pending[at + 1]), int(pending[at + 2])) for at in range(0, len(pending), 3)]
 
     # ------------------------------------------------------------------ the prefix index
 
@@ -400,12 +390,21 @@ class BlockStore:
         self._index.clear()
         order = self._order
         if order is not None:
-            self._line_up(order.clear())
+            self._line_up(order.first(order.size))
         self.version += 1
         return True
 
+    def _rank(self, order: AccessOrder) -> None:
+        """Move the candidates that were just released from the end of the queue to their places by access."""
+        tail: i64 = i64(self._prev[0])
+        while tail != 0 and self._index.has_key(tail):
+            order.add(tail)
+            tail = i64(self._prev[tail])
+        self._next[tail] = 0
+        self._prev[0] = i32(tail)
+
     def _line_up(self, blocks: list[int]) -> None:
-        """Put blocks that lost their content at the end of the queue."""
+        """Put candidates that are about to be taken or held at the end of the queue."""
         tail: i64 = i64(self._prev[0])
         for block in blocks:
             self._next[tail] = i32(block)
@@ -431,8 +430,9 @@ class BlockStore:
             bare = [block for block in order.candidates() if not keyed[block]]
             demand("QUEUE-1", "candidates by access that are not published", [], bare)
         ends: dict[int, int] = {}
-        for end in self.copy_ends():
-            ends[end] = ends.get(end, 0) + 1
+        for _, source, destination in self.pending_copies():
+            ends[source] = ends.get(source, 0) + 1
+            ends[destination] = ends.get(destination, 0) + 1
         demand("COPY-1", "copies to come that each block is an end of", ends, self._copy_ends)
         if self._journal is not None:
             self._journal.check([block for block in range(self._count) if keyed[block]])

@@ -65,7 +65,8 @@ class RequestTables(Held):
         num_loading: tokens after the written ones that are on their way from elsewhere.
         last_step: number of the last step in flight that computes tokens of it; 0: none.
         trim_at: settled tokens at which the next entry dies in some group. A lower bound.
-        quiet: slots up to which serving the request changes only counts, in all groups; 0 while it loads.
+        quiet: slots up to which serving the request changes only counts, in all groups; 0 while it loads or shares.
+        is_forked: it may share blocks that it has not filled, and has not written since.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         groups: the tables, one per group.
     """
@@ -83,6 +84,7 @@ class RequestTables(Held):
         self.num_settled: i64 = 0
         self.num_loading: i64 = 0
         self.trim_at: i64 = 0
+        self.is_forked = False
         self.request = request
         self.request_id: str = request.request_id
         self.uid: i64 = request._uid
@@ -99,4 +101,5 @@ class RequestTables(Held):
         twin.last_step = self.last_step
         twin.trim_at = self.trim_at
         twin.quiet = self.quiet
+        twin.is_forked = self.is_forked
         return twin

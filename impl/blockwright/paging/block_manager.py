@@ -228,7 +228,8 @@ class SelfAttnBlockSpaceManager:
         tokens: list[int] = seq.get_token_ids()
         computed: int | None = None
         if self.max_block_sliding_window is not None:
-            computed = seq.get_num_computed_tokens()
+            # Accepted drafts were computed into lookahead slots before the table learns of them, here.
+            computed = min(seq.get_num_computed_tokens(), table.num_full_slots)
         extra = seq.extra_hash() if self.enable_caching else None
         table.append_token_ids(tokens[table.num_full_slots :], num_lookahead_slots, computed, extra)
         return self.block_allocator.clear_copy_on_writes()

@@ -6,6 +6,7 @@ from typing import final
 
 from blockwright.core.check import demand
 from blockwright.errors import BlockError, InvalidArgumentError
+from blockwright.kinds import require_positive
 from blockwright.paging.interfaces import Block, Device, DeviceAwareBlockAllocator
 from blockwright.paging.naive import NaiveBlockAllocator
 from blockwright.paging.null_block import NullBlock
@@ -52,8 +53,9 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
             InvalidArgumentError: names the argument; there must be a block of the GPU at least, and none of the CPU
                 need be.
         """
-        if isinstance(num_gpu_blocks, int) and num_gpu_blocks == 0:
-            raise InvalidArgumentError("num_gpu_blocks: must be positive, 0 is not")
+        require_positive("num_gpu_blocks", num_gpu_blocks)
+        if num_cpu_blocks != 0:
+            require_positive("num_cpu_blocks", num_cpu_blocks)
         if allocator_type == "naive":
             return CpuGpuBlockAllocator(
                 NaiveBlockAllocator(num_cpu_blocks, block_size, num_gpu_blocks),

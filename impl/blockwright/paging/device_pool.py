@@ -170,8 +170,9 @@ class DevicePool(BlockStore):
         """
         self.check()
         expected = [0] * int(self._count)
-        for end in self.copy_ends():
-            expected[end] += 1
+        for _, source, target in self.pending_copies():
+            expected[source] += 1
+            expected[target] += 1
         demand("PAGE-8", "ends of copies that are the null block", 0, expected[self.null] if self.null else 0)
         if self.null != 0:
             expected[self.null] += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol
 
 from mypy_extensions import mypyc_attr
 
@@ -54,7 +54,7 @@ class Block(ABC):
     Blocks of several sequences may share a physical block; a `Block` itself belongs to one table.
     """
 
-    Factory: TypeAlias = BlockFactory
+    Factory: ClassVar[Any] = BlockFactory
 
     @abstractmethod
     def append_token_ids(self, token_ids: list[int]) -> None:

@@ -8,6 +8,7 @@ from blockwright.paging.interfaces import Block, BlockAllocator
 from blockwright.paging.pool_allocator import _NO_TOKENS, PoolAllocator, PoolBlock
 
 
+@final
 class NaiveBlock(PoolBlock):
     """A block that is not looked up by its content."""
 

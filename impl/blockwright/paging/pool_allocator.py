@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from librt.strings import read_i32_le, read_i64_le
-from librt.vecs import vec
+from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import SipHasher, word_bytes
@@ -402,28 +402,24 @@ class PoolAllocator(BlockAllocator):
         Raises:
             BlockError: a block is foreign, or the last one was freed.
         """
-        chain: list[PoolBlock] = [self.own(last_block)]
-        before = last_block.prev_block
+        own = self.own(last_block)
+        chain: list[PoolBlock] = [own]
+        ids = vec[i32]([i32(own._mark - self.pool.first_id)])
+        before = own._prev
         while before is not None:
             if not isinstance(before, PoolBlock):
                 raise BlockError(f"last_block: {before!r}, before it, is not a block of this allocator")
-            chain.append(before if before._mark == 0 else self.own(before))
+            if before._mark != 0:
+                ids = append(ids, i32(self.own(before)._mark - self.pool.first_id))
+            chain.append(before)
             before = before._prev
-        ids = vec[i32](capacity=len(chain))
-        return self._share(chain, ids)
-
-    def _share(self, chain: list[PoolBlock], ids: vec[i32]) -> list[Block]:
-        """Hold all blocks of a chain, given last first, once more; return their twins, first first."""
-        pool = self.pool
+        self.pool.touch_entries(ids)
         twins: list[Block] = []
         prev: PoolBlock | None = None
         at: i64 = len(chain)
         while at > 0:
             at -= 1
-            block = chain[at]
-            if block._mark != 0:
-                pool.hold_one(block._mark)
-            prev = block.copy_after(prev, self)
+            prev = chain[at].copy_after(prev, self)
             twins.append(prev)
         return twins
 
@@ -522,23 +518,18 @@ class PoolAllocator(BlockAllocator):
         Raises:
             NoFreeBlocksError: not enough blocks are free here; nothing has moved.
         """
-        places: dict[int, int] = {}
-        needed: i64 = 0
-        for block in blocks:
-            mark = int(block._mark)
-            if mark not in places:
-                places[mark] = 0
-                if self.takes_one(block):
-                    needed += 1
-        self.require_free(needed)
         pool = self.pool
+        if i64(len(blocks)) > pool.num_free():
+            distinct = {int(block._mark): block for block in blocks}
+            self.require_free(self._num_to_take(list(distinct.values())))
         origin = source.pool
+        places: dict[int, int] = {}
         pairs: dict[int, int] = {}
         for block in blocks:
             if block._allocator is self:  # given twice
                 continue
             before = int(block._mark)
-            place: i64 = places[before]
+            place: i64 = places.get(before, 0)
             if place != 0:
                 pool.hold_one(place)
                 block._mark = place

@@ -16,6 +16,7 @@ from blockwright.paging.interfaces import Block, BlockAllocator
 from blockwright.paging.pool_allocator import _NO_TOKENS, PoolAllocator, PoolBlock, hash_tokens, read_hash
 
 
+@final
 class PrefixCachingBlock(PoolBlock):
     """A block that is found by its content from the moment it is full."""
 

@@ -1,0 +1,366 @@
+"""Property: the block manager counts, allocates, appends, forks and frees as section 5 of the named systems says.
+
+How: the counts are recomputed here from the formulas over small grids; each rule is played through with a few blocks;
+after an error everything the manager knows is compared with what it knew before; copies are driven apart.
+Not covered: swaps (test_swap.py), long random histories (test_walk.py).
+"""
+
+import copy
+import itertools
+from math import ceil
+
+import pytest
+from tests.paging.support import alone, group_of, manager_dump, start
+
+from blockwright.errors import (
+    DuplicateRequestError,
+    InvalidArgumentError,
+    InvariantError,
+    NoFreeBlocksError,
+    UnknownRequestError,
+    UnsupportedError,
+)
+from blockwright.paging import (
+    AllocStatus,
+    Device,
+    SelfAttnBlockSpaceManager,
+    SequenceStatus,
+    SimpleSequence,
+    SimpleSequenceGroup,
+)
+
+RUNNING = SequenceStatus.RUNNING
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "caching"])
+def manager(request: pytest.FixtureRequest) -> SelfAttnBlockSpaceManager:
+    """Eight blocks of four slots on the GPU, four on the CPU, no watermark."""
+    return SelfAttnBlockSpaceManager(4, 8, 4, 0, enable_caching=request.param)
+
+
+# --- counts ---
+
+
+@pytest.mark.parametrize(("tokens", "ahead"), list(itertools.product((1, 15, 16, 17, 31, 33), (0, 1, 7))))
+@pytest.mark.parametrize("watermark", [0.0, 0.01, 0.2, 0.35])
+@pytest.mark.parametrize("window", [None, 3, 8])
+def test_can_allocate_is_the_formula(tokens: int, ahead: int, watermark: float, window: int | None) -> None:
+    manager = SelfAttnBlockSpaceManager(4, 10, 0, watermark, window)
+    group, _ = group_of(1, range(tokens))
+    need = ceil((tokens + ahead) / 4)
+    if window is not None:
+        need = min(need, window // 4 + 2)
+    mark = int(watermark * 10)
+    for held in (0, 3, 6):
+        filler = start(manager, 9, range(4 * held)) if held else None
+        expected = AllocStatus.LATER
+        if 10 - need < mark:
+            expected = AllocStatus.NEVER
+        elif 10 - held - need >= mark:
+            expected = AllocStatus.OK
+        assert manager.can_allocate(group, ahead) is expected
+        if filler is not None:
+            manager.free(filler)
+
+
+def test_can_append_slots_counts_every_running_sequence(manager: SelfAttnBlockSpaceManager) -> None:
+    group, first = group_of(1, range(7), num_seqs=3)
+    manager.allocate(group)
+    assert manager.can_append_slots(group, 100)  # none is running
+    for seq in group.get_seqs():
+        seq.status = RUNNING  # type: ignore[misc]
+    start(manager, 9, range(100, 112))
+    assert manager.get_num_free_gpu_blocks() == 3
+    assert manager.can_append_slots(group, 0)
+    first.token_ids += [7]
+    assert manager.can_append_slots(group, 0)
+    assert not manager.can_append_slots(group, 1)
+    first.token_ids += [8]
+    assert not manager.can_append_slots(group, 0)
+
+
+def test_the_null_block_counts_until_it_is_taken() -> None:
+    """The original said "can append" and then ran out."""
+    manager = SelfAttnBlockSpaceManager(4, 5, 0, 0, sliding_window=1)
+    assert manager.max_block_sliding_window == 2
+    seq = start(manager, 1, range(16))
+    seq.token_ids.append(16)
+    seq.num_computed_tokens = 16
+    assert not manager.can_append_slots(alone(seq), 0)  # one for the token, one for the null block, one is free
+    manager.free(seq)
+    seq = start(manager, 1, range(12))
+    seq.token_ids.append(12)
+    seq.num_computed_tokens = 12
+    assert manager.can_append_slots(alone(seq), 0)
+    manager.append_slots(seq, 0)
+    assert manager.block_allocator.has_null_block
+    seq.token_ids += [13, 14, 15]
+    manager.append_slots(seq, 0)
+    assert manager.can_append_slots(alone(seq), 0)
+    manager.check()
+
+
+# --- allocate, append, fork, free ---
+
+
+def test_a_group_shares_its_prompt(manager: SelfAttnBlockSpaceManager) -> None:
+    group, _ = group_of(1, range(6), num_seqs=3)
+    manager.allocate(group)
+    tables = [manager.get_block_table(seq) for seq in group.get_seqs()]
+    assert tables[0] == tables[1] == tables[2]
+    assert manager.get_num_free_gpu_blocks() == 6
+    manager.check()
+    for seq in group.get_seqs():
+        manager.free(seq)
+    assert manager.get_num_free_gpu_blocks() == 8
+
+
+def test_append_returns_the_copies(manager: SelfAttnBlockSpaceManager) -> None:
+    parent = start(manager, 1, range(6))
+    child = parent.fork(2)
+    manager.fork(parent, child)
+    parent.token_ids.append(6)
+    child.token_ids.append(60)
+    ((source, target),) = manager.append_slots(parent, 0)
+    assert manager.append_slots(child, 0) == []
+    assert manager.get_block_table(child)[1] == source
+    assert manager.get_block_table(parent)[1] == target
+    assert manager.append_slots(parent, 0) == []
+    assert manager.append_slots(parent, 6) == []
+    assert len(manager.get_block_table(parent)) == 4
+    manager.check()
+
+
+def test_errors_change_nothing(manager: SelfAttnBlockSpaceManager) -> None:
+    parent = start(manager, 1, range(6))
+    child = parent.fork(2)
+    manager.fork(parent, child)
+    other = start(manager, 3, range(100, 124))
+    child.token_ids.append(60)
+    unknown = SimpleSequence(7, [1, 2])
+    big, _ = group_of(8, range(200, 240))
+    again = SimpleSequenceGroup("r", [SimpleSequence(9, [1]), SimpleSequence(1, [1])])
+    empty = SimpleSequenceGroup("r", [SimpleSequence(9, [])])
+    before = manager_dump(manager)
+    with pytest.raises(NoFreeBlocksError):
+        manager.append_slots(child, 0)
+    with pytest.raises(NoFreeBlocksError):
+        manager.allocate(big)
+    with pytest.raises(DuplicateRequestError):
+        manager.allocate(again)
+    with pytest.raises(DuplicateRequestError):
+        manager.fork(parent, child)
+    with pytest.raises(InvalidArgumentError):
+        manager.allocate(empty)
+    with pytest.raises(InvalidArgumentError, match="waiting"):
+        manager.allocate(alone(parent))
+    with pytest.raises(InvalidArgumentError, match="waiting"):
+        manager.can_allocate(alone(parent))
+    with pytest.raises(InvalidArgumentError):
+        manager.append_slots(parent, -1)
+    with pytest.raises(InvalidArgumentError):
+        manager.can_append_slots(alone(parent), -1)
+    for act in (manager.get_block_table, lambda s: manager.append_slots(s, 0)):
+        with pytest.raises(UnknownRequestError):
+            act(unknown)
+    unknown.status = RUNNING
+    for ask in (lambda g: manager.can_append_slots(g, 0), manager.can_swap_out, manager.swap_out):
+        with pytest.raises(UnknownRequestError):
+            ask(alone(unknown))
+    with pytest.raises(UnknownRequestError):
+        manager.get_cross_block_table(alone(unknown))
+    assert manager_dump(manager) == before
+    manager.check()
+    manager.free(other)
+
+
+def test_unknown_sequences_are_passed_over(manager: SelfAttnBlockSpaceManager) -> None:
+    known = start(manager, 1, range(6))
+    before = manager_dump(manager)
+    unknown = SimpleSequence(7, [1, 2])
+    manager.free(unknown)
+    manager.free_cross(alone(unknown))
+    manager.fork(unknown, known)
+    manager.remove_seq_from_computed_blocks_tracker(unknown)
+    assert manager_dump(manager) == before
+    manager.free(known)
+    manager.free(known)
+    assert manager.get_num_free_gpu_blocks() == 8
+
+
+def test_swapped_tables_do_not_grow(manager: SelfAttnBlockSpaceManager) -> None:
+    seq = start(manager, 1, range(6))
+    manager.swap_out(alone(seq))
+    seq.token_ids.append(6)
+    before = manager_dump(manager)
+    with pytest.raises(InvalidArgumentError, match="not on the GPU"):
+        manager.append_slots(seq, 0)
+    assert manager_dump(manager) == before
+
+
+def test_a_window_is_kept_over_many_steps() -> None:
+    for caching in (False, True):
+        manager = SelfAttnBlockSpaceManager(2, 8, 4, 0, sliding_window=3, enable_caching=caching)
+        seq = start(manager, 1, range(3))
+        for token in range(3, 60):
+            seq.num_computed_tokens = len(seq.token_ids)
+            seq.token_ids.append(token)
+            assert manager.can_append_slots(alone(seq), 0)
+            manager.append_slots(seq, 0)
+            manager.check()
+            kept = [token for block in manager.block_tables[1].blocks for token in block.token_ids]
+            assert kept[-3:] == list(range(token - 2, token + 1))
+        assert manager.get_num_free_gpu_blocks() >= 8 - 1 - 4
+        manager.free(seq)
+        assert manager.get_num_free_gpu_blocks() == 7
+
+
+def test_accepted_drafts_may_be_computed_before_they_are_appended() -> None:
+    """With lookahead the engine computes tokens into slots that the table learns of one call later."""
+    manager = SelfAttnBlockSpaceManager(2, 8, 0, 0, sliding_window=2)
+    seq = start(manager, 1, range(3))
+    manager.append_slots(seq, 4)
+    seq.token_ids += [3, 4, 5]
+    seq.num_computed_tokens = 5
+    manager.append_slots(seq, 1)
+    manager.check()
+
+
+# --- content ---
+
+
+def test_cached_tokens_are_those_computed() -> None:
+    manager = SelfAttnBlockSpaceManager(4, 8, 0, 0, enable_caching=True)
+    seq = start(manager, 1, range(10))
+    twin = SimpleSequence(2, list(range(12)))
+    assert manager.get_num_cached_tokens(twin) == 0
+    manager.mark_blocks_as_computed(alone(seq), 10)
+    assert manager.get_num_cached_tokens(twin) == 8
+    assert manager.get_num_cached_tokens(seq) == 8
+    seq.token_ids += [10, 11]
+    manager.append_slots(seq, 0)
+    assert manager.get_num_cached_tokens(twin) == 8
+    manager.free(seq)  # a candidate counts as computed
+    assert manager.get_num_cached_tokens(twin) == 12
+    other = SimpleSequence(2, list(range(12)), extra_hash=5)
+    assert manager.get_num_cached_tokens(other) == 0
+    assert manager.get_num_cached_tokens(SimpleSequence(2, list(range(7)))) == 4
+    manager.remove_seq_from_computed_blocks_tracker(twin)
+    assert manager.get_num_cached_tokens(SimpleSequence(2, [9] * 8)) == 0
+
+
+def test_without_caching_nothing_is_cached() -> None:
+    manager = SelfAttnBlockSpaceManager(4, 8, 0, 0)
+    seq = start(manager, 1, range(10))
+    manager.mark_blocks_as_computed(alone(seq), 10)
+    manager.access_all_blocks_in_seq(seq, 1.0)
+    assert manager.get_num_cached_tokens(seq) == 0
+    assert manager.get_common_computed_block_ids([seq]) == []
+    assert manager.get_prefix_cache_hit_rate(Device.GPU) == -1.0
+    assert manager.reset_prefix_cache()
+
+
+def test_common_computed_blocks() -> None:
+    manager = SelfAttnBlockSpaceManager(4, 8, 0, 0, enable_caching=True)
+    one = start(manager, 1, range(10))
+    two = start(manager, 2, [*range(4), 50, 51, 52, 53])
+    assert manager.get_common_computed_block_ids([one, two]) == []
+    manager.mark_blocks_as_computed(alone(one), 1)
+    assert manager.get_common_computed_block_ids([one]) == manager.get_block_table(one)[:2]
+    assert manager.get_common_computed_block_ids([one, two]) == manager.get_block_table(one)[:1]
+
+
+def test_accessed_sequences_are_evicted_last() -> None:
+    manager = SelfAttnBlockSpaceManager(4, 4, 0, 0, enable_caching=True)
+    one, two = start(manager, 1, range(8)), start(manager, 2, range(50, 58))
+    manager.access_all_blocks_in_seq(one, 2.0)
+    manager.access_all_blocks_in_seq(two, 1.0)
+    manager.free(one)
+    manager.free(two)
+    start(manager, 3, range(90, 98))
+    assert manager.get_num_cached_tokens(SimpleSequence(4, list(range(8)))) == 8
+    assert manager.get_num_cached_tokens(SimpleSequence(5, list(range(50, 58)))) == 0
+    assert not manager.reset_prefix_cache()
+
+
+# --- encoder-decoder ---
+
+
+def test_cross_tables() -> None:
+    manager = SelfAttnBlockSpaceManager(4, 8, 0, 0)
+    group = SimpleSequenceGroup("r", [SimpleSequence(1, [1, 2]), SimpleSequence(2, [1, 2])], SimpleSequence(3, [5] * 9))
+    assert manager.can_allocate(group) is AllocStatus.OK
+    manager.allocate(group)
+    assert len(manager.get_cross_block_table(group)) == 3
+    assert manager.get_num_free_gpu_blocks() == 4
+    manager.check()
+    more = SimpleSequenceGroup("s", [SimpleSequence(5, [1, 2])], SimpleSequence(6, [5] * 13))
+    assert manager.can_allocate(more) is AllocStatus.LATER
+    before = manager_dump(manager)
+    with pytest.raises(NoFreeBlocksError):
+        manager.allocate(more)
+    with pytest.raises(DuplicateRequestError):
+        manager.allocate(SimpleSequenceGroup("r", [SimpleSequence(5, [1])], SimpleSequence(6, [1])))
+    assert manager_dump(manager) == before
+    manager.free_cross(group)
+    assert manager.get_num_free_gpu_blocks() == 7
+    for seq in group.get_seqs():
+        manager.free(seq)
+    assert manager.get_num_free_gpu_blocks() == 8
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_encoder_decoder_is_refused_with_caching_or_window(window: int | None) -> None:
+    manager = SelfAttnBlockSpaceManager(4, 8, 0, 0, window, enable_caching=window is None)
+    group = SimpleSequenceGroup("r", [SimpleSequence(1, [1])], SimpleSequence(3, [5]))
+    for act in (manager.can_allocate, manager.allocate):
+        with pytest.raises(UnsupportedError, match="encoder-decoder") as caught:
+            act(group)
+        assert isinstance(caught.value, NotImplementedError)
+
+
+# --- copies, checks, arguments ---
+
+
+def test_copies_are_independent(manager: SelfAttnBlockSpaceManager) -> None:
+    parent = start(manager, 1, range(6))
+    child = parent.fork(2)
+    manager.fork(parent, child)
+    gone = start(manager, 3, range(50, 54))
+    manager.free(gone)
+    before = manager_dump(manager)
+    twin = copy.copy(manager)
+    assert manager_dump(twin) == before
+    twin.check()
+    child.token_ids.append(60)
+    copies = twin.append_slots(child, 0)
+    twin.swap_out(alone(parent))
+    twin.free(child)
+    twin.check()
+    assert manager_dump(manager) == before
+    manager.check()
+    assert manager.append_slots(child, 0) == copies
+    manager.check()
+
+
+def test_the_self_check_names_the_law(manager: SelfAttnBlockSpaceManager) -> None:
+    seq = start(manager, 1, range(6))
+    block = manager.block_tables[1].blocks[0]
+    manager.block_allocator.fork(block)
+    with pytest.raises(InvariantError, match="PAGE-1"):
+        manager.check()
+    manager.free(seq)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(0, 8, 8), (4, 0, 8), (4, 8, -1), (4, 8, 8, -0.1), (4, 8, 8, 1.5), (4, 8, 8, float("nan")), (4, 8, 8, 0.0, 0)],
+)
+def test_arguments_are_checked(arguments: tuple[int, int, int]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        SelfAttnBlockSpaceManager(*arguments)
+
+
+def test_groups_need_distinct_sequences() -> None:
+    with pytest.raises(InvalidArgumentError):
+        SimpleSequenceGroup("r", [SimpleSequence(1, [1]), SimpleSequence(1, [1])])
