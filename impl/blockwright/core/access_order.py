@@ -89,6 +89,15 @@ class AccessOrder:
             count -= 1
         return blocks
 
+    def forget(self, ids: vec[i32], start: i64, stop: i64, held: vec[i32], found: vec[i32]) -> None:
+        """Forget the accesses of those in a range that are neither held nor found any more. O(range)."""
+        while start < stop:
+            block: i64 = i64(ids[start])
+            if held[block] == 0 and found[block] == 0:
+                self._times[block] = NEVER
+                self._lengths[block] = 0
+            start += 1
+
     def leave(self, ids: vec[i32]) -> list[int]:
         """Take out those of some blocks that are candidates, and return them. O(blocks log n)."""
         blocks: list[int] = []

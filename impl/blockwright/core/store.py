@@ -210,8 +210,6 @@ class BlockStore:
                 before[block] = i32(tail)
                 tail = block
             else:
-                if order is not None:
-                    order.forget(block)
                 head: i64 = i64(following[0])
                 if tail == 0:
                     tail = block
@@ -225,6 +223,7 @@ class BlockStore:
         self._num_free += freed
         if self._order is not None:
             self._rank(self._order)
+            self._order.forget(ids, start, stop, ref, older)
         if self._journal is not None:
             self._journal.released(ids, start, stop, EVICTED)
 
