@@ -52,7 +52,7 @@ class PagedHistoryError(AssertionError):
     """A history that shows a violation; `law` names what was broken."""
 
     def __init__(self, law: str, detail: str) -> None:
-        super().__init__(f"{law}: {detail}")
+        super().__init__(law, detail)
         self.law, self.detail = law, detail
 
 
