@@ -77,6 +77,15 @@ class World:
         finally:
             self.running.num_computed_tokens = before
 
+    def forked(self, value: Any) -> object:
+        """Have the engine's own count be this value for a fork."""
+        before = self.running.num_computed_tokens
+        try:
+            self.running.num_computed_tokens = value
+            return self.manager.fork(self.running, self.running.fork("child"))
+        finally:
+            self.running.num_computed_tokens = before
+
 
 class Case(NamedTuple):
     """A call with one integer in it, the argument's name, and whether any integer is harmless there."""
@@ -120,6 +129,7 @@ CASES: dict[str, Case] = {
     "slots.hit": Case(lambda w, v: w.manager.allocate_slots(w.new, 1, v), "num_new_computed_tokens"),
     "slots.lookahead": Case(lambda w, v: w.manager.allocate_slots(w.running, 1, 0, None, v), "num_lookahead_tokens"),
     "slots.computed": Case(lambda w, v: w.computed(v), "num_computed_tokens"),
+    "fork.computed": Case(lambda w, v: w.forked(v), "num_computed_tokens"),
     "batch.new": Case(lambda w, v: w.manager.allocate_slots_batch([w.running, w.new], v), "num_new_tokens"),
     "batch.new each": Case(lambda w, v: w.manager.allocate_slots_batch([w.running, w.new], [1, v]), "num_new_tokens"),
     "batch.lookahead": Case(lambda w, v: w.manager.allocate_slots_batch([w.running], 1, v), "num_lookahead_tokens"),

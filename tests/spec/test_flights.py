@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 from tests.spec.stories import done, held, hit_of, prompt, running, sent, table_of, why
-from tests.spec.test_transitions import refused
 
 from blockwright_spec import transitions as t
 from blockwright_spec.flights import begin, finish_load, settle
@@ -255,10 +254,6 @@ def refused_in_time() -> Iterator[tuple[Reason, Outcome]]:
 @pytest.mark.parametrize(("reason", "outcome"), list(refused_in_time()), ids=lambda each: getattr(each, "name", ""))
 def test_call_is_refused_for_its_reason(reason: Reason, outcome: Outcome) -> None:
     assert why(outcome) is reason
-
-
-def test_every_reason_is_given() -> None:
-    assert {reason for reason, _ in (*refused(), *refused_in_time())} == set(Reason)
 
 
 def test_flights_tell_what_they_touch() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from blockwright_spec import plans, pool_laws
 from blockwright_spec.flights import begin
+from blockwright_spec.forks import fork
 from blockwright_spec.laws import LAWS, STEP_LAWS
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Outcome, Step
@@ -74,9 +75,11 @@ def timed(settles: bool) -> State:
 
 
 EAGER, SETTLED = timed(False), timed(True)
+FORKED = after(fork(after(arrive(admitted(manager((Full(), 2)), 0), 1, PROMPT)), 0, 1, LRU))
+PARTED = put_out(FORKED, 0, 1)
 LOADING = after(admit(after(arrive(manager((Full(), 2)), 0, PROMPT)), 0, Hit(), Step(0, external=4), LRU))
 FENCED = after(preempt(LOADING, 0, LRU))
-GOOD = (FULL, SLIDING, MAMBA, UNCACHED, BOTH, DRAFTED, ENCODED, EAGER, SETTLED, LOADING, FENCED)
+GOOD = (FULL, SLIDING, MAMBA, UNCACHED, BOTH, DRAFTED, ENCODED, EAGER, SETTLED, LOADING, FENCED, FORKED, PARTED)
 
 
 def request_changed(state: State, slot: int = 0, **fields: object) -> State:
@@ -112,7 +115,8 @@ BROKEN: dict[str, State] = {
     "READ-1": content_changed(FULL, 2, None),
     "TRIM-1": request_changed(SLIDING, settled=6, tables=((1, 2, 3),)),
     "TRIM-2": request_changed(FULL, tables=((0, 2, 3),)),
-    "WRITE-1": request_changed(FULL, slot=1, tables=((1, 2, 3),)),
+    "WRITE-1": content_changed(FORKED, 3, (0, (*PROMPT[1], 1))),
+    "COPY-1": replace(PARTED, copies=((0, 3, 4), (0, 2, 4))),
     "PUB-2": replace(FULL, keys=FULL.keys[:1]),
     "TABLE-1": request_changed(FULL, tables=((1, 2),)),
     "TABLE-2": request_changed(FULL, tables=((1, 1, 3),)),
@@ -136,11 +140,19 @@ def test_the_good_states_are_what_the_broken_ones_are_made_of() -> None:
     tables = [request.tables for state in GOOD for request in state.requests if isinstance(request, Running)]
     assert tables[:5] == [((1, 2, 3),), ((1, 2, 4),), ((0, 0, 3),), ((0, 0, 1),), ((1,),)]
     assert tables[5:7] == [((1, 2, 3, 4, 5, 11), (0, 7, 8)), ((1, 2, 3, 4, 9), (0, 7, 10))]
-    assert tables[7:] == [((0, 0, 1),), ((1, 2, 3), (4, 5)), *[((1, 2, 11), (3, 4, 12))] * 2, ((1, 2),)]
-    assert [len(state.fences) for state in GOOD] == [0] * 7 + [1, 1, 0, 1]
+    assert tables[7:] == [
+        ((0, 0, 1),),
+        ((1, 2, 3), (4, 5)),
+        *[((1, 2, 11), (3, 4, 12))] * 2,
+        ((1, 2),),
+        *[((1, 2, 3),)] * 2,
+        *[((1, 2, block),) for block in (4, 3)],
+    ]
+    assert [len(state.fences) for state in GOOD] == [0] * 7 + [1, 1, 0, 1, 0, 0]
+    assert [state.copies for state in GOOD] == [()] * 12 + [((0, 3, 4),)]
 
 
-STATES = "full sliding mamba uncached both drafted encoded eager settled loading fenced".split()
+STATES = "full sliding mamba uncached both drafted encoded eager settled loading fenced forked parted".split()
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.id)
@@ -178,6 +190,14 @@ def test_more_ways_to_break_a_law() -> None:
     assert not BY_ID["FENCE-1"](replace(FENCED, fences=(Fence(0, 0, ((1, 2),)),))), "no such step"
     assert not BY_ID["MAMBA-3"](request_changed(DRAFTED, drafts=3)), "more drafts than states"
     assert not BY_ID["WRITE-1"](replace(DRAFTED, keys=((2, whole(5)),))), "a draft's state is published"
+    assert not BY_ID["WRITE-1"](replace(FORKED, keys=(*FORKED.keys, (3, whole(5))))), "a partial block is published"
+    assert not BY_ID["WRITE-1"](request_changed(FULL, slot=1, computed=4, tables=((1, 2, 3),))), "one has gone on"
+    twice = replace(DRAFTED, requests=(DRAFTED.requests[0],) * 2)
+    assert not BY_ID["WRITE-1"](twice), "the states of drafts are shared"
+    assert not BY_ID["REF-1"](replace(PARTED, requests=(), queue=(*PARTED.queue, 1, 2, 3))), "an end of a copy is free"
+    for copies in (((0, 3, 4), (0, 4, 5)), ((0, 4, 4),), ((0, 3, 0),), ((0, 0, 4),)):
+        assert not BY_ID["COPY-1"](replace(PARTED, copies=copies)), copies
+    assert BY_ID["COPY-1"](replace(PARTED, copies=((0, 3, 4), (0, 3, 5)))), "a block may be copied twice"
     assert not BY_ID["CROSS-1"](request_changed(ENCODED, tables=((1, 2, 3), (0, 5)))), "what an encoder left dies"
     flying = replace(LOADING, flights=((replace(EAGER.flights[0][0], tables=((1, 2),)),),))
     assert not BY_ID["LOAD-1"](flying), "a step computes beyond what is loaded"
@@ -242,7 +262,23 @@ def test_laws_of_steps_can_fail() -> None:
     assert not STEPS_BY_ID["STEP-3"](state, replace(done, new=((taken, *done.state.queue[:1]),)))
     assert not STEPS_BY_ID["PLAN-1"](state, replace(done, demand=done.demand + 1))
     assert not STEPS_BY_ID["PLAN-1"](state, replace(done, state=leaked))
-    assert len(STEPS_BY_ID) == 5
+    assert len(STEPS_BY_ID) == 7
+
+
+def test_laws_of_copies_can_fail() -> None:
+    state = after(append_output(FORKED, 0, (1,)))
+    done = grow(state, 0, 5, Step(1), LRU)
+    assert isinstance(done, Done)
+    assert [law.id for law in STEP_LAWS if not law.holds(state, done)] == []
+    in_place = request_changed(done.state, tables=((1, 2, 3),))
+    alone = replace(done.state, requests=done.state.requests[:1])
+    undone = replace(done, copied=())
+    assert not STEPS_BY_ID["WRITE-2"](state, replace(done, state=in_place)), "the other reads it"
+    assert not STEPS_BY_ID["COPY-2"](state, replace(done, state=content_changed(done.state, 3, (*PROMPT[:1], (7,)))))
+    assert not STEPS_BY_ID["COPY-2"](state, replace(done, state=alone)), "nobody keeps the source"
+    assert not STEPS_BY_ID["STEP-1"](state, undone), "an entry was replaced, and the outcome does not tell"
+    elsewhere = request_changed(done.state, tables=((1, 2, 5),))
+    assert not STEPS_BY_ID["STEP-1"](state, replace(done, state=elsewhere)), "not what was copied to"
 
 
 def test_a_newcomer_that_takes_the_watermark_breaks_its_law() -> None:

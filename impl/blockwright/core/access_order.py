@@ -77,9 +77,13 @@ class AccessOrder:
         """Take out the candidate that goes first, and forget its access; there must be one. O(log n)."""
         block: i64 = i64(self._heap[0])
         self.remove(block)
+        self.forget(block)
+        return block
+
+    def forget(self, block: i64) -> None:
+        """Forget the access and length of a block that has no content any more. O(1)."""
         self._times[block] = NEVER
         self._lengths[block] = 0
-        return block
 
     def first(self, count: i64) -> list[int]:
         """Take out the `count` first candidates, none if negative, and forget their accesses. O(count log n)."""
@@ -88,15 +92,6 @@ class AccessOrder:
             blocks.append(int(self.pop()))
             count -= 1
         return blocks
-
-    def forget(self, ids: vec[i32], start: i64, stop: i64, held: vec[i32], found: vec[i32]) -> None:
-        """Forget the accesses of those in a range that are neither held nor found any more. O(range)."""
-        while start < stop:
-            block: i64 = i64(ids[start])
-            if held[block] == 0 and found[block] == 0:
-                self._times[block] = NEVER
-                self._lengths[block] = 0
-            start += 1
 
     def leave(self, ids: vec[i32]) -> list[int]:
         """Take out those of some blocks that are candidates, and return them. O(blocks log n)."""

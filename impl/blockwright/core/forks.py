@@ -85,12 +85,12 @@ class ForkedRequests(TimedRequests):
             raise InvalidArgumentError(
                 f"num_computed_tokens: {name!r} has {tables.num_certain} to {known} computed tokens, not {computed}"
             )
-        if self._most_drafts >= 0 and computed != int(tables.num_certain):
+        if self._most_drafts >= 0 and computed != int(tables.num_written - tables.num_drafts):
             raise UnsupportedError(
                 f"parent: the recurrent state after {computed} tokens of {name!r} is an accepted draft's, which is not "
                 "shared; compute its next step before forking it"
             )
-        if len(self.block_pool._copies) > 0:
+        if self.block_pool.has_copies():
             self._check_copied(name, tables)
         if child.num_computed_tokens != computed or not parent.shares_prefix(child, computed):
             raise InvalidArgumentError(
@@ -104,8 +104,8 @@ class ForkedRequests(TimedRequests):
 
     def _check_copied(self, name: str, tables: RequestTables) -> None:
         """Check that no copy to a block of a request is still to come."""
-        targets = [destination for _, _, destination in self.block_pool.pending_copies()]
-        if any([int(block) in targets for table in tables.groups for block in table.blocks]):
+        pool = self.block_pool
+        if any([pool.is_destination(i64(block)) for table in tables.groups for block in table.blocks]):
             raise InvalidArgumentError(
                 f"parent: the last step of {name!r} needs copies; run what take_copies tells first"
             )

@@ -58,7 +58,7 @@ class BlockStore:
             self._num_free: i64 = source._num_free
             self._num_evictions: i64 = source._num_evictions
             self._copies: vec[i32] = source._copies[:]
-            self._copy_ends: dict[int, int] = source._copy_ends.copy()
+            self._ends: vec[i32] = source._ends[:]
             self._order: AccessOrder | None = None if source._order is None else source._order.copy()
             self.version: i64 = source.version
             self._journal: Journal | None = None if source._journal is None else source._journal.copy()
@@ -77,9 +77,10 @@ class BlockStore:
         self._prev[0] = i32(count - 1)
         self._num_free = count - 1
         self._num_evictions = 0
-        # Copies to come: group, source and destination of each, and how many of them each block is an end of.
+        # Copies to come: group, source and destination of each. And per block, once there has been one: of how many it
+        # is the source, or -1 for a destination.
         self._copies = vec[i32]()
-        self._copy_ends = {}
+        self._ends = vec[i32]()
         self._order = order
         self.version = 0
         self._journal = journal
@@ -192,6 +193,7 @@ class BlockStore:
         following = self._next
         before = self._prev
         older = self._index.older
+        order = self._order
         i = stop
         tail: i64 = i64(before[0])
         freed: i64 = 0
@@ -210,6 +212,8 @@ class BlockStore:
                 before[block] = i32(tail)
                 tail = block
             else:
+                if order is not None:
+                    order.forget(block)
                 head: i64 = i64(following[0])
                 if tail == 0:
                     tail = block
@@ -221,9 +225,8 @@ class BlockStore:
         before[0] = i32(tail)
         self.version += 1
         self._num_free += freed
-        if self._order is not None:
-            self._rank(self._order)
-            self._order.forget(ids, start, stop, ref, older)
+        if order is not None:
+            self._rank(order)
         if self._journal is not None:
             self._journal.released(ids, start, stop, EVICTED)
 
@@ -238,8 +241,17 @@ class BlockStore:
         """Return the number of holders of one block, copies to come not counted. O(1)."""
         count: i64 = i64(self._ref[block])
         if count > 1 and len(self._copies) > 0:
-            count -= self._copy_ends.get(int(block), 0)
+            copies: i64 = i64(self._ends[block])
+            count -= copies if copies >= 0 else 1
         return count
+
+    def has_copies(self) -> bool:
+        """Say whether copies are to come. O(1)."""
+        return len(self._copies) > 0
+
+    def is_destination(self, block: i64) -> bool:
+        """Say whether a copy to come goes to a block. O(1)."""
+        return len(self._copies) > 0 and self._ends[block] < 0
 
     def copy_on_write(self, block: i64, group: i64) -> i64:
         """Move one holder of a shared block to a new one, and note that the content is to be copied. O(1).
@@ -247,12 +259,13 @@ class BlockStore:
         Both are also held by the copy until it is taken, so that neither is handed out before the copy has been run.
         The caller has checked that a block is free. law: COPY-1, COPY-2.
         """
+        if len(self._ends) == 0:
+            self._ends = zeros32(self._count)
         new: i64 = i64(self.take(1, vec[i32]())[0])
         self._ref[new] = 2
-        for end in (i32(group), i32(block), i32(new)):
-            self._copies = append(self._copies, end)
-        self._copy_ends[int(block)] = self._copy_ends.get(int(block), 0) + 1
-        self._copy_ends[int(new)] = 1 + self._copy_ends.get(int(new), 0)
+        self._ends[block] += 1
+        self._ends[new] = -1
+        self._copies = append(append(append(self._copies, i32(group)), i32(block)), i32(new))
         return new
 
     def take_copies(self) -> list[tuple[int, int, int]]:
@@ -261,20 +274,30 @@ class BlockStore:
         Complexity: O(copies).
         """
         copies = self.pending_copies()
-        if not copies:
-            return []
+        pending = self._copies
+        size: i64 = len(pending)
+        if size == 0:
+            return copies
         self._copies = vec[i32]()
-        self._copy_ends = {}
-        ends = vec[i32](capacity=2 * len(copies))
-        for _, source, destination in copies:
-            ends = append(append(ends, i32(source)), i32(destination))
+        ends = vec[i32](capacity=size)
+        at: i64 = 1
+        while at < size:
+            ends = append(append(ends, pending[at]), pending[at + 1])
+            self._ends[i64(pending[at])] = 0
+            self._ends[i64(pending[at + 1])] = 0
+            at += 3
         self.release(ends, 0, i64(len(ends)))
         return copies
 
     def pending_copies(self) -> list[tuple[int, int, int]]:
         """Return the copies to come as (group, source, destination), oldest first; they stay to come. O(copies)."""
+        copies: list[tuple[int, int, int]] = []
         pending = self._copies
-        return [(int(pending[at]), int(pending[at + 1]), int(pending[at + 2])) for at in range(0, len(pending), 3)]
+        at: i64 = 0
+        while at < i64(len(pending)):
+            copies.append((int(pending[at]), int(pending[at + 1]), int(pending[at + 2])))
+            at += 3
+        return copies
 
     # ------------------------------------------------------------------ the prefix index
 
@@ -428,11 +451,11 @@ class BlockStore:
             demand("QUEUE-1", "the candidates form a heap by access", True, order.is_sound())
             bare = [block for block in order.candidates() if not keyed[block]]
             demand("QUEUE-1", "candidates by access that are not published", [], bare)
-        ends: dict[int, int] = {}
+        ends = [0] * len(self._ends)
         for _, source, destination in self.pending_copies():
-            ends[source] = ends.get(source, 0) + 1
-            ends[destination] = ends.get(destination, 0) + 1
-        demand("COPY-1", "copies to come that each block is an end of", ends, self._copy_ends)
+            ends[source] += 1
+            ends[destination] = -1
+        demand("COPY-1", "copies to come that each block is the source of", ends, [int(count) for count in self._ends])
         if self._journal is not None:
             self._journal.check([block for block in range(self._count) if keyed[block]])
 

@@ -359,7 +359,7 @@ class SelfAttnBlockSpaceManager:
             InvalidArgumentError: `now` is not a number.
         """
         if self.enable_caching:
-            self.block_allocator.mark_blocks_as_accessed(self._table(seq).physical_block_ids, now)
+            self.block_allocator.access_blocks(self._table(seq)._blocks, now)
 
     def mark_blocks_as_computed(self, seq_group: SequenceGroup, token_chunk_size: int) -> None:
         """Note that all blocks filled until now are computed, whatever the arguments. O(1)."""

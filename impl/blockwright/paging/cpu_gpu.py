@@ -11,7 +11,7 @@ from blockwright.paging.interfaces import Block, Device, DeviceAwareBlockAllocat
 from blockwright.paging.naive import NaiveBlockAllocator
 from blockwright.paging.null_block import NullBlock
 from blockwright.paging.pool_allocator import PoolAllocator, PoolBlock
-from blockwright.paging.prefix_caching import PrefixCachingBlockAllocator
+from blockwright.paging.prefix_caching import PrefixCachingBlockAllocator, require_time
 
 
 @final
@@ -193,7 +193,8 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
 
     def clear_copy_on_writes(self) -> list[tuple[int, int]]:
         """Return the copies to be made, (source, destination), and let go of both ends. O(copies)."""
-        return self._gpu.clear_copy_on_writes() + self._cpu.clear_copy_on_writes()
+        copies = self._gpu.clear_copy_on_writes()
+        return copies + self._cpu.clear_copy_on_writes() if self._cpu.pool.has_copies() else copies
 
     def cow_block_if_not_appendable(self, block: Block) -> int | None:
         """Return the id to write to: the block's own, or that of a copy if others hold it. O(1).
@@ -228,6 +229,21 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         self._cpu.require_known(of_cpu)
         gpu.mark_blocks_as_accessed(of_gpu, now)
         self._cpu.mark_blocks_as_accessed(of_cpu, now)
+
+    def access_blocks(self, blocks: list[Block], now: float) -> None:
+        """Note that all blocks of a table, null ones left out, were accessed. O(blocks).
+
+        Raises:
+            BlockError: one is foreign, or freed; nothing is noted.
+            InvalidArgumentError: `now` is not a number.
+        """
+        require_time(now)
+        for block in blocks:
+            if not isinstance(block, NullBlock):
+                self._of(block).own(block)
+        for block in blocks:
+            if isinstance(block, PoolBlock):
+                self._of(block).pool.access(block._mark, now)
 
     def mark_blocks_as_computed(self, block_ids: list[int]) -> None:
         """Note that all blocks of the GPU filled until now are computed, whatever the argument. O(1)."""
@@ -280,6 +296,10 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         return self._gpu.null is not None
 
     # ------------------------------------------------------------------ what tables count before they act
+
+    def num_moves(self) -> int:
+        """Return how often a block that is held got another id. O(1)."""
+        return int(self._gpu.num_moves + self._cpu.num_moves)
 
     def get_num_blocks_to_take(
         self, prev_block: Block | None, block_token_ids: list[list[int]], device: Device, extra_hash: int | None = None

@@ -95,17 +95,11 @@ class DevicePool(BlockStore):
 
     def is_copy_end(self, mark: i64) -> bool:
         """Say whether a block is an end of a copy to come. O(1)."""
-        return len(self._copies) > 0 and int(mark - self.first_id) in self._copy_ends
+        return self.has_copies() and self._ends[mark - self.first_id] != 0
 
     def is_copy_target(self, mark: i64) -> bool:
-        """Say whether a copy to come ends in a block. O(copies)."""
-        block = i32(mark - self.first_id)
-        at: i64 = 2
-        while at < i64(len(self._copies)):
-            if self._copies[at] == block:
-                return True
-            at += 3
-        return False
+        """Say whether a copy to come ends in a block. O(1)."""
+        return self.is_destination(mark - self.first_id)
 
     def copy_one(self, mark: i64) -> i64:
         """Move one holder of a block to a copy of it; return the copy's mark. One block must be free. O(1)."""

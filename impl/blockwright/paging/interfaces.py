@@ -327,6 +327,10 @@ class DeviceAwareBlockAllocator(ABC):
 
     # What tables ask to count before they act. The answers here are safe for any allocator; exact ones refuse less.
 
+    def num_moves(self) -> int:
+        """Return a number that changes whenever a block that is held gets another id; -1: ask each block. O(1)."""
+        return -1
+
     def get_num_blocks_to_take(
         self, prev_block: Block | None, block_token_ids: list[list[int]], device: Device, extra_hash: int | None = None
     ) -> int:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import read_i32_le, read_i64_le
+from librt.strings import BytesWriter, read_i64_le, write_i32_le
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import SipHasher, word_bytes
-from blockwright.core.request import pack_tokens
+from blockwright.core.request import MAX_TOKEN_ID
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError
 from blockwright.kinds import require_positive
 from blockwright.paging.device_pool import DevicePool
@@ -26,6 +26,32 @@ _HASHER: Final = SipHasher()
 """The hash of block contents, under a secret drawn once per process."""
 
 _NO_TOKENS: Final[list[int]] = []
+
+
+def with_tokens(tokens: vec[i32], token_ids: list[int]) -> vec[i32]:
+    """Return tokens with others behind them; where there was room the memory is shared. O(token_ids).
+
+    Raises:
+        InvalidArgumentError: one is no integer within 0 .. 2**31 - 1.
+    """
+    try:
+        for token in token_ids:
+            if token < 0 or token > MAX_TOKEN_ID or not isinstance(token, int):
+                break
+            tokens = append(tokens, i32(token))
+        else:
+            return tokens
+    except TypeError:
+        pass
+    raise InvalidArgumentError(f"token_ids: must be integers within 0..{MAX_TOKEN_ID}, found one that is not")
+
+
+def packed(tokens: vec[i32]) -> bytes:
+    """Return tokens as bytes, four each. O(tokens)."""
+    writer = BytesWriter()
+    for token in tokens:
+        write_i32_le(writer, token)
+    return writer.getvalue()
 
 
 def encode_extra(extra_hash: int | None) -> bytes:
@@ -59,14 +85,14 @@ def hash_tokens(parent: bytes | None, token_ids: list[int], extra_hash: int | No
     high: i64 = 0
     if parent is not None:
         low, high = read_hash(parent)
-    low, high = _HASHER.next_words(low, high, pack_tokens("token_ids", token_ids), encode_extra(extra_hash))
+    low, high = _HASHER.next_words(low, high, packed(with_tokens(vec[i32](), token_ids)), encode_extra(extra_hash))
     return word_bytes(low, high)
 
 
 class PoolBlock(Block):
-    """A block of one sequence, of either kind: tokens packed four bytes each, and a place in a pool.
+    """A block of one sequence, of either kind: its tokens, packed, and a place in a pool.
 
-    The packed tokens are replaced when it is written, never changed, so that forks and copies share them.
+    Copies share the tokens of a full block, which change no more, and have their own of another.
     """
 
     def __init__(
@@ -90,7 +116,7 @@ class PoolBlock(Block):
         self._allocator: BlockAllocator = allocator
         if source is not None:
             self._size: i64 = source._size
-            self._data: bytes = source._data
+            self._tokens: vec[i32] = source._tokens if source.is_filled() else source._tokens[:]
             self._mark: i64 = source._mark
             self._computed: bool = source._computed
             self._accessed: float = source._accessed
@@ -101,11 +127,10 @@ class PoolBlock(Block):
             self._high: i64 = source._high
             return
         require_positive("block_size", block_size)
-        data = pack_tokens("token_ids", token_ids) if token_ids else b""
-        if len(data) > 4 * block_size:
+        if len(token_ids) > block_size:
             raise InvalidArgumentError(f"token_ids: a block has {block_size} slots, {len(token_ids)} tokens were given")
         self._size = block_size
-        self._data = data
+        self._tokens = with_tokens(vec[i32](), token_ids)
         self._mark = 0 if block_id is None else block_id + 1
         self._computed = computed
         self._accessed = -1.0
@@ -127,15 +152,19 @@ class PoolBlock(Block):
         """
         if not token_ids:
             return
-        data = pack_tokens("token_ids", token_ids)
-        if i64(len(self._data) + len(data)) > 4 * self._size:
+        if i64(len(self._tokens)) + i64(len(token_ids)) > self._size:
             raise InvalidArgumentError(
                 f"token_ids: {len(token_ids)} tokens do not fit into {self.num_empty_slots} empty slots"
             )
+        tokens = with_tokens(self._tokens, token_ids)
         if self._mark != 0:
-            place = self._allocator.cow_block_if_not_appendable(self)
-            self._mark = 0 if place is None else place + 1
-        self._data += data
+            owner = self._allocator
+            if isinstance(owner, PoolAllocator):
+                owner.make_writable(self)
+            else:
+                place = owner.cow_block_if_not_appendable(self)
+                self._mark = 0 if place is None else place + 1
+        self._tokens = tokens
 
     @property
     def block_id(self) -> int | None:
@@ -144,12 +173,15 @@ class PoolBlock(Block):
 
     @block_id.setter
     def block_id(self, value: int | None) -> None:
+        owner = self._allocator
+        if isinstance(owner, PoolAllocator):
+            owner.num_moves += 1
         self._mark = 0 if value is None else value + 1
 
     @property
     def token_ids(self) -> list[int]:
         """The tokens in it, unpacked. O(block_size)."""
-        return [int(read_i32_le(self._data, at)) for at in range(0, len(self._data), 4)]
+        return [int(token) for token in self._tokens]
 
     @property
     def num_tokens_total(self) -> int:
@@ -157,19 +189,23 @@ class PoolBlock(Block):
         total = 0
         block: Block | None = self
         while isinstance(block, PoolBlock):
-            total += len(block._data) // 4
+            total += len(block._tokens)
             block = block._prev
         return total if block is None else total + block.num_tokens_total
 
     @property
     def num_empty_slots(self) -> int:
         """Slots without a token."""
-        return int(self._size) - len(self._data) // 4
+        return int(self._size) - len(self._tokens)
 
     @property
     def is_full(self) -> bool:
         """Whether every slot has a token."""
-        return i64(len(self._data)) == 4 * self._size
+        return self.is_filled()
+
+    def is_filled(self) -> bool:
+        """Say whether every slot has a token. O(1)."""
+        return i64(len(self._tokens)) == self._size
 
     @property
     def prev_block(self) -> Block | None:
@@ -211,7 +247,7 @@ class PoolBlock(Block):
         chain: list[PoolBlock] = []
         block: Block | None = self
         while isinstance(block, PoolBlock) and not block._is_hashed:
-            if i64(len(block._data)) != 4 * block._size:
+            if not block.is_filled():
                 return False
             chain.append(block)
             block = block._prev
@@ -229,7 +265,7 @@ class PoolBlock(Block):
         while at > 0:
             at -= 1
             link = chain[at]
-            low, high = _HASHER.next_words(low, high, link._data, encode_extra(link._extra))
+            low, high = _HASHER.next_words(low, high, packed(link._tokens), encode_extra(link._extra))
             link._low = low
             link._high = high
             link._is_hashed = True
@@ -241,7 +277,7 @@ class PoolBlock(Block):
 
     def __repr__(self) -> str:
         """Describe it in one line."""
-        return f"{type(self).__name__}(id={self.block_id}, tokens={len(self._data) // 4}/{self._size})"
+        return f"{type(self).__name__}(id={self.block_id}, tokens={len(self._tokens)}/{self._size})"
 
 
 class PoolAllocator(BlockAllocator):
@@ -249,6 +285,8 @@ class PoolAllocator(BlockAllocator):
 
     Attributes:
         pool: who holds what.
+        null: the null block, once it was taken.
+        num_moves: how often a block that is held got another id.
     """
 
     def __init__(
@@ -259,6 +297,7 @@ class PoolAllocator(BlockAllocator):
             self._size: i64 = source._size
             self.pool: DevicePool = source.pool.copy()
             self.null: NullBlock | None = source.null
+            self.num_moves: i64 = source.num_moves
             return
         if isinstance(num_blocks, bool) or not isinstance(num_blocks, int) or not 0 <= num_blocks <= MAX_BLOCKS:
             raise InvalidArgumentError(f"num_blocks: must be within 0..{MAX_BLOCKS}, not {num_blocks!r}")
@@ -268,6 +307,7 @@ class PoolAllocator(BlockAllocator):
         self._size = block_size
         self.pool = DevicePool(num_blocks, first_id, by_access)
         self.null = None
+        self.num_moves = 0
 
     # ------------------------------------------------------------------ what the kinds differ in
 
@@ -377,7 +417,7 @@ class PoolAllocator(BlockAllocator):
             block._mark = mark
             return False
         block._mark = pool.take_one()
-        if i64(len(block._data)) == 4 * self._size:
+        if block.is_filled():
             self.settle(block)
         return True
 
@@ -433,14 +473,18 @@ class PoolAllocator(BlockAllocator):
             NoFreeBlocksError: it has to be copied and no block is free.
         """
         own = self.own(block)
-        mark = own._mark
+        self.make_writable(own)
+        return int(own._mark - 1)
+
+    def make_writable(self, block: PoolBlock) -> None:
+        """Give a block that others hold too a place of its own, with a copy to come. O(1)."""
+        own = self.own(block)
         pool = self.pool
-        if pool.sharers(mark) > 1:
-            self.require_no_copy(mark)
+        if pool.sharers(own._mark) > 1:
+            self.require_no_copy(own._mark)
             self.require_free(1)
-            mark = pool.copy_one(mark)
-            own._mark = mark
-        return int(mark - 1)
+            own._mark = pool.copy_one(own._mark)
+            self.num_moves += 1
 
     def require_no_copy(self, mark: i64) -> None:
         """Raise `BlockError` if a block is the target of a copy to come: a copy of it could not be made at once."""
@@ -461,6 +505,8 @@ class PoolAllocator(BlockAllocator):
 
     def clear_copy_on_writes(self) -> list[tuple[int, int]]:
         """Return the copies to be made, (source, destination), and let go of both ends. O(copies)."""
+        if not self.pool.has_copies():
+            return []
         shift = int(self.pool.first_id) - 1
         return [(source + shift, target + shift) for _, source, target in self.pool.take_copies()]
 
@@ -494,6 +540,7 @@ class PoolAllocator(BlockAllocator):
                 raise BlockError(f"blocks: {block!r} has a place already; release it with swap_out")
             coming.append(block)
         self.require_free(self._num_to_take(coming))
+        self.num_moves += 1
         for mover in coming:
             self._place(mover)
 
@@ -524,6 +571,7 @@ class PoolAllocator(BlockAllocator):
             self.require_free(self._num_to_take(list(distinct.values())))
         origin = source.pool
         places: dict[int, int] = {}
+        self.num_moves += 1
         pairs: dict[int, int] = {}
         for block in blocks:
             if block._allocator is self:  # given twice

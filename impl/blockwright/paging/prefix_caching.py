@@ -26,7 +26,7 @@ class PrefixCachingBlock(PoolBlock):
         Complexity: O(block_size). Raises as `PoolBlock.append_token_ids`. law: PAGE-6.
         """
         super().append_token_ids(token_ids)
-        if token_ids and self._mark != 0 and i64(len(self._data)) == 4 * self._size:
+        if token_ids and self._mark != 0 and self.is_filled():
             self._mark = self._allocator.promote_to_immutable_block(self) + 1
 
     @property
@@ -137,6 +137,7 @@ class PrefixCachingBlockAllocator(PoolAllocator):
             pool.hold_one(mark)
             pool.release_one(block._mark)
             block._mark = mark
+            self.num_moves += 1
 
     def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
         """Note that blocks were accessed, eviction candidates among them: they go later at once. O(blocks log n).

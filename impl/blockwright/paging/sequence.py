@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import Protocol
 
@@ -126,17 +127,17 @@ class SimpleSequenceGroup:
         seqs: its sequences, to be added to and removed from.
     """
 
-    def __init__(self, request_id: str, seqs: list[SimpleSequence], encoder_seq: SimpleSequence | None = None) -> None:
-        """Take the fields.
+    def __init__(self, request_id: str, seqs: Iterable[Sequence], encoder_seq: Sequence | None = None) -> None:
+        """Take the fields; sequences of any class.
 
         Raises:
             InvalidArgumentError: two sequences have one id.
         """
-        ids = [seq.seq_id for seq in seqs]
+        self.seqs: list[Sequence] = list(seqs)
+        ids = [seq.seq_id for seq in self.seqs]
         if len(set(ids)) != len(ids):
             raise InvalidArgumentError(f"seqs: ids must differ, not {ids}")
         self.request_id = request_id
-        self.seqs: list[Sequence] = [seq for seq in seqs]  # noqa: C416
         self._encoder_seq = encoder_seq
 
     def get_seqs(self, status: SequenceStatus | None = None) -> list[Sequence]:
