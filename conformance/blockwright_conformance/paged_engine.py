@@ -7,6 +7,7 @@ what the manager answers to its questions are compared.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from blockwright.errors import NoFreeBlocksError
@@ -281,6 +282,19 @@ class PagedEngine:
         """Mark blocks as computed."""
         group = self.groups[index][0]
         self.call(lambda: self.manager.mark_blocks_as_computed(group, 1), [MarkComputed()], True)
+        members = self.groups[index][1]
+        common = self.manager.get_common_computed_block_ids([member.seq for member in members])
+        self.compare("get_common_computed_block_ids", lambda: self.common(members), common)
+
+    def common(self, members: list[Member]) -> list[int]:
+        """Give the leading blocks that are computed and common to some sequences, as the specification has it."""
+        heads = []
+        for member in members:
+            table = self.state.tables[member.slot]
+            assert table is not None
+            known = cached_tokens(self.state, table.prefix) // self.world.size
+            heads.append(table.entries[:known])
+        return [blocks[0] for blocks in takewhile(lambda blocks: len(set(blocks)) == 1, zip(*heads, strict=False))]
 
     def reset(self) -> None:
         """Reset the prefix cache of both devices."""

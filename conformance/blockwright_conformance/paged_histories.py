@@ -30,7 +30,7 @@ HISTORIES: dict[str, World] = {
 }
 """The worlds, by what is told of them."""
 
-LENGTHS = {"smoke": (1, 20, 60, 1), "pr": (6, 40, 250, 1), "nightly": (1000, 100, 3000, 20)}
+LENGTHS = {"smoke": (1, 20, 60, 1), "pr": (12, 50, 600, 2), "nightly": (1000, 100, 3000, 20)}
 """Per profile: examples of the machine, steps of each, steps of a walk, walks."""
 
 RUNNING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.SWAPPED
