@@ -146,6 +146,11 @@ class BlockwrightTables:
         """Count leading tokens in computed blocks."""
         return len(self.allocator.find_cached_blocks_prefix(self.digests.chain(prefix))) * self.config.block_size
 
+    def order(self) -> tuple[int, ...]:
+        """Tell in what order free blocks would be taken now."""
+        pools: list[Any] = [self.allocator.on(device).pool for device in DEVICES.values()]
+        return tuple([block + pool.first_id - 1 for pool in pools for block in pool.free_block_ids()])
+
     def observe(self, slots: int) -> PagedObservation:
         """Show the whole state: both pools, one after the other, since ids are absolute."""
         pools: list[Any] = [self.allocator.on(device).pool for device in DEVICES.values()]

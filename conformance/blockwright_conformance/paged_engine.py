@@ -325,7 +325,7 @@ class PagedEngine:
             PagedHistoryError: it was short of blocks though the manager had said that they are there, or differs.
         """
         self.say(f"{actions}")
-        name = type(actions[0]).__name__
+        name, order = type(actions[0]).__name__, self.shown.order() if self.reference else ()
         try:
             pairs, error = call() or [], None
         except NoFreeBlocksError as short:
@@ -340,7 +340,7 @@ class PagedEngine:
         if isinstance(actions[0], Swap):
             out = actions[0].to is Device.CPU
             absolute = [(one, two + shift) if out else (one + shift, two) for one, two in pairs]
-        self.follow(actions, PagedReply(False, error, tuple(absolute)))
+        self.follow(actions, PagedReply(False, error, tuple(absolute), order))
         return None if error else pairs
 
     def follow(self, actions: Sequence[PagedAction], reply: PagedReply) -> None:
