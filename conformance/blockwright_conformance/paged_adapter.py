@@ -84,6 +84,9 @@ class PagedAdapter(Protocol):
     def cached_tokens(self, prefix: Prefix) -> int:
         """Count leading tokens in blocks found on the GPU and computed (``find_cached_blocks_prefix``)."""
 
+    def order(self) -> tuple[int, ...]:
+        """Tell in what order free blocks would be taken now: a hint, so that few choices are tried."""
+
     def observe(self, slots: int) -> PagedObservation:
         """Show the whole state, of so many slots for tables."""
 

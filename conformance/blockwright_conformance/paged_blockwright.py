@@ -146,12 +146,18 @@ class BlockwrightTables:
         """Count leading tokens in computed blocks."""
         return len(self.allocator.find_cached_blocks_prefix(self.digests.chain(prefix))) * self.config.block_size
 
+    def order(self) -> tuple[int, ...]:
+        """Tell in what order free blocks would be taken now."""
+        pools: list[Any] = [self.allocator.on(device).pool for device in DEVICES.values()]
+        return tuple([block + pool.first_id - 1 for pool in pools for block in pool.free_block_ids()])
+
     def observe(self, slots: int) -> PagedObservation:
         """Show the whole state: both pools, one after the other, since ids are absolute."""
         pools: list[Any] = [self.allocator.on(device).pool for device in DEVICES.values()]
         marks = [(pool, pool.first_id + at) for pool in pools for at in range(1, pool.num_total() + 1)]
         null = self.allocator.allocate_or_get_null_block().block_id if self.allocator.has_null_block else None
-        ends = [end + pool.first_id - 1 for pool in pools for end in pool.copy_ends()]
+        shift = [(pool, pool.first_id - 1) for pool in pools]
+        copies = [(one + by, two + by) for pool, by in shift for _, one, two in pool.pending_copies()]
         keys = [key for pool in pools for key in pool.block_keys()[1:]]
         held = [count for pool in pools for count in pool.ref_counts()[1:]]
         return PagedObservation(
@@ -159,7 +165,7 @@ class BlockwrightTables:
             frozenset([block + pool.first_id - 1 for pool in pools for block in pool.free_block_ids()]),
             tuple(held),
             null,
-            tuple(zip(ends[::2], ends[1::2], strict=True)),
+            tuple(copies),
             tuple([None if key is None else self.digests.prefixes.get(key, (-1, ())) for key in keys]),
             frozenset([mark - 1 for pool, mark in marks if pool.is_known(mark) and not pool.is_computed(mark)]),
             ranked([max(int(pool.time_of(mark)), 0) for pool, mark in marks]),

@@ -7,6 +7,7 @@ what the manager answers to its questions are compared.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from blockwright.errors import NoFreeBlocksError
@@ -52,7 +53,7 @@ class PagedHistoryError(AssertionError):
     """A history that shows a violation; `law` names what was broken."""
 
     def __init__(self, law: str, detail: str) -> None:
-        super().__init__(f"{law}: {detail}")
+        super().__init__(law, detail)
         self.law, self.detail = law, detail
 
 
@@ -281,6 +282,19 @@ class PagedEngine:
         """Mark blocks as computed."""
         group = self.groups[index][0]
         self.call(lambda: self.manager.mark_blocks_as_computed(group, 1), [MarkComputed()], True)
+        members = self.groups[index][1]
+        common = self.manager.get_common_computed_block_ids([member.seq for member in members])
+        self.compare("get_common_computed_block_ids", lambda: self.common(members), common)
+
+    def common(self, members: list[Member]) -> list[int]:
+        """Give the leading blocks that are computed and common to some sequences, as the specification has it."""
+        heads = []
+        for member in members:
+            table = self.state.tables[member.slot]
+            assert table is not None
+            known = cached_tokens(self.state, table.prefix) // self.world.size
+            heads.append(table.entries[:known])
+        return [blocks[0] for blocks in takewhile(lambda blocks: len(set(blocks)) == 1, zip(*heads, strict=False))]
 
     def reset(self) -> None:
         """Reset the prefix cache of both devices."""
@@ -311,7 +325,7 @@ class PagedEngine:
             PagedHistoryError: it was short of blocks though the manager had said that they are there, or differs.
         """
         self.say(f"{actions}")
-        name = type(actions[0]).__name__
+        name, order = type(actions[0]).__name__, self.shown.order() if self.reference else ()
         try:
             pairs, error = call() or [], None
         except NoFreeBlocksError as short:
@@ -326,7 +340,7 @@ class PagedEngine:
         if isinstance(actions[0], Swap):
             out = actions[0].to is Device.CPU
             absolute = [(one, two + shift) if out else (one + shift, two) for one, two in pairs]
-        self.follow(actions, PagedReply(False, error, tuple(absolute)))
+        self.follow(actions, PagedReply(False, error, tuple(absolute), order))
         return None if error else pairs
 
     def follow(self, actions: Sequence[PagedAction], reply: PagedReply) -> None:

@@ -30,7 +30,7 @@ HISTORIES: dict[str, World] = {
 }
 """The worlds, by what is told of them."""
 
-LENGTHS = {"smoke": (1, 20, 60, 1), "pr": (6, 40, 250, 1), "nightly": (1000, 100, 3000, 20)}
+LENGTHS = {"smoke": (1, 20, 60, 1), "pr": (12, 50, 600, 2), "nightly": (1000, 100, 3000, 20)}
 """Per profile: examples of the machine, steps of each, steps of a walk, walks."""
 
 RUNNING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.SWAPPED
@@ -204,6 +204,7 @@ def run_tables_machine(world: World, examples: int, steps: int, derandomize: boo
         phases=phases,
         suppress_health_check=list(HealthCheck),
         print_blob=False,
+        report_multiple_bugs=False,
     )
     run_state_machine_as_test(machine, settings=options)
     return fired
@@ -220,6 +221,8 @@ def histories(name: str, profile: str) -> GateResult:
                 fired[what] = fired.get(what, 0) + count
     except PagedHistoryError as fault:
         law, detail = fault.law, fault.detail
+    except Exception as error:  # the manager failed in a way of its own
+        law, detail = getattr(error, "law", "REF-0"), f"{type(error).__name__}: {error}"
     return GateResult(
         kind="paged machine",
         scope=name,

@@ -45,14 +45,17 @@ class PagedReply(NamedTuple):
     """It said that the cache could not be reset."""
     error: Exception | None = None
     pairs: tuple[Pair, ...] = ()
+    order: tuple[int, ...] = ()
+    """The free blocks before it, in the order in which they would have been taken."""
 
 
 def paged_perform(adapter: PagedAdapter, action: PagedAction, state: Paged) -> PagedReply:
     """Perform an action on an allocator whose abstract state is `state`."""
+    order = adapter.order()
     try:
-        return performed(adapter, action, state)
+        return performed(adapter, action, state)._replace(order=order)
     except adapter.errors as error:
-        return PagedReply(error=error)
+        return PagedReply(error=error, order=order)
 
 
 def performed(adapter: PagedAdapter, action: PagedAction, state: Paged) -> PagedReply:
@@ -115,19 +118,20 @@ def ranked(times: Sequence[int]) -> tuple[int, ...]:
     return tuple([ranks[time] for time in times])
 
 
-def choices(state: Paged, shown: PagedObservation, pairs: tuple[Pair, ...]) -> Iterator[Choice]:
-    """Give choices to try: the order of new blocks in the tables and copies, and then every other order of those."""
-    first = {} if shown.null is None or shown.null == state.null else {shown.null: None}
-    first |= dict.fromkeys(target for _, target in pairs)
+def choices(state: Paged, shown: PagedObservation, reply: PagedReply) -> Iterator[Choice]:
+    """Give choices to try: the allocator's own order, what the call itself let go among it, and then many others."""
+    yield preferring(reply.order)
+    gone: dict[int, None] = {}
+    first: dict[int, None] = dict.fromkeys(target for _, target in reply.pairs)
     for table, before in zip(shown.tables, state.tables, strict=True):
-        if table is not None:
-            known = () if before is None else before.entries
-            first |= dict.fromkeys([each for at, each in enumerate(table.entries) if each not in known[at : at + 1]])
-    first |= dict.fromkeys(block for _, block in shown.copies)
-    first |= dict.fromkeys(block for block in sorted(state.free) if shown.keys[block] != state.keys[block])
-    rest = tuple(block for block in sorted(state.free) if block not in first)
-    yield preferring((*first, *rest))
-    for order in permutations((*first, *rest) if len(first) + len(rest) < 8 else first):
+        now, known = (() if each is None else each.entries for each in (table, before))
+        gone |= dict.fromkeys([each for each in known if each not in now])
+        first |= dict.fromkeys([each for at, each in enumerate(now) if each not in known[at : at + 1]])
+    for let_go in (tuple(gone), tuple(gone)[::-1]):
+        yield preferring((*reply.order[:1], *let_go, *reply.order[1:]))
+        yield preferring((*let_go, *reply.order))
+    likely = (*first, *(block for block in reply.order if block not in first))
+    for order in permutations(likely if len(likely) < 8 else tuple(first)):
         yield preferring(order)
 
 
@@ -177,7 +181,7 @@ def paged_follow(
     """Tell what the specification says of one call that comes to these actions, and name all differences."""
     shown = adapter.observe(len(state.tables))
     first: tuple[PagedTold, list[str]] | None = None
-    for choice in islice(choices(state, shown, reply.pairs), TRIES):
+    for choice in islice(choices(state, shown, reply), TRIES):
         told = in_turn(state, actions, choice)
         faults = refusal_faults(told, reply, adapter) or faults_of(told, reply, shown)
         if not faults:

@@ -78,7 +78,7 @@ def of_allocator(caching: bool) -> Iterator[PagedScope]:
         yield paged_scope("swap, copies pending", size, 3, 4 - size, 2 * size, "swap delay", **some)
     both: dict[str, Any] = {"outputs": ((0,), (1,)), **some}
     yield paged_scope("two symbols", 1, 4, 0, 3, "delay mark reset", **both)
-    yield paged_scope("two symbols", 2, 3, 0, 5, "delay mark", **both, prompts=strings(2, 1, 2))
+    yield paged_scope("two symbols", 2, 3, 0, 4, "delay mark", **both, prompts=strings(1, 1, 1))
     yield paged_scope("swap, two symbols", 1, 3, 2, 2, "swap mark", **both, prompts=strings(2, 1, 1))
     yield paged_scope("swap under a window", 1, 4, 2, 4, "swap late", **some, window=1, prompts=few)
     yield paged_scope("three tables", 2, 4, 0, 5, "", **some, slots=3, prompts=strings(1, 2, 3))
@@ -114,7 +114,7 @@ def larger(caching: bool) -> Iterator[PagedScope]:
 PAGED_PR: tuple[PagedScope, ...] = (*of_allocator(True), *of_allocator(False), *of_caching())
 
 PAGED_PROFILES: dict[str, tuple[PagedScope, ...]] = {
-    "smoke": tuple(each for each in PAGED_PR if "fork and append" in each.name or "pending" in each.name),
+    "smoke": tuple(each for each in PAGED_PR if "block 1: fork" in each.name or "block 2: swap, copies" in each.name),
     "pr": PAGED_PR,
     "nightly": (*PAGED_PR, *larger(True), *larger(False)),
 }

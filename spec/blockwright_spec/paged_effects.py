@@ -52,6 +52,8 @@ def let_go(state: Paged, blocks: Iterable[int]) -> Paged:
 
 def emptied(state: Paged, blocks: frozenset[int]) -> Paged:
     """Forget what blocks hold, what they are found by, and when they were accessed."""
+    if not blocks:
+        return state
     contents, keys = (
         tuple(None if block in blocks else value for block, value in enumerate(values))
         for values in (state.contents, state.keys)

@@ -96,55 +96,39 @@ def is_known(before: Paged, old: int, new: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PagedLaw:
-    """A named law of the states of block tables."""
+    """A named law of block tables and where it comes from: of their states, or of a state and what came of a call."""
 
     id: str
-    holds: Callable[[Paged], bool]
+    holds: Callable[..., bool]
     statement: str
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class PagedStepLaw:
-    """A named law of calls on block tables given the state before, and the outcome."""
-
-    id: str
-    holds: Callable[[Paged, PagedOutcome], bool]
-    statement: str
-    source: str
-
-
-def of_paged(holds: Callable[[Paged], bool], source: str) -> PagedLaw:
-    """List a law of states."""
+def listed(holds: Callable[..., bool], source: str) -> PagedLaw:
+    """List a law."""
     name, statement = told(holds)
     return PagedLaw(name, holds, statement, source)
 
 
-def of_calls(holds: Callable[[Paged, PagedOutcome], bool], source: str) -> PagedStepLaw:
-    """List a law of calls."""
-    name, statement = told(holds)
-    return PagedStepLaw(name, holds, statement, source)
-
-
 PAGED_LAWS = (
-    of_paged(laws.law_block_is_in_one_place, "vLLM V0 BlockAllocator; museum B01, B02, B22, B51"),
-    of_paged(laws.law_null_is_unwritten, "vLLM V0 CpuGpuBlockAllocator.allocate_or_get_null_block"),
-    of_paged(laws.law_dead_entry_is_null, "vLLM V0 BlockTable.append_token_ids; museum B01"),
-    of_paged(laws.law_sequence_reads_its_own, "the central law; PagedAttention (Kwon et al., 2023), section 4.4"),
-    of_paged(laws.law_found_is_what_it_holds, "vLLM V0 PrefixCachingBlockAllocator; museum B56"),
-    of_paged(laws.law_content_has_one_block, "vLLM V0 promote_to_immutable_block; museum B56"),
-    of_paged(laws.law_free_block_is_found_or_empty, "chapter `paged_state`: contents are ghosts; museum B56"),
-    of_paged(laws.law_copies_can_be_made_at_once, "vLLM V0 CopyOnWriteTracker; museum B51"),
-    of_paged(laws.law_table_covers_its_slots, "vLLM V0 BlockTable.ensure_num_empty_slots"),
-    of_paged(laws.law_table_is_on_one_device, "vLLM V0 CpuGpuBlockAllocator.swap; museum B02, B24"),
+    listed(laws.law_block_is_in_one_place, "vLLM V0 BlockAllocator; museum B01, B02, B22, B51"),
+    listed(laws.law_null_is_unwritten, "vLLM V0 CpuGpuBlockAllocator.allocate_or_get_null_block"),
+    listed(laws.law_dead_entry_is_null, "vLLM V0 BlockTable.append_token_ids; museum B01"),
+    listed(laws.law_sequence_reads_its_own, "the central law; PagedAttention (Kwon et al., 2023), section 4.4"),
+    listed(laws.law_found_is_what_it_holds, "vLLM V0 PrefixCachingBlockAllocator; museum B56"),
+    listed(laws.law_content_has_one_block, "vLLM V0 promote_to_immutable_block; museum B56"),
+    listed(laws.law_free_block_is_found_or_empty, "chapter `paged_state`: contents are ghosts; museum B56"),
+    listed(laws.law_copies_can_be_made_at_once, "vLLM V0 CopyOnWriteTracker; museum B51"),
+    listed(laws.law_table_covers_its_slots, "vLLM V0 BlockTable.ensure_num_empty_slots"),
+    listed(laws.law_table_is_on_one_device, "vLLM V0 CpuGpuBlockAllocator.swap; museum B02, B24"),
 )
 """Every law of the states of block tables."""
 
 PAGED_STEP_LAWS = (
-    of_calls(law_writer_is_alone, "PagedAttention (Kwon et al., 2023), section 4.4; museum B01"),
-    of_calls(law_source_stays, "PagedAttention (Kwon et al., 2023), section 4.4; museum B51"),
-    of_calls(law_counted_is_enough, "vLLM V0 BlockTable.get_num_blocks_touched_by_append_slots; museum B23"),
-    of_calls(law_oldest_goes_first, "vLLM V0 LRUEvictor: refreshed access times had no effect"),
-    of_calls(law_swap_moves_each_block_once, "vLLM V0 CpuGpuBlockAllocator.swap; museum B23, B24"),
+    listed(law_writer_is_alone, "PagedAttention (Kwon et al., 2023), section 4.4; museum B01"),
+    listed(law_source_stays, "PagedAttention (Kwon et al., 2023), section 4.4; museum B51"),
+    listed(law_counted_is_enough, "vLLM V0 BlockTable.get_num_blocks_touched_by_append_slots; museum B23"),
+    listed(law_oldest_goes_first, "vLLM V0 LRUEvictor: refreshed access times had no effect"),
+    listed(law_swap_moves_each_block_once, "vLLM V0 CpuGpuBlockAllocator.swap; museum B23, B24"),
 )
 """Every law of calls on block tables."""

@@ -12,7 +12,7 @@ import pytest
 from blockwright_spec import paged_tables as t
 from blockwright_spec.paged_outcomes import PagedDone, PagedOutcome, PagedReason, PagedRefusal, lowest
 from blockwright_spec.paged_state import Device, Paged, PagedConfig, PagedTable, paged
-from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS, PagedLaw, PagedStepLaw
+from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS, PagedLaw
 from blockwright_spec.reads import Prefix
 
 BY_ID = {law.id: law.holds for law in PAGED_LAWS}
@@ -176,7 +176,7 @@ def test_every_law_is_broken_once() -> None:
 
 
 @pytest.mark.parametrize("law", PAGED_STEP_LAWS, ids=lambda law: law.id)
-def test_law_of_calls_holds_for_calls_that_happened(law: PagedStepLaw) -> None:
+def test_law_of_calls_holds_for_calls_that_happened(law: PagedLaw) -> None:
     calls = [
         (FORKED, t.append(FORKED, 1, (5, 6), 0, None, lowest)),
         (FORKED, SWAP_TO),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from blockwright_spec.laws import LAWS, STEP_LAWS, Law, StepLaw
-from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS, PagedLaw, PagedStepLaw
+from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS, PagedLaw
 
 ROOT = Path(__file__).resolve().parents[2]
 LISTED = (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS)
@@ -38,7 +38,7 @@ def test_names_are_unique() -> None:
 
 
 @each_law
-def test_law_has_a_name_a_sentence_and_a_source(law: Law | StepLaw | PagedLaw | PagedStepLaw) -> None:
+def test_law_has_a_name_a_sentence_and_a_source(law: Law | StepLaw | PagedLaw) -> None:
     assert re.fullmatch(r"[A-Z]+-[1-9]\d*", law.id)
     first_line = (law.holds.__doc__ or "").splitlines()[0]
     assert re.fullmatch(rf"{law.id}: [^\n]+[.]", first_line)

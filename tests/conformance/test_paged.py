@@ -1,0 +1,307 @@
+"""Property: the gate of block tables sees every difference, visits what it says, and checks contents that really move.
+
+How: observations are altered one field at a time; allocators that are wrong in one way are put through it, as are
+engines that forget to move data; states under other names must have the same digest, and the same successors, on whole
+scopes; counterexamples are run as the Python that they are printed as.
+Not covered: that every wrong implementation is caught (the museum, the mutants).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from blockwright.paging import BlockTable
+from blockwright_conformance.gates import Profile, gate
+from blockwright_conformance.paged_actions import (
+    Allocate,
+    AppendTokens,
+    ClearCopies,
+    Fork,
+    FreeTable,
+    PagedAction,
+    Swap,
+    paged_enabled,
+    paged_meaning,
+)
+from blockwright_conformance.paged_blockwright import BlockwrightTables
+from blockwright_conformance.paged_engine import PagedEngine, PagedHistoryError, World
+from blockwright_conformance.paged_explore import PAGED_EVERYTHING, PagedExplorer
+from blockwright_conformance.paged_gate import coverage, report
+from blockwright_conformance.paged_histories import HISTORIES, random_walk, run_tables_machine
+from blockwright_conformance.paged_lockstep import paged_act, paged_differences, paged_examine, paged_expected
+from blockwright_conformance.paged_scopes import PAGED_PROFILES, PagedScope, paged_calls, paged_scope
+from blockwright_conformance.paged_symmetry import PagedNames
+from blockwright_conformance.paged_trace import paged_script
+from blockwright_conformance.search import Node
+from blockwright_spec.paged_state import Device, Paged, PagedConfig, Pair, paged
+
+PROMPT = (0, (1, 2, 3))
+WINDOWED = PagedConfig(2, 6, 4, True, 1)
+SMALL = paged_scope("small", 2, 3, 2, 3, "swap delay", lookaheads=(0, 1))
+
+
+def together(config: PagedConfig, *actions: PagedAction) -> tuple[Paged, BlockwrightTables]:
+    """A state and allocators after the same actions."""
+    state, adapter = paged(config, 3), BlockwrightTables(config)
+    for action in actions:
+        told, faults = paged_act(adapter, state, action)
+        assert faults == []
+        state = told.state
+    return state, adapter
+
+
+STORY: tuple[PagedAction, ...] = (
+    Allocate(0, (0, (1, 2, 3, 4))),
+    AppendTokens(0, (5,), 2, 4),
+    Fork(0, 1),
+    AppendTokens(1, (6,), 0, 4, delayed=True),
+    Allocate(2, PROMPT, Device.CPU),
+)
+
+
+def test_the_adapter_shows_what_is_expected() -> None:
+    state, adapter = together(WINDOWED, *STORY)
+    assert adapter.observe(3) == paged_expected(state)
+    assert state.null is not None
+    assert state.copies
+    assert paged_examine(adapter, state, (PROMPT,)) == []
+    assert adapter.copy().observe(3) == paged_expected(state)
+
+
+@pytest.mark.parametrize(
+    ("field", "other"),
+    [
+        ("tables", (None, None, None)),
+        ("free", frozenset()),
+        ("references", (1,) * 10),
+        ("null", 5),
+        ("copies", ()),
+        ("keys", (None,) * 10),
+        ("fresh", frozenset()),
+        ("times", (1,) * 10),
+    ],
+)
+def test_a_difference_in_any_field_is_named(field: str, other: Any) -> None:
+    state, _ = together(WINDOWED, *STORY)
+    wanted = paged_expected(state)
+    (fault,) = paged_differences(wanted, wanted._replace(**{field: other}))
+    assert fault.startswith(f"{field}: expected")
+
+
+class LosesPairs(BlockwrightTables):
+    """Returns one pair too few."""
+
+    def swap(self, slots: tuple[int, ...], to: Device) -> tuple[Pair, ...]:
+        return super().swap(slots, to)[1:]
+
+
+class LosesCopies(BlockwrightTables):
+    """Forgets the copies."""
+
+    def clear_copies(self) -> tuple[Pair, ...]:
+        super().clear_copies()
+        return ()
+
+
+class Miscounts(BlockwrightTables):
+    """Counts one block too few."""
+
+    def touched(self, slot: int, tokens: int, ahead: int) -> int:
+        return super().touched(slot, tokens, ahead) - 1
+
+
+class CopiesInForking(BlockwrightTables):
+    """Makes a new table instead of a fork."""
+
+    def fork(self, parent: int, child: int) -> None:
+        if parent in self.tables:
+            self.allocate(child, self.tables[parent][0], Device.GPU)
+        else:
+            super().fork(parent, child)
+
+
+class KeepsBlocks(BlockwrightTables):
+    """Never gives a table's blocks back."""
+
+    def free(self, slot: int) -> None:
+        if slot in self.tables:
+            self.tables.pop(slot)
+        else:
+            super().free(slot)
+
+
+class Accepts(BlockwrightTables):
+    """Takes a table that has blocks for a new one."""
+
+    def allocate(self, slot: int, prefix: Any, device: Device) -> None:
+        self.tables.pop(slot, None)
+        super().allocate(slot, prefix, device)
+
+
+@pytest.mark.parametrize("wrong", [LosesPairs, LosesCopies, Miscounts, CopiesInForking, KeepsBlocks])
+def test_a_wrong_allocator_is_noticed(wrong: type[BlockwrightTables]) -> None:
+    assert PagedExplorer(SMALL, wrong).run().violation is not None
+
+
+def test_a_wrong_call_that_is_accepted_is_noticed() -> None:
+    scope = paged_scope("small", 2, 3, 0, 3, "misuse")
+    violation = PagedExplorer(scope, Accepts).run().violation
+    assert violation is not None
+    assert "HAS_BLOCKS" in violation.detail or "tables" in violation.detail
+
+
+def test_a_right_allocator_passes_and_nothing_is_left_out() -> None:
+    alone, both = PagedExplorer(SMALL, None).run(), PagedExplorer(SMALL, BlockwrightTables).run()
+    assert both.violation is None
+    assert (both.states, both.fired.keys()) == (alone.states, alone.fired.keys())
+    assert report(both).violations == 0
+
+
+# --- what is visited once
+
+
+def renamed(state: Paged, names: Sequence[int]) -> Paged:
+    """The state with block b called names[b]."""
+
+    def moved(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(values[names.index(block)] for block in range(len(names)))
+
+    return replace(
+        state,
+        free=frozenset(names[block] for block in state.free),
+        contents=moved(state.contents),
+        keys=moved(state.keys),
+        times=tuple(3 * time for time in moved(state.times)),
+        tables=tuple(
+            table and replace(table, entries=tuple(names[block] for block in table.entries)) for table in state.tables
+        )[::-1],
+        fresh=frozenset(names[block] for block in state.fresh),
+        copies=tuple((names[source], names[target]) for source, target in state.copies),
+        null=None if state.null is None else names[state.null],
+    )
+
+
+class Everywhere(PagedExplorer):
+    """Keeps every state it visits."""
+
+    states: list[Paged]
+
+    def level(self, frontier: list[Any]) -> Any:
+        self.states = [*getattr(self, "states", []), *(node.state for node in frontier)]
+        return super().level(frontier)
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        paged_scope("smallest", 1, 3, 1, 2, "swap access"),
+        paged_scope("smallest", 2, 3, 2, 3, "swap delay", caching=False, lookaheads=(0, 1)),
+        paged_scope("smallest", 1, 3, 0, 4, "late", window=1),
+    ],
+    ids=lambda scope: scope.name,
+)
+def test_a_state_under_other_names_is_the_same_state_with_the_same_successors(scope: PagedScope) -> None:
+    explorer, names = Everywhere(scope, None), PagedNames()
+    explorer.run()
+    gpu, total = scope.config.num_gpu, scope.config.num_gpu + scope.config.num_cpu
+
+    def successors(state: Paged) -> set[bytes]:
+        return {names.digest(paged_meaning(state, action).state) for action in paged_enabled(scope, state)}
+
+    for state in explorer.states:
+        for order in list(permutations(range(gpu)))[1::3]:
+            other = renamed(state, (*order, *range(total - 1, gpu - 1, -1)))
+            assert names.digest(other) == names.digest(state)
+            assert successors(other) == successors(state)
+    assert len({names.digest(state) for state in explorer.states}) == len(explorer.states)
+
+
+# --- what must happen
+
+
+def test_a_missing_action_fails_the_gate() -> None:
+    rows = [report(PagedExplorer(SMALL, None).run())]
+    row = coverage(rows)
+    assert (row.law, row.violations) == ("SEEN-1", len(PAGED_EVERYTHING - rows[0].fired.keys()))
+    full = replace(rows[0], fired=dict.fromkeys(PAGED_EVERYTHING, 1))
+    assert coverage([full]).violations == 0
+
+
+def test_unknown_calls_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown calls"):
+        paged_calls("swap swop")
+
+
+def test_names_of_scopes_differ() -> None:
+    for scopes in PAGED_PROFILES.values():
+        assert len({scope.name for scope in scopes}) == len(scopes)
+
+
+def test_the_gate_runs_in_smoke() -> None:
+    run, size = gate("paged", Profile("smoke", jobs=1))
+    steps: list[str] = []
+
+    def progress(count: int = 1, note: str = "") -> None:
+        steps.append(note)
+
+    rows = run(Profile("smoke", jobs=1), progress)
+    assert len(rows) == len(steps) == size == len(PAGED_PROFILES["smoke"]) + len(HISTORIES)
+    assert not any(row.violations for row in rows)
+
+
+def test_other_managers_have_no_tables_to_test() -> None:
+    other = Profile(implementation="somewhere:Else")
+    run, size = gate("paged", other)
+    assert (run(other, lambda count=1, note="": None), size) == ([], 0)
+
+
+def test_counterexamples_are_python() -> None:
+    actions = (*STORY[:4], ClearCopies(), Swap((0, 1), Device.CPU), FreeTable(1))
+    scope = replace(SMALL, config=WINDOWED)
+    space: dict[str, Any] = {}
+    exec(paged_script(scope, actions, "PAGE-4: one; two"), space)
+    table: BlockTable = space["t0"]
+    state, adapter = together(WINDOWED, *actions)
+    assert table.physical_block_ids == adapter.table(0).physical_block_ids
+    assert state.tables[0] is not None
+
+
+# --- contents
+
+
+class ForgetsCopies(PagedEngine):
+    """Executes no copies."""
+
+    def __init__(self, world: World, reference: bool = True) -> None:
+        super().__init__(world, reference)
+        self.caches.copy = lambda pairs: None  # type: ignore[method-assign]
+
+
+class ForgetsSwaps(PagedEngine):
+    """Executes no swaps back."""
+
+    def __init__(self, world: World, reference: bool = True) -> None:
+        super().__init__(world, reference)
+        self.caches.swap_in = lambda pairs: None  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("engine", [ForgetsCopies, ForgetsSwaps])
+def test_contents_that_did_not_move_are_noticed(engine: type[PagedEngine], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blockwright_conformance.paged_histories.PagedEngine", engine)
+    with pytest.raises(PagedHistoryError) as caught:
+        random_walk(HISTORIES["naive, block 4"], seed=0, steps=2_000, reference=False)
+    assert caught.value.law == "PAGE-4"
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_walks_and_machines_go_with_the_specification(name: str) -> None:
+    fired = random_walk(HISTORIES[name], seed=1, steps=120).fired
+    assert {"Allocate", "AppendTokens", "Fork", "FreeTable", "Swap"} <= fired.keys()
+    assert run_tables_machine(HISTORIES[name], 2, 15, True)
+
+
+def test_a_node_has_no_adapter_without_a_factory() -> None:
+    assert PagedExplorer(SMALL, None).root == Node(paged(SMALL.config, 2), None)
