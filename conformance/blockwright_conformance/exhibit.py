@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from .blockwright_adapter import BlockwrightAdapter
+from .paged_scopes import PagedScope
 from .scopes import Scope
 from .variants import Patch
 from .watched import VariantAdapter
@@ -36,6 +37,17 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class TablesPlace:
+    """Where exhibits of block tables are looked at: a scope in lock-step."""
+
+    scope: PagedScope
+
+
+Where = Place | TablesPlace | Trial
+"""A place, or a trial."""
+
+
+@dataclass(frozen=True, slots=True)
 class Exhibit:
     """A known bug: its id (of the corpus; D: a choice of the originals that we decided otherwise), and its catcher."""
 
@@ -44,10 +56,10 @@ class Exhibit:
     story: str
     source: str
     law: str
-    where: Place | Trial
+    where: Where
     patches: tuple[Patch, ...]
 
 
 def patch(file: str, old: str, new: str, times: int = 1) -> Patch:
-    """Give a patch of one source of the core."""
-    return Patch(f"core/{file}", old, new, times)
+    """Give a patch of one source: of the core, unless the file names another folder."""
+    return Patch(file if "/" in file else f"core/{file}", old, new, times)

@@ -12,29 +12,35 @@ Variants are uncompiled, whatever build the process runs.
 import time
 from dataclasses import dataclass, replace
 from types import ModuleType
+from typing import Any
 
 from blockwright._terminal import Advance
-from blockwright_spec.laws import LAWS, Law
+from blockwright_spec.laws import LAWS
+from blockwright_spec.paged_step_laws import PAGED_LAWS
 
-from .actions import Action
 from .blockwright_adapter import BlockwrightAdapter
 from .diagnosis import diagnose
-from .exhibit import Exhibit, Place, Trial
+from .exhibit import Exhibit, Place, TablesPlace, Where
 from .exhibits_blocks import BLOCKS
 from .exhibits_demand import DEMAND
 from .exhibits_forks import FORKS
+from .exhibits_paged import PAGED
 from .exhibits_prefixes import PREFIXES
 from .exhibits_tables import TABLES
 from .exhibits_time import TIME
 from .explore import Explorer
 from .gates import GateResult, Profile
+from .paged_blockwright import BlockwrightTables, refusals_of
+from .paged_diagnosis import diagnose_tables
+from .paged_explore import PagedExplorer
+from .paged_trace import paged_script
 from .parallel import in_parallel
 from .trace import script
 from .variants import variant
 from .watch import Limited, OutOfTimeError, rearm, watch
 from .watched import adapter_on
 
-EXHIBITS: tuple[Exhibit, ...] = (*BLOCKS, *DEMAND, *TABLES, *PREFIXES, *TIME, *FORKS)
+EXHIBITS: tuple[Exhibit, ...] = (*BLOCKS, *DEMAND, *TABLES, *PREFIXES, *TIME, *FORKS, *PAGED)
 """All of them, in the order of the rooms."""
 
 NOT_POSSIBLE: dict[str, str] = {
@@ -43,8 +49,6 @@ NOT_POSSIBLE: dict[str, str] = {
     "B12": "There is one tier of memory, so no block has a tag of its tier.",
     "B15": "Publication takes no block and evicts none, so nothing can come in between.",
     "B16": "The index is flat: a published block stands under its whole prefix and hangs on no other block.",
-    "B23": "No request is swapped out and in; a preempted one starts again from its hit.",
-    "B24": "No request is swapped out, so none can be stuck there.",
     "B30": "Each group has a table of its own; no map leads from one group's slots to another's.",
     "B38": "States are published wherever a step stopped at a block's end; none is chosen to be kept for EAGLE.",
     "B43": "Only full blocks are published: there is no partial key to be registered again.",
@@ -55,7 +59,7 @@ NOT_POSSIBLE: dict[str, str] = {
 }
 """Bugs of the corpus that have no place here, each with the reason: what they broke does not exist in the core."""
 
-PLACES: tuple[Place | Trial, ...] = tuple(dict.fromkeys(exhibit.where for exhibit in EXHIBITS))
+PLACES: tuple[Where, ...] = tuple(dict.fromkeys(exhibit.where for exhibit in EXHIBITS))
 """Where they are looked at."""
 
 CORE = "uncompiled core"
@@ -102,18 +106,18 @@ def row_of(name: str) -> GateResult:
     return shown(next(exhibit for exhibit in EXHIBITS if exhibit.id == name))
 
 
-def title_of(where: Place | Trial) -> str:
+def title_of(where: Where) -> str:
     """Give the name of a place."""
-    return where.scope.name if isinstance(where, Place) else f"trial of {where.__name__}"
+    return where.scope.name if isinstance(where, Place | TablesPlace) else f"trial of {where.__name__}"
 
 
-def sane(where: Place | Trial) -> GateResult:
+def sane(where: Where) -> GateResult:
     """Look at the implementation itself, unchanged: nothing may be broken."""
     started = time.perf_counter()
     row = GateResult("museum", f"unchanged: {title_of(where)}", CORE, 0, 0, 0, 0.0)
     try:
         with watch():
-            seen = looked_at(where, variant(), LAWS)
+            seen = looked_at(where, variant(), True)
     except (Exception, OutOfTimeError) as error:
         seen = Seen(("MUSEUM-0",), 0, told_of(error))
     return replace(
@@ -134,10 +138,9 @@ def shown(exhibit: Exhibit) -> GateResult:
     try:
         with watch():
             package = variant(*exhibit.patches)
-            seen = looked_at(where, package, ())
-            if isinstance(where, Place) and seen.laws:
-                found = diagnose(where.scope, factory_on(package, where), seen.actions)
-                seen = replace(seen, laws=found.laws)
+            seen = looked_at(where, package, False)
+            if seen.laws and not callable(where):
+                seen = replace(seen, laws=diagnosed(where, package, seen.actions))
             detail = verdict(exhibit, seen.laws, seen.length)
     except (Exception, OutOfTimeError) as error:
         seen = Seen()
@@ -166,17 +169,20 @@ class Seen:
     detail: str = ""
     states: int = 0
     transitions: int = 0
-    actions: tuple[Action, ...] = ()
+    actions: tuple[Any, ...] = ()
 
 
-def looked_at(where: Place | Trial, package: ModuleType, laws: tuple[Law, ...]) -> Seen:
-    """Look at a copy of the implementation in a place, up to the first fault."""
-    if not isinstance(where, Place):
+def looked_at(where: Where, package: ModuleType, judged: bool) -> Seen:
+    """Look at a copy of the implementation in a place, up to the first fault; the specification is `judged` as well."""
+    if isinstance(where, Place):
+        result = Explorer(where.scope, factory_on(package, where), LAWS if judged else ()).run()
+    elif isinstance(where, TablesPlace):
+        result = PagedExplorer(where.scope, tables_on(package), PAGED_LAWS if judged else ()).run()
+    else:
         rearm()
         faults = list(where(package))
         length = max((fault.length for fault in faults), default=0)
         return Seen(tuple(fault.law for fault in faults), length, "; ".join(fault.detail for fault in faults))
-    result = Explorer(where.scope, factory_on(package, where), laws).run()
     if result.violation is None:
         return Seen(states=result.states, transitions=result.transitions)
     law, detail, actions = result.violation.law, result.violation.detail, result.violation.actions
@@ -189,10 +195,27 @@ def factory_on(package: ModuleType, where: Place) -> type[BlockwrightAdapter]:
     return type(base.__name__, (Limited, base), {})
 
 
-def trace(where: Place | Trial, seen: Seen) -> str:
+def tables_on(package: ModuleType) -> type[BlockwrightTables]:
+    """Give the adapter of block tables on a copy of the implementation, under the watch."""
+    errors: Any = package.errors
+    names = {"package": package, "errors": refusals_of(package), "short": errors.NoFreeBlocksError}
+    return type("Tables", (Limited, BlockwrightTables), names)
+
+
+def diagnosed(where: Place | TablesPlace, package: ModuleType, actions: tuple[Any, ...]) -> tuple[str, ...]:
+    """Give the laws that are broken at the end of some actions."""
+    rearm()
+    if isinstance(where, TablesPlace):
+        return diagnose_tables(where.scope, tables_on(package), actions).laws
+    return diagnose(where.scope, factory_on(package, where), actions).laws
+
+
+def trace(where: Where, seen: Seen) -> str:
     """Give the way to a fault as calls."""
-    if not isinstance(where, Place) or not seen.actions:
+    if callable(where) or not seen.actions:
         return ""
+    if isinstance(where, TablesPlace):
+        return paged_script(where.scope, seen.actions, seen.detail)
     return script(where.scope.config, where.scope.slots, seen.actions, seen.detail)
 
 

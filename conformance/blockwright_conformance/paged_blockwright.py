@@ -5,26 +5,28 @@ What no public name shows (copies to come, access times) is read from the pools.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, ClassVar, Self
 
-from blockwright import errors as refusals
-from blockwright import paging
-from blockwright.paging import Block, BlockTable, CpuGpuBlockAllocator, PrefixCachingBlock
+import blockwright
+import blockwright.paging
+from blockwright.paging import Block, BlockTable, CpuGpuBlockAllocator
 from blockwright_spec.paged_state import Device, PagedConfig, Pair
 from blockwright_spec.reads import Prefix
 
 from .paged_adapter import PagedObservation, TableShown
 from .paged_lockstep import ranked
 
-DEVICES = {Device.GPU: paging.Device.GPU, Device.CPU: paging.Device.CPU}
-"""The specification's devices and the implementation's."""
+Hash = Callable[[bytes | None, list[int], int | None], bytes]
+"""Gives the content hash of a full block with some tokens, after one with a hash."""
 
 
 class Digests:
     """What all copies of an adapter share: the prefix that each content hash stands for."""
 
-    def __init__(self, block_size: int) -> None:
-        self.block_size = block_size
+    def __init__(self, block_size: int, hash_of: Hash) -> None:
+        self.block_size, self.hash_of = block_size, hash_of
         self.prefixes: dict[bytes, Prefix] = {}
         self.chains: dict[Prefix, list[bytes]] = {}
 
@@ -35,9 +37,7 @@ class Digests:
             found, (extra, tokens), size = [], prefix, self.block_size
             for end in range(size, len(tokens) + 1, size):
                 parent = found[-1] if found else None
-                found.append(
-                    PrefixCachingBlock.hash_block_tokens(parent, list(tokens[end - size : end]), extra_of(extra))
-                )
+                found.append(self.hash_of(parent, list(tokens[end - size : end]), extra_of(extra)))
                 self.prefixes[found[-1]] = extra, tokens[:end]
             self.chains[prefix] = found
         return found
@@ -48,22 +48,29 @@ def extra_of(extra: Any) -> int | None:
     return extra or None
 
 
-class BlockwrightTables:
-    """Block tables on one `CpuGpuBlockAllocator`, as a `PagedAdapter`."""
+def refusals_of(package: ModuleType) -> tuple[type[Exception], ...]:
+    """Give the errors by which a copy of the package refuses a wrong call."""
+    return tuple(getattr(package.errors, f"{name}Error") for name in ("Block", "InvalidArgument", "NoFreeBlocks"))
 
-    errors: tuple[type[Exception], ...] = (
-        refusals.BlockError,
-        refusals.InvalidArgumentError,
-        refusals.NoFreeBlocksError,
-    )
-    short: type[Exception] = refusals.NoFreeBlocksError
+
+class BlockwrightTables:
+    """Block tables on one `CpuGpuBlockAllocator`, as a `PagedAdapter`.
+
+    A subclass may stand on another copy of the package (`package`, with its `errors` and `short`).
+    """
+
+    package: ClassVar[Any] = blockwright
+    errors: tuple[type[Exception], ...] = refusals_of(blockwright)
+    short: type[Exception] = blockwright.errors.NoFreeBlocksError
 
     def __init__(self, config: PagedConfig) -> None:
         kind = "prefix_caching" if config.caching else "naive"
         self.config = config
-        self.allocator = CpuGpuBlockAllocator.create(kind, config.num_gpu, config.num_cpu, config.block_size)
+        paging = self.package.paging
+        create = paging.CpuGpuBlockAllocator.create
+        self.allocator: CpuGpuBlockAllocator = create(kind, config.num_gpu, config.num_cpu, config.block_size)
         self.tables: dict[int, tuple[Prefix, BlockTable]] = {}
-        self.digests = Digests(config.block_size)
+        self.digests = Digests(config.block_size, paging.PrefixCachingBlock.hash_block_tokens)
 
     def copy(self) -> Self:
         """Return an independent copy."""
@@ -75,7 +82,13 @@ class BlockwrightTables:
 
     def new_table(self) -> BlockTable:
         """Make a table that has no blocks yet."""
-        return BlockTable(self.config.block_size, self.allocator, max_block_sliding_window=self.config.window)
+        size, window = self.config.block_size, self.config.window
+        table: BlockTable = self.package.paging.BlockTable(size, self.allocator, max_block_sliding_window=window)
+        return table
+
+    def device(self, device: Device) -> Any:
+        """Give the implementation's name of a device."""
+        return self.package.paging.Device[device.name]
 
     def table(self, slot: int) -> BlockTable:
         """Give the table in a slot; a new one, which has no blocks, where there is none."""
@@ -84,7 +97,7 @@ class BlockwrightTables:
     def allocate(self, slot: int, prefix: Prefix, device: Device) -> None:
         """Make a table."""
         table = self.table(slot)
-        table.allocate(list(prefix[1]), DEVICES[device], extra_of(prefix[0]))
+        table.allocate(list(prefix[1]), self.device(device), extra_of(prefix[0]))
         self.tables[slot] = prefix, table
         self.digests.chain(prefix)
 
@@ -115,7 +128,7 @@ class BlockwrightTables:
         """Move tables, all their blocks in one call."""
         source = Device.CPU if to is Device.GPU else Device.GPU
         blocks: list[Block] = [block for slot in slots for block in self.table(slot).blocks]
-        return tuple(self.allocator.swap(blocks, DEVICES[source], DEVICES[to]).items())
+        return tuple(self.allocator.swap(blocks, self.device(source), self.device(to)).items())
 
     def clear_copies(self) -> tuple[Pair, ...]:
         """Take the pending copies."""
@@ -131,7 +144,7 @@ class BlockwrightTables:
 
     def reset(self, device: Device) -> bool:
         """Reset a prefix cache."""
-        return self.allocator.reset_prefix_cache(DEVICES[device])
+        return self.allocator.reset_prefix_cache(self.device(device))
 
     def touched(self, slot: int, tokens: int, ahead: int) -> int:
         """Count what an append touches."""
@@ -140,7 +153,7 @@ class BlockwrightTables:
     def full_touched(self, slots: tuple[int, ...], to: Device) -> int:
         """Count the full blocks to move."""
         blocks: list[Block] = [block for slot in slots for block in self.table(slot).blocks]
-        return self.allocator.get_num_full_blocks_touched(blocks, DEVICES[to])
+        return self.allocator.get_num_full_blocks_touched(blocks, self.device(to))
 
     def cached_tokens(self, prefix: Prefix) -> int:
         """Count leading tokens in computed blocks."""
@@ -148,12 +161,12 @@ class BlockwrightTables:
 
     def order(self) -> tuple[int, ...]:
         """Tell in what order free blocks would be taken now."""
-        pools: list[Any] = [self.allocator.on(device).pool for device in DEVICES.values()]
+        pools: list[Any] = [self.allocator.on(self.device(device)).pool for device in Device]
         return tuple([block + pool.first_id - 1 for pool in pools for block in pool.free_block_ids()])
 
     def observe(self, slots: int) -> PagedObservation:
         """Show the whole state: both pools, one after the other, since ids are absolute."""
-        pools: list[Any] = [self.allocator.on(device).pool for device in DEVICES.values()]
+        pools: list[Any] = [self.allocator.on(self.device(device)).pool for device in Device]
         marks = [(pool, pool.first_id + at) for pool in pools for at in range(1, pool.num_total() + 1)]
         null = self.allocator.allocate_or_get_null_block().block_id if self.allocator.has_null_block else None
         shift = [(pool, pool.first_id - 1) for pool in pools]

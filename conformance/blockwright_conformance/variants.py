@@ -104,7 +104,7 @@ class Sources(MetaPathFinder, Loader):
 
 
 def load(changed: Mapping[str, CodeType] | None = None) -> ModuleType:
-    """Load a variant: the package with the code of some files (by path below its folder) replaced. About 15 ms.
+    """Load a variant: the package with the code of some files (by path below its folder) replaced. About 25 ms.
 
     Raises:
         LookupError: a changed file is no module that the package imports.
@@ -118,6 +118,7 @@ def load(changed: Mapping[str, CodeType] | None = None) -> ModuleType:
     sys.meta_path.insert(0, sources)
     try:
         variant = importlib.import_module(PACKAGE)
+        importlib.import_module(f"{PACKAGE}.paging")
     finally:
         sys.meta_path[:] = finders
         for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
