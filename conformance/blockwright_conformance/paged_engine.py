@@ -6,7 +6,6 @@ what the manager answers to its questions are compared.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -41,6 +40,7 @@ from .paged_adapter import PagedObservation
 from .paged_blockwright import BlockwrightTables
 from .paged_lockstep import PagedReply, paged_follow
 from .paged_tensors import TokenCaches, code
+from .paged_worlds import World
 
 LAWS_EVERY = 16
 """Operations between two checks of the laws of states."""
@@ -55,28 +55,6 @@ class PagedHistoryError(AssertionError):
     def __init__(self, law: str, detail: str) -> None:
         super().__init__(law, detail)
         self.law, self.detail = law, detail
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """A manager's configuration, and what its engine does."""
-
-    size: int
-    num_gpu: int
-    num_cpu: int
-    caching: bool
-    sliding_window: int | None = None
-    watermark: float = 0.02
-    slots: int = 10
-    """Sequences that there may be at once."""
-    most_ahead: int = 3
-    max_tokens: int = 60
-    symbols: int = 2
-
-    @property
-    def window(self) -> int | None:
-        """Blocks that the window keeps, as the manager counts them."""
-        return None if self.sliding_window is None else self.sliding_window // self.size + 2
 
 
 class Member:

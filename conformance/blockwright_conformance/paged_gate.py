@@ -8,9 +8,9 @@ from blockwright._terminal import Advance
 from .gates import GateResult, Profile
 from .paged_blockwright import BlockwrightTables
 from .paged_explore import PAGED_EVERYTHING, PagedExplorer
-from .paged_histories import HISTORIES, histories
 from .paged_scopes import PAGED_PROFILES, PagedScope
 from .paged_trace import paged_script
+from .paged_worlds import HISTORIES
 from .parallel import in_parallel
 from .search import Result
 
@@ -51,7 +51,11 @@ def weight(each: PagedScope) -> tuple[int, int, int]:
 
 def task(what: PagedScope | str, profile: str = "") -> GateResult:
     """Do one part of the gate: a scope, or the histories of a name."""
-    return histories(what, profile) if isinstance(what, str) else report(explore(what))
+    if not isinstance(what, str):
+        return report(explore(what))
+    from .paged_histories import histories  # it imports torch and Hypothesis
+
+    return histories(what, profile)
 
 
 def explore(each: PagedScope) -> Result:

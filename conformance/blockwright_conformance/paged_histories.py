@@ -18,17 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from blockwright.paging import SequenceStatus
 
 from .gates import GateResult
-from .paged_engine import PagedEngine, PagedHistoryError, World
-
-HISTORIES: dict[str, World] = {
-    "naive, block 4": World(4, 24, 16, False),
-    "prefix caching, block 4": World(4, 24, 16, True),
-    "prefix caching, block 3, small": World(3, 12, 9, True, slots=6, max_tokens=24),
-    "naive, block 4, sliding 9": World(4, 24, 16, False, 9),
-    "prefix caching, block 4, sliding 6": World(4, 24, 16, True, 6),
-    "prefix caching, block 16": World(16, 40, 20, True, max_tokens=200, most_ahead=20),
-}
-"""The worlds, by what is told of them."""
+from .paged_engine import PagedEngine, PagedHistoryError
+from .paged_worlds import HISTORIES, World
 
 LENGTHS = {"smoke": (1, 20, 60, 1), "pr": (12, 50, 600, 2), "nightly": (1000, 100, 3000, 20)}
 """Per profile: examples of the machine, steps of each, steps of a walk, walks."""

@@ -27,14 +27,15 @@ from blockwright_conformance.paged_actions import (
     paged_meaning,
 )
 from blockwright_conformance.paged_blockwright import BlockwrightTables
-from blockwright_conformance.paged_engine import PagedEngine, PagedHistoryError, World
+from blockwright_conformance.paged_engine import PagedEngine, PagedHistoryError
 from blockwright_conformance.paged_explore import PAGED_EVERYTHING, PagedExplorer
 from blockwright_conformance.paged_gate import coverage, report
-from blockwright_conformance.paged_histories import HISTORIES, random_walk, run_tables_machine
+from blockwright_conformance.paged_histories import random_walk, run_tables_machine
 from blockwright_conformance.paged_lockstep import paged_act, paged_differences, paged_examine, paged_expected
 from blockwright_conformance.paged_scopes import PAGED_PROFILES, PagedScope, paged_calls, paged_scope
 from blockwright_conformance.paged_symmetry import PagedNames
 from blockwright_conformance.paged_trace import paged_script
+from blockwright_conformance.paged_worlds import HISTORIES, World
 from blockwright_conformance.search import Node
 from blockwright_spec.paged_state import Device, Paged, PagedConfig, Pair, paged
 
