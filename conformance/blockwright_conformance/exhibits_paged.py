@@ -3,9 +3,10 @@
 from . import paged_places as places
 from .exhibit import Exhibit, patch
 
-HOLD = "pool.hold_one(block._mark)\n            prev ="
+SHARE = "        self.pool.touch_entries(ids)\n"
 ENDS = "self._ends[block] += 1\n"
 LEAVE = "            origin.release_one(before)\n"
+GIVE = "            pool.release_one(block._mark)\n"
 CANDIDATE = "return mark == 0 or self.pool.is_free(mark)"
 FILE = "paging/pool_allocator.py"
 
@@ -17,7 +18,7 @@ PAGED = (
         "vllm-project/vllm#3347 (#1556)",
         "PAGE-1",
         places.FORKS,
-        (patch(FILE, HOLD, "pool.hold_one(block._mark)\n                " + HOLD),),
+        (patch(FILE, SHARE, SHARE + SHARE),),
     ),
     Exhibit(
         "B01d",
@@ -81,12 +82,12 @@ PAGED = (
     ),
     Exhibit(
         "B51b",
-        "the destination of a copy that has not been run is handed out",
-        "A block was given up for known content while a copy to it was in flight, handed out again, and overwritten.",
+        "a block that gives way to known content is freed though a copy to it is in flight",
+        "What was inserted was found to be known, and its own block freed while a copy to it had not been run.",
         "sgl-project/sglang#35769",
         "PAGE-1",
         places.FORKS,
-        (patch("store.py", "        self._ref[new] = 2\n", "        self._ref[new] = 1\n"),),
+        (patch("paging/prefix_caching.py", GIVE, GIVE + GIVE),),
     ),
     Exhibit(
         "B56d",
@@ -94,14 +95,8 @@ PAGED = (
         "The evictor dropped a block and the index did not: its old content was still found.",
         "ovg-project/kvcached#362, #363; vllm-project/vllm#4761",
         "PAGE-5",
-        places.SHARED,
-        (
-            patch(
-                "store.py",
-                "                    index.drop(block)\n                else",
-                "                    pass\n                else",
-            ),
-        ),
+        places.EVICTIONS,
+        (patch("store.py", "index.drop(block)\n                else", "pass\n                else"),),
     ),
     Exhibit(
         "D07",
@@ -120,11 +115,8 @@ PAGED = (
         "PAGE-14",
         places.ACCESS,
         (
-            patch(
-                "access_order.py",
-                "        self._times[block] = now\n        self._settle(block)\n",
-                "        if self._place[block] == 0:\n            self._times[block] = now\n",
-            ),
+            patch("access_order.py", "= now\n        self._settle(block)\n", "= now\n"),
+            patch("store.py", "True, order.is_sound())", "True, True)"),  # nor did anyone check the heap
         ),
     ),
 )

@@ -11,36 +11,35 @@ from .scopes import strings
 from .watch import rearm
 
 ONE: dict[str, Any] = {"prompts": strings(1, 1, 2)}
-TWO: dict[str, Any] = {"prompts": strings(2, 1, 2), "outputs": ((0,), (1,))}
 
 FORKS = TablesPlace(paged_scope("museum, forks", 2, 4, 0, 4, "delay", **ONE))
 NAIVE = TablesPlace(paged_scope("museum, forks", 2, 4, 0, 4, "delay", **ONE, caching=False))
-WINDOW = TablesPlace(paged_scope("museum, window", 1, 5, 0, 5, "", **ONE, window=1))
-SHARED = TablesPlace(paged_scope("museum, shared content", 2, 4, 0, 4, "", **TWO))
+EVICTIONS = TablesPlace(paged_scope("museum, evictions", 2, 2, 0, 2, "", prompts=strings(2, 1, 2)))
 SWAPS = TablesPlace(paged_scope("museum, swaps", 2, 3, 3, 4, "swap", **ONE))
-RETURNS = TablesPlace(paged_scope("museum, swaps with content", 1, 3, 2, 3, "swap", **TWO))
+RETURNS = TablesPlace(paged_scope("museum, swaps with content", 1, 2, 2, 1, "swap", prompts=strings(2, 1, 1)))
 ACCESS = TablesPlace(paged_scope("museum, access", 1, 3, 0, 2, "access", slots=1, prompts=strings(2, 1, 2)))
 
 
 def appends_under_a_window(package: ModuleType) -> Iterator[Fault]:
     """Append what ``can_append_slots`` allows: it never runs out, though the null block may be taken (PAGE-13)."""
-    for num_gpu, computed in product(range(3, 8), (0, 1)):
+    paging: Any = package.paging
+    for num_gpu in range(4, 12):
         rearm()
-        paging: Any = package.paging
         manager = paging.SelfAttnBlockSpaceManager(1, num_gpu, 0, watermark=0.0, sliding_window=1)
-        seq = paging.SimpleSequence(1, [0])
-        group = paging.SimpleSequenceGroup("r", [seq])
+        parent = paging.SimpleSequence(1, [0])
+        group = paging.SimpleSequenceGroup("r", [parent])
         manager.allocate(group)
-        seq.status = paging.SequenceStatus.RUNNING
+        manager.fork(parent, parent.fork(2))  # shares what the window leaves behind, so that this frees nothing
+        parent.status = paging.SequenceStatus.RUNNING
         for length in range(2, 12):
-            seq.num_computed_tokens = length - 1 - computed
-            seq.token_ids.append(0)
+            parent.num_computed_tokens = length - 1
+            parent.token_ids.append(0)
             if not manager.can_append_slots(group, 0):
                 break
             try:
-                manager.append_slots(seq, 0)
+                manager.append_slots(parent, 0)
             except package.errors.NoFreeBlocksError as error:
-                yield Fault("PAGE-13", f"{num_gpu} blocks, {length} tokens: said to fit, then {error}", length)
+                yield Fault("PAGE-13", f"{num_gpu} blocks, {length} tokens: said to fit, then {error}", 2 * length)
                 return
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from blockwright_conformance import call_trials, handed_out, museum, trials
 from blockwright_conformance.diagnosis import diagnose
-from blockwright_conformance.exhibit import Exhibit, Place, Trial, patch
+from blockwright_conformance.exhibit import Exhibit, Place, Where, patch
 from blockwright_conformance.explore import Explorer
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.museum import EXHIBITS, NOT_POSSIBLE, PLACES, names_of, row_of, sane, shown, summed
@@ -24,12 +24,13 @@ from blockwright_conformance.scopes import scope
 from blockwright_conformance.variants import Patch, patched, variant
 from blockwright_conformance.watched import CollidingAdapter, CrowdedAdapter, ToldAdapter, VariantAdapter, adapter_on
 from blockwright_spec.laws import LAWS, STEP_LAWS
+from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.reads import Full, Group, Sliding
 from blockwright_spec.state import Config
 
 KIT = {"HASH-1", "HASH-2", "HASH-3", "EV-1", "STAT-1", "DEMAND-1", "REFUSE-1", "LOOKUP-1", "REF-0 queue", "REF-0 keys"}
 KIT |= {"PLAN-1", "PLAN-2"}
-KNOWN = {law.id for law in (*LAWS, *STEP_LAWS)} | KIT
+KNOWN = {law.id for law in (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS)} | KIT
 BY_ID = {exhibit.id: exhibit for exhibit in EXHIBITS}
 
 
@@ -50,7 +51,32 @@ def test_exhibits_are_complete_and_fit_the_sources(exhibit: Exhibit) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["B02", "B04b", "B06", "B07", "B28a", "B33b", "B41", "B45", "B60c", "B61a", "B62", "B64a", "D01", "D02", "D06"],
+    [
+        "B02",
+        "B04b",
+        "B06",
+        "B07",
+        "B28a",
+        "B33b",
+        "B41",
+        "B45",
+        "B60c",
+        "B61a",
+        "B62",
+        "B64a",
+        "D01",
+        "D02",
+        "D06",
+        "B01a",
+        "B01c",
+        "B23",
+        "B24b",
+        "B51a",
+        "B51b",
+        "B56d",
+        "D07",
+        "D08",
+    ],
 )
 def test_exhibits_are_caught_by_name(name: str) -> None:
     row = shown(BY_ID[name])
@@ -123,7 +149,7 @@ def test_the_laws_of_time_and_plans_are_shown() -> None:
 
 
 @pytest.mark.parametrize("where", [TIGHT, SLIDING, trials.keys, trials.pool], ids=museum.title_of)
-def test_the_implementation_passes_every_place(where: Place | Trial) -> None:
+def test_the_implementation_passes_every_place(where: Where) -> None:
     row = sane(where)
     assert (row.violations, row.detail) == (0, "")
 
