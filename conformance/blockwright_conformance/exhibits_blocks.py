@@ -75,7 +75,7 @@ BLOCKS = (
         (
             patch(
                 "store.py",
-                "if journal is None:\n                    index.drop(block)",
+                "if journal is None:\n            index.drop(block)",
                 "if journal is None:\n                    pass",
             ),
         ),

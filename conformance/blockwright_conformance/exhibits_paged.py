@@ -96,7 +96,7 @@ PAGED = (
         "ovg-project/kvcached#362, #363; vllm-project/vllm#4761",
         "PAGE-5",
         places.EVICTIONS,
-        (patch("store.py", "index.drop(block)\n                else", "pass\n                else"),),
+        (patch("store.py", "            index.drop(block)\n        else", "            pass\n        else"),),
     ),
     Exhibit(
         "D07",

@@ -135,22 +135,14 @@ class BlockStore:
             self._line_up(self._order.first(count - (self._num_free - self._order.size)))
         following = self._next
         ref = self._ref
-        index = self._index
-        older = index.older
-        journal = self._journal
+        older = self._index.older
         block: i64 = i64(following[0])
         at: i64 = len(ids)
         stop = at + count
-        evicted: i64 = 0
         ids = append(ids, 0) if count == 1 else extend(ids, zeros32(count))
         while at < stop:
             if older[block] != 0:
-                evicted += 1
-                if journal is None:
-                    index.drop(block)
-                else:
-                    low, high, group = index.key(block)
-                    journal.forgot(block, low, high, group, index.drop(block))
+                self._evict(block)
             ref[block] = 1
             ids[at] = i32(block)
             block = i64(following[block])
@@ -159,8 +151,33 @@ class BlockStore:
         self._prev[block] = 0
         self.version += 1
         self._num_free -= count
-        self._num_evictions += evicted
         return ids
+
+    def take_one(self) -> i64:
+        """Do as `take` for one block, and return it. O(1), O(log n) by access."""
+        if self._order is not None and self._next[0] == 0:
+            self._line_up(self._order.first(1))
+        block: i64 = i64(self._next[0])
+        following: i64 = i64(self._next[block])
+        if self._index.older[block] != 0:
+            self._evict(block)
+        self._ref[block] = 1
+        self._next[0] = i32(following)
+        self._prev[following] = 0
+        self.version += 1
+        self._num_free -= 1
+        return block
+
+    def _evict(self, block: i64) -> None:
+        """Drop the key of a candidate that is taken. law: KEY-1."""
+        index = self._index
+        journal = self._journal
+        self._num_evictions += 1
+        if journal is None:
+            index.drop(block)
+        else:
+            low, high, group = index.key(block)
+            journal.forgot(block, low, high, group, index.drop(block))
 
     def touch_entries(self, ids: vec[i32]) -> None:
         """Hold each non-null block of a hit once more; free ones leave the queue. law: REF-1."""
@@ -265,7 +282,7 @@ class BlockStore:
         """
         if len(self._ends) == 0:
             self._ends = zeros32(self._count)
-        new: i64 = i64(self.take(1, vec[i32]())[0])
+        new = self.take_one()
         self._ref[new] = 2
         self._ends[block] += 1
         self._ends[new] = -1
@@ -278,10 +295,15 @@ class BlockStore:
         Complexity: O(copies).
         """
         copies = self.pending_copies()
+        self.end_copies()
+        return copies
+
+    def end_copies(self) -> None:
+        """Let go of both ends of the copies to come, which have been told. O(copies)."""
         pending = self._copies
         size: i64 = len(pending)
         if size == 0:
-            return copies
+            return
         self._copies = vec[i32]()
         ends = vec[i32](capacity=size)
         at: i64 = 1
@@ -291,7 +313,6 @@ class BlockStore:
             self._ends[i64(pending[at + 1])] = 0
             at += 3
         self._let_go(ends, 0, i64(len(ends)))
-        return copies
 
     def pending_copies(self) -> list[tuple[int, int, int]]:
         """Return the copies to come as (group, source, destination), oldest first; they stay to come. O(copies)."""

@@ -57,9 +57,9 @@ class DevicePool(BlockStore):
         """Return how many blocks nobody holds. O(1)."""
         return self._num_free
 
-    def take_one(self) -> i64:
+    def take_mark(self) -> i64:
         """Take a block; there must be a free one. Return its mark. O(1), O(log n) by access."""
-        return i64(self.take(1, vec[i32]())[0]) + self.first_id
+        return self.take_one() + self.first_id
 
     def hold_one(self, mark: i64) -> None:
         """Hold a block once more; one that was a candidate counts as computed. O(1), O(log n) by access."""
@@ -77,7 +77,7 @@ class DevicePool(BlockStore):
     def take_null(self) -> int:
         """Set a block aside as the null block, if there is none yet; return its absolute id. One must be free."""
         if self.null == 0:
-            self.null = self.take_one() - self.first_id
+            self.null = self.take_one()
         return int(self.null + self.first_id - 1)
 
     def is_held(self, mark: i64) -> bool:
@@ -100,6 +100,18 @@ class DevicePool(BlockStore):
     def is_copy_target(self, mark: i64) -> bool:
         """Say whether a copy to come ends in a block. O(1)."""
         return self.is_destination(mark - self.first_id)
+
+    def take_pairs(self) -> list[tuple[int, int]]:
+        """Return the copies to come as absolute ids, (source, destination), and let go of both ends. O(copies)."""
+        pairs: list[tuple[int, int]] = []
+        copies = self._copies
+        shift = self.first_id - 1
+        at: i64 = 1
+        while at < i64(len(copies)):
+            pairs.append((int(i64(copies[at]) + shift), int(i64(copies[at + 1]) + shift)))
+            at += 3
+        self.end_copies()
+        return pairs
 
     def copy_one(self, mark: i64) -> i64:
         """Move one holder of a block to a copy of it; return the copy's mark. One block must be free. O(1)."""

@@ -22,6 +22,9 @@ from blockwright.paging.null_block import NullBlock
 
 MAX_BLOCKS: Final = 2**30
 
+ROOM: Final = 64
+"""Tokens for which a new block has room at once; those of larger blocks grow."""
+
 _HASHER: Final = SipHasher()
 """The hash of block contents, under a secret drawn once per process."""
 
@@ -130,7 +133,7 @@ class PoolBlock(Block):
         if len(token_ids) > block_size:
             raise InvalidArgumentError(f"token_ids: a block has {block_size} slots, {len(token_ids)} tokens were given")
         self._size = block_size
-        self._tokens = with_tokens(vec[i32](), token_ids)
+        self._tokens = with_tokens(vec[i32](capacity=max(len(token_ids), min(block_size, ROOM))), token_ids)
         self._mark = 0 if block_id is None else block_id + 1
         self._computed = computed
         self._accessed = -1.0
@@ -340,7 +343,7 @@ class PoolAllocator(BlockAllocator):
         """
         self.require_free(1)
         block = self.make_block(prev_block, _NO_TOKENS, extra_hash)
-        block._mark = self.pool.take_one()
+        block._mark = self.pool.take_mark()
         return block
 
     def allocate_immutable_block(
@@ -416,7 +419,7 @@ class PoolAllocator(BlockAllocator):
             pool.hold_one(mark)
             block._mark = mark
             return False
-        block._mark = pool.take_one()
+        block._mark = pool.take_mark()
         if block.is_filled():
             self.settle(block)
         return True
@@ -505,10 +508,7 @@ class PoolAllocator(BlockAllocator):
 
     def clear_copy_on_writes(self) -> list[tuple[int, int]]:
         """Return the copies to be made, (source, destination), and let go of both ends. O(copies)."""
-        if not self.pool.has_copies():
-            return []
-        shift = int(self.pool.first_id) - 1
-        return [(source + shift, target + shift) for _, source, target in self.pool.take_copies()]
+        return self.pool.take_pairs()
 
     # ------------------------------------------------------------------ moving
 
