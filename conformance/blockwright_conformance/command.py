@@ -28,7 +28,7 @@ LOCKSTEP: Final = ("lockstep", "paged")
 _EPILOG = """\
 examples:
   blockwright conform                                  all gates, minutes
-  blockwright conform --profile smoke                  a few seconds
+  blockwright conform --profile smoke                  a minute or two
   blockwright conform --gate lockstep --scope "full"   some scopes of one gate
   blockwright conform --impl mymodule:Adapter          another block manager, through an adapter of its own
   blockwright conform --json report.json
