@@ -303,8 +303,6 @@ def wrong_steps(state: State, slot: int, request: Running) -> Iterator[Action]:
         yield WrongStep(slot, prefix, computed, 2, 0, 1)
         yield WrongStep(slot, prefix, computed, 0, 0, 0, 1)
         yield WrongStep(slot, prefix, computed, 1, 0, 0, 0, 1)
-    if not config.overlaps and len(prefix[1]) < request.written < config.max_model_len:
-        yield WrongStep(slot, prefix, request.written, 1)  # right: tokens that are done, and told later or never
     yield WrongStep(slot, prefix, computed, 0)
     yield WrongStep(slot, prefix, computed, -1)
     yield WrongStep(slot, prefix, computed, config.max_model_len - computed + 1)

@@ -11,7 +11,6 @@ Mutants are uncompiled, whatever build the process runs.
 """
 
 import gc
-import random
 import resource
 import time
 from collections import defaultdict
@@ -19,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from hashlib import blake2b
 from types import ModuleType
 
 from blockwright._terminal import Advance
@@ -155,14 +155,22 @@ def fates_of(mutations: list[Mutation]) -> list[Fate]:
 
 
 def chosen(profile: Profile) -> list[Mutation]:
-    """Give the mutants of a profile, in the order of the sources."""
+    """Give the mutants of a profile, in the order of the sources.
+
+    A sample is drawn by a digest of each mutant's key, so that an edit elsewhere hardly changes it.
+    """
     everything = [mutation for file in FILES for mutation in parsed(file).mutations if profile.scope in mutation.key]
     size = SAMPLE.get(profile.name)
     if size is None:
         return everything
     able = [mutation for mutation in everything if mutation.key not in EQUIVALENT]
-    picked = set(random.Random(SEED).sample(range(len(able)), min(size, len(able))))
-    return [mutation for number, mutation in enumerate(able) if number in picked]
+    picked = {mutation.key for mutation in sorted(able, key=lambda mutation: drawn(mutation.key))[:size]}
+    return [mutation for mutation in able if mutation.key in picked]
+
+
+def drawn(key: str) -> bytes:
+    """Give the lot of a mutant."""
+    return blake2b(f"{SEED} {key}".encode(), digest_size=8).digest()
 
 
 def parcels(mutations: list[Mutation], size: int = 12) -> list[list[Mutation]]:

@@ -309,8 +309,6 @@ def of_drafts() -> Iterator[Scope]:
         yield of_groups(groups, "drafts, uncached", 8, 4, "misuse", **few, caching=False, slots=1)
         kept = {**few, "drafts": 1}
         yield of_groups(groups, "drafts in flight", 6, 3, "misuse", **kept, in_flight=2, slots=1)
-    claims: dict[str, Any] = {"prompts": strings(1, 1, 2), "max_model_len": 7, "drafts": 2, "slots": 1}
-    yield scope(Sliding(2), 1, "drafts, wrong calls", 6, 4, "misuse", **claims)
     for size in (1, 2):
         groups = ((Full(), 1), (Cross(), size))
         few = {"prompts": strings(1, 1, 3), "max_model_len": 5, "encoder": 3, "caching": False}

@@ -72,7 +72,7 @@ def law_writer_is_alone(before: State, done: Done) -> bool:
         for old, new in zip(before.requests, done.state.requests, strict=True)
         if isinstance(new, Running) and new is not old and done.new
         for at, group in enumerate(config.groups)
-        for place in writes(group.kind, max(old.computed if isinstance(old, Running) else 0, new.settled), new.computed)
+        for place in writes(group.kind, old.computed if isinstance(old, Running) else new.settled, new.computed)
     )
 
 

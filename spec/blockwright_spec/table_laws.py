@@ -38,14 +38,9 @@ def law_reads_are_there(state: State) -> bool:
             for block in serving(state, request, at, position)
         )
         for request, at, group, _ in tables(state)
-        for position in reads(group.kind, request.written if state.config.overlaps else following(request))
+        for position in reads(group.kind, request.written if state.config.overlaps else request.computed)
         if position < request.computed
     )
-
-
-def following(request: Running) -> int:
-    """Give the position of the next token: after those known and computed, or said to be done though still unknown."""
-    return max(request.computed, request.settled)
 
 
 def serving(state: State, request: Running, at: int, position: int) -> Table:
