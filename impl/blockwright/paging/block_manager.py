@@ -19,7 +19,7 @@ from blockwright.errors import (
     UnsupportedError,
 )
 from blockwright.kinds import require_positive
-from blockwright.paging.block_table import BlockTable, require_count
+from blockwright.paging.block_table import BlockTable, checked, require_count
 from blockwright.paging.computed_blocks import ComputedBlocksTracker
 from blockwright.paging.cpu_gpu import CpuGpuBlockAllocator
 from blockwright.paging.interfaces import AllocStatus, Block, Device
@@ -139,6 +139,8 @@ class SelfAttnBlockSpaceManager:
     def can_allocate(self, seq_group: SequenceGroup, num_lookahead_slots: int = 0) -> AllocStatus:
         """Say whether the waiting sequences of a group fit: their common prompt, beside the watermark. O(1).
 
+        Under a window no more is counted than the window keeps, though a longer prompt takes more until it is trimmed.
+
         Raises:
             InvalidArgumentError: no sequence waits, or a number is out of range.
             UnsupportedError: encoder-decoder with prefix caching or a window.
@@ -169,8 +171,12 @@ class SelfAttnBlockSpaceManager:
         """
         self._refuse_encoder(seq_group)
         seqs = waiting(seq_group)
+        ids: set[int] = set()
         for seq in seqs:
             self._refuse_known(seq)
+            if seq.seq_id in ids:
+                raise DuplicateRequestError(f"seq_group: two waiting sequences have the id {seq.seq_id}")
+            ids.add(seq.seq_id)
         encoder = seq_group.get_encoder_seq() if seq_group.is_encoder_decoder() else None
         cross: BlockTable | None = None
         if encoder is not None:
@@ -195,7 +201,7 @@ class SelfAttnBlockSpaceManager:
         """Check what both tables of an encoder-decoder request need before either is allocated."""
         need = 0
         for each in (seq, encoder):
-            if not each.get_token_ids():
+            if not checked(each.get_token_ids()):
                 raise InvalidArgumentError(f"seq_group: sequence {each.seq_id} has no tokens")
             need += BlockTable.get_num_required_blocks(each.get_token_ids(), self.block_size)
         free = self.get_num_free_gpu_blocks()
@@ -217,6 +223,8 @@ class SelfAttnBlockSpaceManager:
     def append_slots(self, seq: Sequence, num_lookahead_slots: int) -> list[tuple[int, int]]:
         """Hold slots for a sequence's new tokens and lookahead; return the copies to make, (source, destination).
 
+        Make them before the step runs, those of one call in any order, those of several calls in the order of the
+        calls: a block that one call's copy fills may have been given up for known content, and be the next one's.
         Complexity: O(new tokens + lookahead).
 
         Raises:
@@ -355,8 +363,8 @@ class SelfAttnBlockSpaceManager:
         """Note that all blocks of a sequence were accessed; without prefix caching nothing happens. O(blocks).
 
         Raises:
-            UnknownRequestError: it has no table.
-            InvalidArgumentError: `now` is not a number.
+            UnknownRequestError: with prefix caching, it has no table.
+            InvalidArgumentError: with prefix caching, `now` is not a number.
         """
         if self.enable_caching:
             self.block_allocator.access_blocks(self._table(seq)._blocks, now)

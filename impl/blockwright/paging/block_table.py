@@ -57,6 +57,7 @@ class BlockTable:
             InvalidArgumentError: names the argument.
         """
         require_positive("block_size", block_size)
+        block_allocator.require_block_size(block_size)
         if max_block_sliding_window is not None:
             require_positive("max_block_sliding_window", max_block_sliding_window)
         self._size: i64 = block_size
@@ -234,11 +235,7 @@ class BlockTable:
             InvalidArgumentError: the table is not allocated.
         """
         self._require_allocated()
-        free = self._allocator
-        at: i64 = len(self._blocks)
-        while at > 0:
-            at -= 1
-            free.free(self._blocks[at])
+        self._allocator.release_blocks(self._blocks)
         self._blocks = []
         self._ids = []
         self._num_full = 0
@@ -277,11 +274,9 @@ class BlockTable:
         """Tokens written, those of null entries too."""
         return int(self._num_full)
 
-    def get_unseen_token_ids(self, sequence_token_ids: Sequence[int]) -> list[int]:
-        """Return the tokens of a sequence that are not written yet. O(unseen tokens)."""
-        if isinstance(sequence_token_ids, list):
-            return sequence_token_ids[self._num_full :]
-        return list(sequence_token_ids[int(self._num_full) :])
+    def get_unseen_token_ids(self, ids: Sequence[int]) -> list[int]:
+        """Return the tokens of a sequence that are not written yet, of all its `ids`. O(unseen tokens)."""
+        return list(ids[int(self._num_full) :])
 
     def get_num_blocks_touched_by_append_slots(self, token_ids: Sequence[int], num_lookahead_slots: int) -> int:
         """Return how many blocks an append writes or takes at most. O(1).
@@ -392,8 +387,8 @@ class BlockTable:
         allocator = self._allocator
         blocks = self._blocks
         null = allocator.allocate_or_get_null_block()
+        allocator.release_blocks(blocks[at:dead])
         while at < dead:
-            allocator.free(blocks[at])
             blocks[at] = null
             at += 1
         self._ids = []
@@ -428,7 +423,7 @@ def checked(token_ids: Sequence[int]) -> list[int]:
     tokens: list[int] = token_ids if isinstance(token_ids, list) else list(token_ids)
     try:
         for token in tokens:
-            if not 0 <= token <= MAX_TOKEN_ID:
+            if not 0 <= token <= MAX_TOKEN_ID or not isinstance(token, int):
                 raise InvalidArgumentError(f"token_ids: must be within 0..{MAX_TOKEN_ID}, {token!r} is not")
     except TypeError as error:
         raise InvalidArgumentError("token_ids: must be integers") from error

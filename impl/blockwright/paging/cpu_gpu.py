@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import final
 
+from mypy_extensions import i64
+
 from blockwright.core.check import demand
 from blockwright.errors import BlockError, InvalidArgumentError
 from blockwright.kinds import require_positive
@@ -216,6 +218,8 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
     def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
         """Note that blocks were accessed, eviction candidates among them: they go later at once. O(blocks log n).
 
+        Without prefix caching nothing happens.
+
         Raises:
             BlockError: one is foreign, or free and without content; nothing is noted.
             InvalidArgumentError: `now` is not a number.
@@ -264,7 +268,7 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
         """Forget all content, of both devices if None; False, and nothing happens, while a block is held. O(blocks).
 
-        The null block does not count as held.
+        The null block does not count as held. Without prefix caching there is nothing to forget: True.
         """
         if device is not None:
             return self.on(device).reset_prefix_cache()
@@ -297,8 +301,22 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
 
     # ------------------------------------------------------------------ what tables count before they act
 
+    def require_block_size(self, block_size: int) -> None:
+        """Raise `InvalidArgumentError` unless blocks have so many slots. O(1)."""
+        if i64(block_size) != self._gpu._size:
+            raise InvalidArgumentError(
+                f"block_size: the blocks of this allocator have {self._gpu._size} slots, not {block_size}"
+            )
+
+    def release_blocks(self, blocks: list[Block]) -> None:
+        """Release the blocks of a table, last first. O(blocks)."""
+        at: i64 = len(blocks)
+        while at > 0:
+            at -= 1
+            self._of(blocks[at]).let_go(blocks[at])
+
     def num_moves(self) -> int:
-        """Return how often a block that is held got another id. O(1)."""
+        """Return how often a block that is held got another id, or was released by itself. O(1)."""
         return int(self._gpu.num_moves + self._cpu.num_moves)
 
     def get_num_blocks_to_take(

@@ -59,11 +59,13 @@ class Block(ABC):
     @abstractmethod
     def append_token_ids(self, token_ids: list[int]) -> None:
         """Write tokens to the empty slots; a physical block that others hold too is copied first."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
     def block_id(self) -> int | None:
         """Absolute id of the physical block; None where there is none (freed)."""
+        raise NotImplementedError
 
     @block_id.setter
     def block_id(self, value: int | None) -> None:
@@ -74,36 +76,43 @@ class Block(ABC):
     @abstractmethod
     def token_ids(self) -> list[int]:
         """The tokens in it."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
     def num_tokens_total(self) -> int:
         """Tokens in it and in all blocks before it."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
     def num_empty_slots(self) -> int:
         """Slots without a token."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
     def is_full(self) -> bool:
         """Whether every slot has a token."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
     def prev_block(self) -> Block | None:
         """The block before it in its sequence."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
     def extra_hash(self) -> int | None:
         """What identifies the sequence besides its tokens, such as an adapter."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
     def computed(self) -> bool:
         """Whether its KV data is known to be there."""
+        raise NotImplementedError
 
     @computed.setter
     def computed(self, value: bool) -> None:
@@ -114,6 +123,7 @@ class Block(ABC):
     @abstractmethod
     def last_accessed(self) -> float:
         """When it was last accessed, as the engine says it; negative: never."""
+        raise NotImplementedError
 
     @last_accessed.setter
     def last_accessed(self, value: float) -> None:
@@ -124,6 +134,7 @@ class Block(ABC):
     @abstractmethod
     def content_hash(self) -> bytes | None:
         """Hash of the whole prefix up to its end, 16 bytes; None until it is full."""
+        raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -135,91 +146,112 @@ class BlockAllocator(ABC):
     @abstractmethod
     def allocate_mutable_block(self, prev_block: Block | None, extra_hash: int | None = None) -> Block:
         """Return an empty block that follows `prev_block`."""
+        raise NotImplementedError
 
     @abstractmethod
     def allocate_immutable_block(
         self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None = None
     ) -> Block:
         """Return a full block with these tokens, shared if the content is known."""
+        raise NotImplementedError
 
     @abstractmethod
     def allocate_immutable_blocks(
         self, prev_block: Block | None, block_token_ids: list[list[int]], extra_hash: int | None = None
     ) -> list[Block]:
         """Return full blocks, one after another; all or none."""
+        raise NotImplementedError
 
     @abstractmethod
     def free(self, block: Block) -> None:
         """Release a block, which loses its id."""
+        raise NotImplementedError
 
     @abstractmethod
     def fork(self, last_block: Block) -> list[Block]:
         """Return blocks that share the ids of a sequence's blocks, given its last one."""
+        raise NotImplementedError
 
     @abstractmethod
     def get_num_total_blocks(self) -> int:
         """Return how many blocks there are."""
+        raise NotImplementedError
 
     @abstractmethod
     def get_num_free_blocks(self) -> int:
         """Return how many blocks nobody holds."""
+        raise NotImplementedError
 
     @abstractmethod
     def get_physical_block_id(self, absolute_id: int) -> int:
         """Return the id of a block on its device, from zero."""
+        raise NotImplementedError
 
     @abstractmethod
     def swap_out(self, blocks: list[Block]) -> None:
         """Release blocks whose content has a new place elsewhere."""
+        raise NotImplementedError
 
     @abstractmethod
     def swap_in(self, blocks: list[Block]) -> None:
         """Give blocks without an id a place here."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
     def all_block_ids(self) -> frozenset[int]:
         """All absolute ids of the device."""
+        raise NotImplementedError
 
     @abstractmethod
     def clear_copy_on_writes(self) -> list[tuple[int, int]]:
         """Return the copies to be made, (source, destination), and forget them."""
+        raise NotImplementedError
 
     @abstractmethod
     def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
         """Note that blocks were accessed."""
+        raise NotImplementedError
 
     @abstractmethod
     def mark_blocks_as_computed(self, block_ids: list[int]) -> None:
         """Note that all blocks filled until now are computed, whatever the argument."""
+        raise NotImplementedError
 
     @abstractmethod
     def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
         """Return the ids that all sequences begin with."""
+        raise NotImplementedError
 
     @abstractmethod
     def cow_block_if_not_appendable(self, block: Block) -> int | None:
         """Return the id to write to: the block's own, or that of a copy if others hold it."""
+        raise NotImplementedError
 
     @abstractmethod
     def promote_to_immutable_block(self, block: Block) -> int:
         """Make a full block findable by its content; return its id, that of the known block if there is one."""
+        raise NotImplementedError
 
     @abstractmethod
     def get_num_full_blocks_touched(self, blocks: list[Block]) -> int:
         """Return how many blocks the full ones of these would take here."""
+        raise NotImplementedError
 
     @abstractmethod
     def get_prefix_cache_hit_rate(self) -> float:
         """Return the share of full blocks asked for that were known; negative: not cached at all."""
+        raise NotImplementedError
 
     @abstractmethod
     def reset_prefix_cache(self) -> bool:
         """Forget all content; False, and nothing happens, while a block is held."""
+        raise NotImplementedError
 
     @abstractmethod
     def find_cached_blocks_prefix(self, block_hashes: list[bytes]) -> list[bytes]:
         """Return the leading hashes whose blocks are there and computed."""
+        raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -231,83 +263,102 @@ class DeviceAwareBlockAllocator(ABC):
     @abstractmethod
     def allocate_mutable_block(self, prev_block: Block | None, device: Device, extra_hash: int | None = None) -> Block:
         """Return an empty block that follows `prev_block`."""
+        raise NotImplementedError
 
     @abstractmethod
     def allocate_immutable_block(
         self, prev_block: Block | None, token_ids: list[int], device: Device, extra_hash: int | None = None
     ) -> Block:
         """Return a full block with these tokens, shared if the content is known."""
+        raise NotImplementedError
 
     @abstractmethod
     def allocate_immutable_blocks(
         self, prev_block: Block | None, block_token_ids: list[list[int]], device: Device, extra_hash: int | None = None
     ) -> list[Block]:
         """Return full blocks, one after another; all or none."""
+        raise NotImplementedError
 
     @abstractmethod
     def free(self, block: Block) -> None:
         """Release a block, which loses its id."""
+        raise NotImplementedError
 
     @abstractmethod
     def fork(self, last_block: Block) -> list[Block]:
         """Return blocks that share the ids of a sequence's blocks, given its last one."""
+        raise NotImplementedError
 
     @abstractmethod
     def get_num_total_blocks(self, device: Device) -> int:
         """Return how many blocks a device has."""
+        raise NotImplementedError
 
     @abstractmethod
     def get_num_free_blocks(self, device: Device) -> int:
         """Return how many blocks of a device nobody holds."""
+        raise NotImplementedError
 
     @abstractmethod
     def get_physical_block_id(self, device: Device, absolute_id: int) -> int:
         """Return the id of a block on its device, from zero."""
+        raise NotImplementedError
 
     @abstractmethod
     def swap(self, blocks: list[Block], src_device: Device, dst_device: Device) -> dict[int, int]:
         """Move blocks; return the ids that were and the ids that are, for the content that has to be copied."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
     def all_block_ids(self) -> frozenset[int]:
         """All absolute ids."""
+        raise NotImplementedError
 
     @abstractmethod
     def clear_copy_on_writes(self) -> list[tuple[int, int]]:
         """Return the copies to be made, (source, destination), and forget them."""
+        raise NotImplementedError
 
     @abstractmethod
     def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
         """Note that blocks were accessed."""
+        raise NotImplementedError
 
     @abstractmethod
     def mark_blocks_as_computed(self, block_ids: list[int]) -> None:
         """Note that all blocks filled until now are computed, whatever the argument."""
+        raise NotImplementedError
 
     @abstractmethod
     def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
         """Return the ids that all sequences begin with."""
+        raise NotImplementedError
 
     @abstractmethod
     def get_num_full_blocks_touched(self, blocks: list[Block], device: Device = Device.GPU) -> int:
         """Return how many blocks of a device the full ones of these would take."""
+        raise NotImplementedError
 
     @abstractmethod
     def get_prefix_cache_hit_rate(self, device: Device) -> float:
         """Return the share of full blocks asked for that were known; negative: not cached at all."""
+        raise NotImplementedError
 
     @abstractmethod
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
         """Forget all content, of all devices if None; False, and nothing happens, while a block is held."""
+        raise NotImplementedError
 
     @abstractmethod
     def find_cached_blocks_prefix(self, block_hashes: list[bytes], device: Device = Device.GPU) -> list[bytes]:
         """Return the leading hashes whose blocks are there and computed."""
+        raise NotImplementedError
 
     @abstractmethod
     def allocate_or_get_null_block(self) -> Block:
         """Return the block that stands for entries nobody reads; there is one at most."""
+        raise NotImplementedError
 
     def cow_block_if_not_appendable(self, block: Block) -> int | None:
         """Return the id to write to; an allocator whose blocks do this themselves need not offer it."""
@@ -326,6 +377,14 @@ class DeviceAwareBlockAllocator(ABC):
         raise UnsupportedError("swap_in: not offered by this allocator; use swap")
 
     # What tables ask to count before they act. The answers here are safe for any allocator; exact ones refuse less.
+
+    def require_block_size(self, block_size: int) -> None:  # noqa: B027  # any size suits
+        """Raise `InvalidArgumentError` unless blocks have so many slots; an engine's own may have any."""
+
+    def release_blocks(self, blocks: list[Block]) -> None:
+        """Release the blocks of a table, last first."""
+        for block in reversed(blocks):
+            self.free(block)
 
     def num_moves(self) -> int:
         """Return a number that changes whenever a block that is held gets another id; -1: ask each block. O(1)."""

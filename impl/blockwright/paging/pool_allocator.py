@@ -289,7 +289,7 @@ class PoolAllocator(BlockAllocator):
     Attributes:
         pool: who holds what.
         null: the null block, once it was taken.
-        num_moves: how often a block that is held got another id.
+        num_moves: how often a block that is held got another id, or was released by itself.
     """
 
     def __init__(
@@ -430,6 +430,11 @@ class PoolAllocator(BlockAllocator):
         Raises:
             BlockError: it is foreign, or was freed already.
         """
+        self.let_go(block)
+        self.num_moves += 1
+
+    def let_go(self, block: Block) -> None:
+        """Release a block of a table, which knows that it does."""
         if isinstance(block, NullBlock):
             self._require_null(block)
             return
@@ -521,6 +526,7 @@ class PoolAllocator(BlockAllocator):
         moving = self.moving(blocks)
         if len({id(block) for block in moving}) != len(moving):
             raise BlockError("blocks: one of them is given twice")
+        self.num_moves += 1
         for block in moving:
             self.pool.release_one(block._mark)
             block._mark = 0
