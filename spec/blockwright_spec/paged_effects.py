@@ -113,9 +113,12 @@ def put(state: Paged, slot: int, entry: int, block: int) -> Paged:
 
 
 def own(state: Paged, slot: int, entry: int, choice: Choice) -> Paged:
-    """Make a table the only holder of an entry's block: where others hold it too, a copy takes its place (PAGE-11)."""
+    """Make a table the only holder of an entry's block: where others hold it too, a copy takes its place (PAGE-11).
+
+    A block that can be found is full already: it has been adopted, and is not written.
+    """
     source = table_in(state, slot).entries[entry]
-    if entries_of(state, source) == 1:
+    if entries_of(state, source) == 1 or state.keys[source] is not None:
         return state
     after, new = took(state, device_of(state.config, source), choice)
     contents = changed(after.contents, new, state.contents[source])
@@ -130,3 +133,14 @@ def written(state: Paged, slot: int, entry: int) -> Paged:
     if other is not None:
         return put(replace(state, free=state.free - {other}), slot, entry, other)
     return state if prefix is None else filled(state, table.entries[entry], prefix)
+
+
+def adopting(state: Paged, slot: int, tokens: tuple[int, ...]) -> Paged:
+    """Let the block of known content take the place of one that others hold and these tokens would fill: no copy."""
+    table, size = table_in(state, slot), state.config.block_size
+    entry = len(table.prefix[1]) // size
+    if not tokens or entry >= len(table.entries) or entries_of(state, table.entries[entry]) == 1:
+        return state
+    longer = replace(table, prefix=(table.prefix[0], table.prefix[1] + tokens))
+    other = known(state, table.device, content_at(state.config, longer, entry))
+    return state if other is None else put(replace(state, free=state.free - {other}), slot, entry, other)

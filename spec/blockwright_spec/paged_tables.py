@@ -6,7 +6,7 @@ A call that would run out of blocks is refused before anything changes: what it 
 from dataclasses import replace
 
 from .paged_counts import appending, missing, moved, prefixes_of, required, swapping, taking
-from .paged_effects import emptied, entered, known, let_go, own, placed, table_in, took, widened, written
+from .paged_effects import adopting, emptied, entered, known, let_go, own, placed, table_in, took, widened, written
 from .paged_outcomes import Choice, PagedDone, PagedOutcome, PagedReason, PagedRefusal
 from .paged_state import Device, Paged, PagedTable, blocks_of, dead_entries, ends, entries_of, free_on
 from .reads import Prefix
@@ -38,11 +38,11 @@ def append(
     if refusal := wrong_append(state, slot, ahead, computed):
         return refusal
     counted = appending(state, ((slot, len(tokens)),), ahead)
-    trimmed = windowed(state, slot, computed or 0, choice)
+    trimmed = windowed(adopting(state, slot, tokens), slot, computed or 0, choice)
     if trimmed is None:
         return PagedRefusal(PagedReason.NO_FREE_BLOCKS, counted)
     goes_to = written_entries(trimmed, slot, len(tokens))
-    shared = tuple(block for _, block in goes_to if entries_of(trimmed, block) > 1)
+    shared = tuple(block for _, block in goes_to if entries_of(trimmed, block) > 1 and trimmed.keys[block] is None)
     if any(block == target for block in shared for _, target in state.copies):
         return PagedRefusal(PagedReason.COPY_PENDING)
     slots = len(tokens) + ahead

@@ -283,19 +283,31 @@ def test_a_block_that_fills_can_be_found(caching: CpuGpuBlockAllocator) -> None:
         caching.promote_to_immutable_block(chain(caching, [9])[0])
 
 
-def test_copy_on_write_into_known_content_keeps_the_pair(caching: CpuGpuBlockAllocator) -> None:
-    """The copy's target is given up at once, but not handed out before the copy is taken."""
+def test_a_shared_block_that_fills_with_known_content_gives_way_without_a_copy(caching: CpuGpuBlockAllocator) -> None:
     (known,) = chain(caching, [1, 2, 3, 4])
     parent = chain(caching, [1, 2, 3])
     child = caching.fork(parent[0])
     child[0].append_token_ids([4])
     assert child[0].block_id == known.block_id
-    assert free_counts(caching) == (5, 4)
-    ((source, target),) = caching.clear_copy_on_writes()
-    assert source == parent[0].block_id
-    assert target not in (known.block_id, source)
+    assert child[0].token_ids == [1, 2, 3, 4]
+    assert parent[0].token_ids == [1, 2, 3]
+    assert caching.clear_copy_on_writes() == []
     assert free_counts(caching) == (6, 4)
     caching.check([known, *parent, *child])
+
+
+def test_a_shared_block_of_a_full_pool_gives_way_to_known_content_that_is_free(caching: CpuGpuBlockAllocator) -> None:
+    (known,) = chain(caching, [1, 2, 3, 4])
+    place = known.block_id
+    caching.free(known)
+    parent = chain(caching, [1, 2, 3])
+    child = caching.fork(parent[0])
+    holders = [caching.allocate_mutable_block(None, Device.GPU) for _ in range(6)]
+    assert free_counts(caching) == (1, 4)  # the known content itself
+    child[0].append_token_ids([4])
+    assert child[0].block_id == place
+    assert caching.clear_copy_on_writes() == []
+    caching.check([*parent, *child, *holders])
 
 
 def test_free_blocks_stay_findable_until_taken(caching: CpuGpuBlockAllocator) -> None:

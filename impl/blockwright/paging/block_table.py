@@ -181,10 +181,22 @@ class BlockTable:
             return
         tokens = checked(tokens)
         written = blocks[first : min(-(stop // -size), i64(len(blocks)))] if tokens else []
-        self._require_room(dead, max(missing, 0), written)
+        adopted = -1
+        if written:
+            adopted = self._allocator.num_to_adopt(written[0], tokens[: (first + 1) * size - start])
+        if adopted >= 0:  # known content, before anything is taken that could evict it
+            self._require_room(dead, max(missing, 0) + adopted, written[1:])
+            written[0].append_token_ids(tokens[: (first + 1) * size - start])
+            tokens = tokens[(first + 1) * size - start :]
+            written = written[1:]
+            first += 1
+            start = first * size
+            self._num_full = start
+        else:
+            self._require_room(dead, max(missing, 0), written)
         self._drop(dead)
         self._widen(missing, extra_hash)
-        if len(written) > 1:  # all copies before any block fills, and takes known content that is free
+        if len(written) > 1 or adopted >= 0:  # all copies before any block fills, and takes known content that is free
             self._allocator.own_blocks(written)
         at: i64 = first * size
         while at < stop:

@@ -344,6 +344,17 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
                 count += 1
         return count
 
+    def num_to_adopt(self, block: Block, token_ids: list[int]) -> int:
+        """Return -1 if writing these tokens writes the block; else they fill it, others hold it, and it is not copied.
+
+        Then a block with this content takes its place, and the answer is 1 if that is free now. O(block_size).
+        """
+        owner = self._of(block)
+        mark = owner.known_filled(owner.own(block), token_ids)
+        if mark == 0:
+            return -1
+        return 1 if owner.pool.is_free(mark) else 0
+
     def own_blocks(self, blocks: list[Block]) -> None:
         """Copy those of these blocks that others hold too. O(blocks). law: PAGE-11, PAGE-13.
 

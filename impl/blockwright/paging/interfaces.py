@@ -386,6 +386,10 @@ class DeviceAwareBlockAllocator(ABC):
         for block in reversed(blocks):
             self.free(block)
 
+    def num_to_adopt(self, block: Block, token_ids: list[int]) -> int:
+        """Return -1 if these tokens are written to the block, else how many free blocks their known content takes."""
+        return -1
+
     def num_moves(self) -> int:
         """Return a number that changes whenever a block that is held gets another id; -1: ask each block. O(1)."""
         return -1

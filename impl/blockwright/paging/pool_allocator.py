@@ -322,6 +322,10 @@ class PoolAllocator(BlockAllocator):
         """Return the mark of the block here that is found by a full block's content, or 0."""
         return 0
 
+    def known_filled(self, block: PoolBlock, token_ids: list[int]) -> i64:
+        """Return the mark of the block that a shared one gives way to when these tokens fill it, or 0."""
+        return 0
+
     def settle(self, block: PoolBlock) -> None:
         """Do what has to be done when a block here has become full."""
 

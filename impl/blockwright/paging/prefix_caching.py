@@ -13,7 +13,7 @@ from mypy_extensions import i64
 
 from blockwright.errors import BlockError, InvalidArgumentError
 from blockwright.paging.interfaces import Block, BlockAllocator
-from blockwright.paging.pool_allocator import _NO_TOKENS, PoolAllocator, PoolBlock, hash_tokens, read_hash
+from blockwright.paging.pool_allocator import _NO_TOKENS, PoolAllocator, PoolBlock, hash_tokens, read_hash, with_tokens
 
 
 @final
@@ -23,8 +23,12 @@ class PrefixCachingBlock(PoolBlock):
     def append_token_ids(self, token_ids: list[int]) -> None:
         """Write tokens to the empty slots; a block that becomes full gives way to one with its content, if known.
 
-        Complexity: O(block_size). Raises as `PoolBlock.append_token_ids`. law: PAGE-6.
+        One that others hold does so without being copied. Complexity: O(block_size). Raises as
+        `PoolBlock.append_token_ids`. law: PAGE-6.
         """
+        owner = self._allocator
+        if isinstance(owner, PrefixCachingBlockAllocator) and owner.adopt_filled(self, token_ids):
+            return
         super().append_token_ids(token_ids)
         if token_ids and self._mark != 0 and self.is_filled():
             self._mark = self._allocator.promote_to_immutable_block(self) + 1
@@ -124,6 +128,37 @@ class PrefixCachingBlockAllocator(PoolAllocator):
         self._num_queries += 1
         if hit:
             self._num_hits += 1
+
+    def known_filled(self, block: PoolBlock, token_ids: list[int]) -> i64:
+        """Return the mark of the block that a shared one gives way to when these tokens fill it, or 0. O(block_size).
+
+        Raises:
+            InvalidArgumentError: a token is out of range.
+        """
+        count = i64(len(block._tokens)) + i64(len(token_ids))
+        if block._mark == 0 or not token_ids or count != self._size or self.pool.sharers(block._mark) == 1:
+            return 0
+        before = block._tokens
+        block._tokens = with_tokens(before, token_ids)
+        mark = self.known(block)
+        block._tokens = before
+        block._is_hashed = False
+        return mark
+
+    def adopt_filled(self, block: PoolBlock, token_ids: list[int]) -> bool:
+        """Let a known block take the place of a shared one that these tokens fill, if there is one. law: PAGE-6."""
+        if block._mark == 0 or i64(len(block._tokens)) + i64(len(token_ids)) != self._size:
+            return False
+        own = self.own(block)
+        mark = self.known_filled(own, token_ids)
+        if mark == 0:
+            return False
+        self.pool.hold_one(mark)
+        self.pool.release_one(own._mark)
+        own._tokens = with_tokens(own._tokens, token_ids)
+        own._mark = mark
+        self.num_moves += 1
+        return True
 
     def settle(self, block: PoolBlock) -> None:
         """Make a full block findable, or give it the place of the one that is found by its content. law: PAGE-6."""
