@@ -304,15 +304,25 @@ class BlockStore:
         size: i64 = len(pending)
         if size == 0:
             return
-        self._copies = vec[i32]()
-        ends = vec[i32](capacity=size)
-        at: i64 = 1
+        self._copies = vec[i32](capacity=12)
+        ref = self._ref
+        last = vec[i32]()
+        at: i64 = 0
         while at < size:
-            ends = append(append(ends, pending[at]), pending[at + 1])
-            self._ends[i64(pending[at])] = 0
-            self._ends[i64(pending[at + 1])] = 0
-            at += 3
-        self._let_go(ends, 0, i64(len(ends)))
+            block: i64 = i64(pending[at])
+            copies: i64 = i64(self._ends[block]) if at % 3 != 0 else 0  # before each two ends stands their group
+            at += 1
+            if copies == 0:
+                continue
+            if copies < 0:
+                copies = 1
+            self._ends[block] = 0
+            if i64(ref[block]) > copies:
+                ref[block] -= i32(copies)
+            else:
+                ref[block] = 1
+                last = append(last, i32(block))
+        self._let_go(last, 0, i64(len(last)))
 
     def pending_copies(self) -> list[tuple[int, int, int]]:
         """Return the copies to come as (group, source, destination), oldest first; they stay to come. O(copies)."""
