@@ -23,8 +23,9 @@ def test_every_path_of_the_floor_passes_its_own_check() -> None:
     floor = Floor(SOURCE)
     for name in ("decode", "prefill", "lookup", "adopt", "release", "churn"):
         assert floor.sample(name)() > 0
-    for times in (floor.scaling(20, 50, 20, scattered=True), floor.scaling(1, 2, 1, scattered=False)):
-        assert all(time > 0 for time in times.values())
+    # What the clock itself takes is left out, so that what takes less is none.
+    assert sum(floor.scaling(20, 50, 20, scattered=True).values()) > 0
+    assert all(time >= 0 for time in floor.scaling(1, 2, 1, scattered=False).values())
 
 
 @needs_compiler
