@@ -6,27 +6,27 @@ beside them. One process holds one of the two builds, never both.
 
 import os
 import sys
+from collections.abc import Iterable
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 
 SOURCE_ONLY = os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"
 
 
-class SourceOnly:
-    """Finds modules of one package as source, past compiled ones beside them."""
+class _SourceOnly:
+    """Finds modules of the compiled packages as source, past compiled ones beside them."""
 
-    def __init__(self, package: str, folders: list[str]) -> None:
-        self._prefix = package + "."
-        self._folders = folders
+    PREFIXES = ("blockwright.core.", "blockwright.paging.")
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Return where a module of the package has its source; None for other modules."""
-        if not name.startswith(self._prefix):
+    @classmethod
+    def find_spec(cls, name: str, path: Iterable[str] | None = None, target: object = None) -> ModuleSpec | None:
+        """Return where a module of the two packages has its source; None for other modules."""
+        if not name.startswith(cls.PREFIXES):
             return None
-        for folder in self._folders:
+        for folder in path or ():
             if spec := FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES)).find_spec(name):
                 return spec
         return None
 
 
 if SOURCE_ONLY:
-    sys.meta_path.insert(0, SourceOnly(__name__, __path__))
+    sys.meta_path.insert(0, _SourceOnly)

@@ -4,13 +4,6 @@ A sequence's `BlockTable` holds `Block` objects; an allocator per device counts 
 the tables of sequence groups on a GPU and a CPU. Compiled like the core, and importing neither torch nor numpy.
 """
 
-import sys
-
-from blockwright.core import SOURCE_ONLY, SourceOnly
-
-if SOURCE_ONLY:
-    sys.meta_path.insert(0, SourceOnly(__name__, __path__))
-
 from blockwright.paging.block_manager import SelfAttnBlockSpaceManager
 from blockwright.paging.block_table import BlockTable
 from blockwright.paging.cpu_gpu import CpuGpuBlockAllocator
