@@ -1,18 +1,15 @@
 """Gate 1, exhaustive lock-step: every reachable transition of every scope of the profile, several scopes at a time."""
 
 import gc
-from collections import Counter
 
 from blockwright._terminal import Advance
 
 from .explore import EVERYTHING, Explorer, Result
 from .gates import GateResult, Profile, factory_of
 from .parallel import in_parallel
+from .rows import LIMIT, covered, explored
 from .scopes import PROFILES, Scope
 from .trace import script
-
-LIMIT = 2_000_000
-"""Transitions after which a scope is left unfinished, and says so; only those of long runs are so large."""
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
@@ -50,38 +47,10 @@ def explore(each: Scope, implementation: str) -> Result:
 def report(result: Result) -> GateResult:
     """Give the row of a scope."""
     found, scope = result.violation, result.scope
-    fault = f"{found.law}: {found.detail}" if found else ""
-    unfinished = f"unfinished: to depth {result.depth}" if result.transitions == LIMIT else ""
-    return GateResult(
-        kind="lockstep",
-        scope=scope.name,
-        manager=scope.name.partition(",")[0],
-        states=result.states,
-        transitions=result.transitions,
-        violations=int(found is not None),
-        seconds=result.seconds,
-        law=found.law if found else "",
-        detail=found.detail if found else unfinished,
-        script=script(scope.config, scope.slots, found.actions, fault) if found else "",
-        fired=dict(result.fired),
-    )
+    way = script(scope.config, scope.slots, found.actions, f"{found.law}: {found.detail}") if found else ""
+    return explored("lockstep", result, way)
 
 
 def coverage(results: list[GateResult]) -> GateResult:
     """Give the row that fails if some action or refusal never happened."""
-    fired: Counter[str] = Counter()
-    for row in results:
-        fired.update(row.fired)
-    missing = sorted(EVERYTHING - fired.keys())
-    return GateResult(
-        kind="coverage",
-        scope="all scopes",
-        manager="all",
-        states=len(EVERYTHING),
-        transitions=sum(fired.values()),
-        violations=len(missing),
-        seconds=0.0,
-        law="SEEN-1" if missing else "",
-        detail=f"never happened: {', '.join(missing)}" if missing else "",
-        fired=dict(fired),
-    )
+    return covered("coverage", "all scopes", results, EVERYTHING)

@@ -1,7 +1,6 @@
 """The gate of block tables: every reachable transition of its scopes, and long histories with data that moves."""
 
 import gc
-from collections import Counter
 
 from blockwright._terminal import Advance
 
@@ -12,10 +11,8 @@ from .paged_scopes import PAGED_PROFILES, PagedScope
 from .paged_trace import paged_script
 from .paged_worlds import HISTORIES
 from .parallel import in_parallel
+from .rows import LIMIT, covered, explored
 from .search import Result
-
-LIMIT = 2_000_000
-"""Transitions after which a scope is left unfinished, and says so; only those of long runs are so large."""
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
@@ -69,38 +66,11 @@ def explore(each: PagedScope) -> Result:
 
 def report(result: Result) -> GateResult:
     """Give the row of a scope."""
-    found, scope = result.violation, result.scope
-    unfinished = f"unfinished: to depth {result.depth}" if result.transitions == LIMIT else ""
-    return GateResult(
-        kind="paged",
-        scope=scope.name,
-        manager=scope.name.partition(",")[0],
-        states=result.states,
-        transitions=result.transitions,
-        violations=int(found is not None),
-        seconds=result.seconds,
-        law=found.law if found else "",
-        detail=found.detail if found else unfinished,
-        script=paged_script(scope, found.actions, f"{found.law}: {found.detail}") if found else "",
-        fired=dict(result.fired),
-    )
+    found = result.violation
+    way = paged_script(result.scope, found.actions, f"{found.law}: {found.detail}") if found else ""
+    return explored("paged", result, way)
 
 
 def coverage(results: list[GateResult]) -> GateResult:
     """Give the row that fails if some action or refusal never happened."""
-    fired: Counter[str] = Counter()
-    for row in results:
-        fired.update(row.fired)
-    missing = sorted(PAGED_EVERYTHING - fired.keys())
-    return GateResult(
-        kind="paged",
-        scope="coverage of all scopes",
-        manager="all",
-        states=len(PAGED_EVERYTHING),
-        transitions=0,
-        violations=len(missing),
-        seconds=0.0,
-        law="SEEN-1" if missing else "",
-        detail=f"never happened: {', '.join(missing)}" if missing else "",
-        fired=dict(fired),
-    )
+    return covered("coverage", "all scopes of block tables", results, PAGED_EVERYTHING)
