@@ -1,6 +1,6 @@
 """Build the compiled core; everything else about the package stands in pyproject.toml.
 
-The modules of `blockwright.core` and `blockwright.paging` are compiled by mypyc as one group. Where that is not
+The modules of `blockwright.core`, `blockwright.paging` and `blockwright.offload.tiers` are compiled by mypyc as one group. Where that is not
 possible (no compiler, no mypy) the package is built uncompiled and says so; the environment decides:
 
 - `BLOCKWRIGHT_PURE_PYTHON=1`: build no extension (a `py3-none-any` wheel).

@@ -53,6 +53,38 @@ class UnsupportedError(BlockwrightError, NotImplementedError):
     """A combination that Blockwright refuses on purpose; the message says why."""
 
 
+class OffloadError(BlockwrightError):
+    """Base of the errors of `blockwright.offload`."""
+
+
+class UnknownBlockHashError(OffloadError, KeyError):
+    """A hash names no offloaded block: never stored, evicted, or dropped after a failure."""
+
+
+class BlockNotReadyError(OffloadError, ValueError):
+    """An offloaded block cannot be read yet, or no longer: it is being written, or a transfer of it has failed."""
+
+
+class NotPreparedError(OffloadError, ValueError):
+    """Something is said to be complete that was not prepared, or was completed before."""
+
+
+class UnknownTransferError(OffloadError, KeyError):
+    """No transfer with this id is under way."""
+
+
+class StoreUnavailableError(OffloadError, ConnectionError):
+    """A shared store cannot be reached, or refuses the credentials; the message holds no secret."""
+
+
+class StoreDirectoryError(OffloadError, ValueError):
+    """A directory is not an offload directory, is another engine's, or is damaged beyond recovery."""
+
+
+class CorruptBlockError(OffloadError, ValueError):
+    """Stored bytes are not what was written: checksum, length, key or layout differ. They are never served."""
+
+
 class TraceError(BlockwrightError, ValueError):
     """A serving trace cannot be read; the message names the file, the line and the fault."""
 

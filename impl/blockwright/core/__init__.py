@@ -15,11 +15,11 @@ SOURCE_ONLY = os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"
 class _SourceOnly:
     """Finds modules of the compiled packages as source, past compiled ones beside them."""
 
-    PREFIXES = ("blockwright.core.", "blockwright.paging.")
+    PREFIXES = ("blockwright.core.", "blockwright.paging.", "blockwright.offload.tiers.")
 
     @classmethod
     def find_spec(cls, name: str, path: Iterable[str] | None = None, target: object = None) -> ModuleSpec | None:
-        """Return where a module of the two packages has its source; None for other modules."""
+        """Return where a module of these packages has its source; None for other modules."""
         if not name.startswith(cls.PREFIXES):
             return None
         for folder in path or ():

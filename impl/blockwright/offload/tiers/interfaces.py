@@ -1,0 +1,173 @@
+"""What an offloading manager, a backend and a place on a medium are.
+
+Engines may bring their own of each.
+
+Source: section 6 of the named systems (`Backend`, `OffloadingManager`, `LoadStoreSpec`, `PrepareStoreOutput`,
+`OffloadingEvent`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from mypy_extensions import mypyc_attr
+
+from blockwright.offload.status import BlockStatus
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class LoadStoreSpec(ABC):
+    """Where blocks lie on a medium: what a worker needs to read or write them."""
+
+    @staticmethod
+    @abstractmethod
+    def medium() -> str:
+        """Return the name of the medium, by which a worker chooses the handler of a transfer."""
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class BlockIDsLoadStoreSpec(LoadStoreSpec):
+    """Blocks in numbered places.
+
+    Attributes:
+        block_ids: the places, in order of the blocks.
+    """
+
+    def __init__(self, block_ids: list[int]) -> None:
+        """Name the places."""
+        self.block_ids = block_ids
+
+    def __repr__(self) -> str:
+        """Show medium and places."""
+        return f"{type(self).__name__}({self.block_ids})"
+
+
+class GPULoadStoreSpec(BlockIDsLoadStoreSpec):
+    """Blocks of the device's pool."""
+
+    @staticmethod
+    def medium() -> str:
+        """Return ``"GPU"``."""
+        return "GPU"
+
+
+class CPULoadStoreSpec(BlockIDsLoadStoreSpec):
+    """Blocks in the host's memory."""
+
+    @staticmethod
+    def medium() -> str:
+        """Return ``"CPU"``."""
+        return "CPU"
+
+
+class PrepareStoreOutput(NamedTuple):
+    """What a store has to write, where, and what made room for it.
+
+    Attributes:
+        block_hashes_to_store: those that are not there yet, in the order given; the others need no writing.
+        store_spec: their places.
+        block_hashes_evicted: blocks that are gone from now on.
+    """
+
+    block_hashes_to_store: list[bytes]
+    store_spec: LoadStoreSpec
+    block_hashes_evicted: list[bytes]
+
+
+class OffloadingEvent(NamedTuple):
+    """Blocks became readable on a medium, or are gone from it.
+
+    Replaying all events of a manager gives the blocks that can be read.
+
+    Attributes:
+        block_hashes: of which blocks.
+        block_size: tokens in each.
+        medium: where.
+        removed: True if they are gone, False if they were stored.
+    """
+
+    block_hashes: list[bytes]
+    block_size: int
+    medium: str
+    removed: bool
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Backend(ABC):
+    """Hands out places for blocks on one medium.
+
+    Attributes:
+        block_size: tokens in an offloaded block.
+        medium: name of the medium.
+    """
+
+    def __init__(self, block_size: int, medium: str) -> None:
+        """Name block size and medium."""
+        self.block_size = block_size
+        self.medium = medium
+
+    @abstractmethod
+    def get_num_free_blocks(self) -> int:
+        """Return how many blocks can be allocated now."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def allocate_blocks(self, block_hashes: list[bytes]) -> list[BlockStatus]:
+        """Return a place, not ready, for each block; the caller has checked that there is room."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def free(self, block: BlockStatus) -> None:
+        """Take back a place that `allocate_blocks` gave, once."""
+        raise NotImplementedError
+
+    def get_load_store_spec(self, block_hashes: Iterable[bytes], blocks: Iterable[BlockStatus]) -> LoadStoreSpec:
+        """Return where these blocks lie, for a worker."""
+        raise NotImplementedError
+
+    def recovered_blocks(self) -> list[tuple[bytes, BlockStatus]]:
+        """Return blocks that the medium still holds from an earlier run, least recently used first, ready."""
+        return []
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class OffloadingManager(ABC):
+    """Keeps track of the blocks on one medium: which are there, which are being written, which are being read.
+
+    A block is *being written* from `prepare_store` to `complete_store`, then *ready* with a number of readers, and
+    *gone* when it is evicted or a transfer of it fails. Hashes are opaque; equal ones name equal contents.
+    """
+
+    @abstractmethod
+    def lookup(self, block_hashes: Iterable[bytes]) -> int:
+        """Return how many of the first blocks, in a row, are ready."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def prepare_load(self, block_hashes: Iterable[bytes]) -> LoadStoreSpec:
+        """Begin to read blocks that are ready; until `complete_load` none of them is evicted."""
+        raise NotImplementedError
+
+    def touch(self, block_hashes: Iterable[bytes]) -> None:
+        """Count blocks as just used, the first as the most recent; others than those present are passed over."""
+        return
+
+    def complete_load(self, block_hashes: Iterable[bytes], success: bool = True) -> None:
+        """End what `prepare_load` began; after a failure the blocks are found no more."""
+        return
+
+    @abstractmethod
+    def prepare_store(self, block_hashes: Iterable[bytes]) -> PrepareStoreOutput | None:
+        """Begin to write those blocks that are not present; None, and no effect, if there is no room for them."""
+        raise NotImplementedError
+
+    def complete_store(self, block_hashes: Iterable[bytes], success: bool = True) -> None:
+        """End what `prepare_store` began: the blocks become ready, or, after a failure, are gone."""
+        return
+
+    def take_events(self) -> list[OffloadingEvent]:
+        """Return the events since the last call, oldest first."""
+        return []
