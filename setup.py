@@ -1,7 +1,8 @@
 """Build the compiled core; everything else about the package stands in pyproject.toml.
 
-The modules of `blockwright.core`, `blockwright.paging` and `blockwright.offload.tiers` are compiled by mypyc as one group. Where that is not
-possible (no compiler, no mypy) the package is built uncompiled and says so; the environment decides:
+The modules of `blockwright.core`, `blockwright.paging` and `blockwright.offload.tiers` are compiled by mypyc as one
+group. Where that is not possible (no compiler, no mypy) the package is built uncompiled and says so; the environment
+decides:
 
 - `BLOCKWRIGHT_PURE_PYTHON=1`: build no extension (a `py3-none-any` wheel).
 - `BLOCKWRIGHT_REQUIRE_COMPILED=1`: a core that cannot be compiled is an error.

@@ -21,7 +21,7 @@ COMPILED = ("core", "paging", "offload/tiers")
 """The folders whose modules are compiled, all into one shared library; the first holds it, and the record."""
 
 # Uncompiled modules that compiled ones read constants and types from: a change in them also outdates the libraries.
-FOLLOWED = ("config.py", "errors.py", "events.py", "kinds.py")
+FOLLOWED = ("config.py", "errors.py", "events.py", "kinds.py", "offload/status.py")
 
 
 @dataclass(frozen=True)
