@@ -215,7 +215,7 @@ class FaultRun:
             self.server.thaw()
         elif fault in ("out of memory", "evict"):
             self.direct._client.config_set("maxmemory", 0)
-        elif fault in ("change the password", "take the permission"):
+        elif fault in ("change the password", "take the permission", "kill the server"):
             self._set_user(f">{PASSWORD}", "~* +@all")
 
 

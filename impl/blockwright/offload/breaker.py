@@ -54,19 +54,20 @@ class CircuitBreaker:
             self._until = self._clock() + self._backoff  # the others wait for what comes of this one
             return True
 
-    def succeeded(self) -> None:
-        """Close the breaker."""
-        if self._in_a_row:
-            with self._lock:
-                self._in_a_row, self._backoff = 0, self._first
+    def succeeded(self) -> bool:
+        """Close the breaker; return whether it was open."""
+        if not self._in_a_row:
+            return False
+        with self._lock:
+            opened, self._in_a_row, self._backoff = self._in_a_row >= self._most, 0, self._first
+            return opened
 
-    def failed(self) -> float:
-        """Count a failure; return for how many seconds calls are refused if this one opened the breaker, else 0."""
+    def failed(self) -> bool:
+        """Count a failure; return whether it opened the breaker, which further ones keep open."""
         with self._lock:
             self._in_a_row += 1
-            if self._in_a_row < self._most:
-                return 0.0
             if self._in_a_row > self._most:
                 self._backoff = min(2 * self._backoff, self._longest)
-            self._until = self._clock() + self._backoff
-            return self._backoff
+            if self._in_a_row >= self._most:
+                self._until = self._clock() + self._backoff
+            return self._in_a_row == self._most

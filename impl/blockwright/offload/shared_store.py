@@ -239,13 +239,13 @@ class SharedStore(ByteStore):
         except Exception as error:
             kind = type(error).__name__
         else:
-            self._breaker.succeeded()
+            if self._breaker.succeeded():
+                _log.info("the store at %s answers again", self.address)
             return result, ""
         self._count("failures")
         self._distrust()
-        pause = self._breaker.failed()
-        if pause:
-            _log.warning("the store at %s counts as down for %.2f s: %s", self.address, pause, kind)
+        if self._breaker.failed():
+            _log.warning("the store at %s counts as down, and is tried again now and then: %s", self.address, kind)
         return None, kind
 
     def _count(self, what: str, by: int = 1) -> None:
