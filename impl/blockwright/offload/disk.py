@@ -57,7 +57,7 @@ class DiskStore(ByteStore):
     """Keeps blocks in the slots of one directory; a slot is a place, numbered from 0.
 
     Threads may use it at once. A directory has one store at a time, and a process that is forked off may not use its
-    parent's. Besides the blocks it takes at most 272 bytes of disk for each slot, and memory for the record of each block.
+    parent's. Besides the blocks it takes at most 272 bytes of disk for each slot, and memory for each record.
 
     >>> import tempfile
     >>> identity = CacheIdentity("llama", "layers, heads, tokens", "bfloat16", 16, b"seed")
