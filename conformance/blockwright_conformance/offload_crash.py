@@ -80,7 +80,7 @@ def row(name: str, count: int, faults: list[str], fired: dict[str, int], seconds
 @contextmanager
 def quiet() -> Iterator[None]:
     """Let the store warn nobody of the damage that is done to it here."""
-    log = logging.getLogger("blockwright.offload.disk")
+    log = logging.getLogger("blockwright.offload.disk_store")
     before = log.level
     log.setLevel(logging.ERROR)
     try:
