@@ -79,7 +79,8 @@ def test_only_equal_fields_encode_equally(one: CacheIdentity, other: CacheIdenti
 
 @given(st.lists(TEXT, min_size=3, max_size=3), st.lists(TEXT, min_size=3, max_size=3))
 def test_text_does_not_move_from_field_to_field(one: list[str], other: list[str]) -> None:
-    assert (CacheIdentity(*one, 1, b"") == CacheIdentity(*other, 1, b"")) == (one == other)
+    identities = [CacheIdentity(model, layout, dtype, 1, b"") for model, layout, dtype in (one, other)]
+    assert (identities[0] == identities[1]) == (one == other)
 
 
 def test_nothing_shows_the_seed() -> None:
