@@ -11,6 +11,7 @@ import hashlib
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from blockwright.errors import InvalidArgumentError
@@ -64,7 +65,7 @@ class CacheIdentity:
                 raise InvalidArgumentError(
                     f"extras: {name!r} must be a str and its value a str, bytes, bool, int or float, not {_kind(value)}"
                 )
-        object.__setattr__(self, "extras", dict(sorted(self.extras.items())))
+        object.__setattr__(self, "extras", MappingProxyType(dict(sorted(self.extras.items()))))
 
     def encode(self) -> bytes:
         """Return bytes that no other identity has: each field with its type and length. They hold the hash seed."""
@@ -82,6 +83,10 @@ class CacheIdentity:
         shown = {"model": self.model, "layout": self.layout, "dtype": self.dtype, "block_size": str(self.block_size)}
         extras = {f"extras.{name}": repr(value) for name, value in self.extras.items()}
         return {**shown, "hash_seed": f"blake2b:{_seed_digest(self.hash_seed)}", **extras}
+
+    def __reduce__(self) -> tuple[type[CacheIdentity], tuple[object, ...]]:
+        """Pickle and copy by the fields."""
+        return type(self), (self.model, self.layout, self.dtype, self.block_size, self.hash_seed, dict(self.extras))
 
     def __eq__(self, other: object) -> bool:
         """Compare encodings: an extra of 1 is neither 1.0 nor True."""
@@ -106,7 +111,7 @@ def _encoded(value: Scalar) -> bytes:
     elif isinstance(value, int):
         tag, content = b"i", hex(value).encode()
     else:
-        tag, content = b"f", struct.pack("<d", value)
+        tag, content = b"f", value.hex().encode()
     return tag + struct.pack("<Q", len(content)) + content
 
 

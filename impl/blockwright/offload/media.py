@@ -7,11 +7,16 @@ nothing of tiers, readers or eviction, which are the managers' part.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
-from blockwright.errors import InvalidArgumentError, OffloadError
-from blockwright.offload.tiers.interfaces import BlockIDsLoadStoreSpec
+from blockwright.errors import BlockError, InvalidArgumentError, OffloadError
+from blockwright.offload.failures import name_of
+from blockwright.offload.queue import Part, ThreadedHandler
+from blockwright.offload.tiers.interfaces import BlockIDsLoadStoreSpec, CPULoadStoreSpec
+from blockwright.offload.worker import TransferSpec
 
 _log = logging.getLogger(__name__)
 
@@ -130,9 +135,102 @@ class _Call(Protocol):
 
 
 def _done(call: _Call, item: Item) -> bool:
-    """Put or get one block; False for a miss and for an error of the medium, which is logged by its kind alone."""
+    """Put or get one block; False for a miss and for an error of the medium, which is logged without its message."""
     try:
         return call(*item) is not False
     except (OffloadError, OSError) as error:
-        _log.warning("a block could not be moved: %s", type(error).__name__)
+        _log.warning("a block could not be moved: %s", name_of(error))
         return False
+
+
+class HostBlocks(Protocol):
+    """Blocks in the host's memory, such as a `HostPool`."""
+
+    @property
+    def num_blocks(self) -> int:
+        """How many there are."""
+        ...
+
+    def block_view(self, block_id: int) -> memoryview:
+        """Return the bytes of one block, writable, in one piece."""
+        ...
+
+
+class StoreHandler(ThreadedHandler):
+    """Moves blocks between the host's memory and a medium of bytes, in both directions, a batch at a time.
+
+    Register it for (`CPULoadStoreSpec`, the medium's spec) and the other way round. A transfer of which any block is
+    not written, or not found, fails as a whole. The store stays open when the handler is closed.
+    """
+
+    def __init__(
+        self,
+        host: HostBlocks,
+        store: ByteStore,
+        *,
+        batch: int = 16,
+        threads: int = 1,
+        max_queued: int = 64,
+        timeout: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start the threads.
+
+        Args:
+            host: where the blocks of a `CPULoadStoreSpec` lie.
+            store: where those of a `KeyedLoadStoreSpec` lie.
+            batch: most blocks per call of `put_many` or `get_many`, between which a transfer can be cancelled.
+            threads, max_queued, timeout, clock: as for `ThreadedHandler`.
+
+        Raises:
+            InvalidArgumentError: as `ThreadedHandler`, or a batch below 1.
+        """
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+            raise InvalidArgumentError(f"batch={batch!r}: pass a whole number, 1 or more")
+        self._host = host
+        self._store = store
+        self._batch = batch
+        super().__init__(threads=threads, max_queued=max_queued, timeout=timeout, clock=clock)
+
+    def parts(self, spec: TransferSpec) -> list[Part]:
+        """Check a transfer and return its batches.
+
+        Raises:
+            InvalidArgumentError: not one side on the host and one in the store, or different numbers of blocks.
+            BlockError: a block that the host does not have, or that is written twice.
+        """
+        source, destination = spec
+        written: list[list[int] | list[bytes]]
+        if isinstance(source, CPULoadStoreSpec) and isinstance(destination, KeyedLoadStoreSpec):
+            host, keyed, call, written = (
+                source,
+                destination,
+                self._store.put_many,
+                [destination.block_ids, destination.block_hashes],
+            )
+        elif isinstance(source, KeyedLoadStoreSpec) and isinstance(destination, CPULoadStoreSpec):
+            host, keyed, call, written = destination, source, self._store.get_many, [destination.block_ids]
+        else:
+            raise InvalidArgumentError(f"{source!r} to {destination!r}: pass one on the host and one with keys")
+        blocks = host.block_ids
+        if len(blocks) != len(keyed.block_hashes):
+            raise InvalidArgumentError(
+                f"{len(blocks)} blocks on the host for {len(keyed.block_hashes)} keys; pass equal numbers"
+            )
+        if any(not 0 <= block < self._host.num_blocks for block in blocks):
+            raise BlockError(
+                f"host blocks {min(blocks)} to {max(blocks)}: ids count from 0 to {self._host.num_blocks - 1}"
+            )
+        if any(len(set(ids)) < len(ids) for ids in written):
+            raise BlockError("a block is the destination twice; each is written once")
+        items = list(zip(blocks, keyed.items(), strict=True))
+        return [partial(self._move, call, items[at : at + self._batch]) for at in range(0, len(items), self._batch)]
+
+    def _move(
+        self, call: Callable[[Sequence[Item]], list[bool]], blocks: list[tuple[int, tuple[bytes, int | None]]]
+    ) -> int:
+        views = [self._host.block_view(block) for block, _ in blocks]
+        done = call([(*keyed, [view]) for view, (_, keyed) in zip(views, blocks, strict=True)])
+        if len(done) != len(blocks) or not all(done):
+            raise OffloadError(f"{len(blocks) - sum(done)} of {len(blocks)} blocks were not moved")
+        return sum(view.nbytes for view in views)
