@@ -3,7 +3,7 @@
 How: the same tests on a real server, on fsspec's file system in memory and on a local folder: blocks of many sizes and
 cuts, values damaged byte by byte, cut off at every length, written by another identity, version or checksum; leading
 runs with holes in every place.
-Not covered: a network or server that fails (test_shared_faults.py), what is being moved (test_shared_manager.py).
+Not covered: a network or server that fails (test_shared_faults.py), the manager's own state (test_shared_manager.py).
 """
 
 import os
@@ -22,7 +22,11 @@ from blockwright.errors import InvalidArgumentError, StoreUnavailableError, Unsu
 from blockwright.offload import envelope
 from blockwright.offload.checksum import CHECKSUMS
 from blockwright.offload.envelope import ALGORITHMS, Envelope, Fault
-from blockwright.offload.shared import FileSystemStore, ValkeyStore
+from blockwright.offload.media import StoreHandler
+from blockwright.offload.shared import FileSystemStore, SharedStoreManager, ValkeyStore
+from blockwright.offload.shared_store import MOST_KEY_BYTES
+from blockwright.offload.tiers.interfaces import CPULoadStoreSpec, LoadStoreSpec
+from blockwright.offload.valkey_client import Deadline
 from blockwright.offload.valkey_store import GROUP
 
 KEY, DATA = b"\x01" * 32, bytes(range(200))
@@ -165,16 +169,70 @@ def test_threads_share_a_store(space: Space) -> None:
     assert store.stats().found == 60
 
 
+class Host:
+    """Blocks in memory, as a handler sees them."""
+
+    def __init__(self, blocks: list[bytes]) -> None:
+        self.blocks = [bytearray(each) for each in blocks]
+        self.num_blocks = len(blocks)
+
+    def block_view(self, block_id: int) -> memoryview:
+        return memoryview(self.blocks[block_id])
+
+
+def moved(handler: StoreHandler, source: LoadStoreSpec, destination: LoadStoreSpec) -> bool:
+    assert handler.transfer_async(1, (source, destination))
+    handler.wait([1])
+    ((job_id, success),) = handler.get_finished()
+    assert job_id == 1
+    return success
+
+
+def test_the_handler_and_the_manager_go_with_it(space: Space) -> None:
+    """Store two blocks, load them into other places, let one vanish: the load fails, and it is stored anew."""
+    keys, data = [b"one", b"two"], [os.urandom(5000), os.urandom(5000)]
+    store, host = space.open(), Host([*data, bytes(5000), bytes(5000)])
+    manager, handler = SharedStoreManager(store, 16), StoreHandler(host, store)
+    output = manager.prepare_store(keys)
+    assert output is not None
+    assert output.block_hashes_to_store == keys
+    manager.complete_store(keys, moved(handler, CPULoadStoreSpec([0, 1]), output.store_spec))
+    assert manager.lookup(keys) == 2
+    manager.complete_load(keys, moved(handler, manager.prepare_load(keys), CPULoadStoreSpec([3, 2])))
+    assert host.blocks == [*data, *reversed(data)]
+
+    spec = manager.prepare_load(keys)
+    store.remove(keys[:1])
+    manager.complete_load(keys, moved(handler, spec, CPULoadStoreSpec([3, 2])))
+    assert manager.lookup(keys) == 0
+    output = manager.prepare_store(keys)
+    assert output is not None
+    assert output.block_hashes_to_store == keys
+    manager.complete_store(keys, moved(handler, CPULoadStoreSpec([0, 1]), output.store_spec))
+    assert manager.lookup(keys) == 2
+    handler.close()
+
+
 def test_pings(space: Space) -> None:
     space.open().ping()
 
 
-def test_empty_keys_are_refused(space: Space) -> None:
+@pytest.mark.parametrize("length", [0, MOST_KEY_BYTES + 1])
+def test_odd_keys_are_refused(space: Space, length: int) -> None:
+    store, key = space.open(), b"k" * length
+    for call in (store.leading, store.contains, store.remove):
+        with pytest.raises(InvalidArgumentError, match="key"):
+            call([b"fine", key])
+    with pytest.raises(InvalidArgumentError, match="key"):
+        store.put(key, None, parts(DATA))
+    with pytest.raises(InvalidArgumentError, match="key"):
+        store.get(key, None, [])
+
+
+def test_the_longest_key(space: Space) -> None:
     store = space.open()
-    with pytest.raises(InvalidArgumentError, match="key"):
-        store.put(b"", None, parts(DATA))
-    with pytest.raises(InvalidArgumentError, match="key"):
-        store.get(b"", None, [])
+    store.put(b"k" * MOST_KEY_BYTES, None, parts(DATA))
+    assert read(store, b"k" * MOST_KEY_BYTES, len(DATA)) == DATA
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -217,9 +275,18 @@ def test_a_client_lends_its_address_and_credentials(server_space: ServerSpace) -
         ValkeyStore(sentinel, OURS)
 
 
-@pytest.mark.parametrize(
-    "options", [{"timeout": 0}, {"lookup_timeout": float("nan")}, {"ttl": -1}, {"batch_bytes": 0}, {"failures": 0}]
-)
+BAD_NUMBERS: list[dict[str, Any]] = [
+    {"timeout": 0},
+    {"timeout": None},
+    {"lookup_timeout": float("nan")},
+    {"ttl": -1},
+    {"backoff": "1"},
+    {"batch_bytes": 0},
+    {"failures": 0},
+]
+
+
+@pytest.mark.parametrize("options", BAD_NUMBERS)
 def test_numbers_out_of_range_are_refused(options: dict[str, Any]) -> None:
     pytest.importorskip("valkey")
     with pytest.raises(InvalidArgumentError):
@@ -237,3 +304,15 @@ def test_files_are_moved_into_place(tmp_path: Path) -> None:
         store.put(b"\x02" * 3, None, parts(DATA))
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [KEY.hex()]  # nothing is left beside it
     store.close()
+
+
+def test_a_deadline_within_another_ends_no_later() -> None:
+    deadline = Deadline()
+    with deadline.within(1.0):
+        outer = deadline.until
+        with deadline.within(100.0):
+            assert deadline.until == outer
+        with deadline.within(0.1):
+            assert deadline.until < outer
+        assert deadline.until == outer
+    assert deadline.until == float("inf")

@@ -26,7 +26,7 @@ from tests.offload.shared_spaces import OURS, parts, read
 from blockwright.errors import InvalidArgumentError, StoreUnavailableError
 from blockwright.offload import envelope, shared_store, valkey_client
 from blockwright.offload.shared import FileSystemStore, SharedStoreManager, ValkeyStore
-from blockwright_conformance.offload_faults import fault_run
+from blockwright_conformance.offload_faults import store_run
 from blockwright_conformance.offload_proxy import FAULTS, FaultProxy
 from blockwright_conformance.offload_server import LocalServer, free_port
 
@@ -257,7 +257,7 @@ class TestTheFaultRun:
 
     @pytest.mark.parametrize("fault", ["corrupt replies", "truncate requests", "kill the server", "wrong types"])
     def test_is_green(self, fault: str) -> None:
-        row = fault_run(fault, "smoke")
+        row = store_run(f"store: {fault}", "smoke")
         assert (row.violations, row.detail) == (0, "")
         assert row.transitions == 6
         assert row.fired["found"] > 0
@@ -269,12 +269,14 @@ class TestTheFaultRun:
                 part[: len(data)] = data[: part.nbytes]
 
         monkeypatch.setattr(envelope.Envelope, "opened", unverified)
-        assert "with other bytes" in fault_run("foreign values", "pr").detail
+        assert "with other bytes" in store_run("store: foreign values", "pr").detail
 
     def test_sees_calls_without_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("blockwright_conformance.offload_faults.SLACK", 0.2)
-        monkeypatch.setattr(valkey_client.BoundedSocket, "_arm", lambda self: self._limit and self._sock.settimeout(1.0))
-        assert " took " in fault_run("freeze the server", "smoke").detail
+        monkeypatch.setattr(
+            valkey_client.BoundedSocket, "_arm", lambda self: self._limit and self._sock.settimeout(1.0)
+        )
+        assert " took " in store_run("store: freeze the server", "smoke").detail
 
     def test_sees_a_secret_in_a_log(self, monkeypatch: pytest.MonkeyPatch) -> None:
         tried = shared_store.SharedStore._tried
@@ -284,13 +286,13 @@ class TestTheFaultRun:
             return tried(self, work)
 
         monkeypatch.setattr(shared_store.SharedStore, "_tried", talkative)
-        assert "password" in fault_run("forget everything", "smoke").detail
+        assert "password" in store_run("store: forget everything", "smoke").detail
 
     def test_sees_a_store_that_stays_away(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("blockwright_conformance.offload_faults.RECOVERY", 0.3)
         monkeypatch.setattr("blockwright_conformance.offload_faults.BACKOFF", 5.0)
         monkeypatch.setattr("blockwright_conformance.offload_faults.time.sleep", lambda _: None)
-        assert "of no use" in fault_run("refuse", "smoke").detail
+        assert "of no use" in store_run("store: refuse", "smoke").detail
 
 
 def test_only_known_faults() -> None:

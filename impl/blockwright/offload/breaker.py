@@ -28,7 +28,8 @@ class CircuitBreaker:
         Raises:
             InvalidArgumentError: a count below 1, or a time that is not positive.
         """
-        if failures < 1 or not 0 < backoff <= longest_backoff:
+        numbers = all(isinstance(each, int | float) for each in (failures, backoff, longest_backoff))
+        if not numbers or failures < 1 or not 0 < backoff <= longest_backoff:
             raise InvalidArgumentError(
                 f"failures={failures}, backoff={backoff}, longest_backoff={longest_backoff}: "
                 "pass at least 1, and positive seconds in ascending order"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from blockwright.errors import InvalidArgumentError, UnsupportedError
@@ -25,10 +25,11 @@ class FileSystemStore(SharedStore):
 
     Where the file system can rename, a file is written beside its place and moved there; elsewhere it is put there, and
     a torn one is found out when it is read, as any damage is. Nothing is evicted: let the file system expire what is
-    old, or bound a directory of one's own by `DiskStore`.
+    old, or bound a directory of one's own by `DiskStore`. A file whose name starts with a dot is a write under way, or,
+    if it is older than any timeout, what a crash has left.
 
-    Calls that do not end in time are left behind, in one of `threads` threads; while all of them hang, every call fails
-    in time.
+    A call that does not end in time is left behind in its thread; while all threads hang, further calls fail in time. A
+    process cannot end before its threads.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class FileSystemStore(SharedStore):
             rename: whether to write beside and move; None to do so on local disks.
             timeout: seconds that one batch of reads or writes may take.
             lookup_timeout: seconds that a lookup may take; it keeps the engine waiting.
-            threads: calls that may be under way.
+            threads: transfers that may be under way, and lookups.
             failures: calls in a row that fail until the store counts as down.
             backoff: seconds for which it does, at first; they double up to `longest_backoff`.
             longest_backoff: see there.
@@ -68,8 +69,8 @@ class FileSystemStore(SharedStore):
             UnsupportedError: fsspec is not installed.
         """
         for name, number in {"timeout": timeout, "lookup_timeout": lookup_timeout, "threads": threads}.items():
-            if not 0 < number < 1e9:
-                raise InvalidArgumentError(f"{name}={number}: pass a positive number")
+            if not isinstance(number, int | float) or not 0 < number < 1e9:
+                raise InvalidArgumentError(f"{name}={number!r}: pass a positive number")
         self._fs, path = _file_system(target, root, options)
         protocols = {self._fs.protocol} if isinstance(self._fs.protocol, str) else set(self._fs.protocol)
         shown = path.partition("?")[0].rpartition("@")[2]  # some keep credentials in the path
@@ -78,42 +79,43 @@ class FileSystemStore(SharedStore):
         self._start = f"{path.rstrip('/')}/{self._identity.hex()}"
         self._rename = bool(protocols & RENAMES) if rename is None else rename
         self._timeout, self._lookup_timeout = timeout, lookup_timeout
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="blockwright-store")
+        self._transfers = ThreadPoolExecutor(threads, thread_name_prefix="blockwright-store")
+        self._lookups = ThreadPoolExecutor(threads, thread_name_prefix="blockwright-lookup")  # wait for no transfer
 
     def close(self) -> None:
         """Take no more calls; wait for none that hang."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._transfers, self._lookups):
+            pool.shutdown(wait=False, cancel_futures=True)
 
-    def _in_time(self, seconds: float, work: Callable[..., T], *arguments: Any) -> T:
-        future = self._threads.submit(work, *arguments)
-        try:
-            return future.result(seconds)
-        finally:
-            future.cancel()
+    def _transfer(self, work: Callable[..., T], *arguments: Any) -> T:
+        return _in_time(self._timeout, self._transfers.submit(work, *arguments))
+
+    def _lookup(self, work: Callable[..., T], *arguments: Any) -> T:
+        return _in_time(self._lookup_timeout, self._lookups.submit(work, *arguments))
 
     def _name(self, key: bytes) -> str:
         return f"{self._start}/{key[:1].hex()}/{key.hex()}"
 
     def _probe(self) -> None:
         name = f"{self._start}/.probe-{uuid.uuid4().hex}"
-        self._in_time(self._timeout, self._put_file, name, b"")
-        self._in_time(self._timeout, self._remove_file, name)
+        self._transfer(self._put_file, name, b"")
+        self._transfer(self._remove_file, name)
 
     def _write(self, values: Sequence[tuple[str, bytes]]) -> list[bool]:
-        self._in_time(self._timeout, self._put_files, values)
+        self._transfer(self._put_files, values)
         return [True] * len(values)
 
     def _read(self, wanted: Sequence[tuple[str, int]]) -> list[Value]:
-        return self._in_time(self._timeout, self._values, wanted)
+        return self._transfer(self._values, wanted)
 
     def _present(self, names: Sequence[str]) -> list[bool]:
-        return self._in_time(self._lookup_timeout, lambda: [self._is_file(name) for name in names])
+        return self._lookup(lambda: [self._is_file(name) for name in names])
 
     def _run(self, names: Sequence[str]) -> int:
-        return self._in_time(self._lookup_timeout, self._leading_files, names)
+        return self._lookup(self._leading_files, names)
 
     def _delete(self, names: Sequence[str]) -> int:
-        return self._in_time(self._lookup_timeout, lambda: sum(self._remove_file(name) for name in names))
+        return self._lookup(lambda: sum(self._remove_file(name) for name in names))
 
     # In a thread of the pool.
 
@@ -160,6 +162,13 @@ class FileSystemStore(SharedStore):
         except MISSING:
             return False
         return True
+
+
+def _in_time(seconds: float, future: Future[T]) -> T:
+    try:
+        return future.result(seconds)
+    finally:
+        future.cancel()  # it may not have begun
 
 
 def _value(read: object) -> Value:

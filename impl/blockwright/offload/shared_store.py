@@ -24,6 +24,9 @@ from blockwright.offload.media import ByteStore, Item
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+MOST_KEY_BYTES = 120
+"""The longest key: in hexadecimal digits it is still the name of a file."""
+
 
 @dataclass(frozen=True, slots=True)
 class SharedStoreStats:
@@ -119,7 +122,7 @@ class SharedStore(ByteStore):
         """Write a block; readers find all of it or what was there before.
 
         Raises:
-            InvalidArgumentError: an empty key.
+            InvalidArgumentError: an empty key, or one longer than `MOST_KEY_BYTES`.
             StoreUnavailableError: it was not acknowledged.
         """
         if not self.put_many([(key, place, parts)])[0]:
@@ -136,7 +139,7 @@ class SharedStore(ByteStore):
         """
         done: list[bool] = []
         for batch in self._batches(items):
-            values = [(self._name(key), self._envelope.sealed(key, parts)) for key, _, parts in batch]
+            values = [(self._named(key), self._envelope.sealed(key, parts)) for key, _, parts in batch]
             written = self._attempt(partial(self._write, values), len(items) - len(done))
             if written is None:
                 break
@@ -150,7 +153,7 @@ class SharedStore(ByteStore):
         """Read blocks, several per call of the server; return which were found. Failures end it as in `put_many`."""
         done: list[bool] = []
         for batch in self._batches(items):
-            wanted = [(self._name(item[0]), self._envelope.size(item[0], _length(item))) for item in batch]
+            wanted = [(self._named(item[0]), self._envelope.size(item[0], _length(item))) for item in batch]
             values = self._attempt(partial(self._read, wanted), len(items) - len(done))
             if values is None:
                 break
@@ -168,17 +171,17 @@ class SharedStore(ByteStore):
         """Return which blocks seem to be there, as a hint, since each may vanish; None if the store cannot tell."""
         if not keys:
             return []
-        return self._attempt(partial(self._present, [self._name(key) for key in keys]), len(keys))
+        return self._attempt(partial(self._present, [self._named(key) for key in keys]), len(keys))
 
     def leading(self, keys: Sequence[bytes]) -> int:
         """Return how many of the first blocks, in a row, seem to be there, as a hint; 0 if the store cannot tell."""
         if not keys:
             return 0
-        return self._attempt(partial(self._run, [self._name(key) for key in keys]), len(keys)) or 0
+        return self._attempt(partial(self._run, [self._named(key) for key in keys]), len(keys)) or 0
 
     def remove(self, keys: Sequence[bytes]) -> bool:
         """Delete blocks; False if the store did not answer."""
-        names = [self._name(key) for key in keys]
+        names = [self._named(key) for key in keys]
         return not names or self._attempt(partial(self._delete, names), 0) is not None
 
     # What a kind of store has to do. Each may raise anything, which is a failure of the store.
@@ -213,6 +216,11 @@ class SharedStore(ByteStore):
     def _distrust(self) -> None:
         """Drop what may be out of step, after an answer that makes no sense."""
         return
+
+    def _named(self, key: bytes) -> str:
+        if not 0 < len(key) <= MOST_KEY_BYTES:
+            raise InvalidArgumentError(f"a key of {len(key)} bytes; pass the block's hash, 1 to {MOST_KEY_BYTES} bytes")
+        return self._name(key)
 
     def _verdict(self, item: Item, value: Value) -> str:
         """Check a value and copy it to where it is wanted; name the count."""
@@ -254,9 +262,6 @@ class SharedStore(ByteStore):
 
     def _batches(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
         """Split items so that no batch exceeds `batch_bytes`, unless it is a single block."""
-        for key, _, _ in items:
-            if not key:
-                raise InvalidArgumentError("a key is empty; pass the block's hash")
         start = total = 0
         for at, item in enumerate(items):
             if at > start and total + _length(item) > self._batch_bytes:

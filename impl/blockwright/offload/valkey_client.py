@@ -1,8 +1,8 @@
 """A client of a Valkey or Redis server whose every operation ends by a deadline, and which tells no secret.
 
 The client library bounds each read of a socket, so that a server which sends a byte now and then holds a caller for as
-long as it likes. Here the sockets know until when the operation of their thread may take. Only the resolution of a
-host's name is outside of that: no time can be set for it.
+long as it likes. Here the sockets know until when the operation of their thread may take. Outside of that are only the
+resolution of a host's name, for which no time can be set, and the steps of a TLS handshake, each bounded on its own.
 """
 
 from __future__ import annotations
@@ -37,20 +37,22 @@ class Deadline(threading.local):
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """Give what runs in the block this much time in all."""
-        self.until = time.monotonic() + seconds
+        """Give what runs in the block this much time in all, and no more than a block around it leaves."""
+        before = self.until
+        self.until = min(before, time.monotonic() + seconds)
         try:
             yield
         finally:
-            self.until = math.inf
+            self.until = before
 
 
 class BoundedSocket:
     """A connected socket that waits for no longer than its own timeout and the deadline of the thread."""
 
-    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
+    def __init__(self, sock: socket.socket, deadline: Deadline, timeout: float) -> None:
         """Wrap a socket."""
-        self._sock, self._deadline, self._limit = sock, deadline, sock.gettimeout()
+        self._sock, self._deadline = sock, deadline
+        self._limit: float | None = timeout
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
@@ -158,13 +160,18 @@ def _bounded(connection_class: Any, deadline: Deadline) -> Any:
     """Derive a class of connections whose sockets keep to the deadline."""
 
     class Bounded(connection_class):  # type: ignore[misc]
-        def _connect(self) -> BoundedSocket:
-            self.socket_connect_timeout = min(self.connect_limit, max(1e-3, deadline.until - time.monotonic()))
-            return BoundedSocket(super()._connect(), deadline)
+        socket_timeout: float
+        socket_connect_timeout: float
 
-        def __init__(self, **settings: Any) -> None:
-            self.connect_limit = settings["socket_connect_timeout"]
-            super().__init__(**settings)
+        def _connect(self) -> BoundedSocket:
+            limits = self.socket_timeout, self.socket_connect_timeout
+            left = max(1e-3, deadline.until - time.monotonic())
+            self.socket_timeout, self.socket_connect_timeout = (min(limit, left) for limit in limits)
+            try:
+                sock = super()._connect()  # with TLS, the handshake as well
+            finally:
+                self.socket_timeout, self.socket_connect_timeout = limits
+            return BoundedSocket(sock, deadline, limits[0])
 
     Bounded.__name__ = Bounded.__qualname__ = f"Bounded{connection_class.__name__}"
     return Bounded

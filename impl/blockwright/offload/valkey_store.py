@@ -68,8 +68,8 @@ class ValkeyStore(SharedStore):
         """
         times = {"timeout": timeout, "lookup_timeout": lookup_timeout, "connect_timeout": connect_timeout}
         for name, seconds in (times | ({} if ttl is None else {"ttl": ttl})).items():
-            if not 1e-3 <= seconds < 1e9:
-                raise InvalidArgumentError(f"{name}={seconds}: pass seconds, at least 0.001")
+            if not isinstance(seconds, int | float) or not 1e-3 <= seconds < 1e9:
+                raise InvalidArgumentError(f"{name}={seconds!r}: pass seconds, at least 0.001")
         lib, settings = settings_of(target)
         given = {"username": username, "password": password}
         settings |= {name: value for name, value in given.items() if value is not None}
@@ -119,10 +119,11 @@ class ValkeyStore(SharedStore):
     def _run(self, names: Sequence[str]) -> int:
         """Count whole groups first: two rounds, and few replies, however many names there are."""
         groups = [names[at : at + GROUP] for at in range(0, len(names), GROUP)]
-        counts = self._ask([("EXISTS", *group) for group in groups], self._lookup_timeout)
-        for at, (group, count) in enumerate(zip(groups, counts, strict=True)):
-            if count != len(group):
-                return at * GROUP + (super()._run(group) if count else 0)
+        with self._deadline.within(self._lookup_timeout):
+            counts = self._ask([("EXISTS", *group) for group in groups], self._lookup_timeout)
+            for at, (group, count) in enumerate(zip(groups, counts, strict=True)):
+                if count != len(group):
+                    return at * GROUP + (super()._run(group) if count else 0)
         return len(names)
 
     def _delete(self, names: Sequence[str]) -> int:
