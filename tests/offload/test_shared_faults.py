@@ -308,3 +308,37 @@ def test_temporary_files_of_a_failed_write_are_removed(tmp_path: Path, monkeypat
         store.put(KEY, None, parts(DATA))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     store.close()
+
+
+@pytest.mark.parametrize("reply", [b":7\r\n", b"+OK\r\n", b"$2\r\nok\r\n", b"*0\r\n", b"-ERR out of range\r\n"])
+def test_replies_out_of_step_are_no_answers(reply: bytes) -> None:
+    """A server that gives one reply to everything: nothing is found, and only a refusal to write is an answer."""
+
+    def parrot(listener: socket.socket) -> None:
+        with suppress(OSError), listener:
+            while True:
+                with listener.accept()[0] as link:
+                    while data := link.recv(1 << 16):
+                        link.sendall(reply * data.count(b"*"))
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    thread = threading.Thread(target=parrot, args=(listener,))
+    thread.start()
+    with opened(f"valkey://127.0.0.1:{port}", failures=100) as store:
+        assert store.leading([KEY] * 70) == 0
+        assert store.contains([KEY]) in (None, [False])
+        assert read(store, KEY, 200) is None
+        written = store.put_many([(KEY, None, parts(DATA))])
+        assert written == [reply == b"+OK\r\n"]
+        assert store.stats().failures > 0 or reply.startswith(b"-")
+    listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+def test_nothing_is_copied_for_a_store_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(f"valkey://127.0.0.1:{free_port()}", failures=1, backoff=60.0, longest_backoff=60.0) as store:
+        assert store.leading([KEY]) == 0
+        monkeypatch.setattr(envelope.Envelope, "sealed", None)
+        assert store.put_many([(KEY, None, parts(DATA))]) == [False]
+        assert store.stats().down == 1

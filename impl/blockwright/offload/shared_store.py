@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 MOST_KEY_BYTES = 120
 """The longest key: in hexadecimal digits it is still the name of a file."""
+MOST_IN_BATCH = 1024
+"""Blocks that one call reads or writes, however small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,11 @@ class SharedStore(ByteStore):
         """
         done: list[bool] = []
         for batch in self._batches(items):
-            values = [(self._named(key), self._envelope.sealed(key, parts)) for key, _, parts in batch]
-            written = self._attempt(partial(self._write, values), len(items) - len(done))
+            names, left = [self._named(key) for key, _, _ in batch], len(items) - len(done)
+            if not self._admitted(left):  # before the bytes are copied
+                break
+            values = [self._envelope.sealed(key, parts) for key, _, parts in batch]
+            written = self._asked(partial(self._write, list(zip(names, values, strict=True))), left)
             if written is None:
                 break
             self._count("written", sum(written))
@@ -160,7 +165,7 @@ class SharedStore(ByteStore):
             verdicts = [self._verdict(item, value) for item, value in zip(batch, values, strict=True)]
             for verdict in verdicts:
                 self._count(verdict)
-            if not {"found", "absent"}.issuperset(verdicts):
+            if not {"found", "absent", "refused"}.issuperset(verdicts):
                 self._distrust()
             read = [verdict == "found" for verdict in verdicts]
             self._count("bytes_read", _lengths(batch, read))
@@ -232,9 +237,15 @@ class SharedStore(ByteStore):
 
     def _attempt(self, work: Callable[[], T], blocks: int) -> T | None:
         """Do work on the store unless it counts as down; None after a failure, with the blocks concerned counted."""
-        if not self._breaker.may_try():
+        return self._asked(work, blocks) if self._admitted(blocks) else None
+
+    def _admitted(self, blocks: int) -> bool:
+        admitted = self._breaker.may_try()
+        if not admitted:
             self._count("down", blocks)
-            return None
+        return admitted
+
+    def _asked(self, work: Callable[[], T], blocks: int) -> T | None:
         result, kind = self._tried(work)
         if kind:
             self._count("unavailable", blocks)
@@ -261,10 +272,11 @@ class SharedStore(ByteStore):
             self._counts[what] += by
 
     def _batches(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-        """Split items so that no batch exceeds `batch_bytes`, unless it is a single block."""
+        """Split items so that no batch exceeds `batch_bytes`, unless it is a single block, or `MOST_IN_BATCH`."""
         start = total = 0
         for at, item in enumerate(items):
-            if at > start and total + _length(item) > self._batch_bytes:
+            full = total + _length(item) > self._batch_bytes or at - start == MOST_IN_BATCH
+            if at > start and full:
                 yield items[start:at]
                 start, total = at, 0
             total += _length(item)

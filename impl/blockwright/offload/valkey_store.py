@@ -15,6 +15,10 @@ GROUP = 64
 """Names that one EXISTS counts, when the leading run of many is looked for."""
 
 
+class OutOfStepError(Exception):
+    """A reply makes no sense; it may be that of another command, or damaged. Counts as a failure of the store."""
+
+
 class ValkeyStore(SharedStore):
     """Keeps each block as one string of a Valkey or Redis server, under ``prefix:identity:hash``.
 
@@ -80,7 +84,7 @@ class ValkeyStore(SharedStore):
         self._ttl = None if ttl is None else round(ttl * 1000)
         self._deadline = Deadline()
         self._client = client_of(lib, settings, self._deadline, timeout, connect_timeout)
-        self._refusal: type[Exception] = lib.ResponseError
+        self._refusal: type[Exception] = lib.ResponseError  # of one command: the server answers
 
     def close(self) -> None:
         """Close all connections."""
@@ -97,6 +101,7 @@ class ValkeyStore(SharedStore):
     def _write(self, values: Sequence[tuple[str, bytes]]) -> list[bool]:
         expiry: tuple[Any, ...] = () if self._ttl is None else ("PX", self._ttl)
         replies = self._ask([("SET", name, value, *expiry) for name, value in values], self._timeout)
+        self._check(all(reply is True or isinstance(reply, self._refusal) for reply in replies))
         return [reply is True for reply in replies]
 
     def _read(self, wanted: Sequence[tuple[str, int]]) -> list[Value]:
@@ -113,18 +118,26 @@ class ValkeyStore(SharedStore):
         return Unreadable("wrong_type")
 
     def _present(self, names: Sequence[str]) -> list[bool]:
-        replies = self._ask([("EXISTS", name) for name in names], self._lookup_timeout)
-        return [reply == 1 for reply in replies]
+        return [count == 1 for count in self._counts_of([[name] for name in names])]
 
     def _run(self, names: Sequence[str]) -> int:
         """Count whole groups first: two rounds, and few replies, however many names there are."""
         groups = [names[at : at + GROUP] for at in range(0, len(names), GROUP)]
         with self._deadline.within(self._lookup_timeout):
-            counts = self._ask([("EXISTS", *group) for group in groups], self._lookup_timeout)
+            counts = self._counts_of(groups)
             for at, (group, count) in enumerate(zip(groups, counts, strict=True)):
                 if count != len(group):
                     return at * GROUP + (super()._run(group) if count else 0)
         return len(names)
+
+    def _counts_of(self, groups: Sequence[Sequence[str]]) -> list[int]:
+        """Return how many of the names in each group there are; 0 where the server will not tell."""
+        replies = self._ask([("EXISTS", *group) for group in groups], self._lookup_timeout)
+        counts = [0 if isinstance(reply, self._refusal) else reply for reply in replies]
+        self._check(
+            all(type(count) is int and 0 <= count <= len(group) for count, group in zip(counts, groups, strict=True))
+        )
+        return counts
 
     def _delete(self, names: Sequence[str]) -> int:
         return sum(reply == 1 for reply in self._ask([("UNLINK", name) for name in names], self._lookup_timeout))
@@ -136,6 +149,10 @@ class ValkeyStore(SharedStore):
                 pipe.execute_command(*command)
             replies: list[Any] = pipe.execute(raise_on_error=False)
         return replies
+
+    def _check(self, sane: bool) -> None:
+        if not sane:
+            raise OutOfStepError("a reply of a kind that the command does not have")
 
     def _distrust(self) -> None:
         self._client.connection_pool.disconnect(inuse_connections=False)
