@@ -6,6 +6,7 @@ torch or another library import it themselves, so that this package imports none
 
 from blockwright.offload.status import BlockStatus
 from blockwright.offload.tiers.backend import CPUBackend, SlotBackend
+from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import (
     Backend,
     BlockIDsLoadStoreSpec,
@@ -17,6 +18,7 @@ from blockwright.offload.tiers.interfaces import (
     PrepareStoreOutput,
 )
 from blockwright.offload.tiers.lru import LRUOffloadingManager
+from blockwright.offload.tiers.transfers import Finished, StoreStart, Transfer
 from blockwright.offload.worker import OffloadingHandler
 
 __all__ = [
@@ -25,12 +27,16 @@ __all__ = [
     "BlockStatus",
     "CPUBackend",
     "CPULoadStoreSpec",
+    "Finished",
     "GPULoadStoreSpec",
     "LRUOffloadingManager",
     "LoadStoreSpec",
+    "OffloadChain",
     "OffloadingEvent",
     "OffloadingHandler",
     "OffloadingManager",
     "PrepareStoreOutput",
     "SlotBackend",
+    "StoreStart",
+    "Transfer",
 ]

@@ -48,7 +48,7 @@ class LRUOffloadingManager(TierManager):
         return LRUOffloadingManager(self._copied_backend(), self._keeps_events, source=self)
 
     def _victims(self, count: i64, new: list[bytes], call: i64) -> vec[i32]:
-        """Return the idle blocks used least recently. law: TIER-3."""
+        """Return the idle blocks used least recently. law: TIER-6."""
         entries = self._entries
         newer = entries.recency.newer
         victims = vec[i32]()

@@ -1,7 +1,7 @@
 """One tier: what is the same whichever block is evicted.
 
 Every call checks first and acts afterwards, so that an error leaves the tier as it was; hashes are read once. The laws
-(TIER-1 to TIER-7) are those of the specification.
+(TIER-1 to TIER-9) are those of the specification.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class TierManager(OffloadingManager):
         for at, key in enumerate(keys):
             slot = entries.index.find(key)
             if entries.state[slot] != READY:
-                self._refuse_read(key)
+                self._refuse_read(keys)
             slots[at] = i32(slot)
         spec = self._spec_of(keys, slots)
         readers = entries.readers
@@ -176,7 +176,7 @@ class TierManager(OffloadingManager):
         self._tell(doomed, True)
 
     def touch(self, block_hashes: Iterable[bytes]) -> None:
-        """Count blocks as just used, the first as the most recent; others are passed over. O(blocks). law: TIER-7."""
+        """Count blocks as just used, the first as the most recent; others are passed over. O(blocks). law: TIER-9."""
         keys = keys_of(block_hashes)
         index = self._entries.index
         recency = self._entries.recency
@@ -193,7 +193,7 @@ class TierManager(OffloadingManager):
         """Begin to write those blocks that are not present; None, and no effect, if there is no room for them.
 
         Room is made by evicting blocks that are ready, have no reader and are not named. O(blocks, and those passed
-        over). law: TIER-2, TIER-3, TIER-6.
+        over). law: TIER-2, TIER-6.
         """
         keys = keys_of(block_hashes)
         entries = self._entries
@@ -226,7 +226,7 @@ class TierManager(OffloadingManager):
         return PrepareStoreOutput(new, self._place(new, slots), evicted)
 
     def complete_store(self, block_hashes: Iterable[bytes], success: bool = True) -> None:
-        """End the writing of blocks: they become ready, or, after a failure, are gone. O(blocks). law: TIER-1, TIER-6.
+        """End the writing of blocks: they become ready, or, after a failure, are gone. O(blocks). law: TIER-1, TIER-8.
 
         Raises:
             UnknownBlockHashError: a block is not present.
@@ -254,7 +254,7 @@ class TierManager(OffloadingManager):
             self._tell([entries.index.keys[i64(slot)] for slot in written], False)
 
     def remove(self, block_hashes: Iterable[bytes]) -> None:
-        """Let go of blocks that are ready and have no reader. O(blocks). law: TIER-3.
+        """Let go of blocks that are ready and have no reader. O(blocks). law: TIER-6.
 
         Raises:
             UnknownBlockHashError: a block is not present.
@@ -292,6 +292,15 @@ class TierManager(OffloadingManager):
         if state == READY:
             return int(self._entries.readers[slot])
         return -1 if state == WRITING else -2
+
+    def places_of(self, block_hashes: Iterable[bytes]) -> LoadStoreSpec:
+        """Return where blocks lie that are present, whatever their status; nothing changes. O(blocks).
+
+        Raises:
+            UnknownBlockHashError: a block is not present.
+        """
+        keys = keys_of(block_hashes)
+        return self._spec_of(keys, self._entries.slots_of(keys))
 
     def idle_blocks(self, count: int) -> list[bytes]:
         """Return up to `count` blocks that could be evicted, the next one first; nothing changes. O(blocks).
@@ -332,11 +341,13 @@ class TierManager(OffloadingManager):
             raise UnsupportedError(f"copy: the statuses of {type(self.backend).__name__} belong to one manager")
         return self.backend.copy()
 
-    def _refuse_read(self, key: bytes) -> None:
-        """Say why a block cannot be read."""
-        slot = self._entries.slot_of(key)
-        why = "is being written" if self._entries.state[slot] == WRITING else "could not be read before"
-        raise BlockNotReadyError(f"prepare_load: block {shown(key)} {why}")
+    def _refuse_read(self, keys: list[bytes]) -> None:
+        """Say why one of the blocks cannot be read; above all, that one is not present."""
+        state = self._entries.state
+        for at, slot in enumerate(self._entries.slots_of(keys)):
+            if state[i64(slot)] != READY:
+                why = "is being written" if state[i64(slot)] == WRITING else "could not be read before"
+                raise BlockNotReadyError(f"prepare_load: block {shown(keys[at])} {why}")
 
     def _spec_of(self, keys: list[bytes], slots: vec[i32]) -> LoadStoreSpec:
         """Return where blocks lie."""
@@ -365,7 +376,7 @@ class TierManager(OffloadingManager):
         return self._spec_of(new, slots)
 
     def _take_statuses(self, new: list[bytes], slots: vec[i32]) -> None:
-        """Take places as statuses; if the backend fails at that, forget the new blocks. law: TIER-6."""
+        """Take places as statuses; if the backend fails at that, forget the new blocks."""
         statuses = self._entries.statuses
         assert statuses is not None
         try:
@@ -384,7 +395,7 @@ class TierManager(OffloadingManager):
             self._entries.index.drop(i64(slot))
 
     def _let_go(self, slots: vec[i32], is_evicted: bool) -> None:
-        """End the lives of blocks, and return their places in this order. law: TIER-2."""
+        """End the lives of blocks, and return their places in this order. law: TIER-7."""
         entries = self._entries
         packed = self._packed
         self._note_leaving(slots, is_evicted)
