@@ -5,7 +5,9 @@ torch or another library import it themselves, so that this package imports none
 """
 
 from blockwright.offload.status import BlockStatus
+from blockwright.offload.tiers.arc import ARCOffloadingManager
 from blockwright.offload.tiers.backend import CPUBackend, SlotBackend
+from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import (
     Backend,
     BlockIDsLoadStoreSpec,
@@ -17,20 +19,26 @@ from blockwright.offload.tiers.interfaces import (
     PrepareStoreOutput,
 )
 from blockwright.offload.tiers.lru import LRUOffloadingManager
+from blockwright.offload.tiers.transfers import Finished, StoreStart, Transfer
 from blockwright.offload.worker import OffloadingHandler
 
 __all__ = [
+    "ARCOffloadingManager",
     "Backend",
     "BlockIDsLoadStoreSpec",
     "BlockStatus",
     "CPUBackend",
     "CPULoadStoreSpec",
+    "Finished",
     "GPULoadStoreSpec",
     "LRUOffloadingManager",
     "LoadStoreSpec",
+    "OffloadChain",
     "OffloadingEvent",
     "OffloadingHandler",
     "OffloadingManager",
     "PrepareStoreOutput",
     "SlotBackend",
+    "StoreStart",
+    "Transfer",
 ]

@@ -192,6 +192,10 @@ class OffloadingManager(ABC):
         """Return -1 for a block being written, its readers if it is ready, -2 if it is doomed, None if not present."""
         return 0 if self.lookup([block_hash]) == 1 else None
 
+    def places_of(self, block_hashes: Iterable[bytes]) -> LoadStoreSpec:
+        """Return where blocks lie that are present, whatever their status; nothing changes."""
+        raise UnsupportedError(f"places_of: {type(self).__name__} cannot be the tier nearest to the device")
+
     def idle_blocks(self, count: int) -> list[bytes]:
         """Return up to `count` blocks that could be evicted, the next one first; nothing changes."""
         return []
