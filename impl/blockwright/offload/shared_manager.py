@@ -42,10 +42,11 @@ class SharedStoreManager(OffloadingManager):
 
     - A lookup asks the store, and is a hint: what it finds may be gone before it is read. Such a load fails, and that
       is a miss. `prepare_load` does not ask again.
-    - There are no places and nothing is evicted from here, so that a store is refused only while `max_writing` blocks
-      are being written, or the store does not answer.
+    - There are no places and nothing is evicted from here: `prepare_store` refuses only while `max_writing` blocks are
+      being written, or the store does not answer. Such a tier can be any but the nearest to the device.
     - A block of which a transfer failed is *blamed*: it is not found here any more, whatever the store says, until it
       has been written anew. This also replaces damaged values, which the store would keep for ever.
+    - `touch` does nothing: a read is what the server counts as use, and another round trip would keep the engine waiting.
     - Events tell of blocks that this engine has written, and of those that it blames; the store's own evictions and
       what other engines do make none.
 
