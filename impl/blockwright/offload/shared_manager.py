@@ -46,7 +46,7 @@ class SharedStoreManager(OffloadingManager):
       being written, or the store does not answer. Such a tier can be any but the nearest to the device.
     - A block of which a transfer failed is *blamed*: it is not found here any more, whatever the store says, until it
       has been written anew. This also replaces damaged values, which the store would keep for ever.
-    - `touch` does nothing: a read is what the server counts as use, and another round trip would keep the engine waiting.
+    - `touch` does nothing: a read is what the server counts as use, and the engine need not wait for another answer.
     - Events tell of blocks that this engine has written, and of those that it blames; the store's own evictions and
       what other engines do make none.
 
