@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 BENCHMARKS = {
+    "disk": "blockwright.bench.offload_disk",
     "host": "blockwright.bench.offload_host",
 }
 """Name -> module with `add_arguments(parser)` and `run(args) -> int`; its docstring says what it measures."""
