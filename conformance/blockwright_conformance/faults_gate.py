@@ -4,21 +4,37 @@ from blockwright._terminal import Advance
 
 from .gates import GateResult, Profile
 from .offload_crash import RUNS, crash
+from .offload_faults import STORE_EVERYTHING, STORE_RUNS, store_run
+from .offload_server import missing
 from .parallel import in_parallel
+from .rows import covered
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Do all runs; other managers have no media."""
     rows: dict[int, GateResult] = {}
-    for index, row in in_parallel(crash, [(name, profile.name) for name in chosen(profile)], profile.jobs):
+    for index, row in in_parallel(task, [(name, profile.name) for name in chosen(profile)], profile.jobs):
         rows[index] = row
         progress(1, row.scope)
-    return [rows[index] for index in sorted(rows)]
+    results = [rows[index] for index in sorted(rows)]
+    if results and not profile.scope and profile.name != "smoke" and not missing():
+        results.append(coverage([row for row in results if row.scope in STORE_RUNS]))
+    return results
+
+
+def task(name: str, profile: str) -> GateResult:
+    """Do one run."""
+    return crash(name, profile) if name in RUNS else store_run(name, profile)
+
+
+def coverage(results: list[GateResult]) -> GateResult:
+    """Give the row that fails if something never happened to a shared store."""
+    return covered("coverage", "all faults of shared stores", results, STORE_EVERYTHING)
 
 
 def chosen(profile: Profile) -> list[str]:
     """Give the runs of a profile."""
-    return [name for name in RUNS if profile.scope in name and profile.is_ours]
+    return [name for name in (*RUNS, *STORE_RUNS) if profile.scope in name and profile.is_ours]
 
 
 def size(profile: Profile) -> int:

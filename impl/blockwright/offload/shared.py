@@ -1,0 +1,12 @@
+"""A tier that several engines share: its stores, and the manager of what is being read and written there.
+
+`ValkeyStore` keeps blocks in a Valkey or Redis server, `FileSystemStore` on any file system of fsspec. Both are
+`ByteStore`s, for the handler that moves bytes, and tell `SharedStoreManager` what is there.
+"""
+
+from blockwright.offload.fsspec_store import FileSystemStore
+from blockwright.offload.shared_manager import SharedStoreManager
+from blockwright.offload.shared_store import SharedStore, SharedStoreStats
+from blockwright.offload.valkey_store import ValkeyStore
+
+__all__ = ["FileSystemStore", "SharedStore", "SharedStoreManager", "SharedStoreStats", "ValkeyStore"]

@@ -1,0 +1,37 @@
+"""Property: the gate of faults has a row for all that can go wrong with a shared store, and says what is left out.
+
+How: one short run through the gate; the gate without a server; a coverage row with something missing.
+Not covered: that the runs see what they are there to see (tests/offload/test_shared_faults.py).
+"""
+
+import pytest
+
+from blockwright_conformance import offload_server
+from blockwright_conformance.faults_gate import coverage, run, size
+from blockwright_conformance.gates import GateResult, Profile
+from blockwright_conformance.offload_faults import STORE_EVERYTHING, STORE_RUNS, store_run
+
+
+def test_a_run_through_the_gate() -> None:
+    if offload_server.missing():
+        pytest.skip(f"needs a server: {offload_server.missing()}")
+    profile = Profile("smoke", jobs=1, scope="store: wrong types")
+    (row,) = run(profile, lambda *_: None)
+    assert (row.scope, row.violations, row.transitions) == ("store: wrong types", 0, 6)
+    assert size(profile) == 1
+
+
+def test_without_a_server_the_row_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload_server, "server_binary", lambda: None)
+    row = store_run(STORE_RUNS[0], "smoke")
+    assert (row.violations, row.transitions) == (0, 0)
+    assert row.detail.startswith("not run: no ")
+
+
+def test_what_never_happened_is_a_violation() -> None:
+    everything = dict.fromkeys(STORE_EVERYTHING, 1)
+    row = coverage([GateResult("faults", "store", "", 0, 0, 0, 0.0, fired=everything)])
+    assert row.violations == 0
+    row = coverage([])
+    assert row.violations == len(STORE_EVERYTHING)
+    assert "wrong_type" in row.detail
