@@ -26,7 +26,7 @@ def ran(folder: Path, *, require: bool = False) -> int:
 def test_a_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ran(tmp_path) == 0
     shown = capsys.readouterr().out
-    for text in ("Disk tier", "plain file, one sync", "put_many, 2 blocks", "get_many, 2 blocks", "3 blocks of 1 MiB"):
+    for text in ("Disk tier", "plain file, one sync", "put_many of 2", "get_many of 2", "3 blocks of 1 MiB"):
         assert text in shown
     assert list(tmp_path.iterdir()) == []
 
