@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -171,7 +172,8 @@ def failures(folder: Path, count: int, seed: int) -> tuple[list[str], dict[str, 
         if number % (LIVES // 3) == 0:  # three runs in each directory, each cut short several times
             log = noted(folder / f"noted {number}", start, draw.randrange(2**32))
         left, path = begun.copy(), folder / str(number)
-        played = log[: draw.randrange(len(log) + 1)]
+        early = draw.random() < 0.2  # while the directory is opened
+        played = log[: draw.randrange(12 if early else len(log) + 1)]
         lay_out(path, played_back(played, start, left).left(draw))
         compare(NotedStore, path, left)
         fired["power lost"] += 1
@@ -181,6 +183,7 @@ def failures(folder: Path, count: int, seed: int) -> tuple[list[str], dict[str, 
             return [f"power lost {number}: {fault}" for fault in left.faults], fired
         if (number + 1) % (LIVES // 3) == 0:
             start, begun = contents(path), left.copy()
+        shutil.rmtree(path)
     return [], fired
 
 

@@ -76,7 +76,7 @@ class DiskStore(ByteStore):
     def __init__(
         self, path: str | os.PathLike[str], identity: CacheIdentity, block_bytes: int, num_blocks: int
     ) -> None:
-        """Open a directory, or make it in a parent that exists; only the small index is read, about 2 us a block.
+        """Open a directory, or make it in a parent that exists; only the small index is read, about 5 us a block.
 
         Args:
             path: the directory; empty, absent, or made by a store of the same identity and geometry.
@@ -97,6 +97,7 @@ class DiskStore(ByteStore):
         self._stride = -(-block_bytes // _ALIGNMENT) * _ALIGNMENT
         self._slots = SlotTable(num_blocks)
         self._process = os.getpid()
+        self._is_closed = False
         try:
             self._open(Path(path), Header.of(identity, block_bytes, num_blocks))
         except OSError as error:
@@ -199,7 +200,10 @@ class DiskStore(ByteStore):
             self._index.write(slot * RECORD_SIZE, [memoryview(EMPTY)])
 
     def close(self) -> None:
-        """Note when the blocks were used, and give the directory back; no call may come after or meanwhile."""
+        """Note when the blocks were used, and give the directory back; no other call may come after or meanwhile."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         try:
             self._folder.publish(RECENCY, encoded_recency(self._slots.uses()))
         except OSError as error:
