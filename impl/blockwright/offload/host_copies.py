@@ -35,6 +35,8 @@ STRETCH_BYTES = 16 << 10
 PART_BYTES = 4 << 20
 PART_BYTES_BY_INDEX = 32 << 20
 
+copy_bytes = ctypes.memmove
+
 
 class Stretch(NamedTuple):
     """Bytes that lie together in a block of one tensor, on both sides.
@@ -88,7 +90,7 @@ class CopyHandler(ThreadedHandler):
         return [partial(move, to_host, pairs[at : at + length]) for at in range(0, len(pairs), length)]
 
     def _move_stretches(self, to_host: bool, pairs: list[tuple[int, int]]) -> int:
-        copy, size = ctypes.memmove, self._pool.bytes_per_block // self._pool.device_blocks_per_block
+        copy, size = copy_bytes, self._pool.bytes_per_block // self._pool.device_blocks_per_block
         first = self._pool.buffer.data_ptr()
         for block, row in pairs:
             begin = first + row * size
