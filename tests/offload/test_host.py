@@ -99,6 +99,24 @@ def test_a_block_holds_its_elements_in_order(layout: str) -> None:
         assert bytes(pool.block_view(block)) == bytes(torch.cat(elements).view(torch.uint8).tolist())
 
 
+@pytest.mark.parametrize(
+    ("tensor", "expected"),
+    [
+        (torch.zeros(9, 4, 6), [(0, 96, 10, 96)]),
+        (torch.zeros(2, 9, 4, 6).transpose(0, 1), [(0, 96, 10, 96), (864, 96, 106, 96)]),
+        (torch.zeros(9, 4, 6)[:, :2], [(0, 96, 10, 48)]),
+        (torch.zeros(9, 4, 6)[:, :, :3], [(row * 24, 96, 10 + row * 12, 12) for row in range(4)]),
+        (torch.zeros(9, 6, 4).transpose(1, 2)[:, :1], [(head * 16, 96, 10 + head * 4, 4) for head in range(6)]),
+        (torch.zeros(9, 2, 0), []),
+        (torch.zeros(9), [(0, 4, 10, 4)]),
+    ],
+    ids=["whole", "stacked", "first half", "some heads", "exchanged", "empty", "one element"],
+)
+def test_stretches(tensor: torch.Tensor, expected: list[tuple[int, int, int, int]]) -> None:
+    found = host_copies.stretches(tensor, 10)
+    assert [(stretch.address - tensor.data_ptr(), *stretch[1:]) for stretch in found] == expected
+
+
 def caches_of_layers() -> list[torch.Tensor | tuple[torch.Tensor, ...]]:
     """Layers of different kinds: stacked, keys and values, one byte wide, eight bytes wide."""
     draw = torch.Generator().manual_seed(1)

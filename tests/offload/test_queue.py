@@ -7,10 +7,15 @@ Not covered: how fast it is (`blockwright.bench.offload_media`), and what real p
 
 import gc
 import logging
+import os
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -302,20 +307,22 @@ def test_close_cancels_and_joins(make: Make) -> None:
 
 def test_a_handler_that_is_dropped_ends_its_threads() -> None:
     handler = Handler(threads=2)
-    threads = handler._workers
+    threads = handler._queue._threads
     assert handler.transfer_async(1, job(lambda: 1))
     handler.wait([1])
     gone = weakref.ref(handler)
     del handler
     gc.collect()
     assert gone() is None
-    assert not any(thread.is_alive() for thread in threads)
+    for thread in threads:
+        thread.join(LONG)
+        assert not thread.is_alive()
 
 
 def test_a_handler_may_be_dropped_by_its_own_thread() -> None:
     """The last part of its last transfer is all that holds it."""
     handler, gate = Handler(), Gate()
-    threads = handler._workers
+    threads = handler._queue._threads
 
     def hold(handler: Handler = handler) -> int:
         return gate()
@@ -326,6 +333,30 @@ def test_a_handler_may_be_dropped_by_its_own_thread() -> None:
     gate.open.set()
     threads[0].join(LONG)
     assert not threads[0].is_alive()
+
+
+def test_the_end_of_the_program_waits_for_a_part() -> None:
+    """Cut off in the midst, it would not get to its last line; those after it are not begun."""
+    program = """
+        import sys, threading, time
+        from tests.offload.test_queue import Handler, fail, job
+
+        begun = threading.Event()
+        def part():
+            begun.set()
+            time.sleep(0.2)
+            sys.stdout.write("moved")
+            return 1
+
+        handler = Handler()
+        handler.transfer_async(1, job(part, fail))
+        begun.wait()
+    """
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "moved", "")
 
 
 def test_as_a_context() -> None:

@@ -3,8 +3,9 @@
 Three facts, measured (see `blockwright.bench.offload_host`), choose the ways of copying:
 
 - A plain copy of memory is the fastest there is, if stretches are long; a call of torch per stretch costs twice the
-  time, and `index_copy_` reads what it overwrites. So long stretches are moved by `memmove`, from several threads,
-  which do not hold the interpreter's lock meanwhile.
+  time, and `index_copy_` a fifth more. So long stretches are moved by `memmove`, from several threads, which do not
+  hold the interpreter's lock meanwhile; but they take it between two stretches, so that a thread which computes in
+  Python without a pause slows them down.
 - Short stretches are moved by index, many in one call: `blockwright.device.swap_blocks` does that, with torch's own
   threads.
 - So it does where a block's elements lie in another order on the device than on the host.
