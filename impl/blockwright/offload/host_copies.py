@@ -3,8 +3,9 @@
 Three facts, measured (see `blockwright.bench.offload_host`), choose the ways of copying:
 
 - A plain copy of memory is the fastest there is, if stretches are long; a call of torch per stretch costs twice the
-  time, and `index_copy_` reads what it overwrites. So long stretches are moved by `memmove`, from several threads,
-  which do not hold the interpreter's lock meanwhile.
+  time, and `index_copy_` a fifth more. So long stretches are moved by `memmove`, from several threads, which do not
+  hold the interpreter's lock meanwhile; but they take it between two stretches, so that a thread which computes in
+  Python without a pause slows them down.
 - Short stretches are moved by index, many in one call: `blockwright.device.swap_blocks` does that, with torch's own
   threads.
 - So it does where a block's elements lie in another order on the device than on the host.
@@ -34,6 +35,8 @@ STRETCH_BYTES = 16 << 10
 # So much is moved between two looks at timeouts and cancellation, or one block of the host if that is more.
 PART_BYTES = 4 << 20
 PART_BYTES_BY_INDEX = 32 << 20
+
+copy_bytes = ctypes.memmove
 
 
 class Stretch(NamedTuple):
@@ -88,7 +91,7 @@ class CopyHandler(ThreadedHandler):
         return [partial(move, to_host, pairs[at : at + length]) for at in range(0, len(pairs), length)]
 
     def _move_stretches(self, to_host: bool, pairs: list[tuple[int, int]]) -> int:
-        copy, size = ctypes.memmove, self._pool.bytes_per_block // self._pool.device_blocks_per_block
+        copy, size = copy_bytes, self._pool.bytes_per_block // self._pool.device_blocks_per_block
         first = self._pool.buffer.data_ptr()
         for block, row in pairs:
             begin = first + row * size

@@ -13,11 +13,14 @@ blocks are read or written.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from blockwright.offload.failures import name_of
@@ -46,7 +49,11 @@ class Job:
 
 
 class JobQueue:
-    """What the threads share. It does not know the handler, so that the handler can be collected while they wait."""
+    """Transfers and their threads. It does not know the handler, so that the handler can be collected while they wait.
+
+    Args:
+        max_queued, timeout, clock: as for `ThreadedHandler`.
+    """
 
     def __init__(self, max_queued: int, timeout: float | None, clock: Callable[[], float]) -> None:
         self._max_queued = max_queued
@@ -61,6 +68,16 @@ class JobQueue:
         self._results: list[TransferResult] = []
         self._counters: dict[Pair, Counters] = {}
         self._closed = False
+        self._threads: list[threading.Thread] = []
+
+    def start(self, count: int, name: str) -> None:
+        """Start the threads, once."""
+        self._threads = [
+            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(count)
+        ]
+        _RUNNING.add(self)
+        for thread in self._threads:
+            thread.start()
 
     def accepts(self, job_id: int, pair: Pair) -> bool:
         """Return whether a transfer would be queued now; count it as refused if not."""
@@ -96,7 +113,7 @@ class JobQueue:
                 self._end(job)
             return True
 
-    def work(self) -> None:
+    def _work(self) -> None:
         """Move parts until the queue is closed: what a thread does."""
         while self._work_once():
             pass
@@ -205,5 +222,31 @@ class JobQueue:
                 self._drop(job, Outcome.CANCELLED)
             self._changed.notify_all()
 
+    def join(self) -> None:
+        """Return when no thread runs any more; called after `stop`."""
+        for thread in self._threads:
+            thread.join()
+
+    def abandon(self) -> None:
+        """Stop, since the handler is being collected: at any point of any thread's work, so that nothing is awaited."""
+        if threading.current_thread() not in self._threads:
+            self.stop()
+            return
+        with suppress(RuntimeError):  # the program is ending, and the threads with it
+            threading.Thread(target=self.stop, daemon=True).start()  # this one may hold the lock
+
     def _counters_of(self, pair: Pair) -> Counters:
         return self._counters.setdefault(pair, Counters())
+
+
+_RUNNING: weakref.WeakSet[JobQueue] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """End all threads in order: once the interpreter is going down, they would be cut off in the midst of a copy."""
+    queues = list(_RUNNING)
+    for queue in queues:
+        queue.stop()
+    for queue in queues:
+        queue.join()

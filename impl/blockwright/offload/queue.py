@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from abc import abstractmethod
@@ -18,8 +17,8 @@ from blockwright.offload.worker import OffloadingHandler, TransferResult, Transf
 class ThreadedHandler(OffloadingHandler):
     """Moves blocks by worker threads; subclasses say in `parts` what a transfer consists of.
 
-    All methods may be called from any thread, but not from within a part. The handler is closed when it is collected,
-    and at the end of the program.
+    All methods may be called from any thread, but not from within a part. A handler that is collected cancels what is
+    under way; so does the end of the program, which waits for the threads.
     """
 
     def __init__(
@@ -48,14 +47,8 @@ class ThreadedHandler(OffloadingHandler):
         if timeout is not None and not timeout > 0:
             raise InvalidArgumentError(f"timeout={timeout!r}: pass seconds, more than 0, or None")
         self._queue = JobQueue(max_queued, timeout, clock)
-        workers = [
-            threading.Thread(target=self._queue.work, name=f"blockwright-{type(self).__name__}-{number}", daemon=True)
-            for number in range(threads)
-        ]
-        self._workers = workers
-        weakref.finalize(self, _close, self._queue, workers)
-        for worker in workers:
-            worker.start()
+        self._queue.start(threads, f"blockwright-{type(self).__name__}")
+        weakref.finalize(self, self._queue.abandon).atexit = False
 
     @abstractmethod
     def parts(self, spec: TransferSpec) -> Sequence[Part]:
@@ -103,7 +96,8 @@ class ThreadedHandler(OffloadingHandler):
 
     def close(self) -> None:
         """Cancel what is under way, and return when no thread runs any more; from then on transfers are refused."""
-        _close(self._queue, self._workers)
+        self._queue.stop()
+        self._queue.join()
 
     def __enter__(self) -> Self:
         """Return the handler itself."""
@@ -112,14 +106,6 @@ class ThreadedHandler(OffloadingHandler):
     def __exit__(self, *exc_info: object) -> None:
         """Close it."""
         self.close()
-
-
-def _close(queue: JobQueue, workers: list[threading.Thread]) -> None:
-    """End the threads; one of them may be the caller, where the handler is collected in it."""
-    queue.stop()
-    for worker in workers:
-        if worker is not threading.current_thread():
-            worker.join()
 
 
 __all__ = ["Part", "ThreadedHandler"]
