@@ -83,14 +83,20 @@ def _transfer(worker: OffloadingWorker, spec: TransferSpec) -> None:
 
 
 def _interleaved(sides: dict[str, Callable[[], object]], repeat: int) -> dict[str, list[float]]:
-    """Return the seconds of each side in each of its turns; a first turn is not counted."""
+    """Return the seconds of each side in each of its turns; a first turn is not counted.
+
+    The order changes from turn to turn, since torch's own threads spin for a while after their work, at the cost of
+    whoever comes next.
+    """
     times: dict[str, list[float]] = {name: [] for name in sides}
+    order = list(sides)
     for turn in range(repeat + 1):
-        for name, work in sides.items():
+        for name in order:
             begin = time.perf_counter()
-            work()
+            sides[name]()
             if turn:
                 times[name].append(time.perf_counter() - begin)
+        random.Random(turn).shuffle(order)
     return times
 
 
