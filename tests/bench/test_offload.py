@@ -77,13 +77,16 @@ def test_both_sides_answer_alike() -> None:
 @each_path
 @pytest.mark.parametrize("skipped", ["prepare_store", "complete_store"])
 def test_work_that_is_not_done_is_noticed(path: Any, skipped: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = OursOffload()
+
     class Partial:
-        def __init__(self) -> None:
-            self._inner = OursOffload().manager(offload_paths.PLACES)
+        def __init__(self, num_blocks: int) -> None:
+            self._inner = whole(inner, num_blocks)
 
         def __getattr__(self, name: str) -> Any:
             return (lambda keys: None) if name == skipped else getattr(self._inner, name)
 
-    monkeypatch.setattr(OursOffload, "manager", lambda self, num_blocks: Partial())
+    whole = OursOffload.manager
+    monkeypatch.setattr(OursOffload, "manager", lambda self, num_blocks: Partial(num_blocks))
     with pytest.raises((WorkNotDoneError, LookupError, ValueError)):
         path.ours()()

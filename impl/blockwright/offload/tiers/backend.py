@@ -25,7 +25,7 @@ def checked_count(name: str, value: object, least: int, most: int) -> int:
     Raises:
         InvalidArgumentError: it is not an int, or not within them.
     """
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, int):
         raise InvalidArgumentError(f"{name}: must be an int, not {type(value).__name__}")
     if value < least or value > most:
         raise InvalidArgumentError(f"{name}: must be at least {least} and at most {most}, not {value}")

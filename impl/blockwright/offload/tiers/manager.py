@@ -186,12 +186,7 @@ class TierManager(OffloadingManager):
     def touch(self, block_hashes: Iterable[bytes]) -> None:
         """Count blocks as just used, the first as the most recent; others are passed over. O(blocks). law: TIER-9."""
         slots = self._entries.index.find_all(keys_of(block_hashes))
-        recency = self._entries.recency
-        at: i64 = len(slots)
-        while at > 0:
-            at -= 1
-            if slots[at] != 0:
-                recency.refresh(i64(slots[at]))
+        self._entries.recency.refresh_all(slots)
 
     # ------------------------------------------------------------------ writing
 
