@@ -84,7 +84,7 @@ def test_work_that_is_not_done_is_noticed(path: Any, skipped: str, monkeypatch: 
             self._inner = whole(inner, num_blocks)
 
         def __getattr__(self, name: str) -> Any:
-            return (lambda keys: None) if name == skipped else getattr(self._inner, name)
+            return (lambda *arguments: None) if name == skipped else getattr(self._inner, name)
 
     whole = OursOffload.manager
     monkeypatch.setattr(OursOffload, "manager", lambda self, num_blocks: Partial(num_blocks))
