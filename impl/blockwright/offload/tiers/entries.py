@@ -13,7 +13,7 @@ The life of a block:
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from librt.vecs import extend, vec
 from mypy_extensions import i32, i64
@@ -24,9 +24,9 @@ from blockwright.offload.status import NOT_READY, BlockStatus
 from blockwright.offload.tiers.keys import KeyIndex, shown
 from blockwright.offload.tiers.ring import Ring
 
-WRITING: i32 = 1
-READY: i32 = 2
-DOOMED: i32 = 3
+WRITING: Final = 1
+READY: Final = 2
+DOOMED: Final = 3
 
 
 @final

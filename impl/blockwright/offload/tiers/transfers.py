@@ -6,16 +6,16 @@ in order of beginning, and dicts keep that order.
 
 from __future__ import annotations
 
-from typing import NamedTuple, final
+from typing import Final, NamedTuple, final
 
 from blockwright.errors import BlockError, UnknownTransferError
 from blockwright.offload.tiers.interfaces import LoadStoreSpec
 
-STORE = "store"
-LOAD = "load"
-DEMOTE = "demote"
-PROMOTE = "promote"
-DEVICE = -1
+STORE: Final = "store"
+LOAD: Final = "load"
+DEMOTE: Final = "demote"
+PROMOTE: Final = "promote"
+DEVICE: Final = -1
 
 
 class Transfer(NamedTuple):
