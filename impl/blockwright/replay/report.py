@@ -5,12 +5,17 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 from blockwright import __version__, _terminal, build_info
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec
+from blockwright.replay.offloaded import TierResult
 from blockwright.replay.records import Trace
 from blockwright.replay.simulate import PoolResult, ReplayResult
+
+
+_HOST_COLUMNS: Final = ("device hits", "host hits", "stored", "loaded", "no room")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ class ReplayReport:
     def show(self) -> None:
         """Print the report as a table, one line per pool."""
         trace, block_size = self.trace, self.spec.block_size
-        columns = (
+        columns: tuple[str, ...] = (
             "usable blocks",
             "hit rate",
             "tokens hit",
@@ -78,6 +83,10 @@ class ReplayReport:
             )
             for pool in (self.curve or (self.headline,))
         ]
+        if self.headline.offload is not None:
+            columns, rows = (*columns, *_HOST_COLUMNS), [
+                (*row, *_host_cells(pool.offload)) for row, pool in zip(rows, self.curve or (self.headline,), strict=True)
+            ]
         title = (
             f"{trace.source}: {len(trace.requests):,} requests, {trace.num_references(block_size):,} references to "
             f"blocks of {block_size} tokens; {self.kind}, {build_info().kind} core"
@@ -95,6 +104,14 @@ class ReplayReport:
         if checks:
             parts.append(f"{self.result.check_seconds:.2f} in {checks:,} self-checks (all passed)")
         return ", ".join(parts)
+
+
+def _host_cells(tier: TierResult | None) -> tuple[str, ...]:
+    """Return the cells of a host tier, as `_HOST_COLUMNS` names them."""
+    if tier is None:
+        return ("",) * len(_HOST_COLUMNS)
+    counts = (tier.stored_blocks, tier.loaded_blocks, tier.refused_blocks)
+    return f"{tier.device_hit_rate:.2%}", f"{tier.host_hit_rate:.2%}", *(f"{count:,}" for count in counts)
 
 
 def _figures(report: ReplayReport, pool: PoolResult) -> dict[str, object]:
