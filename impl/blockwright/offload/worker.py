@@ -5,10 +5,18 @@ Source: section 6 of the named systems (`OffloadingHandler`, `OffloadingWorker`)
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
+from blockwright.errors import InvalidArgumentError
+from blockwright.offload.failures import name_of
+from blockwright.offload.metrics import Pair, TransferStats
 from blockwright.offload.tiers.interfaces import LoadStoreSpec
+
+_log = logging.getLogger(__name__)
 
 TransferSpec = tuple[LoadStoreSpec, LoadStoreSpec]
 """Where a transfer reads, and where it writes."""
@@ -35,3 +43,201 @@ class OffloadingHandler(ABC):
     def wait(self, job_ids: Collection[int]) -> None:
         """Let what comes later on the host, or on the current stream of a GPU, come after these transfers."""
         raise NotImplementedError
+
+    def stats(self) -> Mapping[Pair, TransferStats]:
+        """Return what became of the transfers, for each pair of media; empty if the handler does not count."""
+        return {}
+
+    def close(self) -> None:
+        """End what is under way, and give back what the handler holds."""
+        return
+
+
+class PairStats(NamedTuple):
+    """The jobs of one source medium and one destination medium, as the worker saw them.
+
+    Attributes:
+        submitted: given to `transfer_async`.
+        refused: for which that returned False, whatever the reason; those in the next field among them.
+        raised: for which the handler raised an error instead of an answer.
+        succeeded: reported as a success.
+        failed: reported as a failure.
+        transfers: what the handler itself counts; None if it does not.
+    """
+
+    submitted: int = 0
+    refused: int = 0
+    raised: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    transfers: TransferStats | None = None
+
+
+@dataclass
+class _Counts:
+    submitted: int = 0
+    refused: int = 0
+    raised: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+class OffloadingWorker:
+    """Gives every transfer to the handler of its pair of media, and keeps what handlers do wrong from the engine.
+
+    Called from one thread. A handler may serve several pairs.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[Pair, OffloadingHandler] = {}
+        self._jobs: dict[int, Pair] = {}
+        self._counts: dict[Pair, _Counts] = {}
+        self._num_handler_errors = 0
+
+    @property
+    def num_handler_errors(self) -> int:
+        """How often a handler raised an error, or reported a transfer that it was not given."""
+        return self._num_handler_errors
+
+    @property
+    def num_under_way(self) -> int:
+        """Number of jobs that have begun and were not reported yet."""
+        return len(self._jobs)
+
+    def register_handler(
+        self,
+        src_cls: type[LoadStoreSpec],
+        dst_cls: type[LoadStoreSpec],
+        handler: OffloadingHandler,
+    ) -> None:
+        """Let `handler` serve the transfers from one medium to another.
+
+        Raises:
+            InvalidArgumentError: the pair has a handler already.
+        """
+        pair = (src_cls.medium(), dst_cls.medium())
+        if pair in self._handlers:
+            raise InvalidArgumentError(f"{pair[0]} to {pair[1]} has a handler already; register one for each pair")
+        self._handlers[pair] = handler
+
+    def transfer_async(self, job_id: int, spec: TransferSpec) -> bool:
+        """Begin a transfer. Raises nothing.
+
+        Returns:
+            False if it has failed at once, and no byte of it is moved: no handler serves the media, the handler
+            refuses or raises (which is logged), or `job_id` is under way. `get_finished` does not report it then.
+        """
+        pair = (spec[0].medium(), spec[1].medium())
+        counts = self._counts_of(pair)
+        counts.submitted += 1
+        if not self._begun(job_id, pair, spec):
+            counts.refused += 1
+            return False
+        self._jobs[job_id] = pair
+        return True
+
+    def _begun(self, job_id: int, pair: Pair, spec: TransferSpec) -> bool:
+        handler = self._handlers.get(pair)
+        if handler is None:
+            _log.warning("job %d is refused: no handler serves %s to %s", job_id, *pair)
+            return False
+        if job_id in self._jobs:
+            _log.warning("job %d is refused: a job with this id is under way", job_id)
+            return False
+        try:
+            return bool(handler.transfer_async(job_id, spec))
+        except Exception as error:
+            self._counts_of(pair).raised += 1
+            self._blame(f"refused job {job_id} from {pair[0]} to {pair[1]}", error)
+            return False
+
+    def get_finished(self) -> list[TransferResult]:
+        """Return the jobs that have ended since the last call, each once. Raises nothing.
+
+        A handler that raises is logged, and does not hide the results of the others.
+        """
+        finished: list[TransferResult] = []
+        for handler in self._distinct_handlers():
+            try:
+                results = [(job_id, bool(success)) for job_id, success in handler.get_finished()]
+            except Exception as error:
+                self._blame("could not say what it has finished", error)
+                continue
+            finished += [(job_id, success) for job_id, success in results if self._settle(handler, job_id, success)]
+        return finished
+
+    def _settle(self, handler: OffloadingHandler, job_id: int, success: bool) -> bool:
+        pair = self._jobs.get(job_id)
+        if pair is None or self._handlers[pair] is not handler:
+            self._blame(f"reported job {job_id}, which it was not given or has reported")
+            return False
+        del self._jobs[job_id]
+        counts = self._counts_of(pair)
+        counts.succeeded += success
+        counts.failed += not success
+        return True
+
+    def cancel(self, job_id: int) -> bool:
+        """Ask a job to end early; it is reported as a failure then. False if it cannot, or is not under way."""
+        pair = self._jobs.get(job_id)
+        if pair is None:
+            return False
+        try:
+            return bool(self._handlers[pair].cancel(job_id))
+        except Exception as error:
+            self._blame(f"could not cancel job {job_id}", error)
+            return False
+
+    def wait(self, job_ids: Collection[int]) -> None:
+        """Let what comes later, on the host or on the current stream of a GPU, come after these jobs.
+
+        Jobs that are not under way are passed over; `get_finished` still reports the others.
+
+        Raises:
+            whatever a handler's `wait` raises, when those of the others are through: what the caller means to do next
+            would meet blocks under transfer, so that this is no error to keep quiet about.
+        """
+        under_way = {job_id: self._jobs[job_id] for job_id in job_ids if job_id in self._jobs}
+        failure: BaseException | None = None
+        for handler in self._distinct_handlers():
+            mine = [job_id for job_id, pair in under_way.items() if self._handlers[pair] is handler]
+            if mine:
+                try:
+                    handler.wait(mine)
+                except Exception as error:
+                    self._blame("could not be waited for", error)
+                    failure = error
+        if failure is not None:
+            raise failure
+
+    def stats(self) -> dict[Pair, PairStats]:
+        """Return what became of the jobs, for each pair of media that is served or was asked for."""
+        theirs: dict[Pair, TransferStats] = {}
+        for handler in self._distinct_handlers():
+            try:
+                counted = handler.stats()
+            except Exception as error:
+                self._blame("could not give its counts", error)
+                continue
+            theirs |= {pair: stats for pair, stats in counted.items() if self._handlers.get(pair) is handler}
+        counts = {pair: self._counts.get(pair, _Counts()) for pair in (*self._handlers, *self._counts)}
+        return {pair: PairStats(**vars(mine), transfers=theirs.get(pair)) for pair, mine in counts.items()}
+
+    def close(self) -> None:
+        """Close all handlers; an error of one is logged and does not spare the others. Jobs may still be reported."""
+        for handler in self._distinct_handlers():
+            try:
+                handler.close()
+            except Exception as error:
+                self._blame("could not be closed", error)
+
+    def _distinct_handlers(self) -> list[OffloadingHandler]:
+        return list({id(handler): handler for handler in self._handlers.values()}.values())
+
+    def _counts_of(self, pair: Pair) -> _Counts:
+        return self._counts.setdefault(pair, _Counts())
+
+    def _blame(self, what: str, error: BaseException | None = None) -> None:
+        """Log and count what a handler did wrong."""
+        self._num_handler_errors += 1
+        _log.warning("a handler %s%s", what, "" if error is None else f": {name_of(error)}")

@@ -1,0 +1,236 @@
+"""Where blocks lie below the host, and what a medium of bytes has to do.
+
+A `ByteStore` keeps whole blocks by their key: a directory on a disk, or a store that several engines share. It knows
+nothing of tiers, readers or eviction, which are the managers' part.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from blockwright.errors import BlockError, InvalidArgumentError, OffloadError
+from blockwright.offload.failures import name_of
+from blockwright.offload.queue import Part, ThreadedHandler
+from blockwright.offload.tiers.interfaces import BlockIDsLoadStoreSpec, CPULoadStoreSpec
+from blockwright.offload.worker import TransferSpec
+
+_log = logging.getLogger(__name__)
+
+
+class KeyedLoadStoreSpec(BlockIDsLoadStoreSpec):
+    """Blocks that a medium keeps by their key, in numbered places or without.
+
+    Attributes:
+        block_ids: the places, in order of the blocks; empty if the medium has none.
+        block_hashes: the keys.
+    """
+
+    def __init__(self, block_ids: list[int], block_hashes: list[bytes]) -> None:
+        """Name places and keys.
+
+        Raises:
+            InvalidArgumentError: there are places, but not one for each key.
+        """
+        if block_ids and len(block_ids) != len(block_hashes):
+            raise InvalidArgumentError(
+                f"{len(block_ids)} places for {len(block_hashes)} blocks; pass one for each, or none at all"
+            )
+        super().__init__(block_ids)
+        self.block_hashes = block_hashes
+
+    def items(self) -> list[tuple[bytes, int | None]]:
+        """Return key and place of each block, in order; None as the place where the medium has none."""
+        if not self.block_ids:
+            return [(block_hash, None) for block_hash in self.block_hashes]
+        return list(zip(self.block_hashes, self.block_ids, strict=True))
+
+
+class DiskLoadStoreSpec(KeyedLoadStoreSpec):
+    """Blocks in a directory on a disk."""
+
+    @staticmethod
+    def medium() -> str:
+        """Return ``"DISK"``."""
+        return "DISK"
+
+
+class SharedLoadStoreSpec(KeyedLoadStoreSpec):
+    """Blocks in a store that engines share; it has no places, so `block_ids` is empty."""
+
+    def __init__(self, block_hashes: list[bytes]) -> None:
+        """Name the keys."""
+        super().__init__([], block_hashes)
+
+    @staticmethod
+    def medium() -> str:
+        """Return ``"STORE"``."""
+        return "STORE"
+
+
+Item = tuple[bytes, int | None, Sequence[memoryview]]
+"""Key and place of a block, and the pieces of memory that together hold its bytes, in order.
+
+Each piece is contiguous, of format ``"B"`` and one dimension; those that a `get` fills are writable.
+"""
+
+
+class ByteStore(Protocol):
+    """Keeps whole blocks of bytes by their key. Safe to call from several threads at once.
+
+    Derive from it to have the defaults of `put_many`, `get_many` and `close`.
+    """
+
+    def put(self, key: bytes, place: int | None, parts: Sequence[memoryview]) -> None:
+        """Write a block; when this returns, the medium has acknowledged all of it.
+
+        Args:
+            key: of the block; what the place held before is gone.
+            place: where; None for a medium without places.
+            parts: the block's bytes, one piece after the other; not read after the return.
+
+        Raises:
+            OffloadError: the block was not written. Afterwards a `get` of this key is a miss or finds the whole block.
+            OSError: likewise.
+        """
+        ...
+
+    def get(self, key: bytes, place: int | None, into: Sequence[memoryview]) -> bool:
+        """Read a block; True if all its bytes are there and are those that were written under this key.
+
+        False is a miss: absent, another engine's, of another size, or corrupt; what lies in `into` then is undefined.
+
+        Args:
+            key: of the block.
+            place: where; None for a medium without places.
+            into: memory to fill, one piece after the other; not written after the return.
+
+        Raises:
+            OffloadError: whether the block is there is not known, since the medium does not answer.
+            OSError: likewise.
+        """
+        ...
+
+    def put_many(self, items: Sequence[Item]) -> list[bool]:
+        """Write blocks, as `put` does each; return which of them were written, in order.
+
+        A medium that can acknowledge many at once does better than this loop.
+        """
+        return [_done(self.put, item) for item in items]
+
+    def get_many(self, items: Sequence[Item]) -> list[bool]:
+        """Read blocks, as `get` does each; return which of them were found, in order."""
+        return [_done(self.get, item) for item in items]
+
+    def close(self) -> None:
+        """Give back what the medium holds open; no call comes after this one."""
+        return
+
+
+class _Call(Protocol):
+    def __call__(self, key: bytes, place: int | None, parts: Sequence[memoryview], /) -> bool | None: ...
+
+
+def _done(call: _Call, item: Item) -> bool:
+    """Put or get one block; False for a miss and for an error of the medium, which is logged without its message."""
+    try:
+        return call(*item) is not False
+    except (OffloadError, OSError) as error:
+        _log.warning("a block could not be moved: %s", name_of(error))
+        return False
+
+
+class HostBlocks(Protocol):
+    """Blocks in the host's memory, such as a `HostPool`."""
+
+    @property
+    def num_blocks(self) -> int:
+        """How many there are."""
+        ...
+
+    def block_view(self, block_id: int) -> memoryview:
+        """Return the bytes of one block, writable, in one piece."""
+        ...
+
+
+class StoreHandler(ThreadedHandler):
+    """Moves blocks between the host's memory and a medium of bytes, in both directions, a batch at a time.
+
+    Register it for (`CPULoadStoreSpec`, the medium's spec) and the other way round. A transfer of which any block is
+    not written, or not found, fails as a whole. The store stays open when the handler is closed.
+    """
+
+    def __init__(
+        self,
+        host: HostBlocks,
+        store: ByteStore,
+        *,
+        batch: int = 16,
+        threads: int = 1,
+        max_queued: int = 64,
+        timeout: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start the threads.
+
+        Args:
+            host: where the blocks of a `CPULoadStoreSpec` lie.
+            store: where those of a `KeyedLoadStoreSpec` lie.
+            batch: most blocks per call of `put_many` or `get_many`, between which a transfer can be cancelled.
+            threads, max_queued, timeout, clock: as for `ThreadedHandler`.
+
+        Raises:
+            InvalidArgumentError: as `ThreadedHandler`, or a batch below 1.
+        """
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+            raise InvalidArgumentError(f"batch={batch!r}: pass a whole number, 1 or more")
+        self._host = host
+        self._store = store
+        self._batch = batch
+        super().__init__(threads=threads, max_queued=max_queued, timeout=timeout, clock=clock)
+
+    def parts(self, spec: TransferSpec) -> list[Part]:
+        """Check a transfer and return its batches.
+
+        Raises:
+            InvalidArgumentError: not one side on the host and one in the store, or different numbers of blocks.
+            BlockError: a block that the host does not have, or that is written twice.
+        """
+        source, destination = spec
+        written: list[list[int] | list[bytes]]
+        if isinstance(source, CPULoadStoreSpec) and isinstance(destination, KeyedLoadStoreSpec):
+            host, keyed, call, written = (
+                source,
+                destination,
+                self._store.put_many,
+                [destination.block_ids, destination.block_hashes],
+            )
+        elif isinstance(source, KeyedLoadStoreSpec) and isinstance(destination, CPULoadStoreSpec):
+            host, keyed, call, written = destination, source, self._store.get_many, [destination.block_ids]
+        else:
+            raise InvalidArgumentError(f"{source!r} to {destination!r}: pass one on the host and one with keys")
+        blocks = host.block_ids
+        if len(blocks) != len(keyed.block_hashes):
+            raise InvalidArgumentError(
+                f"{len(blocks)} blocks on the host for {len(keyed.block_hashes)} keys; pass equal numbers"
+            )
+        if any(not 0 <= block < self._host.num_blocks for block in blocks):
+            raise BlockError(
+                f"host blocks {min(blocks)} to {max(blocks)}: ids count from 0 to {self._host.num_blocks - 1}"
+            )
+        if any(len(set(ids)) < len(ids) for ids in written):
+            raise BlockError("a block is the destination twice; each is written once")
+        items = list(zip(blocks, keyed.items(), strict=True))
+        return [partial(self._move, call, items[at : at + self._batch]) for at in range(0, len(items), self._batch)]
+
+    def _move(
+        self, call: Callable[[Sequence[Item]], list[bool]], blocks: list[tuple[int, tuple[bytes, int | None]]]
+    ) -> int:
+        views = [self._host.block_view(block) for block, _ in blocks]
+        done = call([(*keyed, [view]) for view, (_, keyed) in zip(views, blocks, strict=True)])
+        if len(done) != len(blocks) or not all(done):
+            raise OffloadError(f"{len(blocks) - sum(done)} of {len(blocks)} blocks were not moved")
+        return sum(view.nbytes for view in views)

@@ -1,0 +1,101 @@
+"""What became of the transfers between two media: counts, bytes and times."""
+
+from __future__ import annotations
+
+import bisect
+from enum import Enum
+from typing import NamedTuple
+
+LATENCY_BOUNDS = (0.001, 0.01, 0.1, 1.0, 10.0)
+"""Upper bounds of the classes of `TransferStats.latencies`, in seconds; what takes longer is in one more class."""
+
+Pair = tuple[str, str]
+"""The media of a source and of a destination."""
+
+
+class Outcome(Enum):
+    """How a transfer ends; all but the first are failures to whoever asked for it."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+    CANCELLED = "cancelled"
+
+
+class TransferStats(NamedTuple):
+    """The transfers of one source medium and one destination medium since the start.
+
+    ``started - finished - failed - timed_out - cancelled`` are under way.
+
+    Attributes:
+        started: accepted.
+        finished: of which all arrived.
+        failed: ended by an error of their own.
+        timed_out: out of time before all was moved.
+        cancelled: by `cancel`, or since the handler was closed.
+        refused: not accepted; not among `started`.
+        bytes: moved by those that finished.
+        seconds: from being accepted to the end, summed over all that ended, however they did.
+        seconds_max: the longest of them.
+        latencies: how many took up to each of `LATENCY_BOUNDS`, and how many longer.
+    """
+
+    started: int = 0
+    finished: int = 0
+    failed: int = 0
+    timed_out: int = 0
+    cancelled: int = 0
+    refused: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    seconds_max: float = 0.0
+    latencies: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS) + 1)
+
+    @property
+    def under_way(self) -> int:
+        """Accepted and not ended yet."""
+        return self.started - self.finished - self.failed - self.timed_out - self.cancelled
+
+
+class Counters:
+    """Counts that grow; the caller sees to it that one thread at a time is here."""
+
+    def __init__(self) -> None:
+        self._started = 0
+        self._refused = 0
+        self._ended = dict.fromkeys(Outcome, 0)
+        self._bytes = 0
+        self._seconds = 0.0
+        self._seconds_max = 0.0
+        self._latencies = [0] * (len(LATENCY_BOUNDS) + 1)
+
+    def start(self) -> None:
+        """Count a transfer that is accepted."""
+        self._started += 1
+
+    def refuse(self) -> None:
+        """Count a transfer that is not accepted."""
+        self._refused += 1
+
+    def end(self, outcome: Outcome, num_bytes: int, seconds: float) -> None:
+        """Count the end of a transfer that was accepted."""
+        self._ended[outcome] += 1
+        self._bytes += num_bytes if outcome is Outcome.FINISHED else 0
+        self._seconds += seconds
+        self._seconds_max = max(self._seconds_max, seconds)
+        self._latencies[bisect.bisect_left(LATENCY_BOUNDS, seconds)] += 1
+
+    def stats(self) -> TransferStats:
+        """Return the counts as they are now."""
+        return TransferStats(
+            started=self._started,
+            finished=self._ended[Outcome.FINISHED],
+            failed=self._ended[Outcome.FAILED],
+            timed_out=self._ended[Outcome.TIMED_OUT],
+            cancelled=self._ended[Outcome.CANCELLED],
+            refused=self._refused,
+            bytes=self._bytes,
+            seconds=self._seconds,
+            seconds_max=self._seconds_max,
+            latencies=tuple(self._latencies),
+        )

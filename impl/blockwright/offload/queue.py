@@ -1,0 +1,125 @@
+"""Handlers whose transfers are moved by worker threads, from a queue that is bounded."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from typing import Self
+
+from blockwright.errors import InvalidArgumentError
+from blockwright.offload.jobs import JobQueue, Part
+from blockwright.offload.metrics import Pair, TransferStats
+from blockwright.offload.worker import OffloadingHandler, TransferResult, TransferSpec
+
+
+class ThreadedHandler(OffloadingHandler):
+    """Moves blocks by worker threads; subclasses say in `parts` what a transfer consists of.
+
+    All methods may be called from any thread, but not from within a part. The handler is closed when it is collected,
+    and at the end of the program.
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: int = 1,
+        max_queued: int = 64,
+        timeout: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start the threads.
+
+        Args:
+            threads: how many parts are moved at once.
+            max_queued: how many transfers may wait; more are refused, so that the engine learns that it is too fast.
+            timeout: seconds from `transfer_async` after which a transfer fails, unless its last part is being moved;
+                None for never.
+            clock: seconds, never going back.
+
+        Raises:
+            InvalidArgumentError: a count below 1, or a timeout that is not above 0.
+        """
+        for name, count in (("threads", threads), ("max_queued", max_queued)):
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise InvalidArgumentError(f"{name}={count!r}: pass a whole number, 1 or more")
+        if timeout is not None and not timeout > 0:
+            raise InvalidArgumentError(f"timeout={timeout!r}: pass seconds, more than 0, or None")
+        self._queue = JobQueue(max_queued, timeout, clock)
+        workers = [
+            threading.Thread(target=self._queue.work, name=f"blockwright-{type(self).__name__}-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        self._workers = workers
+        weakref.finalize(self, _close, self._queue, workers)
+        for worker in workers:
+            worker.start()
+
+    @abstractmethod
+    def parts(self, spec: TransferSpec) -> Sequence[Part]:
+        """Check a transfer and return its parts, which may be moved in any order and at once; nothing moves yet.
+
+        Raises:
+            InvalidArgumentError: the two sides do not fit each other, or are none of this handler's.
+            BlockError: a block that is not there, or is written twice.
+        """
+
+    def transfer_async(self, job_id: int, spec: TransferSpec) -> bool:
+        """Queue a transfer. O(its parts).
+
+        Returns:
+            False if `max_queued` wait already, if the id is under way, or if the handler is closed.
+
+        Raises:
+            InvalidArgumentError, BlockError: as `parts`; nothing moves, and the transfer counts as refused.
+        """
+        pair = (spec[0].medium(), spec[1].medium())
+        if not self._queue.accepts(job_id, pair):
+            return False
+        try:
+            parts = self.parts(spec)
+        except BaseException:
+            self._queue.refuse(pair)
+            raise
+        return self._queue.put(job_id, pair, parts)
+
+    def get_finished(self) -> list[TransferResult]:
+        """Return the transfers that have ended since the last call, in the order in which they did."""
+        return self._queue.take_results()
+
+    def cancel(self, job_id: int) -> bool:
+        """Drop what is left of a transfer; `get_finished` reports it as a failure. False if it is not under way."""
+        return self._queue.cancel(job_id)
+
+    def wait(self, job_ids: Collection[int]) -> None:
+        """Return when none of these is under way; `get_finished` still reports them. Others' ids are passed over."""
+        self._queue.wait(job_ids)
+
+    def stats(self) -> dict[Pair, TransferStats]:
+        """Return what became of the transfers, for each pair of media that was asked for."""
+        return self._queue.stats()
+
+    def close(self) -> None:
+        """Cancel what is under way, and return when no thread runs any more; from then on transfers are refused."""
+        _close(self._queue, self._workers)
+
+    def __enter__(self) -> Self:
+        """Return the handler itself."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close it."""
+        self.close()
+
+
+def _close(queue: JobQueue, workers: list[threading.Thread]) -> None:
+    """End the threads; one of them may be the caller, where the handler is collected in it."""
+    queue.stop()
+    for worker in workers:
+        if worker is not threading.current_thread():
+            worker.join()
+
+
+__all__ = ["Part", "ThreadedHandler"]
