@@ -23,8 +23,9 @@ from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, OffloadE
 from blockwright.offload.hits import external_hit
 from blockwright.offload.loads import FoundHit, Load, LoadResult, destinations, end_load
 from blockwright.offload.stores import Stores
-from blockwright.offload.tiers.chain import OffloadChain, Transfer
+from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import OffloadingEvent
+from blockwright.offload.tiers.transfers import Transfer
 from blockwright.offload.transfers import TransferDesk
 from blockwright.offload.worker import OffloadingWorker
 

@@ -8,7 +8,8 @@ from blockwright.core.manager import KVCacheManager
 from blockwright.core.request import Request
 from blockwright.errors import UnknownRequestError
 from blockwright.offload.hits import GroupBlocks, offload_key
-from blockwright.offload.tiers.chain import Finished, OffloadChain
+from blockwright.offload.tiers.chain import OffloadChain
+from blockwright.offload.tiers.transfers import Finished
 
 _KEY_BYTES = 16
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 
-from blockwright.offload.tiers.chain import OffloadChain, Transfer
+from blockwright.offload.tiers.chain import OffloadChain
+from blockwright.offload.tiers.transfers import Transfer
 from blockwright.offload.worker import OffloadingWorker
 
 

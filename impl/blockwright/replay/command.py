@@ -103,7 +103,9 @@ def _add_host_arguments(parser: argparse.ArgumentParser) -> None:
         help="when blocks go to the host: once computed, or when the device evicts them (default: publish)",
     )
     group.add_argument(
-        "--on-load", choices=("keep", "free"), help="what becomes of the host's copy of a loaded block (default: keep)"
+        "--on-load",
+        choices=("keep", "free"),
+        help="what becomes of the host's copy of a loaded block (default: free with --store-on evict, else keep)",
     )
 
 
@@ -204,10 +206,12 @@ def _spec(args: argparse.Namespace) -> kinds.KVCacheSpec:
 def _offload(args: argparse.Namespace) -> OffloadOptions | None:
     """Return what stands behind the device, if anything does."""
     if args.host_blocks is not None:
-        return OffloadOptions(args.host_blocks, args.store_on or "publish", args.on_load or "keep")
+        return OffloadOptions(args.host_blocks, args.store_on or "publish", args.on_load)
     for option in ("store_on", "on_load"):
         if getattr(args, option) is not None:
-            raise InvalidArgumentError(f"--{option.replace('_', '-')}: only with --host-blocks N; give it, or leave it out")
+            raise InvalidArgumentError(
+                f"--{option.replace('_', '-')}: only with --host-blocks N; give it, or leave it out"
+            )
     return None
 
 

@@ -20,7 +20,8 @@ from blockwright.offload.worker import OffloadingHandler, OffloadingWorker, Tran
 class OffloadOptions:
     """Say what stands behind the device: a host tier of `host_blocks` blocks.
 
-    `store_on`: ``"publish"`` or ``"evict"``. `on_load`: whether the host ``"keep"``s what is loaded, or ``"free"``s it.
+    `store_on`: ``"publish"`` or ``"evict"``. `on_load`: whether the host ``"keep"``s what is loaded, or ``"free"``s it;
+    None for what keeps more different blocks: free with evict (the device has it, and will give it back), else keep.
 
     Raises:
         InvalidArgumentError: an option is none of these.
@@ -28,13 +29,18 @@ class OffloadOptions:
 
     host_blocks: int
     store_on: Literal["publish", "evict"] = "publish"
-    on_load: Literal["keep", "free"] = "keep"
+    on_load: Literal["keep", "free"] | None = None
 
     def __post_init__(self) -> None:
         if self.host_blocks < 0:
             raise InvalidArgumentError(f"host_blocks: must not be negative, {self.host_blocks} is")
-        if self.store_on not in ("publish", "evict") or self.on_load not in ("keep", "free"):
+        if self.store_on not in ("publish", "evict") or self.on_load not in ("keep", "free", None):
             raise InvalidArgumentError(f"store_on, on_load: there is no {self.store_on!r} with {self.on_load!r}")
+
+    @property
+    def frees(self) -> bool:
+        """Whether the host frees what is loaded."""
+        return self.on_load == "free" or (self.on_load is None and self.store_on == "evict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,7 @@ class HostTier:
         worker.register_handler(CPULoadStoreSpec, GPULoadStoreSpec, handler)
         self._manager = manager
         self._options = options
-        chain = OffloadChain([host], on_load=options.on_load)
+        chain = OffloadChain([host], on_load="free" if options.frees else "keep")
         self._connector = OffloadingConnector(manager, chain, worker, store_on=options.store_on)
 
     def load(self, request: Request) -> int:
@@ -133,7 +139,7 @@ class HostTier:
         return TierResult(
             options.host_blocks,
             options.store_on,
-            options.on_load,
+            "free" if options.frees else "keep",
             device_hit_blocks=hit_blocks - host_hit_blocks,
             device_hit_rate=(hit_blocks - host_hit_blocks) / references,
             host_hit_blocks=host_hit_blocks,

@@ -14,7 +14,6 @@ from blockwright.replay.offloaded import TierResult
 from blockwright.replay.records import Trace
 from blockwright.replay.simulate import PoolResult, ReplayResult
 
-
 _HOST_COLUMNS: Final = ("device hits", "host hits", "stored", "loaded", "no room")
 
 
@@ -60,7 +59,7 @@ class ReplayReport:
     def show(self) -> None:
         """Print the report as a table, one line per pool."""
         trace, block_size = self.trace, self.spec.block_size
-        columns: tuple[str, ...] = (
+        columns = (
             "usable blocks",
             "hit rate",
             "tokens hit",
@@ -69,6 +68,7 @@ class ReplayReport:
             "peak",
             "refused",
             "requests/s",
+            *(() if self.headline.offload is None else _HOST_COLUMNS),
         )
         rows = [
             (
@@ -80,13 +80,10 @@ class ReplayReport:
                 f"{pool.peak_used:,}",
                 f"{pool.refused:,}",
                 f"{_rate(self, pool):,.0f}",
+                *_host_cells(pool.offload),
             )
             for pool in (self.curve or (self.headline,))
         ]
-        if self.headline.offload is not None:
-            columns, rows = (*columns, *_HOST_COLUMNS), [
-                (*row, *_host_cells(pool.offload)) for row, pool in zip(rows, self.curve or (self.headline,), strict=True)
-            ]
         title = (
             f"{trace.source}: {len(trace.requests):,} requests, {trace.num_references(block_size):,} references to "
             f"blocks of {block_size} tokens; {self.kind}, {build_info().kind} core"
@@ -107,9 +104,9 @@ class ReplayReport:
 
 
 def _host_cells(tier: TierResult | None) -> tuple[str, ...]:
-    """Return the cells of a host tier, as `_HOST_COLUMNS` names them."""
+    """Return the cells of a host tier, as `_HOST_COLUMNS` names them; none without one."""
     if tier is None:
-        return ("",) * len(_HOST_COLUMNS)
+        return ()
     counts = (tier.stored_blocks, tier.loaded_blocks, tier.refused_blocks)
     return f"{tier.device_hit_rate:.2%}", f"{tier.host_hit_rate:.2%}", *(f"{count:,}" for count in counts)
 
