@@ -5,6 +5,7 @@ torch or another library import it themselves, so that this package imports none
 """
 
 from blockwright.offload.status import BlockStatus
+from blockwright.offload.tiers.arc import ARCOffloadingManager
 from blockwright.offload.tiers.backend import CPUBackend, SlotBackend
 from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import (
@@ -22,6 +23,7 @@ from blockwright.offload.tiers.transfers import Finished, StoreStart, Transfer
 from blockwright.offload.worker import OffloadingHandler
 
 __all__ = [
+    "ARCOffloadingManager",
     "Backend",
     "BlockIDsLoadStoreSpec",
     "BlockStatus",

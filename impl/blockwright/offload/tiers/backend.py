@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from librt.vecs import append, pop, vec
+from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
+from blockwright.core.index import zeros32
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError, UnsupportedError
 from blockwright.offload.status import BlockStatus, PlacedBlockStatus
 from blockwright.offload.tiers.interfaces import Backend, CPULoadStoreSpec, LoadStoreSpec
@@ -34,7 +35,7 @@ def checked_count(name: str, value: object, least: int, most: int) -> int:
 class SlotBackend(Backend):
     """Places 0 to ``num_blocks - 1`` of one medium.
 
-    A manager takes the places packed (`take_places`, `return_place`, `spec_of`) unless a subclass overrides
+    A manager takes the places packed (`take_places`, `return_places`, `spec_of`) unless a subclass overrides
     `allocate_blocks`, `free` or `get_load_store_spec`: then it goes through these. A subclass for another medium than
     the host's memory overrides `spec_of`.
 
@@ -51,10 +52,12 @@ class SlotBackend(Backend):
         super().__init__(checked_count("block_size", block_size, 1, MOST_BLOCKS), medium)
         self.num_blocks = checked_count("num_blocks", num_blocks, 0, MOST_BLOCKS)
         self._used: vec[i32] = vec[i32]()  # per place that is not fresh: 1 while it is given out
-        self._freed: vec[i32] = vec[i32]()
+        self._freed: vec[i32] = vec[i32]()  # a stack, of which the first `_num_freed` count
+        self._num_freed: i64 = 0
         if source is not None:
             self._used = source._used[:]
-            self._freed = source._freed[:]
+            self._freed = source._freed[: source._num_freed]
+            self._num_freed = source._num_freed
 
     def copy(self) -> Backend:
         """Return an independent copy.
@@ -70,7 +73,7 @@ class SlotBackend(Backend):
 
     def num_free_places(self) -> i64:
         """Return how many places are free. O(1)."""
-        return i64(self.num_blocks) - i64(len(self._used)) + i64(len(self._freed))
+        return i64(self.num_blocks) - i64(len(self._used)) + self._num_freed
 
     def is_used(self, place: i64) -> bool:
         """Say whether a place is given out. O(1)."""
@@ -78,27 +81,42 @@ class SlotBackend(Backend):
 
     def take_places(self, count: i64) -> vec[i32]:
         """Give out places; the caller has checked that there are enough. O(count). law: TIER-2."""
-        places = vec[i32](capacity=count)
+        places = zeros32(count)
         used = self._used
         fresh: i64 = len(used)
+        at: i64 = 0
         limit = i64(self.num_blocks)
-        while i64(len(places)) < count and fresh < limit:
-            places = append(places, i32(fresh))
+        while at < count and fresh < limit:
+            places[at] = i32(fresh)
             used = append(used, 1)
             fresh += 1
+            at += 1
         self._used = used
         freed = self._freed
-        while i64(len(places)) < count:
-            freed, place = pop(freed)
+        last = self._num_freed
+        while at < count:
+            last -= 1
+            place = freed[last]
             used[i64(place)] = 1
-            places = append(places, place)
-        self._freed = freed
+            places[at] = place
+            at += 1
+        self._num_freed = last
         return places
 
-    def return_place(self, place: i64) -> None:
-        """Take back a place that is given out. O(1). law: TIER-2."""
-        self._used[place] = 0
-        self._freed = append(self._freed, i32(place))
+    def return_places(self, places: vec[i32]) -> None:
+        """Take back places that are given out. O(len(places)). law: TIER-7."""
+        freed = self._freed
+        used = self._used
+        last = self._num_freed
+        wanted = last + i64(len(places))
+        if wanted > i64(len(freed)):
+            freed = extend(freed, zeros32(2 * wanted - i64(len(freed))))
+        for place in places:
+            used[i64(place)] = 0
+            freed[last] = place
+            last += 1
+        self._freed = freed
+        self._num_freed = last
 
     def claim_place(self, place: int) -> None:
         """Give out one certain place, where a medium holds a block of an earlier run; places before it stay free.
@@ -111,20 +129,21 @@ class SlotBackend(Backend):
         wanted: i64 = place
         if wanted < i64(len(self._used)):
             kept = vec[i32]()
-            for free in self._freed:
+            for free in self._freed[: self._num_freed]:
                 if i64(free) != wanted:
                     kept = append(kept, free)
             self._freed = kept
+            self._num_freed = i64(len(kept))
             self._used[wanted] = 1
             return
-        passed: i64 = wanted
+        passed = vec[i32]()
+        at: i64 = wanted
         fresh: i64 = len(self._used)
-        while passed > fresh:
-            passed -= 1
-            self._freed = append(self._freed, i32(passed))
-        while i64(len(self._used)) < wanted:
-            self._used = append(self._used, 0)
-        self._used = append(self._used, 1)
+        while at > fresh:
+            at -= 1
+            passed = append(passed, i32(at))
+        self._used = append(extend(self._used, zeros32(wanted - fresh)), 1)
+        self.return_places(passed)
 
     def spec_of(self, block_hashes: list[bytes], block_ids: list[int]) -> LoadStoreSpec:
         """Return where blocks lie, for a worker.
@@ -161,7 +180,7 @@ class SlotBackend(Backend):
         place = block.block_id if isinstance(block, PlacedBlockStatus) else -1
         if not self.is_used(place):
             raise BlockError(f"free: place {place} of {self.medium!r} is not given out")
-        self.return_place(place)
+        self.return_places(vec[i32]([i32(place)]))
 
     def get_load_store_spec(self, block_hashes: Iterable[bytes], blocks: Iterable[BlockStatus]) -> LoadStoreSpec:
         """Return where these blocks lie, for a worker."""

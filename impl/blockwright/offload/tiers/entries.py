@@ -65,9 +65,9 @@ class Entries:
         """Return an independent copy, without the backend's statuses. O(slots)."""
         return Entries(False, source=self)
 
-    def put(self, key: bytes) -> i64:
-        """Return the slot of a key, with room for a block that has none yet. O(1)."""
-        slot = self.index.put(key)
+    def put_after(self, last: i64, key: bytes) -> i64:
+        """Return the slot of a key, with room for a block that has none yet; as `KeyIndex.put_after`. O(1)."""
+        slot = self.index.put_after(last, key)
         if slot >= i64(len(self.state)):
             self._grow()
         return slot
@@ -84,27 +84,29 @@ class Entries:
         if statuses is not None:
             statuses.extend([None] * (self.index.size - i64(len(statuses))))
 
-    def slot_of(self, key: bytes) -> i64:
-        """Return the slot of a block.
-
-        Raises:
-            UnknownBlockHashError: it is not present.
-        """
-        slot = self.index.find(key)
-        if slot == 0:
-            raise UnknownBlockHashError(f"block_hashes: no block {shown(key)} is here")
-        return slot
-
     def slots_of(self, keys: list[bytes]) -> vec[i32]:
-        """Return the slots of blocks.
+        """Return the slots of blocks. O(blocks).
 
         Raises:
             UnknownBlockHashError: one of them is not present.
         """
-        slots = zeros32(i64(len(keys)))
-        for at, key in enumerate(keys):
-            slots[at] = i32(self.slot_of(key))
+        slots = self.index.find_all(keys)
+        at: i64 = 0
+        for slot in slots:
+            if slot == 0:
+                raise UnknownBlockHashError(f"block_hashes: no block {shown(keys[at])} is here")
+            at += 1  # noqa: SIM113
         return slots
+
+    def places_of(self, slots: vec[i32]) -> vec[i32]:
+        """Return the places of blocks. O(blocks)."""
+        place = self.place
+        places = slots[:]
+        at: i64 = 0
+        while at < i64(len(slots)):
+            places[at] = place[i64(slots[at])]
+            at += 1
+        return places
 
     def status_of(self, slot: i64) -> BlockStatus:
         """Return what the backend gave for a block."""
@@ -119,20 +121,30 @@ class Entries:
         if self.statuses is not None:
             self.status_of(slot).ref_cnt = NOT_READY if self.state[slot] == WRITING else int(self.readers[slot])
 
-    def enter(self, slot: i64, state: i32) -> None:
-        """Begin the life of a block, at the newest end. law: TIER-4."""
-        self.state[slot] = state
-        self.readers[slot] = 0
-        self.recency.push(slot)
+    def enter_all(self, slots: vec[i32], state: i32) -> None:
+        """Begin the lives of blocks, at the newest end, in order. law: TIER-4."""
+        states = self.state
+        readers = self.readers
+        for slot in slots:
+            states[i64(slot)] = state
+            readers[i64(slot)] = 0
+        self.recency.push_all(slots)
+
+    def is_readable(self, slot: i64) -> bool:
+        """Say whether a block is ready."""
+        return self.state[slot] == READY
 
     def is_idle(self, slot: i64) -> bool:
         """Say whether a block is ready and nobody reads it."""
         return self.state[slot] == READY and self.readers[slot] == 0
 
-    def drop(self, slot: i64) -> None:
-        """End the life of a block; its place is the caller's to return. law: TIER-4."""
-        self.recency.leave(slot)
-        self.state[slot] = 0
-        if self.statuses is not None:
-            self.statuses[slot] = None
-        self.index.drop(slot)
+    def drop_all(self, slots: vec[i32]) -> None:
+        """End the lives of blocks; their places are the caller's to return. O(slots). law: TIER-4."""
+        self.recency.leave_all(slots)
+        self.index.drop_all(slots)
+        states = self.state
+        statuses = self.statuses
+        for slot in slots:
+            states[i64(slot)] = 0
+            if statuses is not None:
+                statuses[i64(slot)] = None

@@ -87,6 +87,8 @@ class KeyIndex:
             self.size: i64 = source.size
             self._buckets: vec[i32] = source._buckets[:]
             self._following: vec[i32] = source._following[:]
+            self._hashes: vec[i32] = source._hashes[:]
+            self._next: vec[i32] = source._next[:]
             self._mask: i64 = source._mask
             self._unused: i64 = source._unused
             return
@@ -95,6 +97,8 @@ class KeyIndex:
         self.size = 1
         self._buckets = zeros32(FIRST_SIZE)
         self._following = zeros32(1)
+        self._hashes = zeros32(1)
+        self._next = zeros32(1)  # per slot, and for the first of a walk at 0: the slot that came next in the last walk
         self._mask = FIRST_SIZE - 1
         self._unused = 0  # the first of a chain, through `_following`, of slots without key
 
@@ -112,55 +116,111 @@ class KeyIndex:
             slot = i64(self._following[slot])
         return 0
 
+    def find_after(self, last: i64, key: bytes) -> i64:
+        """Return the slot of a key, or 0, in a walk that came through slot `last` just before (0: it begins). O(1).
+
+        Blocks of one request are named in the same order in each call; so what came next the last time is tried first.
+        """
+        slot: i64 = i64(self._next[last])
+        own = self.keys[slot]
+        if own is key or own == key:
+            return slot
+        slot = self.find(key)
+        self._next[last] = i32(slot)
+        return slot
+
+    def find_all(self, keys: list[bytes]) -> vec[i32]:
+        """Return the slot of each key, 0 where it has none. O(keys)."""
+        slots = zeros32(i64(len(keys)))
+        following = self._next
+        known = self.keys
+        slot: i64 = 0
+        at: i64 = 0
+        for key in keys:
+            last = slot
+            slot = i64(following[last])
+            own = known[slot]
+            if own is not key and own != key:
+                slot = self.find(key)
+                following[last] = i32(slot)
+            slots[at] = i32(slot)
+            at += 1  # noqa: SIM113
+        return slots
+
+    def put_after(self, last: i64, key: bytes) -> i64:
+        """Return the slot of a key, which gets one if it has none (`count` tells), in a walk as in `find_after`.
+
+        Complexity: O(1), now and then O(count).
+        """
+        slot: i64 = i64(self._next[last])
+        own = self.keys[slot]
+        if own is key or own == key:
+            return slot
+        slot = self.put(key)
+        self._next[last] = i32(slot)
+        return slot
+
     def put(self, key: bytes) -> i64:
-        """Return the slot of a key, which gets one if it has none (`count` tells). O(1), now and then O(count)."""
-        bucket = spread(key) & self._mask
+        """Do as `put_after` without a walk."""
+        hashed = spread(key)
+        bucket = hashed & self._mask
+        following = self._following
         first: i64 = i64(self._buckets[bucket])
         slot = first
         while slot != 0:
             own = self.keys[slot]
             if own is key or own == key:
                 return slot
-            slot = i64(self._following[slot])
+            slot = i64(following[slot])
         if self._unused == 0:
             self._grow()
-            bucket = spread(key) & self._mask
+            bucket = hashed & self._mask
+            following = self._following
             first = i64(self._buckets[bucket])
         slot = self._unused
-        self._unused = i64(self._following[slot])
-        self._following[slot] = i32(first)
+        self._unused = i64(following[slot])
+        following[slot] = i32(first)
         self._buckets[bucket] = i32(slot)
+        self._hashes[slot] = i32(hashed)
         self.keys[slot] = key
         self.count += 1
         return slot
 
-    def drop(self, slot: i64) -> None:
-        """Take away the key of a slot that has one. O(1)."""
+    def drop_all(self, slots: vec[i32]) -> None:
+        """Take away the keys of slots that have one. O(slots)."""
         following = self._following
-        bucket = spread(self.keys[slot]) & self._mask
-        at: i64 = i64(self._buckets[bucket])
-        if at == slot:
-            self._buckets[bucket] = following[slot]
-        else:
-            while i64(following[at]) != slot:
-                at = i64(following[at])
-            following[at] = following[slot]
-        self.keys[slot] = b""
-        following[slot] = i32(self._unused)
-        self._unused = slot
-        self.count -= 1
+        buckets = self._buckets
+        hashes = self._hashes
+        keys = self.keys
+        unused = self._unused
+        for slot in slots:
+            bucket: i64 = i64(hashes[i64(slot)]) & self._mask
+            at: i64 = i64(buckets[bucket])
+            if at == i64(slot):
+                buckets[bucket] = following[at]
+            else:
+                while following[at] != slot:
+                    at = i64(following[at])
+                following[at] = following[i64(slot)]
+            keys[i64(slot)] = b""
+            following[i64(slot)] = i32(unused)
+            unused = i64(slot)
+        self._unused = unused
+        self.count -= i64(len(slots))
 
     def _grow(self) -> None:
         """Double the slots, and the buckets with them. O(count)."""
         old = self.size
         size: i64 = FIRST_SIZE if old == 1 else 2 * old
+        more = zeros32(size - old)
         self.keys.extend([b""] * (size - old))
-        following = extend(self._following, zeros32(size - old))
-        mask: i64 = size - 1
+        self._hashes = extend(self._hashes, more)
+        self._next = extend(self._next, more)
+        following = extend(self._following, more)
         buckets = zeros32(size)
         slot: i64 = 1
         while slot < old:
-            bucket = spread(self.keys[slot]) & mask
+            bucket: i64 = i64(self._hashes[slot]) & (size - 1)
             following[slot] = buckets[bucket]
             buckets[bucket] = i32(slot)
             slot += 1
@@ -170,5 +230,5 @@ class KeyIndex:
         self._unused = old
         self._buckets = buckets
         self._following = following
-        self._mask = mask
+        self._mask = size - 1
         self.size = size

@@ -8,6 +8,7 @@ from __future__ import annotations
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
+from blockwright.offload.tiers.entries import READY
 from blockwright.offload.tiers.interfaces import Backend, OffloadingManager
 from blockwright.offload.tiers.manager import TierManager
 
@@ -51,10 +52,13 @@ class LRUOffloadingManager(TierManager):
         """Return the idle blocks used least recently. law: TIER-6."""
         entries = self._entries
         newer = entries.recency.newer
+        state = entries.state
+        readers = entries.readers
+        named = entries.named
         victims = vec[i32]()
         slot: i64 = i64(newer[0])
         while slot != 0 and i64(len(victims)) < count:
-            if entries.is_idle(slot) and entries.named[slot] != call:
+            if state[slot] == READY and readers[slot] == 0 and named[slot] != call:
                 victims = append(victims, i32(slot))
             slot = i64(newer[slot])
         return victims

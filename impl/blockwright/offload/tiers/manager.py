@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
-from blockwright.core.index import zeros32
 from blockwright.errors import (
     BlockNotReadyError,
     InvalidArgumentError,
@@ -69,7 +68,7 @@ class TierManager(OffloadingManager):
         for key, status in self.backend.recovered_blocks():
             keys_of([key])
             count = entries.index.count
-            slot = entries.put(key)
+            slot = entries.put_after(0, key)
             if entries.index.count == count:
                 raise InvalidArgumentError(f"backend: it recovered block {shown(key)} twice")
             statuses = entries.statuses
@@ -77,7 +76,7 @@ class TierManager(OffloadingManager):
                 statuses[slot] = status
             else:
                 entries.place[slot] = i32(status.block_id)
-            entries.enter(slot, READY)
+            entries.enter_all(vec[i32]([i32(slot)]), READY)
             entries.show(slot)
 
     # ------------------------------------------------------------------ what a policy says
@@ -103,8 +102,10 @@ class TierManager(OffloadingManager):
         index = self._entries.index
         state = self._entries.state
         length: i64 = 0
+        slot: i64 = 0
         for key in keys_of(block_hashes):
-            if state[index.find(key)] != READY:
+            slot = index.find_after(slot, key)
+            if state[slot] != READY:
                 break
             length += 1
         return int(length)
@@ -118,12 +119,11 @@ class TierManager(OffloadingManager):
         """
         entries = self._entries
         keys = keys_of(block_hashes)
-        slots = zeros32(i64(len(keys)))
-        for at, key in enumerate(keys):
-            slot = entries.index.find(key)
-            if entries.state[slot] != READY:
+        slots = entries.index.find_all(keys)
+        state = entries.state
+        for slot in slots:
+            if state[i64(slot)] != READY:
                 self._refuse_read(keys)
-            slots[at] = i32(slot)
         spec = self._spec_of(keys, slots)
         readers = entries.readers
         for named in slots:
@@ -141,10 +141,17 @@ class TierManager(OffloadingManager):
         entries = self._entries
         slots = entries.slots_of(keys_of(block_hashes))
         readers = entries.readers
+        state = entries.state
         size: i64 = len(slots)
         at: i64 = 0
-        while at < size and readers[i64(slots[at])] > 0:
-            readers[i64(slots[at])] -= 1
+        all_stay = bool(success)
+        while at < size:
+            slot: i64 = i64(slots[at])
+            if readers[slot] == 0:
+                break
+            readers[slot] -= 1
+            if state[slot] != READY:
+                all_stay = False
             at += 1
         if at < size:
             key = entries.index.keys[i64(slots[at])]
@@ -153,7 +160,8 @@ class TierManager(OffloadingManager):
                 readers[i64(slots[at])] += 1
             raise NotPreparedError(f"complete_load: block {shown(key)} is named more often than it is being read")
         self._show_all(slots)
-        self._end_doomed(slots, bool(success))
+        if not all_stay:
+            self._end_doomed(slots, bool(success))
 
     def _end_doomed(self, slots: vec[i32], success: bool) -> None:
         """Doom what could not be read, and let go of doomed blocks that nobody reads any more. law: TIER-3."""
@@ -177,15 +185,13 @@ class TierManager(OffloadingManager):
 
     def touch(self, block_hashes: Iterable[bytes]) -> None:
         """Count blocks as just used, the first as the most recent; others are passed over. O(blocks). law: TIER-9."""
-        keys = keys_of(block_hashes)
-        index = self._entries.index
+        slots = self._entries.index.find_all(keys_of(block_hashes))
         recency = self._entries.recency
-        at: i64 = len(keys)
+        at: i64 = len(slots)
         while at > 0:
             at -= 1
-            slot = index.find(keys[at])
-            if slot != 0:
-                recency.refresh(slot)
+            if slots[at] != 0:
+                recency.refresh(i64(slots[at]))
 
     # ------------------------------------------------------------------ writing
 
@@ -199,20 +205,23 @@ class TierManager(OffloadingManager):
         entries = self._entries
         index = entries.index
         num_free: i64 = i64(self.num_free)
-        most = num_free + index.count
+        before = index.count
+        most = num_free + before
         call = self._calls + 1
         self._calls = call
         new: list[bytes] = []
-        slots = vec[i32]()
+        slots = vec[i32](capacity=i64(len(keys)))
+        slot: i64 = 0
+        count = index.count
         for key in keys:
-            count = index.count
-            slot = entries.put(key)
+            slot = entries.put_after(slot, key)
             entries.named[slot] = call
             if index.count == count:
                 continue
+            count += 1
             slots = append(slots, i32(slot))
             new.append(key)
-            if i64(len(new)) > most:
+            if count - before > most:
                 break
         needed = i64(len(new)) - num_free
         victims = vec[i32]() if needed <= 0 or i64(len(new)) > most else self._victims(needed, new, call)
@@ -366,11 +375,11 @@ class TierManager(OffloadingManager):
         if packed is None:
             self._take_statuses(new, slots)
         else:
+            places = entries.place
             for place in packed.take_places(i64(len(new))):
-                entries.place[i64(slots[at])] = place
+                places[i64(slots[at])] = place
                 at += 1
-        for slot in slots:
-            entries.enter(i64(slot), WRITING)
+        entries.enter_all(slots, WRITING)
         self._show_all(slots)
         self._note_entered(slots)
         return self._spec_of(new, slots)
@@ -391,23 +400,21 @@ class TierManager(OffloadingManager):
 
     def _forget(self, slots: vec[i32]) -> None:
         """Take back keys that have not become blocks."""
-        for slot in slots:
-            self._entries.index.drop(i64(slot))
+        self._entries.index.drop_all(slots)
 
     def _let_go(self, slots: vec[i32], is_evicted: bool) -> None:
         """End the lives of blocks, and return their places in this order. law: TIER-7."""
         entries = self._entries
         packed = self._packed
         self._note_leaving(slots, is_evicted)
-        for named in slots:
-            slot: i64 = i64(named)
-            if packed is None:
-                status = entries.status_of(slot)
-                entries.drop(slot)
-                self.backend.free(status)
-            else:
-                packed.return_place(i64(entries.place[slot]))
-                entries.drop(slot)
+        if packed is not None:
+            packed.return_places(entries.places_of(slots))
+            entries.drop_all(slots)
+            return
+        given = [entries.status_of(i64(slot)) for slot in slots]
+        entries.drop_all(slots)
+        for status in given:
+            self.backend.free(status)
 
     def _show_all(self, slots: vec[i32]) -> None:
         """Let the backend's statuses, if there are any, say what holds now."""

@@ -41,6 +41,30 @@ class Ring:
             self.newer = extend(self.newer, zeros32(added))
             self._older = extend(self._older, zeros32(added))
 
+    def push_all(self, slots: vec[i32]) -> None:
+        """Add slots at the newest end, in order; none may be a member, and there must be room for them."""
+        newer = self.newer
+        older = self._older
+        newest = older[0]
+        for slot in slots:
+            newer[i64(newest)] = slot
+            older[i64(slot)] = newest
+            newest = slot
+        newer[i64(newest)] = 0
+        older[0] = newest
+        self.count += i64(len(slots))
+
+    def leave_all(self, slots: vec[i32]) -> None:
+        """Take members out."""
+        newer = self.newer
+        older = self._older
+        for slot in slots:
+            before = older[i64(slot)]
+            after = newer[i64(slot)]
+            newer[i64(before)] = after
+            older[i64(after)] = before
+        self.count -= i64(len(slots))
+
     def push(self, slot: i64) -> None:
         """Add a slot at the newest end; it must not be a member, and there must be room for it."""
         newest = self._older[0]
