@@ -1,4 +1,4 @@
-"""Let the tests of offloading share `tests.offload.engine`, however pytest was started."""
+"""Let these tests share the pools of `tests.device.pools`, however pytest was started."""
 
 import sys
 from pathlib import Path

@@ -4,7 +4,8 @@
 `empty_host_caches_like` makes the pool on the host. They take block ids as the managers return them, and know nothing
 of requests.
 
-This is the only package of Blockwright that imports torch: ``pip install "blockwright[torch]"``, or the engine's own.
+This package and the host's tier of `blockwright.offload`, built on it, are all of Blockwright that imports torch:
+``pip install "blockwright[torch]"``, or the engine's own.
 """
 
 try:

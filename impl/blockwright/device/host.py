@@ -38,7 +38,7 @@ def empty_host_caches_like(
     dims = dims_of(block_dim, len(blocks))
     pinned = torch.cuda.is_available() if pin_memory is None else pin_memory
     made = iter([_made(one, num_blocks, dim, pinned) for one, dim in zip(blocks, dims, strict=True)])
-    return cast("C", _nested(caches, made))
+    return cast("C", nested(caches, made))
 
 
 def _made(blocks: Blocks, num_blocks: int, dim: int, pinned: bool) -> torch.Tensor:
@@ -51,8 +51,9 @@ def _made(blocks: Blocks, num_blocks: int, dim: int, pinned: bool) -> torch.Tens
     return tensor.movedim(0, dim)
 
 
-def _nested(like: Caches, made: Iterator[torch.Tensor]) -> Caches:
+def nested(like: Caches, made: Iterator[torch.Tensor]) -> Caches:
+    """Return the tensors of `made` in lists and tuples as those of `like` are."""
     if isinstance(like, torch.Tensor):
         return next(made)
-    items = [_nested(item, made) for item in like]
+    items = [nested(item, made) for item in like]
     return cast("Caches", tuple(items) if isinstance(like, tuple) else items)

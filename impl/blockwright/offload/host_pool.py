@@ -1,0 +1,115 @@
+"""Blocks in the host's memory, each in one piece, so that a disk or a store can take it as it is."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+
+import torch
+
+from blockwright.device.host import nested
+from blockwright.device.layout import Caches, blocks_of, dims_of
+from blockwright.errors import BlockError, InvalidArgumentError
+
+
+class HostPool:
+    """Memory for `num_blocks` blocks, each as large as `device_blocks_per_block` blocks of the device.
+
+    ::
+
+        host block 0: | device block                  | device block                  | ... | host block 1 ...
+                      | tensor 0 | tensor 1 | ... pad | tensor 0 | tensor 1 | ... pad |
+
+    A tensor's part of a block has its elements in the order of its dimensions, whatever their order on the device; so
+    the bytes depend on shapes and dtypes alone. Padding is there only for tensors of different widths; it is zero.
+
+    Attributes:
+        num_blocks: blocks on the host.
+        device_blocks_per_block: blocks of the device in one of the host.
+        bytes_per_block: of a block on the host.
+        buffer: all the memory: uint8, (num_blocks, bytes_per_block), contiguous.
+        caches: the same memory as tensors of device blocks, nested as the device's caches: block ``b * k + i`` of it is
+            the i-th of the k device blocks in host block ``b``.
+        offsets: first byte of each tensor's part in a device block, keys before values.
+    """
+
+    def __init__(
+        self,
+        device_caches: Caches,
+        num_blocks: int,
+        *,
+        device_blocks_per_block: int = 1,
+        block_dim: int | Sequence[int] = 0,
+        pin_memory: bool | None = None,
+    ) -> None:
+        """Allocate the memory, all zero. torch may round pinned memory up to a power of two of bytes.
+
+        Args:
+            device_caches: the device's tensors, as for `blockwright.device.swap_blocks`.
+            num_blocks: blocks on the host.
+            device_blocks_per_block: blocks of the device in one of the host.
+            block_dim: as for `swap_blocks`, here and in `caches`.
+            pin_memory: pinned memory, which copies of a GPU need to be asynchronous; None for "if torch finds a GPU".
+
+        Raises:
+            InvalidArgumentError: as `swap_blocks`, a negative number of blocks, or less than one block per block.
+        """
+        for name, value, least in (
+            ("num_blocks", num_blocks, 0),
+            ("device_blocks_per_block", device_blocks_per_block, 1),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InvalidArgumentError(f"{name}={value!r}: pass a whole number, {least} or more")
+        tensors = [blocks.view for blocks in blocks_of("device_caches", device_caches, block_dim)]
+        self.num_blocks = num_blocks
+        self.device_blocks_per_block = device_blocks_per_block
+        self.offsets, size = _offsets(tensors)
+        self.bytes_per_block = size * device_blocks_per_block
+        pinned = torch.cuda.is_available() if pin_memory is None else pin_memory
+        self.buffer = torch.zeros((num_blocks, self.bytes_per_block), dtype=torch.uint8, pin_memory=pinned)
+        rows = self.buffer.view(num_blocks * device_blocks_per_block, size)
+        made = [_as_tensor(rows, offset, like) for offset, like in zip(self.offsets, tensors, strict=True)]
+        dims = dims_of(block_dim, len(tensors))
+        self.caches = nested(
+            device_caches, iter([tensor.movedim(0, dim) for tensor, dim in zip(made, dims, strict=True)])
+        )
+        self._view = _bytes_of(self.buffer)
+
+    def block_view(self, block_id: int) -> memoryview:
+        """Return the bytes of one block, writable, without a copy; it keeps the memory alive. O(1).
+
+        Raises:
+            BlockError: no such block.
+        """
+        if not 0 <= block_id < self.num_blocks:
+            raise BlockError(f"host block {block_id}: ids count from 0 to {self.num_blocks - 1}")
+        return self._view[block_id * self.bytes_per_block : (block_id + 1) * self.bytes_per_block]
+
+
+def _offsets(tensors: Sequence[torch.Tensor]) -> tuple[list[int], int]:
+    """Return where each tensor's part of a block begins, and the bytes of all, so that elements lie aligned."""
+    offsets, end, widest = [], 0, 1
+    for tensor in tensors:
+        width = tensor.element_size()
+        offsets.append(_rounded_up(end, width))
+        end = offsets[-1] + width * math.prod(tensor.shape[1:])
+        widest = max(widest, width)
+    return offsets, _rounded_up(end, widest)
+
+
+def _rounded_up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
+
+
+def _as_tensor(rows: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
+    """Return one tensor's part of all rows, in its dtype and shape, blocks first."""
+    part = rows[:, offset : offset + like.element_size() * math.prod(like.shape[1:])]
+    return part.view(like.dtype).unflatten(1, like.shape[1:]) if like.dim() > 1 else part.view(like.dtype).squeeze(1)
+
+
+def _bytes_of(buffer: torch.Tensor) -> memoryview:
+    """Return the memory of a contiguous tensor of bytes; it lives as long as the view does."""
+    array = (ctypes.c_ubyte * buffer.numel()).from_address(buffer.data_ptr())
+    array.owner = buffer  # type: ignore[attr-defined]
+    return memoryview(array).cast("B")
