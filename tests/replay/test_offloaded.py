@@ -58,8 +58,8 @@ def test_what_is_stored_on_evict_is_as_good_as_a_larger_device(kind: str) -> Non
         tier = tier_of(pool)
         assert tier.host_hit_blocks > 0
         assert alone.hit_rate < pool.hit_rate
-        # While a request is served, what it loads is on neither side; before a window, slots are given that stay unused;
-        # and what the host keeps of what was loaded, it holds twice.
+        # While a request is served, what it loads is on neither side; before a window, slots are given that stay
+        # unused; and what the host keeps of what was loaded is there twice.
         near = (0.02 if kind == "full" else 0.08) if on_load == "free" else 0.1
         assert pool.hit_rate == pytest.approx(both.hit_rate, abs=near)
         assert tier.refused_blocks == 0

@@ -4,8 +4,8 @@ The bookkeeping (`tiers`) is compiled and moves no byte. The handlers move bytes
 torch or another library import it themselves, so that this package imports none of them.
 """
 
-from blockwright.offload.connector import ConnectorStats, OffloadingConnector
-from blockwright.offload.loads import LoadResult
+from blockwright.offload.connector import OffloadingConnector
+from blockwright.offload.results import ConnectorStats, LoadResult
 from blockwright.offload.status import BlockStatus
 from blockwright.offload.tiers.arc import ARCOffloadingManager
 from blockwright.offload.tiers.backend import CPUBackend, SlotBackend

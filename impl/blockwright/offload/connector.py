@@ -15,13 +15,14 @@ The names are those of vLLM's connectors where the meaning is the same.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from blockwright.core.manager import KVCacheManager
 from blockwright.core.request import Request
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, OffloadError, UnsupportedError
 from blockwright.offload.hits import external_hit
-from blockwright.offload.loads import FoundHit, Load, LoadResult, destinations, end_load
+from blockwright.offload.loads import FoundHit, Load, destinations, end_load
+from blockwright.offload.results import ConnectorStats, LoadResult
 from blockwright.offload.stores import Stores
 from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import OffloadingEvent
@@ -30,32 +31,6 @@ from blockwright.offload.transfers import TransferDesk
 from blockwright.offload.worker import OffloadingWorker
 
 WHEN: Final = ("publish", "evict")
-
-
-class ConnectorStats(NamedTuple):
-    """Counts since the connector was made.
-
-    Attributes:
-        lookups, lookups_hit: calls of `get_num_new_matched_tokens`, and those that found something.
-        loads, loads_failed: loads begun, and those of them (or that could not begin) that failed.
-        loaded_blocks: offloaded blocks that were loaded.
-        stored_blocks: offloaded blocks whose store landed.
-        known_blocks: to be stored, and present already.
-        refused_blocks: not stored since the chain had no room.
-        failed_blocks: whose store failed.
-        refused_transfers: transfers that the worker would not begin.
-    """
-
-    lookups: int
-    lookups_hit: int
-    loads: int
-    loads_failed: int
-    loaded_blocks: int
-    stored_blocks: int
-    known_blocks: int
-    refused_blocks: int
-    failed_blocks: int
-    refused_transfers: int
 
 
 class OffloadingConnector:

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from blockwright.core.manager import KVCacheManager
 from blockwright.core.request import Request
 from blockwright.errors import UnknownRequestError
 from blockwright.offload.hits import NeededBlock
-
-
-class LoadResult(NamedTuple):
-    """How a load ended, for a request that still waits for it.
-
-    Attributes:
-        request_id: of the request.
-        num_tokens: tokens loaded; 0 if the load failed: the request holds no blocks any more, and waits again.
-        num_computed_tokens: what the engine sets the request's own count to.
-    """
-
-    request_id: str
-    num_tokens: int
-    num_computed_tokens: int
+from blockwright.offload.results import LoadResult
 
 
 @dataclass(frozen=True)
