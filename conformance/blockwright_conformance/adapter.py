@@ -71,6 +71,8 @@ class Observation(NamedTuple):
     """Settled tokens; None for a request that holds no table, and where steps are not kept apart."""
     copies: tuple[Copy, ...] | None = None
     """Copies to come, oldest first."""
+    evicted: tuple[tuple[int, Content], ...] | None = None
+    """Blocks taken since the last observation with which the last copy of a content was lost, oldest first."""
 
 
 class ManagerAdapter(Protocol):

@@ -12,7 +12,7 @@ import blockwright
 from blockwright import Fits, KVCacheBlocks, KVCacheManager, KVCacheSpec, Request
 from blockwright_spec.outcomes import Publication, Step
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Prefix, Sliding, cut
-from blockwright_spec.state import Config, Table
+from blockwright_spec.state import Config, Content, Table
 
 from .adapter import Explained, Found, Observation, Planned, Served
 
@@ -341,7 +341,13 @@ class BlockwrightAdapter:
             tuple([tuple(map(tuple, manager.get_draft_block_ids(name))) if name in there else None for name in names]),
             tuple([manager.num_settled(name) if self.overlaps and name in there else None for name in names]),
             tuple(pool.pending_copies()),
+            self.evicted() if pool.tracks_evictions else None,
         )
+
+    def evicted(self) -> tuple[tuple[int, Content], ...]:
+        """Take what the manager tells of evictions."""
+        told = self.manager.take_evictions()
+        return tuple([(each.block_id, (each.group, self.shared.prefixes[each.block_hash])) for each in told])
 
     def check(self) -> None:
         """Run the manager's self-check."""

@@ -10,7 +10,7 @@ from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Fits, Plan, Reason, Step, When
 from blockwright_spec.plans import plan_admission, plan_growth
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import NULL, Absent, Hit, Running, State, common_prefix_blocks
+from blockwright_spec.state import NULL, Absent, Content, Hit, Running, State, common_prefix_blocks
 from blockwright_spec.step_laws import copies
 
 from .abstraction import differences, expected
@@ -313,7 +313,21 @@ def compare(told: Told, reply: Reply, adapter: ManagerAdapter, names: tuple[str,
             faults.append(f"nulled entries: expected {step.nulled}, found {served.nulled}")
         if served.replaced is not None and replaced(step) != served.replaced:
             faults.append(f"replaced entries: expected {replaced(step)}, found {served.replaced}")
-    return faults + differences(expected(told.state), adapter.observe(names), adapter.follows_policy)
+    shown = adapter.observe(names)
+    if shown.evicted is not None:
+        faults += misreported(told, shown.evicted)
+    return faults + differences(expected(told.state), shown._replace(evicted=None), adapter.follows_policy)
+
+
+def misreported(told: Told, evicted: tuple[tuple[int, Content], ...]) -> list[str]:
+    """Name what was told of evictions and was none, and what was lost and is not told (KEY-1).
+
+    What the same call publishes again need not be told: a manager may have published it by the time it takes the block.
+    """
+    lost = [each for step in told.steps for each in step.evicted]
+    again = {content for _, content in told.state.keys}
+    wanted = [each for each in lost if each[1] not in again or each in evicted]
+    return [] if tuple(wanted) == evicted else [f"evicted: expected {lost}, found {list(evicted)}"]
 
 
 def replaced(step: Done) -> tuple[tuple[int, int, int], ...]:

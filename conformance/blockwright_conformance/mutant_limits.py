@@ -39,6 +39,8 @@ LEFT_OUT: dict[str, str] = {
     "core/store.py BlockStore.loss": MEMORY,
     "core/explain.py eviction_stats": MEMORY,
     "core/pool.py BlockPool.explains_evictions": MEMORY,
+    "core/pool.py BlockPool.tracks_evictions": SHOWN,
+    "core/manager.py KVCacheManager.overlap_steps": SHOWN,
     "core/plan.py Ask.__init__": WRITTEN,
     "core/group.py GroupTables.state_block": "asked by workers that run a model, not by a scheduler; unit tests",
     "core/store.py BlockStore.check": SELF_CHECK,

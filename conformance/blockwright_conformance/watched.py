@@ -118,9 +118,13 @@ class CollidingAdapter(VariantAdapter):
 
 
 class ToldAdapter(VariantAdapter):
-    """With events and statistics: a mirror made of the events alone must equal the index after every call."""
+    """With events, evictions, statistics: a mirror made of the events alone must equal the index after every call."""
 
-    options: ClassVar[dict[str, Any]] = {"enable_kv_cache_events": True, "log_stats": True}
+    options: ClassVar[dict[str, Any]] = {
+        "enable_kv_cache_events": True,
+        "log_stats": True,
+        "track_evictions": True,
+    }
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

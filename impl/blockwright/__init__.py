@@ -8,6 +8,7 @@ from blockwright.config import KVCacheConfig, KVCacheGroupSpec
 from blockwright.core.block_hash import BlockHasher, FunctionHasher, Sha256Hasher, SipHasher, siphash128
 from blockwright.core.blocks import BatchAllocation, KVCacheBlocks
 from blockwright.core.explain import EvictionStats, GroupHit, HitExplanation, HitLimit
+from blockwright.core.journal import Eviction
 from blockwright.core.manager import KVCacheManager, PrefixCacheStats
 from blockwright.core.managers import (
     ChunkedLocalAttentionManager,
@@ -41,6 +42,7 @@ __all__ = [
     "ChunkedLocalAttentionSpec",
     "CrossAttentionManager",
     "CrossAttentionSpec",
+    "Eviction",
     "EvictionStats",
     "Fits",
     "FullAttentionManager",

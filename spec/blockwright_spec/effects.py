@@ -7,6 +7,7 @@ before any of them takes a block.
 from dataclasses import replace
 
 from .choices import Choice, legal_order, legal_taking
+from .hits import lost
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .plans import let_go, planned
 from .reads import Group, Mamba, cut, writes
@@ -161,7 +162,7 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     copies = tuple((at, source, block) for (at, source), block in zip(shared, taken, strict=False))
     own = replace(kept, tables=copied(kept.tables, copies, plan.copied)) if copies else kept
     after = stepped(duplicated(emptied(freed, taken), copies), slot, own, new, begin, step)
-    return Done(after, new[: len(plan.wants)], plan.gone, plan.demand, plan.copied)
+    return Done(after, new[: len(plan.wants)], plan.gone, plan.demand, plan.copied, lost(freed, taken))
     # SAME: other requests; the entries of this one that were not dead; keys of blocks that were not taken.
 
 

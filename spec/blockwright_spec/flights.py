@@ -12,6 +12,7 @@ from .choices import Choice
 from .effects import published, replaced, returned, vacated, written
 from .outcomes import Done, Outcome, Reason, Refusal
 from .state import Flight, Running, State, Waiting, draft_states, is_loading
+from .transitions import trim
 
 Rejected = tuple[tuple[int, int], ...]
 """How many drafts of which slot were rejected."""
@@ -78,8 +79,9 @@ def landed(state: State, flight: Flight, rejected: dict[int, int]) -> State:
 def finish_load(state: State, slot: int, count: int, choice: Choice) -> Outcome:
     """Say that a load has ended and how many of its tokens came: ``finish_load`` (LOAD-1).
 
-    What came is published. If some did not come, the request gives its blocks up and waits again: what came is then
-    its hit. Blocks of a request that has ended meanwhile return.
+    If all came, what no later token reads is given back, and the rest is published: that much need not have been
+    loaded. If some did not come, what came is published, and the request gives its blocks up and waits again: what
+    came is then its hit. Blocks of a request that has ended meanwhile return.
     """
     # REFUSE
     request = state.requests[slot]
@@ -93,6 +95,9 @@ def finish_load(state: State, slot: int, count: int, choice: Choice) -> Outcome:
     part = count if is_whole or draft_states(state.config) is None else 0  # a state in the middle of a load never was
     stop = request.written + part
     came = replace(request, settled=stop, computed=stop, written=stop, loading=0)
-    after = published(written(state, slot, came, request.written), slot, stop, stop)
-    return Done(after) if is_whole else vacated(after, slot, Waiting(request.prefix), choice)
+    after = written(state, slot, came, request.written)
+    if is_whole:
+        kept = trim(after, slot, stop, choice)
+        return replace(kept, state=published(kept.state, slot, stop, stop)) if isinstance(kept, Done) else kept
+    return vacated(published(after, slot, stop, stop), slot, Waiting(request.prefix), choice)
     # SAME: other requests.

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from .choices import Choice, legal_order, legal_taking
 from .effects import emptied, placed, replaced, requeued
+from .hits import lost
 from .outcomes import Done, Outcome, Reason, Refusal
-from .reads import Mamba, cut
+from .reads import Group, Mamba, cut
 from .state import Running, State, Waiting, certain, covers, in_flight, recurrent
 
 
@@ -25,9 +26,7 @@ def fork(state: State, parent: int, child: int, choice: Choice) -> Outcome:
         return refusal
     assert isinstance(one, Running)
     assert isinstance(other, Waiting)
-    wants = tuple(
-        (True,) * (group.kind.drafts if isinstance(group.kind, Mamba) else 0) for group in state.config.groups
-    )
+    wants = tuple(wanted_states(group) for group in state.config.groups)
     count = sum(map(len, wants))
     if count > len(state.queue):
         return Refusal(Reason.NO_FREE_BLOCKS, count - len(state.queue))
@@ -42,8 +41,14 @@ def fork(state: State, parent: int, child: int, choice: Choice) -> Outcome:
     )
     tables = tuple(table[:end] for table, end in zip(one.tables, ends, strict=True))
     twin = replace(kept, prefix=other.prefix, tables=tables, states=placed(taken, wants))
-    return Done(replaced(replaced(emptied(state, taken), parent, kept), child, twin), demand=count)
+    after = replaced(replaced(emptied(state, taken), parent, kept), child, twin)
+    return Done(after, demand=count, evicted=lost(state, taken))
     # SAME: the parent's blocks, keys, contents.
+
+
+def wanted_states(group: Group) -> tuple[bool, ...]:
+    """Give one block to take for each draft that a recurrent layer can take back (MAMBA-3)."""
+    return (True,) * (group.kind.drafts if isinstance(group.kind, Mamba) else 0)
 
 
 def unforkable(state: State, parent: int, child: int) -> Refusal | None:

@@ -10,6 +10,16 @@ def holding(state: State, content: Content) -> tuple[int, ...]:
     return tuple(block for block, other in state.keys if other == content)
 
 
+def lost(state: State, taken: tuple[int, ...]) -> tuple[tuple[int, Content], ...]:
+    """Give the blocks taken with which the last copy of a content goes, in the order of taking (KEY-1)."""
+    return tuple(
+        (block, content)
+        for at, block in enumerate(taken)
+        for content in (key(state, block),)
+        if content is not None and set(holding(state, content)) <= set(taken[: at + 1])
+    )
+
+
 def found(state: State, prefix: Prefix, choice: Choice) -> Hit:
     """Give the longest hit of a prefix: which duplicate serves each entry is open (HIT-1, HIT-2)."""
     config, published = state.config, frozenset(content for _, content in state.keys)

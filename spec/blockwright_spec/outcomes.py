@@ -7,7 +7,7 @@ there is no new state. Demand is counted as if the dead entries were already tri
 from dataclasses import dataclass
 from enum import Enum
 
-from .state import State, Table
+from .state import Content, State, Table
 
 
 class When(Enum):
@@ -81,7 +81,8 @@ Plan = Fits | Refusal
 class Done:
     """A step that happened: the new state and, per group, the entries appended and the entries that became null.
 
-    `demand` is what its plan counted; `copied` are the entries whose block others held, per group.
+    `demand` is what its plan counted; `copied` are the entries whose block others held, per group; `evicted` are the
+    blocks taken with which the last copy of a content was lost, in the order of taking.
     """
 
     state: State
@@ -89,6 +90,7 @@ class Done:
     nulled: tuple[tuple[int, ...], ...] = ()
     demand: int = 0
     copied: tuple[int | None, ...] = ()
+    evicted: tuple[tuple[int, Content], ...] = ()
 
 
 Outcome = Done | Refusal

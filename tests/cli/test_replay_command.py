@@ -203,3 +203,18 @@ def test_the_arguments_are_those_of_the_workload() -> None:
     register(subparsers)
     args = subparsers.choices["replay"].parse_args([])
     assert set(WorkloadOptions.__dataclass_fields__) <= set(vars(args))
+
+
+def test_a_host_tier(capsys: pytest.CaptureFixture[str]) -> None:
+    data = report(capsys, *SMALL, "--blocks", "120", "--host-blocks", "300", "--store-on", "evict")
+    tier = data["offload"]
+    assert tier["device_hit_blocks"] + tier["host_hit_blocks"] == data["hit_blocks"]
+    assert tier["host_hit_blocks"] > 0
+    assert (tier["store_on"], tier["on_load"], tier["host_blocks"]) == ("evict", "free", 300)
+    assert report(capsys, *SMALL, "--blocks", "120")["offload"] is None
+    assert main(["replay", *SMALL, "--curve", "120,200", "--host-blocks", "300", "--on-load", "free"]) == 0
+    out = capsys.readouterr().out
+    for name in ("device hits", "host hits", "stored", "loaded", "no room"):
+        assert name.split()[0] in out
+    assert main(["replay", *SMALL, "--store-on", "evict"]) == 2
+    assert "--store-on: only with --host-blocks" in capsys.readouterr().err

@@ -71,6 +71,7 @@ class Options(TypedDict, total=False):
     publish_on_settlement: bool
     watermark: float
     explain_evictions: bool
+    track_evictions: bool
 
 
 class Setup(NamedTuple):

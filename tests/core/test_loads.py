@@ -42,7 +42,7 @@ def found(manager: KVCacheManager, length: int = 17) -> int:
 
 @every_setup
 def test_whole_loads(setup: Setup) -> None:
-    """The request then goes on as if it had computed the tokens itself (law LOAD-1)."""
+    """The request then goes on as if it had computed the tokens itself, but that what is dead is not found (LOAD-1)."""
     size = setup.spec.block_size
     manager, twin = setup.manager(), setup.manager()
     request, other = Request("r", list(range(20)), size), Request("r", list(range(20)), size)
@@ -56,7 +56,43 @@ def test_whole_loads(setup: Setup) -> None:
         on.num_computed_tokens = 12
         assert each.allocate_slots(on, 8) is not None
         each.check()
-    assert manager_dump(manager) == manager_dump(twin)
+    if 0 in manager.get_block_ids("r")[0]:
+        assert manager.get_blocks("r").blocks[0][0].is_null
+        published = [key for key in twin.block_pool.block_keys() if key is not None]
+        assert set(published) >= set(manager.block_pool.block_keys()) - {None}
+    else:
+        assert manager_dump(manager) == manager_dump(twin)
+
+
+def test_what_no_token_reads_need_not_be_loaded() -> None:
+    """It is given back before the rest is published, so that nobody finds it; a load in part publishes all it names."""
+    specs: list[KVCacheSpec] = [full(4), sliding(2, 5)]
+    manager = manager_over(specs)
+    request = loading(manager, 16)
+    before = manager.get_block_ids("r")
+    assert 0 not in before[1]
+    assert manager.finish_load(request, 16)
+    assert manager.get_block_ids("r") == (before[0], [0] * 6 + before[1][6:])
+    keys = manager.block_pool.block_keys()
+    assert [keys[block] for block in before[1][:6]] == [None] * 6
+    assert set(before[1][:6]) <= set(manager.block_pool.free_block_ids())
+    manager.check()
+    manager = manager_over(specs)
+    manager.finish_load(loading(manager, 16), 15)
+    assert found(manager, 9) == 8
+
+
+def test_an_old_load_under_a_name_that_runs_again() -> None:
+    """Loads are ended by name: the blocks of the old request return, whoever runs under its name now."""
+    manager = manager_of(full())
+    old = loading(manager, 8)
+    manager.free(old)
+    assert started(manager, "r", 9) is not None
+    held = manager.get_block_ids("r")
+    assert not manager.finish_load(old, 8)
+    assert manager.get_block_ids("r") == held
+    manager.check()
+    refused(manager, DuplicateRequestError, manager.finish_load, old, 8)
 
 
 def test_a_load_after_a_hit() -> None:

@@ -1,11 +1,12 @@
-"""What a pool remembers of published blocks beyond their keys: events to tell, contents to verify, losses to explain.
+"""What a pool remembers of published blocks beyond their keys: events and evictions to tell, contents to verify, losses
+to explain.
 
 Most pools need none of them and have no journal.
 """
 
 from __future__ import annotations
 
-from typing import final
+from typing import NamedTuple, final
 
 from librt.vecs import vec
 from mypy_extensions import i32, i64
@@ -17,6 +18,22 @@ from blockwright.core.request import BlockKeys
 from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
 
 
+class Eviction(NamedTuple):
+    """A block was taken for other content, and with it the last copy of what it held.
+
+    The bytes stay in the block until the step runs, or the load begins, for which it was taken.
+
+    Attributes:
+        group: number of the group whose data it held.
+        block_id: the block.
+        block_hash: digest of the request's block, in full length.
+    """
+
+    group: int
+    block_id: int
+    block_hash: bytes
+
+
 @final
 class Journal:
     """Events since they were last taken, the exact prefix of each published block, and what became of lost keys.
@@ -25,15 +42,21 @@ class Journal:
         events: what to tell, None if nothing is told.
         contents: prefix by block id, None if hits are not verified.
         losses: keys lost, None if they are not remembered.
+        evictions: contents lost to a taking, None if they are not told.
     """
 
     def __init__(
-        self, events: list[KVCacheEvent] | None, contents: dict[int, bytes] | None, losses: Losses | None = None
+        self,
+        events: list[KVCacheEvent] | None,
+        contents: dict[int, bytes] | None,
+        losses: Losses | None = None,
+        evictions: list[Eviction] | None = None,
     ) -> None:
         """Start with these."""
         self.events = events
         self.contents = contents
         self.losses = losses
+        self.evictions = evictions
         self._digests: dict[int, bytes] = {}
 
     def copy(self) -> Journal:
@@ -41,10 +64,12 @@ class Journal:
         events = self.events
         contents = self.contents
         losses = self.losses
+        evictions = self.evictions
         new = Journal(
             None if events is None else events[:],
             None if contents is None else contents.copy(),
             None if losses is None else losses.copy(),
+            None if evictions is None else evictions[:],
         )
         new._digests = self._digests.copy()
         return new
@@ -56,10 +81,12 @@ class Journal:
             contents[block] = keys.content(index, block_size)
         events = self.events
         request = keys.request
-        if events is None or request is None:
+        if request is None or (events is None and self.evictions is None):
             return
         digest = request.block_digest((index + 1) * keys.units - 1)
         self._digests[block] = digest
+        if events is None:
+            return
         if is_new:
             parent = request.block_digest(index * keys.units - 1) if index > 0 else None
             tokens = tuple([int(request.token_at(at)) for at in range(index * block_size, (index + 1) * block_size)])
@@ -83,10 +110,16 @@ class Journal:
         if contents is not None:
             del contents[block]
         events = self.events
-        if events is not None:
-            digest = self._digests.pop(block)
-            if was_last:
-                events.append(BlockRemoved(digest, int(group)))
+        evictions = self.evictions
+        if events is None and evictions is None:
+            return
+        digest = self._digests.pop(block)
+        if evictions is not None and was_last:
+            evictions.append(Eviction(int(group), int(block), digest))
+        if events is None:
+            return
+        if was_last:
+            events.append(BlockRemoved(digest, int(group)))
 
     def cleared(self, index: PrefixIndex) -> None:
         """Note that every block is about to lose its key. O(num_blocks)."""
@@ -111,6 +144,14 @@ class Journal:
         self.events = []
         return events
 
+    def take_evictions(self) -> list[Eviction]:
+        """Return the evictions since the last call, oldest first."""
+        evictions = self.evictions
+        if evictions is None:
+            return []
+        self.evictions = []
+        return evictions
+
     def check(self, published: list[int]) -> None:
         """Check that the notes are of the published blocks.
 
@@ -119,5 +160,5 @@ class Journal:
         """
         if self.contents is not None:
             demand("PUB-1", "blocks with a remembered prefix", published, sorted(self.contents))
-        if self.events is not None:
+        if self.events is not None or self.evictions is not None:
             demand("PUB-1", "blocks with a digest to tell", published, sorted(self._digests))

@@ -17,6 +17,7 @@ from blockwright.core.blocks import BatchAllocation, KVCacheBlocks
 from blockwright.core.explain import EvictionStats, HitExplanation, eviction_stats, explain
 from blockwright.core.forks import ForkedRequests
 from blockwright.core.index import zeros32
+from blockwright.core.journal import Eviction
 from blockwright.core.managers import get_manager_for_kv_cache_spec, refuse_eagle
 from blockwright.core.plan import Ask, Fits, Never, NotNow, Plan, count_of, counts_of
 from blockwright.core.pool import BlockPool
@@ -88,6 +89,7 @@ class KVCacheManager(ForkedRequests):
         publish_on_settlement: bool = False,
         watermark: float = 0.0,
         explain_evictions: bool = False,
+        track_evictions: bool = False,
         source: KVCacheManager | None = None,
     ) -> None:
         """Make a manager with an empty pool.
@@ -109,6 +111,7 @@ class KVCacheManager(ForkedRequests):
             watermark: share of the blocks that stay free when a request joins others, within 0.0 .. 1.0.
             explain_evictions: remember how keys were lost, for `explain_hit` and `make_eviction_stats`: the last
                 ``num_blocks - 1`` losses, older ones are forgotten.
+            track_evictions: record what is taken for other content, for `take_evictions`.
             source: internal, the manager to copy.
 
         Complexity: O(num_blocks).
@@ -145,6 +148,7 @@ class KVCacheManager(ForkedRequests):
             enable_kv_cache_events=enable_kv_cache_events,
             verify_tokens=verify_tokens,
             explain_evictions=explain_evictions,
+            track_evictions=track_evictions,
         )
         managers = [
             get_manager_for_kv_cache_spec(group.kv_cache_spec, pool, number, dcp_world_size)
@@ -625,6 +629,11 @@ class KVCacheManager(ForkedRequests):
     # ------------------------------------------------------------------ what it says of itself
 
     @property
+    def overlap_steps(self) -> bool:
+        """Whether steps are in flight until `settle_step` says that they are done."""
+        return self._overlaps
+
+    @property
     def max_model_len(self) -> int:
         """Tokens that a request may have at most."""
         return self._max_len
@@ -686,6 +695,15 @@ class KVCacheManager(ForkedRequests):
     def take_events(self) -> list[KVCacheEvent]:
         """Return the events since the last call; empty unless made with ``enable_kv_cache_events``."""
         return self.block_pool.take_events()
+
+    def take_evictions(self) -> list[Eviction]:
+        """Return the contents that the pool has lost to other content since the last call, oldest first.
+
+        A block stands here if it was taken while no other block had its content; one that a reset emptied does not.
+        Until the next step runs its bytes are still there: whoever wants them copies them before. Empty unless made
+        with ``track_evictions``. law: KEY-1.
+        """
+        return self.block_pool.take_evictions()
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Return the lookups since the last call and start again; None unless made with ``log_stats``."""

@@ -9,7 +9,7 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import hash_words
-from blockwright.core.journal import Journal
+from blockwright.core.journal import Eviction, Journal
 from blockwright.core.losses import Losses
 from blockwright.core.request import MAX_LENGTH, Request, units_per_block
 from blockwright.core.store import BlockStore
@@ -36,6 +36,7 @@ class BlockPool(BlockStore):
         enable_kv_cache_events: bool = False,
         verify_tokens: bool = False,
         explain_evictions: bool = False,
+        track_evictions: bool = False,
         source: BlockPool | None = None,
     ) -> None:
         """Make a pool with every block free and without content.
@@ -48,6 +49,8 @@ class BlockPool(BlockStore):
                 a hasher that is not collision resistant. Costs memory in the order of the prefixes.
             explain_evictions: remember how keys were lost, the last ``num_blocks - 1`` of them; older losses are
                 forgotten. Costs about 50 bytes per block, and time at each loss.
+            track_evictions: record what is taken for other content, for `take_evictions`. Costs about 150 bytes per
+                published block.
             source: internal, the pool to copy.
 
         Complexity: O(num_blocks).
@@ -69,9 +72,15 @@ class BlockPool(BlockStore):
         journal: Journal | None = None
         if explain_evictions and not enable_caching:
             raise InvalidArgumentError("explain_evictions: there are no evictions without enable_caching")
-        if enable_kv_cache_events or verify_tokens or explain_evictions:
-            losses = Losses(num_blocks) if explain_evictions else None
-            journal = Journal([] if enable_kv_cache_events else None, {} if verify_tokens else None, losses)
+        if track_evictions and not enable_caching:
+            raise InvalidArgumentError("track_evictions: there are no evictions without enable_caching")
+        if enable_kv_cache_events or verify_tokens or explain_evictions or track_evictions:
+            journal = Journal(
+                [] if enable_kv_cache_events else None,
+                {} if verify_tokens else None,
+                Losses(num_blocks) if explain_evictions else None,
+                [] if track_evictions else None,
+            )
         super().__init__(num_blocks, journal, None)
         self.enable_caching = enable_caching
         self._num_pins = 0
@@ -140,6 +149,11 @@ class BlockPool(BlockStore):
     def explains_evictions(self) -> bool:
         """Whether it is remembered how keys were lost."""
         return self._journal is not None and self._journal.losses is not None
+
+    @property
+    def tracks_evictions(self) -> bool:
+        """Whether it is recorded what is taken for other content."""
+        return self._journal is not None and self._journal.evictions is not None
 
     @property
     def null_block(self) -> KVCacheBlock:
@@ -291,6 +305,13 @@ class BlockPool(BlockStore):
         if journal is None:
             return []
         return journal.take_events()
+
+    def take_evictions(self) -> list[Eviction]:
+        """Return the evictions since the last call, oldest first; empty unless they are recorded."""
+        journal = self._journal
+        if journal is None:
+            return []
+        return journal.take_evictions()
 
     def take_losses(self) -> dict[int, int]:
         """Return how many keys were lost since the last call, by ``3 * group + cause - 1``; empty if not counted."""

@@ -10,6 +10,8 @@ One call's order, the same for a single request and for a batch:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
@@ -370,8 +372,10 @@ class RunningRequests:
             return tables.num_written + tables.num_loading
         return tables.num_written + tables.num_loading - tables.num_drafts
 
-    def check(self) -> None:
+    def check(self, held_elsewhere: Mapping[int, int] | None = None) -> None:
         """Recompute every invariant from scratch: counters, queue, index, tables. O(num_blocks + blocks held).
+
+        `held_elsewhere`: how often each block is held through the pool's own names (`BlockPool.touch`), not by tables.
 
         Raises:
             InvariantError: names the law and shows both sides.
@@ -405,6 +409,8 @@ class RunningRequests:
         for _, source, destination in pool.pending_copies():
             holders[source] += 1
             holders[destination] += 1
+        for held, times in ({} if held_elsewhere is None else held_elsewhere).items():
+            holders[held] += i32(times)
         counts = [int(n) for n in holders]
         demand("REF-1", "holders of each block in the tables, and its counter", counts, pool.ref_counts())
         alone = [block for block in range(1, pool.num_blocks) if sharers[block] > 1 and not keyed[block]]

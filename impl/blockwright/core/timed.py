@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from librt.vecs import vec
-from mypy_extensions import i64
+from mypy_extensions import i32, i64
 
 from blockwright.core.asking import CheckedRequests
 from blockwright.core.plan import count_of
@@ -101,24 +101,26 @@ class TimedRequests(CheckedRequests):
     def finish_load(self, request: Request, num_loaded_tokens: int) -> bool:
         """Say that a load has ended and how many of its tokens came; return whether the request runs on.
 
-        What came is published. If all of it came, set ``num_computed_tokens`` to the hit and the load, and go on. If
-        not, the request is freed, and False is returned: set ``num_computed_tokens = 0`` and look it up again; what
-        came is then its hit. A recurrent state that came in part is worth nothing. For a request that was freed while
-        it was loading, its blocks return now, the answer is False, and nothing else is to be done, even if it runs
-        again. Complexity: O(blocks). law: LOAD-1.
+        If all of it came, what no later token reads is given back, as by `remove_skipped_blocks` (so it need not have
+        been loaded), and the rest is published: set ``num_computed_tokens`` to the hit and the load, and go on. If not,
+        what came is published, the request is freed, and False is returned: set ``num_computed_tokens = 0`` and look it
+        up again; what came is then its hit. A recurrent state that came in part is worth nothing. For a request that
+        was freed while it was loading, its blocks return now, the answer is False, and nothing else is to be done, even
+        if it runs again. Complexity: O(blocks). law: LOAD-1, TRIM-1.
 
         Raises:
             UnknownStepError: nothing is being loaded for the request.
+            DuplicateRequestError: another request runs under its id, and what is being loaded is not of an older one.
             InvalidArgumentError: more tokens than were to be loaded.
         """
         count = count_of("num_loaded_tokens", num_loaded_tokens)
-        tables = self._tables_of(request)
-        if tables is None or tables.num_loading == 0:
-            batch = self._loads.pop(request.request_id, None)
-            if batch is None:
-                raise UnknownStepError(f"request: nothing is being loaded for {request.request_id!r}")
+        batch = self._loads.pop(request.request_id, None)
+        if batch is not None:  # whoever runs under the id now is not loading: that is refused until this has ended
             self._return(batch)
             return False
+        tables = self._tables_of(request)
+        if tables is None or tables.num_loading == 0:
+            raise UnknownStepError(f"request: nothing is being loaded for {request.request_id!r}")
         if count > tables.num_loading:
             raise InvalidArgumentError(
                 f"num_loaded_tokens: {count} of {tables.num_loading} that {request.request_id!r} was to load"
@@ -131,6 +133,9 @@ class TimedRequests(CheckedRequests):
         tables.num_written = stop
         tables.num_certain = stop
         tables.num_settled = stop
+        if is_whole:
+            self._trim(tables, stop)
+            self._nulled = vec[i32]()
         for manager, table in zip(self.managers, tables.groups):
             if self.enable_caching:
                 self._publish(manager, table, request, stop, stop)

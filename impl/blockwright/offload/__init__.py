@@ -4,6 +4,8 @@ The bookkeeping (`tiers`) is compiled and moves no byte. The handlers move bytes
 torch or another library import it themselves, so that this package imports none of them.
 """
 
+from blockwright.offload.connector import OffloadingConnector
+from blockwright.offload.results import ConnectorStats, LoadResult
 from blockwright.offload.status import BlockStatus
 from blockwright.offload.tiers.arc import ARCOffloadingManager
 from blockwright.offload.tiers.backend import CPUBackend, SlotBackend
@@ -20,7 +22,7 @@ from blockwright.offload.tiers.interfaces import (
 )
 from blockwright.offload.tiers.lru import LRUOffloadingManager
 from blockwright.offload.tiers.transfers import Finished, StoreStart, Transfer
-from blockwright.offload.worker import OffloadingHandler
+from blockwright.offload.worker import OffloadingHandler, OffloadingWorker
 
 __all__ = [
     "ARCOffloadingManager",
@@ -29,14 +31,18 @@ __all__ = [
     "BlockStatus",
     "CPUBackend",
     "CPULoadStoreSpec",
+    "ConnectorStats",
     "Finished",
     "GPULoadStoreSpec",
     "LRUOffloadingManager",
+    "LoadResult",
     "LoadStoreSpec",
     "OffloadChain",
+    "OffloadingConnector",
     "OffloadingEvent",
     "OffloadingHandler",
     "OffloadingManager",
+    "OffloadingWorker",
     "PrepareStoreOutput",
     "SlotBackend",
     "StoreStart",

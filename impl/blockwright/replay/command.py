@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from blockwright import _terminal, kinds
 from blockwright.errors import InvalidArgumentError
+from blockwright.replay.offloaded import OffloadOptions
 from blockwright.replay.pool_sizes import MAX_BLOCKS, parse_pool_sizes
 from blockwright.replay.records import Trace
 from blockwright.replay.report import ReplayReport, plot_curve, require_plotting
@@ -39,6 +40,7 @@ examples:
   blockwright replay                                      a generated workload
   blockwright replay conversation_trace.jsonl --block-size 512 --blocks 20000 --check
   blockwright replay trace.jsonl --block-size 512 --curve 1000:64000:x2 --plot curve.png
+  blockwright replay trace.jsonl --block-size 512 --blocks 5000 --host-blocks 20000 --store-on evict
   blockwright replay trace.jsonl --kind sliding --window 4096 --step-tokens 8192 --json -
 """
 
@@ -61,6 +63,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--unit", type=_positive, metavar="TOKENS", help="tokens per id of TRACE, if not the format's own"
     )
     _add_pool_arguments(parser)
+    _add_host_arguments(parser)
     _add_output_arguments(parser)
     _add_workload_arguments(parser)
     parser.set_defaults(run=run)
@@ -88,6 +91,21 @@ def _add_pool_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--chunk", type=_positive, metavar="TOKENS", help="chunk of --kind chunked, whole blocks")
     group.add_argument(
         "--step-tokens", type=_positive, metavar="TOKENS", help="compute at most so many tokens per step (default: all)"
+    )
+
+
+def _add_host_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("host tier")
+    group.add_argument("--host-blocks", type=_positive, metavar="N", help="keep N blocks on the host (default: none)")
+    group.add_argument(
+        "--store-on",
+        choices=("publish", "evict"),
+        help="when blocks go to the host: once computed, or when the device evicts them (default: publish)",
+    )
+    group.add_argument(
+        "--on-load",
+        choices=("keep", "free"),
+        help="what becomes of the host's copy of a loaded block (default: free with --store-on evict, else keep)",
     )
 
 
@@ -140,13 +158,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _replay(args: argparse.Namespace, start: float) -> ReplayReport:
-    spec, trace = _spec(args), _trace(args)
+    spec, trace, offload = _spec(args), _trace(args), _offload(args)
     curve = args.curve or ()
     headline = args.blocks or (curve[-1] if curve else _DEFAULT_BLOCKS)
     sizes = sorted({headline, *curve})
     check_every = args.check_every or (_CHECK_EVERY if args.check else None)
     with _terminal.progress(f"replay {trace.source}", len(trace.requests)) as advance:
-        result = replay(trace, spec, sizes, step_tokens=args.step_tokens, check_every=check_every, advance=advance)
+        result = replay(
+            trace,
+            spec,
+            sizes,
+            step_tokens=args.step_tokens,
+            check_every=check_every,
+            offload=offload,
+            advance=advance,
+        )
     pools = {pool.blocks: pool for pool in result.pools}
     return ReplayReport(
         trace=trace,
@@ -175,6 +201,18 @@ def _spec(args: argparse.Namespace) -> kinds.KVCacheSpec:
         "mamba": lambda: kinds.MambaSpec(block_size=args.block_size, shapes=((1,),), dtypes=("uint8",)),
     }
     return make[args.kind]()
+
+
+def _offload(args: argparse.Namespace) -> OffloadOptions | None:
+    """Return what stands behind the device, if anything does."""
+    if args.host_blocks is not None:
+        return OffloadOptions(args.host_blocks, args.store_on or "publish", args.on_load)
+    for option in ("store_on", "on_load"):
+        if getattr(args, option) is not None:
+            raise InvalidArgumentError(
+                f"--{option.replace('_', '-')}: only with --host-blocks N; give it, or leave it out"
+            )
+    return None
 
 
 def _trace(args: argparse.Namespace) -> Trace:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 from blockwright import __version__, _terminal, build_info
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec
+from blockwright.replay.offloaded import TierResult
 from blockwright.replay.records import Trace
 from blockwright.replay.simulate import PoolResult, ReplayResult
+
+_HOST_COLUMNS: Final = ("device hits", "host hits", "stored", "loaded", "no room")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class ReplayReport:
             "peak",
             "refused",
             "requests/s",
+            *(() if self.headline.offload is None else _HOST_COLUMNS),
         )
         rows = [
             (
@@ -75,6 +80,7 @@ class ReplayReport:
                 f"{pool.peak_used:,}",
                 f"{pool.refused:,}",
                 f"{_rate(self, pool):,.0f}",
+                *_host_cells(pool.offload),
             )
             for pool in (self.curve or (self.headline,))
         ]
@@ -95,6 +101,14 @@ class ReplayReport:
         if checks:
             parts.append(f"{self.result.check_seconds:.2f} in {checks:,} self-checks (all passed)")
         return ", ".join(parts)
+
+
+def _host_cells(tier: TierResult | None) -> tuple[str, ...]:
+    """Return the cells of a host tier, as `_HOST_COLUMNS` names them; none without one."""
+    if tier is None:
+        return ()
+    counts = (tier.stored_blocks, tier.loaded_blocks, tier.refused_blocks)
+    return f"{tier.device_hit_rate:.2%}", f"{tier.host_hit_rate:.2%}", *(f"{count:,}" for count in counts)
 
 
 def _figures(report: ReplayReport, pool: PoolResult) -> dict[str, object]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher, build_info
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec, MambaSpec
+from blockwright.replay.offloaded import HostTier, OffloadOptions, TierResult
 from blockwright.replay.records import Trace
 
 
@@ -32,6 +33,7 @@ class PoolResult:
         mean_used, peak_used: blocks held by the request being served, at its end and at most.
         checks: self-checks passed.
         seconds: time within the manager's calls.
+        offload: what a host tier added, None where there is none; the hits above then include the host's.
     """
 
     blocks: int
@@ -44,6 +46,7 @@ class PoolResult:
     peak_used: int
     checks: int
     seconds: float
+    offload: TierResult | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +68,15 @@ def replay(
     *,
     step_tokens: int | None = None,
     check_every: int | None = None,
+    offload: OffloadOptions | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> ReplayResult:
     """Serve all requests of `trace` on a pool of each size, for one group of layers of the kind `spec`.
 
     `step_tokens` bounds the tokens computed per step (default: the whole prompt in one step). Recurrent layers end a
     step at the last block boundary besides, since only a state at a boundary can be found again. With `check_every`,
-    every pool checks itself after so many requests and at the end. `advance` is called after each request.
+    every pool checks itself after so many requests and at the end. With `offload`, a host tier stands behind each pool.
+    `advance` is called after each request.
 
     Complexity: O(tokens) to prepare and O(blocks) per pool to serve.
 
@@ -81,7 +86,7 @@ def replay(
     """
     _require_positive(pool_sizes, step_tokens, check_every)
     longest = trace.max_prompt_tokens
-    pools = [_Pool(spec, size, longest, step_tokens) for size in pool_sizes]
+    pools = [_Pool(spec, size, longest, step_tokens, offload) for size in pool_sizes]
     # Keys never leave this process, so any collision-resistant hash gives the same result: take the faster one.
     hasher = Sha256Hasher(b"replay") if build_info().kind == "pure" else None
     prepare_seconds = check_seconds = 0.0
@@ -113,13 +118,22 @@ def _require_positive(pool_sizes: Sequence[int], step_tokens: int | None, check_
 class _Pool:
     """One pool serving the trace: its manager, and the counts so far."""
 
-    def __init__(self, spec: KVCacheSpec, num_blocks: int, max_model_len: int, step_tokens: int | None) -> None:
+    def __init__(
+        self,
+        spec: KVCacheSpec,
+        num_blocks: int,
+        max_model_len: int,
+        step_tokens: int | None,
+        offload: OffloadOptions | None,
+    ) -> None:
         config = KVCacheConfig(num_blocks=num_blocks + 1, kv_cache_groups=[KVCacheGroupSpec(["layers"], spec)])
-        self._manager = KVCacheManager(config, max_model_len)
+        on_evict = offload is not None and offload.store_on == "evict"
+        self._manager = KVCacheManager(config, max_model_len, track_evictions=on_evict)
+        self._host = None if offload is None else HostTier(self._manager, spec.block_size, offload)
         self._num_blocks = num_blocks
         self._step_tokens = step_tokens or max_model_len
         self._boundary = spec.block_size if isinstance(spec, MambaSpec) else 1
-        self._hit_tokens = self._hit_blocks = self._refused = self._checks = 0
+        self._hit_tokens = self._hit_blocks = self._host_tokens = self._refused = self._checks = 0
         self._served = self._sum_used = self._peak_used = 0
         self._seconds = 0.0
         self._block_size = spec.block_size
@@ -127,26 +141,44 @@ class _Pool:
     def serve(self, request: Request) -> None:
         """Compute the whole prompt, in steps, and release it; count it as refused where it does not fit."""
         start = time.perf_counter()
-        manager = self._manager
+        manager, host = self._manager, self._host
         request.num_computed_tokens = 0
-        hit, num_hit = manager.get_computed_blocks(request)
-        end = self._step_end(num_hit, request.num_tokens)
-        new = manager.allocate_slots(request, end - num_hit, num_hit, hit)
+        num_external = host.load(request) if host else 0
+        num_hit = request.num_computed_tokens
+        if num_external:
+            end = self._step_end(num_hit, request.num_tokens)
+            new = manager.allocate_slots(request, end - num_hit)
+        else:
+            hit, num_hit = manager.get_computed_blocks(request)
+            end = self._step_end(num_hit, request.num_tokens)
+            new = manager.allocate_slots(request, end - num_hit, num_hit, hit)
         used = self._used()
         while new is not None and end < request.num_tokens:
-            request.num_computed_tokens, end = end, self._step_end(end, request.num_tokens)
+            self._compute(request, end)
+            end = self._step_end(end, request.num_tokens)
             new = manager.allocate_slots(request, end - request.num_computed_tokens)
             used = max(used, self._used())
+        if new is not None:
+            self._compute(request, end)
         if new is None:
             self._refused += 1
         else:
             self._served += 1
             self._hit_tokens += num_hit
             self._hit_blocks += num_hit // self._block_size
+            self._host_tokens += num_external
             self._sum_used += self._used()
             self._peak_used = max(self._peak_used, used)
         manager.free(request)
+        if host:
+            host.end(request)
         self._seconds += time.perf_counter() - start
+
+    def _compute(self, request: Request, end: int) -> None:
+        """Run a step up to `end`."""
+        if self._host:
+            self._host.step(request, end)
+        request.num_computed_tokens = end
 
     def _step_end(self, begin: int, num_tokens: int) -> int:
         """Return where the step from `begin` ends: at most at the end of the prompt."""
@@ -158,15 +190,19 @@ class _Pool:
         return self._num_blocks - self._manager.block_pool.get_num_free_blocks()
 
     def check(self) -> None:
-        """Have the manager recompute all its invariants."""
-        self._manager.check()
+        """Have the manager, and the host tier behind it, recompute all their invariants."""
+        if self._host:
+            self._host.check()
+        else:
+            self._manager.check()
         self._checks += 1
 
     def result(self, trace: Trace, block_size: int) -> PoolResult:
         """Return what was counted."""
+        host, references = self._host, trace.num_references(block_size)
         return PoolResult(
             blocks=self._num_blocks,
-            hit_rate=self._hit_blocks / trace.num_references(block_size),
+            hit_rate=self._hit_blocks / references,
             token_hit_rate=self._hit_tokens / trace.num_tokens,
             hit_blocks=self._hit_blocks,
             evictions=self._manager.block_pool.num_evictions,
@@ -175,4 +211,5 @@ class _Pool:
             peak_used=self._peak_used,
             checks=self._checks,
             seconds=self._seconds,
+            offload=host.result(self._hit_blocks, self._host_tokens // block_size, references) if host else None,
         )

@@ -1,0 +1,293 @@
+"""The connector: what a scheduler with a `KVCacheManager` calls to keep evicted or published blocks elsewhere.
+
+One step of a single-process engine::
+
+    admit      get_computed_blocks, get_num_new_matched_tokens, allocate_slots, update_state_after_alloc
+    grow       allocate_slots_batch for what runs
+    before     start_step     copies of evicted blocks run, before the step writes over them; then loads begin
+    the step
+    after      finish_step    blocks that the step filled are stored (``store_on="publish"``)
+    any time   poll           what has ended: loads go to the manager, stores let go of their blocks
+
+The names are those of vLLM's connectors where the meaning is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from blockwright.core.manager import KVCacheManager
+from blockwright.core.request import Request
+from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, OffloadError, UnsupportedError
+from blockwright.offload.hits import external_hit
+from blockwright.offload.loads import FoundHit, Load, destinations, end_load
+from blockwright.offload.results import ConnectorStats, LoadResult
+from blockwright.offload.stores import Stores
+from blockwright.offload.tiers.chain import OffloadChain
+from blockwright.offload.tiers.interfaces import OffloadingEvent
+from blockwright.offload.tiers.transfers import Transfer
+from blockwright.offload.transfers import TransferDesk
+from blockwright.offload.worker import OffloadingWorker
+
+WHEN: Final = ("publish", "evict")
+
+
+class OffloadingConnector:
+    """Stores blocks of one manager through a chain of tiers, and loads them back.
+
+    Called from the scheduler's thread only. All requests must be hashed in units that divide the blocks (as for hits).
+    """
+
+    def __init__(
+        self,
+        manager: KVCacheManager,
+        chain: OffloadChain,
+        worker: OffloadingWorker,
+        *,
+        store_on: str = "publish",
+    ) -> None:
+        """Stand between these three.
+
+        Args:
+            manager: of the device's blocks; for ``store_on="evict"`` made with ``track_evictions=True``.
+            chain: of the tiers; the connector is its only caller.
+            worker: with a handler for each pair of neighbouring media; the connector is its only caller.
+            store_on: ``"publish"``: blocks are stored once a step has computed them, and held until that has ended.
+                ``"evict"``: blocks are stored when the device takes them for other content.
+
+        Raises:
+            InvalidArgumentError: the manager does not cache, or does not track evictions; an unknown `store_on`.
+            UnsupportedError: offloaded blocks of several device blocks, stored on eviction (which takes blocks one by
+                one); a manager that verifies tokens (offloaded blocks are known by their hash only) or that recomputes
+                the end of a hit (``use_eagle``).
+        """
+        if store_on not in WHEN:
+            raise InvalidArgumentError(f"store_on: must be one of {', '.join(WHEN)}, not {store_on!r}")
+        if not manager.enable_caching:
+            raise InvalidArgumentError("manager: what is offloaded is found by its hash; make it with enable_caching")
+        if store_on == "evict" and not manager.block_pool.tracks_evictions:
+            raise InvalidArgumentError("manager: store_on='evict' needs one made with track_evictions=True")
+        if store_on == "evict" and chain.device_blocks_per_block > 1:
+            raise UnsupportedError(
+                f"store_on: blocks are evicted one by one, not {chain.device_blocks_per_block} at once; use 'publish'"
+            )
+        if manager.block_pool.verifies_tokens or manager.use_eagle:
+            raise UnsupportedError("manager: offloading goes neither with verify_tokens nor with use_eagle")
+        self._manager = manager
+        self._chain = chain
+        self._per_block = chain.device_blocks_per_block
+        self._desk = TransferDesk(chain, worker)
+        self._stores = Stores(manager, chain, is_early=store_on == "publish")
+        self._found: dict[str, FoundHit] = {}
+        self._loads: dict[int, Load] = {}
+        self._ended: list[Load] = []  # loads that never began, until the engine asks
+        self._recompute: set[str] = set()
+        self._lookups = self._lookups_hit = self._num_loads = self._loads_failed = self._loaded_blocks = 0
+
+    # ------------------------------------------------------------------ admission
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
+        """Return the tokens that could be loaded after the device's own hit, and whether that takes time (if any: yes).
+
+        Nothing is held: pass the tokens to `allocate_slots` as ``num_external_computed_tokens``, with no new ones, and
+        then to `update_state_after_alloc`. None while a load of the request is on its way, and none once after one has
+        failed. Complexity: at most one lookup per block. law: HIT-1.
+
+        Raises:
+            InvalidArgumentError: the request was made with another block size or hasher.
+        """
+        name = request.request_id
+        self._found.pop(name, None)
+        self._stores.forget(name)
+        if request.prompt_logprobs or request.block_size is None or self._is_loading(name):
+            return 0, False
+        if name in self._recompute:
+            self._recompute.remove(name)
+            return 0, False
+        for manager in self._manager.managers:
+            self._manager.block_pool.units_for(request, manager.block_size)
+        self._lookups += 1
+        length, needed = external_hit(
+            self._chain, self._manager.managers, request, num_computed_tokens, self._per_block
+        )
+        num_external = length - num_computed_tokens
+        if num_external <= 0:
+            return 0, False
+        self._lookups_hit += 1
+        self._found[name] = FoundHit(num_computed_tokens, num_external, needed)
+        return num_external, True
+
+    def _is_loading(self, name: str) -> bool:
+        return any(load.request.request_id == name for load in [*self._loads.values(), *self._ended])
+
+    def update_state_after_alloc(self, request: Request, num_external_tokens: int) -> None:
+        """Begin to load what `get_num_new_matched_tokens` told of, into the blocks that the request was given.
+
+        With 0 tokens nothing is loaded. If what was found is gone again, or there is no room to bring it to the host,
+        the load fails: `poll` says so. Complexity: O(blocks).
+
+        Raises:
+            InvalidArgumentError: not as many tokens as were told last.
+            UnknownRequestError: the request holds no blocks.
+        """
+        found = self._found.pop(request.request_id, None)
+        if num_external_tokens == 0:
+            return
+        if found is None or found.num_external != num_external_tokens:
+            told = 0 if found is None else found.num_external
+            raise InvalidArgumentError(
+                f"num_external_tokens: {num_external_tokens} of {request.request_id!r}, which was told {told}"
+            )
+        managers = self._manager.managers
+        tables = self._manager.get_block_ids(request.request_id)
+        starts = [found.num_computed // manager.block_size for manager in managers]
+        stops = [(found.num_computed + found.num_external) // manager.block_size for manager in managers]
+        places = destinations(found.needed, tables, starts, stops, self._per_block)
+        load = Load(request, found.num_external, found.num_computed)
+        keys = [block.key for block in found.needed]
+        self._chain.touch(keys)  # lest making room for what was just evicted drives them out
+        self._stores.store_evicted()
+        try:
+            load.spare = self._take_spare(places.count(None))
+            spare = iter(load.spare)
+            load.job_id = self._chain.load(keys, [next(spare) if place is None else place for place in places])
+        except (NoFreeBlocksError, OffloadError):
+            self._ended.append(load)
+            return
+        self._num_loads += 1
+        self._loads[load.job_id] = load
+
+    def _take_spare(self, count: int) -> list[int]:
+        return [block.block_id for block in self._manager.block_pool.get_new_blocks(count)] if count else []
+
+    def request_finished(self, request: Request) -> None:
+        """Forget a request that has ended or was aborted; call it beside `KVCacheManager.free`.
+
+        A load that has not begun is dropped; one under way runs to its end, and its blocks return then.
+        """
+        name = request.request_id
+        self._found.pop(name, None)
+        self._recompute.discard(name)
+        self._stores.forget(name)
+        for job_id, load in self._loads.items():
+            if load.request.request_id == name:
+                self._chain.cancel(job_id)
+
+    # ------------------------------------------------------------------ the step
+
+    def start_step(self) -> None:
+        """Do what must be done after all slots are given and before the step runs: copies first, then loads begin.
+
+        Returns when the copies of evicted blocks have ended, or, on a GPU, come before what its current stream does
+        next. With steps in flight call it before each step is launched: what was evicted is touched by none of them.
+
+        Raises:
+            Whatever a handler raises when it is waited for: the step must not run then.
+        """
+        self._stores.store_evicted()
+        self._desk.run_first(self._stores.copies)
+        self._desk.submit()
+
+    def pending_copies(self) -> list[Transfer]:
+        """Return the copies of evicted blocks that have not begun, for an engine that runs them itself.
+
+        It runs them before the step and tells of each by `copy_finished`; `start_step` then leaves them alone.
+        """
+        self._stores.store_evicted()
+        return self._desk.take(self._stores.copies)
+
+    def copy_finished(self, job_id: int, success: bool) -> None:
+        """Say that a copy of `pending_copies` has ended.
+
+        Raises:
+            UnknownTransferError: no such transfer is under way.
+        """
+        self._chain.finish(job_id, success)
+
+    def finish_step(self, requests: Iterable[Request]) -> None:
+        """Say that a step has been computed, for these requests; with ``store_on="publish"`` what it filled is stored.
+
+        Call it when their own counts say so, or, with steps in flight, after `settle_step`. Complexity: O(requests),
+        and O(blocks) for those that filled one.
+        """
+        self._stores.store_filled(requests)
+        self._desk.submit()
+
+    # ------------------------------------------------------------------ what has ended
+
+    def poll(self) -> list[LoadResult]:
+        """Collect what has ended, and return the loads among it, for requests that still wait for them.
+
+        A request whose load came whole goes on; one whose load failed was freed by the manager, and waits again.
+        """
+        self._desk.collect()
+        ended, self._ended = self._ended, []
+        for done in self._chain.take_finished():
+            if done.kind == "store":
+                self._stores.end(done)
+                continue
+            load = self._loads.pop(done.job_id)
+            load.success = done.success
+            if done.success:
+                self._loaded_blocks += len(done.block_hashes)
+            ended.append(load)
+        results = [result for load in ended if (result := self._end_load(load)) is not None]
+        self._desk.submit()
+        return results
+
+    def _end_load(self, load: Load) -> LoadResult | None:
+        if load.spare:
+            self._manager.block_pool.free_blocks(load.spare)
+        result = end_load(self._manager, load)
+        if not load.success:
+            self._loads_failed += 1
+            if result is not None:
+                self._recompute.add(load.request.request_id)
+        return result
+
+    def drain(self) -> list[LoadResult]:
+        """Wait until nothing is under way, for a shutdown; return the loads that ended, as `poll`."""
+        results = self.poll()
+        while not self.is_idle:
+            self._desk.wait()
+            results += self.poll()
+        return results
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way, waits to begin, or is still to be told by `poll`."""
+        return self._desk.is_idle and not (self._loads or self._ended or self._stores.under_way)
+
+    def take_events(self) -> list[OffloadingEvent]:
+        """Return what became readable on the tiers, and what is gone, since the last call."""
+        return self._chain.take_events()
+
+    def stats(self) -> ConnectorStats:
+        """Return the counts."""
+        stores = self._stores
+        return ConnectorStats(
+            self._lookups,
+            self._lookups_hit,
+            self._num_loads,
+            self._loads_failed,
+            self._loaded_blocks,
+            stores.num_stored,
+            stores.num_known,
+            stores.num_refused,
+            stores.num_failed,
+            self._desk.num_refused,
+        )
+
+    def check(self) -> None:
+        """Recompute the invariants of the manager, with the blocks that stores and loads hold, and of the chain.
+
+        Raises:
+            InvariantError: names the law and shows both sides.
+        """
+        held = self._stores.held_blocks()
+        for load in [*self._loads.values(), *self._ended]:
+            for block in load.spare:
+                held[block] = held.get(block, 0) + 1
+        self._manager.check(held)
+        self._chain.check()

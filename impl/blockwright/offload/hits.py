@@ -1,0 +1,157 @@
+"""External hits: how far beyond the device's own hit a request could start, if offloaded blocks were loaded.
+
+Of each group only the blocks that a later token reads are needed, and of those only what the device lacks is loaded::
+
+    | device's own hit            | external hit                       | left to compute |
+    | adopted                     | dead to L  | needed: loaded        |                 |
+    0                        device hit    first kept                  L
+
+An offloaded block holds `k` device blocks in a row of one group, and is found by the digest of the last one's prefix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from blockwright.core.managers import SingleTypeKVCacheManager
+from blockwright.core.request import Request
+
+
+class Finder(Protocol):
+    """What says which offloaded blocks can be loaded."""
+
+    def lookup(self, block_hashes: Sequence[bytes]) -> int:
+        """Return how many of the first blocks, in a row, can be loaded."""
+
+
+class NeededBlock(NamedTuple):
+    """One offloaded block that an external hit loads.
+
+    Attributes:
+        key: under which it is found.
+        group: number of the group.
+        first_entry: the table entry of its first device block.
+    """
+
+    key: bytes
+    group: int
+    first_entry: int
+
+
+def offload_key(digest: bytes, group: int) -> bytes:
+    r"""Return the key of an offloaded block: the digest of the prefix that it ends, and the group whose data it holds.
+
+    >>> offload_key(b"digest", 1)
+    b'digest\x01\x00\x00\x00'
+    """
+    return digest + group.to_bytes(4, "little")
+
+
+class GroupBlocks:
+    """The offloaded blocks of one request in one group.
+
+    Attributes:
+        manager: of the group.
+        number: of the group.
+        tokens: in one offloaded block.
+    """
+
+    def __init__(self, manager: SingleTypeKVCacheManager, number: int, request: Request, per_block: int) -> None:
+        self.manager = manager
+        self.number = number
+        self.tokens = manager.block_size * per_block
+        self._request = request
+        self._units = self.tokens // (request.block_size or 1)
+
+    def count(self, num_tokens: int) -> int:
+        """Return how many offloaded blocks the first tokens fill."""
+        return num_tokens // self.tokens
+
+    def key(self, index: int) -> bytes:
+        """Return the key of offloaded block `index`; all its tokens are known. O(1)."""
+        return offload_key(self._request.block_digest((index + 1) * self._units - 1), self.number)
+
+
+class _Probe:
+    """One lookup in one group: each offloaded block is looked up once at most."""
+
+    def __init__(self, blocks: GroupBlocks, chain: Finder, num_computed: int, num_tokens: int, per_block: int) -> None:
+        self.blocks = blocks
+        self._chain = chain
+        self._per_block = per_block
+        self._start = num_computed // blocks.manager.block_size
+        self._limit = blocks.count(num_tokens)
+        self._found: dict[int, bool] = {}
+        self._run_end: int | None = None
+
+    def longest(self, length: int) -> int:
+        """Return the longest length of at most `length` tokens, whole blocks, that this group could be given.
+
+        Walks down: an entry that is missing is needed by every shorter length that ends behind it, since the first
+        position read never moves back as the length grows.
+        """
+        manager = self.blocks.manager
+        if manager.keeps_all:
+            return min(length // manager.block_size, self._leading_run()) * manager.block_size
+        at = end = length // manager.block_size
+        while at > max(manager.first_kept(end * manager.block_size), self._start):
+            at -= 1
+            if not self._is_found(at // self._per_block):
+                end = at
+        return end * manager.block_size
+
+    def _leading_run(self) -> int:
+        """Return the entries from the first on that the device has or that are found in a row. One lookup."""
+        if self._run_end is None:
+            first = self._start // self._per_block
+            keys = [self.blocks.key(index) for index in range(first, self._limit)]
+            run = self._chain.lookup(keys) if keys else 0
+            self._run_end = max((first + run) * self._per_block, self._start)
+        return self._run_end
+
+    def _is_found(self, index: int) -> bool:
+        if index >= self._limit:
+            return False
+        found = self._found.get(index)
+        if found is None:
+            found = self._found[index] = self._chain.lookup([self.blocks.key(index)]) == 1
+        return found
+
+    def needed(self, length: int) -> list[NeededBlock]:
+        """Return the offloaded blocks that a hit of `length` tokens loads."""
+        manager, per_block = self.blocks.manager, self._per_block
+        stop = length // manager.block_size
+        first = max(manager.first_kept(length), self._start)
+        indices = range(first // per_block, -(-stop // per_block)) if first < stop else range(0)
+        return [NeededBlock(self.blocks.key(index), self.blocks.number, index * per_block) for index in indices]
+
+
+def external_hit(
+    chain: Finder,
+    managers: Sequence[SingleTypeKVCacheManager],
+    request: Request,
+    num_computed: int,
+    per_block: int,
+) -> tuple[int, list[NeededBlock]]:
+    """Return the longest length that the device's hit and offloaded blocks come to, and the blocks to load for it.
+
+    The length is a multiple of every group's block size, leaves a token to compute, and is `num_computed` if nothing
+    can be gained. Complexity: at most one lookup per offloaded block and group; one in all for full attention.
+    """
+    alignment = math.lcm(*[manager.block_size for manager in managers])
+    if num_computed % alignment != 0:
+        return num_computed, []
+    probes = [
+        _Probe(GroupBlocks(manager, number, request, per_block), chain, num_computed, request.num_tokens, per_block)
+        for number, manager in enumerate(managers)
+    ]
+    length, before = (request.num_tokens - 1) // alignment * alignment, -1
+    while length != before and length > num_computed:
+        before = length
+        for probe in probes:
+            length = probe.longest(length) // alignment * alignment
+    if length <= num_computed:
+        return num_computed, []
+    return length, [needed for probe in probes for needed in probe.needed(length)]

@@ -1,0 +1,102 @@
+"""Hands the chain's transfers to the worker, in order, and tells the chain how they ended.
+
+A transfer that the worker refuses is tried again once others have ended, since their end may make room; while nothing
+is under way a refusal is final, and the transfer has failed. Those between other media go on meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+
+from blockwright.offload.tiers.chain import OffloadChain
+from blockwright.offload.tiers.transfers import Transfer
+from blockwright.offload.worker import OffloadingWorker
+
+
+class TransferDesk:
+    """Between one chain and one worker.
+
+    Attributes:
+        num_refused: transfers that failed since the worker would not begin them.
+    """
+
+    def __init__(self, chain: OffloadChain, worker: OffloadingWorker) -> None:
+        self._chain = chain
+        self._worker = worker
+        self._waiting: deque[Transfer] = deque()
+        self._under_way: set[int] = set()
+        self.num_refused = 0
+
+    @property
+    def under_way(self) -> frozenset[int]:
+        """Return the transfers that the worker has begun and not reported."""
+        return frozenset(self._under_way)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits or is under way."""
+        return not self._waiting and not self._under_way
+
+    def submit(self) -> None:
+        """Begin every transfer that may start, but for those that the worker refuses for now."""
+        while True:
+            self._waiting.extend(self._chain.take_transfers())
+            kept: deque[Transfer] = deque()
+            full: set[tuple[str, str]] = set()
+            while self._waiting:
+                transfer = self._waiting.popleft()
+                media = (transfer.source.medium(), transfer.destination.medium())
+                if media in full or not self._begin(transfer):
+                    full.add(media)
+                    kept.append(transfer)
+            if not kept:
+                return
+            self._waiting = kept
+            if self._under_way:
+                return
+            self._fail(self._waiting.popleft())  # nothing is under way whose end could make room
+
+    def run_first(self, job_ids: Collection[int]) -> None:
+        """Begin these transfers before all that wait, and have what comes later on the device come after them.
+
+        One that cannot be begun has failed: what it is to read will be gone.
+        """
+        for transfer in self.take(job_ids):
+            if self._begin(transfer):
+                continue
+            self._worker.wait(self._under_way)
+            self.collect()
+            if not self._begin(transfer):
+                self._fail(transfer)
+        self._worker.wait([job_id for job_id in job_ids if job_id in self._under_way])
+        self.collect()
+
+    def take(self, job_ids: Collection[int]) -> list[Transfer]:
+        """Take transfers that have not begun out of those that wait, in order; the caller sees to them."""
+        self._waiting.extend(self._chain.take_transfers())
+        taken = [transfer for transfer in self._waiting if transfer.job_id in job_ids]
+        self._waiting = deque(transfer for transfer in self._waiting if transfer.job_id not in job_ids)
+        return taken
+
+    def collect(self) -> None:
+        """Tell the chain of every transfer that has ended."""
+        for job_id, success in self._worker.get_finished():
+            if job_id in self._under_way:
+                self._under_way.remove(job_id)
+                self._chain.finish(job_id, success)
+
+    def wait(self) -> None:
+        """Wait for all that is under way, as `OffloadingWorker.wait` does, and collect it."""
+        self._worker.wait(self._under_way)
+        self.collect()
+
+    def _begin(self, transfer: Transfer) -> bool:
+        if not self._worker.transfer_async(transfer.job_id, (transfer.source, transfer.destination)):
+            return False
+        self._under_way.add(transfer.job_id)
+        return True
+
+    def _fail(self, transfer: Transfer) -> None:
+        self.num_refused += 1
+        self._chain.finish(transfer.job_id, False)

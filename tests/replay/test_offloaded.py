@@ -1,0 +1,111 @@
+"""Property: a host tier behind a replayed pool adds the hits that it holds, counted apart from the device's.
+
+How: with store on evict, device and host together must hit as a single pool of both sizes does, nearly, for every kind
+of layer; with store on publish no more than that and no less than the device alone. Small cases are worked out by hand,
+and where the traces are, the Mooncake trace must reach its reference shares.
+Not covered: the connector in general (tests/offload); the time that transfers take: they end at once here.
+"""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+
+import pytest
+
+from blockwright import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec, build_info
+from blockwright.errors import InvalidArgumentError
+from blockwright.kinds import KVCacheSpec
+from blockwright.replay.offloaded import OffloadOptions, TierResult
+from blockwright.replay.records import Trace, TraceRequest
+from blockwright.replay.simulate import PoolResult, replay
+from blockwright.replay.traces import load_trace
+from blockwright.replay.workload import WorkloadOptions, generate_workload
+
+WORKLOAD = generate_workload(WorkloadOptions(conversations=40, turns=4, system_tokens=300, max_tokens=3000, seed=3))
+SIZES = {"num_kv_heads": 1, "head_size": 1, "dtype": "uint8"}
+KINDS: dict[str, KVCacheSpec] = {
+    "full": FullAttentionSpec(block_size=16, **SIZES),  # type: ignore[arg-type]
+    "sliding": SlidingWindowSpec(block_size=16, sliding_window=100, **SIZES),  # type: ignore[arg-type]
+    "chunked": ChunkedLocalAttentionSpec(block_size=16, attention_chunk_size=256, **SIZES),  # type: ignore[arg-type]
+    "mamba": MambaSpec(block_size=16, shapes=((1,),), dtypes=("uint8",)),
+}
+
+
+def run(
+    spec: KVCacheSpec,
+    blocks: int,
+    offload: OffloadOptions | None = None,
+    trace: Trace = WORKLOAD,
+    every: int | None = 40,
+) -> PoolResult:
+    return replay(trace, spec, [blocks], step_tokens=512, check_every=every, offload=offload).pools[0]
+
+
+def tier_of(pool: PoolResult) -> TierResult:
+    assert pool.offload is not None
+    assert pool.offload.device_hit_blocks + pool.offload.host_hit_blocks == pool.hit_blocks
+    assert pool.offload.device_hit_rate + pool.offload.host_hit_rate == pytest.approx(pool.hit_rate)
+    return pool.offload
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_stored_on_evict_is_as_good_as_a_larger_device(kind: str) -> None:
+    device, host = (20, 30) if kind == "mamba" else (300, 500)
+    alone, both = run(KINDS[kind], device), run(KINDS[kind], device + host)
+    for on_load in ("free", "keep"):
+        pool = run(KINDS[kind], device, OffloadOptions(host, "evict", on_load))
+        tier = tier_of(pool)
+        assert tier.host_hit_blocks > 0
+        assert alone.hit_rate < pool.hit_rate
+        # While a request is served, what it loads is on neither side; before a window, slots are given that stay
+        # unused; and what the host keeps of what was loaded is there twice.
+        near = (0.02 if kind == "full" else 0.08) if on_load == "free" else 0.1
+        assert pool.hit_rate == pytest.approx(both.hit_rate, abs=near)
+        assert tier.refused_blocks == 0
+    published = run(KINDS[kind], device, OffloadOptions(host))
+    assert alone.hit_rate <= published.hit_rate <= both.hit_rate + 0.01
+    assert tier_of(published).loaded_blocks > 0
+
+
+def trace_of(*contents: int) -> Trace:
+    """Prompts of two blocks of 4 tokens and a token more."""
+    requests = [TraceRequest(array("i", [content]), array("i", [9]), 0.0, 1) for content in contents]
+    return Trace("hand-made", "test", tuple(requests), 0.0)
+
+
+def test_a_case_by_hand() -> None:
+    """Three blocks: each prompt drives out the one before; the second round is all on the host."""
+    spec = FullAttentionSpec(block_size=4, **SIZES)  # type: ignore[arg-type]
+    trace = trace_of(1, 2, 1, 2)
+    assert run(spec, 3, trace=trace).hit_blocks == 0
+    tier = tier_of(run(spec, 3, OffloadOptions(8, "evict"), trace, every=1))
+    assert (tier.device_hit_blocks, tier.host_hit_blocks, tier.stored_blocks, tier.loaded_blocks) == (0, 4, 6, 4)
+    assert tier.on_load == "free"
+    tier = tier_of(run(spec, 3, OffloadOptions(8), trace, every=1))
+    assert (tier.device_hit_blocks, tier.host_hit_blocks, tier.stored_blocks, tier.loaded_blocks) == (0, 4, 4, 4)
+    assert tier.on_load == "keep"
+    tier = tier_of(run(spec, 6, OffloadOptions(0), trace, every=1))
+    assert (tier.device_hit_blocks, tier.host_hit_blocks, tier.refused_blocks) == (4, 0, 8)
+
+
+def test_options_are_checked() -> None:
+    for options in ({"host_blocks": -1}, {"host_blocks": 1, "store_on": "x"}, {"host_blocks": 1, "on_load": "x"}):
+        with pytest.raises(InvalidArgumentError):
+            OffloadOptions(**options)
+
+
+def test_shares_of_the_mooncake_trace(traces: Path) -> None:
+    if build_info().kind != "compiled":
+        pytest.skip("the whole trace takes long uncompiled; the compiled build replays it")
+    trace = load_trace(traces / "mooncake_conversation_trace.jsonl")
+    spec = FullAttentionSpec(block_size=512, **SIZES)  # type: ignore[arg-type]
+    both = replay(trace, spec, [25_000]).pools[0].hit_rate
+    for options, share in (
+        (OffloadOptions(20_000, "evict"), both),
+        (OffloadOptions(20_000, "evict", "keep"), both),
+        (OffloadOptions(20_000, "publish"), 0.294),
+    ):
+        pool = replay(trace, spec, [5_000], offload=options).pools[0]
+        assert pool.hit_rate == pytest.approx(share, abs=0.01)
+        assert tier_of(pool).device_hit_rate == pytest.approx(0.1185, abs=0.003)
