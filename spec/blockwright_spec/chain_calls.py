@@ -5,18 +5,7 @@ Which transfers land when, and whether they fail, is open: `finish` may be said 
 
 from dataclasses import replace
 
-from .chain_effects import (
-    begun,
-    copied,
-    landed_demotion,
-    landed_load,
-    landed_promotion,
-    landed_store,
-    on_tier,
-    onto_device,
-    over,
-    reserved,
-)
+from . import chain_effects as effects
 from .chain_outcomes import ChainDone, ChainOutcome, ChainReason, ChainRefusal
 from .chain_state import Chain, Kind, Part, Transfer, chain_lookup, held, may_start, pins, source_of
 from .tier_calls import TierRefusal, complete_load, prepare_load, prepare_store, readable, touch
@@ -51,14 +40,14 @@ def store(state: Chain, keys: tuple[Key, ...], device: tuple[int, ...]) -> Chain
     if isinstance(prepared, TierRefusal):
         return ChainRefusal(ChainReason.NO_ROOM_TO_STORE)
     # EFFECT
-    done = on_tier(ChainDone(state, prepared.keys), 0, prepared)
+    done = effects.on_tier(ChainDone(state, prepared.keys), 0, prepared)
     if not prepared.keys:
         return done
     span = state.config.span
     blocks = tuple(
         block for at, key in enumerate(keys) if key in prepared.keys for block in device[at * span : (at + 1) * span]
     )
-    return reserved(begun(done, Transfer(Kind.STORE, prepared.keys, None, 0, blocks)))
+    return effects.reserved(effects.begun(done, Transfer(Kind.STORE, prepared.keys, None, 0, blocks)))
     # SAME: the device's contents, transfers that were under way.
 
 
@@ -72,27 +61,25 @@ def load(state: Chain, keys: tuple[Key, ...], device: tuple[int, ...]) -> ChainO
     if chain_lookup(state, keys) < len(keys):
         return ChainRefusal(ChainReason.NOT_FOUND)
     sources = {key: source_of(state, key) for key in keys}
-    done = on_tier(ChainDone(state), 0, prepare_load(state.tiers[0], readable(state.tiers[0], keys)))
+    done = effects.on_tier(ChainDone(state), 0, prepare_load(state.tiers[0], readable(state.tiers[0], keys)))
     prepared = prepare_store(done.state.tiers[0], tuple(key for key in keys if sources[key] != 0))
     if isinstance(prepared, TierRefusal):
         return ChainRefusal(ChainReason.NO_ROOM_TO_LOAD)
     # EFFECT
-    done = on_tier(done, 0, prepared)
-    for at in range(1, len(state.tiers)):
+    done = effects.on_tier(done, 0, prepared)
+    for at in sorted({source for source in sources.values() if source}):
         done = raising(done, at, tuple(key for key in keys if sources[key] == at))
-    done = on_tier(done, 0, touch(done.state.tiers[0], keys))
-    done = begun(done, Transfer(Kind.LOAD, keys, 0, None, device))
-    return reserved(done) if prepared.keys else done
+    done = effects.on_tier(done, 0, touch(done.state.tiers[0], keys))
+    done = effects.begun(done, Transfer(Kind.LOAD, keys, 0, None, device))
+    return effects.reserved(done) if prepared.keys else done
     # SAME: contents, transfers that were under way.
 
 
 def raising(done: ChainDone, at: int, keys: tuple[Key, ...]) -> ChainDone:
     """Begin to bring blocks of a lower tier up to tier 0, where places are prepared."""
-    if not keys:
-        return done
-    done = on_tier(done, at, prepare_load(done.state.tiers[at], keys))
-    done = on_tier(done, at, touch(done.state.tiers[at], keys))
-    return begun(done, Transfer(Kind.PROMOTE, keys, at, 0))
+    done = effects.on_tier(done, at, prepare_load(done.state.tiers[at], keys))
+    done = effects.on_tier(done, at, touch(done.state.tiers[at], keys))
+    return effects.begun(done, Transfer(Kind.PROMOTE, keys, at, 0))
 
 
 def hand_out(state: Chain) -> ChainDone:
@@ -101,7 +88,7 @@ def hand_out(state: Chain) -> ChainDone:
     now = tuple(each for each in state.transfers if not each.started and may_start(state, each))
     transfers = tuple(replace(each, started=True) if each in now else each for each in state.transfers)
     overwritten = tuple(block for each in now if each.kind is Kind.LOAD for block in each.device)
-    after = onto_device(state, overwritten, (None,) * len(overwritten))
+    after = effects.onto_device(state, overwritten, (None,) * len(overwritten))
     return ChainDone(replace(after, transfers=transfers), handed=now)
     # SAME: everything else; what a load writes holds nothing until it has landed.
 
@@ -113,16 +100,16 @@ def finish(state: Chain, at: int, success: bool) -> ChainOutcome:
         return ChainRefusal(ChainReason.NOT_UNDER_WAY)
     # EFFECT
     each = state.transfers[at]
-    done = over(ChainDone(copied(state, each) if success else state), each, success)
+    done = effects.over(ChainDone(effects.copied(state, each) if success else state), each, success)
     match each.kind, each.source:
         case Kind.STORE, _:
-            return landed_store(done, each.keys, success)
+            return effects.landed_store(done, each.keys, success)
         case Kind.DEMOTE, int(above):
-            return landed_demotion(done, above, each.keys, success)
+            return effects.landed_demotion(done, above, each.keys, success)
         case Kind.PROMOTE, int(below):
-            return landed_promotion(done, below, each.keys, success)
+            return effects.landed_promotion(done, below, each.keys, success)
         case _:
-            return landed_load(done, each.keys, success)
+            return effects.landed_load(done, each.keys, success)
     # SAME: other transfers, but for loads that waited for a promotion which failed.
 
 
@@ -134,10 +121,10 @@ def cancel(state: Chain, at: int) -> ChainOutcome:
         return ChainRefusal(ChainReason.TOO_LATE)
     # EFFECT
     holds = held(state, each)
-    done = over(ChainDone(state), each, success=False)
+    done = effects.over(ChainDone(state), each, success=False)
     if each.kind is Kind.STORE:
-        return landed_store(done, each.keys, success=False)
-    return on_tier(done, 0, complete_load(state.tiers[0], holds, success=True))
+        return effects.landed_store(done, each.keys, success=False)
+    return effects.on_tier(done, 0, complete_load(state.tiers[0], holds, success=True))
     # SAME: other transfers, the device.
 
 
@@ -147,5 +134,5 @@ def overwrite(state: Chain, block: int, part: Part | None) -> ChainOutcome:
     if pins(state, block):
         return ChainRefusal(ChainReason.PINNED)
     # EFFECT
-    return ChainDone(onto_device(state, (block,), (part,)))
+    return ChainDone(effects.onto_device(state, (block,), (part,)))
     # SAME: everything else.

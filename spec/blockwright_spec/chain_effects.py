@@ -5,29 +5,19 @@ Each takes what has come of a call so far, and gives it with one thing more.
 
 from dataclasses import replace
 
+from . import tier_calls as calls
 from .chain_outcomes import ChainDone
 from .chain_state import Chain, Kind, Part, Transfer, held, leaving
-from .tier_calls import (
-    TierDone,
-    TierOutcome,
-    TierRefusal,
-    complete_load,
-    complete_store,
-    prepare_load,
-    prepare_store,
-    remove,
-    written,
-)
 from .tier_state import Key, Phase, idle, num_free, phase_of, places
 
 
-class UnexpectedRefusalError(AssertionError):
+class UnexpectedRefusalError(Exception):
     """A tier has refused what the chain had made sure of."""
 
 
-def on_tier(done: ChainDone, at: int, outcome: TierOutcome) -> ChainDone:
+def on_tier(done: ChainDone, at: int, outcome: calls.TierOutcome) -> ChainDone:
     """Take over what came of a call on a tier."""
-    if not isinstance(outcome, TierDone):
+    if not isinstance(outcome, calls.TierDone):
         raise UnexpectedRefusalError(outcome)
     tiers = (*done.state.tiers[:at], outcome.state, *done.state.tiers[at + 1 :])
     return replace(
@@ -81,7 +71,7 @@ def copied(state: Chain, each: Transfer) -> Chain:
         return onto_device(state, each.device, tuple(part for key in contents for part in parts_of(state, key)))
     tier = state.tiers[each.target]
     for place, content in zip(places(tier, each.keys), contents, strict=True):
-        tier = written(tier, place, content)
+        tier = calls.written(tier, place, content)
     return replace(state, tiers=(*state.tiers[: each.target], tier, *state.tiers[each.target + 1 :]))
 
 
@@ -91,7 +81,7 @@ def copied(state: Chain, each: Transfer) -> Chain:
 def taken_away(done: ChainDone, at: int, keys: tuple[Key, ...]) -> ChainDone:
     """Take those of some blocks out of a tier that are idle there."""
     tier = done.state.tiers[at]
-    return on_tier(done, at, remove(tier, tuple(key for key in keys if key in idle(tier))))
+    return on_tier(done, at, calls.drop(tier, tuple(key for key in keys if key in idle(tier))))
 
 
 def lowered(done: ChainDone, at: int, key: Key) -> ChainDone:
@@ -103,11 +93,11 @@ def lowered(done: ChainDone, at: int, key: Key) -> ChainDone:
     phase = phase_of(state.tiers[at + 1], key)
     if phase is not None:
         return done if through or phase is not Phase.READY else taken_away(done, at, (key,))
-    prepared = prepare_store(state.tiers[at + 1], (key,))
-    if isinstance(prepared, TierRefusal):
+    prepared = calls.prepare_store(state.tiers[at + 1], (key,))
+    if isinstance(prepared, calls.TierRefusal):
         done = replace(done, dropped=(*done.dropped, key))
         return done if through else taken_away(done, at, (key,))
-    done = on_tier(on_tier(done, at + 1, prepared), at, prepare_load(state.tiers[at], (key,)))
+    done = on_tier(on_tier(done, at + 1, prepared), at, calls.prepare_load(state.tiers[at], (key,)))
     return begun(done, Transfer(Kind.DEMOTE, (key,), at, at + 1))
 
 
@@ -133,14 +123,14 @@ def reserved(done: ChainDone) -> ChainDone:
 
 def landed_store(done: ChainDone, keys: tuple[Key, ...], success: bool) -> ChainDone:
     """End a store: the blocks can be read in tier 0, or are gone."""
-    done = on_tier(done, 0, complete_store(done.state.tiers[0], keys, success))
+    done = on_tier(done, 0, calls.complete_store(done.state.tiers[0], keys, success))
     return offered(done, 0, keys) if success else done
 
 
 def landed_demotion(done: ChainDone, above: int, keys: tuple[Key, ...], success: bool) -> ChainDone:
     """End a demotion: the block is below, and no longer above unless written through; if it failed it stays above."""
-    done = on_tier(done, above + 1, complete_store(done.state.tiers[above + 1], keys, success))
-    done = on_tier(done, above, complete_load(done.state.tiers[above], keys, success=True))
+    done = on_tier(done, above + 1, calls.complete_store(done.state.tiers[above + 1], keys, success))
+    done = on_tier(done, above, calls.complete_load(done.state.tiers[above], keys, success=True))
     if not success:
         return done
     return offered(done, above + 1, keys) if done.state.config.through else taken_away(done, above, keys)
@@ -150,18 +140,18 @@ def landed_promotion(done: ChainDone, below: int, keys: tuple[Key, ...], success
     """End a promotion: loads that wait for it hold its blocks now; if it failed they fail, and its source is blamed."""
     loads = tuple(each for each in done.state.transfers if each.kind is Kind.LOAD and set(each.keys) & set(keys))
     had = tuple(held(done.state, each) for each in loads)
-    done = on_tier(done, 0, complete_store(done.state.tiers[0], keys, success))
-    done = on_tier(done, below, complete_load(done.state.tiers[below], keys, success))
+    done = on_tier(done, 0, calls.complete_store(done.state.tiers[0], keys, success))
+    done = on_tier(done, below, calls.complete_load(done.state.tiers[below], keys, success))
     for each, holds in zip(loads, had, strict=True):
         if success:
             new = tuple(key for key in each.keys if key in keys)
-            done = on_tier(done, 0, prepare_load(done.state.tiers[0], new))
+            done = on_tier(done, 0, calls.prepare_load(done.state.tiers[0], new))
         else:
-            done = over(on_tier(done, 0, complete_load(done.state.tiers[0], holds, success=True)), each, success)
+            done = over(on_tier(done, 0, calls.complete_load(done.state.tiers[0], holds, success=True)), each, success)
     return done
 
 
 def landed_load(done: ChainDone, keys: tuple[Key, ...], success: bool) -> ChainDone:
     """End a load; if it failed its blocks in tier 0 are blamed."""
-    done = on_tier(done, 0, complete_load(done.state.tiers[0], keys, success))
+    done = on_tier(done, 0, calls.complete_load(done.state.tiers[0], keys, success))
     return taken_away(done, 0, keys) if success and done.state.config.frees else done

@@ -4,9 +4,10 @@ from collections import Counter
 from itertools import chain as joined
 
 from .chain_effects import parts_of
-from .chain_outcomes import ChainDone, ChainOutcome
-from .chain_state import Chain, Kind, Transfer, pins, readers, reads, writers, writes
-from .tier_laws import TierLaw, listed
+from .chain_outcomes import ChainDone
+from .chain_state import Chain, Kind, Transfer, may_start, pins, readers, reads, writers, writes
+from .paged_step_laws import listed
+from .tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from .tier_state import Key, Phase, ready
 
 
@@ -45,10 +46,13 @@ def law_store_goes_before_load(state: Chain) -> bool:
     )
 
 
-def law_pinned_block_is_the_loads(before: Chain, outcome: ChainOutcome) -> bool:
+def law_something_goes_on(state: Chain) -> bool:
+    """CHAIN-9: as long as transfers are under way, one of them was handed out or may be: they never wait in a ring."""
+    return not state.transfers or any(each.started or may_start(state, each) for each in state.transfers)
+
+
+def law_pinned_block_is_the_loads(before: Chain, outcome: ChainDone) -> bool:
     """CHAIN-5: a block of the device that is pinned changes only by the load that pins it, handed out or landed."""
-    if not isinstance(outcome, ChainDone):
-        return True
     loads = (*outcome.handed, *(each for each, _ in outcome.ended))
     own = frozenset(block for each in loads if each.kind is Kind.LOAD for block in each.device)
     return all(
@@ -57,9 +61,9 @@ def law_pinned_block_is_the_loads(before: Chain, outcome: ChainOutcome) -> bool:
     )
 
 
-def law_landed_load_is_there(before: Chain, outcome: ChainOutcome) -> bool:
+def law_landed_load_is_there(before: Chain, outcome: ChainDone) -> bool:
     """CHAIN-6: a load that succeeded has put on the device what its keys name; one that failed claims nothing there."""
-    return not isinstance(outcome, ChainDone) or all(
+    return all(
         tuple(outcome.state.device[block] for block in each.device)
         == tuple(part for key in each.keys for part in parts_of(before, key if success else None))
         for each, success in outcome.ended
@@ -67,9 +71,9 @@ def law_landed_load_is_there(before: Chain, outcome: ChainOutcome) -> bool:
     )
 
 
-def law_failure_leaves_nothing(before: Chain, outcome: ChainOutcome) -> bool:
+def law_failure_leaves_nothing(before: Chain, outcome: ChainDone) -> bool:
     """CHAIN-7: a transfer that failed leaves nothing present at its target, and what was read wrongly is not found."""
-    return not isinstance(outcome, ChainDone) or all(
+    return all(
         not present(outcome.state, each.target) & set(each.keys)
         and not (is_blamed(each) and ready(outcome.state.tiers[each.source or 0]) & set(each.keys))
         for each, success in outcome.ended
@@ -87,10 +91,8 @@ def is_blamed(each: Transfer) -> bool:
     return each.started and each.kind in (Kind.LOAD, Kind.PROMOTE)
 
 
-def law_readable_stays_readable(before: Chain, outcome: ChainOutcome) -> bool:
+def law_readable_stays_readable(before: Chain, outcome: ChainDone) -> bool:
     """CHAIN-8: what can be read somewhere stays so, or is evicted, dropped and counted, freed by a load, or blamed."""
-    if not isinstance(outcome, ChainDone):
-        return True
     lost = index(before) - index(outcome.state)
     bad = (each for each, success in outcome.ended if is_blamed(each) and not success)
     loaded = (each for each, success in outcome.ended if each.kind is Kind.LOAD and success and before.config.frees)
@@ -108,13 +110,17 @@ CHAIN_LAWS = (
     listed(law_writer_shares_nothing, "vLLM OffloadingConnector; museum B49, B50, B51"),
     listed(law_nothing_under_way_is_quiet, "LMCache pins; museum B17, B20"),
     listed(law_store_goes_before_load, "vLLM OffloadingConnector; museum B47, B48"),
+    listed(law_something_goes_on, "vLLM OffloadingConnector: loads and stores wait for each other"),
 )
 """Every law of the states of a chain."""
 
-CHAIN_STEP_LAWS: tuple[TierLaw, ...] = (
+CHAIN_STEP_LAWS = (
     listed(law_pinned_block_is_the_loads, "vLLM OffloadingConnector; museum B48, B49"),
     listed(law_landed_load_is_there, "the central law; museum B47, B50"),
     listed(law_failure_leaves_nothing, "SGLang HiCache write-back; museum B52, B59"),
     listed(law_readable_stays_readable, "SGLang HiCache write-back; museum B52"),
 )
 """Every law of calls on a chain."""
+
+OFFLOAD_LAWS = (*TIER_LAWS, *TIER_STEP_LAWS, *CHAIN_LAWS, *CHAIN_STEP_LAWS)
+"""Every law of part three."""

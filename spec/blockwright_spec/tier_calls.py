@@ -71,10 +71,11 @@ def without(state: Tier, keys: Iterable[Key]) -> Tier:
 
 
 def entered(state: Tier, key: Key) -> Tier:
-    """Begin to write a block: in the place that was freed last, else in the first that was never used."""
+    """Begin to write a block: in the first place that was never used, else in the one that was freed last."""
     unused = len(state.entries) + len(state.freed)
-    place = state.freed[-1] if state.freed else unused
-    return replace(state, entries=(*state.entries, Entry(key, place)), freed=state.freed[:-1])
+    if unused < len(state.contents):
+        return replace(state, entries=(*state.entries, Entry(key, unused)))
+    return replace(state, entries=(*state.entries, Entry(key, state.freed[-1])), freed=state.freed[:-1])
 
 
 def written(state: Tier, place: int, content: Key | None) -> Tier:
@@ -108,7 +109,7 @@ def touch(state: Tier, keys: tuple[Key, ...]) -> TierDone:
 def prepare_load(state: Tier, keys: tuple[Key, ...]) -> TierOutcome:
     """Begin to read blocks, each as often as it is named; none of them goes until that has ended."""
     # REFUSE
-    if wrong := first_wrong(state, keys, lambda entry: entry.phase is Phase.READY, TierReason.NOT_READY):
+    if wrong := wrong_keys(state, keys, lambda entry: entry.phase is Phase.READY, TierReason.NOT_READY):
         return wrong
     # EFFECT
     times = Counter(keys)
@@ -117,24 +118,21 @@ def prepare_load(state: Tier, keys: tuple[Key, ...]) -> TierOutcome:
     # SAME: order of use, places.
 
 
-def first_wrong(
+def wrong_keys(
     state: Tier, keys: tuple[Key, ...], fits: Callable[[Entry], bool], otherwise: TierReason
 ) -> TierRefusal | None:
-    """Give the refusal of the first key that has no block, or one that does not fit."""
-    for key in keys:
-        entry = entry_of(state, key)
-        if entry is None:
-            return TierRefusal(TierReason.NOT_PRESENT)
-        if not fits(entry):
-            return TierRefusal(otherwise)
-    return None
+    """Give the refusal of keys of which one has no block, or else one that does not fit."""
+    entries = tuple(entry for key in keys for entry in (entry_of(state, key),) if entry is not None)
+    if len(entries) < len(keys):
+        return TierRefusal(TierReason.NOT_PRESENT)
+    return None if all(map(fits, entries)) else TierRefusal(otherwise)
 
 
 def complete_load(state: Tier, keys: tuple[Key, ...], success: bool) -> TierOutcome:
     """End reading; blocks whose reader failed are found no more, and go with their last reader."""
     # REFUSE
     times = Counter(keys)
-    if wrong := first_wrong(state, keys, lambda entry: entry.readers >= times[entry.key], TierReason.NOT_PREPARED):
+    if wrong := wrong_keys(state, keys, lambda entry: entry.readers >= times[entry.key], TierReason.NOT_PREPARED):
         return wrong
     # EFFECT
     bad = () if success else readable(state, distinct(keys))
@@ -187,11 +185,11 @@ def complete_store(state: Tier, keys: tuple[Key, ...], success: bool) -> TierOut
     # SAME: order of use, places.
 
 
-def remove(state: Tier, keys: tuple[Key, ...]) -> TierOutcome:
-    """Take idle blocks away."""
+def drop(state: Tier, keys: tuple[Key, ...]) -> TierOutcome:
+    """Take idle blocks away: the call `remove`."""
     # REFUSE
     named = distinct(keys)
-    if wrong := first_wrong(state, named, lambda entry: entry.key in idle(state), TierReason.NOT_READY):
+    if wrong := wrong_keys(state, named, lambda entry: entry.key in idle(state), TierReason.NOT_READY):
         return wrong
     # EFFECT
     after, events = announcing(without(state, named), named, removed=True)

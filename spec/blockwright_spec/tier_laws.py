@@ -1,10 +1,7 @@
 """Chapter 28: the laws of one tier, of its states and of its calls (the state before, and what came of it)."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from .laws import told
-from .tier_calls import TierDone, TierOutcome
+from .paged_step_laws import listed
+from .tier_calls import TierDone
 from .tier_state import Phase, Tier, entry_of, idle, phase_of, ready
 
 
@@ -38,28 +35,22 @@ def law_events_tell_the_index(state: Tier) -> bool:
     return state.announced == ready(state)
 
 
-def law_busy_block_stays(before: Tier, outcome: TierOutcome) -> bool:
+def law_busy_block_stays(before: Tier, outcome: TierDone) -> bool:
     """TIER-6: only an idle block is evicted, and a new one takes no place that was in use."""
-    if not isinstance(outcome, TierDone):
-        return True
     kept = {entry.place for entry in before.entries if entry.key not in outcome.evicted}
     new = (entry for entry in outcome.state.entries if entry_of(before, entry.key) is None)
     return set(outcome.evicted) <= set(idle(before)) and all(entry.place not in kept for entry in new)
 
 
-def law_block_keeps_its_place(before: Tier, outcome: TierOutcome) -> bool:
+def law_block_keeps_its_place(before: Tier, outcome: TierDone) -> bool:
     """TIER-7: a block keeps its place until it is gone, which is free then or taken by another; none is lost."""
-    if not isinstance(outcome, TierDone):
-        return True
     taken = {entry.place for entry in outcome.state.entries} | set(outcome.state.freed)
     kept = ((entry, entry_of(outcome.state, entry.key)) for entry in before.entries)
     return all(entry.place in taken and (now is None or now.place == entry.place) for entry, now in kept)
 
 
-def law_phases_follow(before: Tier, outcome: TierOutcome) -> bool:
+def law_phases_follow(before: Tier, outcome: TierDone) -> bool:
     """TIER-8: a block is ready only after it was written by a store that did not fail; one found bad never is again."""
-    if not isinstance(outcome, TierDone):
-        return True
     became = ready(outcome.state) - ready(before)
     return all(
         phase_of(before, key) is Phase.WRITING
@@ -68,29 +59,13 @@ def law_phases_follow(before: Tier, outcome: TierOutcome) -> bool:
     )
 
 
-def law_only_touch_refreshes(before: Tier, outcome: TierOutcome) -> bool:
+def law_only_touch_refreshes(before: Tier, outcome: TierDone) -> bool:
     """TIER-9: blocks that stay keep their order of use, and new ones come after them, in every call but `touch`."""
-    if not isinstance(outcome, TierDone) or outcome.touched:
+    if outcome.touched:
         return True
     keys = tuple(entry.key for entry in outcome.state.entries)
     old = tuple(entry.key for entry in before.entries if entry.key in keys)
     return keys[: len(old)] == old
-
-
-@dataclass(frozen=True, slots=True)
-class TierLaw:
-    """A named law of tiers and where it comes from: of their states, or of a state and what came of a call."""
-
-    id: str
-    holds: Callable[..., bool]
-    statement: str
-    source: str
-
-
-def listed(holds: Callable[..., bool], source: str) -> TierLaw:
-    """List a law."""
-    name, statement = told(holds)
-    return TierLaw(name, holds, statement, source)
 
 
 TIER_LAWS = (
