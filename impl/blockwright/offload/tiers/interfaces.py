@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from mypy_extensions import mypyc_attr
 
+from blockwright.errors import UnsupportedError
 from blockwright.offload.status import BlockStatus
 
 
@@ -132,6 +133,14 @@ class Backend(ABC):
         """Return blocks that the medium still holds from an earlier run, least recently used first, ready."""
         return []
 
+    def copy(self) -> Backend:
+        """Return an independent copy.
+
+        Raises:
+            UnsupportedError: this backend cannot be copied.
+        """
+        raise UnsupportedError(f"copy: {type(self).__name__} does not say how it is copied")
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class OffloadingManager(ABC):
@@ -171,3 +180,34 @@ class OffloadingManager(ABC):
     def take_events(self) -> list[OffloadingEvent]:
         """Return the events since the last call, oldest first."""
         return []
+
+    # ------------------------------------------------------------------ what a chain of tiers asks besides
+
+    @property
+    def num_free(self) -> int:
+        """How many places are free; a tier that counts none says 0."""
+        return 0
+
+    def status_of(self, block_hash: bytes) -> int | None:
+        """Return -1 for a block being written, its readers if it is ready, -2 if it is doomed, None if not present."""
+        return 0 if self.lookup([block_hash]) == 1 else None
+
+    def places_of(self, block_hashes: Iterable[bytes]) -> LoadStoreSpec:
+        """Return where blocks lie that are present, whatever their status; nothing changes."""
+        raise UnsupportedError(f"places_of: {type(self).__name__} cannot be the tier nearest to the device")
+
+    def idle_blocks(self, count: int) -> list[bytes]:
+        """Return up to `count` blocks that could be evicted, the next one first; nothing changes."""
+        return []
+
+    def remove(self, block_hashes: Iterable[bytes]) -> None:
+        """Let go of blocks that are ready and have no reader."""
+        raise UnsupportedError(f"remove: {type(self).__name__} lets nothing go on demand")
+
+    def copy(self) -> OffloadingManager:
+        """Return an independent copy, places included."""
+        raise UnsupportedError(f"copy: {type(self).__name__} does not say how it is copied")
+
+    def check(self) -> None:
+        """Recompute the invariants; raise `InvariantError` for one that is broken."""
+        return

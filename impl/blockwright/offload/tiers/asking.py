@@ -1,0 +1,97 @@
+"""What may be asked of a chain of tiers: arguments, checked before anything changes."""
+
+from __future__ import annotations
+
+from blockwright.errors import BlockError, InvalidArgumentError
+from blockwright.offload.tiers.backend import MOST_BLOCKS, checked_count
+from blockwright.offload.tiers.interfaces import OffloadingManager
+from blockwright.offload.tiers.keys import keys_of, shown
+
+
+def checked_int(name: str, value: object, least: int) -> int:
+    """Return an argument that is to be a number of at least `least`.
+
+    Raises:
+        InvalidArgumentError: it is not.
+    """
+    return checked_count(name, value, least, MOST_BLOCKS)
+
+
+def items_of(name: str, values: object, what: str) -> list[object]:
+    """Return the items of an argument, read once.
+
+    Raises:
+        InvalidArgumentError: it cannot be iterated over.
+    """
+    try:
+        iterator = iter(values)  # type: ignore[call-overload]
+    except TypeError:
+        raise InvalidArgumentError(f"{name}: must be {what}, not {type(values).__name__}") from None
+    return list(iterator)
+
+
+def checked_tiers(tiers: object) -> list[OffloadingManager]:
+    """Return the tiers of a chain.
+
+    Raises:
+        InvalidArgumentError: there is none, one is no manager, or one stands there twice.
+    """
+    chained: list[OffloadingManager] = []
+    for tier in items_of("tiers", tiers, "a sequence of offloading managers"):
+        if not isinstance(tier, OffloadingManager):
+            raise InvalidArgumentError(f"tiers: must be offloading managers, not {type(tier).__name__}")
+        if any([tier is other for other in chained]):
+            raise InvalidArgumentError("tiers: one manager stands there twice")
+        chained.append(tier)
+    if len(chained) == 0:
+        raise InvalidArgumentError("tiers: a chain has at least one tier")
+    return chained
+
+
+def checked_reserve(reserve: object, num_tiers: int) -> list[int]:
+    """Return how many places each tier but the last keeps free.
+
+    Raises:
+        InvalidArgumentError: not a number or numbers of at least 0, too many or too few, or one for the last tier.
+    """
+    if isinstance(reserve, int):
+        return [checked_int("reserve", reserve, 0)] * (num_tiers - 1)
+    numbers = [checked_int("reserve", each, 0) for each in items_of("reserve", reserve, "an int or a sequence of int")]
+    if len(numbers) == num_tiers and numbers[-1] == 0:
+        return numbers[:-1]
+    if len(numbers) != num_tiers - 1:
+        raise InvalidArgumentError(f"reserve: {len(numbers)} numbers for {num_tiers} tiers, of which the last has none")
+    return numbers
+
+
+def distinct_keys(block_hashes: object) -> list[bytes]:
+    """Return the hashes of a store or load, in a list of its own.
+
+    Raises:
+        InvalidArgumentError: a hash is not bytes, is empty, or stands there twice.
+    """
+    keys = keys_of(block_hashes).copy()
+    if len(set(keys)) < len(keys):
+        twice = [key for key in keys if keys.count(key) > 1]
+        raise InvalidArgumentError(f"block_hashes: block {shown(twice[0])} stands there twice")
+    return keys
+
+
+def checked_device_ids(device_ids: object, num_blocks: int, span: int) -> list[int]:
+    """Return the blocks of the device that a store or load names.
+
+    Raises:
+        InvalidArgumentError: they are no ints, or not `span` for each block.
+        BlockError: one is negative.
+    """
+    blocks: list[int] = []
+    for block in items_of("device_ids", device_ids, "an iterable of int"):
+        if not isinstance(block, int) or isinstance(block, bool):
+            raise InvalidArgumentError(f"device_ids: a block id is an int, not {type(block).__name__}")
+        blocks.append(block)
+    if len(blocks) != num_blocks * span:
+        raise InvalidArgumentError(f"device_ids: {len(blocks)} given, {num_blocks} blocks span {num_blocks * span}")
+    for each in blocks:
+        if each < 0:
+            raise BlockError(f"device_ids: there is no block {each}")
+    return blocks

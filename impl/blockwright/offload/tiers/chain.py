@@ -1,0 +1,314 @@
+"""A chain of tiers below the device: host, disk, shared store.
+
+Tier 0 is the nearest to the device, the only one that stores come to and loads go from; blocks go down to make room and
+come up to be loaded. This module keeps the books and moves no byte: `take_transfers` says what a worker has to run, and
+`finish` how each ended.
+
+A block is counted once for each tier that it is in. What a transfer reads is held (it has a reader), what it writes is
+being written, on both sides and from the call that begins the transfer until the transfer ends; the device's blocks are
+pinned for as long. The laws (CHAIN-1 to CHAIN-8) are those of the specification.
+
+Source: LMCache's and SGLang HiCache's tiers; vLLM's `OffloadingConnector` for the transfers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mypy_extensions import mypyc_attr
+
+from blockwright.errors import (
+    BlockError,
+    BlockNotReadyError,
+    InvalidArgumentError,
+    NoFreeBlocksError,
+    UnknownBlockHashError,
+)
+from blockwright.offload.tiers.asking import (
+    checked_device_ids,
+    checked_int,
+    checked_reserve,
+    checked_tiers,
+    distinct_keys,
+)
+from blockwright.offload.tiers.chaincheck import check_chain
+from blockwright.offload.tiers.interfaces import GPULoadStoreSpec, LoadStoreSpec, OffloadingEvent, OffloadingManager
+from blockwright.offload.tiers.keys import keys_of, shown
+from blockwright.offload.tiers.moves import TierMoves
+from blockwright.offload.tiers.transfers import DEVICE, LOAD, PROMOTE, STORE, Finished, StoreStart, Transfer
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class OffloadChain(TierMoves):
+    """Keeps the books of several tiers and of the transfers among them and the device.
+
+    >>> from blockwright.offload import CPUBackend, LRUOffloadingManager
+    >>> chain = OffloadChain([LRUOffloadingManager(CPUBackend(16, 4)), LRUOffloadingManager(CPUBackend(16, 8))])
+    >>> chain.store([b"first"], [7]).job_id
+    0
+    >>> [(each.kind, each.source, each.destination) for each in chain.take_transfers()]
+    [('store', GPULoadStoreSpec([7]), CPULoadStoreSpec([0]))]
+    >>> chain.lookup([b"first"]), chain.pins()
+    (0, {7: 1})
+    >>> chain.finish(0, True).success, chain.lookup([b"first"]), chain.pins()
+    (True, 1, {})
+
+    Attributes:
+        tiers: nearest to the device first.
+        device_blocks_per_block: blocks of the device that one block of a tier spans.
+        num_dropped: blocks for which the tier below had no room when they should have gone there.
+    """
+
+    def __init__(
+        self,
+        tiers: Sequence[OffloadingManager],
+        *,
+        device_blocks_per_block: int = 1,
+        write: str = "back",
+        reserve: int | Sequence[int] = 0,
+        on_load: str = "keep",
+        max_transfers: int | None = None,
+        source: OffloadChain | None = None,
+    ) -> None:
+        """Chain tiers; or, for `copy`, be like `source`.
+
+        Args:
+            tiers: nearest to the device first; they are the chain's from now on.
+            device_blocks_per_block: blocks of the device that one block of a tier spans.
+            write: "back": blocks go to the next tier when room is needed; "through": as soon as they have landed.
+            reserve: places to keep free in every tier but the last, or in each (with write="back").
+            on_load: "keep" a block in tier 0 that was loaded, or "free" it.
+            max_transfers: refuse stores while so many transfers are under way.
+            source: for `copy`.
+
+        Raises:
+            InvalidArgumentError: an argument is not as described.
+        """
+        chained = checked_tiers(tiers)
+        if write not in ("back", "through"):
+            raise InvalidArgumentError(f"write: must be 'back' or 'through', not {write!r}")
+        if on_load not in ("keep", "free"):
+            raise InvalidArgumentError(f"on_load: must be 'keep' or 'free', not {on_load!r}")
+        super().__init__(chained, checked_reserve(reserve, len(chained)), write == "through", on_load == "free")
+        self.device_blocks_per_block: int = checked_int("device_blocks_per_block", device_blocks_per_block, 1)
+        self._most: int | None = None if max_transfers is None else checked_int("max_transfers", max_transfers, 0)
+        if source is not None:
+            self._jobs = source._jobs.copy()
+            self._finished = source._finished.copy()
+            self.num_dropped = source.num_dropped
+
+    def copy(self) -> OffloadChain:
+        """Return an independent copy, tiers included. O(blocks).
+
+        Raises:
+            UnsupportedError: a tier cannot be copied.
+        """
+        return OffloadChain(
+            [tier.copy() for tier in self.tiers],
+            device_blocks_per_block=self.device_blocks_per_block,
+            write="through" if self._through else "back",
+            reserve=self._reserve,
+            on_load="free" if self._frees else "keep",
+            max_transfers=self._most,
+            source=self,
+        )
+
+    # ------------------------------------------------------------------ what the engine asks
+
+    def lookup(self, block_hashes: Iterable[bytes]) -> int:
+        """Return how many of the first blocks, in a row, can be loaded now: readable in a tier, or coming up to tier 0.
+
+        A block that is present in tier 0 is judged by that alone: one being stored there cannot be loaded yet.
+
+        Raises:
+            InvalidArgumentError: a hash is not bytes, or empty; so in every call.
+        """
+        return len(self._sources(keys_of(block_hashes)))
+
+    def touch(self, block_hashes: Iterable[bytes]) -> None:
+        """Count blocks as just used, in every tier, the first as the most recent."""
+        keys = keys_of(block_hashes)
+        for tier in self.tiers:
+            tier.touch(keys)
+
+    def store(self, block_hashes: Iterable[bytes], device_ids: Iterable[int]) -> StoreStart | None:
+        """Begin to copy blocks of the device to tier 0, those that are not there; None, and no effect, if it is full.
+
+        Args:
+            block_hashes: each once; those in tier 0 are touched there.
+            device_ids: `device_blocks_per_block` blocks of the device for each hash, in order.
+
+        Raises:
+            InvalidArgumentError: a hash stands there twice, or the number of blocks is wrong.
+            BlockError: a load under way writes one of the device's blocks.
+        """
+        keys = distinct_keys(block_hashes)
+        blocks = checked_device_ids(device_ids, len(keys), self.device_blocks_per_block)
+        self._jobs.check_unwritten(blocks)
+        if self._most is not None and len(self._jobs.under_way) >= self._most:
+            return None
+        nearest = self.tiers[0]
+        if not self._has_room(keys):
+            return None
+        nearest.touch(keys)
+        prepared = nearest.prepare_store(keys)
+        if prepared is None:
+            return None
+        new = prepared.block_hashes_to_store
+        if len(new) == 0:
+            return StoreStart(None, [], prepared.block_hashes_evicted)
+        read = blocks if len(new) == len(keys) else self._blocks_of(set(new), keys, blocks)
+        number = self._jobs.begin(STORE, new, read, 0, DEVICE, GPULoadStoreSpec(read), prepared.store_spec, set())
+        self._make_room()
+        return StoreStart(number, new, prepared.block_hashes_evicted)
+
+    def load(self, block_hashes: Iterable[bytes], device_ids: Iterable[int]) -> int:
+        """Begin to copy blocks to the device, those of lower tiers by way of tier 0; return the transfer's number.
+
+        Args:
+            block_hashes: each once.
+            device_ids: as for `store`; nobody else writes or reads them until the load has ended.
+
+        Raises:
+            InvalidArgumentError: a hash stands there twice, or the number of blocks is wrong.
+            BlockError: a block of the device stands there twice, or a load under way writes it.
+            UnknownBlockHashError: `lookup` does not find all of them.
+            NoFreeBlocksError: tier 0 has no room for what has to come up.
+        """
+        keys = distinct_keys(block_hashes)
+        blocks = checked_device_ids(device_ids, len(keys), self.device_blocks_per_block)
+        self._jobs.check_unwritten(blocks)
+        if len(set(blocks)) < len(blocks):
+            raise BlockError("device_ids: a load writes each block of the device once")
+        sources = self._sources(keys)
+        if len(sources) < len(keys):
+            raise UnknownBlockHashError(f"load: block {shown(keys[len(sources)])} is readable in no tier")
+        missing = [key for key, source in zip(keys, sources) if source > 0]
+        ready = [key for key, source in zip(keys, sources) if source == 0 and key not in self._jobs.promoted]
+        awaited = set(keys).difference(ready)
+        self.tiers[0].prepare_load(ready)
+        if len(missing) > 0:
+            self._raise(keys, sources, missing, ready)
+        self.tiers[0].touch(keys)
+        number = self._jobs.begin(LOAD, keys, blocks, 0, DEVICE, None, GPULoadStoreSpec(blocks), awaited)
+        if len(missing) > 0:
+            self._make_room()
+        return number
+
+    # ------------------------------------------------------------------ what the worker is told, and tells
+
+    def take_transfers(self) -> list[Transfer]:
+        """Return the transfers that may start now, each once, in the order in which they must start."""
+        transfers: list[Transfer] = []
+        jobs = self._jobs
+        for job in list(jobs.waiting.values()):
+            if not jobs.may_start(job):
+                continue
+            source = job.source if job.source is not None else self.tiers[0].places_of(job.hashes)
+            destination = job.destination
+            assert destination is not None
+            job.is_started = True
+            del jobs.waiting[job.job_id]
+            transfers.append(Transfer(job.job_id, job.kind, source, destination, job.hashes))
+        return transfers
+
+    def finish(self, job_id: int, success: bool) -> Finished:
+        """End a transfer that was handed out, when nothing touches its blocks any more; return what it was.
+
+        Raises:
+            UnknownTransferError: it has ended, or was never handed out.
+        """
+        return self._end(self._jobs.started(job_id), bool(success))
+
+    def cancel(self, job_id: int) -> bool:
+        """Drop a store or load that was not handed out, as a failure; False if it is too late or no such thing."""
+        job = self._jobs.waiting.get(job_id)
+        if job is None or job.kind not in (STORE, LOAD):
+            return False
+        if job.kind == LOAD:
+            self._drop_load(job)
+        else:
+            self._end(job, False)
+        return True
+
+    def take_finished(self) -> list[Finished]:
+        """Return the stores and loads that have ended, in whatever way, since the last call, in order of ending."""
+        finished = self._finished
+        self._finished = []
+        return finished
+
+    # ------------------------------------------------------------------ what it says of itself
+
+    def pins(self) -> dict[int, int]:
+        """Return, for each block of the device that a transfer under way reads or writes, how many do. law: CHAIN-1."""
+        return self._jobs.pins()
+
+    def take_events(self) -> list[OffloadingEvent]:
+        """Return the events of all tiers since the last call, tier by tier."""
+        events: list[OffloadingEvent] = []
+        for tier in self.tiers:
+            events.extend(tier.take_events())
+        return events
+
+    def check(self) -> None:
+        """Recompute the invariants, in every tier as well. O(blocks).
+
+        Raises:
+            InvariantError: one is broken.
+        """
+        for tier in self.tiers:
+            tier.check()
+        check_chain(self.tiers, self._jobs)
+
+    # ------------------------------------------------------------------ within
+
+    def _has_room(self, keys: list[bytes]) -> bool:
+        """Say whether tier 0 can take those of these blocks that it does not have; nothing changes."""
+        nearest = self.tiers[0]
+        present = {key for key in keys if nearest.status_of(key) is not None}
+        lacking = len(keys) - len(present) - nearest.num_free
+        if lacking <= 0:
+            return True
+        idle = nearest.idle_blocks(lacking + len(present))
+        return len([key for key in idle if key not in present]) >= lacking
+
+    def _blocks_of(self, new: set[bytes], keys: list[bytes], blocks: list[int]) -> list[int]:
+        """Return the blocks of the device that belong to some of the keys."""
+        span = self.device_blocks_per_block
+        chosen: list[int] = []
+        for at, key in enumerate(keys):
+            if key in new:
+                chosen.extend(blocks[at * span : (at + 1) * span])
+        return chosen
+
+    def _raise(self, keys: list[bytes], sources: list[int], missing: list[bytes], ready: list[bytes]) -> None:
+        """Begin to bring blocks up to tier 0; if that cannot be, release what the load holds. law: CHAIN-2.
+
+        Raises:
+            NoFreeBlocksError: tier 0 has no room for them.
+            UnknownBlockHashError: a tier has lost a block since it was asked.
+        """
+        nearest = self.tiers[0]
+        held: list[tuple[int, list[bytes], LoadStoreSpec]] = []
+        try:
+            for number in range(1, len(self.tiers)):
+                chosen = [key for key, source in zip(keys, sources) if source == number]
+                if len(chosen) > 0:
+                    held.append((number, chosen, self.tiers[number].prepare_load(chosen)))
+            if nearest.prepare_store(missing) is None:
+                raise NoFreeBlocksError(f"load: tier 0 has no room for {len(missing)} blocks from below")
+        except (UnknownBlockHashError, BlockNotReadyError) as error:
+            self._release(held, ready)
+            raise UnknownBlockHashError(f"load: a tier has lost a block meanwhile: {error}") from error
+        except BaseException:
+            self._release(held, ready)
+            raise
+        for number, chosen, spec in held:
+            self.tiers[number].touch(chosen)
+            self._jobs.begin(PROMOTE, chosen, [], 0, number, spec, nearest.places_of(chosen), set())
+
+    def _release(self, held: list[tuple[int, list[bytes], LoadStoreSpec]], ready: list[bytes]) -> None:
+        """Take back what a load that cannot be has held."""
+        for number, chosen, _ in held:
+            self.tiers[number].complete_load(chosen)
+        self.tiers[0].complete_load(ready)

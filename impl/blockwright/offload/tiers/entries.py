@@ -1,0 +1,150 @@
+"""The blocks of one tier, packed: 32 bytes and a reference to the key for each.
+
+The life of a block:
+
+    1. WRITING    `prepare_store` gave it a place; nobody may read it yet
+    2. READY      completely written; it may have readers, and without them it may be evicted
+    3. DOOMED     a load of it failed, so that it is found no more; it stays until its last reader has ended
+    1 -> 2, or 1 -> gone    `complete_store`, by success
+    2 -> 3                  a load fails
+    2 -> gone               evicted or removed
+    3 -> gone               the last reader ends
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from librt.vecs import extend, vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.index import zeros32, zeros64
+from blockwright.errors import UnknownBlockHashError
+from blockwright.offload.status import NOT_READY, BlockStatus
+from blockwright.offload.tiers.keys import KeyIndex, shown
+from blockwright.offload.tiers.ring import Ring
+
+WRITING: i32 = 1
+READY: i32 = 2
+DOOMED: i32 = 3
+
+
+@final
+class Entries:
+    """What is known of each block that is present; all but `index` by its slots.
+
+    Attributes:
+        index: the slots of the blocks.
+        recency: the blocks in order of their last use.
+        state: WRITING, READY or DOOMED; 0 in a slot without block.
+        readers: how many loads read the block.
+        place: its number on the medium (with a packed backend only).
+        named: the last call of `prepare_store` that named the block.
+        statuses: by slot, what the backend gave (with another backend only).
+    """
+
+    def __init__(self, has_statuses: bool, *, source: Entries | None = None) -> None:
+        """Make an empty table, or a copy of `source`."""
+        self.statuses: list[BlockStatus | None] | None = [] if has_statuses else None
+        if source is not None:
+            self.index: KeyIndex = source.index.copy()
+            self.recency: Ring = source.recency.copy()
+            self.state: vec[i32] = source.state[:]
+            self.readers: vec[i32] = source.readers[:]
+            self.place: vec[i32] = source.place[:]
+            self.named: vec[i64] = source.named[:]
+            return
+        self.index = KeyIndex()
+        self.recency = Ring()
+        self.state = zeros32(1)
+        self.readers = zeros32(1)
+        self.place = zeros32(1)
+        self.named = zeros64(1)
+
+    def copy(self) -> Entries:
+        """Return an independent copy, without the backend's statuses. O(slots)."""
+        return Entries(False, source=self)
+
+    def put_after(self, last: i64, key: bytes) -> i64:
+        """Return the slot of a key, with room for a block that has none yet; as `KeyIndex.put_after`. O(1)."""
+        slot = self.index.put_after(last, key)
+        if slot >= i64(len(self.state)):
+            self._grow()
+        return slot
+
+    def _grow(self) -> None:
+        """Follow the index in the number of slots."""
+        more = zeros32(self.index.size - i64(len(self.state)))
+        self.state = extend(self.state, more)
+        self.readers = extend(self.readers, more)
+        self.place = extend(self.place, more)
+        self.named = extend(self.named, zeros64(self.index.size - i64(len(self.named))))
+        self.recency.grow(self.index.size)
+        statuses = self.statuses
+        if statuses is not None:
+            statuses.extend([None] * (self.index.size - i64(len(statuses))))
+
+    def slots_of(self, keys: list[bytes]) -> vec[i32]:
+        """Return the slots of blocks. O(blocks).
+
+        Raises:
+            UnknownBlockHashError: one of them is not present.
+        """
+        slots = self.index.find_all(keys)
+        at: i64 = 0
+        for slot in slots:
+            if slot == 0:
+                raise UnknownBlockHashError(f"block_hashes: no block {shown(keys[at])} is here")
+            at += 1  # noqa: SIM113
+        return slots
+
+    def places_of(self, slots: vec[i32]) -> vec[i32]:
+        """Return the places of blocks. O(blocks)."""
+        place = self.place
+        places = slots[:]
+        at: i64 = 0
+        while at < i64(len(slots)):
+            places[at] = place[i64(slots[at])]
+            at += 1
+        return places
+
+    def status_of(self, slot: i64) -> BlockStatus:
+        """Return what the backend gave for a block."""
+        statuses = self.statuses
+        assert statuses is not None
+        status = statuses[slot]
+        assert status is not None
+        return status
+
+    def show(self, slot: i64) -> None:
+        """Let the backend's status of a block, if there is one, say what holds now."""
+        if self.statuses is not None:
+            self.status_of(slot).ref_cnt = NOT_READY if self.state[slot] == WRITING else int(self.readers[slot])
+
+    def enter_all(self, slots: vec[i32], state: i32) -> None:
+        """Begin the lives of blocks, at the newest end, in order. law: TIER-4."""
+        states = self.state
+        readers = self.readers
+        for slot in slots:
+            states[i64(slot)] = state
+            readers[i64(slot)] = 0
+        self.recency.push_all(slots)
+
+    def is_readable(self, slot: i64) -> bool:
+        """Say whether a block is ready."""
+        return self.state[slot] == READY
+
+    def is_idle(self, slot: i64) -> bool:
+        """Say whether a block is ready and nobody reads it."""
+        return self.state[slot] == READY and self.readers[slot] == 0
+
+    def drop_all(self, slots: vec[i32]) -> None:
+        """End the lives of blocks; their places are the caller's to return. O(slots). law: TIER-4."""
+        self.recency.leave_all(slots)
+        self.index.drop_all(slots)
+        states = self.state
+        statuses = self.statuses
+        for slot in slots:
+            states[i64(slot)] = 0
+            if statuses is not None:
+                statuses[i64(slot)] = None

@@ -1,0 +1,428 @@
+"""One tier: what is the same whichever block is evicted.
+
+Every call checks first and acts afterwards, so that an error leaves the tier as it was; hashes are read once. The laws
+(TIER-1 to TIER-9) are those of the specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64, mypyc_attr
+
+from blockwright.errors import (
+    BlockNotReadyError,
+    InvalidArgumentError,
+    NotPreparedError,
+    OffloadError,
+    UnsupportedError,
+)
+from blockwright.offload.tiers.backend import MOST_BLOCKS, SlotBackend, checked_count, packed_backend
+from blockwright.offload.tiers.entries import DOOMED, READY, WRITING, Entries
+from blockwright.offload.tiers.interfaces import (
+    Backend,
+    LoadStoreSpec,
+    OffloadingEvent,
+    OffloadingManager,
+    PrepareStoreOutput,
+)
+from blockwright.offload.tiers.keys import keys_of, shown
+from blockwright.offload.tiers.selfcheck import check_entries
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class TierManager(OffloadingManager):
+    """Keeps track of the blocks of a backend; a subclass says which goes first.
+
+    Attributes:
+        backend: where the places come from; this manager's alone.
+    """
+
+    def __init__(self, backend: Backend, enable_events: bool = False, *, source: TierManager | None = None) -> None:
+        """Take over a backend, and the blocks that it recovered; or, for `copy`, be like `source`.
+
+        Raises:
+            InvalidArgumentError: not a backend, or it recovered one block twice.
+        """
+        if not isinstance(backend, Backend):
+            raise InvalidArgumentError(f"backend: must be a Backend, not {type(backend).__name__}")
+        self.backend = backend
+        self._packed: SlotBackend | None = packed_backend(backend)
+        self._keeps_events: bool = bool(enable_events)
+        self._events: list[OffloadingEvent] = []
+        self._calls: i64 = 0  # of prepare_store
+        if source is not None:
+            self._entries: Entries = source._entries.copy()
+            self._events.extend(source._events)
+            self._calls = source._calls
+            self._capacity: i64 = source._capacity
+            return
+        self._entries = Entries(self._packed is None)
+        self._adopt()
+        self._capacity = i64(self.num_free) + self._entries.index.count
+
+    def _adopt(self) -> None:
+        """Enter the blocks that the backend recovered, oldest first, as ready."""
+        entries = self._entries
+        for key, status in self.backend.recovered_blocks():
+            keys_of([key])
+            count = entries.index.count
+            slot = entries.put_after(0, key)
+            if entries.index.count == count:
+                raise InvalidArgumentError(f"backend: it recovered block {shown(key)} twice")
+            statuses = entries.statuses
+            if statuses is not None:
+                statuses[slot] = status
+            else:
+                entries.place[slot] = i32(status.block_id)
+            entries.enter_all(vec[i32]([i32(slot)]), READY)
+            entries.show(slot)
+
+    # ------------------------------------------------------------------ what a policy says
+
+    def _victims(self, count: i64, new: list[bytes], call: i64) -> vec[i32]:
+        """Return up to `count` idle blocks that go before `new` ones come, none of them named by this call."""
+        raise NotImplementedError
+
+    def _note_entered(self, slots: vec[i32]) -> None:
+        """Blocks have come."""
+
+    def _note_leaving(self, slots: vec[i32], is_evicted: bool) -> None:
+        """Blocks are about to go: evicted, or since a transfer of them failed."""
+
+    # ------------------------------------------------------------------ reading
+
+    def lookup(self, block_hashes: Iterable[bytes]) -> int:
+        """Return how many of the first blocks, in a row, are ready. O(blocks looked at). law: TIER-1.
+
+        Raises:
+            InvalidArgumentError: a hash is not bytes, or empty; so in every call.
+        """
+        index = self._entries.index
+        state = self._entries.state
+        length: i64 = 0
+        slot: i64 = 0
+        for key in keys_of(block_hashes):
+            slot = index.find_after(slot, key)
+            if state[slot] != READY:
+                break
+            length += 1
+        return int(length)
+
+    def prepare_load(self, block_hashes: Iterable[bytes]) -> LoadStoreSpec:
+        """Begin to read blocks: each has one reader more for each time it is named. O(blocks). law: TIER-1.
+
+        Raises:
+            UnknownBlockHashError: a block is not present.
+            BlockNotReadyError: a block is being written, or a load of it has failed.
+        """
+        entries = self._entries
+        keys = keys_of(block_hashes)
+        slots = entries.index.find_all(keys)
+        state = entries.state
+        for slot in slots:
+            if state[i64(slot)] != READY:
+                self._refuse_read(keys)
+        spec = self._spec_of(keys, slots)
+        readers = entries.readers
+        for named in slots:
+            readers[i64(named)] += 1
+        self._show_all(slots)
+        return spec
+
+    def complete_load(self, block_hashes: Iterable[bytes], success: bool = True) -> None:
+        """End a reader of each block for each time it is named; after a failure they are found no more. O(blocks).
+
+        Raises:
+            UnknownBlockHashError: a block is not present.
+            NotPreparedError: a block is named more often than it has readers.
+        """
+        entries = self._entries
+        slots = entries.slots_of(keys_of(block_hashes))
+        readers = entries.readers
+        state = entries.state
+        size: i64 = len(slots)
+        at: i64 = 0
+        all_stay = bool(success)
+        while at < size:
+            slot: i64 = i64(slots[at])
+            if readers[slot] == 0:
+                break
+            readers[slot] -= 1
+            if state[slot] != READY:
+                all_stay = False
+            at += 1
+        if at < size:
+            key = entries.index.keys[i64(slots[at])]
+            while at > 0:
+                at -= 1
+                readers[i64(slots[at])] += 1
+            raise NotPreparedError(f"complete_load: block {shown(key)} is named more often than it is being read")
+        self._show_all(slots)
+        if not all_stay:
+            self._end_doomed(slots, bool(success))
+
+    def _end_doomed(self, slots: vec[i32], success: bool) -> None:
+        """Doom what could not be read, and let go of doomed blocks that nobody reads any more. law: TIER-3."""
+        entries = self._entries
+        state = entries.state
+        doomed: list[bytes] = []
+        gone = vec[i32]()
+        for named in slots:
+            slot: i64 = i64(named)
+            if state[slot] == READY and not success:
+                state[slot] = DOOMED
+                doomed.append(entries.index.keys[slot])
+        for named in slots:
+            slot = i64(named)
+            if state[slot] == DOOMED and entries.readers[slot] == 0:
+                state[slot] = 0
+                gone = append(gone, named)
+        if len(gone) > 0:
+            self._let_go(gone, False)
+        self._tell(doomed, True)
+
+    def touch(self, block_hashes: Iterable[bytes]) -> None:
+        """Count blocks as just used, the first as the most recent; others are passed over. O(blocks). law: TIER-9."""
+        slots = self._entries.index.find_all(keys_of(block_hashes))
+        recency = self._entries.recency
+        at: i64 = len(slots)
+        while at > 0:
+            at -= 1
+            if slots[at] != 0:
+                recency.refresh(i64(slots[at]))
+
+    # ------------------------------------------------------------------ writing
+
+    def prepare_store(self, block_hashes: Iterable[bytes]) -> PrepareStoreOutput | None:
+        """Begin to write those blocks that are not present; None, and no effect, if there is no room for them.
+
+        Room is made by evicting blocks that are ready, have no reader and are not named. O(blocks, and those passed
+        over). law: TIER-2, TIER-6.
+        """
+        keys = keys_of(block_hashes)
+        entries = self._entries
+        index = entries.index
+        num_free: i64 = i64(self.num_free)
+        before = index.count
+        most = num_free + before
+        call = self._calls + 1
+        self._calls = call
+        new: list[bytes] = []
+        slots = vec[i32](capacity=i64(len(keys)))
+        slot: i64 = 0
+        count = index.count
+        for key in keys:
+            slot = entries.put_after(slot, key)
+            entries.named[slot] = call
+            if index.count == count:
+                continue
+            count += 1
+            slots = append(slots, i32(slot))
+            new.append(key)
+            if count - before > most:
+                break
+        needed = i64(len(new)) - num_free
+        victims = vec[i32]() if needed <= 0 or i64(len(new)) > most else self._victims(needed, new, call)
+        if i64(len(victims)) < needed:
+            self._forget(slots)
+            return None
+        evicted = [index.keys[i64(victim)] for victim in victims]
+        if len(evicted) > 0:
+            self._let_go(victims, True)
+            self._tell(evicted, True)
+        return PrepareStoreOutput(new, self._place(new, slots), evicted)
+
+    def complete_store(self, block_hashes: Iterable[bytes], success: bool = True) -> None:
+        """End the writing of blocks: they become ready, or, after a failure, are gone. O(blocks). law: TIER-1, TIER-8.
+
+        Raises:
+            UnknownBlockHashError: a block is not present.
+            NotPreparedError: none of them is being written (some may be ready since before).
+        """
+        entries = self._entries
+        keys = keys_of(block_hashes)
+        slots = entries.slots_of(keys)
+        state = entries.state
+        written = vec[i32](capacity=i64(len(slots)))
+        after: i32 = READY if success else 0
+        for named in slots:
+            if state[i64(named)] == WRITING:
+                state[i64(named)] = after
+                written = append(written, named)
+        if len(written) == 0:
+            if len(keys) > 0:
+                raise NotPreparedError(f"complete_store: none of the blocks is being written, as {shown(keys[0])}")
+            return
+        if not success:
+            self._let_go(written, False)
+            return
+        self._show_all(written)
+        if self._keeps_events:
+            self._tell([entries.index.keys[i64(slot)] for slot in written], False)
+
+    def remove(self, block_hashes: Iterable[bytes]) -> None:
+        """Let go of blocks that are ready and have no reader. O(blocks). law: TIER-6.
+
+        Raises:
+            UnknownBlockHashError: a block is not present.
+            BlockNotReadyError: a block is being written or read.
+        """
+        entries = self._entries
+        slots = entries.slots_of(keys_of(block_hashes))
+        for slot in slots:
+            if not entries.is_idle(i64(slot)):
+                key = entries.index.keys[i64(slot)]
+                raise BlockNotReadyError(f"remove: block {shown(key)} is being written or read")
+        gone = vec[i32]()
+        for slot in slots:
+            if entries.state[i64(slot)] == READY:
+                entries.state[i64(slot)] = 0
+                gone = append(gone, slot)
+        keys = [entries.index.keys[i64(slot)] for slot in gone]
+        self._let_go(gone, True)
+        self._tell(keys, True)
+
+    # ------------------------------------------------------------------ what it says of itself
+
+    @property
+    def num_free(self) -> int:
+        """How many places are free."""
+        packed = self._packed
+        return self.backend.get_num_free_blocks() if packed is None else int(packed.num_free_places())
+
+    def status_of(self, block_hash: bytes) -> int | None:
+        """Return -1 for a block being written, its readers if it is ready, -2 if it is doomed, None if not present."""
+        slot = self._entries.index.find(keys_of([block_hash])[0])
+        if slot == 0:
+            return None
+        state = self._entries.state[slot]
+        if state == READY:
+            return int(self._entries.readers[slot])
+        return -1 if state == WRITING else -2
+
+    def places_of(self, block_hashes: Iterable[bytes]) -> LoadStoreSpec:
+        """Return where blocks lie that are present, whatever their status; nothing changes. O(blocks).
+
+        Raises:
+            UnknownBlockHashError: a block is not present.
+        """
+        keys = keys_of(block_hashes)
+        return self._spec_of(keys, self._entries.slots_of(keys))
+
+    def idle_blocks(self, count: int) -> list[bytes]:
+        """Return up to `count` blocks that could be evicted, the next one first; nothing changes. O(blocks).
+
+        Raises:
+            InvalidArgumentError: `count` is negative.
+        """
+        wanted: i64 = checked_count("count", count, 0, MOST_BLOCKS)
+        return [self._entries.index.keys[i64(slot)] for slot in self._victims(wanted, [], -1)]
+
+    def recency(self) -> list[bytes]:
+        """Return the blocks that are present, least recently used first. O(blocks)."""
+        return [self._entries.index.keys[slot] for slot in self._entries.recency.members()]
+
+    def take_events(self) -> list[OffloadingEvent]:
+        """Return the events since the last call, oldest first; none unless they were enabled. law: TIER-5."""
+        events = self._events
+        self._events = []
+        return events
+
+    def check(self) -> None:
+        """Recompute the invariants from the plain facts. O(blocks).
+
+        Raises:
+            InvariantError: one is broken.
+        """
+        check_entries(self._entries, self._packed, int(self._capacity), self.num_free)
+
+    # ------------------------------------------------------------------ within
+
+    def _copied_backend(self) -> Backend:
+        """Return a copy of the backend.
+
+        Raises:
+            UnsupportedError: it gives statuses, which a copy could not tell apart, or cannot be copied.
+        """
+        if self._packed is None:
+            raise UnsupportedError(f"copy: the statuses of {type(self.backend).__name__} belong to one manager")
+        return self.backend.copy()
+
+    def _refuse_read(self, keys: list[bytes]) -> None:
+        """Say why one of the blocks cannot be read; above all, that one is not present."""
+        state = self._entries.state
+        for at, slot in enumerate(self._entries.slots_of(keys)):
+            if state[i64(slot)] != READY:
+                why = "is being written" if state[i64(slot)] == WRITING else "could not be read before"
+                raise BlockNotReadyError(f"prepare_load: block {shown(keys[at])} {why}")
+
+    def _spec_of(self, keys: list[bytes], slots: vec[i32]) -> LoadStoreSpec:
+        """Return where blocks lie."""
+        entries = self._entries
+        packed = self._packed
+        if packed is None:
+            return self.backend.get_load_store_spec(keys, [entries.status_of(i64(slot)) for slot in slots])
+        place = entries.place
+        return packed.spec_of(keys, [int(place[i64(slot)]) for slot in slots])
+
+    def _place(self, new: list[bytes], slots: vec[i32]) -> LoadStoreSpec:
+        """Give new blocks their places, enter them as being written, and return where they lie."""
+        entries = self._entries
+        packed = self._packed
+        at: i64 = 0
+        if packed is None:
+            self._take_statuses(new, slots)
+        else:
+            places = entries.place
+            for place in packed.take_places(i64(len(new))):
+                places[i64(slots[at])] = place
+                at += 1
+        entries.enter_all(slots, WRITING)
+        self._show_all(slots)
+        self._note_entered(slots)
+        return self._spec_of(new, slots)
+
+    def _take_statuses(self, new: list[bytes], slots: vec[i32]) -> None:
+        """Take places as statuses; if the backend fails at that, forget the new blocks."""
+        statuses = self._entries.statuses
+        assert statuses is not None
+        try:
+            given = self.backend.allocate_blocks(list(new))
+            if len(given) != len(new):
+                raise OffloadError(f"allocate_blocks: {len(given)} places for {len(new)} blocks")
+        except BaseException:
+            self._forget(slots)
+            raise
+        for at, status in enumerate(given):
+            statuses[i64(slots[at])] = status
+
+    def _forget(self, slots: vec[i32]) -> None:
+        """Take back keys that have not become blocks."""
+        self._entries.index.drop_all(slots)
+
+    def _let_go(self, slots: vec[i32], is_evicted: bool) -> None:
+        """End the lives of blocks, and return their places in this order. law: TIER-7."""
+        entries = self._entries
+        packed = self._packed
+        self._note_leaving(slots, is_evicted)
+        if packed is not None:
+            packed.return_places(entries.places_of(slots))
+            entries.drop_all(slots)
+            return
+        given = [entries.status_of(i64(slot)) for slot in slots]
+        entries.drop_all(slots)
+        for status in given:
+            self.backend.free(status)
+
+    def _show_all(self, slots: vec[i32]) -> None:
+        """Let the backend's statuses, if there are any, say what holds now."""
+        if self._packed is None:
+            for slot in slots:
+                self._entries.show(i64(slot))
+
+    def _tell(self, keys: list[bytes], removed: bool) -> None:
+        """Note an event, if they are wanted. law: TIER-5."""
+        if self._keeps_events and len(keys) > 0:
+            self._events.append(OffloadingEvent(keys, self.backend.block_size, self.backend.medium, removed))

@@ -1,0 +1,192 @@
+"""Blocks on their way between the tiers of a chain: what goes down, what comes up, and what each landing means."""
+
+from __future__ import annotations
+
+from mypy_extensions import mypyc_attr
+
+from blockwright.offload.tiers.interfaces import OffloadingManager
+from blockwright.offload.tiers.transfers import DEMOTE, LOAD, PROMOTE, STORE, Finished, Job, Jobs
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class TierMoves:
+    """Tiers, and the transfers under way among them and the device.
+
+    Attributes:
+        tiers: nearest to the device first.
+        num_dropped: blocks for which the tier below had no room when they should have gone there.
+    """
+
+    def __init__(self, tiers: list[OffloadingManager], reserve: list[int], through: bool, frees: bool) -> None:
+        """Begin with no transfer."""
+        self.tiers = tiers
+        self.num_dropped: int = 0
+        self._reserve = reserve
+        self._through = through
+        self._frees = frees
+        self._jobs: Jobs = Jobs()
+        self._finished: list[Finished] = []
+
+    # ------------------------------------------------------------------ down
+
+    def _make_room(self) -> None:
+        """Send idle blocks down where fewer places are, or will be, free than the reserve says; oldest first."""
+        if self._through:
+            return
+        for at, reserve in enumerate(self._reserve):
+            if reserve > 0:
+                self._make_room_in(at, reserve)
+
+    def _make_room_in(self, at: int, reserve: int) -> None:
+        """Do so in one tier. O(blocks that go, and those passed over)."""
+        tier = self.tiers[at]
+        leaving = 0
+        for job in self._jobs.under_way.values():
+            if job.kind == DEMOTE and job.above == at:
+                leaving += len(job.hashes)
+        seen: set[bytes] = set()
+        while True:
+            lacking = reserve - tier.num_free - leaving
+            if lacking <= 0:
+                return
+            idle = [key for key in tier.idle_blocks(len(seen) + lacking) if key not in seen]
+            if len(idle) == 0:
+                return
+            for key in idle:
+                seen.add(key)
+                if self._lower(at, key):
+                    leaving += 1
+
+    def _lower(self, at: int, key: bytes) -> bool:
+        """Begin to copy a block to the tier below, and say so, unless it is there, or that has no room.
+
+        What is readable below, or is dropped for want of room, leaves at once to make room (not when all is written
+        through).
+        """
+        upper = self.tiers[at]
+        lower = self.tiers[at + 1]
+        status = lower.status_of(key)
+        if status is not None:
+            if status >= 0 and not self._through:
+                self._take_away(at, [key])
+            return False
+        prepared = lower.prepare_store([key])
+        if prepared is None:
+            self.num_dropped += 1
+        elif len(prepared.block_hashes_to_store) > 0:
+            source = upper.prepare_load([key])
+            self._jobs.begin(DEMOTE, [key], [], at, at + 1, source, prepared.store_spec, set())
+            return True
+        if not self._through:
+            self._take_away(at, [key])
+        return False
+
+    def _offer(self, at: int, hashes: list[bytes]) -> None:
+        """Offer what has come to a tier to the next one, where all is written through."""
+        if self._through and at + 1 < len(self.tiers):
+            for key in hashes:
+                self._lower(at, key)
+
+    def _take_away(self, at: int, hashes: list[bytes]) -> None:
+        """Take those blocks out of a tier that are idle there."""
+        tier = self.tiers[at]
+        idle = [key for key in hashes if tier.status_of(key) == 0]
+        if len(idle) > 0:
+            tier.remove(idle)
+
+    # ------------------------------------------------------------------ what can be read, and where
+
+    def _sources(self, keys: list[bytes]) -> list[int]:
+        """Return from which tier each of the first blocks, in a row, can be read; 0 also if it is on its way there.
+
+        A lower tier is asked about many blocks at once, since it may be far away.
+        """
+        nearest = self.tiers[0]
+        sources = [0] * nearest.lookup(keys)
+        known = [0] * len(self.tiers)  # up to where each lower tier is known to be readable
+        at = len(sources)
+        while at < len(keys):
+            status = nearest.status_of(keys[at])
+            if status is not None:
+                if status < 0 and keys[at] not in self._jobs.promoted:
+                    break
+                sources.append(0)
+            else:
+                source = self._lower_source(keys, at, known)
+                if source == 0:
+                    break
+                sources.append(source)
+            at += 1
+        return sources
+
+    def _lower_source(self, keys: list[bytes], at: int, known: list[int]) -> int:
+        """Return the first tier below the nearest where a block is readable, or 0."""
+        for number in range(1, len(self.tiers)):
+            if known[number] <= at:
+                known[number] = at + self.tiers[number].lookup(keys[at : at + 64])
+            if known[number] > at:
+                return number
+        return 0
+
+    # ------------------------------------------------------------------ landings
+
+    def _end(self, job: Job, success: bool) -> Finished:
+        """End a transfer, and do what follows."""
+        self._jobs.end(job)
+        if job.kind == STORE:
+            self._land_store(job, success)
+        elif job.kind == DEMOTE:
+            self._land_demotion(job, success)
+        elif job.kind == PROMOTE:
+            self._land_promotion(job, success)
+        else:
+            self._land_load(job, success)
+        finished = job.ended(success)
+        if job.kind == STORE or job.kind == LOAD:
+            self._finished.append(finished)
+        return finished
+
+    def _land_store(self, job: Job, success: bool) -> None:
+        """Let the blocks be readable in tier 0, or gone after a failure. law: CHAIN-7."""
+        self.tiers[0].complete_store(job.hashes, success)
+        if success:
+            self._offer(0, job.hashes)
+
+    def _land_demotion(self, job: Job, success: bool) -> None:
+        """Let the block leave the tier above unless written through; after a failure it stays there. law: CHAIN-8."""
+        self.tiers[job.below].complete_store(job.hashes, success)
+        self.tiers[job.above].complete_load(job.hashes)
+        if not success:
+            return
+        if self._through:
+            self._offer(job.below, job.hashes)
+        else:
+            self._take_away(job.above, job.hashes)
+
+    def _land_promotion(self, job: Job, success: bool) -> None:
+        """Let loads that waited hold the blocks; after a failure they fail, and the source is blamed. law: CHAIN-7."""
+        nearest = self.tiers[0]
+        nearest.complete_store(job.hashes, success)
+        self.tiers[job.below].complete_load(job.hashes, success)
+        hashes = set(job.hashes)
+        for load in list(self._jobs.waiting.values()):
+            landed = [key for key in load.hashes if key in load.awaited and key in hashes]
+            if len(landed) == 0:
+                continue
+            if success:
+                nearest.prepare_load(landed)
+                load.awaited.difference_update(landed)
+            else:
+                self._drop_load(load)
+
+    def _land_load(self, job: Job, success: bool) -> None:
+        """Release the blocks; after a failure they are blamed, and found in tier 0 no more. law: CHAIN-7."""
+        self.tiers[0].complete_load(job.hashes, success)
+        if success and self._frees:
+            self._take_away(0, job.hashes)
+
+    def _drop_load(self, load: Job) -> None:
+        """End a load that was not handed out: what it holds is released. law: CHAIN-3."""
+        self._jobs.end(load)
+        self.tiers[0].complete_load(load.held())
+        self._finished.append(load.ended(False))

@@ -1,0 +1,246 @@
+"""The transfers under way in a chain of tiers, and which blocks of the device they pin.
+
+A transfer is under way from the call that begins it until it ends; in between it is handed out, once. Numbers are given
+in order of beginning, and dicts keep that order.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, final
+
+from blockwright.errors import BlockError, UnknownTransferError
+from blockwright.offload.tiers.interfaces import LoadStoreSpec
+
+STORE = "store"
+LOAD = "load"
+DEMOTE = "demote"
+PROMOTE = "promote"
+DEVICE = -1
+
+
+class Transfer(NamedTuple):
+    """A transfer for a worker to run.
+
+    Attributes:
+        job_id: its number, for `OffloadChain.finish`.
+        kind: "store" (device to tier 0), "load" (tier 0 to device), "demote" (a tier to the next) or "promote" (a lower
+            tier to tier 0).
+        source: where it reads.
+        destination: where it writes.
+        block_hashes: which blocks.
+    """
+
+    job_id: int
+    kind: str
+    source: LoadStoreSpec
+    destination: LoadStoreSpec
+    block_hashes: list[bytes]
+
+
+class StoreStart(NamedTuple):
+    """What a store has begun.
+
+    Attributes:
+        job_id: the transfer's number; None if every block is in tier 0 already.
+        block_hashes_to_store: the blocks that it writes.
+        block_hashes_evicted: what had to leave tier 0 for them.
+    """
+
+    job_id: int | None
+    block_hashes_to_store: list[bytes]
+    block_hashes_evicted: list[bytes]
+
+
+class Finished(NamedTuple):
+    """A transfer that has ended.
+
+    Attributes:
+        job_id: its number.
+        kind: as in `Transfer`.
+        block_hashes: which blocks.
+        device_ids: the blocks of the device that it read or wrote, which it no longer pins.
+        success: whether all of it arrived.
+    """
+
+    job_id: int
+    kind: str
+    block_hashes: list[bytes]
+    device_ids: list[int]
+    success: bool
+
+
+@final
+class Job:
+    """A transfer under way.
+
+    Attributes:
+        job_id, kind, hashes, device_ids: as in `Finished`.
+        above: the tier nearer to the device that it reads or writes; for a store or load tier 0.
+        below: the tier at its other end, or DEVICE.
+        source, destination: as in `Transfer`; None where it is only known when the transfer is handed out.
+        awaited: blocks that promotions have to bring to tier 0 first.
+        is_started: whether it was handed out.
+    """
+
+    def __init__(
+        self,
+        job_id: int,
+        kind: str,
+        hashes: list[bytes],
+        device_ids: list[int],
+        above: int,
+        below: int,
+        source: LoadStoreSpec | None,
+        destination: LoadStoreSpec | None,
+        awaited: set[bytes],
+        is_started: bool = False,
+    ) -> None:
+        """Describe the transfer."""
+        self.job_id = job_id
+        self.kind = kind
+        self.hashes = hashes
+        self.device_ids = device_ids
+        self.above = above
+        self.below = below
+        self.source = source
+        self.destination = destination
+        self.awaited = awaited
+        self.is_started = is_started
+
+    def copy(self) -> Job:
+        """Return an independent copy; lists and specs are shared, since nobody changes them."""
+        return Job(
+            self.job_id,
+            self.kind,
+            self.hashes,
+            self.device_ids,
+            self.above,
+            self.below,
+            self.source,
+            self.destination,
+            self.awaited.copy(),
+            self.is_started,
+        )
+
+    def held(self) -> list[bytes]:
+        """Return the blocks of tier 0 that a load holds: those that it does not wait for."""
+        if len(self.awaited) == 0:
+            return self.hashes
+        return [key for key in self.hashes if key not in self.awaited]
+
+    def ended(self, success: bool) -> Finished:
+        """Return how it has ended."""
+        return Finished(self.job_id, self.kind, self.hashes, self.device_ids, success)
+
+
+@final
+class Jobs:
+    """The transfers under way, in order of beginning.
+
+    Attributes:
+        under_way: by number.
+        waiting: those that were not handed out.
+        readers: per block of the device, how many stores read it; without zeros.
+        writers: per block of the device that a load writes, the load's number.
+        promoted: blocks on their way up to tier 0.
+    """
+
+    def __init__(self, *, source: Jobs | None = None) -> None:
+        """Begin with none, or with copies of those of `source`."""
+        self.under_way: dict[int, Job] = {}
+        self.waiting: dict[int, Job] = {}
+        self.readers: dict[int, int] = {}
+        self.writers: dict[int, int] = {}
+        self.promoted: set[bytes] = set()
+        self._begun: int = 0
+        if source is not None:
+            self.under_way = {number: job.copy() for number, job in source.under_way.items()}
+            self.waiting = {number: self.under_way[number] for number in source.waiting}
+            self.readers = source.readers.copy()
+            self.writers = source.writers.copy()
+            self.promoted = source.promoted.copy()
+            self._begun = source._begun
+
+    def copy(self) -> Jobs:
+        """Return an independent copy. O(transfers, and blocks of the device that they pin)."""
+        return Jobs(source=self)
+
+    def begin(
+        self,
+        kind: str,
+        hashes: list[bytes],
+        device_ids: list[int],
+        above: int,
+        below: int,
+        source: LoadStoreSpec | None,
+        destination: LoadStoreSpec | None,
+        awaited: set[bytes],
+    ) -> int:
+        """Put a transfer under way; return its number. law: CHAIN-1."""
+        number = self._begun
+        self._begun += 1
+        job = Job(number, kind, hashes, device_ids, above, below, source, destination, awaited)
+        self.under_way[number] = job
+        self.waiting[number] = job
+        if kind == STORE:
+            for block in set(device_ids):
+                self.readers[block] = self.readers.get(block, 0) + 1
+        elif kind == LOAD:
+            for block in device_ids:
+                self.writers[block] = number
+        elif kind == PROMOTE:
+            self.promoted.update(hashes)
+        return number
+
+    def end(self, job: Job) -> None:
+        """Take a transfer away, and its pins with it. law: CHAIN-1."""
+        del self.under_way[job.job_id]
+        if job.job_id in self.waiting:
+            del self.waiting[job.job_id]
+        if job.kind == STORE:
+            for block in set(job.device_ids):
+                count = self.readers[block] - 1
+                if count == 0:
+                    del self.readers[block]
+                else:
+                    self.readers[block] = count
+        elif job.kind == LOAD:
+            for block in job.device_ids:
+                del self.writers[block]
+        elif job.kind == PROMOTE:
+            self.promoted.difference_update(job.hashes)
+
+    def started(self, job_id: int) -> Job:
+        """Return a transfer that was handed out.
+
+        Raises:
+            UnknownTransferError: no such transfer is under way, or it was not handed out.
+        """
+        job = self.under_way.get(job_id)
+        if job is None or not job.is_started:
+            raise UnknownTransferError(f"job_id: transfer {job_id} has ended, or was never handed out")
+        return job
+
+    def may_start(self, job: Job) -> bool:
+        """Say whether nothing has to land before a transfer. law: CHAIN-4."""
+        if job.kind != LOAD or len(self.readers) == 0:
+            return len(job.awaited) == 0
+        return len(job.awaited) == 0 and not any([block in self.readers for block in job.device_ids])
+
+    def check_unwritten(self, device_ids: list[int]) -> None:
+        """Check that no load writes one of these blocks of the device. law: CHAIN-2.
+
+        Raises:
+            BlockError: one does.
+        """
+        if len(self.writers) > 0:
+            for block in device_ids:
+                if block in self.writers:
+                    raise BlockError(f"device_ids: load {self.writers[block]}, under way, writes block {block}")
+
+    def pins(self) -> dict[int, int]:
+        """Return how many transfers under way read or write each block of the device."""
+        counts = self.readers.copy()
+        for block in self.writers:
+            counts[block] = counts.get(block, 0) + 1
+        return counts
