@@ -115,7 +115,7 @@ def test_a_bad_block_is_found_no_more_and_gone_with_its_last_reader() -> None:
 
 def test_a_failed_store_leaves_nothing() -> None:
     failed = done(t.complete_store(writing(stored(tier(3), A), B, C), (B, C, A), success=False))
-    assert (ready(failed.state), num_free(failed.state), failed.events) == ({A}, 2, ())
+    assert (ready(failed.state), num_free(failed.state), failed.events) == (frozenset((A,)), 2, ())
 
 
 def test_only_idle_blocks_are_removed() -> None:
