@@ -14,6 +14,7 @@ from typing import Any, Final
 from blockwright import __version__, build_info
 from blockwright._terminal import print_table, progress
 from blockwright.errors import InvalidArgumentError
+from blockwright_spec.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.laws import LAWS, STEP_LAWS
 from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 
@@ -22,7 +23,7 @@ from .scopes import PROFILES
 
 _COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violations", "seconds", "law")
 
-LOCKSTEP: Final = ("lockstep", "paged")
+LOCKSTEP: Final = ("lockstep", "paged", "offload")
 """The rows whose transitions are all that can be reached, each executed on the implementation."""
 
 _EPILOG = """\
@@ -119,7 +120,7 @@ def _report(profile: Profile, rows: list[GateResult], seconds: float) -> dict[st
         "gates": [_row(row) for row in rows],
         "laws": [
             {"id": law.id, "statement": law.statement, "source": law.source, "violations": broken.get(law.id, 0)}
-            for law in (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS)
+            for law in (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS)
         ],
         "coverage": dict(sorted(fired.items())),
     }

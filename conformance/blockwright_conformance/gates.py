@@ -66,6 +66,7 @@ GATES: dict[str, str] = {
     "choices": "blockwright_conformance.choices_gate",
     "machine": "blockwright_conformance.machine_gate",
     "paged": "blockwright_conformance.paged_gate",
+    "offload": "blockwright_conformance.offload_gate",
     "faults": "blockwright_conformance.faults_gate",
     "museum": "blockwright_conformance.museum",
     "mutants": "blockwright_conformance.mutants",

@@ -96,7 +96,7 @@ def is_known(before: Paged, old: int, new: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PagedLaw:
-    """A named law of block tables and where it comes from: of their states, or of a state and what came of a call."""
+    """A named law of part two or three and where it comes from: of states, or of a state and what came of a call."""
 
     id: str
     holds: Callable[..., bool]

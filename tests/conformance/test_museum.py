@@ -23,6 +23,7 @@ from blockwright_conformance.recording import Recording
 from blockwright_conformance.scopes import scope
 from blockwright_conformance.variants import Patch, patched, variant
 from blockwright_conformance.watched import CollidingAdapter, CrowdedAdapter, ToldAdapter, VariantAdapter, adapter_on
+from blockwright_spec.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.laws import LAWS, STEP_LAWS
 from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.reads import Full, Group, Sliding
@@ -30,7 +31,7 @@ from blockwright_spec.state import Config
 
 KIT = {"HASH-1", "HASH-2", "HASH-3", "EV-1", "STAT-1", "DEMAND-1", "REFUSE-1", "LOOKUP-1", "REF-0 queue", "REF-0 keys"}
 KIT |= {"PLAN-1", "PLAN-2"}
-KNOWN = {law.id for law in (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS)} | KIT
+KNOWN = {law.id for law in (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS)} | KIT
 BY_ID = {exhibit.id: exhibit for exhibit in EXHIBITS}
 
 

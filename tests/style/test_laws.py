@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from blockwright_spec.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.laws import LAWS, STEP_LAWS, Law, StepLaw
 from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS, PagedLaw
 
 ROOT = Path(__file__).resolve().parents[2]
-LISTED = (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS)
+LISTED = (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS)
 
 each_law = pytest.mark.parametrize("law", LISTED, ids=lambda law: law.holds.__name__)
 

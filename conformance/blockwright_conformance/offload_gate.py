@@ -1,0 +1,81 @@
+"""The gate of offloading: every reachable transition of one tier and of chains of two, and histories with three."""
+
+import gc
+from typing import TypeVar
+
+from blockwright._terminal import Advance
+
+from .gates import GateResult, Profile
+from .offload_chain_explore import CHAIN_EVERYTHING, ChainExplorer
+from .offload_scopes import CHAIN_PROFILES, TIER_PROFILES, ChainScope, TierScope
+from .offload_tier_explore import TIER_EVERYTHING, TierExplorer
+from .offload_trace import chain_script, tier_script
+from .offload_worlds import OFFLOAD_HISTORIES
+from .parallel import in_parallel
+from .rows import LIMIT, covered, explored
+from .search import Result
+
+KIND = "offload"
+
+Scope = TypeVar("Scope", TierScope, ChainScope)
+
+
+def run(profile: Profile, progress: Advance) -> list[GateResult]:
+    """Explore the profile's scopes and run the histories; other managers have no tiers."""
+    if not profile.is_ours:
+        return []
+    tiers, chains, long = chosen(profile, TIER_PROFILES), chosen(profile, CHAIN_PROFILES), worlds(profile)
+    calls = [(name, profile.name) for name in long] + [(each, "") for each in (*chains, *tiers)]
+    rows: dict[str, GateResult] = {}
+    for _, row in in_parallel(task, calls, profile.jobs):
+        rows[row.scope] = row
+        progress(1, row.scope)
+    results = [rows[each.name] for each in tiers] + [rows[each.name] for each in chains]
+    if results and not profile.scope and profile.name != "smoke":
+        results.append(covered("coverage", "all scopes of offloading", results, TIER_EVERYTHING | CHAIN_EVERYTHING))
+    return results + [rows[name] for name in long]
+
+
+def chosen(profile: Profile, profiles: dict[str, tuple[Scope, ...]]) -> list[Scope]:
+    """Give the scopes of a profile."""
+    return [each for each in profiles[profile.name] if profile.scope in each.name]
+
+
+def worlds(profile: Profile) -> list[str]:
+    """Give the names of the histories of a profile."""
+    return [name for name in OFFLOAD_HISTORIES if profile.scope in name]
+
+
+def size(profile: Profile) -> int:
+    """Count the runs."""
+    scopes = len(chosen(profile, TIER_PROFILES)) + len(chosen(profile, CHAIN_PROFILES))
+    return (scopes + len(worlds(profile))) * profile.is_ours
+
+
+def task(what: TierScope | ChainScope | str, profile: str) -> GateResult:
+    """Do one part of the gate: a scope, or the histories of a name."""
+    if isinstance(what, str):
+        from .offload_histories import chain_histories  # it imports Hypothesis
+
+        return chain_histories(what, profile)
+    gc.disable()  # nothing here forms cycles
+    try:
+        return report(explore(what))
+    finally:
+        gc.enable()
+
+
+def explore(scope: TierScope | ChainScope) -> Result:
+    """Explore one scope."""
+    if isinstance(scope, TierScope):
+        return TierExplorer(scope, max_transitions=LIMIT).run()
+    return ChainExplorer(scope, max_transitions=LIMIT).run()
+
+
+def report(result: Result) -> GateResult:
+    """Give the row of a scope."""
+    found, way = result.violation, ""
+    if found is not None:
+        script = tier_script if isinstance(result.scope, TierScope) else chain_script
+        way = script(result.scope, found.actions, f"{found.law}: {found.detail}")
+    return explored(KIND, result, way)

@@ -1,0 +1,160 @@
+"""Long histories of a chain of three tiers with bytes that move: a state machine, and random walks."""
+
+# ruff: noqa: D102  # the name of a rule says what it does
+
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any, ClassVar
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from .gates import GateResult
+from .offload_engine import OffloadEngine, OffloadHistoryError
+from .offload_worlds import OFFLOAD_HISTORIES, OffloadWorld
+
+LENGTHS = {"smoke": (1, 20, 80, 1), "pr": (10, 50, 1200, 2), "nightly": (1000, 100, 5000, 20)}
+"""Per profile: examples of the machine, steps of each, steps of a walk, walks."""
+
+
+def chain_walk(world: OffloadWorld, seed: int, steps: int) -> OffloadEngine:
+    """Take a random walk, land all transfers, and give the engine.
+
+    Raises:
+        OffloadHistoryError: the walk met a violation.
+    """
+    random, engine = Random(seed), OffloadEngine(world)
+
+    def pick() -> int:
+        return random.randrange(2**16)
+
+    for _ in range(steps):
+        possible: list[tuple[int, Callable[[], None]]] = [
+            (4, lambda: engine.compute(pick())),
+            (6, lambda: engine.store(pick())),
+            (6, lambda: engine.load(pick())),
+            (5, engine.take),
+            (1, lambda: engine.cancel(pick())),
+            (1, lambda: engine.touch(pick())),
+            (1, lambda: engine.lose(pick())),
+        ]
+        if engine.started():
+            possible += [
+                (14, lambda: engine.land(pick(), fails=random.random() < 0.15)),
+                (6, lambda: engine.move(pick())),
+            ]
+        random.choices([move for _, move in possible], [weight for weight, _ in possible])[0]()
+    engine.finish()
+    return engine
+
+
+PICKS = st.integers(0, 2**16)
+"""Draws that pick one of the candidates there are."""
+
+
+class ChainMachine(RuleBasedStateMachine):
+    """The requests of one world on one chain; see `run_chain_machine`."""
+
+    world: ClassVar[OffloadWorld]
+    fired: ClassVar[dict[str, int]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.engine = OffloadEngine(self.world)
+
+    def teardown(self) -> None:
+        """Land everything, and count what happened."""
+        self.engine.finish()
+        for name, count in self.engine.fired.items():
+            self.fired[name] = self.fired.get(name, 0) + count
+
+    @rule(pick=PICKS)
+    def compute(self, pick: int) -> None:
+        self.engine.compute(pick)
+
+    @rule(pick=PICKS)
+    def compute_and_store(self, pick: int) -> None:
+        self.engine.compute(pick)
+        self.engine.store(pick)
+
+    @rule(pick=PICKS)
+    def load(self, pick: int) -> None:
+        self.engine.load(pick)
+
+    @rule()
+    def take(self) -> None:
+        self.engine.take()
+
+    @precondition(lambda self: self.engine.started())
+    @rule(pick=PICKS, fails=st.booleans())
+    def land(self, pick: int, fails: bool) -> None:
+        self.engine.land(pick, fails)
+
+    @precondition(lambda self: self.engine.started())
+    @rule(pick=PICKS)
+    def move(self, pick: int) -> None:
+        self.engine.move(pick)
+
+    @rule(pick=PICKS)
+    def cancel(self, pick: int) -> None:
+        self.engine.cancel(pick)
+
+    @rule(pick=PICKS)
+    def touch(self, pick: int) -> None:
+        self.engine.touch(pick)
+
+    @rule(pick=PICKS)
+    def lose(self, pick: int) -> None:
+        self.engine.lose(pick)
+
+
+def run_chain_machine(world: OffloadWorld, examples: int, steps: int, derandomize: bool) -> dict[str, int]:
+    """Run the state machine of a world; give how often what happened.
+
+    Raises:
+        OffloadHistoryError: a run met a violation, shrunk by Hypothesis.
+    """
+    fired: dict[str, int] = {}
+    machine: Any = type("WorldMachine", (ChainMachine,), {"world": world, "fired": fired})
+    options = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        derandomize=derandomize,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+        report_multiple_bugs=False,
+    )
+    run_state_machine_as_test(machine, settings=options)
+    return fired
+
+
+def chain_histories(name: str, profile: str) -> GateResult:
+    """Run the machine and the walks of a world, and give their row."""
+    world, (examples, steps, length, walks) = OFFLOAD_HISTORIES[name], LENGTHS[profile]
+    started, law, detail, fired = time.perf_counter(), "", "", dict[str, int]()
+    try:
+        fired = run_chain_machine(world, examples, steps, profile != "nightly")
+        for seed in range(walks):
+            for what, count in chain_walk(world, seed, length).fired.items():
+                fired[what] = fired.get(what, 0) + count
+    except OffloadHistoryError as fault:
+        law, detail = fault.law, fault.detail
+    except Exception as error:  # the chain failed in a way of its own
+        law, detail = getattr(error, "law", "REF-0"), f"{type(error).__name__}: {error}"
+    return GateResult(
+        kind="offload machine",
+        scope=name,
+        manager=name.partition(",")[0],
+        states=0,
+        transitions=sum(fired.values()),
+        violations=int(bool(law)),
+        seconds=time.perf_counter() - started,
+        law=law,
+        detail=detail,
+        fired=fired,
+    )

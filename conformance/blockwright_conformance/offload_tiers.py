@@ -1,0 +1,202 @@
+"""One tier under test: any manager of offloaded blocks, called by its public names and shown in the spec's terms.
+
+A manager of a foreign backend is copied by making all its calls again on a new one: what a backend in plain Python
+holds nobody else can copy.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Self
+
+from blockwright.errors import BlockNotReadyError, BlockwrightError, NotPreparedError, UnknownBlockHashError
+from blockwright.offload.status import BlockStatus, PlacedBlockStatus
+from blockwright.offload.tiers.arc import ARCOffloadingManager
+from blockwright.offload.tiers.backend import CPUBackend
+from blockwright.offload.tiers.interfaces import Backend, CPULoadStoreSpec, LoadStoreSpec
+from blockwright.offload.tiers.lru import LRUOffloadingManager
+from blockwright_spec.tier_calls import TierReason
+from blockwright_spec.tier_state import Event, Key, Phase, Tier, entry_of, idle, num_free
+
+ERRORS: dict[TierReason, type[BlockwrightError]] = {
+    TierReason.NOT_PRESENT: UnknownBlockHashError,
+    TierReason.NOT_READY: BlockNotReadyError,
+    TierReason.NOT_PREPARED: NotPreparedError,
+}
+"""What each refusal raises; `NO_ROOM` is the answer None."""
+
+TOKENS = 16
+"""Tokens in a block: no matter here."""
+
+
+class ForeignBackend(Backend):
+    """Somebody else's backend, in plain Python: numbered places, fresh ones first, then the last freed."""
+
+    def __init__(self, num_blocks: int, recovered: Sequence[Key] = ()) -> None:
+        super().__init__(TOKENS, "FOREIGN")
+        self.blocks = {at: PlacedBlockStatus(at) for at in range(len(recovered))}
+        self.recovered = [(key, self.blocks[at]) for at, key in enumerate(recovered)]
+        for status in self.blocks.values():
+            status.ref_cnt = 0
+        self.unused = list(range(len(recovered), num_blocks))[::-1]
+        self.freed: list[int] = []
+
+    def get_num_free_blocks(self) -> int:
+        """Count places that nobody holds."""
+        return len(self.unused) + len(self.freed)
+
+    def allocate_blocks(self, block_hashes: list[bytes]) -> list[BlockStatus]:
+        """Give places."""
+        given: list[BlockStatus] = []
+        for _ in block_hashes:
+            place = self.unused.pop() if self.unused else self.freed.pop()
+            self.blocks[place] = PlacedBlockStatus(place)
+            given.append(self.blocks[place])
+        return given
+
+    def free(self, block: BlockStatus) -> None:
+        """Take a place back; one that is not held is a fault of the caller's."""
+        assert isinstance(block, PlacedBlockStatus)
+        assert self.blocks.pop(block.block_id) is block
+        self.freed.append(block.block_id)
+
+    def get_load_store_spec(self, block_hashes: Iterable[bytes], blocks: Iterable[BlockStatus]) -> LoadStoreSpec:
+        """Name places."""
+        return CPULoadStoreSpec([block.block_id for block in blocks if isinstance(block, PlacedBlockStatus)])
+
+    def recovered_blocks(self) -> list[tuple[bytes, BlockStatus]]:
+        """Give what was there."""
+        return list(self.recovered)
+
+
+class Stored(NamedTuple):
+    """What prepared a store."""
+
+    keys: tuple[Key, ...]
+    places: tuple[int, ...]
+    evicted: tuple[Key, ...]
+
+
+def of_backend(manager: Callable[..., Any], enable_events: bool = True) -> Callable[[int, Sequence[Key]], Any]:
+    """Give what makes a manager over our backend, which recovers nothing."""
+    return lambda capacity, _: manager(CPUBackend(TOKENS, capacity), enable_events=enable_events)
+
+
+def of_foreign(manager: Callable[..., Any]) -> Callable[[int, Sequence[Key]], Any]:
+    """Give what makes a manager over a foreign backend."""
+    return lambda capacity, recovered: manager(ForeignBackend(capacity, recovered), enable_events=True)
+
+
+MANAGERS: dict[str, Callable[[int, Sequence[Key]], Any]] = {
+    "LRU": of_backend(LRUOffloadingManager),
+    "LRU silent": of_backend(LRUOffloadingManager, enable_events=False),
+    "LRU foreign": of_foreign(LRUOffloadingManager),
+    "ARC": of_backend(ARCOffloadingManager),
+    "ARC foreign": of_foreign(ARCOffloadingManager),
+}
+"""What makes a manager of so many places, with what was recovered."""
+
+
+class TierShown(NamedTuple):
+    """The whole state of a tier, as far as a manager shows it."""
+
+    statuses: tuple[int | None, ...]
+    """Of each key there is: None if not present, -1 while written, -2 once found bad, else its readers."""
+    recency: tuple[Key, ...]
+    """The blocks present, the least recently used first; sorted where a policy has an order of its own."""
+    idle: tuple[Key, ...]
+    """The blocks that may go; in order, or sorted, likewise."""
+    free: int
+
+
+def in_order(keys: Iterable[Key], ordered: bool) -> tuple[Key, ...]:
+    """Give keys in their order, or sorted if that does not matter."""
+    return tuple(keys if ordered else sorted(keys))
+
+
+def shown_by(manager: Any, keys: Sequence[Key], ordered: bool = True) -> TierShown:
+    """Give what a manager shows."""
+    return TierShown(
+        tuple([manager.status_of(key) for key in keys]),
+        in_order(manager.recency(), ordered),
+        in_order(manager.idle_blocks(len(keys)), ordered),
+        manager.num_free,
+    )
+
+
+def expected_of(state: Tier, keys: Sequence[Key], ordered: bool = True) -> TierShown:
+    """Give what a manager in this state shows."""
+    return TierShown(
+        tuple([status_in(state, key) for key in keys]),
+        in_order((entry.key for entry in state.entries), ordered),
+        in_order(idle(state), ordered),
+        num_free(state),
+    )
+
+
+def status_in(state: Tier, key: Key) -> int | None:
+    """Give the number by which a manager tells the status of a block."""
+    entry = entry_of(state, key)
+    if entry is None:
+        return None
+    return {Phase.WRITING: -1, Phase.DOOMED: -2}.get(entry.phase, entry.readers)
+
+
+def events_of(manager: Any) -> tuple[Event, ...]:
+    """Take the events."""
+    return tuple(Event(tuple(event.block_hashes), event.removed) for event in manager.take_events())
+
+
+class TierUnderTest:
+    """A manager under test, with the backend that it works on."""
+
+    def __init__(self, name: str, capacity: int, recovered: Sequence[Key] = ()) -> None:
+        self.made = (name, capacity, recovered)
+        self.manager = MANAGERS[name](capacity, recovered)
+        self.silent, self.ordered = "silent" in name, "ARC" not in name
+        self.foreign = "foreign" in name
+        self.log: list[tuple[str, tuple[Any, ...]]] = []
+
+    def copy(self) -> Self:
+        """Return an independent copy."""
+        if self.foreign:
+            new = type(self)(*self.made)
+            for name, arguments in self.log:
+                new.repeat(name, arguments)
+            return new
+        new = type(self).__new__(type(self))
+        new.made, new.silent, new.ordered, new.foreign, new.log = self.made, self.silent, self.ordered, False, []
+        new.manager = self.manager.copy()
+        return new
+
+    def repeat(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Make a call again that happened."""
+        self.call(name, *arguments)
+        self.manager.take_events()
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Make a call; those that raise are not made again on copies."""
+        answer = getattr(self.manager, name)(*arguments)
+        if self.foreign:
+            self.log.append((name, arguments))
+        return answer
+
+    def policy(self) -> object:
+        """Give what the manager's policy remembers beyond the state, of any type that its text tells apart."""
+        return None if self.ordered else self.manager.policy_state()
+
+    def events(self) -> tuple[Event, ...]:
+        """Take the events."""
+        return events_of(self.manager)
+
+    def check(self) -> None:
+        """Recompute the manager's own invariants; those of places with a foreign backend among them."""
+        self.manager.check()
+        if self.foreign:
+            backend = self.manager.backend
+            held = sorted(status.ref_cnt for status in backend.blocks.values())
+            shown = sorted(-1 if each == -1 else each for each in self.counts())
+            assert held == shown, f"statuses of the backend: expected {shown}, found {held}"
+
+    def counts(self) -> list[int]:
+        """Give the readers of each block present, -1 for those being written; what is found bad has one at least."""
+        statuses = [self.manager.status_of(key) for key in self.manager.recency()]
+        return [1 if each == -2 else each for each in statuses]

@@ -1,0 +1,389 @@
+"""Property: the gate of offloading sees every difference, visits what it says, and checks bytes that really move.
+
+How: what a tier and a chain show is altered one field at a time; managers and chains that are wrong in one way are put
+through it, as are media that mix up bytes; a scope under exchanged names of keys must have the same states;
+counterexamples are run as the Python that they are printed as.
+Not covered: that every wrong implementation is caught (the museum, the mutants).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from blockwright.offload import ARCOffloadingManager, CPUBackend, LRUOffloadingManager, OffloadChain
+from blockwright_conformance import offload_tiers
+from blockwright_conformance.gates import Profile, gate
+from blockwright_conformance.offload_actions import Cancel, ChainAction, Land, Load, Store, Touch, chain_told
+from blockwright_conformance.offload_chain_explore import CHAIN_EVERYTHING, ChainExplorer, alike, chain_act, plain
+from blockwright_conformance.offload_chains import ChainUnderTest, chain_expected
+from blockwright_conformance.offload_engine import OffloadHistoryError
+from blockwright_conformance.offload_gate import report
+from blockwright_conformance.offload_histories import chain_walk, run_chain_machine
+from blockwright_conformance.offload_scopes import (
+    CHAIN_PR,
+    CHAIN_PROFILES,
+    FIRST,
+    KEYS,
+    SECOND,
+    TIER_PR,
+    TIER_PROFILES,
+    TierScope,
+    chain_scope,
+    lists,
+)
+from blockwright_conformance.offload_tier_explore import TIER_EVERYTHING, TierCall, TierExplorer, TierNow, tier_act
+from blockwright_conformance.offload_tiers import TierUnderTest
+from blockwright_conformance.offload_trace import chain_script, tier_script
+from blockwright_conformance.offload_worlds import OFFLOAD_HISTORIES, Memory, OffloadWorld
+from blockwright_conformance.rows import covered
+from blockwright_spec.chain_outcomes import ChainDone
+from blockwright_spec.chain_state import Chain, chain
+from blockwright_spec.tier_state import Key, tier
+
+P, Q, R, _ = KEYS
+SMALL_TIER = TierScope("small", "LRU", 2, (*lists(2, 1), KEYS[:2], KEYS[1:3]), readers=2)
+SMALL = chain_scope("small", (1, 1), reserve=(1,), through=True, loads=(FIRST[:1], SECOND[1:]))
+
+
+# --- one tier
+
+
+class ForgetsToFree(LRUOffloadingManager):
+    """Frees no place of a store that failed."""
+
+    def complete_store(self, block_hashes: Any, success: bool = True) -> None:
+        super().complete_store(block_hashes)
+
+
+class RefreshesOnRead(LRUOffloadingManager):
+    """Counts a read as a use."""
+
+    def prepare_load(self, block_hashes: Any) -> Any:
+        spec = super().prepare_load(block_hashes)
+        self.touch(block_hashes)
+        return spec
+
+
+class FindsWhatIsWritten(LRUOffloadingManager):
+    """Makes blocks readable before they are written."""
+
+    def prepare_store(self, block_hashes: Any) -> Any:
+        made = super().prepare_store(block_hashes)
+        if made is not None and made.block_hashes_to_store:
+            super().complete_store(made.block_hashes_to_store)
+        return made
+
+
+class IgnoresFailedReads(LRUOffloadingManager):
+    """Keeps what could not be read."""
+
+    def complete_load(self, block_hashes: Any, success: bool = True) -> None:
+        super().complete_load(block_hashes)
+
+
+class TouchesForwards(LRUOffloadingManager):
+    """Makes the last named the most recent."""
+
+    def touch(self, block_hashes: Any) -> None:
+        super().touch(list(block_hashes)[::-1])
+
+
+class TellsNothing(LRUOffloadingManager):
+    """Loses events."""
+
+    def take_events(self) -> Any:
+        return super().take_events()[1:]
+
+
+WRONG_MANAGERS = [
+    ForgetsToFree,
+    RefreshesOnRead,
+    FindsWhatIsWritten,
+    IgnoresFailedReads,
+    TouchesForwards,
+    TellsNothing,
+]
+
+
+class Replayed(TierUnderTest):
+    """Copied by making all calls again: a subclass in plain Python does not say how it is copied."""
+
+    manager_type: type[LRUOffloadingManager] = LRUOffloadingManager
+
+    def __init__(self, name: str, capacity: int, recovered: Sequence[Key] = ()) -> None:
+        super().__init__(name, capacity, recovered)
+        self.foreign = True
+        self.manager = self.manager_type(CPUBackend(16, capacity), enable_events=True)
+
+    def check(self) -> None:
+        self.manager.check()
+
+
+@pytest.mark.parametrize("wrong", WRONG_MANAGERS)
+def test_a_wrong_manager_is_noticed(wrong: type[LRUOffloadingManager]) -> None:
+    under_test = type("Wrong", (Replayed,), {"manager_type": wrong})
+    assert TierExplorer(SMALL_TIER, under_test).run().violation is not None
+
+
+def test_a_right_manager_passes_and_nothing_is_left_out() -> None:
+    alone, both = TierExplorer(SMALL_TIER, None).run(), TierExplorer(SMALL_TIER, Replayed).run()
+    assert both.violation is None
+    assert (both.states, both.fired) == (alone.states, alone.fired)
+    assert report(both).violations == 0
+
+
+def test_a_policy_that_evicts_what_is_read_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter, now = TierUnderTest("ARC", 1), TierNow(tier(1))
+    for call in (TierCall("prepare_store", (P,)), TierCall("complete_store", (P,)), TierCall("prepare_load", (P,))):
+        told, faults = tier_act(adapter, now, call, KEYS)
+        assert faults == []
+        now = told.now
+    other = ARCOffloadingManager(CPUBackend(16, 1))
+    other.prepare_store([P])
+    other.complete_store([P])
+    monkeypatch.setattr(adapter, "manager", other)
+    assert tier_act(adapter, now, TierCall("prepare_store", (Q,)), KEYS)[1]
+
+
+def test_a_foreign_backends_statuses_are_compared() -> None:
+    adapter = TierUnderTest("LRU foreign", 2)
+    adapter.call("prepare_store", [P])
+    adapter.check()
+    adapter.manager.backend.blocks[0].ref_cnt = 3
+    with pytest.raises(Exception, match=r"TIER-3|statuses"):
+        adapter.check()
+
+
+def test_a_foreign_backend_notices_a_place_freed_twice() -> None:
+    backend = offload_tiers.ForeignBackend(1)
+    (status,) = backend.allocate_blocks([P])
+    backend.free(status)
+    with pytest.raises((AssertionError, KeyError)):
+        backend.free(status)
+
+
+# --- a chain
+
+
+STORY: tuple[ChainAction, ...] = (
+    Store((P,), (0,)),
+    Land(0),
+    Land(0),
+    Store((Q,), (1,)),
+    Load((P,), (0,)),
+)
+
+
+def together(*actions: ChainAction) -> tuple[Chain, ChainUnderTest]:
+    """A state and a chain after the same actions."""
+    state, adapter = chain(SMALL.config), ChainUnderTest(SMALL.config)
+    for action in actions:
+        told, faults = chain_act(adapter, state, action, SMALL.keys, eager=True)
+        assert faults == []
+        state = told.state
+    return state, adapter
+
+
+@pytest.mark.parametrize(
+    ("field", "other"),
+    [("tiers", ()), ("pins", {5: 1}), ("events", ()), ("handed", (1,)), ("ended", (1,)), ("dropped", 7)],
+)
+def test_a_difference_in_any_field_of_a_chain_is_named(field: str, other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, adapter = together(*STORY[:3])
+    shown = chain_expected(state, ChainDone(state), adapter.jobs, SMALL.keys)
+    assert adapter.shown(SMALL.keys) == shown
+    monkeypatch.setattr(adapter, "shown", lambda keys: shown._replace(**{field: other}))
+    faults = chain_act(adapter, state, Touch(()), SMALL.keys, eager=False)[1]
+    assert [fault.partition(":")[0] for fault in faults] == [field]
+
+
+class WrongChain(ChainUnderTest):
+    """A chain that answers to one call in its own way."""
+
+    name, wrong = "", ""
+
+    def hand_out(self) -> None:
+        """Take the transfers, or hold one back."""
+        super().hand_out()
+        if self.wrong == "holds one back":
+            self.handed = self.handed[1:]
+
+
+def chain_without(method: str, answer: Any) -> type[ChainUnderTest]:
+    """A chain under test of which a call does nothing but answer."""
+
+    def made(config: Any) -> Any:
+        actual = ChainUnderTest.made(config)
+
+        class Wrapped:
+            def __init__(self, inner: Any) -> None:
+                self.inner = inner
+
+            def copy(self) -> "Wrapped":
+                return Wrapped(self.inner.copy())
+
+            def __getattr__(self, name: str) -> Any:
+                return (lambda *arguments: answer) if name == method else getattr(self.inner, name)
+
+        return Wrapped(actual)
+
+    return type("Without", (ChainUnderTest,), {"made": staticmethod(made)})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        type("HoldsBack", (WrongChain,), {"wrong": "holds one back"}),
+        chain_without("store", None),
+        chain_without("pins", {}),
+        chain_without("lookup", 0),
+        chain_without("take_finished", []),
+        chain_without("finish", None),
+        chain_without("cancel", False),
+    ],
+)
+def test_a_wrong_chain_is_noticed(wrong: type[ChainUnderTest]) -> None:
+    scope = replace(SMALL, eager=False, under_way=2) if wrong.__name__ == "Without" else SMALL
+    assert ChainExplorer(scope, wrong).run().violation is not None
+
+
+def test_a_right_chain_passes_and_nothing_is_left_out() -> None:
+    alone, both = ChainExplorer(SMALL, None).run(), ChainExplorer(SMALL).run()
+    assert both.violation is None
+    assert (both.states, both.fired) == (alone.states, alone.fired)
+    assert report(both).violations == 0
+
+
+class Everywhere(ChainExplorer):
+    """Keeps every state it visits."""
+
+    states: list[Chain]
+
+    def level(self, frontier: list[Any]) -> Any:
+        self.states = [*getattr(self, "states", []), *(node.state for node in frontier)]
+        return super().level(frontier)
+
+
+def test_exchanged_keys_are_alike_where_the_scope_is() -> None:
+    scope = chain_scope("symmetric", (2, 1), reserve=(1,))
+    assert list(alike(scope)) == [{Q: R, R: Q}]
+    assert list(alike(replace(scope, loads=(FIRST,)))) == []
+    once, each = Everywhere(scope, None), Everywhere(scope, None)
+    each.alike = []
+    once.run()
+    each.run()
+    names = {Q: R, R: Q}
+    exchanged = [*map(repr, (plain(state, how) for state in once.states for how in ({}, names)))]
+    assert set(exchanged) == {repr(plain(state, {})) for state in each.states}
+
+
+# --- what must happen
+
+
+def test_a_missing_action_fails_the_gate() -> None:
+    rows = [report(ChainExplorer(SMALL, None).run()), report(TierExplorer(SMALL_TIER, None).run())]
+    everything = TIER_EVERYTHING | CHAIN_EVERYTHING
+    row = covered("coverage", "all", rows, everything)
+    assert row.law == "SEEN-1"
+    assert "chain: TOO_MANY" in row.detail
+    full = replace(rows[0], fired=dict.fromkeys(everything, 1))
+    assert covered("coverage", "all", [full], everything).violations == 0
+
+
+def test_names_of_scopes_differ() -> None:
+    for profile in ("smoke", "pr", "nightly"):
+        names = [each.name for each in TIER_PROFILES[profile]] + [each.name for each in CHAIN_PROFILES[profile]]
+        names += OFFLOAD_HISTORIES
+        assert len(set(names)) == len(names)
+
+
+def test_the_gate_runs_in_smoke() -> None:
+    run, size = gate("offload", Profile("smoke", jobs=1))
+    steps: list[str] = []
+
+    def progress(count: int = 1, note: str = "") -> None:
+        steps.append(note)
+
+    rows = run(Profile("smoke", jobs=1), progress)
+    assert len(rows) == len(steps) == size
+    assert not any(row.violations for row in rows)
+
+
+def test_other_managers_have_no_tiers_to_test() -> None:
+    other = Profile(implementation="somewhere:Else")
+    run, size = gate("offload", other)
+    assert (run(other, lambda count=1, note="": None), size) == ([], 0)
+
+
+# --- counterexamples
+
+
+def test_counterexamples_of_chains_are_python() -> None:
+    actions = (Store((P,), (0,)), Land(0), Land(0, False), Load((P, P), (0, 0)), Load((P,), (0,)), Touch((P,)))
+    space: dict[str, Any] = {}
+    lines = chain_script(SMALL, actions, "REF-0: one; two").splitlines()
+    refused = [line for line in lines if line.endswith("# refused")]
+    exec("\n".join(line for line in lines if line not in refused), space)
+    assert len(refused) == 1
+    ours: OffloadChain = space["chain"]
+    _, adapter = together(*actions)
+    assert (ours.pins(), ours.lookup([P])) == (adapter.chain.pins(), adapter.chain.lookup([P]))
+    late = replace(SMALL, eager=False)
+    exec(chain_script(late, (Store((P,), (0,)), Cancel(0))), space)
+    assert space["chain"].pins() == {}
+
+
+def test_counterexamples_of_tiers_are_python() -> None:
+    for scope in (SMALL_TIER, replace(SMALL_TIER, recovered=(P,), manager="ARC foreign")):
+        space: dict[str, Any] = {}
+        exec(tier_script(scope, (TierCall("prepare_store", (Q,)), TierCall("complete_store", (Q,))), "one; two"), space)
+        assert space["manager"].lookup([Q]) == 1
+
+
+def test_every_refusal_of_the_scopes_is_told_as_refused() -> None:
+    state = chain(SMALL.config)
+    assert chain_told(state, Load((P,), (0,)), eager=True).refusal is not None
+    assert chain_told(state, Touch((P,)), eager=True).refusal is None
+
+
+# --- bytes
+
+
+class Misplaces(Memory):
+    """Writes every block to the place after."""
+
+    def write(self, place: int, key: Key, parts: Sequence[bytes]) -> bool:
+        return super().write((place + 1) % len(self.places), key, parts)
+
+
+class LosesSilently(Memory):
+    """Writes nothing, and says that all is well."""
+
+    def write(self, place: int, key: Key, parts: Sequence[bytes]) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("medium", [Misplaces, LosesSilently])
+@pytest.mark.parametrize("at", [0, 1])
+def test_wrong_bytes_are_noticed(medium: type[Memory], at: int) -> None:
+    world = OFFLOAD_HISTORIES["write through"]
+    media = list(world.media)
+    media[at] = medium
+    with pytest.raises(OffloadHistoryError) as caught:
+        chain_walk(replace(world, media=tuple(media)), seed=0, steps=300)
+    assert caught.value.law == "TIER-1"
+
+
+@pytest.mark.parametrize("name", OFFLOAD_HISTORIES)
+def test_walks_and_machines_go_with_the_specification(name: str) -> None:
+    world: OffloadWorld = OFFLOAD_HISTORIES[name]
+    fired = chain_walk(world, seed=1, steps=200).fired
+    assert {"chain: store landed", "chain: load landed", "chain: Land"} <= fired.keys()
+    assert run_chain_machine(world, 2, 15, derandomize=True)
+
+
+def test_every_scope_of_every_day_is_small() -> None:
+    assert all(sum(each.config.capacities) <= 5 for each in CHAIN_PR)
+    assert all(each.capacity <= 3 for each in TIER_PR)
