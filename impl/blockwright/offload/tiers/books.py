@@ -67,9 +67,8 @@ class TierBooks(OffloadingManager):
             slot = entries.put_after(0, key)
             if entries.index.count == count:
                 raise InvalidArgumentError(f"backend: it recovered block {shown(key)} twice")
-            statuses = entries.statuses
-            if statuses is not None:
-                statuses[slot] = status
+            if entries.has_statuses:
+                entries.statuses[slot] = status
             else:
                 entries.place[slot] = i32(status.block_id)
             entries.enter_all(vec[i32]([i32(slot)]), READY)
@@ -182,7 +181,6 @@ class TierBooks(OffloadingManager):
     def _take_statuses(self, new: list[bytes], slots: vec[i32]) -> None:
         """Take places as statuses; if the backend fails at that, forget the new blocks."""
         statuses = self._entries.statuses
-        assert statuses is not None
         try:
             given = self.backend.allocate_blocks(list(new))
             if len(given) != len(new):
