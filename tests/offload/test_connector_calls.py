@@ -526,3 +526,16 @@ def test_what_cannot_be_connected() -> None:
     for option in ("verify_tokens", "use_eagle"):
         with pytest.raises(UnsupportedError, match=option):
             OffloadingConnector(manager_of(full(), **{option: True}), chain, worker)
+
+
+def test_specs_are_told_apart() -> None:
+    """In the compiled build too, where classes derived from `abc.ABC` would share one cache of answers."""
+    device, host = GPULoadStoreSpec([1]), CPULoadStoreSpec([1])
+    for _ in range(2):
+        for spec, own, other in (
+            (device, GPULoadStoreSpec, CPULoadStoreSpec),
+            (host, CPULoadStoreSpec, GPULoadStoreSpec),
+        ):
+            assert not isinstance(spec, other)
+            assert isinstance(spec, own)
+            assert isinstance(spec, BlockIDsLoadStoreSpec)

@@ -14,6 +14,7 @@ The names are those of vLLM's connectors where the meaning is the same.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -246,10 +247,14 @@ class OffloadingConnector:
                 self._recompute.add(load.request.request_id)
         return result
 
-    def drain(self) -> list[LoadResult]:
-        """Wait until nothing is under way, for a shutdown; return the loads that ended, as `poll`."""
+    def drain(self, timeout: float = 60.0) -> list[LoadResult]:
+        """Wait until nothing is under way, for a shutdown; return the loads that ended, as `poll`.
+
+        Gives up after `timeout` seconds, since a handler may have lost a transfer: `is_idle` says so.
+        """
+        end = time.monotonic() + timeout
         results = self.poll()
-        while not self.is_idle:
+        while not self.is_idle and time.monotonic() < end:
             self._desk.wait()
             results += self.poll()
         return results

@@ -1,6 +1,7 @@
 """What an offloading manager, a backend and a place on a medium are.
 
-Engines may bring their own of each.
+Engines may bring their own of each. The classes are no `abc.ABC`: compiled ones would share one cache of `isinstance`
+among all subclasses, and so be taken for each other by uncompiled code.
 
 Source: section 6 of the named systems (`Backend`, `OffloadingManager`, `LoadStoreSpec`, `PrepareStoreOutput`,
 `OffloadingEvent`).
@@ -8,7 +9,6 @@ Source: section 6 of the named systems (`Backend`, `OffloadingManager`, `LoadSto
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -19,11 +19,10 @@ from blockwright.offload.status import BlockStatus
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class LoadStoreSpec(ABC):
+class LoadStoreSpec:
     """Where blocks lie on a medium: what a worker needs to read or write them."""
 
     @staticmethod
-    @abstractmethod
     def medium() -> str:
         """Return the name of the medium, by which a worker chooses the handler of a transfer."""
         raise NotImplementedError
@@ -97,7 +96,7 @@ class OffloadingEvent(NamedTuple):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Backend(ABC):
+class Backend:
     """Hands out places for blocks on one medium.
 
     Attributes:
@@ -110,17 +109,14 @@ class Backend(ABC):
         self.block_size = block_size
         self.medium = medium
 
-    @abstractmethod
     def get_num_free_blocks(self) -> int:
         """Return how many blocks can be allocated now."""
         raise NotImplementedError
 
-    @abstractmethod
     def allocate_blocks(self, block_hashes: list[bytes]) -> list[BlockStatus]:
         """Return a place, not ready, for each block; the caller has checked that there is room."""
         raise NotImplementedError
 
-    @abstractmethod
     def free(self, block: BlockStatus) -> None:
         """Take back a place that `allocate_blocks` gave, once."""
         raise NotImplementedError
@@ -143,19 +139,17 @@ class Backend(ABC):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class OffloadingManager(ABC):
+class OffloadingManager:
     """Keeps track of the blocks on one medium: which are there, which are being written, which are being read.
 
     A block is *being written* from `prepare_store` to `complete_store`, then *ready* with a number of readers, and
     *gone* when it is evicted or a transfer of it fails. Hashes are opaque; equal ones name equal contents.
     """
 
-    @abstractmethod
     def lookup(self, block_hashes: Iterable[bytes]) -> int:
         """Return how many of the first blocks, in a row, are ready."""
         raise NotImplementedError
 
-    @abstractmethod
     def prepare_load(self, block_hashes: Iterable[bytes]) -> LoadStoreSpec:
         """Begin to read blocks that are ready; until `complete_load` none of them is evicted."""
         raise NotImplementedError
@@ -168,7 +162,6 @@ class OffloadingManager(ABC):
         """End what `prepare_load` began; after a failure the blocks are found no more."""
         return
 
-    @abstractmethod
     def prepare_store(self, block_hashes: Iterable[bytes]) -> PrepareStoreOutput | None:
         """Begin to write those blocks that are not present; None, and no effect, if there is no room for them."""
         raise NotImplementedError
