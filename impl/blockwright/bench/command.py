@@ -32,7 +32,7 @@ def register(subparsers: Any) -> None:
         "--only",
         metavar="NAME",
         nargs="+",
-        help="only these paths (the names in brackets), or all of a system (manager, paging)",
+        help="only these paths (the names in brackets), or all of a system (manager, paging, offload)",
     )
     parser.add_argument("--scaling", action="store_true", help="also growth of time and memory with the pool")
     parser.add_argument("--json", metavar="FILE", type=FilePath, help="write the run as data")
@@ -104,10 +104,10 @@ def _chosen(only: Sequence[str] | None) -> list[Any]:
 
 def _peers(folder: FilePath, systems: Collection[str]) -> dict[str, Any]:
     """Load the peer of each system from the folder that `fetch_peers` filled."""
-    from blockwright.bench import vllm_paging_peer, vllm_peer
-    from blockwright.bench.path import MANAGER, PAGING
+    from blockwright.bench import vllm_offload_peer, vllm_paging_peer, vllm_peer
+    from blockwright.bench.path import MANAGER, OFFLOAD, PAGING
 
-    loaders = {MANAGER: vllm_peer.load, PAGING: vllm_paging_peer.load}
+    loaders = {MANAGER: vllm_peer.load, PAGING: vllm_paging_peer.load, OFFLOAD: vllm_offload_peer.load}
     return {system: load(folder) for system, load in loaders.items() if system in systems}
 
 

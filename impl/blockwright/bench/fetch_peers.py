@@ -1,6 +1,6 @@
 """Fetch the peers to compare with: ``python -m blockwright.bench.fetch_peers DIR``.
 
-Downloads the published wheels of two versions of vLLM from the package registry that pip is configured with, unpacks
+Downloads the published wheels of three versions of vLLM from the package registry that pip is configured with, unpacks
 only their Python files into DIR, and forgets the wheels. Nothing is installed and nothing of them is executed here.
 """
 
@@ -11,12 +11,12 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from blockwright.bench import vllm_paging_peer, vllm_peer
+from blockwright.bench import vllm_offload_peer, vllm_paging_peer, vllm_peer
 from blockwright.bench.published import Published
 from blockwright.errors import BlockwrightError, InvalidArgumentError
 
-PEERS = (vllm_peer.PUBLISHED, vllm_paging_peer.PUBLISHED)
-"""What is fetched: the peer of the manager, and that of the block tables."""
+PEERS = (vllm_peer.PUBLISHED, vllm_paging_peer.PUBLISHED, vllm_offload_peer.PUBLISHED)
+"""What is fetched: the peer of the manager, that of the block tables, and that of the offload tiers."""
 
 # Only the Python files are used, so one platform's wheel serves all; pip takes the platform that the release has.
 _PLATFORM = (

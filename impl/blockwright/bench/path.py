@@ -6,7 +6,7 @@ from typing import Any
 
 from blockwright.bench.measure import Sample
 
-MANAGER, PAGING = "manager", "paging"
+MANAGER, PAGING, OFFLOAD = "manager", "paging", "offload"
 """The systems that are measured, each beside a peer of its own."""
 
 

@@ -11,15 +11,20 @@ import blockwright
 from blockwright._terminal import print_table
 from blockwright.bench import scaling
 from blockwright.bench.measure import Timing
-from blockwright.bench.path import MANAGER, PAGING, Path
+from blockwright.bench.path import MANAGER, OFFLOAD, PAGING, Path
 from blockwright.bench.sides import BLOCK_SIZE
 
-TITLES = {MANAGER: "Time per operation, ns", PAGING: "Block tables with fork, copy and swap: time per operation, ns"}
+TITLES = {
+    MANAGER: "Time per operation, ns",
+    PAGING: "Block tables with fork, copy and swap: time per operation, ns",
+    OFFLOAD: "Bookkeeping of an offload tier: time per operation, ns",
+}
 """The systems, in the order of their tables."""
 
 KINDS = {
     MANAGER: "prefix caching on, one group of full attention unless a row says more",
     PAGING: "full attention, prefix caching where a row says so",
+    OFFLOAD: "LRU over 4,096 places in host memory, 64 blocks in each call",
 }
 """What the rows of a system have in common."""
 

@@ -6,6 +6,7 @@ Source: section 6 of the named systems (`CPUBackend`).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64, mypyc_attr
@@ -15,7 +16,7 @@ from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksErr
 from blockwright.offload.status import BlockStatus, PlacedBlockStatus
 from blockwright.offload.tiers.interfaces import Backend, CPULoadStoreSpec, LoadStoreSpec
 
-MOST_BLOCKS = 2**31 - 1
+MOST_BLOCKS: Final = 0x7FFFFFFF
 
 
 def checked_count(name: str, value: object, least: int, most: int) -> int:
@@ -24,7 +25,7 @@ def checked_count(name: str, value: object, least: int, most: int) -> int:
     Raises:
         InvalidArgumentError: it is not an int, or not within them.
     """
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, int):
         raise InvalidArgumentError(f"{name}: must be an int, not {type(value).__name__}")
     if value < least or value > most:
         raise InvalidArgumentError(f"{name}: must be at least {least} and at most {most}, not {value}")

@@ -205,11 +205,9 @@ class OffloadChain(TierMoves):
             if not jobs.may_start(job):
                 continue
             source = job.source if job.source is not None else self.tiers[0].places_of(job.hashes)
-            destination = job.destination
-            assert destination is not None
             job.is_started = True
             del jobs.waiting[job.job_id]
-            transfers.append(Transfer(job.job_id, job.kind, source, destination, job.hashes))
+            transfers.append(Transfer(job.job_id, job.kind, source, job.destination, job.hashes))
         return transfers
 
     def finish(self, job_id: int, success: bool) -> Finished:

@@ -13,20 +13,20 @@ The life of a block:
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from librt.vecs import extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.index import zeros32, zeros64
-from blockwright.errors import UnknownBlockHashError
+from blockwright.errors import InvariantError, UnknownBlockHashError
 from blockwright.offload.status import NOT_READY, BlockStatus
 from blockwright.offload.tiers.keys import KeyIndex, shown
 from blockwright.offload.tiers.ring import Ring
 
-WRITING: i32 = 1
-READY: i32 = 2
-DOOMED: i32 = 3
+WRITING: Final = 1
+READY: Final = 2
+DOOMED: Final = 3
 
 
 @final
@@ -40,12 +40,14 @@ class Entries:
         readers: how many loads read the block.
         place: its number on the medium (with a packed backend only).
         named: the last call of `prepare_store` that named the block.
-        statuses: by slot, what the backend gave (with another backend only).
+        has_statuses: whether the backend is another.
+        statuses: by slot, what it gave; empty with a packed one.
     """
 
     def __init__(self, has_statuses: bool, *, source: Entries | None = None) -> None:
         """Make an empty table, or a copy of `source`."""
-        self.statuses: list[BlockStatus | None] | None = [] if has_statuses else None
+        self.has_statuses: bool = has_statuses
+        self.statuses: list[BlockStatus | None] = [None] if has_statuses else []
         if source is not None:
             self.index: KeyIndex = source.index.copy()
             self.recency: Ring = source.recency.copy()
@@ -80,9 +82,8 @@ class Entries:
         self.place = extend(self.place, more)
         self.named = extend(self.named, zeros64(self.index.size - i64(len(self.named))))
         self.recency.grow(self.index.size)
-        statuses = self.statuses
-        if statuses is not None:
-            statuses.extend([None] * (self.index.size - i64(len(statuses))))
+        if self.has_statuses:
+            self.statuses.extend([None] * (self.index.size - i64(len(self.statuses))))
 
     def slots_of(self, keys: list[bytes]) -> vec[i32]:
         """Return the slots of blocks. O(blocks).
@@ -110,15 +111,14 @@ class Entries:
 
     def status_of(self, slot: i64) -> BlockStatus:
         """Return what the backend gave for a block."""
-        statuses = self.statuses
-        assert statuses is not None
-        status = statuses[slot]
-        assert status is not None
+        status = self.statuses[slot]
+        if status is None:
+            raise InvariantError("TIER-2", f"the place of slot {slot}", "one of the backend's", None)
         return status
 
     def show(self, slot: i64) -> None:
         """Let the backend's status of a block, if there is one, say what holds now."""
-        if self.statuses is not None:
+        if self.has_statuses:
             self.status_of(slot).ref_cnt = NOT_READY if self.state[slot] == WRITING else int(self.readers[slot])
 
     def enter_all(self, slots: vec[i32], state: i32) -> None:
@@ -143,8 +143,7 @@ class Entries:
         self.recency.leave_all(slots)
         self.index.drop_all(slots)
         states = self.state
-        statuses = self.statuses
         for slot in slots:
             states[i64(slot)] = 0
-            if statuses is not None:
-                statuses[i64(slot)] = None
+            if self.has_statuses:
+                self.statuses[i64(slot)] = None

@@ -5,7 +5,7 @@ Source: the lists B1 and B2 of ARC (Megiddo and Modha, FAST 2003).
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from librt.vecs import extend, vec
 from mypy_extensions import i32, i64
@@ -14,8 +14,8 @@ from blockwright.core.index import zeros32
 from blockwright.offload.tiers.keys import KeyIndex
 from blockwright.offload.tiers.ring import Ring
 
-ONCE: i32 = 1
-OFTEN: i32 = 2
+ONCE: Final = 1
+OFTEN: Final = 2
 
 
 @final

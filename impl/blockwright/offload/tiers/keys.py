@@ -1,8 +1,8 @@
 """Numbers for keys: an index from opaque, non-empty bytes to small slots, on which everything else is packed.
 
 Chains through packed arrays: a key's hash chooses a bucket, the bucket names the first slot, `_following` the next one
-in the same bucket. At most one slot per bucket on average, so a search looks at one or two keys. The whole key is
-compared, whatever its hash: equal hashes prove nothing.
+in the same bucket. There are twice as many buckets as slots, so a search hardly ever looks at a second key. The whole
+key is compared: equal hashes prove nothing.
 
 A Python dict would do, but its searches and deletions were measured to take two to three times as long (docs: bench).
 Which slot a key gets is not to be relied on; nothing that a caller sees depends on it.
@@ -10,7 +10,7 @@ Which slot a key gets is not to be relied on; nothing that a caller sees depends
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from librt.strings import read_i64_le
 from librt.vecs import extend, vec
@@ -19,7 +19,7 @@ from mypy_extensions import i32, i64
 from blockwright.core.index import zeros32
 from blockwright.errors import InvalidArgumentError
 
-FIRST_SIZE = 8
+FIRST_SIZE: Final = 8
 
 
 def keys_of(block_hashes: object) -> list[bytes]:
@@ -108,11 +108,13 @@ class KeyIndex:
 
     def find(self, key: bytes) -> i64:
         """Return the slot of a key, or 0. O(1)."""
-        slot: i64 = i64(self._buckets[spread(key) & self._mask])
+        hashed = spread(key)
+        slot: i64 = i64(self._buckets[hashed & self._mask])
         while slot != 0:
-            own = self.keys[slot]
-            if own is key or own == key:
-                return slot
+            if i64(self._hashes[slot]) == hashed:
+                own = self.keys[slot]
+                if own is key or own == key:
+                    return slot
             slot = i64(self._following[slot])
         return 0
 
@@ -167,10 +169,12 @@ class KeyIndex:
         following = self._following
         first: i64 = i64(self._buckets[bucket])
         slot = first
+        hashes = self._hashes
         while slot != 0:
-            own = self.keys[slot]
-            if own is key or own == key:
-                return slot
+            if i64(hashes[slot]) == hashed:
+                own = self.keys[slot]
+                if own is key or own == key:
+                    return slot
             slot = i64(following[slot])
         if self._unused == 0:
             self._grow()
@@ -217,10 +221,10 @@ class KeyIndex:
         self._hashes = extend(self._hashes, more)
         self._next = extend(self._next, more)
         following = extend(self._following, more)
-        buckets = zeros32(size)
+        buckets = zeros32(2 * size)
         slot: i64 = 1
         while slot < old:
-            bucket: i64 = i64(self._hashes[slot]) & (size - 1)
+            bucket: i64 = i64(self._hashes[slot]) & (2 * size - 1)
             following[slot] = buckets[bucket]
             buckets[bucket] = i32(slot)
             slot += 1
@@ -230,5 +234,5 @@ class KeyIndex:
         self._unused = old
         self._buckets = buckets
         self._following = following
-        self._mask = size - 1
+        self._mask = 2 * size - 1
         self.size = size

@@ -1,4 +1,4 @@
-"""One tier: what is the same whichever block is evicted.
+"""One tier: the calls that are the same whichever block is evicted.
 
 Every call checks first and acts afterwards, so that an error leaves the tier as it was; hashes are read once. The laws
 (TIER-1 to TIER-9) are those of the specification.
@@ -11,85 +11,20 @@ from collections.abc import Iterable
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
-from blockwright.errors import (
-    BlockNotReadyError,
-    InvalidArgumentError,
-    NotPreparedError,
-    OffloadError,
-    UnsupportedError,
-)
-from blockwright.offload.tiers.backend import MOST_BLOCKS, SlotBackend, checked_count, packed_backend
-from blockwright.offload.tiers.entries import DOOMED, READY, WRITING, Entries
-from blockwright.offload.tiers.interfaces import (
-    Backend,
-    LoadStoreSpec,
-    OffloadingEvent,
-    OffloadingManager,
-    PrepareStoreOutput,
-)
+from blockwright.errors import BlockNotReadyError, NotPreparedError
+from blockwright.offload.tiers.books import TierBooks
+from blockwright.offload.tiers.entries import DOOMED, READY, WRITING
+from blockwright.offload.tiers.interfaces import LoadStoreSpec, PrepareStoreOutput
 from blockwright.offload.tiers.keys import keys_of, shown
-from blockwright.offload.tiers.selfcheck import check_entries
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class TierManager(OffloadingManager):
+class TierManager(TierBooks):
     """Keeps track of the blocks of a backend; a subclass says which goes first.
 
     Attributes:
         backend: where the places come from; this manager's alone.
     """
-
-    def __init__(self, backend: Backend, enable_events: bool = False, *, source: TierManager | None = None) -> None:
-        """Take over a backend, and the blocks that it recovered; or, for `copy`, be like `source`.
-
-        Raises:
-            InvalidArgumentError: not a backend, or it recovered one block twice.
-        """
-        if not isinstance(backend, Backend):
-            raise InvalidArgumentError(f"backend: must be a Backend, not {type(backend).__name__}")
-        self.backend = backend
-        self._packed: SlotBackend | None = packed_backend(backend)
-        self._keeps_events: bool = bool(enable_events)
-        self._events: list[OffloadingEvent] = []
-        self._calls: i64 = 0  # of prepare_store
-        if source is not None:
-            self._entries: Entries = source._entries.copy()
-            self._events.extend(source._events)
-            self._calls = source._calls
-            self._capacity: i64 = source._capacity
-            return
-        self._entries = Entries(self._packed is None)
-        self._adopt()
-        self._capacity = i64(self.num_free) + self._entries.index.count
-
-    def _adopt(self) -> None:
-        """Enter the blocks that the backend recovered, oldest first, as ready."""
-        entries = self._entries
-        for key, status in self.backend.recovered_blocks():
-            keys_of([key])
-            count = entries.index.count
-            slot = entries.put_after(0, key)
-            if entries.index.count == count:
-                raise InvalidArgumentError(f"backend: it recovered block {shown(key)} twice")
-            statuses = entries.statuses
-            if statuses is not None:
-                statuses[slot] = status
-            else:
-                entries.place[slot] = i32(status.block_id)
-            entries.enter_all(vec[i32]([i32(slot)]), READY)
-            entries.show(slot)
-
-    # ------------------------------------------------------------------ what a policy says
-
-    def _victims(self, count: i64, new: list[bytes], call: i64) -> vec[i32]:
-        """Return up to `count` idle blocks that go before `new` ones come, none of them named by this call."""
-        raise NotImplementedError
-
-    def _note_entered(self, slots: vec[i32]) -> None:
-        """Blocks have come."""
-
-    def _note_leaving(self, slots: vec[i32], is_evicted: bool) -> None:
-        """Blocks are about to go: evicted, or since a transfer of them failed."""
 
     # ------------------------------------------------------------------ reading
 
@@ -186,12 +121,7 @@ class TierManager(OffloadingManager):
     def touch(self, block_hashes: Iterable[bytes]) -> None:
         """Count blocks as just used, the first as the most recent; others are passed over. O(blocks). law: TIER-9."""
         slots = self._entries.index.find_all(keys_of(block_hashes))
-        recency = self._entries.recency
-        at: i64 = len(slots)
-        while at > 0:
-            at -= 1
-            if slots[at] != 0:
-                recency.refresh(i64(slots[at]))
+        self._entries.recency.refresh_all(slots)
 
     # ------------------------------------------------------------------ writing
 
@@ -284,71 +214,7 @@ class TierManager(OffloadingManager):
         self._let_go(gone, True)
         self._tell(keys, True)
 
-    # ------------------------------------------------------------------ what it says of itself
-
-    @property
-    def num_free(self) -> int:
-        """How many places are free."""
-        packed = self._packed
-        return self.backend.get_num_free_blocks() if packed is None else int(packed.num_free_places())
-
-    def status_of(self, block_hash: bytes) -> int | None:
-        """Return -1 for a block being written, its readers if it is ready, -2 if it is doomed, None if not present."""
-        slot = self._entries.index.find(keys_of([block_hash])[0])
-        if slot == 0:
-            return None
-        state = self._entries.state[slot]
-        if state == READY:
-            return int(self._entries.readers[slot])
-        return -1 if state == WRITING else -2
-
-    def places_of(self, block_hashes: Iterable[bytes]) -> LoadStoreSpec:
-        """Return where blocks lie that are present, whatever their status; nothing changes. O(blocks).
-
-        Raises:
-            UnknownBlockHashError: a block is not present.
-        """
-        keys = keys_of(block_hashes)
-        return self._spec_of(keys, self._entries.slots_of(keys))
-
-    def idle_blocks(self, count: int) -> list[bytes]:
-        """Return up to `count` blocks that could be evicted, the next one first; nothing changes. O(blocks).
-
-        Raises:
-            InvalidArgumentError: `count` is negative.
-        """
-        wanted: i64 = checked_count("count", count, 0, MOST_BLOCKS)
-        return [self._entries.index.keys[i64(slot)] for slot in self._victims(wanted, [], -1)]
-
-    def recency(self) -> list[bytes]:
-        """Return the blocks that are present, least recently used first. O(blocks)."""
-        return [self._entries.index.keys[slot] for slot in self._entries.recency.members()]
-
-    def take_events(self) -> list[OffloadingEvent]:
-        """Return the events since the last call, oldest first; none unless they were enabled. law: TIER-5."""
-        events = self._events
-        self._events = []
-        return events
-
-    def check(self) -> None:
-        """Recompute the invariants from the plain facts. O(blocks).
-
-        Raises:
-            InvariantError: one is broken.
-        """
-        check_entries(self._entries, self._packed, int(self._capacity), self.num_free)
-
     # ------------------------------------------------------------------ within
-
-    def _copied_backend(self) -> Backend:
-        """Return a copy of the backend.
-
-        Raises:
-            UnsupportedError: it gives statuses, which a copy could not tell apart, or cannot be copied.
-        """
-        if self._packed is None:
-            raise UnsupportedError(f"copy: the statuses of {type(self.backend).__name__} belong to one manager")
-        return self.backend.copy()
 
     def _refuse_read(self, keys: list[bytes]) -> None:
         """Say why one of the blocks cannot be read; above all, that one is not present."""
@@ -357,72 +223,3 @@ class TierManager(OffloadingManager):
             if state[i64(slot)] != READY:
                 why = "is being written" if state[i64(slot)] == WRITING else "could not be read before"
                 raise BlockNotReadyError(f"prepare_load: block {shown(keys[at])} {why}")
-
-    def _spec_of(self, keys: list[bytes], slots: vec[i32]) -> LoadStoreSpec:
-        """Return where blocks lie."""
-        entries = self._entries
-        packed = self._packed
-        if packed is None:
-            return self.backend.get_load_store_spec(keys, [entries.status_of(i64(slot)) for slot in slots])
-        place = entries.place
-        return packed.spec_of(keys, [int(place[i64(slot)]) for slot in slots])
-
-    def _place(self, new: list[bytes], slots: vec[i32]) -> LoadStoreSpec:
-        """Give new blocks their places, enter them as being written, and return where they lie."""
-        entries = self._entries
-        packed = self._packed
-        at: i64 = 0
-        if packed is None:
-            self._take_statuses(new, slots)
-        else:
-            places = entries.place
-            for place in packed.take_places(i64(len(new))):
-                places[i64(slots[at])] = place
-                at += 1
-        entries.enter_all(slots, WRITING)
-        self._show_all(slots)
-        self._note_entered(slots)
-        return self._spec_of(new, slots)
-
-    def _take_statuses(self, new: list[bytes], slots: vec[i32]) -> None:
-        """Take places as statuses; if the backend fails at that, forget the new blocks."""
-        statuses = self._entries.statuses
-        assert statuses is not None
-        try:
-            given = self.backend.allocate_blocks(list(new))
-            if len(given) != len(new):
-                raise OffloadError(f"allocate_blocks: {len(given)} places for {len(new)} blocks")
-        except BaseException:
-            self._forget(slots)
-            raise
-        for at, status in enumerate(given):
-            statuses[i64(slots[at])] = status
-
-    def _forget(self, slots: vec[i32]) -> None:
-        """Take back keys that have not become blocks."""
-        self._entries.index.drop_all(slots)
-
-    def _let_go(self, slots: vec[i32], is_evicted: bool) -> None:
-        """End the lives of blocks, and return their places in this order. law: TIER-7."""
-        entries = self._entries
-        packed = self._packed
-        self._note_leaving(slots, is_evicted)
-        if packed is not None:
-            packed.return_places(entries.places_of(slots))
-            entries.drop_all(slots)
-            return
-        given = [entries.status_of(i64(slot)) for slot in slots]
-        entries.drop_all(slots)
-        for status in given:
-            self.backend.free(status)
-
-    def _show_all(self, slots: vec[i32]) -> None:
-        """Let the backend's statuses, if there are any, say what holds now."""
-        if self._packed is None:
-            for slot in slots:
-                self._entries.show(i64(slot))
-
-    def _tell(self, keys: list[bytes], removed: bool) -> None:
-        """Note an event, if they are wanted. law: TIER-5."""
-        if self._keeps_events and len(keys) > 0:
-            self._events.append(OffloadingEvent(keys, self.backend.block_size, self.backend.medium, removed))

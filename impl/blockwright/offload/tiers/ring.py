@@ -82,6 +82,27 @@ class Ring:
         self._older[i64(after)] = before
         self.count -= 1
 
+    def refresh_all(self, slots: vec[i32]) -> None:
+        """Move members to the newest end, the last first, so that the first becomes the newest; pass over 0."""
+        newer = self.newer
+        older = self._older
+        newest = older[0]
+        at: i64 = len(slots)
+        while at > 0:
+            at -= 1
+            slot = slots[at]
+            if slot == 0 or slot == newest:
+                continue
+            before = older[i64(slot)]
+            after = newer[i64(slot)]
+            newer[i64(before)] = after
+            older[i64(after)] = before
+            newer[i64(newest)] = slot
+            older[i64(slot)] = newest
+            newest = slot
+            newer[i64(newest)] = 0
+            older[0] = newest
+
     def refresh(self, slot: i64) -> None:
         """Move a member to the newest end."""
         newer = self.newer

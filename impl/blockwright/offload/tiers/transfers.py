@@ -6,16 +6,16 @@ in order of beginning, and dicts keep that order.
 
 from __future__ import annotations
 
-from typing import NamedTuple, final
+from typing import Final, NamedTuple, final
 
 from blockwright.errors import BlockError, UnknownTransferError
 from blockwright.offload.tiers.interfaces import LoadStoreSpec
 
-STORE = "store"
-LOAD = "load"
-DEMOTE = "demote"
-PROMOTE = "promote"
-DEVICE = -1
+STORE: Final = "store"
+LOAD: Final = "load"
+DEMOTE: Final = "demote"
+PROMOTE: Final = "promote"
+DEVICE: Final = -1
 
 
 class Transfer(NamedTuple):
@@ -77,7 +77,7 @@ class Job:
         job_id, kind, hashes, device_ids: as in `Finished`.
         above: the tier nearer to the device that it reads or writes; for a store or load tier 0.
         below: the tier at its other end, or DEVICE.
-        source, destination: as in `Transfer`; None where it is only known when the transfer is handed out.
+        source, destination: as in `Transfer`; a source that is only known when the transfer is handed out is None.
         awaited: blocks that promotions have to bring to tier 0 first.
         is_started: whether it was handed out.
     """
@@ -91,7 +91,7 @@ class Job:
         above: int,
         below: int,
         source: LoadStoreSpec | None,
-        destination: LoadStoreSpec | None,
+        destination: LoadStoreSpec,
         awaited: set[bytes],
         is_started: bool = False,
     ) -> None:
@@ -173,7 +173,7 @@ class Jobs:
         above: int,
         below: int,
         source: LoadStoreSpec | None,
-        destination: LoadStoreSpec | None,
+        destination: LoadStoreSpec,
         awaited: set[bytes],
     ) -> int:
         """Put a transfer under way; return its number. law: CHAIN-1."""
