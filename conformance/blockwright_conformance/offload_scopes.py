@@ -28,6 +28,8 @@ class TierScope:
     """What calls name, each of them in every call."""
     readers: int = 1
     recovered: tuple[Key, ...] = ()
+    misuse: bool = True
+    """Whether calls are made that are wrong."""
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -51,7 +53,7 @@ TIER_PR: tuple[TierScope, ...] = (
     TierScope("LRU, events off: 2 keys", "LRU silent", 1, lists(2, 2)),
     TierScope("LRU, foreign backend: 2 keys", "LRU foreign", 2, lists(2, 1), readers=2),
     TierScope("LRU, foreign backend: 3 keys", "LRU foreign", 1, (*lists(3, 1), KEYS[:2]), recovered=KEYS[2:3]),
-    TierScope("ARC, 2 blocks: 3 keys", "ARC", 2, lists(3, 1)),
+    TierScope("ARC, 2 blocks: 3 keys", "ARC", 2, lists(3, 1), misuse=False),
     TierScope("ARC, 1 block: 3 keys", "ARC", 1, lists(3, 2)),
     TierScope("ARC, no blocks", "ARC", 0, lists(2, 1)),
     TierScope("ARC, foreign backend: 2 keys", "ARC foreign", 1, (*lists(2, 1), KEYS[:2])),

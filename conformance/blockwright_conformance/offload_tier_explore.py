@@ -72,17 +72,27 @@ def completely_written(state: Tier, keys: tuple[Key, ...]) -> Tier:
 
 
 def tier_calls_of(scope: TierScope, state: Tier) -> Iterator[TierCall]:
-    """Give every call of a scope in a state: right and wrong ones alike, but none that adds too many readers."""
+    """Give every call of a scope in a state, wrong ones only if it makes those, and none that adds too many readers."""
     for keys in scope.named:
-        yield TierCall("touch", keys)
-        yield TierCall("prepare_store", keys)
-        yield TierCall("remove", keys)
-        for success in (True, False):
-            yield TierCall("complete_load", keys, success)
-            yield TierCall("complete_store", keys, success)
-        entries = (entry_of(state, key) for key in keys)
-        if all(entry is None or entry.readers + keys.count(entry.key) <= scope.readers for entry in entries):
-            yield TierCall("prepare_load", keys)
+        for call in calls_naming(keys):
+            entries = (entry_of(state, key) for key in keys if call.name == "prepare_load")
+            if all(entry is None or entry.readers + keys.count(entry.key) <= scope.readers for entry in entries) and (
+                scope.misuse or not is_wrong(state, call)
+            ):
+                yield call
+
+
+def calls_naming(keys: tuple[Key, ...]) -> Iterator[TierCall]:
+    """Give every call that names some keys."""
+    yield from (TierCall(name, keys) for name in ("touch", "prepare_store", "prepare_load", "remove"))
+    for success in (True, False):
+        yield from (TierCall(name, keys, success) for name in ("complete_load", "complete_store"))
+
+
+def is_wrong(state: Tier, call: TierCall) -> bool:
+    """Tell whether a call would be refused for more than want of room."""
+    outcome = told_of(state, call).outcome
+    return isinstance(outcome, TierRefusal) and outcome.reason is not TierReason.NO_ROOM
 
 
 def perform(adapter: TierUnderTest, call: TierCall) -> tuple[Any, Exception | None]:

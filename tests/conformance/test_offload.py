@@ -202,7 +202,7 @@ def test_a_difference_in_any_field_of_a_chain_is_named(field: str, other: Any, m
 class WrongChain(ChainUnderTest):
     """A chain that answers to one call in its own way."""
 
-    name, wrong = "", ""
+    wrong = ""
 
     def hand_out(self) -> None:
         """Take the transfers, or hold one back."""
