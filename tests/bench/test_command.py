@@ -79,7 +79,7 @@ def test_a_system_is_measured_by_its_name(tmp_path: Path, capsys: pytest.Capture
     data = json.loads(file.read_text(encoding="utf-8"))
     assert [path["name"] for path in data["paths"]] == ["release", *paging]
     out = capsys.readouterr().out
-    assert [title in out for title in report.TITLES.values()] == [True, True]
+    assert [title in out for title in report.TITLES.values()] == [True, True, False]
 
 
 def test_only_the_peers_of_the_chosen_paths_are_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,6 +148,8 @@ def test_every_target_of_the_paths_is_the_stated_one() -> None:
         "append": None,
         **{f"paging-{name}": 10 for name in ("append", "fork", "write", "free", "swap", "swap-one")},
         **{f"paging-{name}-caching": 10 for name in ("append", "fork", "write", "free", "swap", "swap-one")},
+        "offload-life": 10,
+        **{f"offload-{name}": None for name in ("store", "evict", "touch", "lookup", "load")},
         **dict.fromkeys(["paging-step", "paging-step-caching", "paging-allocate", "paging-allocate-caching"]),
     }
 

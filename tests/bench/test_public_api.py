@@ -1,7 +1,8 @@
 """Property: the benchmark measures what an engine can call: no private name of the library is used in it.
 
 Tested by reading every source of the package: no attribute that begins with an underscore is taken of anything but
-`self`, and from `blockwright` only its front doors, its errors, its build record and its terminal helpers are imported.
+`self`, and from `blockwright` only its front doors (the media of offloading are such, its bookkeeping is not), its
+errors, its build record and its terminal helpers are imported.
 Not covered: what reaches private state by other ways (`getattr` with a computed name).
 """
 
@@ -13,7 +14,9 @@ import pytest
 import blockwright.bench
 
 SOURCES = sorted(Path(blockwright.bench.__file__).parent.glob("*.py"))
-ALLOWED = ("blockwright", "blockwright.paging", "blockwright.errors", "blockwright._terminal")
+ALLOWED = ("blockwright", "blockwright.paging", "blockwright.offload", "blockwright.errors", "blockwright._terminal")
+MEDIA = ("blockwright.bench", "blockwright.offload.")
+INSIDE = "blockwright.offload.tiers"
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: str(source.name))
@@ -36,4 +39,5 @@ def test_only_the_front_door_is_imported(source: Path) -> None:
     imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     imported += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     inside = [name for name in imported if name.partition(".")[0] == "blockwright"]
-    assert [name for name in inside if name not in ALLOWED and not name.startswith("blockwright.bench")] == []
+    assert [name for name in inside if name not in ALLOWED and not name.startswith(MEDIA)] == []
+    assert [name for name in inside if name.startswith(INSIDE)] == []

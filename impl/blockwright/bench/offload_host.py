@@ -18,8 +18,8 @@ import torch
 
 from blockwright._terminal import print_table
 from blockwright.bench.measure import require
+from blockwright.offload import CPULoadStoreSpec, GPULoadStoreSpec
 from blockwright.offload.host import HostHandler, HostPool
-from blockwright.offload.tiers.interfaces import CPULoadStoreSpec, GPULoadStoreSpec
 from blockwright.offload.worker import OffloadingWorker, TransferSpec
 
 TARGET = 0.8
