@@ -85,6 +85,16 @@ def test_signatures_are_those_of_the_systems() -> None:
     assert names(CpuGpuBlockAllocator.create) == ["allocator_type", "num_gpu_blocks", "num_cpu_blocks", "block_size"]
 
 
+def test_classes_are_told_apart() -> None:
+    """In the compiled build too, where classes derived from `abc.ABC` would share one cache of answers."""
+    allocator = PrefixCachingBlockAllocator(num_blocks=4, block_size=2)
+    block = allocator.allocate_mutable_block(None)
+    for _ in range(2):
+        assert [isinstance(block, kind) for kind in (PrefixCachingBlock, NaiveBlock, Block)] == [True, False, True]
+        kinds = (NaiveBlockAllocator, PrefixCachingBlockAllocator, BlockAllocator, DeviceAwareBlockAllocator)
+        assert [isinstance(allocator, kind) for kind in kinds] == [False, True, True, False]
+
+
 class ListBlock(Block):
     """An engine's own block."""
 

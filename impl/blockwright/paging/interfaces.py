@@ -1,13 +1,14 @@
 """What a block and an allocator of blocks are: the abstract classes that block tables work through.
 
-Engines may bring their own; `DeviceAwareBlockAllocator` is all that `BlockTable` knows of one.
+Engines may bring their own; `DeviceAwareBlockAllocator` is all that `BlockTable` knows of one. The classes are no
+`abc.ABC`: compiled ones would share one cache of `isinstance` among all subclasses, and so be taken for each other by
+uncompiled code.
 
 Source: sections 3 and 5 of the named systems (`Block`, `BlockAllocator`, `DeviceAwareBlockAllocator`).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
@@ -48,7 +49,7 @@ class BlockFactory(Protocol):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Block(ABC):
+class Block:
     """A block of one sequence: some tokens, and the physical block that holds their KV data.
 
     Blocks of several sequences may share a physical block; a `Block` itself belongs to one table.
@@ -56,13 +57,11 @@ class Block(ABC):
 
     Factory: ClassVar[Any] = BlockFactory
 
-    @abstractmethod
     def append_token_ids(self, token_ids: list[int]) -> None:
         """Write tokens to the empty slots; a physical block that others hold too is copied first."""
         raise NotImplementedError
 
     @property
-    @abstractmethod
     def block_id(self) -> int | None:
         """Absolute id of the physical block; None where there is none (freed)."""
         raise NotImplementedError
@@ -73,43 +72,36 @@ class Block(ABC):
         raise NotImplementedError
 
     @property
-    @abstractmethod
     def token_ids(self) -> list[int]:
         """The tokens in it."""
         raise NotImplementedError
 
     @property
-    @abstractmethod
     def num_tokens_total(self) -> int:
         """Tokens in it and in all blocks before it."""
         raise NotImplementedError
 
     @property
-    @abstractmethod
     def num_empty_slots(self) -> int:
         """Slots without a token."""
         raise NotImplementedError
 
     @property
-    @abstractmethod
     def is_full(self) -> bool:
         """Whether every slot has a token."""
         raise NotImplementedError
 
     @property
-    @abstractmethod
     def prev_block(self) -> Block | None:
         """The block before it in its sequence."""
         raise NotImplementedError
 
     @property
-    @abstractmethod
     def extra_hash(self) -> int | None:
         """What identifies the sequence besides its tokens, such as an adapter."""
         raise NotImplementedError
 
     @property
-    @abstractmethod
     def computed(self) -> bool:
         """Whether its KV data is known to be there."""
         raise NotImplementedError
@@ -120,7 +112,6 @@ class Block(ABC):
         raise NotImplementedError
 
     @property
-    @abstractmethod
     def last_accessed(self) -> float:
         """When it was last accessed, as the engine says it; negative: never."""
         raise NotImplementedError
@@ -131,231 +122,190 @@ class Block(ABC):
         raise NotImplementedError
 
     @property
-    @abstractmethod
     def content_hash(self) -> bytes | None:
         """Hash of the whole prefix up to its end, 16 bytes; None until it is full."""
         raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class BlockAllocator(ABC):
+class BlockAllocator:
     """The blocks of one device."""
 
     NoFreeBlocksError: ClassVar[type[Exception]] = NoFreeBlocksError
 
-    @abstractmethod
     def allocate_mutable_block(self, prev_block: Block | None, extra_hash: int | None = None) -> Block:
         """Return an empty block that follows `prev_block`."""
         raise NotImplementedError
 
-    @abstractmethod
     def allocate_immutable_block(
         self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None = None
     ) -> Block:
         """Return a full block with these tokens, shared if the content is known."""
         raise NotImplementedError
 
-    @abstractmethod
     def allocate_immutable_blocks(
         self, prev_block: Block | None, block_token_ids: list[list[int]], extra_hash: int | None = None
     ) -> list[Block]:
         """Return full blocks, one after another; all or none."""
         raise NotImplementedError
 
-    @abstractmethod
     def free(self, block: Block) -> None:
         """Release a block, which loses its id."""
         raise NotImplementedError
 
-    @abstractmethod
     def fork(self, last_block: Block) -> list[Block]:
         """Return blocks that share the ids of a sequence's blocks, given its last one."""
         raise NotImplementedError
 
-    @abstractmethod
     def get_num_total_blocks(self) -> int:
         """Return how many blocks there are."""
         raise NotImplementedError
 
-    @abstractmethod
     def get_num_free_blocks(self) -> int:
         """Return how many blocks nobody holds."""
         raise NotImplementedError
 
-    @abstractmethod
     def get_physical_block_id(self, absolute_id: int) -> int:
         """Return the id of a block on its device, from zero."""
         raise NotImplementedError
 
-    @abstractmethod
     def swap_out(self, blocks: list[Block]) -> None:
         """Release blocks whose content has a new place elsewhere."""
         raise NotImplementedError
 
-    @abstractmethod
     def swap_in(self, blocks: list[Block]) -> None:
         """Give blocks without an id a place here."""
         raise NotImplementedError
 
     @property
-    @abstractmethod
     def all_block_ids(self) -> frozenset[int]:
         """All absolute ids of the device."""
         raise NotImplementedError
 
-    @abstractmethod
     def clear_copy_on_writes(self) -> list[tuple[int, int]]:
         """Return the copies to be made, (source, destination), and forget them."""
         raise NotImplementedError
 
-    @abstractmethod
     def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
         """Note that blocks were accessed."""
         raise NotImplementedError
 
-    @abstractmethod
     def mark_blocks_as_computed(self, block_ids: list[int]) -> None:
         """Note that all blocks filled until now are computed, whatever the argument."""
         raise NotImplementedError
 
-    @abstractmethod
     def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
         """Return the ids that all sequences begin with."""
         raise NotImplementedError
 
-    @abstractmethod
     def cow_block_if_not_appendable(self, block: Block) -> int | None:
         """Return the id to write to: the block's own, or that of a copy if others hold it."""
         raise NotImplementedError
 
-    @abstractmethod
     def promote_to_immutable_block(self, block: Block) -> int:
         """Make a full block findable by its content; return its id, that of the known block if there is one."""
         raise NotImplementedError
 
-    @abstractmethod
     def get_num_full_blocks_touched(self, blocks: list[Block]) -> int:
         """Return how many blocks the full ones of these would take here."""
         raise NotImplementedError
 
-    @abstractmethod
     def get_prefix_cache_hit_rate(self) -> float:
         """Return the share of full blocks asked for that were known; negative: not cached at all."""
         raise NotImplementedError
 
-    @abstractmethod
     def reset_prefix_cache(self) -> bool:
         """Forget all content; False, and nothing happens, while a block is held."""
         raise NotImplementedError
 
-    @abstractmethod
     def find_cached_blocks_prefix(self, block_hashes: list[bytes]) -> list[bytes]:
         """Return the leading hashes whose blocks are there and computed."""
         raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class DeviceAwareBlockAllocator(ABC):
+class DeviceAwareBlockAllocator:
     """The blocks of several devices, under absolute ids."""
 
     NoFreeBlocksError: ClassVar[type[Exception]] = NoFreeBlocksError
 
-    @abstractmethod
     def allocate_mutable_block(self, prev_block: Block | None, device: Device, extra_hash: int | None = None) -> Block:
         """Return an empty block that follows `prev_block`."""
         raise NotImplementedError
 
-    @abstractmethod
     def allocate_immutable_block(
         self, prev_block: Block | None, token_ids: list[int], device: Device, extra_hash: int | None = None
     ) -> Block:
         """Return a full block with these tokens, shared if the content is known."""
         raise NotImplementedError
 
-    @abstractmethod
     def allocate_immutable_blocks(
         self, prev_block: Block | None, block_token_ids: list[list[int]], device: Device, extra_hash: int | None = None
     ) -> list[Block]:
         """Return full blocks, one after another; all or none."""
         raise NotImplementedError
 
-    @abstractmethod
     def free(self, block: Block) -> None:
         """Release a block, which loses its id."""
         raise NotImplementedError
 
-    @abstractmethod
     def fork(self, last_block: Block) -> list[Block]:
         """Return blocks that share the ids of a sequence's blocks, given its last one."""
         raise NotImplementedError
 
-    @abstractmethod
     def get_num_total_blocks(self, device: Device) -> int:
         """Return how many blocks a device has."""
         raise NotImplementedError
 
-    @abstractmethod
     def get_num_free_blocks(self, device: Device) -> int:
         """Return how many blocks of a device nobody holds."""
         raise NotImplementedError
 
-    @abstractmethod
     def get_physical_block_id(self, device: Device, absolute_id: int) -> int:
         """Return the id of a block on its device, from zero."""
         raise NotImplementedError
 
-    @abstractmethod
     def swap(self, blocks: list[Block], src_device: Device, dst_device: Device) -> dict[int, int]:
         """Move blocks; return the ids that were and the ids that are, for the content that has to be copied."""
         raise NotImplementedError
 
     @property
-    @abstractmethod
     def all_block_ids(self) -> frozenset[int]:
         """All absolute ids."""
         raise NotImplementedError
 
-    @abstractmethod
     def clear_copy_on_writes(self) -> list[tuple[int, int]]:
         """Return the copies to be made, (source, destination), and forget them."""
         raise NotImplementedError
 
-    @abstractmethod
     def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
         """Note that blocks were accessed."""
         raise NotImplementedError
 
-    @abstractmethod
     def mark_blocks_as_computed(self, block_ids: list[int]) -> None:
         """Note that all blocks filled until now are computed, whatever the argument."""
         raise NotImplementedError
 
-    @abstractmethod
     def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
         """Return the ids that all sequences begin with."""
         raise NotImplementedError
 
-    @abstractmethod
     def get_num_full_blocks_touched(self, blocks: list[Block], device: Device = Device.GPU) -> int:
         """Return how many blocks of a device the full ones of these would take."""
         raise NotImplementedError
 
-    @abstractmethod
     def get_prefix_cache_hit_rate(self, device: Device) -> float:
         """Return the share of full blocks asked for that were known; negative: not cached at all."""
         raise NotImplementedError
 
-    @abstractmethod
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
         """Forget all content, of all devices if None; False, and nothing happens, while a block is held."""
         raise NotImplementedError
 
-    @abstractmethod
     def find_cached_blocks_prefix(self, block_hashes: list[bytes], device: Device = Device.GPU) -> list[bytes]:
         """Return the leading hashes whose blocks are there and computed."""
         raise NotImplementedError
 
-    @abstractmethod
     def allocate_or_get_null_block(self) -> Block:
         """Return the block that stands for entries nobody reads; there is one at most."""
         raise NotImplementedError
@@ -378,7 +328,7 @@ class DeviceAwareBlockAllocator(ABC):
 
     # What tables ask to count before they act. The answers here are safe for any allocator; exact ones refuse less.
 
-    def require_block_size(self, block_size: int) -> None:  # noqa: B027  # any size suits
+    def require_block_size(self, block_size: int) -> None:  # any size suits
         """Raise `InvalidArgumentError` unless blocks have so many slots; an engine's own may have any."""
 
     def release_blocks(self, blocks: list[Block]) -> None:
