@@ -1,4 +1,4 @@
-"""Property: `blockwright.offload` names all that an engine needs, and imports neither torch nor a store's client for it.
+"""Property: `blockwright.offload` names all that an engine needs, and imports no library for it.
 
 How: names are resolved; another process says what the package alone imports.
 Not covered: what each name does.
@@ -32,7 +32,7 @@ def test_the_host_is_there_where_torch_is() -> None:
 
 def test_other_names_are_not() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        offload.Nothing  # type: ignore[attr-defined]  # noqa: B018
+        offload.Nothing  # noqa: B018
 
 
 def test_the_package_imports_no_library() -> None:
