@@ -6,7 +6,8 @@ It checks what it reads: before a step, each position that the next token reads 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from random import Random
 
 import torch
@@ -31,6 +32,7 @@ from blockwright.offload.tiers.interfaces import (
     CPULoadStoreSpec,
     GPULoadStoreSpec,
     LoadStoreSpec,
+    OffloadingManager,
 )
 from blockwright.offload.tiers.lru import LRUOffloadingManager
 from blockwright.offload.worker import OffloadingHandler, OffloadingWorker, TransferResult, TransferSpec
@@ -147,6 +149,19 @@ class FaultyHandler(OffloadingHandler):
     def wait(self, job_ids: Collection[int]) -> None:
         self.inner.wait(job_ids)
 
+    def cancel(self, job_id: int) -> bool:
+        return self.races and self.inner.cancel(job_id)
+
+
+def slow_tier(num_blocks: int, engine: Engine) -> list[OffloadingManager]:
+    """Make a second tier, unless without blocks."""
+    if num_blocks == 0:
+        return []
+    slow = engine.faulty(SlowHandler(engine.pool))
+    engine.worker.register_handler(CPULoadStoreSpec, SlowSpec, slow)
+    engine.worker.register_handler(SlowSpec, CPULoadStoreSpec, slow)
+    return [LRUOffloadingManager(SlowBackend(4 * engine.per_block, num_blocks))]
+
 
 class Engine:
     """One engine with its connector, its host pool and a second tier."""
@@ -166,7 +181,9 @@ class Engine:
         on_load: str = "keep",
         write: str = "back",
         races: bool = False,
+        lower: Callable[[Engine], list[OffloadingManager]] | None = None,
     ) -> None:
+        """Make it; `lower` registers handlers with its worker and returns the tiers below the host."""
         self.random = Random(seed)
         self.specs = specs
         groups = [KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)]
@@ -179,29 +196,29 @@ class Engine:
         self.device = torch.zeros((blocks, WIDTH), dtype=torch.int64)
         self.pool = HostPool([self.device], host_blocks, device_blocks_per_block=per_block)
         self.host = HostHandler([self.device], self.pool, threads=1, max_queued=4)
-        tiers = [LRUOffloadingManager(CPUBackend(4 * per_block, host_blocks))]
-        worker = OffloadingWorker()
-        host = FaultyHandler(self.host, self.random, rate, self, races)
-        worker.register_handler(GPULoadStoreSpec, CPULoadStoreSpec, host)
-        worker.register_handler(CPULoadStoreSpec, GPULoadStoreSpec, host)
-        if slow_blocks:
-            tiers.append(LRUOffloadingManager(SlowBackend(4 * per_block, slow_blocks)))
-            slow = FaultyHandler(SlowHandler(self.pool), self.random, rate, self, races)
-            worker.register_handler(CPULoadStoreSpec, SlowSpec, slow)
-            worker.register_handler(SlowSpec, CPULoadStoreSpec, slow)
+        self.rate, self.races, self.per_block = rate, races, per_block
+        self.worker = OffloadingWorker()
+        host = self.faulty(self.host)
+        self.worker.register_handler(GPULoadStoreSpec, CPULoadStoreSpec, host)
+        self.worker.register_handler(CPULoadStoreSpec, GPULoadStoreSpec, host)
+        nearest = LRUOffloadingManager(CPUBackend(4 * per_block, host_blocks), enable_events=True)
         self.chain = OffloadChain(
-            tiers,
+            [nearest, *(lower or partial(slow_tier, slow_blocks))(self)],
             device_blocks_per_block=per_block,
-            reserve=2 if slow_blocks and write == "back" else 0,
+            reserve=2 if (slow_blocks or lower) and write == "back" else 0,
             on_load=on_load,
             write=write,
         )
-        self.connector = OffloadingConnector(self.manager, self.chain, worker, store_on=store_on)
+        self.connector = OffloadingConnector(self.manager, self.chain, self.worker, store_on=store_on)
         self.waiting: list[Request] = []
         self.loading: dict[str, Request] = {}
         self.running: list[Request] = []
         self.flight: list[tuple[Request, int, int, tuple[list[int], ...]]] | None = None
         self.num_loaded = 0
+
+    def faulty(self, handler: OffloadingHandler) -> FaultyHandler:
+        """Let a handler fail as often as this engine's handlers do."""
+        return FaultyHandler(handler, self.random, self.rate, self, self.races)
 
     # ------------------------------------------------------------------ bytes
 
@@ -271,6 +288,12 @@ class Engine:
         end = min(begin + 8, stop)
         return end // 4 * 4 if end // 4 * 4 > begin else end
 
+    def fork(self, parent: Request, name: str) -> None:
+        """Go on twice from where a running request stands."""
+        child = parent.fork(name)
+        if self.manager.fork(parent, child) is not None:
+            self.running.append(child)
+
     def preempt(self, request: Request) -> None:
         self.manager.free(request)
         request.num_computed_tokens = 0
@@ -307,6 +330,9 @@ class Engine:
         for request, _, end, _ in self.scheduled:
             request.num_computed_tokens = end
         connector.start_step()
+        for copies in manager.take_copies():  # after start_step: their destinations may have held what is evicted
+            for source, destination in copies:
+                self.device[destination] = self.device[source]
         if not manager.overlap_steps:
             self.run(self.scheduled)
         else:

@@ -207,3 +207,12 @@ def test_checks_find_what_is_wrong() -> None:
     manager._readers[B] = 1
     with pytest.raises(InvariantError, match="TIER-3"):
         manager.check()
+
+
+def test_the_lists_of_callers_stay_theirs() -> None:
+    manager, keys = SharedStoreManager(Known(A, B), 16), [A, B]
+    spec = manager.prepare_load(keys)
+    keys.clear()
+    assert spec.block_hashes == [A, B]
+    with pytest.raises(InvalidArgumentError, match="one key is not a list"):
+        manager.lookup(A)  # type: ignore[arg-type]

@@ -1,8 +1,13 @@
 """Cached blocks that leave the device: kept on the host, on disk and in a shared store, and brought back.
 
-The bookkeeping (`tiers`) is compiled and moves no byte. The handlers move bytes between the media; those that need
-torch or another library import it themselves, so that this package imports none of them.
+The bookkeeping (`tiers`) is compiled and moves no byte. The handlers move bytes between the media; what is in
+`ON_DEMAND` is imported when it is first named, so that this package imports neither torch nor the clients of stores.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 from blockwright.offload.connector import OffloadingConnector
 from blockwright.offload.results import ConnectorStats, LoadResult
@@ -24,16 +29,49 @@ from blockwright.offload.tiers.lru import LRUOffloadingManager
 from blockwright.offload.tiers.transfers import Finished, StoreStart, Transfer
 from blockwright.offload.worker import OffloadingHandler, OffloadingWorker
 
+if TYPE_CHECKING:
+    from blockwright.offload.disk import DiskBackend, DiskStore
+    from blockwright.offload.host import HostHandler, HostPool
+    from blockwright.offload.identity import CacheIdentity
+    from blockwright.offload.media import ByteStore, DiskLoadStoreSpec, SharedLoadStoreSpec, StoreHandler
+    from blockwright.offload.relay import RelayHandler
+    from blockwright.offload.shared import FileSystemStore, SharedStoreManager, ValkeyStore
+
+ON_DEMAND: Final = {
+    "ByteStore": "media",
+    "CacheIdentity": "identity",
+    "DiskBackend": "disk",
+    "DiskLoadStoreSpec": "media",
+    "DiskStore": "disk",
+    "FileSystemStore": "shared",
+    "HostHandler": "host",
+    "HostPool": "host",
+    "RelayHandler": "relay",
+    "SharedLoadStoreSpec": "media",
+    "SharedStoreManager": "shared",
+    "StoreHandler": "media",
+    "ValkeyStore": "shared",
+}
+"""Public names, and the module of each."""
+
 __all__ = [
     "ARCOffloadingManager",
     "Backend",
     "BlockIDsLoadStoreSpec",
     "BlockStatus",
+    "ByteStore",
     "CPUBackend",
     "CPULoadStoreSpec",
+    "CacheIdentity",
     "ConnectorStats",
+    "DiskBackend",
+    "DiskLoadStoreSpec",
+    "DiskStore",
+    "FileSystemStore",
     "Finished",
     "GPULoadStoreSpec",
+    "HostHandler",
+    "HostPool",
     "LRUOffloadingManager",
     "LoadResult",
     "LoadStoreSpec",
@@ -44,7 +82,24 @@ __all__ = [
     "OffloadingManager",
     "OffloadingWorker",
     "PrepareStoreOutput",
+    "RelayHandler",
+    "SharedLoadStoreSpec",
+    "SharedStoreManager",
     "SlotBackend",
+    "StoreHandler",
     "StoreStart",
     "Transfer",
+    "ValkeyStore",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import what is only imported when it is named."""
+    if name not in ON_DEMAND:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{ON_DEMAND[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *ON_DEMAND})

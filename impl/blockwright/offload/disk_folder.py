@@ -77,7 +77,9 @@ def _header(folder: Folder, wanted: Header) -> Header | None:
     if content is None:
         foreign = folder.names() - {LOCK, HEADER + UNPUBLISHED, "lost+found"}
         if foreign:
-            raise StoreDirectoryError(f"{folder.path}: holds other files, such as {min(foreign)!r}; {_REMEDY}")
+            raise StoreDirectoryError(
+                f"{folder.path}: holds other files, such as {min(foreign)!r}; name another directory"
+            )
         return None
     found = _decoded(content, folder)
     if found["version"] != VERSION:

@@ -42,7 +42,7 @@ from blockwright.offload.disk_index import (
     scan,
 )
 from blockwright.offload.disk_slots import DiskCounts, SlotTable
-from blockwright.offload.identity import CacheIdentity
+from blockwright.offload.identity import CacheIdentity, checked_identity
 from blockwright.offload.media import ByteStore, Item
 
 BLOCKS: Final = "blocks"
@@ -85,13 +85,15 @@ class DiskStore(ByteStore):
             num_blocks: slots. Their room is taken as they are first written.
 
         Raises:
-            InvalidArgumentError: a size is not positive, or the number of blocks is negative.
+            InvalidArgumentError: a number is too low, the path is none, or the identity.
             StoreDirectoryError: the directory is not this store's, is in use, or cannot be read and written; the
                 message says what to do. What is not this store's is left as it was.
         """
         for name, value, least in (("block_bytes", block_bytes, 1), ("num_blocks", num_blocks, 0)):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InvalidArgumentError(f"{name}: must be an integer of at least {least}, not {value!r}")
+        if not isinstance(path, str | os.PathLike) or os.fspath(path) in ("", b"") or "\0" in str(path):
+            raise InvalidArgumentError(f"path: must name a directory, not be {path!r}")
         self.block_bytes = block_bytes
         self.num_blocks = num_blocks
         self._stride = -(-block_bytes // _ALIGNMENT) * _ALIGNMENT
@@ -99,7 +101,7 @@ class DiskStore(ByteStore):
         self._process = os.getpid()
         self._is_closed = False
         try:
-            self._open(Path(path), Header.of(identity, block_bytes, num_blocks))
+            self._open(Path(path), Header.of(checked_identity(identity), block_bytes, num_blocks))
         except OSError as error:
             raise StoreDirectoryError(
                 f"{os.fspath(path)}: cannot be used: {_told(error)}; name a directory that this process may write, "

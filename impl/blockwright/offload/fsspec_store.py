@@ -189,8 +189,10 @@ def _value(read: object) -> Value:
 
 
 def _file_system(target: Any, root: str | None, options: dict[str, Any]) -> tuple[Any, str]:
-    if not isinstance(target, str):
+    if not isinstance(target, str) and hasattr(target, "protocol"):
         return target, root or ""
+    if not target or not isinstance(target, str):
+        raise InvalidArgumentError("target: pass a URL, or a file system of fsspec")
     try:
         import fsspec
     except ImportError:

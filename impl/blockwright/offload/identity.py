@@ -122,3 +122,14 @@ def _seed_digest(seed: bytes) -> str:
 
 def _kind(value: object) -> str:
     return type(value).__name__
+
+
+def checked_identity(identity: object) -> CacheIdentity:
+    """Return an argument that must be an identity.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    if not isinstance(identity, CacheIdentity):
+        raise InvalidArgumentError(f"identity: must be a CacheIdentity, not {_kind(identity)}")
+    return identity

@@ -16,6 +16,7 @@ from blockwright.errors import (
 )
 from blockwright.offload.media import SharedLoadStoreSpec
 from blockwright.offload.tiers.interfaces import OffloadingEvent, OffloadingManager, PrepareStoreOutput
+from blockwright.offload.tiers.keys import keys_of
 
 WRITING, DOOMED = -1, -2
 _MOST_BLAMED = 1 << 16
@@ -84,7 +85,7 @@ class SharedStoreManager(OffloadingManager):
 
     def lookup(self, block_hashes: Iterable[bytes]) -> int:
         """Return how many of the first blocks, in a row, the store seems to have; 0 if it does not answer."""
-        hashes = _checked(block_hashes)
+        hashes = keys_of(block_hashes)
         away = (at for at, each in enumerate(hashes) if each in self._writing or each in self._blamed)
         return self._store.leading(hashes[: next(away, len(hashes))])
 
@@ -95,14 +96,14 @@ class SharedStoreManager(OffloadingManager):
             BlockNotReadyError: one is being written, or a transfer of it failed while another reads it.
             UnknownBlockHashError: a transfer of one failed.
         """
-        hashes = _checked(block_hashes)
+        hashes = keys_of(block_hashes)
         for each in hashes:
             if each in self._writing or (each in self._blamed and each in self._readers):
                 raise BlockNotReadyError(f"block {each.hex()} of the store cannot be read now")
             if each in self._blamed:
                 raise UnknownBlockHashError(f"block {each.hex()} of the store failed to be moved")
         self._readers.update(hashes)
-        return SharedLoadStoreSpec(hashes)
+        return SharedLoadStoreSpec(list(hashes))
 
     def complete_load(self, block_hashes: Iterable[bytes], success: bool = True) -> None:
         """End what `prepare_load` began; after a failure the blocks are blamed.
@@ -110,7 +111,7 @@ class SharedStoreManager(OffloadingManager):
         Raises:
             NotPreparedError: one is named more often than it is being read.
         """
-        hashes = _checked(block_hashes)
+        hashes = keys_of(block_hashes)
         for each, count in Counter(hashes).items():
             if self._readers[each] < count:
                 raise NotPreparedError(f"block {each.hex()} of the store is read {self._readers[each]} times")
@@ -125,7 +126,7 @@ class SharedStoreManager(OffloadingManager):
         Nothing is evicted for it.
         """
         here = self._writing | self._readers.keys()
-        candidates = [each for each in dict.fromkeys(_checked(block_hashes)) if each not in here]
+        candidates = [each for each in dict.fromkeys(keys_of(block_hashes)) if each not in here]
         there = self._store.contains([each for each in candidates if each not in self._blamed])
         if there is None:
             return None
@@ -144,7 +145,7 @@ class SharedStoreManager(OffloadingManager):
         Raises:
             NotPreparedError: blocks are named, and none of them is being written.
         """
-        hashes = dict.fromkeys(_checked(block_hashes))
+        hashes = dict.fromkeys(keys_of(block_hashes))
         written = [each for each in hashes if each in self._writing]
         if hashes and not written:
             raise NotPreparedError("none of these blocks is being written to the store")
@@ -162,7 +163,7 @@ class SharedStoreManager(OffloadingManager):
         Raises:
             BlockNotReadyError: one is being read or written here.
         """
-        hashes = list(dict.fromkeys(_checked(block_hashes)))
+        hashes = list(dict.fromkeys(keys_of(block_hashes)))
         for each in hashes:
             if each in self._writing or each in self._readers:
                 raise BlockNotReadyError(f"block {each.hex()} of the store is being moved")
@@ -221,11 +222,3 @@ class SharedStoreManager(OffloadingManager):
     def _tell(self, hashes: list[bytes], *, removed: bool) -> None:
         if self._events is not None and hashes:
             self._events.append(OffloadingEvent(hashes, self.block_size, SharedLoadStoreSpec.medium(), removed))
-
-
-def _checked(block_hashes: Iterable[bytes]) -> list[bytes]:
-    hashes = list(block_hashes)
-    for each in hashes:
-        if not isinstance(each, bytes) or not each:
-            raise InvalidArgumentError(f"block hash {each!r}: pass bytes, not empty")
-    return hashes

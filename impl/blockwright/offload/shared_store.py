@@ -18,7 +18,7 @@ from typing import TypeVar
 from blockwright.errors import InvalidArgumentError, StoreUnavailableError
 from blockwright.offload.breaker import CircuitBreaker
 from blockwright.offload.envelope import Envelope
-from blockwright.offload.identity import CacheIdentity
+from blockwright.offload.identity import CacheIdentity, checked_identity
 from blockwright.offload.media import ByteStore, Item
 
 _log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class SharedStore(ByteStore):
         if batch_bytes < 1:
             raise InvalidArgumentError(f"batch_bytes={batch_bytes}: pass a positive number of bytes")
         self.address = address
-        self._identity = identity.digest()
+        self._identity = checked_identity(identity).digest()
         self._envelope = Envelope(self._identity)
         self._breaker = breaker
         self._batch_bytes = batch_bytes

@@ -1,0 +1,89 @@
+"""Transfers between two media below the host, such as a disk and a shared store, through memory of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from blockwright.errors import InvalidArgumentError, OffloadError
+from blockwright.offload.media import ByteStore, KeyedLoadStoreSpec
+from blockwright.offload.queue import Part, ThreadedHandler
+from blockwright.offload.worker import TransferSpec
+
+
+class RelayHandler(ThreadedHandler):
+    """Reads blocks from one medium of bytes and writes them to another, a block at a time.
+
+    A chain moves blocks down from tier to tier, and up from any tier to the nearest. So between tiers 1 and 2 there is
+    one direction: register it for (the upper medium's spec, the lower one's). Each thread holds one block while it
+    moves it. The stores stay open when the handler is closed.
+
+    >>> from blockwright.offload.media import DiskLoadStoreSpec, SharedLoadStoreSpec
+    >>> class Kept(ByteStore):
+    ...     def __init__(self, **kept: bytes) -> None:
+    ...         self.kept = {key.encode(): value for key, value in kept.items()}
+    ...     def put(self, key, place, parts):
+    ...         self.kept[key] = b"".join(parts)
+    ...     def get(self, key, place, into):
+    ...         into[0][:] = self.kept[key]
+    ...         return True
+    >>> upper, lower = Kept(key=b"kvkv"), Kept()
+    >>> with RelayHandler(upper, lower, block_bytes=4) as relay:
+    ...     relay.transfer_async(0, (DiskLoadStoreSpec([7], [b"key"]), SharedLoadStoreSpec([b"key"])))
+    ...     relay.wait([0])
+    ...     relay.get_finished(), lower.kept
+    True
+    ([(0, True)], {b'key': b'kvkv'})
+    """
+
+    def __init__(
+        self,
+        source: ByteStore,
+        destination: ByteStore,
+        block_bytes: int,
+        *,
+        threads: int = 1,
+        max_queued: int = 64,
+        timeout: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start the threads.
+
+        Args:
+            source: where blocks are read.
+            destination: where they are written.
+            block_bytes: bytes of a block (`HostPool.bytes_per_block`).
+            threads, max_queued, timeout, clock: as for `ThreadedHandler`.
+
+        Raises:
+            InvalidArgumentError: as `ThreadedHandler`, or blocks of less than a byte.
+        """
+        if isinstance(block_bytes, bool) or not isinstance(block_bytes, int) or block_bytes < 1:
+            raise InvalidArgumentError(f"block_bytes={block_bytes!r}: pass a whole number, 1 or more")
+        self._source = source
+        self._destination = destination
+        self._block_bytes = block_bytes
+        super().__init__(threads=threads, max_queued=max_queued, timeout=timeout, clock=clock)
+
+    def parts(self, spec: TransferSpec) -> list[Part]:
+        """Check a transfer and return the movement of each of its blocks.
+
+        Raises:
+            InvalidArgumentError: a side has no keys, or the two name other blocks, or one of them twice.
+        """
+        source, destination = spec
+        if not isinstance(source, KeyedLoadStoreSpec) or not isinstance(destination, KeyedLoadStoreSpec):
+            raise InvalidArgumentError(f"{source!r} to {destination!r}: pass two sides with keys")
+        keys = source.block_hashes
+        if keys != destination.block_hashes or len(set(keys)) < len(keys):
+            raise InvalidArgumentError(f"{len(keys)} keys: name the same blocks on both sides, each once")
+        pairs = zip(source.items(), destination.items(), strict=True)
+        return [partial(self._move, key, read, written) for (key, read), (_, written) in pairs]
+
+    def _move(self, key: bytes, read: int | None, written: int | None) -> int:
+        block = memoryview(bytearray(self._block_bytes))
+        if not self._source.get(key, read, [block]):
+            raise OffloadError("the block is not where it was to be read")
+        self._destination.put(key, written, [block.toreadonly()])
+        return self._block_bytes
