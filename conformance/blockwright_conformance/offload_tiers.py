@@ -4,15 +4,14 @@ A manager of a foreign backend is copied by making all its calls again on a new 
 holds nobody else can copy.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
+import blockwright.offload
 from blockwright.errors import BlockNotReadyError, BlockwrightError, NotPreparedError, UnknownBlockHashError
 from blockwright.offload.status import BlockStatus, PlacedBlockStatus
-from blockwright.offload.tiers.arc import ARCOffloadingManager
-from blockwright.offload.tiers.backend import CPUBackend
 from blockwright.offload.tiers.interfaces import Backend, CPULoadStoreSpec, LoadStoreSpec
-from blockwright.offload.tiers.lru import LRUOffloadingManager
 from blockwright_spec.tier_calls import TierReason
 from blockwright_spec.tier_state import Event, Key, Phase, Tier, entry_of, idle, num_free
 
@@ -22,6 +21,8 @@ ERRORS: dict[TierReason, type[BlockwrightError]] = {
     TierReason.NOT_PREPARED: NotPreparedError,
 }
 """What each refusal raises; `NO_ROOM` is the answer None."""
+
+Reason = TypeVar("Reason")
 
 TOKENS = 16
 """Tokens in a block: no matter here."""
@@ -75,24 +76,38 @@ class Stored(NamedTuple):
     evicted: tuple[Key, ...]
 
 
-def of_backend(manager: Callable[..., Any], enable_events: bool = True) -> Callable[[int, Sequence[Key]], Any]:
+Made = Callable[[Any, int, Sequence[Key]], Any]
+"""What makes a manager: of a copy of `blockwright.offload`, with so many places and what was recovered."""
+
+
+def of_backend(policy: str, enable_events: bool = True) -> Made:
     """Give what makes a manager over our backend, which recovers nothing."""
-    return lambda capacity, _: manager(CPUBackend(TOKENS, capacity), enable_events=enable_events)
+
+    def made(offload: Any, capacity: int, _: Sequence[Key]) -> Any:
+        manager = getattr(offload, f"{policy}OffloadingManager")
+        return manager(offload.CPUBackend(TOKENS, capacity), enable_events=enable_events)
+
+    return made
 
 
-def of_foreign(manager: Callable[..., Any]) -> Callable[[int, Sequence[Key]], Any]:
-    """Give what makes a manager over a foreign backend."""
-    return lambda capacity, recovered: manager(ForeignBackend(capacity, recovered), enable_events=True)
+def of_foreign(policy: str) -> Made:
+    """Give what makes a manager over a foreign backend: of the package itself, whose backend that is."""
+
+    def made(offload: Any, capacity: int, recovered: Sequence[Key]) -> Any:
+        manager = getattr(offload, f"{policy}OffloadingManager")
+        return manager(ForeignBackend(capacity, recovered), enable_events=True)
+
+    return made
 
 
-MANAGERS: dict[str, Callable[[int, Sequence[Key]], Any]] = {
-    "LRU": of_backend(LRUOffloadingManager),
-    "LRU silent": of_backend(LRUOffloadingManager, enable_events=False),
-    "LRU foreign": of_foreign(LRUOffloadingManager),
-    "ARC": of_backend(ARCOffloadingManager),
-    "ARC foreign": of_foreign(ARCOffloadingManager),
+MANAGERS: dict[str, Made] = {
+    "LRU": of_backend("LRU"),
+    "LRU silent": of_backend("LRU", enable_events=False),
+    "LRU foreign": of_foreign("LRU"),
+    "ARC": of_backend("ARC"),
+    "ARC foreign": of_foreign("ARC"),
 }
-"""What makes a manager of so many places, with what was recovered."""
+"""The managers there are."""
 
 
 class TierShown(NamedTuple):
@@ -146,11 +161,14 @@ def events_of(manager: Any) -> tuple[Event, ...]:
 
 
 class TierUnderTest:
-    """A manager under test, with the backend that it works on."""
+    """A manager under test, with the backend that it works on; of a copy of the package by `tier_of`."""
+
+    package: ClassVar[Any] = blockwright
+    errors: ClassVar[dict[TierReason, type[Exception]]] = {**ERRORS}
 
     def __init__(self, name: str, capacity: int, recovered: Sequence[Key] = ()) -> None:
         self.made = (name, capacity, recovered)
-        self.manager = MANAGERS[name](capacity, recovered)
+        self.manager = MANAGERS[name](self.package.offload, capacity, recovered)
         self.silent, self.ordered = "silent" in name, "ARC" not in name
         self.foreign = "foreign" in name
         self.log: list[tuple[str, tuple[Any, ...]]] = []
@@ -200,3 +218,14 @@ class TierUnderTest:
         """Give the readers of each block present, -1 for those being written; what is found bad has one at least."""
         statuses = [self.manager.status_of(key) for key in self.manager.recency()]
         return [1 if each == -2 else each for each in statuses]
+
+
+def errors_in(package: ModuleType, errors: Mapping[Reason, type[Exception]]) -> dict[Reason, type[Exception]]:
+    """Give the errors of a copy of the package."""
+    named: Any = package.errors
+    return {reason: getattr(named, error.__name__) for reason, error in errors.items()}
+
+
+def tier_of(package: ModuleType) -> type[TierUnderTest]:
+    """Give the adapter of managers of a copy of the package."""
+    return type("Tier", (TierUnderTest,), {"package": package, "errors": errors_in(package, ERRORS)})
