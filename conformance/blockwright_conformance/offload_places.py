@@ -27,8 +27,9 @@ OVER = OffloadPlace(
     chain_scope(
         "museum, one block after the other",
         (2, 0),
+        3,
         stores=(FIRST[:1], SECOND[1:]),
-        loads=(request(1, (KEYS[0], 1)),),
+        loads=(request(1, (KEYS[0], 1)), APART[:1]),
         under_way=2,
     )
 )

@@ -10,8 +10,6 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import blockwright.offload
 from blockwright.errors import BlockNotReadyError, BlockwrightError, NotPreparedError, UnknownBlockHashError
-from blockwright.offload.status import BlockStatus, PlacedBlockStatus
-from blockwright.offload.tiers.interfaces import Backend, CPULoadStoreSpec, LoadStoreSpec
 from blockwright_spec.tier_calls import TierReason
 from blockwright_spec.tier_state import Event, Key, Phase, Tier, entry_of, idle, num_free
 
@@ -28,12 +26,15 @@ TOKENS = 16
 """Tokens in a block: no matter here."""
 
 
-class ForeignBackend(Backend):
+class ForeignPlaces:
     """Somebody else's backend, in plain Python: numbered places, fresh ones first, then the last freed."""
 
+    offload: ClassVar[Any] = blockwright.offload
+
     def __init__(self, num_blocks: int, recovered: Sequence[Key] = ()) -> None:
-        super().__init__(TOKENS, "FOREIGN")
-        self.blocks = {at: PlacedBlockStatus(at) for at in range(len(recovered))}
+        super().__init__(TOKENS, "FOREIGN")  # type: ignore[call-arg]
+        self.placed: Any = self.offload.status.PlacedBlockStatus
+        self.blocks = {at: self.placed(at) for at in range(len(recovered))}
         self.recovered = [(key, self.blocks[at]) for at, key in enumerate(recovered)]
         for status in self.blocks.values():
             status.ref_cnt = 0
@@ -44,28 +45,32 @@ class ForeignBackend(Backend):
         """Count places that nobody holds."""
         return len(self.unused) + len(self.freed)
 
-    def allocate_blocks(self, block_hashes: list[bytes]) -> list[BlockStatus]:
+    def allocate_blocks(self, block_hashes: list[bytes]) -> list[Any]:
         """Give places."""
-        given: list[BlockStatus] = []
+        given: list[Any] = []
         for _ in block_hashes:
             place = self.unused.pop() if self.unused else self.freed.pop()
-            self.blocks[place] = PlacedBlockStatus(place)
+            self.blocks[place] = self.placed(place)
             given.append(self.blocks[place])
         return given
 
-    def free(self, block: BlockStatus) -> None:
+    def free(self, block: Any) -> None:
         """Take a place back; one that is not held is a fault of the caller's."""
-        assert isinstance(block, PlacedBlockStatus)
         assert self.blocks.pop(block.block_id) is block
         self.freed.append(block.block_id)
 
-    def get_load_store_spec(self, block_hashes: Iterable[bytes], blocks: Iterable[BlockStatus]) -> LoadStoreSpec:
+    def get_load_store_spec(self, block_hashes: Iterable[bytes], blocks: Iterable[Any]) -> Any:
         """Name places."""
-        return CPULoadStoreSpec([block.block_id for block in blocks if isinstance(block, PlacedBlockStatus)])
+        return self.offload.CPULoadStoreSpec([block.block_id for block in blocks])
 
-    def recovered_blocks(self) -> list[tuple[bytes, BlockStatus]]:
+    def recovered_blocks(self) -> list[tuple[bytes, Any]]:
         """Give what was there."""
         return list(self.recovered)
+
+
+def foreign_backend(offload: Any) -> Any:
+    """Give the class of that backend for a copy of `blockwright.offload`."""
+    return type("ForeignBackend", (ForeignPlaces, offload.Backend), {"offload": offload})
 
 
 class Stored(NamedTuple):
@@ -91,11 +96,11 @@ def of_backend(policy: str, enable_events: bool = True) -> Made:
 
 
 def of_foreign(policy: str) -> Made:
-    """Give what makes a manager over a foreign backend: of the package itself, whose backend that is."""
+    """Give what makes a manager over a foreign backend."""
 
     def made(offload: Any, capacity: int, recovered: Sequence[Key]) -> Any:
         manager = getattr(offload, f"{policy}OffloadingManager")
-        return manager(ForeignBackend(capacity, recovered), enable_events=True)
+        return manager(foreign_backend(offload)(capacity, recovered), enable_events=True)
 
     return made
 

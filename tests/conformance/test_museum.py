@@ -3,7 +3,8 @@
 How: every exhibit's patch fits the sources, its law is one that exists; exhibits of each room are looked at; exhibits
 with a harmless patch, with another law, that run on and on or do not fit, and places in which a wrong implementation
 stands must fail the gate; the diagnosis is made of states that are wrong in a known way, of one group and of two, with
-steps in flight, loads and drafts; watched adapters pass two groups.
+steps in flight, loads and drafts, and of tiers and chains; watched adapters pass two groups; the walk that mutants of
+tiers are put through passes unchanged and finds faults.
 Not covered: every exhibit and every place (`blockwright conform`, gate museum).
 """
 
@@ -25,6 +26,7 @@ from blockwright_conformance.offload_places import NEAR, OVER, TIER, evicted, fa
 from blockwright_conformance.offload_scopes import ChainScope, TierScope
 from blockwright_conformance.offload_tier_explore import TierCall
 from blockwright_conformance.offload_tiers import tier_of
+from blockwright_conformance.offload_walk import walk
 from blockwright_conformance.places import FULL, SLIDING, TIGHT
 from blockwright_conformance.recording import Recording
 from blockwright_conformance.scopes import scope
@@ -316,6 +318,14 @@ def test_diagnosis_of_right_offloading_is_empty() -> None:
     assert isinstance(TIER.scope, TierScope)
     for end in range(len(calls) + 1):
         assert diagnose_tier(TIER.scope, tier_of(package), calls[:end]).laws == ()
+
+
+def test_a_walk_passes_unchanged_and_finds_faults() -> None:
+    assert list(walk(variant())) == []
+    grows_wrong = patch("offload/tiers/keys.py", "buckets = zeros32(2 * size)", "buckets = zeros32(size)")
+    with pytest.raises(IndexError):
+        list(walk(variant(grows_wrong)))
+    assert next(walk(variant(*BY_ID["B64f"].patches))).law == "REF-0"
 
 
 def test_the_way_to_a_fault_of_offloading_is_told_as_calls() -> None:
