@@ -1,7 +1,7 @@
 """An exhibit of the museum: one real bug of another manager, put back into this one.
 
 It names where the bug is told of in public, how it is put back (patches of the implementation's sources), where it
-shows (a scope to explore, or a trial of keys or of the bare pool), and the one law that must be broken there.
+shows (a scope to explore, or a trial of something smaller), and the one law that must be broken there.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from .blockwright_adapter import BlockwrightAdapter
+from .offload_scopes import ChainScope, TierScope
 from .paged_scopes import PagedScope
 from .scopes import Scope
 from .variants import Patch
@@ -43,7 +44,14 @@ class TablesPlace:
     scope: PagedScope
 
 
-Where = Place | TablesPlace | Trial
+@dataclass(frozen=True, slots=True)
+class OffloadPlace:
+    """Where exhibits of offloading are looked at: a scope of one tier, or of a chain, in lock-step."""
+
+    scope: TierScope | ChainScope
+
+
+Where = Place | TablesPlace | OffloadPlace | Trial
 """A place, or a trial."""
 
 

@@ -20,44 +20,49 @@ from blockwright_spec.paged_step_laws import PAGED_LAWS
 
 from .blockwright_adapter import BlockwrightAdapter
 from .diagnosis import diagnose
-from .exhibit import Exhibit, Place, TablesPlace, Where
+from .exhibit import Exhibit, OffloadPlace, Place, TablesPlace, Where
 from .exhibits_blocks import BLOCKS
 from .exhibits_demand import DEMAND
 from .exhibits_forks import FORKS
+from .exhibits_offload import OFFLOAD
 from .exhibits_paged import PAGED
 from .exhibits_prefixes import PREFIXES
 from .exhibits_tables import TABLES
+from .exhibits_tiers import TIERS
 from .exhibits_time import TIME
 from .explore import Explorer
 from .gates import GateResult, Profile
+from .offload_chain_explore import ChainExplorer
+from .offload_chains import chain_of
+from .offload_diagnosis import diagnose_chain, diagnose_tier
+from .offload_scopes import TierScope
+from .offload_tier_explore import TierExplorer
+from .offload_tiers import tier_of
+from .offload_trace import chain_script, tier_script
 from .paged_blockwright import BlockwrightTables, refusals_of
 from .paged_diagnosis import diagnose_tables
 from .paged_explore import PagedExplorer
 from .paged_trace import paged_script
 from .parallel import in_parallel
+from .search import Result
 from .trace import script
 from .variants import variant
 from .watch import Limited, OutOfTimeError, rearm, watch
 from .watched import adapter_on
 
-EXHIBITS: tuple[Exhibit, ...] = (*BLOCKS, *DEMAND, *TABLES, *PREFIXES, *TIME, *FORKS, *PAGED)
+EXHIBITS: tuple[Exhibit, ...] = (*BLOCKS, *DEMAND, *TABLES, *PREFIXES, *TIME, *FORKS, *PAGED, *TIERS, *OFFLOAD)
 """All of them, in the order of the rooms."""
 
 NOT_POSSIBLE: dict[str, str] = {
     "B10": "No call copies a block at lookup: a hit is whole blocks, and its last partial block is computed again.",
     "B11": "Nothing is pinned by its prefix: what is held is held by its block id.",
-    "B12": "There is one tier of memory, so no block has a tag of its tier.",
     "B15": "Publication takes no block and evicts none, so nothing can come in between.",
     "B16": "The index is flat: a published block stands under its whole prefix and hangs on no other block.",
     "B30": "Each group has a table of its own; no map leads from one group's slots to another's.",
     "B38": "States are published wherever a step stopped at a block's end; none is chosen to be kept for EAGLE.",
     "B43": "Only full blocks are published: there is no partial key to be registered again.",
-    "B48": "Nothing is stored elsewhere by the core; engines that store read blocks they hold.",
-    "B49": "Nothing is stored elsewhere by the core, so no store can be in flight.",
-    "B50": "There is no second tier, so no page is evicted there.",
-    "B52": "Nothing is backed up by the core.",
 }
-"""Bugs of the corpus that have no place here, each with the reason: what they broke does not exist in the core."""
+"""Bugs of the corpus that have no place here, each with the reason: what they broke does not exist."""
 
 PLACES: tuple[Where, ...] = tuple(dict.fromkeys(exhibit.where for exhibit in EXHIBITS))
 """Where they are looked at."""
@@ -108,7 +113,7 @@ def row_of(name: str) -> GateResult:
 
 def title_of(where: Where) -> str:
     """Give the name of a place."""
-    return where.scope.name if isinstance(where, Place | TablesPlace) else f"trial of {where.__name__}"
+    return where.scope.name if isinstance(where, Place | TablesPlace | OffloadPlace) else f"trial of {where.__name__}"
 
 
 def sane(where: Where) -> GateResult:
@@ -178,6 +183,8 @@ def looked_at(where: Where, package: ModuleType, judged: bool) -> Seen:
         result = Explorer(where.scope, factory_on(package, where), LAWS if judged else ()).run()
     elif isinstance(where, TablesPlace):
         result = PagedExplorer(where.scope, tables_on(package), PAGED_LAWS if judged else ()).run()
+    elif isinstance(where, OffloadPlace):
+        result = explored(where, package)
     else:
         rearm()
         faults = list(where(package))
@@ -202,11 +209,24 @@ def tables_on(package: ModuleType) -> type[BlockwrightTables]:
     return type("Tables", (Limited, BlockwrightTables), names)
 
 
-def diagnosed(where: Place | TablesPlace, package: ModuleType, actions: tuple[Any, ...]) -> tuple[str, ...]:
+def explored(where: OffloadPlace, package: ModuleType) -> Result:
+    """Explore a place of offloading with a copy of the implementation, under the watch."""
+    if isinstance(where.scope, TierScope):
+        return TierExplorer(where.scope, type("Tier", (Limited, tier_of(package)), {})).run()
+    return ChainExplorer(where.scope, type("Chain", (Limited, chain_of(package)), {})).run()
+
+
+def diagnosed(
+    where: Place | TablesPlace | OffloadPlace, package: ModuleType, actions: tuple[Any, ...]
+) -> tuple[str, ...]:
     """Give the laws that are broken at the end of some actions."""
     rearm()
     if isinstance(where, TablesPlace):
         return diagnose_tables(where.scope, tables_on(package), actions).laws
+    if isinstance(where, OffloadPlace):
+        if isinstance(where.scope, TierScope):
+            return diagnose_tier(where.scope, tier_of(package), actions).laws
+        return diagnose_chain(where.scope, chain_of(package), actions).laws
     return diagnose(where.scope, factory_on(package, where), actions).laws
 
 
@@ -216,6 +236,10 @@ def trace(where: Where, seen: Seen) -> str:
         return ""
     if isinstance(where, TablesPlace):
         return paged_script(where.scope, seen.actions, seen.detail)
+    if isinstance(where, OffloadPlace):
+        if isinstance(where.scope, TierScope):
+            return tier_script(where.scope, seen.actions, seen.detail)
+        return chain_script(where.scope, seen.actions, seen.detail)
     return script(where.scope.config, where.scope.slots, seen.actions, seen.detail)
 
 

@@ -1,9 +1,28 @@
 """What the mutation gate leaves out, and why.
 
-Lock-step reaches the bookkeeping through `KVCacheManager`. What it does not call, or only to check itself, is listed
-here: a function by its qualified name, or ``guards of`` a function for its conditions that only raise. A function that
-is neither here nor killed by some scope shows up as a survivor.
+Lock-step reaches the bookkeeping through `KVCacheManager`, that of offloading through managers and chains. What it does
+not call, or only to check itself, is listed here: a function by its qualified name, or ``guards of`` a function for its
+conditions that only raise. A function that is neither here nor killed by some scope shows up as a survivor.
 """
+
+OFFLOAD = tuple(
+    f"offload/tiers/{name}.py"
+    for name in (
+        "arc",
+        "backend",
+        "books",
+        "chain",
+        "entries",
+        "ghosts",
+        "keys",
+        "lru",
+        "manager",
+        "moves",
+        "ring",
+        "transfers",
+    )
+)
+"""Those of them that keep the books of what is off the device."""
 
 FILES = (
     "core/store.py",
@@ -22,6 +41,7 @@ FILES = (
     "core/managers.py",
     "core/pool.py",
     "core/journal.py",
+    *OFFLOAD,
 )
 """The sources that are mutated."""
 
@@ -30,6 +50,7 @@ CONSTRUCTOR = "checks of a constructor's arguments: no scope makes a wrong manag
 ONE_BY_ONE = "a name for engines that call managers of one kind by themselves; unit tests compare it with this path"
 BARE_POOL = "a name of the bare pool; unit tests and the museum's trial of the pool"
 SHOWN = "a view for people, not used by any decision; unit tests"
+FOUND = "blocks that a disk has kept; the crash gate and unit tests of the disk tier"
 PACKING = "conversion of token ids from lists, buffers and tensors; unit tests"
 
 MEMORY = "what is remembered of lost prefixes, read by explanations only; unit tests compare it with a model"
@@ -98,6 +119,10 @@ LEFT_OUT: dict[str, str] = {
     "core/request.py Request.all_token_ids": SHOWN,
     "core/request.py Request.num_prompt_tokens": SHOWN,
     "core/request.py Request.num_output_tokens": SHOWN,
+    "offload/tiers/backend.py SlotBackend.claim_place": FOUND,
+    "offload/tiers/keys.py shown": "the beginning of a key in the text of an error",
+    "guards of offload/tiers/chain.py OffloadChain.__init__": CONSTRUCTOR,
+    "offload/tiers/backend.py checked_count": CONSTRUCTOR,
     "core/request.py pack_tokens": PACKING,
     "core/request.py _pack_list": PACKING,
     "core/request.py _pack_view": PACKING,

@@ -4,11 +4,16 @@ from typing import Any
 
 from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding
 
-from . import call_trials, places, trials
-from .exhibit import Place, Trial
+from . import call_trials, offload_places, places, trials
+from .exhibit import OffloadPlace, Place, Trial
 from .handed_out import handed_out
+from .offload_scopes import FIRST, KEYS, SECOND, TierScope, chain_scope, lists, request
+from .offload_walk import walk
 from .scopes import of_groups, scope, strings
 from .watched import CrowdedAdapter, KeylessAdapter, ToldAdapter, ToldFineAdapter
+
+WIDE = (request(2, (KEYS[0], 0)), request(2, (KEYS[1], 1)))
+"""Two blocks, each of which spans two of the device."""
 
 FEW: tuple[Prefix, ...] = ((0, (0,)), (0, (0, 0)), (0, (1, 1)))
 
@@ -56,7 +61,34 @@ MORE: tuple[Place, ...] = (
 )
 """Scopes that survivors asked for."""
 
-WHERE: tuple[Place | Trial, ...] = (
+OFF: tuple[OffloadPlace | Trial, ...] = (
+    offload_places.NEAR,
+    offload_places.BACK,
+    offload_places.TIER,
+    offload_places.BELOW,
+    offload_places.SHARED,
+    offload_places.OVER,
+    OffloadPlace(TierScope("mutants, ARC", "ARC", 1, (*lists(3, 1), KEYS[:2]))),
+    OffloadPlace(TierScope("mutants, foreign", "LRU foreign", 1, (*lists(2, 1), KEYS[:2]), recovered=KEYS[1:2])),
+    OffloadPlace(TierScope("mutants, silent", "LRU silent", 1, lists(2, 1))),
+    OffloadPlace(chain_scope("mutants, wrong calls", (2, 1), reserve=(0,), misuse=True, most=2)),
+    OffloadPlace(chain_scope("mutants, no room", (2, 0), reserve=(1,), under_way=1)),
+    OffloadPlace(
+        chain_scope(
+            "mutants, whole requests", (2, 1), reserve=(1,), stores=(FIRST, SECOND), loads=(FIRST,), under_way=1
+        )
+    ),
+    walk,
+    OffloadPlace(
+        chain_scope(
+            "mutants, handed out late", (1, 1), through=True, frees=True, loads=(FIRST[:1],), eager=False, under_way=2
+        )
+    ),
+    OffloadPlace(chain_scope("mutants, span 2", (1, 1), 4, span=2, stores=WIDE, loads=WIDE, under_way=2)),
+)
+"""Those of what is kept off the device."""
+
+WHERE: tuple[Place | OffloadPlace | Trial, ...] = (
     places.TIGHT,
     places.UNCACHED,
     places.FULL,
@@ -106,4 +138,5 @@ WHERE: tuple[Place | Trial, ...] = (
     places.COLLIDING,
     places.FORKED,
     *MORE,
+    *OFF,
 )

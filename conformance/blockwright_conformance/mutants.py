@@ -24,10 +24,11 @@ from types import ModuleType
 from blockwright._terminal import Advance
 
 from .equivalents import EQUIVALENT
-from .exhibit import Place, Trial
+from .exhibit import OffloadPlace, Place, Trial
 from .gates import GateResult, Profile
-from .mutant_limits import FILES, LEFT_OUT
-from .mutant_scopes import WHERE
+from .museum import explored
+from .mutant_limits import FILES, LEFT_OUT, OFFLOAD
+from .mutant_scopes import OFF, WHERE
 from .mutation import Mutation, parsed
 from .parallel import in_parallel
 from .recording import Recording
@@ -58,16 +59,22 @@ class Fate:
     seconds: float
 
 
-def title_of(where: Place | Trial) -> str:
+def title_of(where: Place | OffloadPlace | Trial) -> str:
     """Give the name of a place."""
-    return where.scope.name if isinstance(where, Place) else f"trial: {where.__name__}"
+    return where.scope.name if isinstance(where, Place | OffloadPlace) else f"trial: {where.__name__}"
+
+
+def places_of(file: str) -> list[int]:
+    """Give the numbers of the places in which a source is at work."""
+    is_offload = file in OFFLOAD
+    return [number for number, where in enumerate(WHERE) if (where in OFF) == is_offload]
 
 
 class Memory:
     """In which order to visit places: the last killers of the function first, then those of the file."""
 
     def __init__(self) -> None:
-        self.files: dict[str, list[int]] = defaultdict(lambda: list(range(len(WHERE))))
+        self.files: dict[str, list[int]] = {file: places_of(file) for file in FILES}
         self.functions: dict[tuple[str, str], list[int]] = {}
 
     def order(self, mutation: Mutation) -> list[int]:
@@ -106,12 +113,15 @@ def fate_of(mutation: Mutation) -> Fate:
     return fate("", "")
 
 
-def difference(where: Place | Trial, package: ModuleType) -> tuple[str, int]:
+def difference(where: Place | OffloadPlace | Trial, package: ModuleType) -> tuple[str, int]:
     """Say how a place shows that a package is wrong, if it does, and after how many transitions (0: unknown)."""
     recording = recorded(where.scope) if isinstance(where, Place) else None
     gc.disable()
     try:
         with watch():
+            if isinstance(where, OffloadPlace):
+                result = explored(where, package)
+                return result.violation.detail if result.violation else "", result.transitions
             if not isinstance(where, Place) or recording is None:
                 fault = next(where(package), None) if not isinstance(where, Place) else None
                 return (f"{fault.law}: {fault.detail}" if fault else ""), 0

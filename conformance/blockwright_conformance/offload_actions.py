@@ -117,6 +117,12 @@ def is_computed(state: Chain, each: Slice) -> bool:
     return all(tuple(state.device[block] for block in blocks) == parts_of(state, key) for key, blocks in each)
 
 
+def loads(state: Chain, each: Slice) -> bool:
+    """Tell whether a load writes to blocks of a slice: an engine that does not know so tries to store them."""
+    device = set(sliced(each)[1])
+    return any(other.kind is Kind.LOAD and device & set(other.device) for other in state.transfers)
+
+
 def chain_enabled(scope: ChainScope, state: Chain) -> Iterator[ChainAction]:
     """Give every action that a scope allows in a state."""
     for key, blocks in dict.fromkeys(pair for each in scope.stores for pair in each):
@@ -125,7 +131,7 @@ def chain_enabled(scope: ChainScope, state: Chain) -> Iterator[ChainAction]:
                 yield Compute(block, key, part)
     asked = sum(each.kind in (Kind.STORE, Kind.LOAD) for each in state.transfers)
     if asked < scope.under_way:
-        yield from (Store(*sliced(each)) for each in scope.stores if is_computed(state, each))
+        yield from (Store(*sliced(each)) for each in scope.stores if is_computed(state, each) or loads(state, each))
         yield from (Load(*sliced(each)) for each in scope.loads)
     for at, transfer in enumerate(state.transfers):
         if transfer.started or scope.misuse:

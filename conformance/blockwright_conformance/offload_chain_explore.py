@@ -10,7 +10,6 @@ from hashlib import blake2b
 from itertools import combinations
 from typing import Any
 
-from blockwright.errors import BlockwrightError
 from blockwright_spec.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
 from blockwright_spec.chain_outcomes import ChainDone, ChainOutcome, ChainReason, ChainRefusal
 from blockwright_spec.chain_state import Chain, Kind, chain, chain_lookup
@@ -31,7 +30,7 @@ from .offload_actions import (
     chain_told,
     sliced,
 )
-from .offload_chains import CHAIN_ERRORS, ChainUnderTest, chain_expected
+from .offload_chains import ChainUnderTest, chain_expected
 from .offload_scopes import ChainScope, Slice
 from .search import Node, Search
 
@@ -56,7 +55,7 @@ def chain_perform(adapter: ChainUnderTest, action: ChainAction) -> tuple[Any, Ex
                 return under_test.cancel(adapter.job_at(at)), None
             case Touch(keys):
                 return under_test.touch(list(keys)), None
-    except BlockwrightError as error:
+    except adapter.package.errors.BlockwrightError as error:
         return None, error
 
 
@@ -66,7 +65,7 @@ def chain_act(
     """Perform an action on a chain and on the specification, and name all differences; the chain moves on."""
     told, jobs = chain_told(state, action, eager), adapter.jobs
     answer, error = chain_perform(adapter, action)
-    faults = list(chain_answer_faults(action, told.steps[0][1], answer, error))
+    faults = list(chain_answer_faults(adapter, action, told.steps[0][1], answer, error))
     if faults:
         return told, faults
     done = ChainDone(state)
@@ -92,11 +91,11 @@ def job_of(action: ChainAction, answer: Any) -> int | None:
 
 
 def chain_answer_faults(
-    action: ChainAction, outcome: ChainOutcome, answer: Any, error: Exception | None
+    adapter: ChainUnderTest, action: ChainAction, outcome: ChainOutcome, answer: Any, error: Exception | None
 ) -> Iterator[str]:
     """Name the differences in what a call answered."""
     if isinstance(outcome, ChainRefusal):
-        wanted = CHAIN_ERRORS.get(outcome.reason)
+        wanted = adapter.errors.get(outcome.reason)
         if wanted is None and (error is not None or answer):
             yield f"{outcome.reason.name}: expected None or False, found {error or answer}"
         elif wanted is not None and type(error) is not wanted:

@@ -5,8 +5,10 @@ one has not been told.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from types import ModuleType
+from typing import Any, ClassVar, NamedTuple, Self
 
+import blockwright.offload
 from blockwright.errors import (
     BlockError,
     BlockwrightError,
@@ -15,14 +17,11 @@ from blockwright.errors import (
     UnknownBlockHashError,
     UnknownTransferError,
 )
-from blockwright.offload.tiers.backend import CPUBackend
-from blockwright.offload.tiers.chain import OffloadChain
-from blockwright.offload.tiers.lru import LRUOffloadingManager
 from blockwright_spec.chain_outcomes import ChainDone, ChainReason
 from blockwright_spec.chain_state import Chain, ChainConfig, Kind, Transfer, pins, reads, writes
 from blockwright_spec.tier_state import Event, Key
 
-from .offload_tiers import TOKENS, TierShown, events_of, expected_of, shown_by
+from .offload_tiers import TOKENS, TierShown, errors_in, events_of, expected_of, shown_by
 
 CHAIN_ERRORS: dict[ChainReason, type[BlockwrightError]] = {
     ChainReason.NO_ROOM_TO_LOAD: NoFreeBlocksError,
@@ -67,7 +66,10 @@ class ChainShown(NamedTuple):
 
 
 class ChainUnderTest:
-    """A chain under test; another is made by a subclass with another `made`."""
+    """A chain under test; of a copy of the package by `chain_of`, another one by a subclass with another `made`."""
+
+    package: ClassVar[Any] = blockwright
+    errors: ClassVar[dict[ChainReason, type[Exception]]] = {**CHAIN_ERRORS}
 
     def __init__(self, config: ChainConfig) -> None:
         self.chain = self.made(config)
@@ -76,11 +78,13 @@ class ChainUnderTest:
         self.dropped = 0
         self.handed: tuple[Any, ...] = ()
 
-    @staticmethod
-    def made(config: ChainConfig) -> Any:
+    @classmethod
+    def made(cls, config: ChainConfig) -> Any:
         """Make the chain."""
-        return OffloadChain(
-            [LRUOffloadingManager(CPUBackend(TOKENS, each), enable_events=True) for each in config.capacities],
+        offload = cls.package.offload
+        tiers = [offload.CPUBackend(TOKENS, each) for each in config.capacities]
+        return offload.OffloadChain(
+            [offload.LRUOffloadingManager(each, enable_events=True) for each in tiers],
             device_blocks_per_block=config.span,
             write="through" if config.through else "back",
             reserve=list(config.reserve) or 0,
@@ -169,3 +173,8 @@ def handing(state: Chain, each: Transfer) -> Handed:
 def ending(each: Transfer, success: bool, names: dict[int, int | None]) -> Ended:
     """Give a store or load that is to be reported."""
     return Ended(names.get(id(each)), each.kind.name.lower(), each.keys, each.device, success)
+
+
+def chain_of(package: ModuleType) -> type[ChainUnderTest]:
+    """Give the adapter of chains of a copy of the package."""
+    return type("Chain", (ChainUnderTest,), {"package": package, "errors": errors_in(package, CHAIN_ERRORS)})

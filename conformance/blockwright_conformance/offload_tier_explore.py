@@ -15,7 +15,7 @@ from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from blockwright_spec.tier_state import Key, Phase, Tier, entry_of, tier
 
 from .offload_scopes import TierScope
-from .offload_tiers import ERRORS, Stored, TierUnderTest, expected_of, shown_by
+from .offload_tiers import Stored, TierUnderTest, expected_of, shown_by
 from .search import Node, Search
 
 
@@ -100,7 +100,7 @@ def perform(adapter: TierUnderTest, call: TierCall) -> tuple[Any, Exception | No
     arguments = (list(call.keys), call.success) if call.name.startswith("complete") else (list(call.keys),)
     try:
         return adapter.call(call.name, *arguments), None
-    except tuple(ERRORS.values()) as error:
+    except tuple(adapter.errors.values()) as error:
         return None, error
 
 
@@ -121,7 +121,7 @@ def tier_act(adapter: TierUnderTest, now: TierNow, call: TierCall, keys: tuple[K
         told = told_of(now.tier, call, victims)
     except IllegalVictimsError as wrong:
         return told_of(now.tier, call), [f"evicted: {wrong} may not go, or not so many"]
-    faults = list(answer_faults(call, told, answer, error))
+    faults = list(answer_faults(adapter, call, told, answer, error))
     events = told.outcome.events if isinstance(told.outcome, TierDone) and not adapter.silent else ()
     wanted, shown = expected_of(told.now.tier, keys, adapter.ordered), shown_by(adapter.manager, keys, adapter.ordered)
     for name, want, found in (*zip(wanted._fields, wanted, shown, strict=True), ("events", events, adapter.events())):
@@ -130,11 +130,13 @@ def tier_act(adapter: TierUnderTest, now: TierNow, call: TierCall, keys: tuple[K
     return told._replace(now=told.now._replace(policy=adapter.policy())), faults
 
 
-def answer_faults(call: TierCall, told: TierTold, answer: Any, error: Exception | None) -> Iterator[str]:
+def answer_faults(
+    adapter: TierUnderTest, call: TierCall, told: TierTold, answer: Any, error: Exception | None
+) -> Iterator[str]:
     """Name the differences in what a call answered."""
     outcome = told.outcome
     if isinstance(outcome, TierRefusal):
-        wanted = ERRORS.get(outcome.reason)
+        wanted = adapter.errors.get(outcome.reason)
         if wanted is None and (error is not None or answer is not None):
             yield f"expected None, found {error or answer}"
         elif wanted is not None and type(error) is not wanted:

@@ -4,15 +4,12 @@ A manager of a foreign backend is copied by making all its calls again on a new 
 holds nobody else can copy.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
+import blockwright.offload
 from blockwright.errors import BlockNotReadyError, BlockwrightError, NotPreparedError, UnknownBlockHashError
-from blockwright.offload.status import BlockStatus, PlacedBlockStatus
-from blockwright.offload.tiers.arc import ARCOffloadingManager
-from blockwright.offload.tiers.backend import CPUBackend
-from blockwright.offload.tiers.interfaces import Backend, CPULoadStoreSpec, LoadStoreSpec
-from blockwright.offload.tiers.lru import LRUOffloadingManager
 from blockwright_spec.tier_calls import TierReason
 from blockwright_spec.tier_state import Event, Key, Phase, Tier, entry_of, idle, num_free
 
@@ -23,16 +20,21 @@ ERRORS: dict[TierReason, type[BlockwrightError]] = {
 }
 """What each refusal raises; `NO_ROOM` is the answer None."""
 
+Reason = TypeVar("Reason")
+
 TOKENS = 16
 """Tokens in a block: no matter here."""
 
 
-class ForeignBackend(Backend):
+class ForeignPlaces:
     """Somebody else's backend, in plain Python: numbered places, fresh ones first, then the last freed."""
 
+    offload: ClassVar[Any] = blockwright.offload
+
     def __init__(self, num_blocks: int, recovered: Sequence[Key] = ()) -> None:
-        super().__init__(TOKENS, "FOREIGN")
-        self.blocks = {at: PlacedBlockStatus(at) for at in range(len(recovered))}
+        super().__init__(TOKENS, "FOREIGN")  # type: ignore[call-arg]
+        self.placed: Any = self.offload.status.PlacedBlockStatus
+        self.blocks = {at: self.placed(at) for at in range(len(recovered))}
         self.recovered = [(key, self.blocks[at]) for at, key in enumerate(recovered)]
         for status in self.blocks.values():
             status.ref_cnt = 0
@@ -43,28 +45,32 @@ class ForeignBackend(Backend):
         """Count places that nobody holds."""
         return len(self.unused) + len(self.freed)
 
-    def allocate_blocks(self, block_hashes: list[bytes]) -> list[BlockStatus]:
+    def allocate_blocks(self, block_hashes: list[bytes]) -> list[Any]:
         """Give places."""
-        given: list[BlockStatus] = []
+        given: list[Any] = []
         for _ in block_hashes:
             place = self.unused.pop() if self.unused else self.freed.pop()
-            self.blocks[place] = PlacedBlockStatus(place)
+            self.blocks[place] = self.placed(place)
             given.append(self.blocks[place])
         return given
 
-    def free(self, block: BlockStatus) -> None:
+    def free(self, block: Any) -> None:
         """Take a place back; one that is not held is a fault of the caller's."""
-        assert isinstance(block, PlacedBlockStatus)
         assert self.blocks.pop(block.block_id) is block
         self.freed.append(block.block_id)
 
-    def get_load_store_spec(self, block_hashes: Iterable[bytes], blocks: Iterable[BlockStatus]) -> LoadStoreSpec:
+    def get_load_store_spec(self, block_hashes: Iterable[bytes], blocks: Iterable[Any]) -> Any:
         """Name places."""
-        return CPULoadStoreSpec([block.block_id for block in blocks if isinstance(block, PlacedBlockStatus)])
+        return self.offload.CPULoadStoreSpec([block.block_id for block in blocks])
 
-    def recovered_blocks(self) -> list[tuple[bytes, BlockStatus]]:
+    def recovered_blocks(self) -> list[tuple[bytes, Any]]:
         """Give what was there."""
         return list(self.recovered)
+
+
+def foreign_backend(offload: Any) -> Any:
+    """Give the class of that backend for a copy of `blockwright.offload`."""
+    return type("ForeignBackend", (ForeignPlaces, offload.Backend), {"offload": offload})
 
 
 class Stored(NamedTuple):
@@ -75,24 +81,38 @@ class Stored(NamedTuple):
     evicted: tuple[Key, ...]
 
 
-def of_backend(manager: Callable[..., Any], enable_events: bool = True) -> Callable[[int, Sequence[Key]], Any]:
+Made = Callable[[Any, int, Sequence[Key]], Any]
+"""What makes a manager: of a copy of `blockwright.offload`, with so many places and what was recovered."""
+
+
+def of_backend(policy: str, enable_events: bool = True) -> Made:
     """Give what makes a manager over our backend, which recovers nothing."""
-    return lambda capacity, _: manager(CPUBackend(TOKENS, capacity), enable_events=enable_events)
+
+    def made(offload: Any, capacity: int, _: Sequence[Key]) -> Any:
+        manager = getattr(offload, f"{policy}OffloadingManager")
+        return manager(offload.CPUBackend(TOKENS, capacity), enable_events=enable_events)
+
+    return made
 
 
-def of_foreign(manager: Callable[..., Any]) -> Callable[[int, Sequence[Key]], Any]:
+def of_foreign(policy: str) -> Made:
     """Give what makes a manager over a foreign backend."""
-    return lambda capacity, recovered: manager(ForeignBackend(capacity, recovered), enable_events=True)
+
+    def made(offload: Any, capacity: int, recovered: Sequence[Key]) -> Any:
+        manager = getattr(offload, f"{policy}OffloadingManager")
+        return manager(foreign_backend(offload)(capacity, recovered), enable_events=True)
+
+    return made
 
 
-MANAGERS: dict[str, Callable[[int, Sequence[Key]], Any]] = {
-    "LRU": of_backend(LRUOffloadingManager),
-    "LRU silent": of_backend(LRUOffloadingManager, enable_events=False),
-    "LRU foreign": of_foreign(LRUOffloadingManager),
-    "ARC": of_backend(ARCOffloadingManager),
-    "ARC foreign": of_foreign(ARCOffloadingManager),
+MANAGERS: dict[str, Made] = {
+    "LRU": of_backend("LRU"),
+    "LRU silent": of_backend("LRU", enable_events=False),
+    "LRU foreign": of_foreign("LRU"),
+    "ARC": of_backend("ARC"),
+    "ARC foreign": of_foreign("ARC"),
 }
-"""What makes a manager of so many places, with what was recovered."""
+"""The managers there are."""
 
 
 class TierShown(NamedTuple):
@@ -146,11 +166,14 @@ def events_of(manager: Any) -> tuple[Event, ...]:
 
 
 class TierUnderTest:
-    """A manager under test, with the backend that it works on."""
+    """A manager under test, with the backend that it works on; of a copy of the package by `tier_of`."""
+
+    package: ClassVar[Any] = blockwright
+    errors: ClassVar[dict[TierReason, type[Exception]]] = {**ERRORS}
 
     def __init__(self, name: str, capacity: int, recovered: Sequence[Key] = ()) -> None:
         self.made = (name, capacity, recovered)
-        self.manager = MANAGERS[name](capacity, recovered)
+        self.manager = MANAGERS[name](self.package.offload, capacity, recovered)
         self.silent, self.ordered = "silent" in name, "ARC" not in name
         self.foreign = "foreign" in name
         self.log: list[tuple[str, tuple[Any, ...]]] = []
@@ -200,3 +223,14 @@ class TierUnderTest:
         """Give the readers of each block present, -1 for those being written; what is found bad has one at least."""
         statuses = [self.manager.status_of(key) for key in self.manager.recency()]
         return [1 if each == -2 else each for each in statuses]
+
+
+def errors_in(package: ModuleType, errors: Mapping[Reason, type[Exception]]) -> dict[Reason, type[Exception]]:
+    """Give the errors of a copy of the package."""
+    named: Any = package.errors
+    return {reason: getattr(named, error.__name__) for reason, error in errors.items()}
+
+
+def tier_of(package: ModuleType) -> type[TierUnderTest]:
+    """Give the adapter of managers of a copy of the package."""
+    return type("Tier", (TierUnderTest,), {"package": package, "errors": errors_in(package, ERRORS)})

@@ -23,6 +23,9 @@ ROOT = Path(blockwright.__file__).resolve().parent
 
 PACKAGE = "blockwright"
 
+PARTS = ("paging", "offload", "offload.identity")
+"""What is imported besides the package, which imports none of it."""
+
 
 class StalePatchError(Exception):
     """A patch does not fit the source any more: its old text does not stand there as often as it says."""
@@ -118,7 +121,8 @@ def load(changed: Mapping[str, CodeType] | None = None) -> ModuleType:
     sys.meta_path.insert(0, sources)
     try:
         variant = importlib.import_module(PACKAGE)
-        importlib.import_module(f"{PACKAGE}.paging")
+        for name in PARTS:
+            importlib.import_module(f"{PACKAGE}.{name}")
     finally:
         sys.meta_path[:] = finders
         for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:

@@ -3,7 +3,8 @@
 How: every exhibit's patch fits the sources, its law is one that exists; exhibits of each room are looked at; exhibits
 with a harmless patch, with another law, that run on and on or do not fit, and places in which a wrong implementation
 stands must fail the gate; the diagnosis is made of states that are wrong in a known way, of one group and of two, with
-steps in flight, loads and drafts; watched adapters pass two groups.
+steps in flight, loads and drafts, and of tiers and chains; watched adapters pass two groups; the walk that mutants of
+tiers are put through passes unchanged and finds faults.
 Not covered: every exhibit and every place (`blockwright conform`, gate museum).
 """
 
@@ -14,10 +15,18 @@ import pytest
 
 from blockwright_conformance import call_trials, handed_out, museum, trials
 from blockwright_conformance.diagnosis import diagnose
-from blockwright_conformance.exhibit import Exhibit, Place, Where, patch
+from blockwright_conformance.exhibit import Exhibit, OffloadPlace, Place, Where, patch
 from blockwright_conformance.explore import Explorer
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.museum import EXHIBITS, NOT_POSSIBLE, PLACES, names_of, row_of, sane, shown, summed
+from blockwright_conformance.offload_actions import ChainAction, Compute, Land, Load, Store
+from blockwright_conformance.offload_chains import chain_of
+from blockwright_conformance.offload_diagnosis import diagnose_chain, diagnose_tier
+from blockwright_conformance.offload_places import NEAR, OVER, TIER, evicted, failed_load
+from blockwright_conformance.offload_scopes import ChainScope, TierScope
+from blockwright_conformance.offload_tier_explore import TierCall
+from blockwright_conformance.offload_tiers import tier_of
+from blockwright_conformance.offload_walk import walk
 from blockwright_conformance.places import FULL, SLIDING, TIGHT
 from blockwright_conformance.recording import Recording
 from blockwright_conformance.scopes import scope
@@ -30,7 +39,7 @@ from blockwright_spec.reads import Full, Group, Sliding
 from blockwright_spec.state import Config
 
 KIT = {"HASH-1", "HASH-2", "HASH-3", "EV-1", "STAT-1", "DEMAND-1", "REFUSE-1", "LOOKUP-1", "REF-0 queue", "REF-0 keys"}
-KIT |= {"PLAN-1", "PLAN-2"}
+KIT |= {"PLAN-1", "PLAN-2", "REFUSE-2", "STORE-1"}
 KNOWN = {law.id for law in (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS)} | KIT
 BY_ID = {exhibit.id: exhibit for exhibit in EXHIBITS}
 
@@ -42,7 +51,7 @@ def test_there_are_enough_exhibits_and_no_two_alike() -> None:
 
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.id)
 def test_exhibits_are_complete_and_fit_the_sources(exhibit: Exhibit) -> None:
-    assert re.fullmatch(r"[BD]\d\d[a-d]?", exhibit.id)
+    assert re.fullmatch(r"[BD]\d\d[a-f]?", exhibit.id)
     assert exhibit.law in KNOWN
     assert exhibit.title
     assert exhibit.story.endswith(".")
@@ -77,6 +86,19 @@ def test_exhibits_are_complete_and_fit_the_sources(exhibit: Exhibit) -> None:
         "B56d",
         "D07",
         "D08",
+        "B12",
+        "B17b",
+        "B18c",
+        "B19b",
+        "B48",
+        "B49b",
+        "B49d",
+        "B50a",
+        "B52b",
+        "B59e",
+        "B63c",
+        "B64f",
+        "D09",
     ],
 )
 def test_exhibits_are_caught_by_name(name: str) -> None:
@@ -149,7 +171,9 @@ def test_the_laws_of_time_and_plans_are_shown() -> None:
     assert laws >= {"MAMBA-1", "MAMBA-2", "MAMBA-3", "CROSS-1"}
 
 
-@pytest.mark.parametrize("where", [TIGHT, SLIDING, trials.keys, trials.pool], ids=museum.title_of)
+@pytest.mark.parametrize(
+    "where", [TIGHT, SLIDING, trials.keys, trials.pool, OVER, evicted, failed_load], ids=museum.title_of
+)
 def test_the_implementation_passes_every_place(where: Where) -> None:
     row = sane(where)
     assert (row.violations, row.detail) == (0, "")
@@ -254,6 +278,61 @@ def test_diagnosis_of_a_right_manager_is_empty() -> None:
     assert fault is not None
     assert diagnose(FULL.scope, factory, fault.actions) == diagnose(FULL.scope, factory, ())
     assert diagnose(FULL.scope, factory, ()).laws == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "laws"),
+    [
+        ("B18c", {"TIER-2", "TIER-7", "REF-0 free"}),
+        ("B52a", {"CHAIN-7", "TIER-1"}),
+        ("B47b", {"CHAIN-2", "CHAIN-4", "REFUSE-2"}),
+        ("B49b", {"CHAIN-2", "CHAIN-4", "REF-0 handed"}),
+        ("B20b", {"CHAIN-1", "CHAIN-3"}),
+    ],
+)
+def test_diagnosis_of_offloading_names_the_laws(name: str, laws: set[str]) -> None:
+    exhibit, package = BY_ID[name], variant(*BY_ID[name].patches)
+    assert isinstance(exhibit.where, OffloadPlace)
+    violation = museum.explored(exhibit.where, package).violation
+    assert violation is not None
+    assert laws <= set(museum.diagnosed(exhibit.where, package, violation.actions))
+
+
+LOADED: tuple[ChainAction, ...] = (
+    Compute(0, b"p"),
+    Store((b"p",), (0,)),
+    Land(0),
+    Load((b"p",), (0,)),
+    Compute(0, b"p"),
+    Land(0, success=False),
+)
+"""The last but one is refused: a load writes the block."""
+
+
+def test_diagnosis_of_right_offloading_is_empty() -> None:
+    package = variant()
+    assert isinstance(NEAR.scope, ChainScope)
+    for end in range(len(LOADED) + 1):
+        assert diagnose_chain(NEAR.scope, chain_of(package), LOADED[:end]).laws == ()
+    calls = tuple(TierCall(name, (b"p",)) for name in ("prepare_store", "complete_store", "prepare_load", "remove"))
+    assert isinstance(TIER.scope, TierScope)
+    for end in range(len(calls) + 1):
+        assert diagnose_tier(TIER.scope, tier_of(package), calls[:end]).laws == ()
+
+
+def test_a_walk_passes_unchanged_and_finds_faults() -> None:
+    assert list(walk(variant())) == []
+    grows_wrong = patch("offload/tiers/keys.py", "buckets = zeros32(2 * size)", "buckets = zeros32(size)")
+    with pytest.raises(IndexError):
+        list(walk(variant(grows_wrong)))
+    assert next(walk(variant(*BY_ID["B64f"].patches))).law == "REF-0"
+
+
+def test_the_way_to_a_fault_of_offloading_is_told_as_calls() -> None:
+    for name, call in (("B19b", "manager.complete_load("), ("B20b", "chain.load(")):
+        row = shown(replace(BY_ID[name], law="TIER-9"))
+        assert row.violations == 1
+        assert call in row.script
 
 
 def test_trials_of_calls_pass_unchanged_and_find_faults() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import blockwright.offload
 from blockwright.offload import ARCOffloadingManager, CPUBackend, LRUOffloadingManager, OffloadChain
 from blockwright_conformance import offload_tiers
 from blockwright_conformance.gates import Profile, gate
@@ -157,7 +158,7 @@ def test_a_foreign_backends_statuses_are_compared() -> None:
 
 
 def test_a_foreign_backend_notices_a_place_freed_twice() -> None:
-    backend = offload_tiers.ForeignBackend(1)
+    backend = offload_tiers.foreign_backend(blockwright.offload)(1)
     (status,) = backend.allocate_blocks([P])
     backend.free(status)
     with pytest.raises((AssertionError, KeyError)):
