@@ -3,8 +3,9 @@
 Each mutant is a variant of the implementation, loaded in process; it is put through small places, its function's last
 killers first, until one shows a difference, an error, or an action that runs on and on. One that passes everywhere
 lives: it is shown, with what was changed, and counts against the score, unless `equivalents` says why nothing can tell
-it from the original. The gate fails below `FLOOR`; the sorting of the survivors into equivalents and missing scopes is
-not finished, so the floor is not yet 100 %.
+it from the original. The unchanged implementation must then pass wherever one was killed: a place that always fails
+says nothing. The gate fails below `FLOOR`; the sorting of the survivors into equivalents and missing scopes is not
+finished, so the floor is not yet 100 %.
 
 The profile ``pr`` draws a fixed sample; ``nightly`` takes all, the listed equivalents included: none may be caught.
 Mutants are uncompiled, whatever build the process runs.
@@ -50,11 +51,12 @@ CORE = "uncompiled core"
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a mutant: who killed it and how (both empty: it lives), and how far it went."""
+    """What became of a mutant: who killed it and how (both empty: it lives), where, and how far it went."""
 
     mutation: Mutation
     killer: str
     how: str
+    place: int | None
     transitions: int
     seconds: float
 
@@ -95,9 +97,9 @@ def fate_of(mutation: Mutation) -> Fate:
     """Look for a difference of one mutant in every place, until one shows it."""
     started, transitions = time.perf_counter(), 0
 
-    def fate(killer: str, how: str) -> Fate:
+    def fate(killer: str, how: str, place: int | None = None) -> Fate:
         gc.collect()
-        return Fate(mutation, killer, how, transitions, time.perf_counter() - started)
+        return Fate(mutation, killer, how, place, transitions, time.perf_counter() - started)
 
     try:
         with watch():
@@ -109,7 +111,7 @@ def fate_of(mutation: Mutation) -> Fate:
         transitions += steps
         if how:
             MEMORY_OF_KILLERS.killed(mutation, number)
-            return fate(title_of(WHERE[number]), how)
+            return fate(title_of(WHERE[number]), how, number)
     return fate("", "")
 
 
@@ -191,8 +193,8 @@ def parcels(mutations: list[Mutation], size: int = 12) -> list[list[Mutation]]:
     return [group[at : at + size] for group in by_function.values() for at in range(0, len(group), size)]
 
 
-def control(numbers: range) -> list[GateResult]:
-    """Put the implementation itself through some places: one that fails without a mutant kills nothing."""
+def control(numbers: list[int]) -> list[GateResult]:
+    """Put the implementation itself through places that killed: one that fails without a mutant kills nothing."""
     package, rows = load(), []
     for where in (WHERE[number] for number in numbers):
         started = time.perf_counter()
@@ -203,23 +205,21 @@ def control(numbers: range) -> list[GateResult]:
     return rows
 
 
-def done(parcel: list[Mutation] | range) -> list[Fate] | list[GateResult]:
-    """Try a parcel of mutants, or the unchanged implementation in a range of places."""
-    return control(parcel) if isinstance(parcel, range) else fates_of(parcel)
+def work_of(profile: Profile) -> list[tuple[list[Mutation]]]:
+    """Give the parcels of a profile's mutants."""
+    return [(parcel,) for parcel in parcels(chosen(profile))] if profile.is_ours else []
 
 
-def work_of(profile: Profile) -> list[tuple[list[Mutation] | range]]:
-    """Give the parcels of a profile's mutants, and the places of the control."""
-    if not profile.is_ours:
-        return []
-    places = (range(at, min(at + 10, len(WHERE))) for at in range(0, len(WHERE), 10))
-    tried = parcels(chosen(profile))
-    return [*((parcel,) for parcel in tried), *((some,) for some in places)] if tried else []
+def killing(fates: list[Fate], size: int = 3) -> list[tuple[list[int]]]:
+    """Give the numbers of the places that killed a mutant, in parcels."""
+    numbers = sorted({fate.place for fate in fates if fate.place is not None})
+    return [(numbers[at : at + size],) for at in range(0, len(numbers), size)]
 
 
 def size(profile: Profile) -> int:
-    """Count the parcels."""
-    return len(work_of(profile))
+    """Count the parcels, and the control after them."""
+    work = work_of(profile)
+    return len(work) + bool(work)
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
@@ -228,11 +228,11 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     if not work:
         return []
     fates: list[Fate] = []
-    places: list[GateResult] = []
-    for _, parcel in in_parallel(done, work, profile.jobs):
-        fates += (each for each in parcel if isinstance(each, Fate))
-        places += (each for each in parcel if isinstance(each, GateResult))
-        progress(1, parcel[0].mutation.function if isinstance(parcel[0], Fate) else parcel[0].scope)
+    for _, parcel in in_parallel(fates_of, work, profile.jobs):
+        fates += parcel
+        progress(1, parcel[0].mutation.function)
+    places = [row for _, rows in in_parallel(control, killing(fates), profile.jobs) for row in rows]
+    progress(1, "the unchanged implementation")
     fates.sort(key=lambda fate: (fate.mutation.file, fate.mutation.line))
     rows = [of_file(file, [fate for fate in fates if fate.mutation.file == file]) for file in FILES]
     rows.append(of_all(fates))
