@@ -16,7 +16,7 @@ pytest.importorskip("fsspec", reason="needs fsspec: pip install 'blockwright[off
 
 from tests.offload.shared_spaces import Space, space_of
 
-from blockwright.errors import NoFreeBlocksError
+from blockwright.errors import NoFreeBlocksError, UnsupportedError
 from blockwright.offload.media import KeyedLoadStoreSpec
 from blockwright.offload.shared import SharedStoreManager
 from blockwright.offload.tiers.backend import CPUBackend
@@ -142,3 +142,9 @@ def test_histories(engine: tuple[Space, Engine], seed: int) -> None:
     assert loaded > 10
     assert [ours.shared.status_of(key) for key in keys] == [None] * 12
     assert ours.chain.pins() == {}
+
+
+def test_a_store_is_no_nearest_tier(engine: tuple[Space, Engine]) -> None:
+    _, ours = engine
+    with pytest.raises(UnsupportedError, match="SharedStoreManager cannot be the tier nearest to the device"):
+        OffloadChain([ours.shared])

@@ -35,6 +35,7 @@ def checked_tiers(tiers: object) -> list[OffloadingManager]:
 
     Raises:
         InvalidArgumentError: there is none, one is no manager, or one stands there twice.
+        UnsupportedError: the first has no places, so that the device's blocks cannot come to it or go from it.
     """
     chained: list[OffloadingManager] = []
     for tier in items_of("tiers", tiers, "a sequence of offloading managers"):
@@ -45,6 +46,7 @@ def checked_tiers(tiers: object) -> list[OffloadingManager]:
         chained.append(tier)
     if len(chained) == 0:
         raise InvalidArgumentError("tiers: a chain has at least one tier")
+    chained[0].places_of([])
     return chained
 
 

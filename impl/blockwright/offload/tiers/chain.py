@@ -83,6 +83,7 @@ class OffloadChain(TierMoves):
 
         Raises:
             InvalidArgumentError: an argument is not as described.
+            UnsupportedError: the first tier has no places, as a shared store has none.
         """
         chained = checked_tiers(tiers)
         if write not in ("back", "through"):
