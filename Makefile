@@ -22,8 +22,8 @@ KIND := $(RUN)/python -c 'import blockwright; print(blockwright.build_info())'
 SERVES := $(if $(filter 1,$(BLOCKWRIGHT_REQUIRE_COMPILED)),compiled,compiled pure)
 CURRENT := $(RUN)/python -c 'import sys, blockwright; sys.exit(blockwright.build_info().kind not in sys.argv)' $(SERVES)
 
-# Mutants change source, so that they run the uncompiled core in either build: once is enough.
-GATES := $(if $(findstring --gate,$(CONFORM_ARGS)),,--gate proofs --gate lockstep --gate choices --gate machine --gate paged --gate offload --gate faults --gate museum)
+# The museum and the mutants change source, so that they run the uncompiled core in either build: once is enough.
+GATES := $(if $(findstring --gate,$(CONFORM_ARGS)),,--gate proofs --gate lockstep --gate choices --gate machine --gate paged --gate offload --gate faults)
 
 .DEFAULT_GOAL := help
 .PHONY: help build test test-compiled test-pure conform bench bench-peers lint format types imports docs-check check clean
@@ -57,7 +57,7 @@ test-compiled: build ## the first half of 'make test'
 test-pure: build ## its second half
 	$(PURE) $(RUN)/python -m pytest $(PYTEST_ARGS)
 
-conform: build ## the main job: the gates of PROFILE on both builds (mutants once), then a trace replayed
+conform: build ## the main job: the gates of PROFILE on both builds (museum and mutants once), then a trace replayed
 	$(RUN)/blockwright conform --profile $(PROFILE) $(CONFORM_ARGS)
 	$(PURE) $(RUN)/blockwright conform --profile $(PROFILE) $(GATES) $(CONFORM_ARGS)
 	$(RUN)/blockwright replay $(REPLAY_ARGS)
