@@ -2,17 +2,17 @@
 
 # ruff: noqa: D102  # the name of a rule says what it does
 
-import time
 from collections.abc import Callable
+from functools import partial
 from random import Random
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from .gates import GateResult
-from .offload_engine import OffloadEngine, OffloadHistoryError
+from .long_runs import histories_row, run_machine
+from .offload_engine import OffloadEngine
 from .offload_worlds import OFFLOAD_HISTORIES, OffloadWorld
 
 LENGTHS = {"smoke": (1, 20, 80, 1), "pr": (10, 40, 800, 2), "nightly": (1000, 100, 5000, 20)}
@@ -116,45 +116,17 @@ def run_chain_machine(world: OffloadWorld, examples: int, steps: int, derandomiz
     Raises:
         OffloadHistoryError: a run met a violation, shrunk by Hypothesis.
     """
-    fired: dict[str, int] = {}
-    machine: Any = type("WorldMachine", (ChainMachine,), {"world": world, "fired": fired})
-    options = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        database=None,
-        derandomize=derandomize,
-        phases=[Phase.generate, Phase.shrink],
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
-        report_multiple_bugs=False,
-    )
-    run_state_machine_as_test(machine, settings=options)
-    return fired
+    return run_machine(ChainMachine, world, examples, steps, derandomize)
 
 
 def chain_histories(name: str, profile: str) -> GateResult:
     """Run the machine and the walks of a world, and give their row."""
     world, (examples, steps, length, walks) = OFFLOAD_HISTORIES[name], LENGTHS[profile]
-    started, law, detail, fired = time.perf_counter(), "", "", dict[str, int]()
-    try:
-        fired = run_chain_machine(world, examples, steps, profile != "nightly")
-        for seed in range(walks):
-            for what, count in chain_walk(world, seed, length).fired.items():
-                fired[what] = fired.get(what, 0) + count
-    except OffloadHistoryError as fault:
-        law, detail = fault.law, fault.detail
-    except Exception as error:  # the chain failed in a way of its own
-        law, detail = getattr(error, "law", "REF-0"), f"{type(error).__name__}: {error}"
-    return GateResult(
-        kind="offload machine",
-        scope=name,
-        manager=name.partition(",")[0],
-        states=0,
-        transitions=sum(fired.values()),
-        violations=int(bool(law)),
-        seconds=time.perf_counter() - started,
-        law=law,
-        detail=detail,
-        fired=fired,
-    )
+    machine = partial(run_chain_machine, world, examples, steps, profile != "nightly")
+    rest = (partial(walked, world, seed, length) for seed in range(walks))
+    return histories_row("offload machine", name, (machine, *rest))
+
+
+def walked(world: OffloadWorld, seed: int, steps: int) -> dict[str, int]:
+    """Take a random walk; give how often what happened."""
+    return chain_walk(world, seed, steps).fired

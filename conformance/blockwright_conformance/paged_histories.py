@@ -6,19 +6,19 @@ under pressure, lookahead slots and windows that straddle blocks.
 
 # ruff: noqa: D102  # the name of a rule says what it does
 
-import time
 from collections.abc import Callable
+from functools import partial
 from random import Random
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from blockwright.paging import SequenceStatus
 
 from .gates import GateResult
-from .paged_engine import PagedEngine, PagedHistoryError
+from .long_runs import histories_row, run_machine
+from .paged_engine import PagedEngine
 from .paged_worlds import HISTORIES, World
 
 LENGTHS = {"smoke": (1, 20, 60, 1), "pr": (12, 50, 600, 2), "nightly": (1000, 100, 3000, 20)}
@@ -183,46 +183,17 @@ def run_tables_machine(world: World, examples: int, steps: int, derandomize: boo
     Raises:
         PagedHistoryError: a run met a violation, shrunk by Hypothesis.
     """
-    fired: dict[str, int] = {}
-    machine: Any = type("WorldMachine", (TablesMachine,), {"world": world, "fired": fired})
-    phases = [Phase.generate, Phase.shrink]
-    options = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        database=None,
-        derandomize=derandomize,
-        phases=phases,
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
-        report_multiple_bugs=False,
-    )
-    run_state_machine_as_test(machine, settings=options)
-    return fired
+    return run_machine(TablesMachine, world, examples, steps, derandomize)
 
 
 def histories(name: str, profile: str) -> GateResult:
     """Run the machine and the walks of a world, and give their row."""
     world, (examples, steps, length, walks) = HISTORIES[name], LENGTHS[profile]
-    started, law, detail, fired = time.perf_counter(), "", "", dict[str, int]()
-    try:
-        fired = run_tables_machine(world, examples, steps, profile != "nightly")
-        for seed in range(walks):
-            for what, count in random_walk(world, seed, length).fired.items():
-                fired[what] = fired.get(what, 0) + count
-    except PagedHistoryError as fault:
-        law, detail = fault.law, fault.detail
-    except Exception as error:  # the manager failed in a way of its own
-        law, detail = getattr(error, "law", "REF-0"), f"{type(error).__name__}: {error}"
-    return GateResult(
-        kind="paged machine",
-        scope=name,
-        manager=name.partition(",")[0],
-        states=0,
-        transitions=sum(fired.values()),
-        violations=int(bool(law)),
-        seconds=time.perf_counter() - started,
-        law=law,
-        detail=detail,
-        fired=fired,
-    )
+    machine = partial(run_tables_machine, world, examples, steps, profile != "nightly")
+    rest = (partial(walked, world, seed, length) for seed in range(walks))
+    return histories_row("paged machine", name, (machine, *rest))
+
+
+def walked(world: World, seed: int, steps: int) -> dict[str, int]:
+    """Take a random walk; give how often what happened."""
+    return random_walk(world, seed, steps).fired
