@@ -14,7 +14,7 @@ from blockwright_spec.choices import Choice
 from blockwright_spec.state import State
 
 from .actions import Action, Told, meaning
-from .engine import enabled
+from .enabled import enabled
 from .explore import Explorer, Node
 from .gates import GateResult, Profile
 from .lockstep_gate import report

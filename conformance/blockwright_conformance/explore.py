@@ -13,7 +13,7 @@ from blockwright_spec.state import Config, Running, State, Waiting, initial
 
 from .actions import Action, Told, meaning
 from .adapter import ManagerAdapter
-from .engine import enabled
+from .enabled import enabled
 from .lockstep import act, examine
 from .scopes import Scope
 from .search import Node as AnyNode

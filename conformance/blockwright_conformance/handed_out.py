@@ -14,7 +14,7 @@ from blockwright_spec.reads import Full, Mamba, Sliding
 from blockwright_spec.state import initial
 
 from .actions import GrowEach
-from .engine import enabled
+from .enabled import enabled
 from .exhibit import Fault
 from .lockstep import act
 from .scopes import Scope, scope

@@ -12,7 +12,7 @@ from blockwright_spec.state import State, Table, initial
 
 from .actions import Action, Admit, Append, Grow, GrowEach, Told, meaning
 from .adapter import ManagerAdapter
-from .engine import enabled
+from .enabled import enabled
 from .explore import Factory, Violation
 from .lockstep import Reply, choice_of, compare, examine, names_of, perform
 from .scopes import Scope

@@ -15,7 +15,7 @@ from blockwright_spec.state import Running, State, Waiting, common_prefix_blocks
 
 from .actions import Action, Publish, Told, Trim, meaning
 from .adapter import Found, ManagerAdapter
-from .engine import enabled
+from .enabled import enabled
 from .explore import Factory
 from .lockstep import OTHER, compare, name_of, names_of, perform
 from .scopes import Scope

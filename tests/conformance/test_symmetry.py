@@ -13,7 +13,7 @@ from math import factorial
 import pytest
 
 from blockwright_conformance.actions import meaning
-from blockwright_conformance.engine import enabled
+from blockwright_conformance.enabled import enabled
 from blockwright_conformance.explore import Explorer, Node
 from blockwright_conformance.scopes import Scope, scope, strings
 from blockwright_conformance.symmetry import Names, form, labelled_form, slot_form
