@@ -1,0 +1,270 @@
+"""What the tiny model is: its shape, the kinds of its layers, and random weights drawn from a seed.
+
+All that the paged model and the dense recomputation share is here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError as error:  # pragma: no cover
+    raise ImportError("the engine of the numerics gate needs torch: make torch") from error
+
+from blockwright.errors import InvalidArgumentError
+from blockwright.kinds import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
+
+DRAFT = "draft.0"
+"""Name of the draft head's layer."""
+
+EPSILON = 1e-6
+"""Keeps the norm of a zero vector from dividing by zero."""
+
+ROTARY_BASE = 100.0
+"""Slowest turn of the rotary positions: small, so that neighbouring positions differ clearly in every component."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shape of a model.
+
+    Attributes:
+        layers: kind and block size of each layer, in order; layers that are equal may share a block table.
+        draft: kind and block size of the draft head's own layer, which must be attention; None: no draft head.
+        vocab_size, hidden_size, mlp_size: number of tokens, and widths.
+        num_heads, num_kv_heads, head_size: of every attention layer; keys and values have fewer heads.
+        state_heads, state_head_size, state_size: a recurrent layer's state is `(heads, head size, size)`.
+        conv_width: tokens that a recurrent layer's causal convolution sees, the own included.
+        dtype: of weights, hidden states and (where not stated) caches.
+        cache_dtype: of keys and values at rest, such as ``"float8_e4m3fn"``; None: as `dtype`.
+        seed: of the weights.
+    """
+
+    layers: tuple[Group, ...]
+    draft: Group | None = None
+    vocab_size: int = 48
+    hidden_size: int = 16
+    mlp_size: int = 32
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    head_size: int = 8
+    state_heads: int = 2
+    state_head_size: int = 4
+    state_size: int = 4
+    conv_width: int = 3
+    dtype: str = "float64"
+    cache_dtype: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check what would otherwise fail far from its cause."""
+        if not self.layers:
+            raise InvalidArgumentError("layers: at least one layer is needed")
+        if self.num_heads % self.num_kv_heads:
+            raise InvalidArgumentError(f"num_kv_heads: {self.num_kv_heads} must divide num_heads {self.num_heads}")
+        if self.head_size % 2:
+            raise InvalidArgumentError(f"head_size: rotary positions turn pairs, so {self.head_size} must be even")
+        if self.draft is not None and isinstance(self.draft.kind, Mamba | Cross):
+            raise InvalidArgumentError(f"draft: the draft head's layer is attention, not {self.draft.kind}")
+
+    @property
+    def state_dtype(self) -> str:
+        """Element type of recurrent states: what they add up over a whole request takes at least 32 bits."""
+        return self.dtype if self.dtype == "float64" else "float32"
+
+    @property
+    def conv_channels(self) -> int:
+        """Channels that a recurrent layer's convolution mixes over time."""
+        return self.state_heads * self.state_head_size + 2 * self.state_size
+
+    def cache_spec(self, layer: Group) -> KVCacheSpec:
+        """Give what a layer declares of its cache."""
+        size, dtype = layer.block_size, self.cache_dtype or self.dtype
+        heads, head_size = self.num_kv_heads, self.head_size
+        match layer.kind:
+            case Full():
+                return FullAttentionSpec(size, heads, head_size, dtype)
+            case Sliding(window):
+                return SlidingWindowSpec(size, heads, head_size, dtype, sliding_window=window)
+            case Chunked(chunk):
+                return ChunkedLocalAttentionSpec(size, heads, head_size, dtype, attention_chunk_size=chunk)
+            case Cross():
+                return CrossAttentionSpec(size, heads, head_size, dtype)
+            case Mamba(drafts):
+                state = (self.state_heads, self.state_head_size, self.state_size)
+                past = (self.conv_width - 1, self.conv_channels)
+                return MambaSpec(size, (state, past), (self.state_dtype, self.state_dtype), drafts)
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """Projections `(in, out)` of an attention layer; a cross layer's keys and values are of the encoder's outputs."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+
+
+@dataclass(frozen=True)
+class RecurrentWeights:
+    """A selective recurrence: projections, the convolution `(width, channels)`, and a rate and a skip per head.
+
+    `values` gives what the convolution mixes: what enters the state, where it enters, and where it is read.
+    """
+
+    values: Tensor
+    gate: Tensor
+    step: Tensor
+    step_bias: Tensor
+    convolution: Tensor
+    rate: Tensor
+    skip: Tensor
+    output: Tensor
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One layer: a norm and a mixer, a norm and a small network, each added to what comes in."""
+
+    kind: Group
+    mixer_norm: Tensor
+    mixer: AttentionWeights | RecurrentWeights
+    mlp_norm: Tensor
+    up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True)
+class DraftWeights:
+    """The draft head: `(hidden state, embedding of the next token)` projected, then one layer and a norm."""
+
+    hidden_norm: Tensor
+    token_norm: Tensor
+    join: Tensor
+    layer: LayerWeights
+    norm: Tensor
+
+
+@dataclass(frozen=True)
+class ModelWeights:
+    """Everything learnt, were anything learnt here. The draft head shares `embedding` and `unembedding`."""
+
+    embedding: Tensor
+    layers: tuple[LayerWeights, ...]
+    norm: Tensor
+    unembedding: Tensor
+    draft: DraftWeights | None
+
+
+def random_weights(config: ModelConfig) -> ModelWeights:
+    """Draw a model's weights: the same numbers for the same seed, whatever the element type they are rounded to."""
+    draw = _Draw(config)
+    return ModelWeights(
+        embedding=draw.normal(config.vocab_size, config.hidden_size),
+        layers=tuple(draw.layer(layer) for layer in config.layers),
+        norm=draw.scale(config.hidden_size),
+        unembedding=draw.matrix(config.hidden_size, config.vocab_size, gain=2.0),
+        draft=None if config.draft is None else draw.draft(config.draft),
+    )
+
+
+Weights = TypeVar("Weights", AttentionWeights, RecurrentWeights, LayerWeights, DraftWeights, ModelWeights)
+
+
+def converted(weights: Weights, change: Callable[[Tensor], Tensor]) -> Weights:
+    """Give a copy of weights with a change made to each tensor: another element type, another device."""
+
+    def each(value: object) -> object:
+        match value:
+            case Tensor():
+                return change(value)
+            case tuple():
+                return tuple(each(item) for item in value)
+            case AttentionWeights() | RecurrentWeights() | LayerWeights() | DraftWeights():
+                return converted(value, change)
+        return value
+
+    return type(weights)(*(each(getattr(weights, field.name)) for field in fields(weights)))
+
+
+class _Draw:
+    """Draws tensors in double precision, and rounds them."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        self.dtype: torch.dtype = getattr(torch, config.dtype)
+        self.generator = torch.Generator().manual_seed(config.seed)
+
+    def normal(self, *shape: int, gain: float = 1.0) -> Tensor:
+        """Draw normally distributed numbers."""
+        drawn = torch.randn(*shape, generator=self.generator, dtype=torch.float64) * gain
+        return drawn.to(self.dtype)
+
+    def matrix(self, inner: int, outer: int, gain: float = 1.0) -> Tensor:
+        """Draw a projection that keeps the size of what it projects, times `gain`."""
+        return self.normal(inner, outer, gain=gain * inner**-0.5)
+
+    def scale(self, size: int) -> Tensor:
+        """Draw factors near one."""
+        return (1.0 + self.normal(size, gain=0.1)).to(self.dtype)
+
+    def layer(self, layer: Group) -> LayerWeights:
+        """Draw a layer."""
+        hidden, wide = self.config.hidden_size, self.config.mlp_size
+        return LayerWeights(
+            kind=layer,
+            mixer_norm=self.scale(hidden),
+            mixer=self.recurrent() if isinstance(layer.kind, Mamba) else self.attention(),
+            mlp_norm=self.scale(hidden),
+            up=self.matrix(hidden, wide),
+            down=self.matrix(wide, hidden),
+        )
+
+    def attention(self) -> AttentionWeights:
+        """Draw an attention layer whose tokens do not all look everywhere alike."""
+        config = self.config
+        hidden, query, key = config.hidden_size, config.num_heads * config.head_size, config.num_kv_heads * config.head_size
+        return AttentionWeights(
+            query=self.matrix(hidden, query, gain=1.5),
+            key=self.matrix(hidden, key, gain=1.5),
+            value=self.matrix(hidden, key),
+            output=self.matrix(query, hidden),
+        )
+
+    def recurrent(self) -> RecurrentWeights:
+        """Draw a recurrent layer that forgets slowly enough to need its state."""
+        config = self.config
+        hidden, heads = config.hidden_size, config.state_heads
+        wide = heads * config.state_head_size
+        return RecurrentWeights(
+            values=self.matrix(hidden, config.conv_channels),
+            gate=self.matrix(hidden, wide),
+            step=self.matrix(hidden, heads),
+            step_bias=self.normal(heads, gain=0.5),
+            convolution=self.normal(config.conv_width, config.conv_channels, gain=config.conv_width**-0.5),
+            rate=-self.normal(heads, gain=0.3).exp() * 0.3,
+            skip=self.normal(heads),
+            output=self.matrix(wide, hidden),
+        )
+
+    def draft(self, layer: Group) -> DraftWeights:
+        """Draw the draft head."""
+        hidden = self.config.hidden_size
+        return DraftWeights(
+            hidden_norm=self.scale(hidden),
+            token_norm=self.scale(hidden),
+            join=self.matrix(2 * hidden, hidden),
+            layer=self.layer(layer),
+            norm=self.scale(hidden),
+        )
