@@ -4,6 +4,9 @@
 `empty_host_caches_like` makes the pool on the host. They take block ids as the managers return them, and know nothing
 of requests.
 
+What a layer does with the blocks of a step, in plain torch: `write_kv`, `gather_kv` and `paged_attention`, and for
+layers with states `selective_scan` and `causal_conv`.
+
 This package and the host's tier of `blockwright.offload`, built on it, are all of Blockwright that imports torch:
 ``pip install "blockwright[torch]"``, or the engine's own.
 """
@@ -15,9 +18,22 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError('blockwright.device needs torch: pip install "blockwright[torch]"', name="torch") from error
 
+from blockwright.device.attention import gather_kv, paged_attention, write_kv
 from blockwright.device.copies import copy_blocks, swap_blocks
 from blockwright.device.host import empty_host_caches_like
 from blockwright.device.layout import Caches
+from blockwright.device.states import causal_conv, selective_scan
 from blockwright.device.transfer import Transfer
 
-__all__ = ["Caches", "Transfer", "copy_blocks", "empty_host_caches_like", "swap_blocks"]
+__all__ = [
+    "Caches",
+    "Transfer",
+    "causal_conv",
+    "copy_blocks",
+    "empty_host_caches_like",
+    "gather_kv",
+    "paged_attention",
+    "selective_scan",
+    "swap_blocks",
+    "write_kv",
+]
