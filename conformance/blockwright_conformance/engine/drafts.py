@@ -1,4 +1,4 @@
-"""The draft head over paged storage: one attention layer of its own, after EAGLE.
+r"""The draft head over paged storage: one attention layer of its own, after EAGLE.
 
 Its input at position p is made of the model's hidden state at p and the embedding of the token at p + 1, and its logits
 at p propose the token at p + 2. So the entry of position p can be written only when token p + 1 is known: that of the
@@ -8,7 +8,7 @@ last token of a step after sampling.
         hidden       h0       h1       h2      draft output at 2
         token        t1       t2       t3      d1 = argmax of the logits at 2
         proposes     t2       t3       d1      d2
-                     \\__ `forward`, every step __/  \\__ `propose`: entries of drafts, written over by the next step
+                     \__ `forward`, every step __/  \__ `propose`: entries of drafts, written over by the next step
 
 The entry of the last position of a block therefore depends on the first token *after* that block, which the block's
 hash does not cover. A hit that were as long as what is cached would let a request read an entry made with another
@@ -19,24 +19,32 @@ reads the entry that is there: proposals may be worse, results are not. `dense` 
 """
 
 from collections.abc import Sequence
+from typing import cast
 
-from .model import HybridModel, Inputs, Storage
+import torch
+from torch import Tensor
 
-import torch  # isort: skip
-from torch import Tensor  # isort: skip
+from blockwright.errors import InvalidArgumentError
+
+from .model import HybridModel, Inputs, Rows, Storage, rms_norm
+from .weights import DRAFT, AttentionWeights, DraftWeights
 
 
 class DraftHead:
     """The draft head of a model made with `ModelConfig(draft=...)`."""
 
     def __init__(self, model: HybridModel) -> None:
+        if model.weights.draft is None:
+            raise InvalidArgumentError("model: has no draft head; make it with ModelConfig(draft=...)")
         self.model = model
+        self.weights: DraftWeights = model.weights.draft
 
     def forward(self, hidden: Tensor, next_tokens: Tensor | Sequence[int], inputs: Inputs, storage: Storage) -> Tensor:
-        """Write the draft layer's entries of a step's tokens, and return its outputs `(num_tokens, hidden)`.
+        """Write the draft layer's entries of a step's tokens, and return its outputs `(num_tokens, hidden)`, normed.
 
-        After `model.forward` and sampling, with the same inputs. Behind rejected drafts the entries mean nothing and are
-        written over by the next step, as the model's own are.
+        After `model.forward` and sampling, with the same inputs, for every request of the step: also one that ends with
+        it, since its blocks may be hit. Behind rejected drafts the entries mean nothing and are written over by the
+        next step, as the model's own are.
 
         Args:
             hidden: what `model.forward` returned for the step.
@@ -44,12 +52,21 @@ class DraftHead:
                 is not known (behind a rejected draft) any token.
             inputs, storage: the step's.
         """
+        rows = Rows.of(inputs, storage.plan.config.group_of(DRAFT))
+        return self.layer(self.joined(hidden, next_tokens), rows, storage)
 
     def logits(self, outputs: Tensor) -> Tensor:
         """Score the token after the next: `(..., hidden)` to `(..., vocabulary)`."""
+        return self.model.logits(outputs)
 
     def propose(
-        self, outputs: Tensor, rows: Sequence[int], last: Sequence[int], num_drafts: int, inputs: Inputs, storage: Storage
+        self,
+        outputs: Tensor,
+        rows: Sequence[int],
+        last: Sequence[int],
+        num_drafts: int,
+        inputs: Inputs,
+        storage: Storage,
     ) -> tuple[Tensor, Tensor]:
         """Propose `num_drafts` tokens for some requests, one after the other.
 
@@ -66,3 +83,34 @@ class DraftHead:
         Returns:
             Tokens `(len(rows), num_drafts)` and the logits they are the best of, `(len(rows), num_drafts, vocabulary)`.
         """
+        scores = [self.logits(outputs)]
+        table = inputs.block_tables[storage.plan.config.group_of(DRAFT)][list(rows)]
+        for ahead in range(1, num_drafts):
+            entering = self.joined(outputs, scores[-1].argmax(dim=-1))
+            positions = torch.tensor(last, device=outputs.device) + ahead
+            outputs = self.layer(entering, self.rows(table, positions), storage)
+            scores.append(self.logits(outputs))
+        logits = torch.stack(scores, dim=1)
+        return logits.argmax(dim=-1), logits
+
+    def joined(self, hidden: Tensor, next_tokens: Tensor | Sequence[int]) -> Tensor:
+        """Make the layer's inputs of hidden states and the tokens after them."""
+        embedded = rms_norm(self.model.embedded(next_tokens), self.weights.token_norm)
+        return torch.cat([rms_norm(hidden, self.weights.hidden_norm), embedded], dim=-1) @ self.weights.join
+
+    def layer(self, entering: Tensor, rows: Rows, storage: Storage) -> Tensor:
+        """Run the head's layer and norm."""
+        weights, cache = self.weights.layer, cast(Tensor, storage.layer(DRAFT))
+        normed = rms_norm(entering, weights.mixer_norm)
+        mixed = self.model.attention(DRAFT, cast(AttentionWeights, weights.mixer), normed, rows, cache)
+        return rms_norm(self.model.added(weights, entering, mixed), self.weights.norm)
+
+    def rows(self, table: Tensor, positions: Tensor) -> Rows:
+        """Make the inputs of one token per request, each at a position of its own."""
+        size, count = self.model.layers[DRAFT].block_size, len(positions)
+        blocks = table.gather(1, (positions // size).unsqueeze(1)).squeeze(1)
+        starts = torch.arange(count + 1, dtype=torch.int32, device=positions.device)
+        return Rows(
+            table, blocks.long() * size + positions % size, positions, starts, positions.int() + 1,
+            torch.zeros_like(starts[1:]), max_query_len=1, max_seq_len=int(positions.max()) + 1,
+        )  # fmt: skip

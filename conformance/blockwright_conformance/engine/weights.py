@@ -5,13 +5,10 @@ All that the paged model and the dense recomputation share is here.
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import Any, cast
 
-try:
-    import torch
-    from torch import Tensor
-except ImportError as error:  # pragma: no cover
-    raise ImportError("the engine of the numerics gate needs torch: make torch") from error
+import torch
+from torch import Tensor
 
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import (
@@ -43,8 +40,8 @@ class ModelConfig:
         draft: kind and block size of the draft head's own layer, which must be attention; None: no draft head.
         vocab_size, hidden_size, mlp_size: number of tokens, and widths.
         num_heads, num_kv_heads, head_size: of every attention layer; keys and values have fewer heads.
-        state_heads, state_head_size, state_size: a recurrent layer's state is `(heads, head size, size)`.
-        conv_width: tokens that a recurrent layer's causal convolution sees, the own included.
+        channels, state_size: a recurrent layer's state is `(channels, state size)`.
+        conv_width: tokens that its causal convolution sees, the own included; the others are a second state.
         dtype: of weights, hidden states and (where not stated) caches.
         cache_dtype: of keys and values at rest, such as ``"float8_e4m3fn"``; None: as `dtype`.
         seed: of the weights.
@@ -58,8 +55,7 @@ class ModelConfig:
     num_heads: int = 4
     num_kv_heads: int = 2
     head_size: int = 8
-    state_heads: int = 2
-    state_head_size: int = 4
+    channels: int = 12
     state_size: int = 4
     conv_width: int = 3
     dtype: str = "float64"
@@ -82,11 +78,6 @@ class ModelConfig:
         """Element type of recurrent states: what they add up over a whole request takes at least 32 bits."""
         return self.dtype if self.dtype == "float64" else "float32"
 
-    @property
-    def conv_channels(self) -> int:
-        """Channels that a recurrent layer's convolution mixes over time."""
-        return self.state_heads * self.state_head_size + 2 * self.state_size
-
     def cache_spec(self, layer: Group) -> KVCacheSpec:
         """Give what a layer declares of its cache."""
         size, dtype = layer.block_size, self.cache_dtype or self.dtype
@@ -101,9 +92,8 @@ class ModelConfig:
             case Cross():
                 return CrossAttentionSpec(size, heads, head_size, dtype)
             case Mamba(drafts):
-                state = (self.state_heads, self.state_head_size, self.state_size)
-                past = (self.conv_width - 1, self.conv_channels)
-                return MambaSpec(size, (state, past), (self.state_dtype, self.state_dtype), drafts)
+                shapes = (self.channels, self.state_size), (self.channels, self.conv_width - 1)
+                return MambaSpec(size, shapes, (self.state_dtype, self.state_dtype), drafts)
 
 
 @dataclass(frozen=True)
@@ -118,16 +108,19 @@ class AttentionWeights:
 
 @dataclass(frozen=True)
 class RecurrentWeights:
-    """A selective recurrence: projections, the convolution `(width, channels)`, and a rate and a skip per head.
+    """A selective recurrence: projections, a convolution `(channels, width)`, and how fast each state forgets.
 
-    `values` gives what the convolution mixes: what enters the state, where it enters, and where it is read.
+    What a token lets in is mixed by the convolution with that of the tokens before it; the result chooses how fast the
+    state forgets, where it is written and where it is read.
     """
 
-    values: Tensor
+    entering: Tensor
     gate: Tensor
-    step: Tensor
-    step_bias: Tensor
     convolution: Tensor
+    speed: Tensor
+    speed_bias: Tensor
+    write: Tensor
+    read: Tensor
     rate: Tensor
     skip: Tensor
     output: Tensor
@@ -167,49 +160,46 @@ class ModelWeights:
     draft: DraftWeights | None
 
 
-def random_weights(config: ModelConfig) -> ModelWeights:
+def random_weights(config: ModelConfig, device: str | torch.device = "cpu") -> ModelWeights:
     """Draw a model's weights: the same numbers for the same seed, whatever the element type they are rounded to."""
     draw = _Draw(config)
-    return ModelWeights(
+    dtype: torch.dtype = getattr(torch, config.dtype)
+    weights = ModelWeights(
         embedding=draw.normal(config.vocab_size, config.hidden_size),
         layers=tuple(draw.layer(layer) for layer in config.layers),
         norm=draw.scale(config.hidden_size),
         unembedding=draw.matrix(config.hidden_size, config.vocab_size, gain=2.0),
         draft=None if config.draft is None else draw.draft(config.draft),
     )
+    return converted(weights, lambda drawn: drawn.to(device, dtype))
 
 
-Weights = TypeVar("Weights", AttentionWeights, RecurrentWeights, LayerWeights, DraftWeights, ModelWeights)
-
-
-def converted(weights: Weights, change: Callable[[Tensor], Tensor]) -> Weights:
+def converted(weights: ModelWeights, change: Callable[[Tensor], Tensor]) -> ModelWeights:
     """Give a copy of weights with a change made to each tensor: another element type, another device."""
+    return cast(ModelWeights, _converted(weights, change))
 
-    def each(value: object) -> object:
-        match value:
-            case Tensor():
-                return change(value)
-            case tuple():
-                return tuple(each(item) for item in value)
-            case AttentionWeights() | RecurrentWeights() | LayerWeights() | DraftWeights():
-                return converted(value, change)
-        return value
 
-    return type(weights)(*(each(getattr(weights, field.name)) for field in fields(weights)))
+def _converted(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    match value:
+        case Tensor():
+            return change(value)
+        case tuple():
+            return tuple(_converted(item, change) for item in value)
+        case AttentionWeights() | RecurrentWeights() | LayerWeights() | DraftWeights() | ModelWeights():
+            return type(value)(*(_converted(getattr(value, field.name), change) for field in fields(value)))
+    return value
 
 
 class _Draw:
-    """Draws tensors in double precision, and rounds them."""
+    """Draws tensors in double precision."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
-        self.dtype: torch.dtype = getattr(torch, config.dtype)
         self.generator = torch.Generator().manual_seed(config.seed)
 
     def normal(self, *shape: int, gain: float = 1.0) -> Tensor:
         """Draw normally distributed numbers."""
-        drawn = torch.randn(*shape, generator=self.generator, dtype=torch.float64) * gain
-        return drawn.to(self.dtype)
+        return torch.randn(*shape, generator=self.generator, dtype=torch.float64) * gain
 
     def matrix(self, inner: int, outer: int, gain: float = 1.0) -> Tensor:
         """Draw a projection that keeps the size of what it projects, times `gain`."""
@@ -217,7 +207,7 @@ class _Draw:
 
     def scale(self, size: int) -> Tensor:
         """Draw factors near one."""
-        return (1.0 + self.normal(size, gain=0.1)).to(self.dtype)
+        return 1.0 + self.normal(size, gain=0.1)
 
     def layer(self, layer: Group) -> LayerWeights:
         """Draw a layer."""
@@ -234,7 +224,11 @@ class _Draw:
     def attention(self) -> AttentionWeights:
         """Draw an attention layer whose tokens do not all look everywhere alike."""
         config = self.config
-        hidden, query, key = config.hidden_size, config.num_heads * config.head_size, config.num_kv_heads * config.head_size
+        hidden, query, key = (
+            config.hidden_size,
+            config.num_heads * config.head_size,
+            config.num_kv_heads * config.head_size,
+        )
         return AttentionWeights(
             query=self.matrix(hidden, query, gain=1.5),
             key=self.matrix(hidden, key, gain=1.5),
@@ -244,18 +238,19 @@ class _Draw:
 
     def recurrent(self) -> RecurrentWeights:
         """Draw a recurrent layer that forgets slowly enough to need its state."""
-        config = self.config
-        hidden, heads = config.hidden_size, config.state_heads
-        wide = heads * config.state_head_size
+        hidden, channels, size = self.config.hidden_size, self.config.channels, self.config.state_size
+        width = self.config.conv_width
         return RecurrentWeights(
-            values=self.matrix(hidden, config.conv_channels),
-            gate=self.matrix(hidden, wide),
-            step=self.matrix(hidden, heads),
-            step_bias=self.normal(heads, gain=0.5),
-            convolution=self.normal(config.conv_width, config.conv_channels, gain=config.conv_width**-0.5),
-            rate=-self.normal(heads, gain=0.3).exp() * 0.3,
-            skip=self.normal(heads),
-            output=self.matrix(wide, hidden),
+            entering=self.matrix(hidden, channels),
+            gate=self.matrix(hidden, channels),
+            convolution=self.normal(channels, width, gain=width**-0.5),
+            speed=self.matrix(channels, channels),
+            speed_bias=self.normal(channels, gain=0.5),
+            write=self.matrix(channels, size),
+            read=self.matrix(channels, size),
+            rate=0.3 * self.normal(channels, size, gain=0.3).exp(),
+            skip=self.normal(channels),
+            output=self.matrix(channels, hidden),
         )
 
     def draft(self, layer: Group) -> DraftWeights:
