@@ -10,7 +10,9 @@ from __future__ import annotations
 from math import lcm
 from typing import Any
 
-from .features import Features
+from collections import Counter
+
+from .elsewhere import Elsewhere
 from .schedule import EngineConfig
 from .step import Step
 from .task import Phase, Task, Work
@@ -25,8 +27,11 @@ class Scheduler:
         running: in the order in which they were admitted; the last is preempted first.
     """
 
-    def __init__(self, package: Any, manager: Any, config: EngineConfig, features: Features) -> None:
-        self.package, self.manager, self.config, self.features = package, manager, config, features
+    def __init__(
+        self, package: Any, manager: Any, config: EngineConfig, elsewhere: list[Elsewhere], fired: Counter[str]
+    ) -> None:
+        self.package, self.manager, self.config = package, manager, config
+        self.elsewhere, self.fired = elsewhere, fired
         self.waiting: list[Task] = []
         self.loading: list[Task] = []
         self.running: list[Task] = []
@@ -34,17 +39,16 @@ class Scheduler:
         self.boundary = lcm(*(spec.block_size for spec in specs))
         """Where prefill chunks end, if they are to end on block boundaries."""
         self.is_recurrent = any(type(spec).__name__ == "MambaSpec" for spec in specs)
-        self.gone: list[str] = []
-        self.count = 0
-        """Steps scheduled."""
+        self.num_ahead = config.drafts if config.guesser == "eagle" else 0
+        """Lookahead slots of each step: where the draft head writes while it guesses on."""
+        self.later = Step(0)
+        """The step to come, which learns of rows that change between steps."""
 
     def schedule(self) -> Step:
         """Schedule a step: all calls of the manager that come before it runs."""
-        step = Step(self.count, self.manager.start_step() if self.config.overlap_steps else 0)
-        self.count += 1
-        for name in self.gone:
-            step.remove_row(name)
-        self.gone.clear()
+        step, self.later = self.later, Step(self.later.index + 1)
+        if self.config.overlap_steps:
+            step.number = self.manager.start_step()
         hits = self.hits()
         if not self.grow(step):
             self.admit(step, hits)
@@ -112,7 +116,7 @@ class Scheduler:
         if begin >= known:  # the next token is still in flight
             if task.flight is None or task.flight.num_drafts and self.is_recurrent:
                 return None
-            if request.num_output_tokens + 1 >= task.job.output or task.forks:
+            if request.num_output_tokens + 1 >= task.job.output or task.forks or task.flight.end < known:
                 return None
             known, drafts = begin + 1, [0] * config.drafts
         if known - begin > 1 and known == request.num_tokens and not task.drafts:
@@ -122,14 +126,17 @@ class Scheduler:
             num_drafts = 0
         else:
             stop = known
+            drafts = [] if task.wants_fork else drafts
             num_drafts = max(0, min(len(drafts), config.max_model_len - stop, budget - (stop - begin)))
         if stop <= begin or stop - begin + num_drafts > budget:
             return None
-        return Work(task, task.turn, begin, stop - begin + num_drafts, num_drafts, self.features.num_ahead)
+        return Work(task, task.turn, begin, stop - begin + num_drafts, num_drafts, self.num_ahead)
 
     def preempt(self, step: Step, task: Task) -> None:
         """Take a request's blocks away: it waits again, and goes on from what is cached, or from the host."""
-        self.features.preempting(task)
+        for place in self.elsewhere:
+            place.preempting(task)
+        self.fired["preempted"] += 1
         self.manager.free(task.request)
         step.remove_row(task.name)
         self.running.remove(task)
@@ -183,15 +190,19 @@ class Scheduler:
 
     def admit_one(self, step: Step, task: Task, hit: Any, num_hit: int, budget: int) -> Work | None:
         """Admit a request, on a load if there is one, else computing; None if it does not fit or does not compute."""
-        num_external = self.features.num_external(task, num_hit)
-        if num_external:
+        for place in self.elsewhere:
+            num_external = place.num_external(task, num_hit)
+            if num_external == 0:
+                continue
             blocks = self.slots(task, 0, num_hit, hit, num_external)
-            if blocks is None:
+            if blocks is not None:
+                step.take(self.taken(task, blocks))
+                task.phase = Phase.LOADING
+                place.load(task, num_hit, num_external)
                 return None
-            step.take(self.taken(task, blocks))
-            task.phase = Phase.LOADING
-            self.features.load(step, task, num_hit, num_external)
-            return None
+            if not self.never(task, num_hit, hit, num_external):
+                return None
+            place.give_up(task)  # a load takes all its blocks at once; computed in steps, it needs fewer
         work = self.next_work(task, num_hit, budget)
         if work is None:
             return None
@@ -199,7 +210,7 @@ class Scheduler:
         if blocks is None:
             return None
         step.take(self.taken(task, blocks))
-        self.features.admitted(task, num_hit)
+        self.fired["hits"] += num_hit > 0
         task.phase = Phase.RUNNING
         task.request.num_computed_tokens = num_hit
         if task.encoder is not None:
@@ -210,8 +221,21 @@ class Scheduler:
         self, task: Task, num_new: int, num_hit: int, hit: Any, num_external: int, num_ahead: int = 0
     ) -> Any | None:
         """Ask for a new request's slots, at once or by a plan."""
-        config, manager = self.config, self.manager
-        arguments = {
+        arguments = self.arguments(task, num_external, num_ahead)
+        if not self.config.plan_first:
+            return self.manager.allocate_slots(task.request, num_new, num_hit, hit, **arguments)
+        plan = self.manager.plan(task.request, num_new, num_hit, hit, **arguments)
+        return self.manager.commit(plan) if isinstance(plan, self.package.Fits) else None
+
+    def never(self, task: Task, num_hit: int, hit: Any, num_external: int) -> bool:
+        """Tell whether a load would not even fit an empty pool."""
+        plan = self.manager.plan(task.request, 0, num_hit, hit, **self.arguments(task, num_external, 0))
+        return isinstance(plan, self.package.Never)
+
+    def arguments(self, task: Task, num_external: int, num_ahead: int) -> dict[str, Any]:
+        """Give what else is asked for with a new request's slots."""
+        config = self.config
+        return {
             "num_lookahead_tokens": num_ahead,
             "num_external_computed_tokens": num_external,
             "num_encoder_tokens": task.num_encoder_tokens,
@@ -219,22 +243,36 @@ class Scheduler:
             "full_sequence_must_fit": config.full_sequence_must_fit,
             "reserved_blocks": config.reserved_blocks,
         }
-        if not config.plan_first:
-            return manager.allocate_slots(task.request, num_new, num_hit, hit, **arguments)
-        plan = manager.plan(task.request, num_new, num_hit, hit, **arguments)
-        return manager.commit(plan) if isinstance(plan, self.package.Fits) else None
-
     def taken(self, task: Task, blocks: Any) -> list[list[int]]:
         """Give all blocks that a new request took: those of its tables that are new, and those for drafts' states."""
         return [*blocks.get_block_ids(), *self.manager.get_draft_block_ids(task.name)]
 
-    # ---- what ends
+    # ---- between steps
+
+    def loaded(self, task: Task, num_computed: int) -> None:
+        """Let a request go on whose load has ended, or wait again if nothing is left of it."""
+        self.loading.remove(task)
+        if num_computed == 0:
+            self.restart(task)
+            return
+        task.request.num_computed_tokens = num_computed
+        task.phase = Phase.RUNNING
+        self.join(task)
+
+    def join(self, task: Task) -> None:
+        """Let a request run that holds its blocks already: after a load, or as a fork."""
+        self.running.append(task)
+        self.tell_row(task)
+
+    def tell_row(self, task: Task) -> None:
+        """Tell the worker, with the next step, of block tables that changed in between."""
+        self.later.set_row(self.manager, task)
 
     def end(self, task: Task) -> None:
         """Give back all a request holds, wherever it is."""
         self.manager.free(task.request)
         if task.phase is Phase.RUNNING:
-            self.gone.append(task.name)
+            self.later.remove_row(task.name)
         for tasks in (self.waiting, self.loading, self.running):
             if task in tasks:
                 tasks.remove(task)

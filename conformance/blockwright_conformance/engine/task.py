@@ -39,6 +39,7 @@ class Task:
         forks: how many tokens of output it is still to fork after, the next first.
         seeds: of each token, the seed that it was sampled by; the prompt has none.
         saved: its blocks on the host, while it is swapped out.
+        num_accepted: drafts that its last step accepted.
     """
 
     request: Any
@@ -52,6 +53,7 @@ class Task:
     forks: list[int] = field(default_factory=list)
     seeds: list[int | None] = field(default_factory=list)
     saved: Any = None
+    num_accepted: int = 0
 
     @property
     def name(self) -> str:
@@ -67,6 +69,11 @@ class Task:
     def num_left(self) -> int:
         """Tokens of output that are still to come."""
         return self.job.output - int(self.request.num_output_tokens)
+
+    @property
+    def wants_fork(self) -> bool:
+        """Whether it is to be forked now."""
+        return bool(self.forks) and self.request.num_output_tokens >= self.forks[0]
 
     @property
     def is_aborted(self) -> bool:
@@ -103,6 +110,8 @@ class Work:
         turn: of the task when it was scheduled.
         num_ahead: slots behind these tokens, for drafts to be made.
         tokens: all tokens of the request up to the last computed one, drafts included; known when the step is launched.
+        num_settled: tokens of the request that are computed for good after it.
+        num_rejected: its drafts that were wrong.
     """
 
     task: Task
@@ -112,6 +121,8 @@ class Work:
     num_drafts: int = 0
     num_ahead: int = 0
     tokens: list[int] = field(default_factory=list)
+    num_settled: int = 0
+    num_rejected: int = 0
 
     @property
     def end(self) -> int:
