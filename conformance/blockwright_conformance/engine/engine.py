@@ -55,9 +55,12 @@ def model_of(layers: tuple[Any, ...], draft: Any, seed: int) -> HybridModel:
     return HybridModel(ModelConfig(layers, draft, vocab_size=VOCAB, seed=seed))
 
 
-def plan_of(model: HybridModel, config: EngineConfig, max_encoder_len: int) -> KVCachePlan:
+@lru_cache(maxsize=256)
+def plan_of(model: HybridModel, config: EngineConfig, max_encoder_len: int, grows: bool) -> KVCachePlan:
     """Lay out the caches: what one request of the maximum length needs, and the spare blocks."""
     options: dict[str, Any] = {
+        "max_block_size": 64 if grows else 1,
+        "max_padding": 1.0,
         "max_num_batched_tokens": config.max_num_batched_tokens,
         "enable_caching": config.enable_caching,
         "max_num_encoder_tokens": max_encoder_len,
@@ -96,7 +99,7 @@ class Engine:
         self.fired: Counter[str] = Counter()
         self.model = model_of(schedule.layers, schedule.draft, schedule.model_seed)
         max_encoder_len = max(job.encoder for job in schedule.jobs)
-        plan = plan_of(self.model, config, max_encoder_len)
+        plan = plan_of(self.model, config, max_encoder_len, schedule.grow_blocks)
         self.manager = package.KVCacheManager(
             in_package(package, plan.config),
             config.max_model_len,

@@ -112,6 +112,8 @@ class Schedule:
         jobs: the requests.
         resets: steps before which the prefix cache is reset, if no block is held then.
         model_seed: of the weights.
+        grow_blocks: let the plan give layers more tokens per block, so that their pages are equal; else pages are padded,
+            and every layer keeps its block size.
     """
 
     layers: tuple[Group, ...]
@@ -120,6 +122,7 @@ class Schedule:
     jobs: tuple[Job, ...] = (Job(),)
     resets: tuple[int, ...] = ()
     model_seed: int = 0
+    grow_blocks: bool = False
 
     def __repr__(self) -> str:
         """Show what differs from the defaults, as Python."""
