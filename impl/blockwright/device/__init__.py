@@ -7,6 +7,8 @@ of requests.
 What a layer does with the blocks of a step, in plain torch: `write_kv`, `gather_kv` and `paged_attention`, and for
 layers with states `selective_scan` and `causal_conv`.
 
+`plan_kv_cache` lays a model's layers out over a device's memory, and `KVCacheStorage` is that memory.
+
 This package and the host's tier of `blockwright.offload`, built on it, are all of Blockwright that imports torch:
 ``pip install "blockwright[torch]"``, or the engine's own.
 """
@@ -22,17 +24,24 @@ from blockwright.device.attention import gather_kv, paged_attention, write_kv
 from blockwright.device.copies import copy_blocks, swap_blocks
 from blockwright.device.host import empty_host_caches_like
 from blockwright.device.layout import Caches
+from blockwright.device.plan import plan_kv_cache
+from blockwright.device.planned import GroupPlan, KVCachePlan
+from blockwright.device.storage import KVCacheStorage
 from blockwright.device.states import causal_conv, selective_scan
 from blockwright.device.transfer import Transfer
 
 __all__ = [
     "Caches",
+    "GroupPlan",
+    "KVCachePlan",
+    "KVCacheStorage",
     "Transfer",
     "causal_conv",
     "copy_blocks",
     "empty_host_caches_like",
     "gather_kv",
     "paged_attention",
+    "plan_kv_cache",
     "selective_scan",
     "swap_blocks",
     "write_kv",
