@@ -225,3 +225,43 @@ def test_requests_beside_each_other_are_computed_as_alone(seed: int) -> None:
             logits[request].append(scores)
     for request, some in enumerate(tokens):
         assert_close(torch.cat(logits[request]), dense_logits(model, some, encoder))
+
+
+@pytest.mark.parametrize("draft", [Group(Full(), 4), Group(Sliding(5), 2)], ids=["full", "sliding"])
+@pytest.mark.parametrize("seed", range(4))
+def test_drafts_are_verified_and_proposed_as_without_a_cache(draft: Group, seed: int) -> None:
+    """A request decodes with drafts of its own head, of which some are right: states and entries go back with it."""
+    random = Random(seed)
+    model = HybridModel(ModelConfig(KINDS["all"], draft=draft, seed=seed))
+    head, encoder, prompt = DraftHead(model), model.encoder_outputs(5, seed), random.randint(1, 12)
+    tokens = drawn(prompt, seed)
+    tables = Tables(model, 1, seed, encoder)
+    positions, drafts = range(prompt), 0
+    accepts: list[int] = []
+    while len(tokens) < LENGTH - 4:
+        tables.poison(0, positions.start)
+        hidden, inputs = tables.run([tokens], [(0, positions, drafts)])
+        best = model.logits(hidden).argmax(dim=-1).tolist()
+        certain, guessed = tokens[: positions.stop - drafts], tokens[positions.stop - drafts :]
+        right = next((at for at, guess in enumerate(guessed) if guess != best[at - drafts - 1]), drafts)
+        tokens = [*certain, *guessed[:right], best[len(positions) - drafts - 1 + right]]
+        computed = len(tokens) - 1
+        kept = computed - positions.start
+        assert_close(model.logits(hidden[:kept]), dense_logits(model, tokens[:-1], encoder)[positions.start :])
+        outputs = head.forward(hidden, [*tokens[positions.start + 1 :], *([0] * (drafts - right))], inputs, tables)
+        expect = dense_draft_logits(model, tokens, encoder)[positions.start :]
+        assert_close(head.logits(outputs[:kept]), expect)
+        proposed, scores = head.propose(outputs[kept - 1 : kept], [0], [computed - 1], 3, inputs, tables)
+        assert_close(scores[0], dense_proposal(model, tokens, proposed[0].tolist(), encoder))
+        accepts.append(right)
+        tables.accepted[0] = right
+        drafts = random.randint(0, 3)
+        target = [*tokens]
+        for _ in range(drafts):  # some proposals are made right, so that some are accepted
+            target.append(int(dense_logits(model, target, encoder)[-1].argmax()))
+        mixed = [
+            random.choice([own, own, draft])
+            for own, draft in zip(target[len(tokens) :], proposed[0].tolist(), strict=False)
+        ]
+        positions, tokens = range(computed, computed + 1 + drafts), [*tokens, *mixed]
+    assert {0, 1} < set(accepts)

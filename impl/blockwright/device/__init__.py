@@ -26,8 +26,8 @@ from blockwright.device.host import empty_host_caches_like
 from blockwright.device.layout import Caches
 from blockwright.device.plan import plan_kv_cache
 from blockwright.device.planned import GroupPlan, KVCachePlan
-from blockwright.device.storage import KVCacheStorage
 from blockwright.device.states import causal_conv, selective_scan
+from blockwright.device.storage import KVCacheStorage
 from blockwright.device.transfer import Transfer
 
 __all__ = [
