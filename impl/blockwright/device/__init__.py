@@ -4,10 +4,11 @@
 `empty_host_caches_like` makes the pool on the host. They take block ids as the managers return them, and know nothing
 of requests.
 
+`plan_kv_cache` lays a model's layers out over a device's memory, and `KVCacheStorage` is that memory.
 What a layer does with the blocks of a step, in plain torch: `write_kv`, `gather_kv` and `paged_attention`, and for
 layers with states `selective_scan` and `causal_conv`.
-
-`plan_kv_cache` lays a model's layers out over a device's memory, and `KVCacheStorage` is that memory.
+`InputBatch` keeps a worker's block tables from what the manager says has changed, and makes the tensors that the
+kernels of a step read (`StepInputs`).
 
 This package and the host's tier of `blockwright.offload`, built on it, are all of Blockwright that imports torch:
 ``pip install "blockwright[torch]"``, or the engine's own.
@@ -23,6 +24,7 @@ except ModuleNotFoundError as error:
 from blockwright.device.attention import gather_kv, paged_attention, write_kv
 from blockwright.device.copies import copy_blocks, swap_blocks
 from blockwright.device.host import empty_host_caches_like
+from blockwright.device.inputs import InputBatch, StepInputs
 from blockwright.device.layout import Caches
 from blockwright.device.plan import plan_kv_cache
 from blockwright.device.planned import GroupPlan, KVCachePlan
@@ -33,8 +35,10 @@ from blockwright.device.transfer import Transfer
 __all__ = [
     "Caches",
     "GroupPlan",
+    "InputBatch",
     "KVCachePlan",
     "KVCacheStorage",
+    "StepInputs",
     "Transfer",
     "causal_conv",
     "copy_blocks",
