@@ -1,7 +1,7 @@
 """Property: the tiny model over paged storage computes what the dense recomputation does, however a request is cut.
 
 How: tables are made by hand (blocks in random order, all storage NaN, blocks overwritten by NaN and taken out of the
-table as soon as they are dead by the specification); prompts run whole, in chunks, token by token and beside each other,
+table as soon as they are dead by the specification); prompts run whole, in chunks, token by token, beside each other and
 with drafts that are rejected, for each kind alone and for all of them; lower precisions stay within stated bounds.
 Not covered: a manager's tables and the inputs made of them (the numerics gate); whether the definition is right.
 """
@@ -12,19 +12,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from inspect import getsource
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from blockwright.config import KVCacheConfig, KVCacheGroupSpec
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import AttentionSpec, MambaSpec
 from blockwright_conformance.engine import dense
+from blockwright_conformance.engine.bounds import bound
 from blockwright_conformance.engine.dense import (
     Recomputation,
     dense_draft_logits,
@@ -34,7 +34,7 @@ from blockwright_conformance.engine.dense import (
 )
 from blockwright_conformance.engine.drafts import DraftHead
 from blockwright_conformance.engine.model import HybridModel
-from blockwright_conformance.engine.weights import DRAFT, ModelConfig
+from blockwright_conformance.engine.weights import ModelConfig
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding, dead, reads
 
 KINDS = {
@@ -48,8 +48,16 @@ KINDS = {
         *(Group(Sliding(5), 2), Group(Mamba(drafts=3), 4), Group(Sliding(9), 4), Group(Full(), 4)),
     ),
 }
-CLOSE = {"rtol": 0.0, "atol": 1e-11}
 LENGTH, BLOCKS = 40, 500
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """Compute in one thread: the tensors are too small to share, and other tests run beside."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)
@@ -193,7 +201,7 @@ def paged_logits(model: HybridModel, tokens: list[int], chunks: list[range], enc
     return torch.cat(logits)
 
 
-def assert_close(actual: Any, expect: Any, atol: float = CLOSE["atol"]) -> None:
+def assert_close(actual: Any, expect: Any, atol: float = 1e-11) -> None:
     torch.testing.assert_close(actual.double(), expect, rtol=0.0, atol=atol)
 
 
@@ -225,3 +233,183 @@ def test_requests_beside_each_other_are_computed_as_alone(seed: int) -> None:
             logits[request].append(scores)
     for request, some in enumerate(tokens):
         assert_close(torch.cat(logits[request]), dense_logits(model, some, encoder))
+
+
+class Drafting:
+    """A request that decodes with drafts, of which some are its draft head's own and some are right."""
+
+    def __init__(self, draft: Group, seed: int) -> None:
+        self.random = Random(seed)
+        self.model = HybridModel(ModelConfig(KINDS["all"], draft=draft, seed=seed))
+        self.head, self.encoder = DraftHead(self.model), self.model.encoder_outputs(5, seed)
+        self.tables = Tables(self.model, 1, seed, self.encoder)
+        self.tokens = drawn(self.random.randint(1, 12), seed)
+        self.computed, self.drafts = 0, list[int]()
+
+    def step(self) -> int:
+        """Verify the drafts, write the entries of the draft head, propose anew; count the drafts accepted."""
+        start, given = self.computed, [*self.tokens, *self.drafts]
+        self.tables.poison(0, start)
+        hidden, inputs = self.tables.run([given], [(0, range(start, len(given)), len(self.drafts))])
+        best = self.model.logits(hidden).argmax(dim=-1).tolist()[len(self.tokens) - 1 - start :]
+        right = next((at for at, draft in enumerate(self.drafts) if draft != best[at]), len(self.drafts))
+        self.tokens += [*self.drafts[:right], best[right]]
+        self.computed, self.tables.accepted[0] = len(self.tokens) - 1, right
+        kept = self.computed - start
+        expect = dense_logits(self.model, self.tokens[:-1], self.encoder)[start:]
+        assert_close(self.model.logits(hidden[:kept]), expect)
+        unknown = [0] * (len(self.drafts) - right)
+        outputs = self.head.forward(hidden, [*self.tokens[start + 1 :], *unknown], inputs, self.tables)
+        expect = dense_draft_logits(self.model, self.tokens, self.encoder)[start:]
+        assert_close(self.head.logits(outputs[:kept]), expect)
+        self.drafts = self.propose(outputs[kept - 1 : kept], inputs)
+        return right
+
+    def propose(self, outputs: Any, inputs: Inputs) -> list[int]:
+        """Have the head propose, and give some of it, with some right tokens among them."""
+        proposed, scores = self.head.propose(outputs, [0], [self.computed - 1], 3, inputs, self.tables)
+        own = proposed[0].tolist()
+        assert_close(scores[0], dense_proposal(self.model, self.tokens, own, self.encoder))
+        drafts: list[int] = []
+        for guess in own[: self.random.randint(0, 3)]:
+            best = int(dense_logits(self.model, [*self.tokens, *drafts], self.encoder)[-1].argmax())
+            drafts.append(self.random.choice([guess, best, best]))
+        return drafts
+
+
+@pytest.mark.parametrize("draft", [Group(Full(), 4), Group(Sliding(5), 2)], ids=["full", "sliding"])
+def test_drafts_are_verified_and_proposed_as_without_a_cache(draft: Group) -> None:
+    accepted = set()
+    for seed in range(4):
+        drafting = Drafting(draft, seed)
+        while len(drafting.tokens) < LENGTH - 6:
+            accepted.add(drafting.step())
+    assert accepted == {0, 1, 2, 3}
+
+
+def test_an_entry_of_another_continuation_is_recomputed_as_such() -> None:
+    """The draft head's entry of the last position before a fork was made with the other one's next token."""
+    model = HybridModel(ModelConfig(KINDS["full"], draft=Group(Full(), 4)))
+    head, tables, tokens, other = DraftHead(model), Tables(model, 1), drawn(12, 1), 47
+    assert tokens[8] != other
+    for positions, following in (range(8), [*tokens[1:8], other]), (range(8, 11), tokens[9:]):
+        hidden, inputs = tables.run([tokens], [(0, positions, 0)])
+        logits = head.logits(head.forward(hidden, following, inputs, tables))
+    adopted = [*tokens[1:8], other, *tokens[9:]]
+    assert_close(logits, dense_draft_logits(model, tokens, next_tokens=adopted)[8:])
+    assert float((logits - dense_draft_logits(model, tokens)[8:]).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["full", "sliding", "chunked"])
+def test_a_wrong_entry_at_any_position_that_is_read_is_seen(kind: str) -> None:
+    model, tokens = HybridModel(ModelConfig(KINDS[kind])), drawn(LENGTH, 1)
+    (layer,), tables = model.config.layers, Tables(model, 1)
+    tables.run([tokens], [(0, range(LENGTH - 2), 0)])
+    last, size = LENGTH - 2, layer.block_size
+    right, cache = tables.run([tokens], [(0, range(last, last + 1), 0)])[0], tables.caches["layers.0"]
+    for position in reads(layer.kind, last):
+        entry = cache[tables.tables[0][0][position // size], :, position % size]
+        kept = entry.clone()
+        entry.mul_(-1)
+        wrong = tables.run([tokens], [(0, range(last, last + 1), 0)])[0]
+        assert float((wrong - right).abs().max()) > 1e-4, position
+        entry.copy_(kept)
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+def test_the_recomputation_reads_what_the_definition_says(kinds: str) -> None:
+    """The last token's logits change with the tokens that its one attention layer reads, and with no others."""
+    model, tokens = HybridModel(ModelConfig(KINDS[kinds][:1])), drawn(LENGTH, 1)
+    right, (layer,) = dense_logits(model, tokens)[-1], model.config.layers
+    read = reads(Full() if isinstance(layer.kind, Mamba) else layer.kind, LENGTH - 1)
+    for position in range(LENGTH - 1):
+        changed = [*tokens[:position], (tokens[position] + 1) % 48, *tokens[position + 1 :]]
+        assert torch.equal(dense_logits(model, changed)[-1], right) == (position not in read)
+
+
+ELEMENTS = (
+    *(("float32", None), ("float16", None), ("bfloat16", None)),
+    *(("float32", "bfloat16"), ("float32", "float8_e4m3fn")),
+)
+
+
+@pytest.mark.parametrize(("dtype", "cache"), ELEMENTS)
+@pytest.mark.parametrize("seed", range(2))
+def test_lower_precisions_stay_within_their_bounds(dtype: str, cache: str | None, seed: int) -> None:
+    model = HybridModel(ModelConfig(KINDS["all"], seed=seed, dtype=dtype, cache_dtype=cache))
+    tokens, encoder = drawn(LENGTH, seed), model.encoder_outputs(6, seed)
+    actual = paged_logits(model, tokens, cuts(LENGTH, iter(lambda: 7, 0)), encoder)
+    difference = (actual.double() - dense_logits(model, tokens, encoder)).abs()
+    assert actual.dtype == getattr(torch, dtype)
+    assert 0 < float(difference.max()) < bound(model.config).largest
+    assert float(difference.mean()) < bound(model.config).mean
+
+
+def test_a_longer_sequence_answers_for_its_beginnings() -> None:
+    model = HybridModel(ModelConfig(KINDS["all"], draft=Group(Full(), 4)))
+    tokens, encoder, known = drawn(LENGTH, 1), model.encoder_outputs(6, 1), Recomputation(model)
+    whole = known.logits(tokens, encoder)
+    assert_close(known.logits(tokens[:9], encoder), whole[:9], 1e-12)
+    assert_close(whole[:9], dense_logits(model, tokens[:9], encoder), 1e-12)
+    assert_close(known.draft_logits(tokens[:9], encoder), dense_draft_logits(model, tokens[:9], encoder), 1e-12)
+    assert known.num_passes == 1
+    assert float((known.logits(tokens[:9]) - whole[:9]).abs().max()) > 1e-3  # another encoder is another sequence
+    assert known.num_passes == 2
+
+
+def test_the_same_seed_gives_the_same_weights_in_every_precision() -> None:
+    config = ModelConfig(KINDS["all"], draft=Group(Full(), 4), seed=3)
+    double, single = HybridModel(config), HybridModel(replace(config, dtype="float32"))
+    assert torch.equal(double.weights.embedding.float(), single.weights.embedding)
+    assert double.weights.draft is not None
+    assert single.weights.draft is not None
+    assert torch.equal(double.weights.draft.join.float(), single.weights.draft.join)
+    assert not torch.equal(double.weights.embedding, HybridModel(replace(config, seed=4)).weights.embedding)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"layers": ()}, "layers"),
+        ({"num_kv_heads": 3}, "num_kv_heads"),
+        ({"head_size": 7}, "head_size"),
+        ({"draft": Group(Mamba(), 4)}, "draft"),
+    ],
+)
+def test_shapes_that_cannot_be_are_refused(change: dict[str, Any], word: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"^{word}: "):
+        replace(ModelConfig(KINDS["all"]), **change)
+
+
+def test_what_is_not_there_is_refused() -> None:
+    model = HybridModel(ModelConfig(KINDS["full"]))
+    with pytest.raises(InvalidArgumentError, match="draft head"):
+        DraftHead(model)
+    with pytest.raises(InvalidArgumentError, match="draft head"):
+        dense_draft_logits(model, [1, 2, 3])
+    with pytest.raises(InvalidArgumentError, match=r"^tokens"):
+        dense_hidden(model, [])
+    with pytest.raises(InvalidArgumentError, match=r"^next_tokens"):
+        dense_draft_logits(HybridModel(ModelConfig(KINDS["full"], draft=Group(Full(), 4))), [1, 2, 3], next_tokens=[2])
+    with pytest.raises(InvalidArgumentError, match="no bound"):
+        bound(ModelConfig(KINDS["full"], dtype="float64", cache_dtype="float8_e5m2"))
+
+
+def test_the_recomputation_shares_weights_only() -> None:
+    """It names no operator of the device and, of the model, only its class."""
+    imports = [node for node in ast.walk(ast.parse(getsource(dense))) if isinstance(node, ast.ImportFrom | ast.Import)]
+    assert not any(isinstance(node, ast.ImportFrom) and "device" in (node.module or "") for node in imports)
+    names = [
+        alias.name
+        for node in imports
+        if isinstance(node, ast.ImportFrom) and node.module == "model"
+        for alias in node.names
+    ]
+    assert names == ["HybridModel"]
+
+
+def test_without_torch_the_import_says_what_is_missing() -> None:
+    code = "import sys; sys.modules['torch'] = None; import blockwright_conformance.engine.model"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("ImportError: the engine of the numerics gate needs torch: make torch\n")

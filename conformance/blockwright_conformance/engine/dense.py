@@ -9,11 +9,11 @@ they are rounded there).
 from collections.abc import Sequence
 from functools import lru_cache
 from math import sqrt
-from typing import cast
 
 import torch
 from torch import Tensor
 
+from blockwright.errors import InvalidArgumentError
 from blockwright_spec.reads import Cross, Kind, reads
 
 from .model import HybridModel
@@ -97,6 +97,8 @@ class Recomputation:
 
     def hidden(self, tokens: Sequence[int], encoder: Tensor | None = None) -> Tensor:
         """Give `dense_hidden`."""
+        if not tokens:
+            raise InvalidArgumentError("tokens: at least one is needed (two for the draft head)")
         encoder = None if encoder is None else encoder.cpu().double()
         whole, read = tuple(tokens), b"" if encoder is None else encoder.numpy().tobytes()
         found = self.known.get((read, whole))
@@ -134,11 +136,16 @@ class Recomputation:
         return torch.cat(scores)
 
     def _draft(self) -> DraftWeights:
-        return cast(DraftWeights, self.weights.draft)
+        if self.weights.draft is None:
+            raise InvalidArgumentError("model: has no draft head; make it with ModelConfig(draft=...)")
+        return self.weights.draft
 
     def _draft_inputs(self, tokens: Sequence[int], encoder: Tensor | None, following: Sequence[int] | None) -> Tensor:
-        chosen = list(tokens[1:] if following is None else following)
-        hidden = self.hidden(tokens[:-1], encoder)
+        chosen, hidden = list(tokens[1:] if following is None else following), self.hidden(tokens[:-1], encoder)
+        if len(chosen) != len(hidden):
+            raise InvalidArgumentError(
+                f"next_tokens: {len(hidden)} positions have a next token, {len(chosen)} were given; give one for each"
+            )
         return _joined(self._draft(), hidden, self.weights.embedding[chosen])
 
 
@@ -229,17 +236,17 @@ def _cross(config: ModelConfig, weights: AttentionWeights, normed: Tensor, encod
 def _recurrence(config: ModelConfig, weights: RecurrentWeights, kind: Kind, normed: Tensor) -> Tensor:
     """Carry a state from token to token: what it holds after a token is made of what it held after the one read."""
     entering, gate = normed @ weights.entering, normed @ weights.gate
+    before = torch.zeros(config.conv_width - 1, config.channels, dtype=torch.float64)
+    seen = torch.cat([before, entering]).unfold(0, config.conv_width, 1)
+    blended = (seen * weights.convolution).sum(dim=2)
+    blended = blended * blended.sigmoid()
+    speed = (blended @ weights.speed + weights.speed_bias).exp().log1p().unsqueeze(2)
+    kept = (-speed * weights.rate).exp()
+    added = speed * torch.einsum("tc,ts->tcs", blended, blended @ weights.write)
     start = torch.zeros_like(weights.rate)
-    past = [torch.zeros(config.channels, dtype=torch.float64)] * (config.conv_width - 1)
-    after: dict[int, tuple[Tensor, list[Tensor]]] = {}
-    outputs = []
+    after: list[Tensor] = []
     for position in range(len(normed)):
-        (state, seen), *_ = [after[other] for other in reads(kind, position)] or [(start, past)]
-        seen = [*seen, entering[position]]
-        blended = (torch.stack(seen, dim=1) * weights.convolution).sum(dim=1)
-        blended = blended * blended.sigmoid()
-        speed = (blended @ weights.speed + weights.speed_bias).exp().log1p().unsqueeze(1)
-        state = (-speed * weights.rate).exp() * state + speed * torch.outer(blended, blended @ weights.write)
-        outputs.append(state @ (blended @ weights.read) + weights.skip * blended)
-        after[position] = state, seen[1:]
-    return (torch.stack(outputs) * (gate * gate.sigmoid())) @ weights.output
+        (state,) = [after[other] for other in reads(kind, position)] or [start]
+        after.append(kept[position] * state + added[position])
+    outputs = torch.einsum("tcs,ts->tc", torch.stack(after), blended @ weights.read) + weights.skip * blended
+    return (outputs * (gate * gate.sigmoid())) @ weights.output

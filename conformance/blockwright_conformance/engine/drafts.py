@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from blockwright.errors import InvalidArgumentError
+from blockwright.kinds import AttentionSpec
 
 from .model import HybridModel, Inputs, Rows, Storage, rms_norm
 from .weights import DRAFT, AttentionWeights, DraftWeights
@@ -52,7 +53,7 @@ class DraftHead:
                 is not known (behind a rejected draft) any token.
             inputs, storage: the step's.
         """
-        rows = Rows.of(inputs, storage.plan.config.group_of(DRAFT))
+        rows = Rows.of(inputs, storage.plan.config.group_of(DRAFT), storage.plan.config)
         return self.layer(self.joined(hidden, next_tokens), rows, storage)
 
     def logits(self, outputs: Tensor) -> Tensor:
@@ -84,11 +85,12 @@ class DraftHead:
             Tokens `(len(rows), num_drafts)` and the logits they are the best of, `(len(rows), num_drafts, vocabulary)`.
         """
         scores = [self.logits(outputs)]
-        table = inputs.block_tables[storage.plan.config.group_of(DRAFT)][list(rows)]
+        of_step = Rows.of(inputs, storage.plan.config.group_of(DRAFT), storage.plan.config)
+        table = of_step.table[list(rows)]
         for ahead in range(1, num_drafts):
             entering = self.joined(outputs, scores[-1].argmax(dim=-1))
             positions = torch.tensor(last, device=outputs.device) + ahead
-            outputs = self.layer(entering, self.rows(table, positions), storage)
+            outputs = self.layer(entering, self.ahead(of_step.spec, table, positions), storage)
             scores.append(self.logits(outputs))
         logits = torch.stack(scores, dim=1)
         return logits.argmax(dim=-1), logits
@@ -102,15 +104,22 @@ class DraftHead:
         """Run the head's layer and norm."""
         weights, cache = self.weights.layer, cast(Tensor, storage.layer(DRAFT))
         normed = rms_norm(entering, weights.mixer_norm)
-        mixed = self.model.attention(DRAFT, cast(AttentionWeights, weights.mixer), normed, rows, cache)
+        mixed = self.model.attention(cast(AttentionWeights, weights.mixer), normed, rows, cache)
         return rms_norm(self.model.added(weights, entering, mixed), self.weights.norm)
 
-    def rows(self, table: Tensor, positions: Tensor) -> Rows:
+    def ahead(self, spec: AttentionSpec, table: Tensor, positions: Tensor) -> Rows:
         """Make the inputs of one token per request, each at a position of its own."""
-        size, count = self.model.layers[DRAFT].block_size, len(positions)
+        size, count = spec.block_size, len(positions)
         blocks = table.gather(1, (positions // size).unsqueeze(1)).squeeze(1)
         starts = torch.arange(count + 1, dtype=torch.int32, device=positions.device)
         return Rows(
-            table, blocks.long() * size + positions % size, positions, starts, positions.int() + 1,
-            torch.zeros_like(starts[1:]), max_query_len=1, max_seq_len=int(positions.max()) + 1,
-        )  # fmt: skip
+            spec=spec,
+            table=table,
+            slots=blocks.long() * size + positions % size,
+            positions=positions,
+            query_start_loc=starts,
+            seq_lens=positions.int() + 1,
+            encoder_lens=torch.zeros_like(starts[1:]),
+            max_query_len=1,
+            max_seq_len=int(positions.max()) + 1,
+        )

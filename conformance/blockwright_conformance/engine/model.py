@@ -67,8 +67,12 @@ class Storage(Protocol):
 
 @dataclass(frozen=True)
 class Rows:
-    """Where an attention layer's tokens are written and read: the inputs of one group."""
+    """Where an attention layer's tokens are written and read: the inputs of one group.
 
+    `spec` is what the storage was planned with, whose blocks may be larger than those the layer asked for.
+    """
+
+    spec: AttentionSpec
     table: Tensor
     slots: Tensor
     positions: Tensor
@@ -79,9 +83,10 @@ class Rows:
     max_seq_len: int
 
     @classmethod
-    def of(cls, inputs: Inputs, group: int) -> "Rows":
+    def of(cls, inputs: Inputs, group: int, config: KVCacheConfig) -> "Rows":
         """Take what a group needs from a step's inputs."""
         return cls(
+            spec=cast(AttentionSpec, config.kv_cache_groups[group].kv_cache_spec),
             table=inputs.block_tables[group][: inputs.num_requests],
             slots=inputs.slot_mapping[group],
             positions=inputs.positions,
@@ -161,7 +166,8 @@ class HybridModel:
         if isinstance(weights.mixer, RecurrentWeights):
             mixed = self.recurrence(weights.mixer, normed, group, inputs, cast(tuple[Tensor, ...], cache))
         else:
-            mixed = self.attention(name, weights.mixer, normed, Rows.of(inputs, group), cast(Tensor, cache))
+            rows = Rows.of(inputs, group, storage.plan.config)
+            mixed = self.attention(weights.mixer, normed, rows, cast(Tensor, cache))
         return self.added(weights, hidden, mixed)
 
     def added(self, weights: LayerWeights, hidden: Tensor, mixed: Tensor) -> Tensor:
@@ -169,16 +175,15 @@ class HybridModel:
         hidden = hidden + mixed
         return hidden + functional.silu(rms_norm(hidden, weights.mlp_norm) @ weights.up) @ weights.down
 
-    def attention(self, name: str, weights: AttentionWeights, normed: Tensor, rows: Rows, cache: Tensor) -> Tensor:
+    def attention(self, weights: AttentionWeights, normed: Tensor, rows: Rows, cache: Tensor) -> Tensor:
         """Write the tokens' keys and values, but for cross attention, and read what the kind reads."""
-        spec = cast(AttentionSpec, self.layers[name])
         query = self.heads(normed @ weights.query)
-        if not isinstance(spec, CrossAttentionSpec):
+        if not isinstance(rows.spec, CrossAttentionSpec):
             angles = self.angles(rows.positions)
             query, key = rotate(query, angles), rotate(self.heads(normed @ weights.key), angles)
             write_kv(cache, key, self.heads(normed @ weights.value), rows.slots)
         mixed = paged_attention(
-            query, cache, spec, rows.table, rows.query_start_loc, rows.seq_lens, encoder_lens=rows.encoder_lens,
+            query, cache, rows.spec, rows.table, rows.query_start_loc, rows.seq_lens, encoder_lens=rows.encoder_lens,
             max_query_len=rows.max_query_len, max_seq_len=rows.max_seq_len,
         )  # fmt: skip
         return mixed.flatten(1) @ weights.output
@@ -195,13 +200,13 @@ class HybridModel:
 
     def heads(self, vectors: Tensor) -> Tensor:
         """Part vectors into heads."""
-        return vectors.unflatten(1, (-1, self.config.head_size))
+        return vectors.reshape(len(vectors), -1, self.config.head_size)
 
     def angles(self, positions: Tensor) -> Tensor:
         """Give the angles of rotary positions: `(tokens, 1, head size / 2)`, in at least single precision."""
         half = self.config.head_size // 2
         dtype = torch.promote_types(self.weights.embedding.dtype, torch.float32)
-        rates: Tensor = torch.pow(ROTARY_BASE, -torch.arange(half, dtype=dtype, device=positions.device) / half)
+        rates = torch.pow(ROTARY_BASE, -torch.arange(half, dtype=dtype, device=positions.device) / half)
         return positions.to(dtype)[:, None, None] * rates
 
 
