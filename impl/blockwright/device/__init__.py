@@ -21,7 +21,7 @@ from blockwright.device.copies import copy_blocks, swap_blocks
 from blockwright.device.host import empty_host_caches_like
 from blockwright.device.layout import Caches
 from blockwright.device.plan import plan_kv_cache
-from blockwright.device.planned import GroupPlan, KVCachePlan
+from blockwright.device.planned import GroupPlan, KVCachePlan, RequestLimits
 from blockwright.device.storage import KVCacheStorage
 from blockwright.device.transfer import Transfer
 
@@ -30,6 +30,7 @@ __all__ = [
     "GroupPlan",
     "KVCachePlan",
     "KVCacheStorage",
+    "RequestLimits",
     "Transfer",
     "copy_blocks",
     "empty_host_caches_like",
