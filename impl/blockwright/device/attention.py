@@ -84,22 +84,20 @@ def write_kv(
     keys = require_tensor("keys", keys, rows, FLOATS + SMALL_FLOATS, cache.device)
     values = require_tensor("values", values, (keys.shape[0], *rows[1:]), FLOATS + SMALL_FLOATS, cache.device)
     slots = require_tensor("slot_mapping", slot_mapping, (keys.shape[0],), IDS, cache.device)
-    block_size = cache.shape[2]
-    skips = True
-    if on_host(slots, check):
-        skips = _check_slots(slots, cache)
+    checked, block_size = on_host(slots, check), cache.shape[2]
+    skips = _check_slots(slots, cache) if checked else bool(cache.shape[0])
     with torch.inference_mode():
         used = slots >= 0
-        if skips and on_host(slots, check):
-            keys, values, slots, used = keys[used], values[used], slots[used], used[used]
+        if skips and checked:
+            keys, values, slots = keys[used], values[used], slots[used]
         elif skips:
             slots = slots.clamp(min=0)  # the null block's first slot, which gets what it holds
         places = (slots // block_size, slots % block_size)
         for kept, rows_new in ((cache[:, 0], keys), (cache[:, 1], values)):
-            new = as_bytes(stored(rows_new, cache.dtype))
-            if skips and not on_host(slots, check) and cache.shape[0]:
-                new = torch.where(used[:, None, None], new, as_bytes(kept)[0, 0])
-            as_bytes(kept).index_put_(places, new)
+            words, new = as_bytes(kept), as_bytes(stored(rows_new, cache.dtype))
+            if skips and not checked:
+                new = torch.where(used[:, None, None], new, words[0, 0])
+            words.index_put_(places, new)
 
 
 def _check_slots(slots: torch.Tensor, cache: torch.Tensor) -> bool:
@@ -274,7 +272,7 @@ def paged_attention(
         _check_lengths(step)
         _check_table(step)
     waits = max_query_len is None or max_seq_len is None or max_query_len > DECODE_QUERIES
-    if waits or step.starts.device.type == "cpu":
+    if waits or on_host(step.starts, check=False):
         result = torch.zeros_like(query) if out is None else out.zero_()
         for batch in _batches(step):
             rows, attended = _attend(step, batch)
