@@ -79,8 +79,8 @@ def attended(step: Step, **options: Any) -> torch.Tensor:
 def attended_padded(step: Step) -> torch.Tensor:
     """As on a GPU that is not waited for, with bounds that are none too tight."""
     lengths = [0, *step.seq_lens.tolist(), *step.encoder_lens.tolist()]
-    checked = attention._checked_step(
-        step.query, step.cache, step.spec, step.table, step.starts, step.seq_lens, None, step.encoder_lens
+    checked = attention.checked_step(
+        step.query, step.cache, step.spec, step.table, step.starts, step.seq_lens, None, step.encoder_lens, False
     )
     return attention._attend_padded(checked, max([0, *step.starts.diff().tolist()]) + 1, max(lengths) + 3)
 

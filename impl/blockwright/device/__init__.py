@@ -5,7 +5,7 @@
 of requests.
 
 What a layer does with the blocks of a step, in plain torch: `write_kv`, `gather_kv` and `paged_attention`, and for
-layers with states `selective_scan` and `causal_conv`.
+layers with states `selective_scan` and `causal_conv`. `flex_paged_attention` is for GPUs.
 
 This package and the host's tier of `blockwright.offload`, built on it, are all of Blockwright that imports torch:
 ``pip install "blockwright[torch]"``, or the engine's own.
@@ -20,6 +20,7 @@ except ModuleNotFoundError as error:
 
 from blockwright.device.attention import gather_kv, paged_attention, write_kv
 from blockwright.device.copies import copy_blocks, swap_blocks
+from blockwright.device.fused import FlexMask, flex_mask, flex_paged_attention
 from blockwright.device.host import empty_host_caches_like
 from blockwright.device.layout import Caches
 from blockwright.device.states import causal_conv, selective_scan
@@ -27,10 +28,13 @@ from blockwright.device.transfer import Transfer
 
 __all__ = [
     "Caches",
+    "FlexMask",
     "Transfer",
     "causal_conv",
     "copy_blocks",
     "empty_host_caches_like",
+    "flex_mask",
+    "flex_paged_attention",
     "gather_kv",
     "paged_attention",
     "selective_scan",
