@@ -84,22 +84,20 @@ def write_kv(
     keys = require_tensor("keys", keys, rows, FLOATS + SMALL_FLOATS, cache.device)
     values = require_tensor("values", values, (keys.shape[0], *rows[1:]), FLOATS + SMALL_FLOATS, cache.device)
     slots = require_tensor("slot_mapping", slot_mapping, (keys.shape[0],), IDS, cache.device)
-    block_size = cache.shape[2]
-    skips = True
-    if on_host(slots, check):
-        skips = _check_slots(slots, cache)
+    checked, block_size = on_host(slots, check), cache.shape[2]
+    skips = _check_slots(slots, cache) if checked else bool(cache.shape[0])
     with torch.inference_mode():
         used = slots >= 0
-        if skips and on_host(slots, check):
-            keys, values, slots, used = keys[used], values[used], slots[used], used[used]
+        if skips and checked:
+            keys, values, slots = keys[used], values[used], slots[used]
         elif skips:
             slots = slots.clamp(min=0)  # the null block's first slot, which gets what it holds
         places = (slots // block_size, slots % block_size)
         for kept, rows_new in ((cache[:, 0], keys), (cache[:, 1], values)):
-            new = as_bytes(stored(rows_new, cache.dtype))
-            if skips and not on_host(slots, check) and cache.shape[0]:
-                new = torch.where(used[:, None, None], new, as_bytes(kept)[0, 0])
-            as_bytes(kept).index_put_(places, new)
+            words, new = as_bytes(kept), as_bytes(stored(rows_new, cache.dtype))
+            if skips and not checked:
+                new = torch.where(used[:, None, None], new, words[0, 0])
+            words.index_put_(places, new)
 
 
 def _check_slots(slots: torch.Tensor, cache: torch.Tensor) -> bool:
@@ -202,7 +200,7 @@ def _check_blocks(
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class Step:
     """The checked arguments of one call of `paged_attention`."""
 
     query: torch.Tensor
@@ -267,14 +265,11 @@ def paged_attention(
         InvalidArgumentError: shapes, dtypes, devices or lengths are not as described; nothing is written.
         BlockError: a position that is read lies in the null block, or in none of the cache's; nothing is written.
     """
-    step = _checked_step(query, cache, spec, block_table, query_start_loc, seq_lens, scale, encoder_lens)
+    step = checked_step(query, cache, spec, block_table, query_start_loc, seq_lens, scale, encoder_lens, check)
     if out is not None:
         require_tensor("out", out, tuple(query.shape), (query.dtype,), query.device)
-    if on_host(step.starts, check):
-        _check_lengths(step)
-        _check_table(step)
     waits = max_query_len is None or max_seq_len is None or max_query_len > DECODE_QUERIES
-    if waits or step.starts.device.type == "cpu":
+    if waits or on_host(step.starts, check=False):
         result = torch.zeros_like(query) if out is None else out.zero_()
         for batch in _batches(step):
             rows, attended = _attend(step, batch)
@@ -284,7 +279,7 @@ def paged_attention(
     return result if out is None else out.copy_(result)
 
 
-def _checked_step(
+def checked_step(
     query: torch.Tensor,
     cache: torch.Tensor,
     spec: AttentionSpec,
@@ -293,8 +288,9 @@ def _checked_step(
     seq_lens: torch.Tensor,
     scale: float | None,
     encoder_lens: torch.Tensor | None,
-) -> _Step:
-    """Check what the host knows of the arguments: shapes, dtypes and devices."""
+    check: bool,
+) -> Step:
+    """Check the arguments of `paged_attention`: shapes, dtypes and devices, and values where `on_host` says so."""
     cache = require_cache(cache)
     spec = require_spec(spec, cache)
     query = require_tensor("query", query, ("tokens", "num_heads", spec.head_size), FLOATS, cache.device)
@@ -315,10 +311,14 @@ def _checked_step(
     else:
         encoder_lens = None
     scale = spec.head_size**-0.5 if scale is None else scale
-    return _Step(query, cache, spec, table[:requests], starts, seq_lens, encoder_lens, scale)
+    step = Step(query, cache, spec, table[:requests], starts, seq_lens, encoder_lens, scale)
+    if on_host(starts, check):
+        _check_lengths(step)
+        _check_table(step)
+    return step
 
 
-def _check_lengths(step: _Step) -> None:
+def _check_lengths(step: Step) -> None:
     """Check that each request's tokens are some of `query`, and the last of its sequence."""
     starts = step.starts.tolist()
     counts = [stop - start for start, stop in pairwise(starts)]
@@ -335,7 +335,7 @@ def _check_lengths(step: _Step) -> None:
         raise InvalidArgumentError("encoder_lens holds a negative length; pass how many tokens the encoder made, or 0")
 
 
-def _spans(step: _Step) -> tuple[torch.Tensor, torch.Tensor]:
+def read_spans(step: Step) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (first position read, the one after the last) of each request's step; equal where nothing is read."""
     counts = step.starts.diff()
     reads = (counts > 0) & (step.seq_lens > 0)
@@ -346,9 +346,9 @@ def _spans(step: _Step) -> tuple[torch.Tensor, torch.Tensor]:
     return first_read(step.spec, (lengths - counts).clamp(min=0)) * reads, lengths * reads
 
 
-def _check_table(step: _Step) -> None:
+def _check_table(step: Step) -> None:
     """Check that every position that is read lies in a block of the cache."""
-    low, high = _spans(step)
+    low, high = read_spans(step)
     if not low.numel():
         return
     block_size, width = step.cache.shape[2], step.table.shape[1]
@@ -392,7 +392,7 @@ class _Batch:
     even: bool
 
 
-def _batches(step: _Step) -> Iterator[_Batch]:
+def _batches(step: Step) -> Iterator[_Batch]:
     """Cut the step's tokens into batches of runs alike in length, so that little is padded. Reads lengths on the host.
 
     A long prefill is cut into tiles of `QUERY_TILE` tokens, each of which reads only its own span.
@@ -437,7 +437,7 @@ def _batches(step: _Step) -> Iterator[_Batch]:
         done = stop
 
 
-def _attend(step: _Step, batch: _Batch) -> tuple[torch.Tensor, torch.Tensor]:
+def _attend(step: Step, batch: _Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Return rows of the result, and what belongs there: (runs, most) and (runs, most, num_heads, head_size).
 
     Where a run is shorter than the longest, its last token stands in, for its own row; beyond a run's span, its last
@@ -456,7 +456,7 @@ def _attend(step: _Step, batch: _Batch) -> tuple[torch.Tensor, torch.Tensor]:
     return rows, _softmax(step.query[rows], keys, values, mask, step.scale)
 
 
-def _mask(step: _Step, query: torch.Tensor, position: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+def _mask(step: Step, query: torch.Tensor, position: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     """Return who reads what, (runs, tokens, span), from positions of both: (runs, tokens) and (runs, span)."""
     if step.encoder_lens is not None:
         return (position < high[:, None])[:, None, :].expand(-1, query.shape[1], -1)
@@ -482,13 +482,13 @@ def _softmax(
     return attended.reshape(runs, -1, tokens, shared, size).permute(0, 2, 1, 3, 4).reshape(query.shape)
 
 
-def _attend_padded(step: _Step, max_query_len: int, max_seq_len: int) -> torch.Tensor:
+def _attend_padded(step: Step, max_query_len: int, max_seq_len: int) -> torch.Tensor:
     """Attend in one padded batch, without a look at any value: shapes follow from the bounds alone."""
     device, requests = step.query.device, step.seq_lens.shape[0]
     tokens = step.query.shape[0]
     if not tokens or not requests or not max_query_len or not max_seq_len:
         return torch.zeros_like(step.query)
-    low, high = _spans(step)
+    low, high = read_spans(step)
     counts = step.starts.diff().long()
     span = _longest_span(step.spec, max_query_len, min(max_seq_len, step.table.shape[1] * step.cache.shape[2]))
     token = torch.arange(max_query_len, device=device)
