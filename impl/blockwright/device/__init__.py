@@ -4,6 +4,8 @@
 `empty_host_caches_like` makes the pool on the host. They take block ids as the managers return them, and know nothing
 of requests.
 
+`plan_kv_cache` lays a model's layers out over a device's memory, and `KVCacheStorage` is that memory.
+
 This package and the host's tier of `blockwright.offload`, built on it, are all of Blockwright that imports torch:
 ``pip install "blockwright[torch]"``, or the engine's own.
 """
@@ -18,6 +20,19 @@ except ModuleNotFoundError as error:
 from blockwright.device.copies import copy_blocks, swap_blocks
 from blockwright.device.host import empty_host_caches_like
 from blockwright.device.layout import Caches
+from blockwright.device.plan import plan_kv_cache
+from blockwright.device.planned import GroupPlan, KVCachePlan
+from blockwright.device.storage import KVCacheStorage
 from blockwright.device.transfer import Transfer
 
-__all__ = ["Caches", "Transfer", "copy_blocks", "empty_host_caches_like", "swap_blocks"]
+__all__ = [
+    "Caches",
+    "GroupPlan",
+    "KVCachePlan",
+    "KVCacheStorage",
+    "Transfer",
+    "copy_blocks",
+    "empty_host_caches_like",
+    "plan_kv_cache",
+    "swap_blocks",
+]

@@ -1,0 +1,190 @@
+"""The memory of a plan: one tensor of bytes for each layer of a group, and every layer's view of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from blockwright.device.pages import state_offsets
+from blockwright.device.plan import KVCachePlan
+from blockwright.errors import BlockError, InvalidArgumentError
+from blockwright.kinds import AttentionSpec, KVCacheSpec, MambaSpec
+
+# Integers of each width: their bytes can be written whatever they mean, float8 or not.
+_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+
+
+def torch_dtype(dtype: object) -> torch.dtype:
+    """Return an element type of `blockwright.kinds` as torch knows it; ``"fp8"`` is ``float8_e4m3fn``.
+
+    >>> torch_dtype("half"), torch_dtype(torch.float8_e5m2)
+    (torch.float16, torch.float8_e5m2)
+
+    Raises:
+        InvalidArgumentError: torch has no such type.
+    """
+    name = str(dtype).removeprefix("torch.")
+    found = getattr(torch, "float8_e4m3fn" if name == "fp8" else name, None)
+    if not isinstance(found, torch.dtype):
+        raise InvalidArgumentError(f"dtype: this torch ({torch.__version__}) has no {dtype!r}")
+    return found
+
+
+class KVCacheStorage:
+    """The KV cache of one device.
+
+    Attributes:
+        plan: the plan that it was made by.
+        tensors: the memory, uint8 of shape (num_blocks, page size): page b of each is block b. For `copy_blocks`,
+            `swap_blocks` and pools on the host.
+
+    Example:
+        >>> from blockwright import FullAttentionSpec
+        >>> from blockwright.device import plan_kv_cache
+        >>> spec = FullAttentionSpec(block_size=4, num_kv_heads=2, head_size=8, dtype="bfloat16")
+        >>> storage = KVCacheStorage(plan_kv_cache({"layers.0": spec, "layers.1": spec}, 1 << 12, max_model_len=16))
+        >>> storage.layer("layers.1").shape          # blocks, keys and values, tokens, heads, elements
+        torch.Size([8, 2, 4, 2, 8])
+        >>> [tuple(tensor.shape) for tensor in storage.tensors]
+        [(8, 256), (8, 256)]
+    """
+
+    def __init__(self, plan: KVCachePlan, device: str | torch.device = "cpu") -> None:
+        """Take the memory of a plan, all zeros. O(bytes).
+
+        Raises:
+            InvalidArgumentError: torch lacks an element type that a layer declares.
+            torch.OutOfMemoryError: the device has less memory than the plan was made for.
+        """
+        self.plan = plan
+        for spec in plan.layers.values():
+            for dtype in dtypes_of(spec):
+                torch_dtype(dtype)
+        self.tensors = [
+            torch.zeros((plan.num_blocks, page), dtype=torch.uint8, device=device) for page in plan.page_sizes
+        ]
+
+    def layer(self, layer_name: str) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Return a layer's cache: a view of its tensor, indexed by block id. O(states of the layer).
+
+        A layer that shares another's cache gets the same memory.
+
+        Returns:
+            Attention: keys and values, shape (num_blocks, 2, block_size, num_kv_heads, head_size); keys at 0. A
+            recurrent layer: one tensor of shape ``(num_blocks, *shape)`` for each of the `shapes` it declares.
+
+        Raises:
+            InvalidArgumentError: no such layer.
+        """
+        tensor = self.tensors[self.plan.place_of(layer_name)[1]]
+        spec = self.plan.spec_of(layer_name)
+        if isinstance(spec, MambaSpec):
+            parts = zip(state_offsets(spec), spec.shapes, spec.dtypes, strict=True)
+            return tuple(_view(tensor, offset, shape, dtype) for offset, shape, dtype in parts)
+        if not isinstance(spec, AttentionSpec):
+            raise InvalidArgumentError(f"layer_name: {layer_name!r} declares {type(spec).__name__}, which has no view")
+        return _view(tensor, 0, (2, spec.block_size, spec.num_kv_heads, spec.head_size), spec.dtype)
+
+    def tensors_of(self, group: int) -> list[torch.Tensor]:
+        """Return the tensors that a group's layers use: what to copy for its blocks. O(1).
+
+        Raises:
+            InvalidArgumentError: no such group.
+        """
+        if isinstance(group, bool) or not isinstance(group, int) or not 0 <= group < len(self.plan.groups):
+            raise InvalidArgumentError(f"group: {group!r} is none of the plan's {len(self.plan.groups)}")
+        return self.tensors[: len(self.plan.groups[group].layer_names)]
+
+    def fill(
+        self, block_ids: Sequence[int] | torch.Tensor | None = None, value: float = 0.0, *, group: int | None = None
+    ) -> None:
+        """Set whole blocks to one value: 0.0 to erase them, NaN to poison them. O(bytes).
+
+        Zeros and NaN are written to every byte of the blocks, padding included, so that whichever group gets a block
+        next finds them; of a value that is not the same in all element types, give the group.
+
+        Args:
+            block_ids: the blocks, in any order; None for all.
+            value: what every element is to read as.
+            group: the group that holds the blocks: its tensors only, and values in its layers' own element types.
+
+        Raises:
+            BlockError: an id is no block of the plan.
+            InvalidArgumentError: no such group; or the value has no common form, or none at all, in the element types.
+        """
+        ids = self._checked(block_ids)
+        numbers = range(len(self.plan.groups)) if group is None else [group]
+        tensors = self.tensors if group is None else self.tensors_of(group)
+        names = [name for number in numbers for name in self.plan.groups[number].layer_names]
+        byte = _common_byte(value, {torch_dtype(kind) for name in names for kind in dtypes_of(self.plan.layers[name])})
+        if byte is not None:
+            for tensor in tensors:
+                tensor.index_fill_(0, ids.to(tensor.device), byte)
+            return
+        if group is None and len(self.plan.groups) > 1:
+            raise InvalidArgumentError(f"value: {value!r} has other bytes in other groups' element types; pass group")
+        views = [view for name in names for view in _listed(self.layer(name))]
+        words = [_word(value, view.dtype) for view in views]
+        for view, word in zip(views, words, strict=True):
+            view.view(_WORDS[view.element_size()]).index_fill_(0, ids.to(view.device), word)
+
+    def _checked(self, block_ids: Sequence[int] | torch.Tensor | None) -> torch.Tensor:
+        """Return block ids as a tensor of int64."""
+        count = self.plan.num_blocks
+        if block_ids is None:
+            return torch.arange(count)
+        try:
+            ids = torch.as_tensor(block_ids if isinstance(block_ids, torch.Tensor) else list(block_ids))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InvalidArgumentError(f"block_ids: must be a sequence of block ids: {error}") from None
+        if ids.numel() == 0:
+            return torch.empty(0, dtype=torch.int64)
+        if ids.dim() != 1 or ids.dtype not in (torch.int64, torch.int32):
+            raise InvalidArgumentError(f"block_ids: must be one row of integers, not {ids.dtype} {tuple(ids.shape)}")
+        ids = ids.to(torch.int64)
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= count:
+            raise BlockError(f"block_ids: {low if low < 0 else high} is no block; there are {count}")
+        return ids
+
+
+def dtypes_of(spec: KVCacheSpec) -> tuple[object, ...]:
+    """Return the element types of a layer's tensors."""
+    if isinstance(spec, MambaSpec):
+        return spec.dtypes
+    return (spec.dtype,) if isinstance(spec, AttentionSpec) else ()
+
+
+def _view(tensor: torch.Tensor, offset: int, shape: Sequence[int], dtype: object) -> torch.Tensor:
+    """Return the elements that begin `offset` bytes into each page."""
+    kind = torch_dtype(dtype)
+    first = offset // kind.itemsize
+    return tensor.view(kind)[:, first : first + math.prod(shape)].view(-1, *shape)
+
+
+def _listed(views: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return (views,) if isinstance(views, torch.Tensor) else views
+
+
+def _word(value: float, dtype: torch.dtype) -> int:
+    """Return the bits of a value as an integer."""
+    if not dtype.is_floating_point and value != value:
+        raise InvalidArgumentError(f"value: {dtype} has no NaN; fill its blocks with a number")
+    return int(torch.tensor([value], dtype=dtype).view(_WORDS[dtype.itemsize])[0])
+
+
+def _common_byte(value: float, dtypes: set[torch.dtype]) -> int | None:
+    """Return the byte that, everywhere, makes every element read as `value`; None if there is none.
+
+    Ones everywhere are a NaN in all types but the float8 without a negative zero, whose only NaN is 0x80.
+    """
+    if value == 0.0 and math.copysign(1.0, value) > 0:
+        return 0x00
+    if value == value or not all(dtype.is_floating_point for dtype in dtypes):
+        return None
+    single = [str(dtype).endswith("fnuz") for dtype in dtypes]
+    if any(single):
+        return 0x80 if all(single) else None
+    return 0xFF
