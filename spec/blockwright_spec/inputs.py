@@ -115,7 +115,7 @@ def share(config: Config, at: int, row: Row, work: Work) -> GroupInputs:
 def lacks(config: Config, at: int, row: Row, work: Work) -> bool:
     """Tell whether something that a step writes, or a state that it goes on from, has no block."""
     kind, own = config.groups[at].kind, share(config, at, row, work)
-    if isinstance(kind, Mamba):
+    if isinstance(kind, Mamba) and work.new > 0:
         return NULL in own.states_written[0] or (work.begin > 0 and NULL in own.states_read)
     return keeps_slots(kind) and None in own.slots
 
@@ -127,8 +127,8 @@ def unfit(config: Config, rows: Rows, works: tuple[Work, ...]) -> RowRefusal | N
         return RowRefusal.REPEATED
     if any(row is None for row, _ in mine):
         return RowRefusal.NO_ROW
-    if not works or any(min(work.begin, work.drafts) < 0 or work.new <= work.drafts for work in works):
-        return RowRefusal.NO_TOKENS
+    if any(min(work.begin, work.new, work.drafts) < 0 or work.drafts >= max(work.new, 1) for work in works):
+        return RowRefusal.WRONG_COUNT
     groups = range(len(config.groups))
     is_short = any(lacks(config, at, row, work) for row, work in mine if row for at in groups)
     return RowRefusal.NO_BLOCK if is_short else None
@@ -166,5 +166,5 @@ def joined(config: Config, at: int, mine: tuple[tuple[Row, Work], ...], copies: 
 
 def stepped(rows: Rows, works: tuple[Work, ...]) -> Rows:
     """Give the rows after a step: they know where its certain tokens stopped."""
-    stops = {work.slot: sure(work) for work in works}
+    stops = {work.slot: sure(work) for work in works if work.new > 0}
     return tuple(replace(row, certain=stops.get(row.slot, row.certain)) if row else None for row in rows)

@@ -104,7 +104,7 @@ def whole_demand(state: State, start: Running, begin: int, step: Step) -> int:
 
 
 def most_held(config: Config, group: Group, tokens: int, step: int, encoder: int) -> int:
-    """Count the most blocks of a group that a request holds until all tokens are computed, in steps of `step` (PLAN-2)."""
+    """Count the most blocks of a group that a request holds, if it computes `step` tokens at a time (PLAN-2)."""
     if isinstance(group.kind, Cross):
         return entries(group.block_size, encoder)
     drafts = group.kind.drafts if isinstance(group.kind, Mamba) else 0

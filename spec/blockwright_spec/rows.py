@@ -39,7 +39,7 @@ class RowRefusal(Enum):
     NO_ROW = "the request has no row"
     TAKEN = "another request's row is in the place"
     REPEATED = "a request stands twice in one call"
-    NO_TOKENS = "a request of the step has no token that is certain, or the step has no request"
+    WRONG_COUNT = "a count is negative, or no token of a request with drafts is certain"
     NO_BLOCK = "a position that the step writes, or a state that it reads or writes, lies in no block"
     ILLEGAL_ORDER = "the order is not one of those left open"
 
