@@ -6,6 +6,9 @@ of requests.
 
 `plan_kv_cache` lays a model's layers out over a device's memory, and `KVCacheStorage` is that memory.
 
+`InputBatch` keeps a worker's block tables from what the manager says has changed, and makes the tensors that the
+kernels of a step read (`StepInputs`).
+
 This package and the host's tier of `blockwright.offload`, built on it, are all of Blockwright that imports torch:
 ``pip install "blockwright[torch]"``, or the engine's own.
 """
@@ -19,6 +22,7 @@ except ModuleNotFoundError as error:
 
 from blockwright.device.copies import copy_blocks, swap_blocks
 from blockwright.device.host import empty_host_caches_like
+from blockwright.device.inputs import InputBatch, StepInputs
 from blockwright.device.layout import Caches
 from blockwright.device.plan import plan_kv_cache
 from blockwright.device.planned import GroupPlan, KVCachePlan
@@ -28,8 +32,10 @@ from blockwright.device.transfer import Transfer
 __all__ = [
     "Caches",
     "GroupPlan",
+    "InputBatch",
     "KVCachePlan",
     "KVCacheStorage",
+    "StepInputs",
     "Transfer",
     "copy_blocks",
     "empty_host_caches_like",
