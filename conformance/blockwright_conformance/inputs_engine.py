@@ -44,6 +44,7 @@ from .adapter import Served
 from .blockwright_adapter import BlockwrightAdapter, kv_cache_spec, slices
 from .enabled import wanted
 from .inputs_worker import InputsError, Worker
+from .inputs_wrong import wrong_calls
 from .lockstep import Reply, compare, name_of, names_of, perform
 from .scopes import Scope
 
@@ -133,7 +134,7 @@ class InputsEngine:
     # --- what there is to pick from
 
     def slots(self, kind: type) -> list[int]:
-        """The slots of a kind: absent, waiting or running."""
+        """Give the slots whose requests are absent, waiting or running."""
         return [slot for slot, each in enumerate(self.state.requests) if isinstance(each, kind)]
 
     @property
@@ -361,6 +362,12 @@ class InputsEngine:
         for worker in self.workers:
             worker.move(slot, one([place for place, row in enumerate(worker.rows) if row is None], part))
         self.fired["move"] += 1
+
+    def wrong(self, pick: int, part: int) -> None:
+        """Make a wrong call."""
+        for worker in self.workers:
+            said, call = one(wrong_calls(worker, pick), part)
+            self.fired[worker.refuses(said, call)] += 1
 
 
 def one(candidates: Sequence[Any], pick: int) -> Any:

@@ -15,10 +15,10 @@ from blockwright.device.inputs import InputBatch, StepInputs
 from blockwright.errors import BlockwrightError
 from blockwright_spec import rows as spec
 from blockwright_spec.input_laws import ROW_LAWS, RowCall
-from blockwright_spec.inputs import GroupInputs, Inputs, Work, inputs, stepped
+from blockwright_spec.inputs import GroupInputs, Inputs, Work, end, inputs, slot_at, stepped
 from blockwright_spec.outcomes import Done
-from blockwright_spec.reads import Mamba
-from blockwright_spec.rows import Row, RowRefusal, Rows
+from blockwright_spec.reads import Cross, Mamba
+from blockwright_spec.rows import Row, RowRefusal, Rows, row_of
 from blockwright_spec.state import NULL, Config, Copy, Table
 
 from .lockstep import name_of
@@ -155,6 +155,8 @@ class Worker:
         for law, fault in differing(wanted, found):
             raise InputsError(law, fault)
         self.check_tensors(given)
+        self.check_padded(given)
+        self.check_slots(works[0])
         self.rows = stepped(self.rows, works)
         return found
 
@@ -232,10 +234,53 @@ class Worker:
         wide = (torch.int64, torch.int32, torch.int32, torch.int32, torch.int32)
         if tuple(each.dtype for each in lines) != wide:
             raise InputsError("REF-0", f"types {[each.dtype for each in lines]}, expected {wide}")
-        counts = (given.num_requests, given.num_tokens, given.max_query_len, given.max_seq_len)
         news = (given.query_start_loc[1:] - given.query_start_loc[:-1]).tolist()
+        counts = (given.num_requests, given.num_tokens, given.max_query_len, given.max_seq_len)
         if counts != (len(news), sum(news), max(news), max(given.seq_lens.tolist())):
             raise InputsError("LEN-2", f"counts {counts} of {news} tokens up to {given.seq_lens.tolist()}")
+
+    def check_padded(self, given: StepInputs) -> None:
+        """Check what stands behind the inputs of a step when they are padded, as for a captured graph.
+
+        Raises:
+            InputsError: it could be taken for a token or a request.
+        """
+        requests, tokens = given.num_requests, given.num_tokens
+        own = [each.tolist() for each in (*given.slot_mapping, given.positions)]
+        padded = given.padded(len(self.rows), min(tokens + 3, self.most_tokens))
+        if own != [each[:tokens].tolist() for each in (*padded.slot_mapping, padded.positions)]:
+            raise InputsError("SLOT-1", "padding has changed the slots of the step")
+        lens = (padded.num_computed_tokens, padded.seq_lens, padded.encoder_lens, *padded.state_reads)
+        writes = tuple(each.sum(1) for each in padded.state_writes)
+        if any((each[tokens:] != -1).any() for each in padded.slot_mapping):
+            raise InputsError("SLOT-1", f"slots behind {tokens} tokens: {padded.slot_mapping}")
+        if any(each[requests:].any() for each in (*lens, *writes)):
+            raise InputsError("LEN-2", f"lengths or states behind {requests} requests: {lens}, {writes}")
+        if (padded.query_start_loc[requests:] != tokens).any():
+            raise InputsError("LEN-2", f"starts behind {requests} requests: {padded.query_start_loc}")
+
+    def check_slots(self, work: Work) -> None:
+        """Compare the slots of positions that a caller asks for, such as the encoder's tokens.
+
+        Raises:
+            InputsError: they differ, or a position without a block has one.
+        """
+        row = row_of(self.rows, work.slot)
+        assert row is not None
+        for at, group in enumerate(self.config.groups):
+            if isinstance(group.kind, Mamba):
+                continue
+            stop = row.encoder if isinstance(group.kind, Cross) else end(work)
+            wanted = [slot_at(group.block_size, row.tables[at], position) for position in range(stop)]
+            first = next((place for place in range(stop - 1, -1, -1) if wanted[place] is None), -1) + 1
+            found = self.batch.slots(name_of(work.slot), at, first, stop).tolist()
+            if found != wanted[first:]:
+                raise InputsError("SLOT-1", f"group {at}: slots {found} of {first}..{stop}, expected {wanted[first:]}")
+            if first:
+                name, ends = name_of(work.slot), (first - 1, first)
+                self.refuses(
+                    RowRefusal.NO_BLOCK, lambda batch, name=name, at=at, ends=ends: batch.slots(name, at, *ends)
+                )
 
 
 def order_of(before: list[int | None], after: list[int | None]) -> tuple[int, ...]:
