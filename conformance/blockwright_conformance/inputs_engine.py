@@ -338,7 +338,6 @@ class InputsEngine:
         self.batch = None
         self.works = {}
         self.fired["step"] += 1
-        self.fired["tokens"] += sum(work.new for work in works)
         if copies:
             self.act(TakeCopies())
 

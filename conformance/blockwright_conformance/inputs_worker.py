@@ -5,6 +5,7 @@ the batch, and must be one of the choices left open.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -277,10 +278,12 @@ class Worker:
             if found != wanted[first:]:
                 raise InputsError("SLOT-1", f"group {at}: slots {found} of {first}..{stop}, expected {wanted[first:]}")
             if first:
-                name, ends = name_of(work.slot), (first - 1, first)
-                self.refuses(
-                    RowRefusal.NO_BLOCK, lambda batch, name=name, at=at, ends=ends: batch.slots(name, at, *ends)
-                )
+                self.refuses(RowRefusal.NO_BLOCK, partial(asked_slots, work.slot, at, first - 1))
+
+
+def asked_slots(slot: int, at: int, position: int, batch: InputBatch) -> None:
+    """Ask for the slot of a position."""
+    batch.slots(name_of(slot), at, position, position + 1)
 
 
 def order_of(before: list[int | None], after: list[int | None]) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from librt.vecs import vec
@@ -42,12 +43,15 @@ def wrong_calls(worker: Worker, pick: int) -> list[Wrong]:
 def of_strangers(worker: Worker) -> list[Wrong]:
     """Give calls for a request without a row."""
     config, rows, work = worker.config, worker.rows, Work(STRANGER, 0, 1)
-    stranger = type("Record", (), {"request_id": "stranger", "num_computed_tokens": 0})()
+    stranger = SimpleNamespace(request_id="stranger", num_computed_tokens=0)
+    told = ((STRANGER, Done(initial(config, 0))),)
     return [
         (spec.remove(rows, STRANGER), lambda batch: batch.remove_request("stranger")),
         (spec.move(rows, STRANGER, 0), lambda batch: batch.move_request("stranger", 0)),
         (inputs(config, rows, (work,), ()), lambda batch: batch.step([stranger], 1)),
         (inputs(config, rows, (work,), ()), lambda batch: batch.step([None], 1)),
+        (spec.apply(rows, told), lambda batch: batch.apply([stranger], NOTHING)),
+        (spec.apply(rows, told), lambda batch: batch.apply([None], NOTHING)),
     ]
 
 
@@ -59,16 +63,13 @@ def of_places(worker: Worker, pick: int) -> list[Wrong]:
         (spec.swap(rows, 0, beyond), lambda batch: batch.swap(0, beyond)),
         (spec.swap(rows, -1, 0), lambda batch: batch.swap(-1, 0)),
     ]
-    if there:
-        slot = there[pick % len(there)]
-        found.append((spec.move(rows, slot, beyond), lambda batch: batch.move_request(name_of(slot), beyond)))
-        for other in there:
-            if other != slot:
-                place = spec.place_of(rows, other)
-                assert place is not None
-                taken = spec.move(rows, slot, place)
-                found.append((taken, lambda batch, place=place: batch.move_request(name_of(slot), place)))
-                break
+    if not there:
+        return found
+    slot, other = there[pick % len(there)], there[-1]
+    found.append((spec.move(rows, slot, beyond), lambda batch: batch.move_request(name_of(slot), beyond)))
+    place = spec.place_of(rows, other)
+    if slot != other and place is not None:
+        found.append((spec.move(rows, slot, place), lambda batch: batch.move_request(name_of(slot), place)))
     return found
 
 

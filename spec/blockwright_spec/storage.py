@@ -5,7 +5,9 @@ tensor j, so that groups of different kinds share one space of block ids. A plan
 block of each holds, the pages, and the number of blocks; its laws say which choices are right.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
 
 from .plans import most_held
 from .reads import Chunked, Group, Kind, Mamba, entries
@@ -52,12 +54,15 @@ class PlannedGroup:
 class StoragePlan:
     """A plan of `memory` bytes for some layers: the groups, the bytes of a page on each tensor, and the blocks.
 
-    `request_blocks` is the most that a request holds in all groups, as the plan reports it.
+    `request_blocks` is the most that a request holds in all groups, as the plan reports it. Pages are multiples of
+    `unit` bytes; of the longest requests that would fit at once, the share `loss` may be given up for fewer groups.
     """
 
     layers: tuple[Layer, ...]
     limits: Limits
     memory: int
+    unit: int
+    loss: Fraction
     groups: tuple[PlannedGroup, ...]
     pages: tuple[int, ...]
     num_blocks: int
@@ -117,6 +122,31 @@ def used_bytes(plan: StoragePlan, group: PlannedGroup) -> int:
     return sum(page(plan.layers[layer], group.block_size) for layer in group.layers)
 
 
-def within(plan: StoragePlan, memory: int) -> StoragePlan:
-    """Give the plan with as many blocks as some memory has room for."""
-    return replace(plan, memory=memory, num_blocks=memory // block_bytes(plan))
+def plain_plans(plan: StoragePlan) -> Iterator[tuple[int, int]]:
+    """Give what plain plans of the same layers come to: the bytes of a block, and the most blocks of a request.
+
+    Blocks are as declared, and the layers of each kind go to groups in order, as many to a group as there are tensors.
+    """
+    kinds = tuple(dict.fromkeys(Group(layer.kind, layer.block_size) for layer in plan.layers))
+    pages = tuple(tuple(page(layer, layer.block_size) for layer in plan.layers if like(layer, kind)) for kind in kinds)
+    blocks = tuple(held(config_of(plan), kind, plan.limits) for kind in kinds)
+    return (
+        (
+            sum(
+                whole(max(max(own[tensor::tensors], default=0) for own in pages), plan.unit)
+                for tensor in range(tensors)
+            ),
+            sum(count * entries(tensors, len(own)) for count, own in zip(blocks, pages, strict=True)),
+        )
+        for tensors in range(1, max(map(len, pages)) + 1)
+    )
+
+
+def like(layer: Layer, group: Group) -> bool:
+    """Tell whether a layer declares the kind and the blocks of a group."""
+    return (layer.kind, layer.block_size) == (group.kind, group.block_size)
+
+
+def whole(size: int, unit: int) -> int:
+    """Round bytes up to whole units."""
+    return entries(unit, size) * unit

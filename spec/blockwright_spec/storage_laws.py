@@ -1,8 +1,10 @@
 """Chapter 38: the laws of plans: which layouts of a device's memory are right; and all laws of part four."""
 
+from fractions import Fraction
+
 from .input_laws import INPUT_LAWS, ROW_LAWS
 from .paged_step_laws import listed
-from .storage import StoragePlan, block_bytes, held_in_all, may_hold, page, used_bytes
+from .storage import StoragePlan, block_bytes, held_in_all, may_hold, page, plain_plans, used_bytes
 
 
 def law_layer_has_one_place(plan: StoragePlan) -> bool:
@@ -53,6 +55,21 @@ def law_waste_is_what_nobody_uses(plan: StoragePlan) -> bool:
     return all(group.waste == block_bytes(plan) - used_bytes(plan, group) >= 0 for group in plan.groups)
 
 
+def law_page_is_whole(plan: StoragePlan) -> bool:
+    """LAYOUT-8: every page is a whole number of units, so that what lies in it is aligned."""
+    return all(size % plan.unit == 0 for size in plan.pages)
+
+
+def law_no_plain_plan_holds_more(plan: StoragePlan) -> bool:
+    """LAYOUT-9: no plain plan of the layers holds more of the longest requests at once, but for what may be lost."""
+    share = Fraction(plan.num_blocks - 1, plan.request_blocks)
+    return all(
+        blocks < request_blocks + 1 or share >= (1 - plan.loss) * Fraction(blocks - 1, request_blocks)
+        for size, request_blocks in plain_plans(plan)
+        for blocks in (plan.memory // size,)
+    )
+
+
 STORAGE_LAWS = (
     listed(law_layer_has_one_place, "vLLM get_kv_cache_config: kv_cache_groups"),
     listed(law_group_is_of_one_kind, "vLLM KVCacheGroupSpec"),
@@ -61,6 +78,8 @@ STORAGE_LAWS = (
     listed(law_no_block_more_fits, "vLLM get_num_blocks"),
     listed(law_longest_request_fits, "vLLM check_enough_kv_cache_memory"),
     listed(law_waste_is_what_nobody_uses, "vLLM page_size_padded"),
+    listed(law_page_is_whole, "vLLM page_size_padded"),
+    listed(law_no_plain_plan_holds_more, "vLLM get_kv_cache_groups: the group size is chosen by a rule of thumb"),
 )
 """Every law of plans."""
 
