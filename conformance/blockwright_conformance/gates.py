@@ -67,6 +67,7 @@ GATES: dict[str, str] = {
     "machine": "blockwright_conformance.machine_gate",
     "paged": "blockwright_conformance.paged_gate",
     "offload": "blockwright_conformance.offload_gate",
+    "inputs": "blockwright_conformance.inputs_gate",
     "faults": "blockwright_conformance.faults_gate",
     "museum": "blockwright_conformance.museum",
     "mutants": "blockwright_conformance.mutants",
