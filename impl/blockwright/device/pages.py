@@ -37,6 +37,11 @@ def element_sizes(spec: KVCacheSpec) -> list[int]:
     return [dtype_size(spec.dtype)] if hasattr(spec, "dtype") else [1]
 
 
+def table_of(spec: KVCacheSpec) -> tuple[object, ...]:
+    """Return what must be equal for layers to share a block table."""
+    return (type(spec), *(getattr(spec, field.name) for field in fields(spec) if field.name not in _PAGE_FIELDS))
+
+
 def state_offsets(spec: MambaSpec) -> tuple[int, ...]:
     """Return where each state tensor begins within a page, in bytes, in the order of `spec.shapes`.
 
@@ -66,6 +71,11 @@ class Family:
     def spec(self) -> KVCacheSpec:
         """What the first layer declares; all have its kind and block size."""
         return self.specs[self.names[0]]
+
+    @cached_property
+    def table(self) -> tuple[object, ...]:
+        """All that the blocks of a table depend on: the kind, with its numbers, and the block size."""
+        return table_of(self.spec)
 
     @cached_property
     def pages(self) -> tuple[int, ...]:
@@ -124,8 +134,7 @@ def families_of(layers: Mapping[str, KVCacheSpec], *, split_pages: bool) -> tupl
     """Return the layers by kind and block size, in the model's order; with `split_pages` also by the size of a page."""
     found: dict[tuple[object, ...], dict[str, KVCacheSpec]] = {}
     for name, spec in layers.items():
-        table = tuple(getattr(spec, field.name) for field in fields(spec) if field.name not in _PAGE_FIELDS)
-        key = (type(spec), *table, spec.page_size_bytes if split_pages else None)
+        key = (*table_of(spec), spec.page_size_bytes if split_pages else None)
         found.setdefault(key, {})[name] = spec
     return tuple(
         Family(tuple(sorted(specs, key=lambda name: -specs[name].page_size_bytes)), specs) for specs in found.values()

@@ -124,11 +124,22 @@ def plan_kv_cache(
 
 
 class _Memory:
-    """The bytes on offer, as blocks of a layout."""
+    """The bytes on offer as blocks of a layout, and what a request takes of them."""
 
     def __init__(self, available: int, num_blocks: int | None) -> None:
         self.available = available
         self.num_blocks = num_blocks
+        self._counts: dict[tuple[object, ...], int] = {}
+
+    def need(self, layout: Layout, limits: RequestLimits) -> int:
+        """Count the most blocks that a request holds in all groups; each kind of table once. law: PLAN-2."""
+        counts = []
+        for family in layout.families:
+            key = (family.table, limits)
+            if key not in self._counts:
+                self._counts[key] = limits.blocks_of(family.spec)
+            counts.append(self._counts[key])
+        return sum(counts[number] for _, number in layout.groups)
 
     def blocks(self, layout: Layout) -> int:
         """Blocks of the pool: as many as fit, or as were asked for; 0 if those do not fit."""
@@ -139,18 +150,12 @@ class _Memory:
 
     def holds(self, layout: Layout, limits: RequestLimits) -> bool:
         """Whether a request of the longest length fits, beside the null block."""
-        return need_of(layout, limits) < self.blocks(layout)
+        return self.need(layout, limits) < self.blocks(layout)
 
     def cost(self, layout: Layout, limits: RequestLimits) -> float:
         """Give what a request takes: a share of the pool, or bytes where the number of blocks is settled."""
-        need = need_of(layout, limits)
+        need = self.need(layout, limits)
         return need / (self.blocks(layout) - 1) if self.num_blocks is None else need * layout.block_bytes
-
-
-def need_of(layout: Layout, limits: RequestLimits) -> int:
-    """Return the most blocks that a request holds in all groups of a layout. law: PLAN-2."""
-    counts = [limits.blocks_of(family.spec) for family in layout.families]
-    return sum(counts[number] for _, number in layout.groups)
 
 
 def _chosen(layouts: Sequence[Layout], memory: _Memory, limits: RequestLimits, max_loss: float) -> Layout:
@@ -186,17 +191,17 @@ def _too_little(layouts: Sequence[Layout], memory: _Memory, limits: RequestLimit
     """Say what one request takes in the layout that takes least, and what would fit."""
 
     def bytes_of(layout: Layout) -> int:
-        return (need_of(layout, limits) + 1) * layout.block_bytes
+        return (memory.need(layout, limits) + 1) * layout.block_bytes
 
     def fits(changed: RequestLimits) -> bool:
         return any(memory.holds(layout, changed) for layout in layouts)
 
     small = [layout for layout in layouts if memory.num_blocks is not None and bytes_of(layout) <= memory.available]
     if small:  # there are bytes enough, so it is the number of blocks that does not do
-        best = min(small, key=lambda layout: need_of(layout, limits))
+        best = min(small, key=lambda layout: memory.need(layout, limits))
     else:
         best = min(layouts, key=bytes_of)
-    blocks, needed = need_of(best, limits) + 1, bytes_of(best)
+    blocks, needed = memory.need(best, limits) + 1, bytes_of(best)
     takes = (
         f"one request of {limits.max_model_len:,} tokens in steps of {limits.max_num_batched_tokens:,} holds up to "
         f"{blocks - 1:,} blocks of {bytes_text(best.block_bytes)}, so {blocks:,} with the null block"
