@@ -4,6 +4,9 @@
 `empty_host_caches_like` makes the pool on the host. They take block ids as the managers return them, and know nothing
 of requests.
 
+`InputBatch` keeps a worker's block tables from what the manager says has changed, and makes the tensors that the
+kernels of a step read (`StepInputs`).
+
 This package and the host's tier of `blockwright.offload`, built on it, are all of Blockwright that imports torch:
 ``pip install "blockwright[torch]"``, or the engine's own.
 """
@@ -17,7 +20,16 @@ except ModuleNotFoundError as error:
 
 from blockwright.device.copies import copy_blocks, swap_blocks
 from blockwright.device.host import empty_host_caches_like
+from blockwright.device.inputs import InputBatch, StepInputs
 from blockwright.device.layout import Caches
 from blockwright.device.transfer import Transfer
 
-__all__ = ["Caches", "Transfer", "copy_blocks", "empty_host_caches_like", "swap_blocks"]
+__all__ = [
+    "Caches",
+    "InputBatch",
+    "StepInputs",
+    "Transfer",
+    "copy_blocks",
+    "empty_host_caches_like",
+    "swap_blocks",
+]
