@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from math import gcd
 from typing import Any
 
 import blockwright
@@ -118,7 +119,7 @@ class Engine:
         self.scheduler = Scheduler(package, self.manager, config, self.elsewhere, self.fired)
         self.poison = Poison(self.manager, self.worker.storage)
         self.checker = Checker(self.model)
-        self.unit = min(spec.kv_cache_spec.block_size for spec in plan.config.kv_cache_groups)
+        self.unit = gcd(*(group.kv_cache_spec.block_size for group in plan.config.kv_cache_groups))
         self.tasks: list[Task] = []
         self.flight: Step | None = None
         self.count = 0
@@ -147,6 +148,7 @@ class Engine:
             self.worker.launch(step)
             self.finish(step)
         self.count += 1
+        self.fired["steps"] += 1
 
     def begin(self) -> None:
         """Let requests come and end, collect loads, and fork."""
@@ -206,7 +208,6 @@ class Engine:
             self.offload.start_step()
         self.poison.taken(step.taken)
         self.poison.sweep({source for pairs in step.copies for source, _ in pairs})
-        self.fired["copies"] += sum(map(len, step.copies))
 
     # ---- what came of it
 
@@ -256,8 +257,10 @@ class Engine:
                 break
         accepted = len(tokens) - 1
         work.num_settled, work.num_rejected = known + accepted, work.num_drafts - accepted
-        self.fired["drafts accepted"] += accepted
-        self.fired["drafts rejected"] += work.num_rejected
+        guesser = "draft head" if self.config.guesser == "eagle" else "guesser"
+        self.fired[f"accepted, {guesser}"] += accepted
+        self.fired[f"rejected, {guesser}"] += work.num_rejected
+        self.fired["accepted, recurrent"] += accepted * self.scheduler.is_recurrent
         return tokens
 
     def append(self, work: Work, tokens: list[int]) -> None:
@@ -319,6 +322,8 @@ class Engine:
             self.step()
         self.checker.all(self.tasks)
         self.close()
+        self.fired["evictions"] += self.manager.block_pool.num_evictions
+        self.fired["logits compared"] += self.checker.num_compared
 
     def close(self) -> None:
         """Check that nothing is held any more."""

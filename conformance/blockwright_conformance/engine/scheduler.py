@@ -18,6 +18,16 @@ from .step import Step
 from .task import Phase, Task, Work
 
 
+KINDS = {
+    "FullAttentionSpec": "full",
+    "SlidingWindowSpec": "sliding",
+    "ChunkedLocalAttentionSpec": "chunked",
+    "MambaSpec": "recurrent",
+    "CrossAttentionSpec": "cross",
+}
+"""Kinds of layers, by the class that declares them in any copy of the package."""
+
+
 class Scheduler:
     """Waiting and running requests of one manager.
 
@@ -38,7 +48,9 @@ class Scheduler:
         specs = [group.kv_cache_spec for group in manager.kv_cache_config.kv_cache_groups]
         self.boundary = lcm(*(spec.block_size for spec in specs))
         """Where prefill chunks end, if they are to end on block boundaries."""
-        self.is_recurrent = any(type(spec).__name__ == "MambaSpec" for spec in specs)
+        self.kinds = [KINDS[type(spec).__name__] for spec in specs]
+        """Of the groups, for what is counted."""
+        self.is_recurrent = "recurrent" in self.kinds
         self.num_ahead = config.drafts if config.guesser == "eagle" else 0
         """Lookahead slots of each step: where the draft head writes while it guesses on."""
         self.later = Step(0)
@@ -75,6 +87,7 @@ class Scheduler:
             )
             served, left = left[: allocation.num_served], left[allocation.num_served :]
             step.take([allocation.new_block_ids, list(allocation.replaced_entries)[3::4]])
+            self.count_changes(allocation)
             step.works += served
             if allocation.refused is None and not preempted:
                 step.allocation = allocation
@@ -89,6 +102,15 @@ class Scheduler:
             left = [] if in_flight else [work for work in left if work.task is not victim]
         step.served = len(step.works)
         return preempted
+
+    def count_changes(self, allocation: Any) -> None:
+        """Count what a batch did to the tables of which kinds."""
+        offsets, groups = allocation.nulled_offsets, len(self.kinds)
+        for at in range(len(offsets) - 1):
+            if offsets[at + 1] > offsets[at]:
+                self.fired[f"nulled, {self.kinds[at % groups]}"] += 1
+        for group in list(allocation.replaced_entries)[1::4]:
+            self.fired[f"copied, {self.kinds[group]}"] += 1
 
     @property
     def declares(self) -> bool:
@@ -136,7 +158,7 @@ class Scheduler:
         """Take a request's blocks away: it waits again, and goes on from what is cached, or from the host."""
         for place in self.elsewhere:
             place.preempting(task)
-        self.fired["preempted"] += 1
+        self.fired["preempted in flight" if task.flight is not None else "preempted"] += 1
         self.manager.free(task.request)
         step.remove_row(task.name)
         self.running.remove(task)
@@ -176,6 +198,7 @@ class Scheduler:
             try:
                 work = self.admit_one(step, task, hit, num_hit, budget)
             except self.package.errors.StaleHitError:  # looked up before others took its blocks: again in the next step
+                self.fired["stale hits"] += 1
                 break
             if work is None and task.phase is Phase.WAITING:
                 break
@@ -202,6 +225,7 @@ class Scheduler:
                 return None
             if not self.never(task, num_hit, hit, num_external):
                 return None
+            self.fired["loads too large"] += 1
             place.give_up(task)  # a load takes all its blocks at once; computed in steps, it needs fewer
         work = self.next_work(task, num_hit, budget)
         if work is None:
@@ -210,7 +234,9 @@ class Scheduler:
         if blocks is None:
             return None
         step.take(self.taken(task, blocks))
-        self.fired["hits"] += num_hit > 0
+        if num_hit:
+            self.fired.update(f"hit, {kind}" for kind in set(self.kinds))
+        self.fired["chunked prompts"] += work.end < task.request.num_tokens
         task.phase = Phase.RUNNING
         task.request.num_computed_tokens = num_hit
         if task.encoder is not None:

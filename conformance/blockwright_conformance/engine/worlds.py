@@ -65,21 +65,17 @@ WORLDS: dict[str, World] = {
 }
 """All worlds, by name."""
 
-SIZES = (4, 2, 8, 1)
-"""Block sizes, simple ones first."""
-
-
 @st.composite
-def layer(draw: Any, kind: str, drafts: int) -> Group:
+def layer(draw: Any, kind: str, sizes: tuple[int, ...], drafts: int) -> Group:
     """Draw a layer of a kind."""
-    size = draw(st.sampled_from(SIZES[:3]))
+    size = draw(st.sampled_from(sizes))
     match kind:
         case "full":
-            return Group(Full(), draw(st.sampled_from(SIZES)))
+            return Group(Full(), size)
         case "sliding":
-            return Group(Sliding(draw(st.integers(1, 10))), size)
+            return Group(Sliding(draw(st.sampled_from((6, 3, 4, 5, 9, 2, 1)))), size)
         case "chunked":
-            return Group(Chunked(size * draw(st.integers(1, 3))), size)
+            return Group(Chunked(size * draw(st.sampled_from((2, 1, 3)))), size)
         case "mamba":
             return Group(Mamba(drafts), size)
     return Group(Cross(), size)
@@ -92,55 +88,55 @@ def configs(draw: Any, world: World) -> EngineConfig:
     overlap = draw(st.sampled_from(world.overlaps))
     guesser = draw(st.sampled_from(("", *world.guessers)))
     offload = draw(st.sampled_from(world.offloads)) if caching else ""
-    flag = st.booleans()
+    flag, rare = st.booleans(), st.sampled_from((False, False, False, True))
     return EngineConfig(
-        max_num_seqs=draw(st.integers(1, 5)),
-        max_num_batched_tokens=draw(st.sampled_from((16, 32, 8, 5))),
+        max_num_seqs=draw(st.sampled_from((4, 6, 3, 2))),
+        max_num_batched_tokens=draw(st.sampled_from((16, 32, 12, 7))),
         max_model_len=MAX_LEN,
         enable_caching=caching,
-        spare_blocks=draw(st.sampled_from((0, 4, 16))),
+        spare_blocks=draw(st.sampled_from((0, 2, 6, 14))),
         align_chunks=draw(flag),
         drafts=draw(st.integers(1, MOST_DRAFTS)) if guesser else 0,
         guesser=guesser or "ngram",
         declare_drafts=draw(flag) if guesser else True,
         preemption=draw(st.sampled_from(world.preemptions)),
-        host_blocks=draw(st.sampled_from((32, 8))),
+        host_blocks=draw(st.sampled_from((48, 12))),
         load_steps=draw(st.integers(1, 2)),
         lose_load_every=draw(st.sampled_from((0, 0, 2, 3))),
         offload=offload,
-        offload_blocks=draw(st.sampled_from((32, 6))) if offload else 32,
+        offload_blocks=draw(st.sampled_from((48, 12))) if offload else 48,
         overlap_steps=overlap,
         publish_on_settlement=draw(flag) if overlap else False,
-        delay_publication=draw(flag) and caching and not offload,
-        trim_early=draw(flag),
-        plan_first=draw(flag),
-        full_sequence_must_fit=draw(flag),
-        watermark=draw(st.sampled_from((0.0, 0.1))),
-        reserved_blocks=draw(st.sampled_from((0, 1))),
+        delay_publication=draw(rare) if caching else False,
+        trim_early=draw(rare),
+        plan_first=draw(rare),
+        full_sequence_must_fit=draw(rare),
+        watermark=draw(st.sampled_from((0.0, 0.0, 0.1))),
+        reserved_blocks=draw(st.sampled_from((0, 0, 1))),
     )
 
 
 @st.composite
-def jobs(draw: Any, world: World, encoder: bool, number: int) -> Job:
-    """Draw a request."""
-    shared = draw(st.sampled_from((0, 4, 8, 13, 17)))
-    own = draw(st.integers(1, MAX_LEN - 12 - shared if shared > 8 else 12))
-    output = draw(st.integers(1, min(8, MAX_LEN - shared - own)))
+def jobs(draw: Any, world: World, number: int) -> Job:
+    """Draw a request: of one of two families that share up to 16 tokens, in an order that lets some hit others."""
+    shared = draw(st.sampled_from((0, 16, 8, 12, 13)))
+    own = draw(st.integers(1, 10))
+    output = draw(st.integers(1, MAX_LEN - 26))
     forks: tuple[int, ...] = ()
-    if world.forks and draw(st.integers(0, 3)) == 3:
+    if world.forks and draw(st.sampled_from((False, False, False, True))):
         forks = tuple(sorted(draw(st.lists(st.integers(0, output - 1), min_size=1, max_size=2))))
     return Job(
         shared=shared,
         own=own,
         output=output,
-        arrival=draw(st.integers(0, 2)) + 2 * number if draw(st.booleans()) else 0,
-        family=draw(st.integers(0, 1)),
+        arrival=draw(st.sampled_from((0, number, 3 * number))),
+        family=draw(st.sampled_from((0, 0, 1))),
         variation=draw(st.integers(0, 2)),
         seed=draw(st.sampled_from((None, 1))),
-        salt=draw(st.sampled_from((None, None, None, "salt"))),
-        adapter=draw(st.sampled_from((0, 0, 0, 1))),
-        encoder=draw(st.integers(1, 9)) if encoder else 0,
-        abort=draw(st.integers(0, output - 1)) if draw(st.integers(0, 9)) == 9 else None,
+        salt=draw(st.sampled_from((None,) * 7 + ("salt",))),
+        adapter=draw(st.sampled_from((0,) * 5 + (1,))),
+        encoder=draw(st.integers(1, 9)) if "cross" in world.kinds else 0,
+        abort=draw(st.integers(0, output - 1)) if draw(st.sampled_from((False,) * 7 + (True,))) else None,
         forks=forks,
     )
 
@@ -150,15 +146,16 @@ def schedules(draw: Any, world: World) -> Schedule:
     """Draw a schedule of a world."""
     config = draw(configs(world))
     kinds = [*world.kinds, *(kind for kind in world.more if draw(st.booleans()))]
-    layers = tuple(draw(layer(kind, config.drafts)) for kind in kinds)
+    sizes = draw(st.sampled_from(((4,), (2, 4), (4, 8), (3, 6), (1, 2))))
+    layers = tuple(draw(layer(kind, sizes, config.drafts)) for kind in kinds)
     eagle = config.guesser == "eagle" and config.drafts > 0
-    draft = draw(layer(draw(st.sampled_from(("full", "sliding"))), 0)) if eagle else None
-    count = draw(st.integers(1, 5))
+    draft = draw(layer(draw(st.sampled_from(("full", "sliding"))), sizes, 0)) if eagle else None
+    count = draw(st.integers(1, 8))
     return Schedule(
         layers,
         draft,
         config,
-        tuple(draw(jobs(world, "cross" in world.kinds, number)) for number in range(count)),
+        tuple(draw(jobs(world, number)) for number in range(count)),
         resets=tuple(draw(st.lists(st.integers(5, 25), max_size=1))),
         model_seed=draw(st.integers(0, 2)),
         grow_blocks=draw(st.booleans()),
