@@ -223,7 +223,7 @@ def _softmax(
     shared = heads // keys.shape[2]
     folded = query.unflatten(2, (-1, shared)).permute(0, 2, 1, 3, 4).reshape(runs, -1, tokens * shared, size)
     if mask is not None:
-        mask = (mask if tokens == 1 else mask.repeat_interleave(shared, dim=1))[:, None]
+        mask = mask[:, None, :, None].expand(-1, -1, -1, 1 if tokens == 1 else shared, -1).flatten(2, 3)
     attended: torch.Tensor = scaled_dot_product_attention(
         folded, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask, scale=scale
     )

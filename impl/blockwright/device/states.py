@@ -127,10 +127,9 @@ def _scan(
     while reach < steps.longest:
         # Each token has the last `reach` tokens; the one `reach` before it has as many more, if it has any.
         more = (steps.place >= reach)[reach:, None, None]
-        state_more = torch.where(more, state[reach:] + decay[reach:] * state[:-reach], state[reach:])
-        decay_more = torch.where(more, decay[reach:] * decay[:-reach], decay[reach:])
-        state = torch.cat([state[:reach], state_more])
-        decay = torch.cat([decay[:reach], decay_more])
+        state[reach:] += torch.where(more, decay[reach:] * state[:-reach], 0)
+        if 2 * reach < steps.longest:
+            decay[reach:] = torch.where(more, decay[reach:] * decay[:-reach], decay[reach:])
         reach *= 2
     token, block, used = steps.ends()
     write_states(cache, block, state[token], used, steps.checked)
