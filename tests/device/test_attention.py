@@ -21,6 +21,8 @@ from tests.device.pools import bits
 from tests.device.steps import LAYOUTS, Step, attention_of, empty_cache, random_step, read_by, spec_of
 
 from blockwright.device import attention, gather_kv, paged_attention, write_kv
+from blockwright.device import slots as slots_module
+from blockwright.device import step as step_module
 
 KINDS = ("full", "sliding", "chunked", "cross")
 STORED = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
@@ -76,13 +78,15 @@ def attended(step: Step, **options: Any) -> torch.Tensor:
     )
 
 
-def attended_padded(step: Step) -> torch.Tensor:
-    """As on a GPU that is not waited for, with bounds that are none too tight."""
+def attended_padded(step: Step, slack: int) -> torch.Tensor:
+    """As on a GPU that is not waited for, with bounds that are reached, or not by `slack`."""
+    longest = max([0, *step.starts.diff().tolist()])
     lengths = [0, *step.seq_lens.tolist(), *step.encoder_lens.tolist()]
-    checked = attention.checked_step(
-        step.query, step.cache, step.spec, step.table, step.starts, step.seq_lens, None, step.encoder_lens, False
-    )
-    return attention._attend_padded(checked, max([0, *step.starts.diff().tolist()]) + 1, max(lengths) + 3)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (attention, step_module):
+            patch.setattr(module, "on_host", lambda *_, **__: False)
+        patch.setattr(attention, "DECODE_QUERIES", 10**6)
+        return attended(step, max_query_len=longest + slack, max_seq_len=max(lengths) + slack)
 
 
 def assert_near(actual: torch.Tensor, expected: torch.Tensor, limit: float) -> None:
@@ -96,7 +100,7 @@ def assert_near(actual: torch.Tensor, expected: torch.Tensor, limit: float) -> N
 def test_attention_is_that_of_a_loop(step: Step) -> None:
     before = bits(step.cache).clone()
     expected = attention_of(step)
-    for actual in (attended(step), attended_padded(step)):
+    for actual in (attended(step), attended_padded(step, 0), attended_padded(step, 3)):
         assert actual.dtype == step.query.dtype
         assert_near(actual, expected, bound(step.query.dtype))
     assert torch.equal(bits(step.cache), before)
@@ -182,7 +186,7 @@ def test_slots_are_written_and_nothing_else(data: st.DataObject) -> None:
     write_kv(cache, keys, values, torch.tensor(slots, dtype=data.draw(st.sampled_from((torch.int32, torch.int64)))))
     assert torch.equal(bits(memory), bits(expected_memory))
     with pytest.MonkeyPatch.context() as patch:  # as on a GPU, where skipped tokens cannot be left out
-        patch.setattr(attention, "on_host", lambda *_: False)
+        patch.setattr(slots_module, "on_host", lambda *_: False)
         write_kv(unchecked[1], keys, values, torch.tensor(slots, dtype=torch.int64))
     assert torch.equal(bits(unchecked[0]), bits(expected_memory))
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.device.pools import bits
 from tests.device.steps import StateStep, random_state_step, states_of
 
-from blockwright.device import causal_conv, selective_scan, states
+from blockwright.device import causal_conv, selective_scan, state_blocks, states
 
 # The error of a sum of terms of about 1, and of states of 10 and less: of computing, and then of being kept.
 COMPUTED = {torch.float64: 1e-12, torch.float32: 2e-4}
@@ -85,7 +85,7 @@ def test_recurrences_are_those_of_a_loop(step: StateStep) -> None:
     results = run(step)
     assert_ran(step, before, results)
     with pytest.MonkeyPatch.context() as patch:  # as on a GPU that is not waited for
-        patch.setattr(states, "on_host", lambda *_: False)
+        patch.setattr(state_blocks, "on_host", lambda *_: False)
         longest = max([0, *step.starts.diff().tolist()])
         assert_ran(unchecked, before, run(unchecked, max_query_len=longest))
     counts: dict[str, Any] = {"num_draft_tokens": counted.drafts}

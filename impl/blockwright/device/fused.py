@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from blockwright.device.attention import DECODE_QUERIES, Step, checked_step, read_spans
-from blockwright.device.operands import first_read, require_tensor
+from blockwright.device.attention import DECODE_QUERIES
+from blockwright.device.operands import first_read
+from blockwright.device.step import Step, checked_step, read_spans, require_out
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.kinds import AttentionSpec
 
@@ -89,7 +90,9 @@ def flex_mask(
         InvalidArgumentError, BlockError: as `paged_attention`.
         UnsupportedError: this torch has no flex attention.
     """
-    step = checked_step(query, cache, spec, block_table, query_start_loc, seq_lens, None, encoder_lens, check)
+    step = checked_step(
+        query, cache, spec, block_table, query_start_loc, seq_lens, None, encoder_lens, max_query_len, None, check
+    )
     return _mask_of(step, max_query_len)
 
 
@@ -137,11 +140,13 @@ def flex_paged_attention(
         InvalidArgumentError, BlockError: as `paged_attention`, or strides, dtypes or a mask that do not fit.
         UnsupportedError: this torch has no flex attention.
     """
-    step = checked_step(query, cache, spec, block_table, query_start_loc, seq_lens, scale, encoder_lens, check)
+    step = checked_step(
+        query, cache, spec, block_table, query_start_loc, seq_lens, scale, encoder_lens, max_query_len, None, check
+    )
     if cache.dtype != query.dtype:
         raise InvalidArgumentError(f"cache is {cache.dtype} and query {query.dtype}; only paged_attention converts")
     if out is not None:
-        require_tensor("out", out, tuple(query.shape), (query.dtype,), query.device)
+        require_out(out, step)
     page, slots = _page(cache)
     if mask is None:
         mask = _mask_of(step, max_query_len)
@@ -150,7 +155,7 @@ def flex_paged_attention(
             "mask is of another step or layout; make it with flex_mask, from this step and cache"
         )
     if not query.shape[0] or not slots:
-        return torch.zeros_like(query) if out is None else out
+        return torch.zeros_like(query) if out is None else out.zero_()
     keys, values = _rows_of_slots(cache, slots)
     attended: torch.Tensor = (kernel or _kernel(query.device.type))(
         query[mask.rows].transpose(1, 2),
