@@ -80,7 +80,7 @@ def test_what_is_written_does_not_depend_on_the_length_of_the_contexts(staged: b
                 request.num_computed_tokens += 1
                 request.append_output_token_ids(0)
     assert written[0] == written[1] == written[2]
-    # Per request, two blocks and the rows' two lengths at a block boundary, and a null for a block that a window leaves.
+    # Per request, two blocks and the rows' two lengths at a block boundary, and a null where a window leaves one.
     assert sorted(set(written[0])) == [0, 4 * 1, 4 * 4]
 
 
