@@ -51,7 +51,7 @@ class Decoding:
 
 
 def test_what_is_sent_does_not_depend_on_the_length_of_the_contexts() -> None:
-    sent = []
+    sent: list[list[int]] = []
     for length in (64, 512, 2000):
         run = Decoding(length)
         run.step()  # brings the tables of the requests that were added
@@ -66,7 +66,7 @@ def test_what_is_sent_does_not_depend_on_the_length_of_the_contexts() -> None:
 
 @pytest.mark.parametrize("staged", [False, True])
 def test_what_is_written_does_not_depend_on_the_length_of_the_contexts(staged: bool) -> None:
-    written = []
+    written: list[list[int]] = []
     for length in (64, 512, 2000):
         run = Decoding(length, staged=staged)
         run.step()
