@@ -26,7 +26,7 @@ WORKERS = {
     "TakeCopies",
     "Batch: NO_FREE_BLOCKS",
 }
-EVERYTHING = frozenset(CALLS | WORKERS | {each.name for each in RowRefusal} - {"ILLEGAL_ORDER"})
+EVERYTHING = frozenset(CALLS | STEPS | MOVES | {each.name for each in RowRefusal} - {"ILLEGAL_ORDER"})
 """What must have happened: every call, every refusal of a worker, and every way in which a step is made."""
 PLANNED = frozenset(
     {"plan", "plan of a byte less", "too little memory", "longest that fits", "served", "waste refused"}
