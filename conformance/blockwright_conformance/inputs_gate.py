@@ -15,17 +15,17 @@ PLANS = "plans of random models"
 MODELS = {"smoke": 4, "pr": 12, "nightly": 3000}
 """Models that are planned, per profile."""
 CALLS = {"Admit", "Grow", "Batch", "Append", "Fork", "Trim", "Preempt", "Release", "FinishLoad", "Start", "Settle"}
-WORKERS = {
+STEPS = {
     "step",
     "apply",
-    "compact",
-    "swap",
-    "move",
-    "accepted",
     "second batch",
-    "TakeCopies",
     "Batch: NO_FREE_BLOCKS",
+    "hit of the step",
+    "accepted",
+    "rejected",
+    "TakeCopies",
 }
+MOVES = {"compact", "swap", "move"}
 EVERYTHING = frozenset(CALLS | STEPS | MOVES | {each.name for each in RowRefusal} - {"ILLEGAL_ORDER"})
 """What must have happened: every call, every refusal of a worker, and every way in which a step is made."""
 PLANNED = frozenset(

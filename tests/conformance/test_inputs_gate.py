@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from blockwright import KVCacheManager
+from blockwright.device.inputs import InputBatch
 from blockwright.device.plan import plan_kv_cache
 from blockwright.device.storage import KVCacheStorage
 from blockwright.errors import TooLittleMemoryError
@@ -21,7 +22,7 @@ from blockwright_conformance.gates import Profile, gate
 from blockwright_conformance.inputs_gate import EVERYTHING, PLANNED, PLANS, plans
 from blockwright_conformance.inputs_histories import inputs_walk, run_inputs_machine
 from blockwright_conformance.inputs_plans import check_model
-from blockwright_conformance.inputs_worker import InputBatch, InputsError
+from blockwright_conformance.inputs_worker import InputsError
 from blockwright_conformance.inputs_worlds import INPUT_WORLDS
 from blockwright_conformance.scopes import Scope
 from blockwright_spec.rows import RowRefusal

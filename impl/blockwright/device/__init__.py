@@ -25,7 +25,7 @@ from blockwright.device.host import empty_host_caches_like
 from blockwright.device.inputs import InputBatch, StepInputs
 from blockwright.device.layout import Caches
 from blockwright.device.plan import plan_kv_cache
-from blockwright.device.planned import GroupPlan, KVCachePlan
+from blockwright.device.planned import GroupPlan, KVCachePlan, RequestLimits
 from blockwright.device.storage import KVCacheStorage
 from blockwright.device.transfer import Transfer
 
@@ -35,6 +35,7 @@ __all__ = [
     "InputBatch",
     "KVCachePlan",
     "KVCacheStorage",
+    "RequestLimits",
     "StepInputs",
     "Transfer",
     "copy_blocks",
