@@ -49,8 +49,8 @@ class KeepsNulled(InputBatch):
         super().apply(requests, self.told(allocation))
 
     def step(self, *arguments: Any, **rest: Any) -> Any:
-        requests, news, allocation, copies = arguments
-        return super().step(requests, news, self.told(allocation), copies, **rest)
+        requests, news, *told = arguments
+        return super().step(requests, news, *map(self.told, told[:1]), *told[1:], **rest)
 
     def told(self, allocation: Any) -> Any:
         """Leave out what became null."""
