@@ -21,7 +21,18 @@ from blockwright_spec.input_laws import INPUT_LAWS, Handed
 from blockwright_spec.inputs import Work
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Step
-from blockwright_spec.state import Absent, Config, Content, Running, State, draft_states, initial, is_loading, recurrent
+from blockwright_spec.state import (
+    Absent,
+    Config,
+    Content,
+    Running,
+    State,
+    Table,
+    draft_states,
+    initial,
+    is_loading,
+    recurrent,
+)
 
 from .actions import (
     Action,
@@ -179,7 +190,14 @@ class InputsEngine:
             return
         told = self.act(Admit(slot, prefix, new, external=external, encoder=self.scope.encoder))
         if told.refusal is None and new:
+            held = {block for each in self.works for blocks in self.tables(each) for block in blocks if block}
+            self.fired["hit of the step"] += bool(held & {block for table in self.tables(slot) for block in table})
             self.work(slot, hit, new, 0, before)
+
+    def tables(self, slot: int) -> tuple[Table, ...]:
+        """Give the tables of a request that runs."""
+        request = self.state.requests[slot]
+        return request.tables if isinstance(request, Running) else ()
 
     def finish_load(self, pick: int, part: int) -> None:
         """End a load: all of it came, or some."""
@@ -309,7 +327,9 @@ class InputsEngine:
         self.run(pick)
         flights = self.state.flights[0]
         counts = ((flight.slot, part % (flight.drafts + 1)) for flight in flights if flight.slot is not None)
-        self.act(Settle(tuple((slot, count) for slot, count in counts if count)))
+        rejected = tuple((slot, count) for slot, count in counts if count)
+        self.act(Settle(rejected))
+        self.fired["rejected"] += len(rejected)
 
     # --- the step
 

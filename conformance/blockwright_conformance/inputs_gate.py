@@ -15,18 +15,18 @@ PLANS = "plans of random models"
 MODELS = {"smoke": 4, "pr": 12, "nightly": 3000}
 """Models that are planned, per profile."""
 CALLS = {"Admit", "Grow", "Batch", "Append", "Fork", "Trim", "Preempt", "Release", "FinishLoad", "Start", "Settle"}
-WORKERS = {
+STEPS = {
     "step",
     "apply",
-    "compact",
-    "swap",
-    "move",
-    "accepted",
     "second batch",
-    "TakeCopies",
     "Batch: NO_FREE_BLOCKS",
+    "hit of the step",
+    "accepted",
+    "rejected",
+    "TakeCopies",
 }
-EVERYTHING = frozenset(CALLS | WORKERS | {each.name for each in RowRefusal} - {"ILLEGAL_ORDER"})
+MOVES = {"compact", "swap", "move"}
+EVERYTHING = frozenset(CALLS | STEPS | MOVES | {each.name for each in RowRefusal} - {"ILLEGAL_ORDER"})
 """What must have happened: every call, every refusal of a worker, and every way in which a step is made."""
 PLANNED = frozenset(
     {"plan", "plan of a byte less", "too little memory", "longest that fits", "served", "waste refused"}

@@ -45,7 +45,7 @@ GROUPS = (
 )
 """Two tensors of pages of 32 bytes; the windows have twice as many tokens per block as declared, as has the chunk."""
 NEEDED = 5 + 4 + 3 + 2
-PLAN = StoragePlan(LAYERS, LIMITS, 64 * 20 + 63, 16, Fraction(1, 10), GROUPS, (32, 32), 20, NEEDED)
+PLAN = StoragePlan(LAYERS, LIMITS, 64 * 20 + 63, 16, Fraction(1, 4), GROUPS, (32, 32), 20, NEEDED)
 
 
 @pytest.mark.parametrize("law", STORAGE_LAWS, ids=lambda law: law.id)
