@@ -15,7 +15,7 @@ has changed, whatever the length of the tables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, Final, final
 
 from librt.vecs import append, extend, vec
@@ -23,7 +23,6 @@ from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig
 from blockwright.core.group import ONE_STATE, ROW, layout_for
-from blockwright.core.plan import counts_of
 from blockwright.core.request import MAX_LENGTH, Request
 from blockwright.errors import (
     BlockError,
@@ -148,6 +147,7 @@ class TableReplica:
                 record += 2 + rows.num_states
             self.groups.append(rows)
         self._num_groups: i64 = len(self.groups)
+        self._has_encoder = any([group.is_encoder for group in self.groups])
         # The entries of each row lie behind the tables: what writes and undoes the ones does so to the others.
         self._lengths: i64 = size
         self.tables: vec[i32] = zeros32(size + self._num_groups * self.max_num_requests)
@@ -169,6 +169,8 @@ class TableReplica:
         self._order: vec[i64] = zeros64(self.max_num_requests)
         self._at: vec[i64] = zeros64(self.max_num_requests)
         self._begins: vec[i64] = zeros64(self.max_num_requests)
+        self._news: vec[i64] = zeros64(self.max_num_requests)
+        self._drafts: vec[i64] = zeros64(self.max_num_requests)
         self.num_requests: i64 = 0
         self.num_tokens: i64 = 0
         self.max_query_len: i64 = 0
@@ -250,9 +252,7 @@ class TableReplica:
             found.append([int(block) for block in self.tables[first : first + self._length(group.number, row)]])
         return found
 
-    def add_request(
-        self, request_id: str, blocks: Sequence[Sequence[int]], drafts: Sequence[Sequence[int]], num_encoder_tokens: int
-    ) -> None:
+    def add_request(self, request_id: str, blocks: object, drafts: object, num_encoder_tokens: int) -> None:
         """Give a request the first free row, or its own anew, and write its blocks. See `InputBatch.add_request`."""
         if not isinstance(request_id, str) or not request_id:
             raise InvalidArgumentError(f"request_id: must be a non-empty string, not {request_id!r}")
@@ -294,26 +294,38 @@ class TableReplica:
                 for place, block in enumerate(state_blocks):
                     self._set_record(row, group.record + 2 + place, i64(block))
 
-    def _checked_blocks(self, name: str, request_id: str, given: Sequence[Sequence[int]]) -> list[vec[i32]]:
-        """Return blocks as vectors, one per group; of no groups at all: empty ones."""
-        if len(given) == 0:
+    def _checked_blocks(self, name: str, request_id: str, given: Any) -> list[vec[i32]]:
+        """Return blocks as vectors, one per group: of a `KVCacheBlocks`, of lists, or empty ones for no groups."""
+        packed: object = getattr(given, "ids", None)
+        lists: list[Any] = list(given if packed is None else given.ids)
+        if len(lists) == 0:
             return [vec[i32]() for _ in self.groups]
-        if i64(len(given)) != self._num_groups:
+        if i64(len(lists)) != self._num_groups:
             raise InvalidArgumentError(
-                f"{name}: {len(given)} lists for {request_id!r}; give one per group, {self._num_groups} of them"
+                f"{name}: {len(lists)} lists for {request_id!r}; give one per group, {self._num_groups} of them"
             )
         checked: list[vec[i32]] = []
-        for number, blocks in enumerate(given):
-            ids = vec[i32](capacity=len(blocks))
-            for block in blocks:
-                if not isinstance(block, int) or block < 0 or block >= int(self._num_blocks):
-                    raise BlockError(
-                        f"{name}: {block!r} of {request_id!r} in group {number} is no block of this pool of "
-                        f"{self._num_blocks}"
-                    )
-                ids = append(ids, i32(block))
+        for number, blocks in enumerate(lists):
+            ids: vec[i32] = vec[i32]()
+            if packed is not None:
+                ids = blocks
+                for block in ids:
+                    if block < 0 or i64(block) >= self._num_blocks:
+                        raise self._foreign(name, block, request_id, number)
+            else:
+                each: object
+                for each in blocks:
+                    if not isinstance(each, int) or each < 0 or each >= int(self._num_blocks):
+                        raise self._foreign(name, each, request_id, number)
+                    ids = append(ids, i32(each))
             checked.append(ids)
         return checked
+
+    def _foreign(self, name: str, block: object, request_id: object, number: int) -> BlockError:
+        """Return the error of a block id that the pool does not have."""
+        return BlockError(
+            f"{name}: {block!r} of {request_id!r} in group {number} is no block of this pool of {self._num_blocks}"
+        )
 
     def _free_row(self) -> i64:
         """Return the first free row."""
@@ -489,10 +501,7 @@ class TableReplica:
     def _checked_block(self, group: GroupRows, row: i64, block: i32) -> i32:
         """Return a block id that is one of the pool."""
         if block < 0 or i64(block) >= self._num_blocks:
-            raise BlockError(
-                f"allocation: {block} for {self._ids[row]!r} in group {group.number} is no block of this pool of "
-                f"{self._num_blocks}"
-            )
+            raise self._foreign("allocation", block, self._ids[row], int(group.number))
         return block
 
     def _null(self, group: GroupRows, row: i64, entries: vec[i32], start: i64, stop: i64) -> None:
@@ -526,8 +535,8 @@ class TableReplica:
     def step(
         self,
         requests: list[object],
-        num_new_tokens: int | Sequence[int],
-        num_draft_tokens: int | Sequence[int],
+        num_new_tokens: object,
+        num_draft_tokens: object,
         allocation: Any,
     ) -> None:
         """Apply an allocation (None: nothing has changed), bring the rows in order, and write the step's inputs.
@@ -535,12 +544,13 @@ class TableReplica:
         See `InputBatch.step`. Everything is checked first, and what was applied by then is undone if that fails.
         """
         size: i64 = len(requests)
-        news = counts_of("num_new_tokens", num_new_tokens, size)
-        drafts = counts_of("num_draft_tokens", num_draft_tokens, size)
+        news, drafts = self._news, self._drafts
         self._begin_call()
         mark = self.num_changes
         try:
             self._locate(requests)
+            _count("num_new_tokens", num_new_tokens, size, news)
+            _count("num_draft_tokens", num_draft_tokens, size, drafts)
             self._check_counts(requests, news, drafts)
             if allocation is not None:
                 self._apply(requests, allocation)
@@ -581,7 +591,7 @@ class TableReplica:
         while i < size:
             request = requests[i]
             row: i64 = i
-            if seen[i] is not request:
+            if seen[i] is not request or request is None:
                 row = self._look_up(request)
             if named[row] == call:
                 raise DuplicateRequestError(f"requests: {self._ids[row]!r} stands twice")
@@ -617,9 +627,10 @@ class TableReplica:
                     f"num_new_tokens: {given} computed and {news[i]} new tokens of {self._ids[self._at[i]]!r} do not "
                     f"lie within 0..{most}, max_model_len"
                 )
-            if drafts[i] > news[i]:
+            if drafts[i] > 0 and drafts[i] >= news[i]:
                 raise InvalidArgumentError(
-                    f"num_draft_tokens: {drafts[i]} drafts among {news[i]} new tokens of {self._ids[self._at[i]]!r}"
+                    f"num_draft_tokens: {drafts[i]} drafts among {news[i]} new tokens of {self._ids[self._at[i]]!r}; "
+                    "a step computes at least one token that is none"
                 )
             begins[i] = given
             total += news[i]
@@ -736,7 +747,8 @@ class TableReplica:
             farthest = max(farthest, stop)
             counts[rows + 1 + i] = i32(position)
             counts[2 * rows + 1 + i] = i32(stop)
-            counts[3 * rows + 1 + i] = i32(self._record(i, ENCODER))
+            if self._has_encoder:
+                counts[3 * rows + 1 + i] = i32(self._record(i, ENCODER))
             while position < stop:
                 words[total] = position
                 total += 1
@@ -819,6 +831,32 @@ class TableReplica:
             found = append(found, (block - entry) * group.block_size + position)
             position += 1
         return found
+
+
+def _count(name: str, given: object, size: i64, counts: vec[i64]) -> None:
+    """Write one count per request, each within what 64 bits hold safely."""
+    i: i64 = 0
+    if isinstance(given, int):
+        count: i64 = _checked_count(name, given)
+        while i < size:
+            counts[i] = count
+            i += 1
+        return
+    if not isinstance(given, Iterable):
+        raise InvalidArgumentError(f"{name}: must be an integer, or one per request, not {given!r}")
+    items = list(given)
+    if i64(len(items)) != size:
+        raise InvalidArgumentError(f"{name}: {len(items)} counts for {size} requests; give one each, or one for all")
+    while i < size:
+        counts[i] = _checked_count(name, items[i])
+        i += 1
+
+
+def _checked_count(name: str, given: object) -> i64:
+    """Return a count, checked to be an integer in a safe range."""
+    if not isinstance(given, int) or given < 0 or given > MAX_LENGTH:
+        raise InvalidArgumentError(f"{name}: must be an integer within 0..{MAX_LENGTH}, not {given!r}")
+    return given
 
 
 def _computed_of(request: object) -> int:

@@ -229,8 +229,8 @@ class InputBatch:
 
         Args:
             request_id: of the request.
-            block_ids: what it holds, a list per group: `manager.get_blocks(request_id)`. Nothing at all if a batch that
-                is still to be applied admits it.
+            block_ids: what it holds, a list per group: `manager.get_blocks(request_id)`. Leave it empty for a request
+                that a batch has admitted: its blocks stand in the allocation, which is still to be applied.
             draft_block_ids: the blocks for states of drafts: `manager.get_draft_block_ids(request_id)`; needed where
                 recurrent layers are given drafts.
             num_encoder_tokens: tokens that its cross-attention layers read.
@@ -239,8 +239,7 @@ class InputBatch:
             InvalidArgumentError: the groups or their lengths do not fit, or no row is free; nothing changed.
             BlockError: a block id is none of the pool; nothing changed.
         """
-        ids: Any = getattr(block_ids, "ids", block_ids)
-        self.replica.add_request(request_id, ids, draft_block_ids, num_encoder_tokens)
+        self.replica.add_request(request_id, block_ids, draft_block_ids, num_encoder_tokens)
 
     def remove_request(self, request_id: str) -> None:
         """Free the row of a request. O(blocks).
