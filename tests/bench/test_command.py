@@ -126,7 +126,7 @@ def test_growth_over_the_base_is_judged_by_its_own_target() -> None:
 
 
 def test_a_limit_is_met_exactly_up_to_the_limit() -> None:
-    path = next(path for path in all_paths() if path.name == "step")
+    path = next(path for path in all_paths() if path.name == "step-8k")
     assert path.limit == 100_000
 
     def limit(ours: float) -> report.Verdict:
@@ -134,13 +134,13 @@ def test_a_limit_is_met_exactly_up_to_the_limit() -> None:
         assert row.verdicts == [row.limit]
         return row.verdicts[0]
 
-    assert (limit(1e5).name, limit(1e5).value, limit(1e5).met) == ("step: us per step", 100.0, True)
+    assert (limit(1e5).name, limit(1e5).value, limit(1e5).met) == ("step-8k: us per step", 100.0, True)
     assert limit(100_100.0).met is False
     assert report.Row(replace(path, limit=None), Timing(1.0, 0.0, 0.0), None, None).verdicts == []
 
 
 def test_only_a_whole_step_has_a_limit() -> None:
-    assert [path.name for path in all_paths() if path.limit is not None] == ["step"]
+    assert [path.name for path in all_paths() if path.limit is not None] == ["step-8k"]
 
 
 def test_paths_whose_packages_are_not_there_are_left_out_and_named(
@@ -160,7 +160,7 @@ def test_paths_whose_packages_are_not_there_are_left_out_and_named(
 
 def test_only_paths_with_a_base_say_how_they_grow() -> None:
     growths = {path.name: path.growth[1] for path in all_paths() if path.base is not None}
-    assert growths == {"decode-flight": None, "lookup-2": 1.5, "lookup-6": 1.5, "step-long": 1.5}
+    assert growths == {"decode-flight": None, "lookup-2": 1.5, "lookup-6": 1.5, "step-64k": 1.25}
 
 
 def test_every_target_of_the_paths_is_the_stated_one() -> None:
@@ -181,8 +181,8 @@ def test_every_target_of_the_paths_is_the_stated_one() -> None:
         "hash-array": 30,
         "hash-sha256": 4,
         "append": None,
-        "step": 25,
-        "step-long": None,
+        "step-8k": 25,
+        "step-64k": None,
         "step-worker": None,
         **{f"paging-{name}": 10 for name in ("append", "fork", "write", "free", "swap", "swap-one")},
         **{f"paging-{name}-caching": 10 for name in ("append", "fork", "write", "free", "swap", "swap-one")},

@@ -5,6 +5,7 @@ Tested by running each path once in a small size, on Blockwright and, where `mak
 and by workers that leave out part of a step. Not covered: the numbers.
 """
 
+import json
 import os
 from collections.abc import Callable
 from functools import partial
@@ -17,10 +18,13 @@ import pytest
 pytest.importorskip("torch", reason="a worker's block tables are torch tensors")
 pytest.importorskip("numpy", reason="the peer's are numpy arrays")
 
+from blockwright import build_info
 from blockwright.bench import groups, step_paths, vllm_peer, vllm_step_peer
 from blockwright.bench.measure import WorkNotDoneError
+from blockwright.bench.path import STEP
 from blockwright.bench.sides import BLOCK_SIZE
 from blockwright.bench.step_sides import OursStep, StepSide
+from blockwright.cli import main
 
 PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or Path(__file__).resolve().parents[2] / ".peers")
 needs_peer = pytest.mark.skipif(
@@ -36,6 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "BATCH", 4)
     monkeypatch.setattr(groups, "LIFE", 2 * step_paths.WRITES)
     monkeypatch.setattr(step_paths, "STEPS", step_paths.WRITES)
+    monkeypatch.setattr(step_paths, "LONG", 2 * groups.SHORTEST)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: str(path.name))
@@ -59,6 +64,24 @@ def test_the_peer_is_loaded_from_the_folders() -> None:
         str(peer.root(PEERS) / peer.witness)
         for peer in (vllm_peer.PUBLISHED, vllm_step_peer.TABLES, vllm_step_peer.MAPPING)
     ]
+
+
+def test_the_output_names_the_packages_and_the_microseconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bench.json"
+    assert main(["bench", "--only", STEP, "--repeat", "1", "--json", str(file)]) == 0
+    data = json.loads(file.read_text(encoding="utf-8"))
+    out = " ".join(capsys.readouterr().out.split())
+    assert sorted(data["configuration"]["packages"]) == ["numpy", "torch"]
+    assert all(f"{name} {version}" in out for name, version in data["configuration"]["packages"].items())
+    limits = [path["limit"] for path in data["paths"]]
+    microseconds = data["paths"][0]["ours"]["median"] / 1e3
+    judged = build_info().kind == "compiled"  # the limit is that of the compiled core
+    assert [limit and (limit["value"], limit["target"]) for limit in limits] == [
+        (microseconds, 100) if judged else None,
+        None,
+        None,
+    ]
+    assert (f"step-8k: us per step: {microseconds:.2f}" in out) is judged
 
 
 def story(side: StepSide) -> list[object]:

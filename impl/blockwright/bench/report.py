@@ -25,7 +25,7 @@ TITLES = {
 
 KINDS = {
     MANAGER: "prefix caching on, one group of full attention unless a row says more",
-    STEP: "prefix caching on, 256 requests, medians of single steps; the peer's slot mapping is the numpy of 0.11.0",
+    STEP: "prefix caching on, 256 requests in a step, each step timed alone",
     PAGING: "full attention, prefix caching where a row says so",
     OFFLOAD: "LRU over 4,096 places in host memory, 64 blocks in each call",
 }

@@ -24,7 +24,7 @@ WRITES = 50
 """The same where only the worker's part is timed."""
 LONG = 64 * 1_024 - groups.CHUNK
 """Tokens of the youngest request with a context of 64k."""
-GROWTH = 1.5
+GROWTH = 1.25
 """Time of a step with a context of 64k over that with 8k, at most."""
 
 
@@ -116,7 +116,7 @@ def all_paths() -> list[Path]:
     needs = ("torch", "numpy")
     return [
         Path(
-            "step",
+            "step-8k",
             "decode step of 256, 1 full + 5 sliding groups, 8k of context",
             "step",
             TARGET,
@@ -127,7 +127,7 @@ def all_paths() -> list[Path]:
             needs=needs,
         ),
         Path(
-            "step-long",
+            "step-64k",
             "the same, 64k of context",
             "step",
             None,

@@ -35,6 +35,8 @@ MAPPING = replace(vllm_offload_peer.PUBLISHED, witness=TABLES.witness, prefix=TA
 class VllmStepPeer(VllmPeer):
     """vLLM's manager, request and block hasher, and its worker's block tables."""
 
+    version = f"{TABLES.version}, slots of {MAPPING.version}"
+
     def __init__(self, block_size: int, tables: Any, mapping: Any) -> None:
         """Take the two modules of block tables: that of this release, and that whose slot mapping is numpy."""
         super().__init__(block_size)
