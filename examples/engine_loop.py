@@ -26,9 +26,9 @@ def model(tokens: torch.Tensor, inputs: StepInputs, storage: KVCacheStorage) -> 
     for name, spec in layers.items():
         group = storage.plan.config.group_of(name)
         query, keys, values = (hidden @ weights[name]).view(3, -1, HEADS, SIZE)
-        write_kv(storage.layer(name), keys, values, inputs.slot_mapping[group])
+        write_kv(storage.kv(name), keys, values, inputs.slot_mapping[group])
         table = inputs.block_tables[group][: inputs.num_requests]
-        read = paged_attention(query, storage.layer(name), spec, table, inputs.query_start_loc, inputs.seq_lens)
+        read = paged_attention(query, storage.kv(name), spec, table, inputs.query_start_loc, inputs.seq_lens)
         hidden = torch.nn.functional.rms_norm(hidden + read.flatten(1), hidden.shape[1:])
     return (hidden @ head.T).argmax(1)
 

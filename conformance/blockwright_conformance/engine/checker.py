@@ -131,7 +131,7 @@ def poisoned(work: Work, position: int, worker: Any) -> str:
         size, table = group.kv_cache_spec.block_size, worker.inputs.block_tables[number][row]
         places = [(each, int(table[each // size])) for each in (*reads(kind, position), position)]
         for name in group.layer_names:
-            cache = storage.layer(name)
+            cache = storage.kv(name)
             bad = [
                 (each, block) for each, block in places if not bool(torch.isfinite(cache[block, :, each % size]).all())
             ]

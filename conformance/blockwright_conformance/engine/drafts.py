@@ -102,7 +102,7 @@ class DraftHead:
 
     def layer(self, entering: Tensor, rows: Rows, storage: Storage) -> Tensor:
         """Run the head's layer and norm."""
-        weights, cache = self.weights.layer, cast(Tensor, storage.layer(DRAFT))
+        weights, cache = self.weights.layer, storage.kv(DRAFT)
         normed = rms_norm(entering, weights.mixer_norm)
         mixed = self.model.attention(cast(AttentionWeights, weights.mixer), normed, rows, cache)
         return rms_norm(self.model.added(weights, entering, mixed), self.weights.norm)

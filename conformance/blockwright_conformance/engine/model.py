@@ -149,7 +149,7 @@ class HybridModel:
         outputs = outputs.to(self.weights.embedding)
         for name, layer in zip(self.layers, self.weights.layers, strict=False):
             if isinstance(layer.kind.kind, Cross):
-                mixer, cache = cast(AttentionWeights, layer.mixer), cast(Tensor, storage.layer(name))
+                mixer, cache = cast(AttentionWeights, layer.mixer), storage.kv(name)
                 keys, values = self.heads(outputs @ mixer.key), self.heads(outputs @ mixer.value)
                 write_kv(cache, keys, values, slots[storage.plan.config.group_of(name)])
 
@@ -162,12 +162,12 @@ class HybridModel:
     def layer(self, name: str, weights: LayerWeights, hidden: Tensor, inputs: Inputs, storage: Storage) -> Tensor:
         """Run a layer over a step's tokens."""
         normed = rms_norm(hidden, weights.mixer_norm)
-        group, cache = storage.plan.config.group_of(name), storage.layer(name)
+        group = storage.plan.config.group_of(name)
         if isinstance(weights.mixer, RecurrentWeights):
-            mixed = self.recurrence(weights.mixer, normed, group, inputs, cast(tuple[Tensor, ...], cache))
+            mixed = self.recurrence(weights.mixer, normed, group, inputs, storage.states(name))
         else:
             rows = Rows.of(inputs, group, storage.plan.config)
-            mixed = self.attention(weights.mixer, normed, rows, cast(Tensor, cache))
+            mixed = self.attention(weights.mixer, normed, rows, storage.kv(name))
         return self.added(weights, hidden, mixed)
 
     def added(self, weights: LayerWeights, hidden: Tensor, mixed: Tensor) -> Tensor:

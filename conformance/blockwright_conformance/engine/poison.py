@@ -63,7 +63,7 @@ class Poison:
             for position in range(start, min(stop, len(table) * size)):
                 block = table[position // size]
                 for layer in self.layers[group] if block else ():
-                    self.storage.layer(layer)[block, :, position % size] = float("nan")
+                    self.storage.kv(layer)[block, :, position % size] = float("nan")
         if num_drafts:
             kept = set(self.manager.get_state_block_ids(task.request))
             self.fill(

@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError('blockwright.device needs torch: pip install "blockwright[torch]"', name="torch") from error
 
-from blockwright.device.attention import gather_kv, paged_attention, write_kv
+from blockwright.device.attention import paged_attention
 from blockwright.device.copies import copy_blocks, swap_blocks
 from blockwright.device.fused import FlexMask, flex_mask, flex_paged_attention
 from blockwright.device.host import empty_host_caches_like
@@ -26,6 +26,7 @@ from blockwright.device.inputs import InputBatch, StepInputs
 from blockwright.device.layout import Caches
 from blockwright.device.plan import plan_kv_cache
 from blockwright.device.planned import GroupPlan, KVCachePlan, RequestLimits
+from blockwright.device.slots import gather_kv, write_kv
 from blockwright.device.states import causal_conv, selective_scan
 from blockwright.device.storage import KVCacheStorage
 from blockwright.device.transfer import Transfer
