@@ -165,6 +165,7 @@ def test_a_step_of_nothing() -> None:
         assert inputs.padded(2, 2).slot_mapping[0].tolist() == [-1, -1]
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_histories_on_a_gpu() -> None:
     for seed in range(6):
@@ -173,6 +174,7 @@ def test_histories_on_a_gpu() -> None:
         history.run(60)
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_the_host_may_run_ahead_of_a_gpu() -> None:
     runs = [Decoding(200, device="cpu", staged=False), Decoding(200, device="cuda")]

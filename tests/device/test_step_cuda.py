@@ -32,6 +32,8 @@ from blockwright.errors import BlockError
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU that torch can use", allow_module_level=True)
 
+pytestmark = pytest.mark.cuda
+
 DECODE = [(30, 1), (0, 1), (17, 3), (-1, 1), (8, 2)]
 MIXED = [(30, 1), (0, 40), (13, 300), (-1, 2), (8, 3)]
 Moved = TypeVar("Moved", Step, StateStep)

@@ -322,6 +322,7 @@ def test_no_memory_is_needed_to_look_at_it() -> None:
     assert view.shape == (2**21, 2, 16, 8, 128)
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu() -> None:
     layers: dict[str, KVCacheSpec] = {
