@@ -24,10 +24,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from blockwright.device import KVCacheStorage, StepInputs
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import AttentionSpec
 
-from .model import HybridModel, Inputs, Rows, Storage, rms_norm
+from .model import HybridModel, Rows, rms_norm
 from .weights import DRAFT, AttentionWeights, DraftWeights
 
 
@@ -40,7 +41,9 @@ class DraftHead:
         self.model = model
         self.weights: DraftWeights = model.weights.draft
 
-    def forward(self, hidden: Tensor, next_tokens: Tensor | Sequence[int], inputs: Inputs, storage: Storage) -> Tensor:
+    def forward(
+        self, hidden: Tensor, next_tokens: Tensor | Sequence[int], inputs: StepInputs, storage: KVCacheStorage
+    ) -> Tensor:
         """Write the draft layer's entries of a step's tokens, and return its outputs `(num_tokens, hidden)`, normed.
 
         After `model.forward` and sampling, with the same inputs, for every request of the step: also one that ends with
@@ -66,8 +69,8 @@ class DraftHead:
         rows: Sequence[int],
         last: Sequence[int],
         num_drafts: int,
-        inputs: Inputs,
-        storage: Storage,
+        inputs: StepInputs,
+        storage: KVCacheStorage,
     ) -> tuple[Tensor, Tensor]:
         """Propose `num_drafts` tokens for some requests, one after the other.
 
@@ -100,7 +103,7 @@ class DraftHead:
         embedded = rms_norm(self.model.embedded(next_tokens), self.weights.token_norm)
         return torch.cat([rms_norm(hidden, self.weights.hidden_norm), embedded], dim=-1) @ self.weights.join
 
-    def layer(self, entering: Tensor, rows: Rows, storage: Storage) -> Tensor:
+    def layer(self, entering: Tensor, rows: Rows, storage: KVCacheStorage) -> Tensor:
         """Run the head's layer and norm."""
         weights, cache = self.weights.layer, cast(Tensor, storage.layer(DRAFT))
         normed = rms_norm(entering, weights.mixer_norm)
