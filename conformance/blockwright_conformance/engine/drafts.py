@@ -11,11 +11,16 @@ last token of a step after sampling.
                      \__ `forward`, every step __/  \__ `propose`: entries of drafts, written over by the next step
 
 The entry of the last position of a block therefore depends on the first token *after* that block, which the block's
-hash does not cover. A hit that were as long as what is cached would let a request read an entry made with another
-continuation; the block after the hit, which EAGLE asks for (`use_eagle=True`), says that the continuation was the same
-one, as far as the blocks found belong to one request. Where a hit is composed of duplicates (blocks with equal hash and
-different continuation), or where a fork goes on with another token than its parent, it does not, and the draft head
-reads the entry that is there: proposals may be worse, results are not. `dense` takes `next_tokens` for that case.
+hash does not cover. A hit as long as what is cached would let a request read an entry made with another continuation.
+The block after the hit, which EAGLE asks for (`use_eagle=True`), says that the continuation was the same, as far as the
+blocks found were written by one request. It does not where a block found is a duplicate:
+
+    a: P x ...   computes and publishes P
+    b: P y ...   may not hit P, since x is not y; computes it again and publishes it again, and then y ...
+    c: P y ...   finds a's copy of P, the older one, and b's blocks behind it: the last entry of P was made with x
+
+Nor does it where a fork goes on with another token than its parent. Then the head reads the entry that is there:
+proposals may be worse, results are not. `dense` takes `next_tokens` for that case.
 """
 
 from collections.abc import Sequence
