@@ -13,8 +13,9 @@ from blockwright import FullAttentionSpec, KVCacheManager, Request, SlidingWindo
 from blockwright.device import InputBatch, KVCacheStorage, StepInputs, paged_attention, plan_kv_cache, write_kv
 
 VOCAB, HEADS, SIZE, CHUNK, LENGTH, OUTPUTS = 50, 2, 8, 16, 64, 24
-heads = {"block_size": 4, "num_kv_heads": HEADS, "head_size": SIZE, "dtype": torch.float64}
-layers = {"near": SlidingWindowSpec(**heads, sliding_window=8), "far": FullAttentionSpec(**heads)}
+near = SlidingWindowSpec(block_size=4, num_kv_heads=HEADS, head_size=SIZE, dtype=torch.float64, sliding_window=8)
+far = FullAttentionSpec(block_size=4, num_kv_heads=HEADS, head_size=SIZE, dtype=torch.float64)
+layers = {"near": near, "far": far}
 torch.manual_seed(0)
 embedding, head = torch.randn(2, VOCAB, HEADS * SIZE, dtype=torch.float64)
 weights = {name: torch.randn(3, HEADS * SIZE, HEADS * SIZE, dtype=torch.float64) for name in layers}
@@ -25,12 +26,12 @@ def model(tokens: torch.Tensor, inputs: StepInputs, storage: KVCacheStorage) -> 
     hidden = embedding[tokens]
     for name, spec in layers.items():
         group = storage.plan.config.group_of(name)
-        query, keys, values = (hidden @ weights[name]).view(3, -1, HEADS, SIZE)
+        query, keys, values = torch.matmul(hidden, weights[name]).view(3, -1, HEADS, SIZE)
         write_kv(storage.kv(name), keys, values, inputs.slot_mapping[group])
         table = inputs.block_tables[group][: inputs.num_requests]
         read = paged_attention(query, storage.kv(name), spec, table, inputs.query_start_loc, inputs.seq_lens)
         hidden = torch.nn.functional.rms_norm(hidden + read.flatten(1), hidden.shape[1:])
-    return (hidden @ head.T).argmax(1)
+    return torch.argmax(hidden @ head.T, 1)
 
 
 def serve(prompts: list[list[int]], available_bytes: int) -> tuple[list[list[int]], int, int]:

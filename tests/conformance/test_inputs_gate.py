@@ -267,17 +267,15 @@ def test_a_wrong_plan_is_noticed(laws: set[str], wrong: Callable[..., Any], monk
 class Overlapping(KVCacheStorage):
     """Gives layers the memory of the next block."""
 
-    def layer(self, layer_name: str) -> Any:
-        given = super().layer(layer_name)
-        return given.roll(1, 0) if not isinstance(given, tuple) else tuple(each.roll(1, 0) for each in given)
+    def views(self, layer_name: str) -> tuple[Any, ...]:
+        return tuple(each.roll(1, 0) for each in super().views(layer_name))
 
 
 class Short(KVCacheStorage):
     """Gives layers one block less."""
 
-    def layer(self, layer_name: str) -> Any:
-        given = super().layer(layer_name)
-        return given[1:] if not isinstance(given, tuple) else tuple(each[1:] for each in given)
+    def views(self, layer_name: str) -> tuple[Any, ...]:
+        return tuple(each[1:] for each in super().views(layer_name))
 
 
 @pytest.mark.parametrize("wrong", [Overlapping, Short])
