@@ -190,9 +190,9 @@ def check_memory(plan: KVCachePlan) -> None:
     storage = KVCacheStorage(plan)
     for name in plan.layers:
         group, tensor = plan.place_of(name)
-        memory, given = storage.tensors[tensor], storage.layer(name)
+        memory = storage.tensors[tensor]
         taken = torch.zeros(plan.page_sizes[tensor], dtype=torch.int32)
-        for view in (given,) if isinstance(given, torch.Tensor) else given:
+        for view in storage.views(name):
             start, size = view[0].data_ptr() - memory.data_ptr(), view.element_size()
             if view.stride(0) * size != plan.page_sizes[tensor] or len(view) != plan.num_blocks:
                 raise InputsError("LAYOUT-3", f"{name!r} of group {group} goes by {view.stride()}, not page by page")

@@ -51,7 +51,7 @@ class Decoding:
 
 
 def test_what_is_sent_does_not_depend_on_the_length_of_the_contexts() -> None:
-    sent = []
+    sent: list[list[int]] = []
     for length in (64, 512, 2000):
         run = Decoding(length)
         run.step()  # brings the tables of the requests that were added
@@ -66,7 +66,7 @@ def test_what_is_sent_does_not_depend_on_the_length_of_the_contexts() -> None:
 
 @pytest.mark.parametrize("staged", [False, True])
 def test_what_is_written_does_not_depend_on_the_length_of_the_contexts(staged: bool) -> None:
-    written = []
+    written: list[list[int]] = []
     for length in (64, 512, 2000):
         run = Decoding(length, staged=staged)
         run.step()
@@ -80,7 +80,7 @@ def test_what_is_written_does_not_depend_on_the_length_of_the_contexts(staged: b
                 request.num_computed_tokens += 1
                 request.append_output_token_ids(0)
     assert written[0] == written[1] == written[2]
-    # Per request, two blocks and the rows' two lengths at a block boundary, and a null for a block that a window leaves.
+    # Per request, two blocks and the rows' two lengths at a block boundary, and a null where a window leaves one.
     assert sorted(set(written[0])) == [0, 4 * 1, 4 * 4]
 
 
@@ -165,6 +165,7 @@ def test_a_step_of_nothing() -> None:
         assert inputs.padded(2, 2).slot_mapping[0].tolist() == [-1, -1]
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_histories_on_a_gpu() -> None:
     for seed in range(6):
@@ -173,6 +174,7 @@ def test_histories_on_a_gpu() -> None:
         history.run(60)
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_the_host_may_run_ahead_of_a_gpu() -> None:
     runs = [Decoding(200, device="cpu", staged=False), Decoding(200, device="cuda")]

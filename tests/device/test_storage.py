@@ -42,8 +42,7 @@ def stored(model: Model, device: str = "cpu") -> KVCacheStorage:
 
 def views_of(storage: KVCacheStorage, name: str) -> list[torch.Tensor]:
     """A layer's tensors."""
-    found = storage.layer(name)
-    return [found] if isinstance(found, torch.Tensor) else list(found)
+    return list(storage.views(name))
 
 
 def addresses(view: torch.Tensor) -> torch.Tensor:
@@ -150,7 +149,7 @@ def test_two_groups_share_memory_by_block_id() -> None:
     assert not s0[2].any()
     assert not s1[4].any()
     assert views_of(storage, "again")[0].data_ptr() == s1.data_ptr()
-    assert storage.layer("again") is storage.layer("s1")
+    assert storage.kv("again") is storage.kv("s1")
 
 
 def test_positions_of_keys_and_values() -> None:
@@ -301,7 +300,13 @@ def test_bad_fills(changed: dict[str, Any], error: type[Exception], words: str) 
 def test_unknown_layers_and_groups() -> None:
     storage = KVCacheStorage(plan_kv_cache({"a": FullAttentionSpec(4, 1, 8, "half")}, 1 << 12, 8))
     with pytest.raises(InvalidArgumentError, match="layer_name: 'b' is no layer of the plan"):
-        storage.layer("b")
+        storage.kv("b")
+    with pytest.raises(InvalidArgumentError, match="layer_name: 'a' is a layer of attention"):
+        storage.states("a")
+    recurrent = KVCacheStorage(plan_kv_cache({"m": MambaSpec(4, ((2,),), ("half",))}, 1 << 12, 8))
+    assert [tuple(state.shape[1:]) for state in recurrent.states("m")] == [(2,)]
+    with pytest.raises(InvalidArgumentError, match="layer_name: 'm' is a recurrent layer"):
+        recurrent.kv("m")
     with pytest.raises(InvalidArgumentError, match="group: 1 is none"):
         storage.tensors_of(1)
     with pytest.raises(InvalidArgumentError, match="has no 'int9'"):
@@ -317,6 +322,7 @@ def test_no_memory_is_needed_to_look_at_it() -> None:
     assert view.shape == (2**21, 2, 16, 8, 128)
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu() -> None:
     layers: dict[str, KVCacheSpec] = {

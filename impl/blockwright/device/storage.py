@@ -45,7 +45,7 @@ class KVCacheStorage:
         >>> from blockwright.device import plan_kv_cache
         >>> spec = FullAttentionSpec(block_size=4, num_kv_heads=2, head_size=8, dtype="bfloat16")
         >>> storage = KVCacheStorage(plan_kv_cache({"layers.0": spec, "layers.1": spec}, 1 << 12, max_model_len=16))
-        >>> storage.layer("layers.1").shape          # blocks, keys and values, tokens, heads, elements
+        >>> storage.kv("layers.1").shape             # blocks, keys and values, tokens, heads, elements
         torch.Size([8, 2, 4, 2, 8])
         >>> [tuple(tensor.shape) for tensor in storage.tensors]
         [(8, 256), (8, 256)]
@@ -68,25 +68,49 @@ class KVCacheStorage:
         self._views = {name: self._views_of(name) for name in plan.layers}
         self._views |= {name: self._views[holder] for name, holder in plan.config.shared_layers.items()}
 
-    def _views_of(self, layer_name: str) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    def _views_of(self, layer_name: str) -> tuple[torch.Tensor, ...]:
         """Make the views of one layer."""
         tensor = self.tensors[self.plan.place_of(layer_name)[1]]
         spec = self.plan.spec_of(layer_name)
         if isinstance(spec, AttentionSpec):
-            return _view(tensor, 0, (2, spec.block_size, spec.num_kv_heads, spec.head_size), spec.dtype)
+            return (_view(tensor, 0, (2, spec.block_size, spec.num_kv_heads, spec.head_size), spec.dtype),)
         if isinstance(spec, MambaSpec):
             parts = zip(state_offsets(spec), spec.shapes, spec.dtypes, strict=True)
             return tuple(_view(tensor, offset, shape, dtype) for offset, shape, dtype in parts)
         raise InvalidArgumentError(f"plan: {layer_name!r} declares {type(spec).__name__}, which has no view")
 
-    def layer(self, layer_name: str) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """Return a layer's cache: a view of its tensor, indexed by block id. O(1).
+    def kv(self, layer_name: str) -> torch.Tensor:
+        """Return the keys and values of an attention layer: a view of its tensor, indexed by block id. O(1).
 
         A layer that shares another's cache gets the same memory.
 
         Returns:
-            Attention: keys and values, shape (num_blocks, 2, block_size, num_kv_heads, head_size); keys at 0. A
-            recurrent layer: one tensor of shape ``(num_blocks, *shape)`` for each of the `shapes` it declares.
+            Shape (num_blocks, 2, block_size, num_kv_heads, head_size); keys at 0.
+
+        Raises:
+            InvalidArgumentError: no such layer, or a recurrent one.
+        """
+        views = self.views(layer_name)
+        if not self._is_attention(layer_name):
+            raise InvalidArgumentError(f"layer_name: {layer_name!r} is a recurrent layer; use states({layer_name!r})")
+        return views[0]
+
+    def states(self, layer_name: str) -> tuple[torch.Tensor, ...]:
+        """Return the states of a recurrent layer: views of its tensor, indexed by block id. O(1).
+
+        Returns:
+            One of shape ``(num_blocks, *shape)`` for each of the `shapes` that the layer declares.
+
+        Raises:
+            InvalidArgumentError: no such layer, or one of attention.
+        """
+        views = self.views(layer_name)
+        if self._is_attention(layer_name):
+            raise InvalidArgumentError(f"layer_name: {layer_name!r} is a layer of attention; use kv({layer_name!r})")
+        return views
+
+    def views(self, layer_name: str) -> tuple[torch.Tensor, ...]:
+        """Return what `kv` or `states` returns, as a tuple: for code that takes layers of any kind. O(1).
 
         Raises:
             InvalidArgumentError: no such layer.
@@ -94,6 +118,10 @@ class KVCacheStorage:
         if layer_name not in self._views:
             raise InvalidArgumentError(f"layer_name: {layer_name!r} is no layer of the plan, nor shares one's cache")
         return self._views[layer_name]
+
+    def _is_attention(self, layer_name: str) -> bool:
+        holder = self.plan.config.shared_layers.get(layer_name, layer_name)
+        return isinstance(self.plan.spec_of(holder), AttentionSpec)
 
     def tensors_of(self, group: int) -> list[torch.Tensor]:
         """Return the tensors that a group's layers use: what to copy for its blocks. O(1).
@@ -137,7 +165,7 @@ class KVCacheStorage:
         elif group is None:
             raise InvalidArgumentError(f"value: {value!r} has other bytes in each of {_named(dtypes)}; pass group")
         else:
-            views = [view for name in names for view in _listed(self._views[name])]
+            views = [view for name in names for view in self._views[name]]
             words = [_word(value, view.dtype) for view in views]
             _write([view.view(_WORDS[view.element_size()]) for view in views], ids, words)
 
@@ -173,10 +201,6 @@ def _view(tensor: torch.Tensor, offset: int, shape: Sequence[int], dtype: object
     kind = torch_dtype(dtype)
     first = offset // kind.itemsize
     return tensor.view(kind)[:, first : first + math.prod(shape)].view(-1, *shape)
-
-
-def _listed(views: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    return (views,) if isinstance(views, torch.Tensor) else views
 
 
 def _write(tensors: Sequence[torch.Tensor], ids: torch.Tensor, words: Sequence[int]) -> None:
