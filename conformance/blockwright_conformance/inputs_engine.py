@@ -4,8 +4,8 @@ The manager and the specification go in lock-step, as in `histories`. Each worke
 calls, and are taken anew after any other call. When a step is handed out, both workers must give what the specification
 says, and that must keep every law.
 
-A step is handed out before any of its requests goes on, so that what the laws say of it is still to be seen; with
-recurrent layers also before a lookup, since a state can not be read by the step that writes it (STATE-3).
+A step is handed out before any of its requests goes on or ends: what is given slots is published, and must be computed.
+With recurrent layers it is handed out before a lookup too, since no step can read a state that it writes (STATE-3).
 """
 
 from collections import Counter
@@ -307,13 +307,27 @@ class InputsEngine:
         assert isinstance(request, Running)
         self.act(Trim(slot, request.settled if self.state.config.overlaps else request.computed))
 
+    def dropped(self, slot: int, pick: int) -> None:
+        """Hand out the step that a request is in before the request ends, unless nothing of it can be found yet.
+
+        What is given slots is published, so that it must be computed.
+        """
+        if not self.state.config.settles:
+            self.passed(slot, pick)
+        elif slot in self.works:
+            self.fired["left the step"] += 1
+
     def release(self, pick: int) -> None:
         """End a request, whatever it is doing."""
-        self.act(Release(one(self.slots(Running), pick)))
+        slot = one(self.slots(Running), pick)
+        self.dropped(slot, pick)
+        self.act(Release(slot))
 
     def preempt(self, pick: int) -> None:
-        """Take a request's blocks; it is to be sent again, under its name."""
-        slot = one(self.slots(Running), pick)
+        """Take a request's blocks, best of one that is not in the step; it is to be sent again, under its name."""
+        idle = [slot for slot in self.slots(Running) if slot not in self.works]
+        slot = one(idle or self.slots(Running), pick)
+        self.dropped(slot, pick)
         self.act(Preempt(slot))
         self.act(Release(slot))
 
@@ -340,6 +354,7 @@ class InputsEngine:
         batch, random = self.batch, Random(pick)
         first = [slot for slot, _ in batch.told] if batch else []
         rest = [slot for slot in self.works if slot not in first]
+        rest += self.waiting_for(random, first + rest)
         random.shuffle(rest)
         works = tuple(self.works[slot][0] for slot in first + rest)
         copies = self.state.copies
@@ -360,6 +375,16 @@ class InputsEngine:
         self.fired["step"] += 1
         if copies:
             self.act(TakeCopies())
+
+    def waiting_for(self, random: Random, there: list[int]) -> list[int]:
+        """Have the step compute nothing of a request that it does not need, now and then; give that request."""
+        others = [slot for slot in self.slots(Running) if slot not in there and not is_loading(self.state, slot)]
+        if not others or random.random() < 0.8:
+            return []
+        slot = random.choice(others)
+        self.work(slot, computed_of(self.state, slot), 0, 0, self.state)
+        self.fired["nothing of a request"] += 1
+        return [slot]
 
     # --- rows
 

@@ -25,7 +25,7 @@ STEPS = {
     "rejected",
     "TakeCopies",
 }
-MOVES = {"compact", "swap", "move"}
+MOVES = {"compact", "swap", "move", "TakeCopies", "left the step", "nothing of a request"}
 EVERYTHING = frozenset(CALLS | STEPS | MOVES | {each.name for each in RowRefusal} - {"ILLEGAL_ORDER"})
 """What must have happened: every call, every refusal of a worker, and every way in which a step is made."""
 PLANNED = frozenset(

@@ -200,13 +200,10 @@ class Worker:
             )
             slots = tuple(None if slot == -1 else slot for slot in given.slot_mapping[at].tolist())
             written = tuple(map(tuple, given.state_writes[at].tolist()))
-            for row_written, work in zip(written, works, strict=True):
-                if any(row_written[1 + work.drafts :]):
-                    raise InputsError("STATE-2", f"group {at}: blocks {row_written} for {work.drafts} drafts")
             is_state = isinstance(self.config.groups[at].kind, Mamba)
-            if not is_state and any(map(any, written)):
-                raise InputsError("STATE-2", f"group {at} keeps no state: {written}")
-            counts = [(1 + work.drafts) * is_state for work in works]
+            counts = [(1 + work.drafts) * (is_state and work.new > 0) for work in works]
+            if any(any(blocks[count:]) for blocks, count in zip(written, counts, strict=True)):
+                raise InputsError("STATE-2", f"group {at}: blocks {written} behind {counts} states of {works}")
             kept = tuple(blocks[:count] for blocks, count in zip(written, counts, strict=True))
             pairs = tuple((int(source), int(target)) for source, target in given.copies[at].tolist())
             groups.append(GroupInputs(tables, slots, tuple(given.state_reads[at].tolist()), kept, pairs))

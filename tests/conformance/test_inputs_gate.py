@@ -264,8 +264,8 @@ def test_a_wrong_plan_is_noticed(laws: set[str], wrong: Callable[..., Any], monk
     assert row.law in laws
 
 
-class Overlapping(KVCacheStorage):
-    """Gives layers the memory of the next block."""
+class Elsewhere(KVCacheStorage):
+    """Gives layers memory of their own."""
 
     def views(self, layer_name: str) -> tuple[Any, ...]:
         return tuple(each.roll(1, 0) for each in super().views(layer_name))
@@ -278,7 +278,14 @@ class Short(KVCacheStorage):
         return tuple(each[1:] for each in super().views(layer_name))
 
 
-@pytest.mark.parametrize("wrong", [Overlapping, Short])
+class Twice(KVCacheStorage):
+    """Gives keys the memory of values."""
+
+    def views(self, layer_name: str) -> tuple[Any, ...]:
+        return tuple(each[:, :1].expand_as(each) for each in super().views(layer_name))
+
+
+@pytest.mark.parametrize("wrong", [Elsewhere, Short, Twice])
 def test_a_wrong_memory_is_noticed(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs_plans, "KVCacheStorage", wrong)
     with pytest.raises(InputsError, match="LAYOUT-3"):
