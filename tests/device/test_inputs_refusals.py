@@ -214,3 +214,16 @@ def test_wrong_limits(options: dict[str, Any], words: str) -> None:
     right = {"max_num_requests": 4, "max_num_tokens": 8, "max_model_len": 16, "max_encoder_len": 4}
     with pytest.raises(InvalidArgumentError, match=words):
         InputBatch(config_of(SPECS), **right | options)
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_request_that_was_removed_is_unknown(is_taken: bool) -> None:
+    run = Running(staged=False)
+    run.batch.remove_request("r1")
+    if is_taken:
+        run.batch.add_request("r3", run.manager.get_blocks("r1"), run.manager.get_draft_block_ids("r1"), 3)
+        assert run.batch.row_of("r3") == 1
+    before = run.memory()
+    with pytest.raises(UnknownRequestError, match="'r1' has no row"):
+        run.batch.step(run.requests, 3, run.allocation, num_draft_tokens=2)
+    assert run.memory() == before

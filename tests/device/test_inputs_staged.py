@@ -165,6 +165,22 @@ def test_a_step_of_nothing() -> None:
         assert inputs.padded(2, 2).slot_mapping[0].tolist() == [-1, -1]
 
 
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_step_made_again_is_the_same(staged: bool) -> None:
+    batch = batch_of(config_of(SPECS), staged=staged)
+    request = Request("r", list(range(6)))
+    batch.add_request("r", [[1, 2, 3], [4, 5, 6], [0, 7, 8]], [[], [], [9, 10]])
+    batch.step([request], 6)
+    request.num_computed_tokens = 6
+    batch.step([request], 3, num_draft_tokens=2)
+    request.num_computed_tokens = 8  # one draft accepted
+    batch.add_request("r", [[1, 2, 3], [4, 5, 6], [0, 7, 8]], [[], [], [9, 10]])  # keeps what it knows of that step
+    steps = [contents(batch.step([request], 3, num_draft_tokens=2)) for _ in range(2)]
+    assert steps[0] == steps[1]
+    assert steps[0]["state_reads"] == [[0], [0], [9]]
+    assert steps[0]["state_writes"][2] == [[8, 9, 10]]
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_histories_on_a_gpu() -> None:
