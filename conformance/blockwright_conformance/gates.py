@@ -69,6 +69,7 @@ GATES: dict[str, str] = {
     "offload": "blockwright_conformance.offload_gate",
     "inputs": "blockwright_conformance.inputs_gate",
     "faults": "blockwright_conformance.faults_gate",
+    "numerics": "blockwright_conformance.numerics_gate",
     "museum": "blockwright_conformance.museum",
     "mutants": "blockwright_conformance.mutants",
 }

@@ -46,7 +46,7 @@ from .worker import Worker
 VOCAB = 12
 """Tokens of the models here: few, so that guesses are right now and then."""
 
-MOST_STEPS = 1000
+MOST_STEPS = 400
 """Steps after which a schedule that has not ended will not end."""
 
 
@@ -112,7 +112,7 @@ class Engine:
             track_evictions=config.offload == "evict",
         )
         self.worker = Worker(self.model, plan, config, max_encoder_len)
-        tensors = self.worker.storage.tensors
+        tensors = self.worker.tensors
         self.swap = Swap(self.manager, tensors, config, self.fired) if config.preemption == "swap" else None
         self.offload = Offload(package, self.manager, tensors, config, self.fired) if config.offload else None
         self.elsewhere: list[Elsewhere] = [each for each in (self.swap, self.offload) if each is not None]
@@ -155,7 +155,8 @@ class Engine:
         while self.coming and self.coming[0][1].arrival <= self.count:
             self.arrive(*self.coming.pop(0))
         for task in self.tasks:
-            if task.phase is not Phase.DONE and task.is_aborted:
+            abort = task.job.abort
+            if task.phase is not Phase.DONE and abort is not None and self.count >= task.job.arrival + abort:
                 self.fired[f"aborted while {task.phase.value}"] += 1
                 self.end(task)
         for place in self.elsewhere:
@@ -232,7 +233,7 @@ class Engine:
             self.manager.settle_step(step.number, rejected)
         for work, tokens in found.items():
             self.append(work, tokens)
-        self.guess(hidden, found)
+        self.guess(step.index, hidden, found)
         for work in found:
             self.after(work)
         if self.offload is not None:
@@ -277,7 +278,7 @@ class Engine:
             request.append_output_token_ids(tokens)
             task.seeds += [task.seed] * len(tokens)
 
-    def guess(self, hidden: Tensor | None, found: dict[Work, list[int]]) -> None:
+    def guess(self, step: int, hidden: Tensor | None, found: dict[Work, list[int]]) -> None:
         """Guess the tokens after those that were sampled."""
         config = self.config
         if config.drafts == 0 or hidden is None:
@@ -289,8 +290,9 @@ class Engine:
         }
         asks = {work: count for work, count in asks.items() if count > 0}
         if config.guesser == "eagle":
-            for work, (tokens, logits, outputs) in self.worker.propose(hidden, asks).items():
-                work.task.drafts = tokens
+            for proposal in self.worker.propose(hidden, asks):
+                proposal.work.task.drafts = proposal.tokens
+                self.checker.note_proposal(step, proposal)
             return
         for work, count in asks.items():
             work.task.drafts = GUESSERS[config.guesser](work.task, count, VOCAB)

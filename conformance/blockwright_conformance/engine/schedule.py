@@ -76,7 +76,7 @@ class Job:
         seed: of its samples; None: greedy.
         salt, adapter: parts of its identity; an adapter changes what the model computes.
         encoder: tokens that cross-attention reads.
-        abort: tokens of output after which it is aborted; None: never.
+        abort: steps after its arrival at which it is aborted; None: never.
         forks: for each fork that is to be made, after how many tokens of output.
     """
 

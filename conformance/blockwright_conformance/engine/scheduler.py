@@ -97,6 +97,8 @@ class Scheduler:
                 break
             preempted = True
             victim = self.running[-1]
+            if victim is self.running[0]:
+                break  # alone: others that are loading, or copies under way, will give their blocks back
             in_flight = victim.flight is not None
             self.preempt(step, victim)
             left = [] if in_flight else [work for work in left if work.task is not victim]
