@@ -23,10 +23,10 @@ SERVES := $(if $(filter 1,$(BLOCKWRIGHT_REQUIRE_COMPILED)),compiled,compiled pur
 CURRENT := $(RUN)/python -c 'import sys, blockwright; sys.exit(blockwright.build_info().kind not in sys.argv)' $(SERVES)
 
 # The museum and the mutants change source, so that they run the uncompiled core in either build: once is enough.
-GATES := $(if $(findstring --gate,$(CONFORM_ARGS)),,--gate proofs --gate lockstep --gate choices --gate machine --gate paged --gate offload --gate faults)
+GATES := $(if $(findstring --gate,$(CONFORM_ARGS)),,--gate proofs --gate lockstep --gate choices --gate machine --gate paged --gate offload --gate inputs --gate faults)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-compiled test-pure conform bench bench-peers lint format types imports docs-check check clean
+.PHONY: help build test test-compiled test-pure test-cuda conform bench bench-peers lint format types imports docs-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ test-compiled: build ## the first half of 'make test'
 
 test-pure: build ## its second half
 	$(PURE) $(RUN)/python -m pytest $(PYTEST_ARGS)
+
+test-cuda: build ## the tests that need a GPU (and a torch that can use it): not run in CI
+	$(RUN)/python -m pytest -m cuda tests $(PYTEST_ARGS)
 
 conform: build ## the main job: the gates of PROFILE on both builds (museum and mutants once), then a trace replayed
 	$(RUN)/blockwright conform --profile $(PROFILE) $(CONFORM_ARGS)

@@ -17,6 +17,7 @@ from blockwright.errors import InvalidArgumentError
 from blockwright_spec.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.laws import LAWS, STEP_LAWS
 from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.storage_laws import PART_FOUR_LAWS
 
 from .gates import GATES, OURS, GateResult, Profile, factory_of, gate
 from .scopes import PROFILES
@@ -120,7 +121,7 @@ def _report(profile: Profile, rows: list[GateResult], seconds: float) -> dict[st
         "gates": [_row(row) for row in rows],
         "laws": [
             {"id": law.id, "statement": law.statement, "source": law.source, "violations": broken.get(law.id, 0)}
-            for law in (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS)
+            for law in (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
         ],
         "coverage": dict(sorted(fired.items())),
     }

@@ -67,7 +67,9 @@ GATES: dict[str, str] = {
     "machine": "blockwright_conformance.machine_gate",
     "paged": "blockwright_conformance.paged_gate",
     "offload": "blockwright_conformance.offload_gate",
+    "inputs": "blockwright_conformance.inputs_gate",
     "faults": "blockwright_conformance.faults_gate",
+    "numerics": "blockwright_conformance.numerics_gate",
     "museum": "blockwright_conformance.museum",
     "mutants": "blockwright_conformance.mutants",
 }

@@ -49,6 +49,27 @@ class NoFreeBlocksError(BlockwrightError, ValueError):
     """More blocks were asked for than are free."""
 
 
+class TooLittleMemoryError(BlockwrightError, ValueError):
+    """A device's memory cannot hold one request of the longest length.
+
+    Attributes:
+        needed_bytes: bytes that would do.
+        needed_blocks: blocks that would do, the null block included.
+        longest_model_len: tokens of the longest request that fits as it is; 0: none.
+    """
+
+    def __init__(self, message: str, needed_bytes: int, needed_blocks: int, longest_model_len: int) -> None:
+        """Keep what would do beside the message."""
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+        self.needed_blocks = needed_blocks
+        self.longest_model_len = longest_model_len
+
+    def __reduce__(self) -> tuple[type[TooLittleMemoryError], tuple[str, int, int, int]]:
+        """Pickle by the arguments, so that worker processes can raise it."""
+        return type(self), (str(self), self.needed_bytes, self.needed_blocks, self.longest_model_len)
+
+
 class UnsupportedError(BlockwrightError, NotImplementedError):
     """A combination that Blockwright refuses on purpose; the message says why."""
 

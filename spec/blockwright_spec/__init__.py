@@ -10,4 +10,8 @@ Part two, block tables with copy-on-write: 19 `paged_state`, 20 `paged_outcomes`
 Part three, blocks kept off the device: one tier in 26 `tier_state`, 27 `tier_calls`, 28 `tier_laws`; a chain of tiers
 and the transfers between them in 29 `chain_state`, 30 `chain_outcomes`, 31 `chain_effects`, 32 `chain_calls`, 33
 `chain_laws`, which also lists the laws of all of part three.
+
+Part four, what the kernels are given: 34 `rows`, a worker's replica of the block tables; 35 `inputs`, what a step hands
+to the kernels; 36 `input_laws`; 37 `storage`, how a device's memory becomes blocks; 38 `storage_laws`, which also lists
+the laws of all of part four.
 """

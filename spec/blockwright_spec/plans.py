@@ -98,20 +98,17 @@ def whole_demand(state: State, start: Running, begin: int, step: Step) -> int:
 
     Kinds that recycle blocks need less than their tokens cover.
     """
-    config = state.config
-    tokens = max(len(start.prefix[1]), reach(config, begin, step))
+    tokens = max(len(start.prefix[1]), reach(state.config, begin, step))
     size = max(step.new, step.external, 1)
+    return sum(most_held(state.config, group, tokens, size, step.encoder) for group in state.config.groups)
 
-    def most(group: Group) -> int:
-        match group.kind:
-            case Cross():
-                return entries(group.block_size, step.encoder)
-            case Mamba(drafts):
-                return peak(group.kind, span(config, group), tokens, size) + drafts
-            case _:
-                return peak(group.kind, group.block_size, tokens, size)
 
-    return sum(most(group) for group in config.groups)
+def most_held(config: Config, group: Group, tokens: int, step: int, encoder: int) -> int:
+    """Count the most blocks of a group that a request holds, if it computes `step` tokens at a time (PLAN-2)."""
+    if isinstance(group.kind, Cross):
+        return entries(group.block_size, encoder)
+    drafts = group.kind.drafts if isinstance(group.kind, Mamba) else 0
+    return peak(group.kind, span(config, group), tokens, step) + drafts
 
 
 def shared(state: State, tables: tuple[Table, ...]) -> int:

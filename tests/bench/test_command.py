@@ -14,7 +14,7 @@ import pytest
 from blockwright import build_info
 from blockwright.bench import paths, report, scaling, vllm_paging_peer
 from blockwright.bench.measure import Timing
-from blockwright.bench.path import PAGING
+from blockwright.bench.path import MANAGER, PAGING
 from blockwright.bench.paths import all_paths
 from blockwright.cli import main
 
@@ -79,7 +79,9 @@ def test_a_system_is_measured_by_its_name(tmp_path: Path, capsys: pytest.Capture
     data = json.loads(file.read_text(encoding="utf-8"))
     assert [path["name"] for path in data["paths"]] == ["release", *paging]
     out = capsys.readouterr().out
-    assert [title in out for title in report.TITLES.values()] == [True, True, False]
+    assert [title in out for title in report.TITLES.values()] == [
+        system in (MANAGER, PAGING) for system in report.TITLES
+    ]
 
 
 def test_only_the_peers_of_the_chosen_paths_are_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,9 +125,42 @@ def test_growth_over_the_base_is_judged_by_its_own_target() -> None:
     assert report.Row(path, Timing(3.0, 0.0, 0.0), None, None).growth is None
 
 
+def test_a_limit_is_met_exactly_up_to_the_limit() -> None:
+    path = next(path for path in all_paths() if path.name == "step-8k")
+    assert path.limit == 100_000
+
+    def limit(ours: float) -> report.Verdict:
+        row = report.Row(path, Timing(ours, 0.0, 0.0), None, None)
+        assert row.verdicts == [row.limit]
+        return row.verdicts[0]
+
+    assert (limit(1e5).name, limit(1e5).value, limit(1e5).met) == ("step-8k: us per step", 100.0, True)
+    assert limit(100_100.0).met is False
+    assert report.Row(replace(path, limit=None), Timing(1.0, 0.0, 0.0), None, None).verdicts == []
+
+
+def test_only_a_whole_step_has_a_limit() -> None:
+    assert [path.name for path in all_paths() if path.limit is not None] == ["step-8k"]
+
+
+def test_paths_whose_packages_are_not_there_are_left_out_and_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release = next(path for path in all_paths() if path.name == "release")
+    needy = replace(release, name="needy", needs=("no_such_package", "json"))
+    monkeypatch.setattr(paths, "all_paths", lambda: [release, needy])
+    assert main(["bench", "--repeat", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "[release]" in out
+    assert "[needy]" not in out
+    assert "left out: needy: pip install no_such_package\n" in out
+    assert main(["bench", "--only", "needy"]) == 2
+    assert "--only: some paths need packages that are not installed, needy: pip install no_" in capsys.readouterr().err
+
+
 def test_only_paths_with_a_base_say_how_they_grow() -> None:
     growths = {path.name: path.growth[1] for path in all_paths() if path.base is not None}
-    assert growths == {"decode-flight": None, "lookup-2": 1.5, "lookup-6": 1.5}
+    assert growths == {"decode-flight": None, "lookup-2": 1.5, "lookup-6": 1.5, "step-64k": 1.25}
 
 
 def test_every_target_of_the_paths_is_the_stated_one() -> None:
@@ -146,6 +181,9 @@ def test_every_target_of_the_paths_is_the_stated_one() -> None:
         "hash-array": 30,
         "hash-sha256": 4,
         "append": None,
+        "step-8k": 25,
+        "step-64k": None,
+        "step-worker": None,
         **{f"paging-{name}": 10 for name in ("append", "fork", "write", "free", "swap", "swap-one")},
         **{f"paging-{name}-caching": 10 for name in ("append", "fork", "write", "free", "swap", "swap-one")},
         "offload-life": 10,

@@ -20,6 +20,8 @@ from blockwright.errors import InvalidArgumentError
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU that torch can use", allow_module_level=True)
 
+pytestmark = pytest.mark.cuda
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int8)
 CYCLES = 1 << 28  # about a tenth of a second
 

@@ -20,6 +20,8 @@ from blockwright.offload.worker import TransferSpec
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU that torch can use", allow_module_level=True)
 
+pytestmark = pytest.mark.cuda
+
 CYCLES = 1 << 28  # about a tenth of a second
 
 

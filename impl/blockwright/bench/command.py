@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -32,7 +33,7 @@ def register(subparsers: Any) -> None:
         "--only",
         metavar="NAME",
         nargs="+",
-        help="only these paths (the names in brackets), or all of a system (manager, paging, offload)",
+        help="only these paths (the names in brackets), or all of a system (manager, step, paging, offload)",
     )
     parser.add_argument("--scaling", action="store_true", help="also growth of time and memory with the pool")
     parser.add_argument("--json", metavar="FILE", type=FilePath, help="write the run as data")
@@ -56,14 +57,16 @@ def run(args: argparse.Namespace) -> int:
     build = build_info()
     if build.kind != "compiled":
         # The targets are those of the compiled core.
-        paths = [replace(path, target=None, growth=(path.growth[0], None)) for path in paths]
+        paths = [replace(path, target=None, growth=(path.growth[0], None), limit=None) for path in paths]
         if args.require:
             raise InvalidArgumentError(f"--require: the targets are for a compiled core, this is a {build}")
     if args.json is not None and not args.json.resolve().parent.is_dir():
         raise InvalidArgumentError(f"--json: the folder of {args.json} is not there")
+    paths, left_out = _runnable(paths, args)
     peers = _peers(args.peer_path, {path.system for path in paths}) if args.peer_path is not None else {}
     floor = Floor(args.floor if args.floor != FilePath() else SOURCE) if args.floor is not None else None
-    config = report.configuration({system: peer.version for system, peer in peers.items()}, args.repeat)
+    packages = {name for path in paths for name in path.needs}
+    config = report.configuration({system: peer.version for system, peer in peers.items()}, args.repeat, packages)
     sizes = _sizes(build.kind) if args.scaling else ()
     rows: list[report.Row] = []
     scales: list[scaling.Scale] = []
@@ -80,13 +83,15 @@ def run(args: argparse.Namespace) -> int:
     report.print_paths(rows, config)
     if scales:
         report.print_scaling(scales, verdicts)
+    if left_out:
+        print(f"left out: {left_out}")
     if not peers:
         print("no peer: python -m blockwright.bench.fetch_peers DIR, then bench --peer-path DIR, shows ratios")
     if args.json is not None:
         data = report.as_data(config, rows, scales, verdicts)
         args.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    growths = [row.growth for row in rows if row.growth is not None]
-    missed = any(row.met is False for row in rows) or any(verdict.met is False for verdict in (*growths, *verdicts))
+    judged = [verdict for row in rows for verdict in row.verdicts] + verdicts
+    missed = any(row.met is False for row in rows) or any(verdict.met is False for verdict in judged)
     return int(args.require and missed)
 
 
@@ -102,12 +107,33 @@ def _chosen(only: Sequence[str] | None) -> list[Any]:
     return [path for path in paths if not only or path.name in only or path.system in only]
 
 
+def _runnable(paths: Sequence[Any], args: argparse.Namespace) -> tuple[list[Any], str]:
+    """Return the paths whose packages are installed, and in words which others there are and what they need.
+
+    Raises InvalidArgumentError if all that was asked for, or a target that is required, is among the others.
+    """
+    absent = {name for path in paths for name in path.needs if find_spec(name) is None}
+    others = [path.name for path in paths if absent.intersection(path.needs)]
+    if not others:
+        return list(paths), ""
+    said = f"{', '.join(others)}: pip install {' '.join(sorted(absent))}"
+    if args.require or len(others) == len(paths):
+        option = "--require" if args.require else "--only"
+        raise InvalidArgumentError(f"{option}: some paths need packages that are not installed, {said}")
+    return [path for path in paths if path.name not in others], said
+
+
 def _peers(folder: FilePath, systems: Collection[str]) -> dict[str, Any]:
     """Load the peer of each system from the folder that `fetch_peers` filled."""
-    from blockwright.bench import vllm_offload_peer, vllm_paging_peer, vllm_peer
-    from blockwright.bench.path import MANAGER, OFFLOAD, PAGING
+    from blockwright.bench import vllm_offload_peer, vllm_paging_peer, vllm_peer, vllm_step_peer
+    from blockwright.bench.path import MANAGER, OFFLOAD, PAGING, STEP
 
-    loaders = {MANAGER: vllm_peer.load, PAGING: vllm_paging_peer.load, OFFLOAD: vllm_offload_peer.load}
+    loaders = {
+        MANAGER: vllm_peer.load,
+        STEP: vllm_step_peer.load,
+        PAGING: vllm_paging_peer.load,
+        OFFLOAD: vllm_offload_peer.load,
+    }
     return {system: load(folder) for system, load in loaders.items() if system in systems}
 
 
@@ -124,7 +150,7 @@ def _measured(path: Any, peer: Any, floor: Any, repeat: int) -> Any:
     from blockwright.bench.report import Row
 
     samples = {"ours": path.ours()}
-    if peer is not None:
+    if peer is not None and path.peer is not None:
         samples["peer"] = path.peer(peer)
     if floor is not None and path.floor is not None:
         samples["floor"] = floor.sample(path.floor)

@@ -23,10 +23,14 @@ SHORTEST, LIFE = 7_168, 2_048
 """Tokens of the youngest running request, and tokens that it decodes before it ends; the batch has all ages evenly."""
 CHUNK = 1_024
 """Tokens of a prefill step, so that windows slide during the prefill too."""
-_PER_FULL = (SHORTEST + LIFE + STEPS) // BLOCK_SIZE + 1
-_PER_WINDOW = (WINDOW + STEPS) // BLOCK_SIZE + 2
-_SPARE = len(WINDOWS) * (CHUNK + WINDOW) // BLOCK_SIZE
-_POOL = BATCH * (_PER_FULL + (len(WINDOWS) - 1) * _PER_WINDOW) + _SPARE
+
+
+def pool_size(shortest: int = SHORTEST, steps: int = STEPS) -> int:
+    """Return the blocks of a pool for a batch whose youngest request has so many tokens, with little to spare."""
+    per_full = (shortest + LIFE + steps) // BLOCK_SIZE + 1
+    per_window = (WINDOW + steps) // BLOCK_SIZE + 2
+    spare = len(WINDOWS) * (CHUNK + WINDOW) // BLOCK_SIZE
+    return BATCH * (per_full + (len(WINDOWS) - 1) * per_window) + spare
 
 
 def ages() -> list[int]:
@@ -34,20 +38,24 @@ def ages() -> list[int]:
     return [i * LIFE // BATCH + i // 2 % (LIFE // BATCH) for i in range(BATCH)]
 
 
-class _Decoding:
+class Decoding:
     """A batch of running requests of all ages, over six groups; settled at once where steps are in flight."""
 
-    def __init__(self, side: Side, manager: Any, overlap_steps: bool = False) -> None:
+    def __init__(
+        self, side: Side, manager: Any, overlap_steps: bool = False, shortest: int = SHORTEST, steps: int = STEPS
+    ) -> None:
+        """Start requests of `shortest` tokens and more, each with the tokens of `steps` decode steps beyond its end."""
         self.side, self.manager, self.overlap_steps = side, manager, overlap_steps
+        self.shortest, self.steps = shortest, steps
         self._tokens = Tokens()
         self._serial = 0
-        self.requests = [self._started(SHORTEST + age) for age in ages()]
+        self.requests = [self._started(shortest + age) for age in ages()]
 
     def _started(self, num_tokens: int) -> Any:
         """Return a new running request whose first `num_tokens` tokens are computed."""
         self._serial += 1
         request = self.side.request(f"r{self._serial}", self._tokens.draw(num_tokens))
-        request.append_output_token_ids(self._tokens.draw(SHORTEST + LIFE + STEPS - num_tokens))
+        request.append_output_token_ids(self._tokens.draw(self.shortest + LIFE + self.steps - num_tokens))
         self.side.mark_running(request)
         # The last one is a first decode step: it trims what the prefill's last chunk still read.
         for begin in (*range(0, num_tokens - 1, CHUNK), num_tokens - 1):
@@ -62,11 +70,12 @@ class _Decoding:
     def start(self) -> None:
         """Replace the requests that have ended by young ones, the ages staying as even as they were."""
         for i, request in enumerate(self.requests):
-            if request.num_computed_tokens >= SHORTEST + LIFE:
+            if request.num_computed_tokens >= self.shortest + LIFE:
                 self.manager.free(request)
                 self.requests[i] = self._started(request.num_computed_tokens - LIFE)
 
     def advance(self) -> None:
+        """Count the token that each request has computed."""
         for request in self.requests:
             request.num_computed_tokens += 1
 
@@ -83,7 +92,7 @@ class _Decoding:
 
 def decode_each(side: Side) -> Sample:
     """Time a decode step as one `allocate_slots(request, 1)` for each request."""
-    run = _Decoding(side, side.manager(_POOL, MAX_MODEL_LEN, WINDOWS))
+    run = Decoding(side, side.manager(pool_size(), MAX_MODEL_LEN, WINDOWS))
     allocate_slots = run.manager.allocate_slots
 
     def sample() -> float:
@@ -106,7 +115,7 @@ def decode_batch(side: Ours, overlap_steps: bool = False) -> Sample:
 
     Steps in flight are started, and settled once the next step has its slots; both are in the time.
     """
-    run = _Decoding(side, side.manager(_POOL, MAX_MODEL_LEN, WINDOWS, overlap_steps), overlap_steps)
+    run = Decoding(side, side.manager(pool_size(), MAX_MODEL_LEN, WINDOWS, overlap_steps), overlap_steps)
     manager = run.manager
 
     def sample() -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 from blockwright.bench.measure import Sample
 
-MANAGER, PAGING, OFFLOAD = "manager", "paging", "offload"
+MANAGER, STEP, PAGING, OFFLOAD = "manager", "step", "paging", "offload"
 """The systems that are measured, each beside a peer of its own."""
 
 
@@ -18,11 +18,14 @@ class Path:
         name: short name, for ``--only``.
         title, unit: what is measured, and per what.
         target: ratio over the peer to reach, None where the number only informs.
-        ours, peer: make the sample of each side; the peer's takes the loaded peer of the system.
+        ours, peer: make the sample of each side; the peer's takes the loaded peer of the system, and is None where only
+            our own numbers are compared.
         floor: name of the floor's number beside it, if it has one.
         base: a smaller task of ours, timed in turn with this path, to tell what the difference between them costs.
         growth: what differs from the base, and the largest ratio over it to reach, None where it only informs.
         system: which of our systems is measured, hence which peer.
+        limit: largest time of ours per unit to reach, in ns, None where there is no such target.
+        needs: packages, beyond this one, without which the path is left out.
     """
 
     name: str
@@ -30,8 +33,10 @@ class Path:
     unit: str
     target: float | None
     ours: Callable[[], Sample]
-    peer: Callable[[Any], Sample]
+    peer: Callable[[Any], Sample] | None
     floor: str | None = None
     base: Callable[[], Sample] | None = None
     growth: tuple[str, float | None] = ("", None)
     system: str = MANAGER
+    limit: float | None = None
+    needs: tuple[str, ...] = ()

@@ -98,8 +98,13 @@ def _accept(self: object, *args: object, **kwargs: object) -> None:
     """Take any arguments."""
 
 
+def _unchanged(self: object, decorated: T) -> T:
+    """Return what is decorated: an instance stands in for a decorator with options."""
+    return decorated
+
+
 def _stand_in(name: str) -> Any:
-    return _StandInType(name, (), {"__init__": _accept})
+    return _StandInType(name, (), {"__init__": _accept, "__call__": _unchanged})
 
 
 class _StandInModule(types.ModuleType):

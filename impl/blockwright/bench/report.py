@@ -2,8 +2,9 @@
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -11,11 +12,12 @@ import blockwright
 from blockwright._terminal import print_table
 from blockwright.bench import scaling
 from blockwright.bench.measure import Timing
-from blockwright.bench.path import MANAGER, OFFLOAD, PAGING, Path
+from blockwright.bench.path import MANAGER, OFFLOAD, PAGING, STEP, Path
 from blockwright.bench.sides import BLOCK_SIZE
 
 TITLES = {
     MANAGER: "Time per operation, ns",
+    STEP: "A whole decode step, manager and worker: time per step, ns",
     PAGING: "Block tables with fork, copy and swap: time per operation, ns",
     OFFLOAD: "Bookkeeping of an offload tier: time per operation, ns",
 }
@@ -23,6 +25,7 @@ TITLES = {
 
 KINDS = {
     MANAGER: "prefix caching on, one group of full attention unless a row says more",
+    STEP: "prefix caching on, 256 requests in a step, each step timed alone",
     PAGING: "full attention, prefix caching where a row says so",
     OFFLOAD: "LRU over 4,096 places in host memory, 64 blocks in each call",
 }
@@ -73,9 +76,21 @@ class Row:
         what, target = self.path.growth
         return Verdict(f"{self.path.name}: {what}", self.ours.median / self.base.median, target)
 
+    @property
+    def limit(self) -> Verdict | None:
+        """Microseconds of ours per unit beside the most that they may be; None without a limit."""
+        if self.path.limit is None:
+            return None
+        return Verdict(f"{self.path.name}: us per {self.path.unit}", self.ours.median / 1e3, self.path.limit / 1e3)
 
-def configuration(peer_versions: Mapping[str, str], repeat: int) -> dict[str, Any]:
-    """Return what the numbers depend on, the version of the peer of each system among it."""
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """What is judged of this row besides the ratio."""
+        return [verdict for verdict in (self.limit, self.growth) if verdict is not None]
+
+
+def configuration(peer_versions: Mapping[str, str], repeat: int, packages: Collection[str] = ()) -> dict[str, Any]:
+    """Return what the numbers depend on: among it the version of each system's peer, and of the packages used."""
     build = blockwright.build_info()
     return {
         "cpu": _cpu(),
@@ -87,6 +102,7 @@ def configuration(peer_versions: Mapping[str, str], repeat: int) -> dict[str, An
         "build": build.kind,
         "mypyc": build.mypy,
         "vllm": dict(peer_versions),
+        "packages": {name: version(name) for name in sorted(packages)},
         "block_size": BLOCK_SIZE,
         "kinds": KINDS,
         "repeat": repeat,
@@ -106,20 +122,22 @@ def configuration_line(config: dict[str, Any], system: str) -> str:
     """Return the configuration in one line, to stand beside the numbers of a system."""
     mypyc = f", mypyc {config['mypyc']}" if config["mypyc"] else ""
     peer = f", vllm {config['vllm'][system]}" if system in config["vllm"] else ""
+    packages = "".join(f", {name} {found}" for name, found in config["packages"].items()) if system == STEP else ""
     return (
         f"{config['cpu']}, {config['cores']} cores; {config['python']} ({config['python_compiler']}); "
-        f"blockwright {config['blockwright']} ({config['build']}{mypyc}){peer}; block size {config['block_size']}, "
-        f"{KINDS[system]}; medians of {config['repeat']} interleaved repetitions, ns of CPU time"
+        f"blockwright {config['blockwright']} ({config['build']}{mypyc}){peer}{packages}; "
+        f"block size {config['block_size']}, {KINDS[system]}; "
+        f"medians of {config['repeat']} interleaved repetitions, ns of CPU time"
     )
 
 
 def print_paths(rows: Sequence[Row], config: dict[str, Any]) -> None:
-    """Print the tables of the paths on stdout, one for each system, then what paths cost over their base."""
+    """Print the tables of the paths on stdout, one for each system, then what is judged besides."""
     for system, title in TITLES.items():
         of_system = [row for row in rows if row.path.system == system]
         if of_system:
             _print_system(of_system, config, system, title)
-    print_verdicts([row.growth for row in rows if row.growth is not None])
+    print_verdicts([verdict for row in rows for verdict in row.verdicts])
 
 
 def _print_system(rows: Sequence[Row], config: dict[str, Any], system: str, title: str) -> None:
@@ -213,13 +231,18 @@ def as_data(
                 "target": row.path.target,
                 "met": row.met,
                 "base": asdict(row.base) if row.base else None,
-                "growth": {**asdict(row.growth), "met": row.growth.met} if row.growth else None,
+                "limit": _judged(row.limit) if row.limit else None,
+                "growth": _judged(row.growth) if row.growth else None,
             }
             for row in rows
         ],
         "scaling": [asdict(scale) for scale in scales],
-        "scaling_verdicts": [{**asdict(verdict), "met": verdict.met} for verdict in verdicts],
+        "scaling_verdicts": [_judged(verdict) for verdict in verdicts],
     }
+
+
+def _judged(verdict: Verdict) -> dict[str, Any]:
+    return {**asdict(verdict), "met": verdict.met}
 
 
 def _ns(timing: Timing | None) -> str:

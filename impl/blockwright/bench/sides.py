@@ -51,8 +51,12 @@ class Ours:
         self, num_blocks: int, max_model_len: int, windows: Windows = (None,), overlap_steps: bool = False
     ) -> KVCacheManager:
         """Return a new manager."""
+        return KVCacheManager(self.config(num_blocks, windows), max_model_len, overlap_steps=overlap_steps)
+
+    def config(self, num_blocks: int, windows: Windows) -> KVCacheConfig:
+        """Return what a manager of such a pool is made for."""
         groups = [KVCacheGroupSpec([f"layers.{i}"], _kind(window)) for i, window in enumerate(windows)]
-        return KVCacheManager(KVCacheConfig(num_blocks, groups), max_model_len, overlap_steps=overlap_steps)
+        return KVCacheConfig(num_blocks, groups)
 
     def request(self, request_id: str, prompt_token_ids: Any) -> Request:
         """Return a new request."""

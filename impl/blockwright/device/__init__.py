@@ -1,8 +1,11 @@
 """KV blocks as torch tensors: what the bookkeeping decided, done to the memory.
 
-`copy_blocks` moves blocks within one pool (copy-on-write), `swap_blocks` between two pools (a GPU and its host), and
-`empty_host_caches_like` makes the pool on the host. They take block ids as the managers return them, and know nothing
-of requests.
+Plan and memory: `plan_kv_cache` lays a model's layers out over the memory of a device, `KVCacheStorage` is that memory.
+A step: `InputBatch` keeps a worker's block tables from what the manager says has changed, and makes the tensors that
+the kernels of a step read (`StepInputs`). What a layer does with them, in plain torch: `write_kv`, `gather_kv` and
+`paged_attention` (`flex_paged_attention` for GPUs), and for layers with states `selective_scan` and `causal_conv`.
+Movement: `copy_blocks` moves blocks within one pool (copy-on-write), `swap_blocks` between two pools (a GPU and its
+host), and `empty_host_caches_like` makes the pool on the host; these know block ids only.
 
 This package and the host's tier of `blockwright.offload`, built on it, are all of Blockwright that imports torch:
 ``pip install "blockwright[torch]"``, or the engine's own.
@@ -15,9 +18,38 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError('blockwright.device needs torch: pip install "blockwright[torch]"', name="torch") from error
 
+from blockwright.device.attention import paged_attention
 from blockwright.device.copies import copy_blocks, swap_blocks
+from blockwright.device.fused import FlexMask, flex_mask, flex_paged_attention
 from blockwright.device.host import empty_host_caches_like
+from blockwright.device.inputs import InputBatch, StepInputs
 from blockwright.device.layout import Caches
+from blockwright.device.plan import plan_kv_cache
+from blockwright.device.planned import GroupPlan, KVCachePlan, RequestLimits
+from blockwright.device.slots import gather_kv, write_kv
+from blockwright.device.states import causal_conv, selective_scan
+from blockwright.device.storage import KVCacheStorage
 from blockwright.device.transfer import Transfer
 
-__all__ = ["Caches", "Transfer", "copy_blocks", "empty_host_caches_like", "swap_blocks"]
+__all__ = [
+    "Caches",
+    "FlexMask",
+    "GroupPlan",
+    "InputBatch",
+    "KVCachePlan",
+    "KVCacheStorage",
+    "RequestLimits",
+    "StepInputs",
+    "Transfer",
+    "causal_conv",
+    "copy_blocks",
+    "empty_host_caches_like",
+    "flex_mask",
+    "flex_paged_attention",
+    "gather_kv",
+    "paged_attention",
+    "plan_kv_cache",
+    "selective_scan",
+    "swap_blocks",
+    "write_kv",
+]

@@ -1,0 +1,178 @@
+"""What the engine computed, against the dense recomputation of each request.
+
+Every step's logits are kept with the tokens that they belong to, and compared once the request has ended: then all its
+tokens are known, and one dense pass answers for all its steps. Poison is seen at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockwright_spec.reads import reads
+
+from .dense import Recomputation
+from .errors import NumericsError, listed
+from .model import HybridModel
+from .task import Task, Work, sample
+from .worker import Proposal
+
+TOLERANCE = 1e-9
+"""Most that logits may differ, absolutely and relatively, in double precision."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a step computed for a request: the logits after each of its tokens from `begin` on."""
+
+    step: int
+    begin: int
+    tokens: list[int]
+    logits: Tensor
+
+
+class Checker:
+    """Compares what the engine of one model computes."""
+
+    def __init__(self, model: HybridModel) -> None:
+        self.model = model
+        self.dense = Recomputation(model)
+        self.vocab_size = model.config.vocab_size
+        self.notes: dict[Task, list[Note]] = {}
+        self.proposals: dict[Task, list[tuple[int, list[int], Proposal]]] = {}
+        self.num_compared = 0
+        """Rows of logits compared."""
+
+    def note(self, step: int, work: Work, logits: Tensor, worker: Any) -> None:
+        """Keep what a step computed for a request.
+
+        Raises:
+            NumericsError: it is not finite.
+        """
+        finite = torch.isfinite(logits).all(dim=1)
+        if not bool(finite.all()):
+            position = work.begin + int(finite.int().argmin())
+            raise NumericsError("NUMERICS-2", f"{self.told(work, position)}{poisoned(work, position, worker)}", step)
+        self.notes.setdefault(work.task, []).append(Note(step, work.begin, work.tokens, logits.clone()))
+
+    def note_proposal(self, step: int, proposal: Proposal) -> None:
+        """Keep what the draft head guessed for a request, with the tokens that were known then."""
+        task = proposal.work.task
+        self.proposals.setdefault(task, []).append((step, list(task.request.all_token_ids), proposal))
+
+    def told(self, work: Work, position: int) -> str:
+        """Say what was computed."""
+        return (
+            f"request {work.task.name}: the logits after position {position} are not finite "
+            f"(computed {listed(range(work.begin, work.end))}, the last {work.num_drafts} drafts)"
+        )
+
+    def compare(self, task: Task) -> None:
+        """Compare all that was computed for a request, and its tokens.
+
+        Raises:
+            NumericsError: the first step that differs.
+        """
+        request = task.request
+        tokens = list(request.all_token_ids)
+        for note in self.notes.pop(task, []):
+            known = len(note.tokens) <= len(tokens) and tokens[: len(note.tokens)] == note.tokens
+            expected = self.logits(task, tokens if known else note.tokens)[note.begin : len(note.tokens)]
+            self.num_compared += len(expected)
+            if not torch.allclose(note.logits, expected, rtol=TOLERANCE, atol=TOLERANCE):
+                off = (note.logits - expected).abs().amax(dim=1)
+                at = int((off > TOLERANCE).int().argmax())
+                raise NumericsError(
+                    "NUMERICS-1",
+                    f"request {task.name}: the logits after position {note.begin + at} are off by {float(off[at]):.2g} "
+                    f"(computed {listed(range(note.begin, len(note.tokens)))})",
+                    note.step,
+                )
+        for step, known, proposal in self.proposals.pop(task, []):
+            self.compare_proposal(step, known, proposal)
+        self.compare_tokens(task, tokens)
+
+    def compare_proposal(self, step: int, known: list[int], proposal: Proposal) -> None:
+        """Compare the scores of drafts."""
+        task = proposal.work.task
+        expected = self.dense.proposal(
+            task.model_tokens(known, self.vocab_size), proposal.tokens, task.encoder, next_tokens=proposal.made_with
+        )
+        if not torch.allclose(proposal.logits, expected, rtol=TOLERANCE, atol=TOLERANCE):
+            raise NumericsError(
+                "NUMERICS-1",
+                f"request {task.name}: the draft head's logits after position {len(known) - 2} differ from dense ones",
+                step,
+            )
+
+    def compare_tokens(self, task: Task, tokens: list[int]) -> None:
+        """Compare the tokens of the output with what would have been sampled from the dense logits."""
+        first = task.request.num_prompt_tokens
+        if len(tokens) == first:
+            return
+        logits = self.logits(task, tokens)
+        for at, seed in zip(range(first, len(tokens)), task.seeds, strict=True):
+            if (expected := sample(logits[at - 1], seed, at)) != tokens[at]:
+                raise NumericsError(
+                    "NUMERICS-1", f"request {task.name}: token {at} is {tokens[at]}, and {expected} by the dense logits"
+                )
+
+    def logits(self, task: Task, tokens: Sequence[int]) -> Tensor:
+        """Give the dense logits of a request."""
+        return self.dense.logits(task.model_tokens(tokens, self.vocab_size), task.encoder)
+
+    def all(self, tasks: Sequence[Task]) -> None:
+        """Compare what is left of all requests.
+
+        Raises:
+            NumericsError: the violation of the earliest step.
+        """
+        found: list[NumericsError] = []
+        for task in tasks:
+            try:
+                self.compare(task)
+            except NumericsError as error:
+                found.append(error)
+        if found:
+            raise min(found, key=lambda error: 1 << 30 if error.step is None else error.step)
+
+
+def poisoned(work: Work, position: int, worker: Any) -> str:
+    """Say which slots that a position reads hold poison, in which group."""
+    parts = []
+    row = worker.works.index(work)
+    storage = worker.storage
+    for number, group in enumerate(storage.plan.config.kv_cache_groups):
+        kind = kind_of(group.kv_cache_spec)
+        if kind is None:
+            continue
+        size, table = group.kv_cache_spec.block_size, worker.inputs.block_tables[number][row]
+        places = [(each, int(table[each // size])) for each in (*reads(kind, position), position)]
+        for name in group.layer_names:
+            cache = storage.kv(name)
+            bad = [
+                (each, block) for each, block in places if not bool(torch.isfinite(cache[block, :, each % size]).all())
+            ]
+            if bad:
+                blocks = listed(sorted({block for _, block in bad}))
+                parts.append(
+                    f"{name} (group {number}, {kind}): positions {listed(each for each, _ in bad)} in blocks {blocks}"
+                )
+                break
+    return f"; poison in {'; '.join(parts)}" if parts else ""
+
+
+def kind_of(spec: Any) -> Any:
+    """Give the specification's kind of an attention layer."""
+    from blockwright_spec.reads import Chunked, Full, Sliding
+
+    name = type(spec).__name__
+    if name == "SlidingWindowSpec":
+        return Sliding(spec.sliding_window)
+    if name == "ChunkedLocalAttentionSpec":
+        return Chunked(spec.attention_chunk_size)
+    return Full() if name == "FullAttentionSpec" else None

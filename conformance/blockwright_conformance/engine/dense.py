@@ -1,0 +1,252 @@
+"""The same model without a cache: one request at a time, from its tokens and the definition of what each kind reads.
+
+Written apart from `model` and from `blockwright.device`, in other ways where there are any: masks are made from
+`blockwright_spec.reads`, position by position; recurrences are loops over tokens, rotary positions are complex numbers.
+Only weights are shared. Whatever the element type of the model, this computes in double precision (with the weights as
+they are rounded there).
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from blockwright.errors import InvalidArgumentError
+from blockwright_spec.reads import Cross, Kind, reads
+
+from .model import HybridModel
+from .weights import (
+    EPSILON,
+    ROTARY_BASE,
+    AttentionWeights,
+    DraftWeights,
+    LayerWeights,
+    ModelConfig,
+    ModelWeights,
+    RecurrentWeights,
+    converted,
+)
+
+
+def dense_hidden(model: HybridModel, tokens: Sequence[int], encoder: Tensor | None = None) -> Tensor:
+    """Compute the last hidden states of a request's tokens, `(tokens, hidden)`, normed, in double precision."""
+    return Recomputation(model).hidden(tokens, encoder)
+
+
+def dense_logits(model: HybridModel, tokens: Sequence[int], encoder: Tensor | None = None) -> Tensor:
+    """Compute what a request's tokens score: row p, of `(tokens, vocabulary)`, scores the token at p + 1.
+
+    Args:
+        model: whose weights.
+        tokens: of the request, from position 0.
+        encoder: outputs `(encoder tokens, hidden)` that cross-attention layers read.
+    """
+    return Recomputation(model).logits(tokens, encoder)
+
+
+def dense_draft_logits(
+    model: HybridModel,
+    tokens: Sequence[int],
+    encoder: Tensor | None = None,
+    *,
+    next_tokens: Sequence[int] | None = None,
+) -> Tensor:
+    """Compute the draft head's scores: row p, of `(tokens - 1, vocabulary)`, scores the token at p + 2.
+
+    Args:
+        model, tokens, encoder: as for `dense_logits`; the last token is only the next one of the one before it.
+        next_tokens: the token with which the entry of each position was made, `tokens[1:]` unless told: another one
+            where the entry was adopted from a request that went on otherwise (see `drafts`).
+    """
+    return Recomputation(model).draft_logits(tokens, encoder, next_tokens=next_tokens)
+
+
+def dense_proposal(
+    model: HybridModel,
+    tokens: Sequence[int],
+    drafts: Sequence[int],
+    encoder: Tensor | None = None,
+    *,
+    next_tokens: Sequence[int] | None = None,
+) -> Tensor:
+    """Compute the scores from which drafts were chosen: `(drafts, vocabulary)`; row i scores draft i.
+
+    Args:
+        model, encoder, next_tokens: as for `dense_draft_logits`.
+        tokens: all that is known when the drafts are proposed, the sampled token included.
+        drafts: as proposed.
+    """
+    return Recomputation(model).proposal(tokens, drafts, encoder, next_tokens=next_tokens)
+
+
+class Recomputation:
+    """The functions above for one model, remembering hidden states: a longer sequence answers for its beginnings.
+
+    A sequence is computed whole; nothing is carried over to the next one. So ask for the longest first: once, when a
+    request is finished, rather than after every step.
+    """
+
+    def __init__(self, model: HybridModel) -> None:
+        self.config: ModelConfig = model.config
+        self.weights: ModelWeights = converted(model.weights, lambda weight: weight.cpu().double())
+        self.num_passes = 0
+        """Sequences computed."""
+        self.known: dict[tuple[bytes, tuple[int, ...]], Tensor] = {}
+
+    def hidden(self, tokens: Sequence[int], encoder: Tensor | None = None) -> Tensor:
+        """Give `dense_hidden`."""
+        if not tokens:
+            raise InvalidArgumentError("tokens: at least one is needed (two for the draft head)")
+        encoder = None if encoder is None else encoder.cpu().double()
+        whole, read = tuple(tokens), b"" if encoder is None else encoder.numpy().tobytes()
+        found = self.known.get((read, whole))
+        if found is None:
+            found = _hidden(self.config, self.weights, whole, encoder)
+            self.num_passes += 1
+            self.known.update({(read, whole[:end]): found for end in range(1, len(whole) + 1)})
+        return found[: len(whole)]
+
+    def logits(self, tokens: Sequence[int], encoder: Tensor | None = None) -> Tensor:
+        """Give `dense_logits`."""
+        return self.hidden(tokens, encoder) @ self.weights.unembedding
+
+    def draft_logits(
+        self, tokens: Sequence[int], encoder: Tensor | None = None, *, next_tokens: Sequence[int] | None = None
+    ) -> Tensor:
+        """Give `dense_draft_logits`."""
+        outputs = _draft_outputs(self.config, self._draft(), self._draft_inputs(tokens, encoder, next_tokens))
+        return outputs @ self.weights.unembedding
+
+    def proposal(
+        self,
+        tokens: Sequence[int],
+        drafts: Sequence[int],
+        encoder: Tensor | None = None,
+        *,
+        next_tokens: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Give `dense_proposal`."""
+        inputs, scores = self._draft_inputs(tokens, encoder, next_tokens), []
+        for draft in drafts:
+            output = _draft_outputs(self.config, self._draft(), inputs)[-1:]
+            scores.append(output @ self.weights.unembedding)
+            inputs = torch.cat([inputs, _joined(self._draft(), output, self.weights.embedding[[draft]])])
+        return torch.cat(scores)
+
+    def _draft(self) -> DraftWeights:
+        if self.weights.draft is None:
+            raise InvalidArgumentError("model: has no draft head; make it with ModelConfig(draft=...)")
+        return self.weights.draft
+
+    def _draft_inputs(self, tokens: Sequence[int], encoder: Tensor | None, following: Sequence[int] | None) -> Tensor:
+        chosen, hidden = list(tokens[1:] if following is None else following), self.hidden(tokens[:-1], encoder)
+        if len(chosen) != len(hidden):
+            raise InvalidArgumentError(
+                f"next_tokens: {len(hidden)} positions have a next token, {len(chosen)} were given; give one for each"
+            )
+        return _joined(self._draft(), hidden, self.weights.embedding[chosen])
+
+
+def _hidden(config: ModelConfig, weights: ModelWeights, tokens: Sequence[int], encoder: Tensor | None) -> Tensor:
+    """Run all layers over one sequence."""
+    hidden = weights.embedding[list(tokens)]
+    for layer in weights.layers:
+        hidden = _layer(config, layer, hidden, encoder)
+    return _normed(hidden, weights.norm)
+
+
+def _draft_outputs(config: ModelConfig, weights: DraftWeights, inputs: Tensor) -> Tensor:
+    """Run the draft head's layer over a sequence of its inputs."""
+    return _normed(_layer(config, weights.layer, inputs, None), weights.norm)
+
+
+def _joined(weights: DraftWeights, hidden: Tensor, embedded: Tensor) -> Tensor:
+    """Make the draft head's inputs of hidden states and the embeddings of the tokens after them."""
+    both = [_normed(hidden, weights.hidden_norm), _normed(embedded, weights.token_norm)]
+    return torch.cat(both, dim=1) @ weights.join
+
+
+def _layer(config: ModelConfig, layer: LayerWeights, hidden: Tensor, encoder: Tensor | None) -> Tensor:
+    """Add a mixer, then a small network, to what comes in."""
+    normed = _normed(hidden, layer.mixer_norm)
+    kind, mixer = layer.kind.kind, layer.mixer
+    if isinstance(mixer, RecurrentWeights):
+        hidden = hidden + _recurrence(config, mixer, kind, normed)
+    elif isinstance(kind, Cross):
+        hidden = hidden + _cross(config, mixer, normed, encoder)
+    else:
+        hidden = hidden + _attention(config, mixer, kind, normed)
+    wide = _normed(hidden, layer.mlp_norm) @ layer.up
+    return hidden + (wide * wide.sigmoid()) @ layer.down
+
+
+def _normed(hidden: Tensor, scale: Tensor) -> Tensor:
+    """Bring each vector to length sqrt(hidden), then scale its components."""
+    squares = (hidden * hidden).mean(dim=-1, keepdim=True)
+    return hidden / (squares + EPSILON).sqrt() * scale
+
+
+@lru_cache(maxsize=1024)
+def _mask(kind: Kind, length: int) -> Tensor:
+    """Tell for each position which positions it reads, by the definition, and its own."""
+    read = [{*reads(kind, position), position} for position in range(length)]
+    return torch.tensor([[other in positions for other in range(length)] for positions in read])
+
+
+def _turned(vectors: Tensor) -> Tensor:
+    """Turn the vector of position p, its halves read as complex numbers, by p times each component's own angle."""
+    length, _, size = vectors.shape
+    rates = torch.tensor([ROTARY_BASE ** (-2 * at / size) for at in range(size // 2)], dtype=torch.float64)
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), rates).unsqueeze(1)
+    turned = torch.complex(*vectors.split(size // 2, dim=2)) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat([turned.real, turned.imag], dim=2)
+
+
+def _mixed(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Average values by the softmax of what queries say of keys, in each head: `(tokens, heads, size)` in and out."""
+    shared = queries.shape[1] // keys.shape[1]
+    keys, values = keys.repeat_interleave(shared, dim=1), values.repeat_interleave(shared, dim=1)
+    scores = torch.einsum("qhd,khd->hqk", queries, keys) / sqrt(queries.shape[2])
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    return torch.einsum("hqk,khd->qhd", scores.softmax(dim=2), values)
+
+
+def _attention(config: ModelConfig, weights: AttentionWeights, kind: Kind, normed: Tensor) -> Tensor:
+    """Read the positions that the kind reads."""
+    queries = (normed @ weights.query).unflatten(1, (-1, config.head_size))
+    keys = (normed @ weights.key).unflatten(1, (-1, config.head_size))
+    values = (normed @ weights.value).unflatten(1, (-1, config.head_size))
+    mixed = _mixed(_turned(queries), _turned(keys), values, _mask(kind, len(normed)))
+    return mixed.flatten(1) @ weights.output
+
+
+def _cross(config: ModelConfig, weights: AttentionWeights, normed: Tensor, encoder: Tensor | None) -> Tensor:
+    """Read all that the encoder left; nothing where there is none."""
+    if encoder is None or not len(encoder):
+        return torch.zeros_like(normed)
+    queries = (normed @ weights.query).unflatten(1, (-1, config.head_size))
+    keys = (encoder @ weights.key).unflatten(1, (-1, config.head_size))
+    values = (encoder @ weights.value).unflatten(1, (-1, config.head_size))
+    return _mixed(queries, keys, values, None).flatten(1) @ weights.output
+
+
+def _recurrence(config: ModelConfig, weights: RecurrentWeights, kind: Kind, normed: Tensor) -> Tensor:
+    """Carry a state from token to token: what it holds after a token is made of what it held after the one read."""
+    entering, gate = normed @ weights.entering, normed @ weights.gate
+    before = torch.zeros(config.conv_width - 1, config.channels, dtype=torch.float64)
+    seen = torch.cat([before, entering]).unfold(0, config.conv_width, 1)
+    blended = (seen * weights.convolution).sum(dim=2)
+    blended = blended * blended.sigmoid()
+    speed = (blended @ weights.speed + weights.speed_bias).exp().log1p().unsqueeze(2)
+    kept = (-speed * weights.rate).exp()
+    added = speed * torch.einsum("tc,ts->tcs", blended, blended @ weights.write)
+    start = torch.zeros_like(weights.rate)
+    after: list[Tensor] = []
+    for position in range(len(normed)):
+        (state,) = [after[other] for other in reads(kind, position)] or [start]
+        after.append(kept[position] * state + added[position])
+    outputs = torch.einsum("tcs,ts->tc", torch.stack(after), blended @ weights.read) + weights.skip * blended
+    return (outputs * (gate * gate.sigmoid())) @ weights.output

@@ -1,0 +1,373 @@
+"""A small engine: continuous batching over one `KVCacheManager`, with everything that the manager offers.
+
+One step::
+
+    what came, and what ended     arrivals, aborts, loads that are there, forks
+    schedule                      slots for what runs, then for what waits       (`scheduler`)
+    before the step               the host copies what will be written over      (`offload`)
+    launch                        block tables, slots, copies                    (`worker`)
+    run                           the model
+    finish                        sample, accept or reject drafts, append, guess on
+
+With `overlap_steps` a step is scheduled before the one before it has run, so that its last tokens are not known yet.
+
+`run` makes an engine for a schedule and runs it to its end, comparing all it computes with a dense recomputation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from math import gcd
+from typing import Any
+
+import blockwright
+import blockwright.offload
+from blockwright.config import KVCacheConfig
+from blockwright.device import KVCachePlan, plan_kv_cache
+from torch import Tensor
+
+from .checker import Checker
+from .elsewhere import Elsewhere, Swap
+from .errors import NumericsError
+from .guessers import GUESSERS
+from .model import HybridModel
+from .offload import Offload
+from .poison import Poison
+from .schedule import EngineConfig, Job, Schedule
+from .scheduler import Scheduler
+from .step import Step
+from .task import Phase, Task, Work
+from .weights import ModelConfig
+from .worker import Worker
+
+VOCAB = 12
+"""Tokens of the models here: few, so that guesses are right now and then."""
+
+MOST_STEPS = 400
+"""Steps after which a schedule that has not ended will not end."""
+
+
+@lru_cache(maxsize=64)
+def model_of(layers: tuple[Any, ...], draft: Any, seed: int) -> HybridModel:
+    """Make a model, once."""
+    return HybridModel(ModelConfig(layers, draft, vocab_size=VOCAB, seed=seed))
+
+
+@lru_cache(maxsize=256)
+def plan_of(model: HybridModel, config: EngineConfig, max_encoder_len: int, grows: bool) -> KVCachePlan:
+    """Lay out the caches: what one request of the maximum length needs, and the spare blocks."""
+    options: dict[str, Any] = {
+        "max_block_size": 64 if grows else 1,
+        "max_padding": 1.0,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "enable_caching": config.enable_caching,
+        "max_num_encoder_tokens": max_encoder_len,
+        "num_lookahead_tokens": config.drafts,
+        "max_steps_in_flight": 2 if config.overlap_steps else 1,
+    }
+    least = plan_kv_cache(model.layers, 1 << 30, config.max_model_len, **options).blocks_per_request
+    return plan_kv_cache(
+        model.layers, 1 << 30, config.max_model_len, num_blocks=1 + least + config.spare_blocks, **options
+    )
+
+
+def in_package(package: Any, config: KVCacheConfig) -> Any:
+    """Give a configuration in the classes of a copy of the package."""
+    groups = [
+        package.KVCacheGroupSpec(
+            list(group.layer_names), getattr(package, type(group.kv_cache_spec).__name__)(**vars(group.kv_cache_spec))
+        )
+        for group in config.kv_cache_groups
+    ]
+    return package.KVCacheConfig(config.num_blocks, groups)
+
+
+class Engine:
+    """One engine and what watches it.
+
+    Attributes:
+        manager: of the package under test.
+        tasks: all requests so far, forks included.
+        fired: how often which feature was used.
+    """
+
+    def __init__(self, schedule: Schedule, package: Any = blockwright) -> None:
+        self.schedule, self.config, self.package = schedule, schedule.config, package
+        config = schedule.config
+        self.fired: Counter[str] = Counter()
+        self.model = model_of(schedule.layers, schedule.draft, schedule.model_seed)
+        max_encoder_len = max(job.encoder for job in schedule.jobs)
+        plan = plan_of(self.model, config, max_encoder_len, schedule.grow_blocks)
+        self.manager = package.KVCacheManager(
+            in_package(package, plan.config),
+            config.max_model_len,
+            config.enable_caching,
+            use_eagle=config.guesser == "eagle" and config.drafts > 0,
+            overlap_steps=config.overlap_steps,
+            publish_on_settlement=config.publish_on_settlement,
+            watermark=config.watermark,
+            track_evictions=config.offload == "evict",
+        )
+        self.worker = Worker(self.model, plan, config, max_encoder_len)
+        tensors = self.worker.tensors
+        self.swap = Swap(self.manager, tensors, config, self.fired) if config.preemption == "swap" else None
+        self.offload = Offload(package, self.manager, tensors, config, self.fired) if config.offload else None
+        self.elsewhere: list[Elsewhere] = [each for each in (self.swap, self.offload) if each is not None]
+        self.scheduler = Scheduler(package, self.manager, config, self.elsewhere, self.fired)
+        self.poison = Poison(self.manager, self.worker.storage)
+        self.checker = Checker(self.model)
+        self.unit = gcd(*(group.kv_cache_spec.block_size for group in plan.config.kv_cache_groups))
+        self.tasks: list[Task] = []
+        self.flight: Step | None = None
+        self.count = 0
+        self.coming = sorted(enumerate(schedule.jobs), key=lambda pair: pair[1].arrival)
+
+    # ---- one step
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every request has come and ended."""
+        return not self.coming and all(task.phase is Phase.DONE for task in self.tasks) and self.flight is None
+
+    def step(self) -> None:
+        """Make one step."""
+        self.begin()
+        step = self.scheduler.schedule()
+        self.before(step)
+        if self.config.overlap_steps:
+            if self.flight is not None:
+                self.finish(self.flight)
+            if not step.works:
+                self.manager.settle_step(step.number)
+            self.flight = step if step.works else None
+            self.worker.launch(step)
+        else:
+            self.worker.launch(step)
+            self.finish(step)
+        self.count += 1
+        self.fired["steps"] += 1
+
+    def begin(self) -> None:
+        """Let requests come and end, collect loads, and fork."""
+        while self.coming and self.coming[0][1].arrival <= self.count:
+            self.arrive(*self.coming.pop(0))
+        for task in self.tasks:
+            abort = task.job.abort
+            if task.phase is not Phase.DONE and abort is not None and self.count >= task.job.arrival + abort:
+                self.fired[f"aborted while {task.phase.value}"] += 1
+                self.end(task)
+        for place in self.elsewhere:
+            for task, num_computed in place.poll():
+                self.scheduler.loaded(task, num_computed)
+        for task in list(self.scheduler.running):
+            if task.wants_fork:
+                self.fork(task)
+        if self.count in self.schedule.resets and self.manager.reset_prefix_cache():
+            self.fired["resets"] += 1
+
+    def arrive(self, number: int, job: Job) -> None:
+        """Let a request come."""
+        request = self.package.Request(
+            f"r{number}",
+            job.prompt(VOCAB),
+            self.unit if self.config.enable_caching else None,
+            cache_salt=job.salt,
+            lora_name=f"adapter {job.adapter}" if job.adapter else None,
+        )
+        encoder = self.model.encoder_outputs(job.encoder, number) if job.encoder else None
+        task = Task(request, job, job.seed, encoder, forks=sorted(job.forks))
+        self.tasks.append(task)
+        self.scheduler.waiting.append(task)
+
+    def fork(self, parent: Task) -> None:
+        """Go on twice from where a running request stands, if that is possible now."""
+        if self.scheduler.room <= 0 or parent.flight is not None:
+            return
+        if self.scheduler.is_recurrent and parent.num_accepted:
+            return  # its state is an accepted draft's; it is in the table after another step, which makes no guesses
+        child = parent.request.fork(f"{parent.name}.{len(self.tasks)}")
+        blocks = self.manager.fork(parent.request, child)
+        if blocks is None:
+            self.fired["fork refused"] += 1
+            return
+        parent.forks.pop(0)
+        parent.drafts = []
+        seed = (parent.seed or 0) * 31 + len(self.tasks)
+        task = Task(child, replace(parent.job, forks=(), abort=None), seed, parent.encoder, Phase.RUNNING)
+        task.seeds = parent.seeds.copy()
+        self.tasks.append(task)
+        self.scheduler.later.take(self.manager.get_draft_block_ids(task.name))
+        self.scheduler.join(task)
+        self.fired["forks"] += 1
+
+    def before(self, step: Step) -> None:
+        """Do what comes after all slots are given and before the step: what is written over is stored first."""
+        if self.offload is not None:
+            self.offload.start_step()
+        self.poison.taken(step.taken)
+        self.poison.sweep({source for pairs in step.copies for source, _ in pairs})
+
+    # ---- what came of it
+
+    def finish(self, step: Step) -> None:
+        """Run a step that was launched; sample, settle, append, and guess on."""
+        works = self.worker.works
+        hidden, logits = self.worker.run() if works else (None, None)
+        found: dict[Work, list[int]] = {}
+        rejected: dict[str, int] = {}
+        start = 0
+        for work in works:
+            rows = logits[start : start + work.num_new]
+            start += work.num_new
+            self.checker.note(step.index, work, rows, self.worker)
+            if not work.task.is_current(work):
+                self.fired["computed in vain"] += 1
+                continue
+            found[work] = self.sampled(work, rows)
+            if work.num_rejected:
+                rejected[work.task.name] = work.num_rejected
+        if self.config.overlap_steps:
+            self.manager.settle_step(step.number, rejected)
+        for work, tokens in found.items():
+            self.append(work, tokens)
+        self.guess(step.index, hidden, found)
+        for work in found:
+            self.after(work)
+        if self.offload is not None:
+            self.offload.finish_step([work.task for work in works])
+        for work in found:
+            if work.task.num_left <= 0:
+                self.end(work.task)
+                self.checker.compare(work.task)
+
+    def sampled(self, work: Work, logits: Tensor) -> list[int]:
+        """Sample the tokens that a step allows: after the last known one, and after each draft that was right."""
+        task = work.task
+        known = work.end - work.num_drafts
+        work.num_settled = known
+        if known < task.request.num_tokens:
+            return []  # a chunk of a prompt
+        tokens: list[int] = []
+        while True:
+            at = known + len(tokens)
+            tokens.append(task.sample(logits[at - 1 - work.begin], at))
+            if at >= work.end or work.tokens[at] != tokens[-1] or len(tokens) == task.num_left:
+                break
+        accepted = len(tokens) - 1
+        work.num_settled, work.num_rejected = known + accepted, work.num_drafts - accepted
+        guesser = "draft head" if self.config.guesser == "eagle" else "guesser"
+        self.fired[f"accepted, {guesser}"] += accepted
+        self.fired[f"rejected, {guesser}"] += work.num_rejected
+        self.fired["accepted, recurrent"] += accepted * self.scheduler.is_recurrent
+        return tokens
+
+    def append(self, work: Work, tokens: list[int]) -> None:
+        """Count what is computed now, and append what was sampled."""
+        task, request = work.task, work.task.request
+        if self.config.overlap_steps:
+            request.num_computed_tokens -= work.num_rejected
+            if task.flight is work:
+                task.flight = None
+        else:
+            request.num_computed_tokens = work.num_settled
+        task.num_accepted = max(0, len(tokens) - 1)
+        if tokens:
+            request.append_output_token_ids(tokens)
+            task.seeds += [task.seed] * len(tokens)
+
+    def guess(self, step: int, hidden: Tensor | None, found: dict[Work, list[int]]) -> None:
+        """Guess the tokens after those that were sampled."""
+        config = self.config
+        if config.drafts == 0 or hidden is None:
+            return
+        asks = {
+            work: min(config.drafts, work.task.num_left - 1, config.max_model_len - work.task.request.num_tokens)
+            for work, tokens in found.items()
+            if tokens and not work.task.wants_fork
+        }
+        asks = {work: count for work, count in asks.items() if count > 0}
+        if config.guesser == "eagle":
+            for proposal in self.worker.propose(hidden, asks):
+                proposal.work.task.drafts = proposal.tokens
+                self.checker.note_proposal(step, proposal)
+            return
+        for work, count in asks.items():
+            work.task.drafts = GUESSERS[config.guesser](work.task, count, VOCAB)
+
+    def after(self, work: Work) -> None:
+        """Give back and publish what a step has made so, and poison what must not be read behind it."""
+        task, config = work.task, self.config
+        self.poison.behind(task, work.num_settled, work.end + work.num_ahead, work.num_drafts)
+        settled = min(work.num_settled, task.request.num_tokens)
+        if config.delay_publication:
+            self.manager.cache_blocks(task.request, settled)
+        if config.trim_early:
+            self.manager.remove_skipped_blocks(task.request, work.num_settled)
+            self.scheduler.tell_row(task)
+
+    def end(self, task: Task) -> None:
+        """End a request: done, or aborted."""
+        for place in self.elsewhere:
+            place.ended(task)
+        self.scheduler.end(task)
+
+    # ---- all of it
+
+    def run(self) -> None:
+        """Run all steps, and check what is left behind."""
+        while not self.is_done:
+            if self.count >= MOST_STEPS:
+                raise NumericsError("NUMERICS-0", f"the schedule has not come to its end after {MOST_STEPS} steps")
+            self.step()
+        self.checker.all(self.tasks)
+        self.close()
+        self.fired["evictions"] += self.manager.block_pool.num_evictions
+        self.fired["logits compared"] += self.checker.num_compared
+
+    def close(self) -> None:
+        """Check that nothing is held any more."""
+        while self.swap is not None and self.swap.loads:
+            self.swap.poll()
+        if self.offload is not None:
+            self.offload.close()
+        self.manager.check()
+        if self.manager.usage != 0.0:
+            raise NumericsError("NUMERICS-3", f"{self.manager.usage:.0%} of the blocks are held at the end")
+        if not self.poison.null_is_untouched():
+            raise NumericsError("NUMERICS-2", "something was written to the null block")
+
+
+def run(schedule: Schedule, package: Any = blockwright) -> Counter[str]:
+    """Run a schedule to its end; say how often which feature was used.
+
+    Args:
+        schedule: what happens.
+        package: whose manager runs it: `blockwright`, or a variant of it.
+
+    Raises:
+        NumericsError: something is wrong, and where.
+    """
+    engine = Engine(schedule, package)
+    try:
+        engine.run()
+    except NumericsError as error:
+        with_earliest(engine, error)
+        raise
+    except Exception as error:
+        law = getattr(error, "law", "NUMERICS-0")
+        raise NumericsError(law, f"{type(error).__name__}: {error}", engine.count) from error
+    return engine.fired
+
+
+def with_earliest(engine: Engine, error: NumericsError) -> None:
+    """Raise what went wrong before an error, if anything did: requests are compared once they have ended."""
+    if error.step is None and error.law != "NUMERICS-1":
+        return
+    try:
+        engine.checker.all(engine.tasks)
+    except NumericsError as other:
+        if other.step is not None and (error.step is None or other.step < error.step):
+            raise other from error

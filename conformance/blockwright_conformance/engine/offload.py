@@ -1,0 +1,147 @@
+"""Host offload: blocks that the device publishes or loses are kept on the host, and found there by any request."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from blockwright.offload import CPULoadStoreSpec, GPULoadStoreSpec, LoadStoreSpec
+from blockwright.offload.host import HostHandler, HostPool
+
+from .schedule import EngineConfig
+from .task import Task
+
+
+class LateCopies:
+    """A handler that copies as late as it may: when it is waited for, or after so many polls.
+
+    Some loads fail, leaving what was there. Takes the transfers of any copy of the package.
+    """
+
+    def __init__(self, inner: HostHandler, polls: int, lose_every: int, fired: Counter[str]) -> None:
+        self.inner, self.polls, self.lose_every, self.fired = inner, polls, lose_every, fired
+        self.waiting: dict[int, tuple[Any, int]] = {}
+        self.finished: list[tuple[int, bool]] = []
+        self.num_loads = 0
+
+    def transfer_async(self, job_id: int, spec: Any) -> bool:
+        """Take a transfer."""
+        self.waiting[job_id] = spec, self.polls
+        return True
+
+    def get_finished(self) -> list[tuple[int, bool]]:
+        """Copy what has waited long enough, and tell of all that has ended."""
+        self.waiting = {job: (spec, polls - 1) for job, (spec, polls) in self.waiting.items()}
+        self.wait([job for job, (_, polls) in self.waiting.items() if polls <= 0])
+        finished, self.finished = self.finished, []
+        return finished
+
+    def wait(self, job_ids: Collection[int]) -> None:
+        """Copy now."""
+        for job in job_ids:
+            if job in self.waiting:
+                (source, destination), _ = self.waiting.pop(job)
+                self.finished.append((job, self.copy(job, ours(source), ours(destination))))
+
+    def copy(self, job: int, source: LoadStoreSpec, destination: LoadStoreSpec) -> bool:
+        """Copy, unless this load is to fail."""
+        if source.medium() == "CPU":
+            self.num_loads += 1
+            if self.lose_every and self.num_loads % self.lose_every == 0:
+                self.fired["offload load lost"] += 1
+                return False
+        self.inner.transfer_async(job, (source, destination))
+        self.inner.wait([job])
+        return all(success for _, success in self.inner.get_finished())
+
+    def cancel(self, job_id: int) -> bool:
+        """Drop a transfer that has not begun."""
+        if self.waiting.pop(job_id, None) is None:
+            return False
+        self.finished.append((job_id, False))
+        self.fired["offload transfer cancelled"] += 1
+        return True
+
+    def stats(self) -> dict[Any, Any]:
+        """Count nothing."""
+        return {}
+
+    def close(self) -> None:
+        """End the inner handler."""
+        self.inner.close()
+
+
+def ours(spec: Any) -> LoadStoreSpec:
+    """Give a place of a transfer in this package's own classes."""
+    made = GPULoadStoreSpec if spec.medium() == "GPU" else CPULoadStoreSpec
+    return made(list(spec.block_ids))
+
+
+class Offload:
+    """The connector of one engine, with one tier on the host."""
+
+    def __init__(
+        self, package: Any, manager: Any, tensors: Sequence[Tensor], config: EngineConfig, fired: Counter[str]
+    ) -> None:
+        offload, self.fired = package.offload, fired
+        host = HostPool(list(tensors), config.offload_blocks)
+        host.buffer.fill_(0xFF)
+        self.handler = LateCopies(
+            HostHandler(list(tensors), host, threads=1), config.load_steps, config.lose_load_every, fired
+        )
+        worker = offload.OffloadingWorker()
+        worker.register_handler(offload.GPULoadStoreSpec, offload.CPULoadStoreSpec, self.handler)
+        worker.register_handler(offload.CPULoadStoreSpec, offload.GPULoadStoreSpec, self.handler)
+        size = min(each.block_size for each in manager.managers)
+        tier = offload.LRUOffloadingManager(offload.CPUBackend(size, host.num_blocks))
+        chain = offload.OffloadChain([tier], on_load="free" if config.offload == "evict" else "keep")
+        self.connector = offload.OffloadingConnector(manager, chain, worker, store_on=config.offload)
+        self.loading: dict[str, Task] = {}
+
+    def preempting(self, task: Task) -> None:
+        """Do nothing: what is published is stored anyway, when it is lost."""
+
+    def num_external(self, task: Task, num_hit: int) -> int:
+        """Ask what the host has beyond the device's own hit."""
+        return int(self.connector.get_num_new_matched_tokens(task.request, num_hit)[0])
+
+    def load(self, task: Task, num_hit: int, num_external: int) -> None:
+        """Begin to load it."""
+        self.connector.update_state_after_alloc(task.request, num_external)
+        self.loading[task.name] = task
+
+    def give_up(self, task: Task) -> None:
+        """Say that nothing is loaded."""
+        self.connector.update_state_after_alloc(task.request, 0)
+
+    def start_step(self) -> None:
+        """Copy what the step will write over, after all slots are given and before the step runs; begin loads."""
+        self.connector.start_step()
+
+    def finish_step(self, tasks: list[Task]) -> None:
+        """Say that a step has run; what it filled may be stored."""
+        self.connector.finish_step([task.request for task in tasks])
+
+    def poll(self) -> list[tuple[Task, int]]:
+        """Collect what has ended."""
+        results = []
+        for result in self.connector.poll():
+            task = self.loading.pop(result.request_id)
+            self.fired["offload loads"] += result.num_tokens > 0
+            results.append((task, int(result.num_computed_tokens)))
+        return results
+
+    def ended(self, task: Task) -> None:
+        """Forget a request."""
+        self.connector.request_finished(task.request)
+        self.loading.pop(task.name, None)
+
+    def close(self) -> None:
+        """Let everything end, and check that nothing is left behind."""
+        self.connector.drain()
+        self.connector.check()
+        self.fired["offload stores"] += self.connector.stats().stored_blocks
+        self.handler.close()

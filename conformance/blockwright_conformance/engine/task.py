@@ -1,0 +1,135 @@
+"""A request on its way through an engine, and what one step does for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .schedule import Job
+
+
+class Phase(Enum):
+    """Where a request is."""
+
+    WAITING = "waiting"
+    LOADING = "loading"
+    RUNNING = "running"
+    DONE = "done"
+
+
+@dataclass(eq=False)
+class Task:
+    """A request on its way.
+
+    Attributes:
+        request: as the manager sees it; the engine appends tokens to it and counts what is computed.
+        job: what it is to do.
+        seed: of its samples from now on; None: greedy.
+        encoder: outputs of the encoder, `(tokens, hidden)`.
+        phase: where it is.
+        turn: how often it was admitted: what a step computed for an earlier turn is void.
+        drafts: guesses of the tokens to come, made after its last step.
+        flight: its step in flight, with steps that overlap.
+        forks: how many tokens of output it is still to fork after, the next first.
+        seeds: of each token, the seed that it was sampled by; the prompt has none.
+        saved: its blocks on the host, while it is swapped out.
+        num_accepted: drafts that its last step accepted.
+    """
+
+    request: Any
+    job: Job
+    seed: int | None
+    encoder: Tensor | None = None
+    phase: Phase = Phase.WAITING
+    turn: int = 0
+    drafts: list[int] = field(default_factory=list)
+    flight: Work | None = None
+    forks: list[int] = field(default_factory=list)
+    seeds: list[int | None] = field(default_factory=list)
+    saved: Any = None
+    num_accepted: int = 0
+
+    @property
+    def name(self) -> str:
+        """The request's id."""
+        return str(self.request.request_id)
+
+    @property
+    def num_encoder_tokens(self) -> int:
+        """Tokens that cross-attention reads."""
+        return 0 if self.encoder is None else len(self.encoder)
+
+    @property
+    def num_left(self) -> int:
+        """Tokens of output that are still to come."""
+        return self.job.output - int(self.request.num_output_tokens)
+
+    @property
+    def wants_fork(self) -> bool:
+        """Whether it is to be forked now."""
+        return bool(self.forks) and self.request.num_output_tokens >= self.forks[0]
+
+    def is_current(self, work: Work) -> bool:
+        """Tell whether what a step computed still counts: it was not preempted or ended since."""
+        return self.phase is Phase.RUNNING and self.turn == work.turn
+
+    def sample(self, logits: Tensor, position: int) -> int:
+        """Choose the token at a position by the logits before it; a function of these and of the seed alone."""
+        return sample(logits, self.seed, position)
+
+    def model_tokens(self, tokens: Sequence[int], vocab_size: int) -> list[int]:
+        """Give what the model sees: an adapter makes other inputs of the same tokens."""
+        return [(token + 5 * self.job.adapter) % vocab_size for token in tokens]
+
+
+def sample(logits: Tensor, seed: int | None, position: int) -> int:
+    """Choose a token: the best one, or, with a seed, one drawn by the softmax (by adding Gumbel noise)."""
+    if seed is None:
+        return int(logits.argmax())
+    random = Random(f"{seed} {position}")
+    noise = [random.expovariate(1.0) for _ in range(len(logits))]
+    return int((logits - torch.tensor(noise, dtype=logits.dtype).log().to(logits.device)).argmax())
+
+
+@dataclass(eq=False)
+class Work:
+    """What one step computes for a request: ``num_new`` tokens from ``begin``, the last ``num_drafts`` of them drafts.
+
+    Attributes:
+        turn: of the task when it was scheduled.
+        num_ahead: slots behind these tokens, for drafts to be made.
+        tokens: all tokens of the request up to the last computed one, drafts included; known when the step is launched.
+        num_settled: tokens of the request that are computed for good after it.
+        num_rejected: its drafts that were wrong.
+    """
+
+    task: Task
+    turn: int
+    begin: int
+    num_new: int
+    num_drafts: int = 0
+    num_ahead: int = 0
+    tokens: list[int] = field(default_factory=list)
+    num_settled: int = 0
+    num_rejected: int = 0
+
+    @property
+    def end(self) -> int:
+        """Where it ends."""
+        return self.begin + self.num_new
+
+    @property
+    def request_id(self) -> str:
+        """Of the request; with the next property a worker's own record of it."""
+        return self.task.name
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Tokens computed before the step."""
+        return self.begin

@@ -1,0 +1,265 @@
+"""What the tiny model is: its shape, the kinds of its layers, and random weights drawn from a seed.
+
+All that the paged model and the dense recomputation share is here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from blockwright.errors import InvalidArgumentError
+from blockwright.kinds import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
+
+DRAFT = "draft.0"
+"""Name of the draft head's layer."""
+
+EPSILON = 1e-6
+"""Keeps the norm of a zero vector from dividing by zero."""
+
+ROTARY_BASE = 100.0
+"""Slowest turn of the rotary positions: small, so that neighbouring positions differ clearly in every component."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shape of a model.
+
+    Attributes:
+        layers: kind and block size of each layer, in order; layers that are equal may share a block table.
+        draft: kind and block size of the draft head's own layer, which must be attention; None: no draft head.
+        vocab_size, hidden_size, mlp_size: number of tokens, and widths.
+        num_heads, num_kv_heads, head_size: of every attention layer; keys and values have fewer heads.
+        channels, state_size: a recurrent layer's state is `(channels, state size)`.
+        conv_width: tokens that its causal convolution sees, the own included; the others are a second state.
+        dtype: of weights, hidden states and (where not stated) caches.
+        cache_dtype: of keys and values at rest, such as ``"float8_e4m3fn"``; None: as `dtype`.
+        seed: of the weights.
+    """
+
+    layers: tuple[Group, ...]
+    draft: Group | None = None
+    vocab_size: int = 48
+    hidden_size: int = 16
+    mlp_size: int = 32
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    head_size: int = 8
+    channels: int = 12
+    state_size: int = 4
+    conv_width: int = 3
+    dtype: str = "float64"
+    cache_dtype: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check what would otherwise fail far from its cause."""
+        if not self.layers:
+            raise InvalidArgumentError("layers: at least one layer is needed")
+        if self.num_heads % self.num_kv_heads:
+            raise InvalidArgumentError(f"num_kv_heads: {self.num_kv_heads} must divide num_heads {self.num_heads}")
+        if self.head_size % 2:
+            raise InvalidArgumentError(f"head_size: rotary positions turn pairs, so {self.head_size} must be even")
+        if self.draft is not None and isinstance(self.draft.kind, Mamba | Cross):
+            raise InvalidArgumentError(f"draft: the draft head's layer is attention, not {self.draft.kind}")
+
+    @property
+    def state_dtype(self) -> str:
+        """Element type of recurrent states: what they add up over a whole request takes at least 32 bits."""
+        return self.dtype if self.dtype == "float64" else "float32"
+
+    def cache_spec(self, layer: Group) -> KVCacheSpec:
+        """Give what a layer declares of its cache."""
+        size, dtype = layer.block_size, self.cache_dtype or self.dtype
+        heads, head_size = self.num_kv_heads, self.head_size
+        match layer.kind:
+            case Full():
+                return FullAttentionSpec(size, heads, head_size, dtype)
+            case Sliding(window):
+                return SlidingWindowSpec(size, heads, head_size, dtype, sliding_window=window)
+            case Chunked(chunk):
+                return ChunkedLocalAttentionSpec(size, heads, head_size, dtype, attention_chunk_size=chunk)
+            case Cross():
+                return CrossAttentionSpec(size, heads, head_size, dtype)
+            case Mamba(drafts):
+                shapes = (self.channels, self.state_size), (self.channels, self.conv_width - 1)
+                return MambaSpec(size, shapes, (self.state_dtype, self.state_dtype), drafts)
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """Projections `(in, out)` of an attention layer; a cross layer's keys and values are of the encoder's outputs."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+
+
+@dataclass(frozen=True)
+class RecurrentWeights:
+    """A selective recurrence: projections, a convolution `(channels, width)`, and how fast each state forgets.
+
+    What a token lets in is mixed by the convolution with that of the tokens before it; the result chooses how fast the
+    state forgets, where it is written and where it is read.
+    """
+
+    entering: Tensor
+    gate: Tensor
+    convolution: Tensor
+    speed: Tensor
+    speed_bias: Tensor
+    write: Tensor
+    read: Tensor
+    rate: Tensor
+    skip: Tensor
+    output: Tensor
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One layer: a norm and a mixer, a norm and a small network, each added to what comes in."""
+
+    kind: Group
+    mixer_norm: Tensor
+    mixer: AttentionWeights | RecurrentWeights
+    mlp_norm: Tensor
+    up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True)
+class DraftWeights:
+    """The draft head: `(hidden state, embedding of the next token)` projected, then one layer and a norm."""
+
+    hidden_norm: Tensor
+    token_norm: Tensor
+    join: Tensor
+    layer: LayerWeights
+    norm: Tensor
+
+
+@dataclass(frozen=True)
+class ModelWeights:
+    """Everything learnt, were anything learnt here. The draft head shares `embedding` and `unembedding`."""
+
+    embedding: Tensor
+    layers: tuple[LayerWeights, ...]
+    norm: Tensor
+    unembedding: Tensor
+    draft: DraftWeights | None
+
+
+def random_weights(config: ModelConfig, device: str | torch.device = "cpu") -> ModelWeights:
+    """Draw a model's weights: the same numbers for the same seed, whatever the element type they are rounded to."""
+    draw = _Draw(config)
+    dtype: torch.dtype = getattr(torch, config.dtype)
+    weights = ModelWeights(
+        embedding=draw.normal(config.vocab_size, config.hidden_size),
+        layers=tuple(draw.layer(layer) for layer in config.layers),
+        norm=draw.scale(config.hidden_size),
+        unembedding=draw.matrix(config.hidden_size, config.vocab_size, gain=2.0),
+        draft=None if config.draft is None else draw.draft(config.draft),
+    )
+    return converted(weights, lambda drawn: drawn.to(device, dtype))
+
+
+def converted(weights: ModelWeights, change: Callable[[Tensor], Tensor]) -> ModelWeights:
+    """Give a copy of weights with a change made to each tensor: another element type, another device."""
+    return cast(ModelWeights, _converted(weights, change))
+
+
+def _converted(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    match value:
+        case Tensor():
+            return change(value)
+        case tuple():
+            return tuple(_converted(item, change) for item in value)
+        case AttentionWeights() | RecurrentWeights() | LayerWeights() | DraftWeights() | ModelWeights():
+            return type(value)(*(_converted(getattr(value, field.name), change) for field in fields(value)))
+    return value
+
+
+class _Draw:
+    """Draws tensors in double precision."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        self.generator = torch.Generator().manual_seed(config.seed)
+
+    def normal(self, *shape: int, gain: float = 1.0) -> Tensor:
+        """Draw normally distributed numbers."""
+        return torch.randn(*shape, generator=self.generator, dtype=torch.float64) * gain
+
+    def matrix(self, inner: int, outer: int, gain: float = 1.0) -> Tensor:
+        """Draw a projection that keeps the size of what it projects, times `gain`."""
+        return self.normal(inner, outer, gain=gain * inner**-0.5)
+
+    def scale(self, size: int) -> Tensor:
+        """Draw factors near one."""
+        return 1.0 + self.normal(size, gain=0.1)
+
+    def layer(self, layer: Group) -> LayerWeights:
+        """Draw a layer."""
+        hidden, wide = self.config.hidden_size, self.config.mlp_size
+        return LayerWeights(
+            kind=layer,
+            mixer_norm=self.scale(hidden),
+            mixer=self.recurrent() if isinstance(layer.kind, Mamba) else self.attention(),
+            mlp_norm=self.scale(hidden),
+            up=self.matrix(hidden, wide),
+            down=self.matrix(wide, hidden),
+        )
+
+    def attention(self) -> AttentionWeights:
+        """Draw an attention layer whose tokens do not all look everywhere alike."""
+        config = self.config
+        hidden, query, key = (
+            config.hidden_size,
+            config.num_heads * config.head_size,
+            config.num_kv_heads * config.head_size,
+        )
+        return AttentionWeights(
+            query=self.matrix(hidden, query, gain=1.5),
+            key=self.matrix(hidden, key, gain=1.5),
+            value=self.matrix(hidden, key),
+            output=self.matrix(query, hidden),
+        )
+
+    def recurrent(self) -> RecurrentWeights:
+        """Draw a recurrent layer that forgets slowly enough to need its state."""
+        hidden, channels, size = self.config.hidden_size, self.config.channels, self.config.state_size
+        width = self.config.conv_width
+        return RecurrentWeights(
+            entering=self.matrix(hidden, channels),
+            gate=self.matrix(hidden, channels),
+            convolution=self.normal(channels, width, gain=width**-0.5),
+            speed=self.matrix(channels, channels),
+            speed_bias=self.normal(channels, gain=0.5),
+            write=self.matrix(channels, size),
+            read=self.matrix(channels, size),
+            rate=0.3 * self.normal(channels, size, gain=0.3).exp(),
+            skip=self.normal(channels),
+            output=self.matrix(channels, hidden),
+        )
+
+    def draft(self, layer: Group) -> DraftWeights:
+        """Draw the draft head."""
+        hidden = self.config.hidden_size
+        return DraftWeights(
+            hidden_norm=self.scale(hidden),
+            token_norm=self.scale(hidden),
+            join=self.matrix(2 * hidden, hidden),
+            layer=self.layer(layer),
+            norm=self.scale(hidden),
+        )

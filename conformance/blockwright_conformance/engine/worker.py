@@ -1,0 +1,156 @@
+"""The worker: block tables, caches and the model; it runs what the scheduler tells it, and knows no manager."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockwright.device import InputBatch, KVCachePlan, KVCacheStorage, copy_blocks
+from blockwright.kinds import CrossAttentionSpec
+
+from .drafts import DraftHead
+from .weights import DRAFT
+from .model import HybridModel
+from .schedule import EngineConfig
+from .step import Step
+from .task import Task, Work
+
+
+class Worker:
+    """What runs steps.
+
+    Attributes:
+        storage: the layers' caches.
+        tensors: what is copied and swapped: the caches, and of each entry of the draft head the token that it was made with.
+        batch: the block tables of the requests that run, a row each.
+        works: of the step that was launched last, those that it runs.
+        inputs: of that step.
+    """
+
+    def __init__(self, model: HybridModel, plan: KVCachePlan, config: EngineConfig, max_encoder_len: int) -> None:
+        self.model, self.config = model, config
+        self.vocab_size = model.config.vocab_size
+        self.storage = KVCacheStorage(plan)
+        self.tensors = list(self.storage.tensors)
+        self.head = DraftHead(model) if model.config.draft is not None else None
+        if self.head is not None:
+            self.draft_group = plan.config.group_of(DRAFT)
+            self.draft_size = plan.config.kv_cache_groups[self.draft_group].kv_cache_spec.block_size
+            self.made = torch.zeros((plan.num_blocks, self.draft_size), dtype=torch.int64)
+            self.tensors.append(self.made)
+        rows = config.max_num_seqs * (2 if config.overlap_steps else 1)  # the ended ones leave a step later
+        self.batch = InputBatch(
+            plan.config,
+            max_num_requests=rows,
+            max_num_tokens=config.max_num_batched_tokens,
+            max_model_len=config.max_model_len,
+            enable_caching=config.enable_caching,
+            max_encoder_len=max_encoder_len,
+        )
+        groups = enumerate(plan.config.kv_cache_groups)
+        self.cross = [number for number, each in groups if isinstance(each.kv_cache_spec, CrossAttentionSpec)]
+        self.works: list[Work] = []
+        self.inputs: Any = None
+
+    def launch(self, step: Step) -> None:
+        """Bring the block tables up to date, run the copies, and make the inputs of a step.
+
+        The step before it has run, and its results are known: the tokens to compute, and where they begin.
+        """
+        for name, arguments in step.calls:
+            getattr(self.batch, name)(*arguments)
+        self.works = [work for work in step.works if work.task.is_current(work)]
+        for work in self.works:
+            self.complete(work)
+        if not self.works:
+            return
+        allocation = step.allocation
+        if allocation is not None and len(self.works) < len(step.works):
+            self.batch.apply([work.task.request for work in step.works[: step.served]], allocation)
+            allocation = None
+        self.inputs = self.batch.step(
+            self.works if self.config.overlap_steps else [work.task.request for work in self.works],
+            [work.num_new for work in self.works],
+            allocation,
+            step.copies,
+            num_draft_tokens=[work.num_drafts for work in self.works],
+        )
+        copies = [pair for pairs in self.inputs.copies for pair in pairs.tolist()]
+        if copies:
+            copy_blocks(self.tensors, copies)
+        for task in step.admitted:
+            self.write_encoder(task)
+
+    def complete(self, work: Work) -> None:
+        """Fill in what was not known when a step was scheduled: where it begins, and its tokens."""
+        task = work.task
+        if self.config.overlap_steps:
+            work.begin = task.request.num_computed_tokens - work.num_new  # moved back by what was rejected since
+        drafts = (task.drafts + [0] * work.num_drafts)[: work.num_drafts]
+        work.tokens = list(task.request.all_token_ids)[: work.end - work.num_drafts] + drafts
+        task.drafts = []
+
+    def write_encoder(self, task: Task) -> None:
+        """Write what cross-attention reads, once."""
+        if task.encoder is None:
+            return
+        count = len(task.encoder)
+        slots = {group: self.batch.slots(task.name, group, 0, count) for group in self.cross}
+        self.model.write_encoder(task.encoder, slots, self.storage)
+
+    def run(self) -> tuple[Tensor, Tensor]:
+        """Run the step that was launched; return its last hidden states and its logits, a row per token."""
+        tokens: list[int] = []
+        for work in self.works:
+            tokens += work.task.model_tokens(work.tokens[work.begin :], self.vocab_size)
+        hidden = self.model.forward(tokens, self.inputs, self.storage)
+        return hidden, self.model.logits(hidden)
+
+    def propose(self, hidden: Tensor, asks: dict[Work, int]) -> list[Proposal]:
+        """Let the draft head read the step, and guess on for those that were asked for, so many tokens each."""
+        assert self.head is not None
+        following: list[int] = []
+        starts: dict[Work, int] = {}
+        for work in self.works:
+            starts[work] = len(following)
+            known = list(work.task.request.all_token_ids)[work.begin + 1 : work.end + 1]
+            following += work.task.model_tokens(known + [0] * (work.num_new - len(known)), self.vocab_size)
+        outputs = self.head.forward(hidden, following, self.inputs, self.storage)
+        slots = self.inputs.slot_mapping[self.draft_group][: len(following)]
+        self.made.view(-1)[slots] = torch.tensor(following)
+        proposals = []
+        for row, work in enumerate(self.works):
+            count = asks.get(work, 0)
+            if count == 0:
+                continue
+            last = int(work.task.request.num_tokens) - 2  # the last computed one; the one after it was just sampled
+            at = starts[work] + last - work.begin
+            tokens, logits = self.head.propose(outputs[at : at + 1], [row], [last], count, self.inputs, self.storage)
+            made = self.made_with(row, last + 1)
+            proposals.append(Proposal(work, [int(token) for token in tokens[0]], logits[0], made))
+        return proposals
+
+    def made_with(self, row: int, length: int) -> list[int]:
+        """Give the tokens that the draft head's entries of a request were made with: see `drafts`."""
+        positions = torch.arange(length)
+        blocks = self.inputs.block_tables[self.draft_group][row][positions // self.draft_size]
+        return [int(token) for token in self.made[blocks.long(), positions % self.draft_size]]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What the draft head guesses for a request.
+
+    Attributes:
+        tokens: the guesses.
+        logits: which they are the best of.
+        made_with: the token that each entry read was made with: the next one, or another request's.
+    """
+
+    work: Work
+    tokens: list[int]
+    logits: Tensor
+    made_with: list[int]

@@ -1,0 +1,189 @@
+"""The worlds of the numerics gate: which layers and features meet in the schedules that Hypothesis draws.
+
+A world is a row of the gate. Within it everything is drawn: block sizes, windows, chunks, the pool, the requests, and
+which features are on; simple values first, so that what fails shrinks to what it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
+
+from hypothesis import strategies as st
+
+from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
+
+from .schedule import EngineConfig, Job, Schedule
+
+MAX_LEN = 32
+"""Tokens of the longest request."""
+
+MOST_JOBS = 9
+
+
+@dataclass(frozen=True)
+class World:
+    """What is drawn in a row of the gate.
+
+    Attributes:
+        name: of the row.
+        kinds: of layers that every model of this world has.
+        more: of layers that it may have besides.
+        guessers: who may guess tokens ahead; none: nobody.
+        preemptions: ways of preemption.
+        offloads: when blocks may go to the host.
+        overlaps: whether steps overlap.
+        caching: whether prefixes may be shared.
+        forks: whether requests may fork.
+        spares: blocks of the pool beyond what one request needs.
+        pace: steps between two requests.
+        shared: tokens that requests of a family share.
+    """
+
+    name: str
+    kinds: tuple[str, ...]
+    more: tuple[str, ...] = ()
+    guessers: tuple[str, ...] = ("ngram", "random")
+    preemptions: tuple[str, ...] = ("recompute", "swap")
+    offloads: tuple[str, ...] = ("",)
+    overlaps: tuple[bool, ...] = (False,)
+    caching: tuple[bool, ...] = (True,)
+    forks: bool = True
+    spares: tuple[int, ...] = (0, 2, 6, 14)
+    pace: tuple[int, ...] = (0, 1, 3)
+    shared: tuple[int, ...] = (0, 16, 8, 12, 13)
+
+
+WORLDS: dict[str, World] = {
+    world.name: world
+    for world in (
+        World("full attention", ("full",), ("full",), caching=(True, False)),
+        World("windows", ("sliding",), ("full", "sliding")),
+        World("chunks", ("chunked",), ("full", "sliding")),
+        World("states", ("mamba",), ("full",), caching=(True, False)),
+        World("all kinds", ("full", "sliding", "chunked", "mamba")),
+        World("encoder", ("full", "cross"), ("sliding", "mamba"), caching=(False,)),
+        World("draft head", ("full",), ("sliding", "mamba"), guessers=("eagle",), overlaps=(False, True)),
+        World("steps in flight", ("full",), ("sliding", "chunked", "mamba"), overlaps=(True,)),
+        World(
+            "offload",
+            ("full",),
+            ("sliding", "chunked", "mamba"),
+            preemptions=("recompute",),
+            offloads=("publish", "evict"),
+            overlaps=(False, True),
+            spares=(0, 2),
+            pace=(4, 8),
+            shared=(16, 8, 12),
+        ),
+    )
+}
+"""All worlds, by name."""
+
+class Chooser(Protocol):
+    """Makes the choices of a schedule: at random, or as Hypothesis wants them."""
+
+    def __call__(self, options: Sequence[Any]) -> Any:
+        """Choose one; the first is the simplest."""
+
+
+def layer(choose: Chooser, kind: str, sizes: Sequence[int], drafts: int) -> Group:
+    """Choose a layer of a kind."""
+    size = choose(sizes)
+    match kind:
+        case "full":
+            return Group(Full(), size)
+        case "sliding":
+            return Group(Sliding(choose((6, 3, 4, 5, 9, 2, 1))), size)
+        case "chunked":
+            return Group(Chunked(size * choose((2, 1, 3))), size)
+        case "mamba":
+            return Group(Mamba(drafts), size)
+    return Group(Cross(), size)
+
+
+NO, RARELY, OFTEN = (False,), (False, False, False, True), (False, True)
+"""Choices of what is on or off."""
+
+
+def features(choose: Chooser, world: World) -> EngineConfig:
+    """Choose the features of an engine."""
+    caching = choose(world.caching)
+    overlap = choose(world.overlaps)
+    guesser = choose(("", *world.guessers))
+    offload = choose(world.offloads) if caching else ""
+    return EngineConfig(
+        max_num_seqs=choose((4, 6, 3, 2)),
+        max_num_batched_tokens=choose((16, 32, 12, 7)),
+        max_model_len=MAX_LEN,
+        enable_caching=caching,
+        spare_blocks=choose(world.spares),
+        align_chunks=choose(OFTEN),
+        drafts=choose((1, 2)) if guesser else 0,
+        guesser=guesser or "ngram",
+        declare_drafts=choose((True, False)) if guesser else True,
+        preemption=choose(world.preemptions),
+        host_blocks=choose((32, 64, 12)),
+        load_steps=choose((1, 2)),
+        lose_load_every=choose((0, 0, 1, 2)),
+        offload=offload,
+        offload_blocks=choose((32, 64, 12)) if offload else 32,
+        overlap_steps=overlap,
+        publish_on_settlement=choose(OFTEN if overlap else NO),
+        delay_publication=choose(RARELY if caching else NO),
+        trim_early=choose(RARELY),
+        plan_first=choose(RARELY),
+        full_sequence_must_fit=choose(RARELY),
+        watermark=choose((0.0, 0.0, 0.1)),
+        reserved_blocks=choose((0, 0, 1)),
+    )
+
+
+def job(choose: Chooser, world: World, arrival: int) -> Job:
+    """Choose a request: of one of two families, whose shared tokens others may have left behind."""
+    output = choose(range(1, MAX_LEN - 25))
+    forks = (0, 0, 0, 1, 2) if world.forks else (0,)
+    return Job(
+        shared=choose(world.shared),
+        own=choose(range(1, 11)),
+        output=output,
+        arrival=arrival,
+        family=choose((0, 0, 1)),
+        variation=choose((0, 1, 2)),
+        seed=choose((None, 1)),
+        salt=choose((None,) * 7 + ("salt",)),
+        adapter=choose((0,) * 7 + (1,)),
+        encoder=choose(range(1, 10)) if "cross" in world.kinds else 0,
+        abort=choose(range(12)) if choose(RARELY) and choose(OFTEN) else None,
+        forks=tuple(sorted(choose(range(output)) for _ in range(choose(forks)))),
+    )
+
+
+def schedule(choose: Chooser, world: World) -> Schedule:
+    """Choose a schedule of a world."""
+    config = features(choose, world)
+    kinds = [*world.kinds, *(kind for kind in world.more if choose(OFTEN))]
+    sizes = choose(((4,), (2, 4), (4, 8), (3, 6), (1, 2)))
+    layers = tuple(layer(choose, kind, sizes, config.drafts) for kind in kinds)
+    eagle = config.guesser == "eagle" and config.drafts > 0
+    draft = layer(choose, choose(("full", "sliding")), sizes, 0) if eagle else None
+    jobs: list[Job] = []
+    while len(jobs) < MOST_JOBS and (not jobs or choose((False,) + (True,) * 7)):
+        jobs.append(job(choose, world, jobs[-1].arrival + choose(world.pace) if jobs else 0))
+    resets = (choose(range(5, 25)),) if choose(RARELY) else ()
+    return Schedule(
+        layers, draft, config, tuple(jobs), resets, model_seed=choose((0, 1, 2)), grow_blocks=choose(OFTEN)
+    )
+
+
+@st.composite
+def schedules(draw: Any, world: World) -> Schedule:
+    """Draw a schedule of a world; what fails shrinks."""
+    return schedule(lambda options: draw(st.sampled_from(options)), world)
+
+
+def random_schedule(world: World, seed: object) -> Schedule:
+    """Draw a schedule at random, each choice alone: more varied than what Hypothesis makes of what it drew before."""
+    return schedule(Random(f"{world.name} {seed}").choice, world)

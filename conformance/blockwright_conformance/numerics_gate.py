@@ -1,0 +1,124 @@
+"""Gate 5, the numerics: a small engine with a real model generates what a dense recomputation of each request says.
+
+Every row is a world: schedules that Hypothesis draws, from a fixed seed in the profiles ``smoke`` and ``pr``. Nothing
+that the manager does, and nothing of the data plane, may change a logit by more than rounding, or a token at all; and
+nobody may read what was not written for him, which is poisoned. A feature that never fired fails the gate.
+"""
+
+from collections import Counter
+
+from blockwright._terminal import Advance
+
+from .gates import GateResult, Profile
+from .parallel import in_parallel
+from .rows import covered
+
+KIND = "numerics"
+
+EXAMPLES = {"smoke": (2, 2), "pr": (30, 10), "nightly": (1000, 200)}
+"""Schedules of each part of a world, per profile: drawn at random, and by Hypothesis."""
+
+PARTS = {"smoke": 1, "pr": 2, "nightly": 8}
+"""Parts of each world, each drawn by a seed of its own."""
+
+NAMES = (
+    "full attention",
+    "windows",
+    "chunks",
+    "states",
+    "all kinds",
+    "encoder",
+    "draft head",
+    "steps in flight",
+    "offload",
+)
+"""The worlds of `engine.worlds`, which needs Hypothesis."""
+
+KINDS = ("full", "sliding", "chunked", "recurrent")
+
+EVERYTHING = frozenset(
+    (
+        *(f"hit, {kind}" for kind in KINDS),
+        *(f"copied, {kind}" for kind in KINDS),
+        *(f"nulled, {kind}" for kind in KINDS if kind != "full"),
+        "aborted while loading",
+        "aborted while running",
+        "aborted while waiting",
+        "accepted, draft head",
+        "accepted, guesser",
+        "accepted, recurrent",
+        "chunked prompts",
+        "computed in vain",
+        "evictions",
+        "fork refused",
+        "forks",
+        "load lost",
+        "load of an ended request",
+        "loads too large",
+        "offload load lost",
+        "offload loads",
+        "offload stores",
+        "preempted",
+        "preempted in flight",
+        "rejected, draft head",
+        "rejected, guesser",
+        "resets",
+        "stale hits",
+        "swapped in",
+        "swapped out",
+    )
+)
+"""What must happen in some schedule."""
+
+
+def run(profile: Profile, progress: Advance) -> list[GateResult]:
+    """Run the schedules of every world; other managers have no engine here."""
+    names = chosen(profile)
+    parts = PARTS[profile.name]
+    calls = [(name, profile.name, part) for name in names for part in range(parts)]
+    found: dict[str, list[GateResult]] = {name: [] for name in names}
+    for index, row in in_parallel(task, calls, profile.jobs):
+        found[calls[index][0]].append(row)
+        progress(1, row.scope)
+    results = [merged(rows) for rows in found.values()]
+    if results and not profile.scope and profile.name != "smoke":
+        results.append(covered("coverage", "all worlds of the engine", results, EVERYTHING))
+    return results
+
+
+def chosen(profile: Profile) -> list[str]:
+    """Give the worlds of a profile."""
+    return [name for name in NAMES if profile.is_ours and profile.scope in name]
+
+
+def size(profile: Profile) -> int:
+    """Count the runs."""
+    return len(chosen(profile)) * PARTS[profile.name]
+
+
+def merged(rows: list[GateResult]) -> GateResult:
+    """Make one row of the parts of a world: the first violation, and all that happened."""
+    first = next((row for row in rows if row.violations), rows[0])
+    fired: Counter[str] = Counter()
+    for row in rows:
+        fired.update(row.fired)
+    return GateResult(
+        kind=KIND,
+        scope=first.scope,
+        manager=first.manager,
+        states=sum(row.states for row in rows),
+        transitions=sum(row.transitions for row in rows),
+        violations=sum(row.violations for row in rows),
+        seconds=sum(row.seconds for row in rows),
+        law=first.law,
+        detail=first.detail,
+        script=first.script,
+        fired=dict(fired),
+    )
+
+
+def task(name: str, profile: str, part: int) -> GateResult:
+    """Run one part of the schedules of a world."""
+    from .engine.examples import examples  # it imports torch and Hypothesis
+
+    return examples(name, *EXAMPLES[profile], part if profile != "nightly" else None)

@@ -1,0 +1,516 @@
+"""What a step's kernels need to know of each token, read off a worker's block tables.
+
+The scheduler's manager says once what a request holds and from then on only what changes (`BatchAllocation`). The
+replica keeps the tables from that, and writes for each token of a step its slot; for recurrent layers, the blocks of
+the states that are read and written.
+
+    words    | positions | slots of the first group that has slots | slots of the second | ...
+    counts   | query_start_loc | num_computed_tokens | seq_lens | encoder_lens | reads, writes, per recurrent group |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, final
+
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
+
+from blockwright.config import KVCacheConfig
+from blockwright.core.request import MAX_LENGTH, Request
+from blockwright.core.rows import BEGIN, CERTAIN, ENCODER, RECORD, GroupRows, TableRows, zeros32, zeros64
+from blockwright.errors import (
+    BlockError,
+    DuplicateRequestError,
+    InvalidArgumentError,
+    UnknownRequestError,
+    UnsupportedError,
+)
+
+
+@final
+class TableReplica(TableRows):
+    """Block tables of up to `max_num_requests` requests, a row each, and the inputs of one step at a time.
+
+    Attributes:
+        max_num_tokens, max_model_len: tokens of one step; of one request.
+        words: ``vec[i64]``, see the module; never grows. A row has `max_num_tokens` places.
+        counts: ``vec[i32]``, see the module; never grows.
+        num_requests, num_tokens, max_query_len, max_seq_len: of the last step.
+    """
+
+    def __init__(
+        self,
+        config: KVCacheConfig,
+        *,
+        max_num_requests: int,
+        max_num_tokens: int,
+        max_model_len: int,
+        max_encoder_len: int,
+        enable_caching: bool,
+        keep_changes: bool,
+    ) -> None:
+        """Make rows of null blocks. O(max_num_requests * entries of the longest request)."""
+        super().__init__(config, max_num_requests, max_model_len, max_encoder_len, enable_caching, keep_changes)
+        self.max_num_tokens: i64 = max_num_tokens
+        self.max_model_len: i64 = max_model_len
+        self._has_encoder = any([group.is_encoder for group in self.groups])
+        words: i64 = self.max_num_tokens
+        counts: i64 = 4 * self.max_num_requests + 1
+        for group in self.groups:
+            if group.has_slots:
+                group.slots = words
+                words += self.max_num_tokens
+            if group.is_recurrent:
+                group.reads = counts
+                group.writes = counts + self.max_num_requests
+                counts = group.writes + (1 + group.num_states) * self.max_num_requests
+        self.words: vec[i64] = zeros64(words)
+        self.counts: vec[i32] = zeros32(counts)
+        # The call that is being made: rows of its requests, where each begins; and which row was named as which.
+        self._calls: i64 = 0
+        self._named: vec[i64] = zeros64(self.max_num_requests)
+        self._order: vec[i64] = zeros64(self.max_num_requests)
+        self._at: vec[i64] = zeros64(self.max_num_requests)
+        self._begins: vec[i64] = zeros64(self.max_num_requests)
+        self._news: vec[i64] = zeros64(self.max_num_requests)
+        self._drafts: vec[i64] = zeros64(self.max_num_requests)
+        self.num_requests: i64 = 0
+        self.num_tokens: i64 = 0
+        self.max_query_len: i64 = 0
+        self.max_seq_len: i64 = 0
+
+    # ------------------------------------------------------------------ what changed
+
+    def apply(self, requests: list[object], allocation: Any) -> None:
+        """Change the rows as a `BatchAllocation` of these requests says. See `InputBatch.apply`."""
+        self._begin_call()
+        mark = self.num_changes
+        try:
+            self._locate(requests)
+            self._apply(requests, allocation)
+        except Exception:
+            self._undo(mark)
+            raise
+
+    def _apply(self, requests: list[object], allocation: Any) -> None:
+        """Change the rows of located requests; a failure leaves something for `_undo`. O(requests + changes)."""
+        new_ids: vec[i32] = allocation.new_block_ids
+        new_ends: vec[i32] = allocation.new_block_offsets
+        nulled: vec[i32] = allocation.nulled_entries
+        nulled_ends: vec[i32] = allocation.nulled_offsets
+        replaced: vec[i32] = allocation.replaced_entries
+        served: i64 = allocation.num_served
+        groups = self._num_groups
+        if served < 0 or served > i64(len(requests)):
+            raise InvalidArgumentError(
+                f"allocation: it served {served} requests, but {len(requests)} are given; give those of its batch, in "
+                "the same order"
+            )
+        ends = served * groups + 1
+        if i64(len(new_ends)) < ends or i64(len(nulled_ends)) < ends or len(replaced) % 4 != 0:
+            raise InvalidArgumentError(f"allocation: it is not one of {groups} groups")
+        i: i64 = 0
+        while i < served:
+            at = i * groups
+            last = at + groups
+            if new_ends[at] != new_ends[last] or nulled_ends[at] != nulled_ends[last]:
+                row = self._at[i]
+                number: i64 = 0
+                while number < groups:
+                    group = self.groups[number]
+                    self._append(group, row, new_ids, i64(new_ends[at]), i64(new_ends[at + 1]))
+                    self._null(group, row, nulled, i64(nulled_ends[at]), i64(nulled_ends[at + 1]))
+                    number += 1
+                    at += 1
+            i += 1
+        at = 0
+        while at < i64(len(replaced)):
+            self._replace(i64(replaced[at]), i64(replaced[at + 1]), i64(replaced[at + 2]), replaced[at + 3], served)
+            at += 4
+
+    def _append(self, group: GroupRows, row: i64, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Append blocks to a row."""
+        if start == stop:
+            return
+        length = self._length(group.number, row)
+        if start < 0 or start > stop or stop > i64(len(ids)) or length + stop - start > group.width:
+            raise InvalidArgumentError(
+                f"allocation: new blocks {start}..{stop} of {len(ids)} do not fit behind the {length} entries of "
+                f"{self._ids[row]!r} in group {group.number}, of {group.width}; was it applied before?"
+            )
+        index = group.first + row * group.width + length
+        while start < stop:
+            self._put(index, self._checked_block(group, row, ids[start]))
+            index += 1
+            start += 1
+            length += 1
+        self._set_length(group.number, row, length)
+
+    def _checked_block(self, group: GroupRows, row: i64, block: i32) -> i32:
+        """Return a block id that is one of the pool."""
+        if block < 0 or i64(block) >= self._num_blocks:
+            raise self._foreign("allocation", block, self._ids[row], int(group.number))
+        return block
+
+    def _null(self, group: GroupRows, row: i64, entries: vec[i32], start: i64, stop: i64) -> None:
+        """Put the null block at entries of a row."""
+        first = group.first + row * group.width
+        while start < stop:
+            entry: i64 = i64(entries[start])
+            if entry < 0 or entry >= self._length(group.number, row):
+                raise InvalidArgumentError(
+                    f"allocation: entry {entry} of {self._ids[row]!r} in group {group.number} became null, but the "
+                    f"row has {self._length(group.number, row)}; was an allocation missed?"
+                )
+            self._put(first + entry, 0)
+            start += 1
+
+    def _replace(self, i: i64, number: i64, entry: i64, block: i32, served: i64) -> None:
+        """Put the block of a copy in place of the one that others share."""
+        if i < 0 or i >= served or number < 0 or number >= self._num_groups:
+            raise InvalidArgumentError(f"allocation: it replaced an entry of request {i}, group {number}")
+        group = self.groups[number]
+        row = self._at[i]
+        if entry < 0 or entry >= self._length(number, row):
+            raise InvalidArgumentError(
+                f"allocation: entry {entry} of {self._ids[row]!r} in group {number} was replaced, but the row has "
+                f"{self._length(number, row)}; was an allocation missed?"
+            )
+        self._put(group.first + row * group.width + entry, self._checked_block(group, row, block))
+
+    # ------------------------------------------------------------------ a step
+
+    def step(
+        self,
+        requests: list[object],
+        num_new_tokens: object,
+        num_draft_tokens: object,
+        allocation: Any,
+    ) -> None:
+        """Apply an allocation (None: nothing has changed), bring the rows in order, and write the step's inputs.
+
+        See `InputBatch.step`. Everything is checked first, and what was applied by then is undone if that fails.
+        """
+        size: i64 = len(requests)
+        news, drafts = self._news, self._drafts
+        self._begin_call()
+        mark = self.num_changes
+        try:
+            self._locate(requests)
+            _count("num_new_tokens", num_new_tokens, size, news)
+            _count("num_draft_tokens", num_draft_tokens, size, drafts)
+            self._check_counts(requests, news, drafts)
+            if allocation is not None:
+                self._apply(requests, allocation)
+            for group in self.groups:
+                if group.has_slots:
+                    self._check_slots(group, requests, news)
+                elif group.is_recurrent:
+                    self._check_states(group, news, drafts, size)
+        except Exception:
+            self._undo(mark)
+            raise
+        self._place(size)
+        self._fill(news, size)
+        for group in self.groups:
+            if group.has_slots:
+                self._fill_slots(group, news, size)
+            elif group.is_recurrent:
+                self._fill_states(group, news, drafts, size)
+        i: i64 = 0
+        while i < size and self._record_size > RECORD:
+            if news[i] > 0:
+                self._set_record(i, BEGIN, self._begins[i])
+                self._set_record(i, CERTAIN, self._begins[i] + news[i] - drafts[i])
+            i += 1
+
+    def _locate(self, requests: list[object]) -> None:
+        """Find the rows of requests, each once. O(requests); no look-up for one that is where it was."""
+        size: i64 = len(requests)
+        if size > self.max_num_requests:
+            raise InvalidArgumentError(f"requests: {size} of them, but there are {self.max_num_requests} rows")
+        self._calls += 1
+        call = self._calls
+        seen = self._seen
+        named = self._named
+        order = self._order
+        rows = self._at
+        i: i64 = 0
+        while i < size:
+            request = requests[i]
+            row: i64 = i
+            if seen[i] is not request or request is None:
+                row = self._look_up(request)
+            if named[row] == call:
+                raise DuplicateRequestError(f"requests: {self._ids[row]!r} stands twice")
+            named[row] = call
+            order[row] = i
+            rows[i] = row
+            i += 1
+
+    def _look_up(self, request: object) -> i64:
+        """Return the row of a request by its id, and remember the object that stands for it."""
+        name: object = getattr(request, "request_id", None)
+        row = self._rows.get(name) if isinstance(name, str) else None
+        if row is None:
+            raise UnknownRequestError(f"requests: {name!r} has no row; add_request it first")
+        self._seen[row] = request
+        return row
+
+    def _check_counts(self, requests: list[object], news: vec[i64], drafts: vec[i64]) -> None:
+        """Take down where each request's step begins, after checking that it is within the limits. O(requests)."""
+        begins = self._begins
+        most = int(self.max_model_len)
+        total: i64 = 0
+        i: i64 = 0
+        size: i64 = len(requests)
+        while i < size:
+            request = requests[i]
+            if isinstance(request, Request):
+                given = request.num_computed_tokens
+            else:
+                given = _computed_of(request)
+            if given < 0 or given + int(news[i]) > most:
+                raise InvalidArgumentError(
+                    f"num_new_tokens: {given} computed and {news[i]} new tokens of {self._ids[self._at[i]]!r} do not "
+                    f"lie within 0..{most}, max_model_len"
+                )
+            if drafts[i] > 0 and drafts[i] >= news[i]:
+                raise InvalidArgumentError(
+                    f"num_draft_tokens: {drafts[i]} drafts among {news[i]} new tokens of {self._ids[self._at[i]]!r}; "
+                    "a step computes at least one token that is none"
+                )
+            begins[i] = given
+            total += news[i]
+            i += 1
+        if total > self.max_num_tokens:
+            raise InvalidArgumentError(
+                f"num_new_tokens: {total} in all, but a step has at most {self.max_num_tokens}; raise max_num_tokens"
+            )
+
+    def _check_slots(self, group: GroupRows, requests: list[object], news: vec[i64]) -> None:
+        """Check that every new token has a slot. O(requests + blocks written)."""
+        tables = self.tables
+        rows = self._at
+        begins = self._begins
+        i: i64 = 0
+        size: i64 = len(requests)
+        while i < size:
+            if news[i] > 0:
+                begin = begins[i]
+                entry = group.entry(begin)
+                last = group.entry(begin + news[i] - 1)
+                first = group.first + rows[i] * group.width
+                while entry <= last:
+                    if tables[first + entry] == 0:
+                        position = max(begin, entry * group.block_size)
+                        raise self._no_block(f"position {position}", rows[i], group)
+                    entry += 1
+            i += 1
+
+    def _no_block(self, what: str, row: i64, group: GroupRows) -> BlockError:
+        """Return the error of a position or state without a block."""
+        return BlockError(
+            f"{what} of {self._ids[row]!r} in group {group.number} has no block; allocate its slots and apply the "
+            "allocation, or add_request it anew"
+        )
+
+    def _check_states(self, group: GroupRows, news: vec[i64], drafts: vec[i64], size: i64) -> None:
+        """Check that the states to be read and written have blocks. O(requests)."""
+        i: i64 = 0
+        while i < size:
+            if news[i] > 0:
+                row = self._at[i]
+                begin = self._begins[i]
+                if begin > 0 and self._state_read(group, row, begin) == 0:
+                    raise self._no_block(f"the state after {begin} tokens", row, group)
+                certain = begin + news[i] - drafts[i]
+                if certain > 0 and self.tables[self._state_index(group, row, certain)] == 0:
+                    raise self._no_block(f"the state after {certain} tokens", row, group)
+                if drafts[i] > self._record(row, group.record + 1):
+                    raise BlockError(
+                        f"num_draft_tokens: {drafts[i]} drafts of {self._ids[row]!r}, but it has "
+                        f"{self._record(row, group.record + 1)} blocks for their states in group {group.number}; "
+                        "add_request it with its draft_block_ids"
+                    )
+            i += 1
+
+    def _state_index(self, group: GroupRows, row: i64, num_tokens: i64) -> i64:
+        """Return where in the tables the block with the state after some tokens stands."""
+        return group.first + row * group.width + group.state_entry(num_tokens)
+
+    def _state_read(self, group: GroupRows, row: i64, begin: i64) -> i64:
+        """Return the block with the state that a step reads which begins after some tokens; 0: none. law: MAMBA-3.
+
+        After accepted drafts that is the block of the last of them; a step that begins where the last one did reads
+        what that one read.
+        """
+        if begin == 0:
+            return 0
+        if group.num_states > 0 and begin == self._record(row, BEGIN):
+            return self._record(row, group.record)
+        accepted = begin - self._record(row, CERTAIN)
+        if accepted > 0:
+            if accepted > self._record(row, group.record + 1):
+                return 0
+            return self._record(row, group.record + 1 + accepted)
+        return i64(self.tables[self._state_index(group, row, begin)])
+
+    def _place(self, size: i64) -> None:
+        """Bring request i of the step to row i. O(entries of the rows that differ)."""
+        i: i64 = 0
+        while i < size:
+            row = self._at[i]
+            if row != i:
+                self._swap(i, row)
+                # Who stood in row i is now where request i was; if it is of this step too, it is looked for there.
+                if self._named[i] == self._calls:
+                    other = self._order[i]
+                    self._at[other] = row
+                    self._order[row] = other
+                else:
+                    self._named[row] = 0
+                    self._named[i] = self._calls
+                self._at[i] = i
+                self._order[i] = i
+            i += 1
+        self._shorten()
+
+    def _fill(self, news: vec[i64], size: i64) -> None:
+        """Write positions and counts. O(tokens)."""
+        words = self.words
+        counts = self.counts
+        begins = self._begins
+        rows = self.max_num_requests
+        total: i64 = 0
+        longest: i64 = 0
+        farthest: i64 = 0
+        counts[0] = 0
+        i: i64 = 0
+        while i < size:
+            new = news[i]
+            position = begins[i]
+            stop = position + new
+            longest = max(longest, new)
+            farthest = max(farthest, stop)
+            counts[rows + 1 + i] = i32(position)
+            counts[2 * rows + 1 + i] = i32(stop)
+            if self._has_encoder:
+                counts[3 * rows + 1 + i] = i32(self._record(i, ENCODER))
+            while position < stop:
+                words[total] = position
+                total += 1
+                position += 1
+            i += 1
+            counts[i] = i32(total)
+        self.num_requests = size
+        self.num_tokens = total
+        self.max_query_len = longest
+        self.max_seq_len = farthest
+
+    def _fill_slots(self, group: GroupRows, news: vec[i64], size: i64) -> None:
+        """Write the slots of one group, all of them checked. O(tokens)."""
+        tables = self.tables
+        words = self.words
+        begins = self._begins
+        out = group.slots
+        block_size = group.block_size
+        first = group.first
+        i: i64 = 0
+        while i < size:
+            position = begins[i]
+            stop = position + news[i]
+            while position < stop:
+                entry = group.entry(position)
+                begin = entry * block_size
+                end = min(stop, begin + block_size)
+                slot = i64(tables[first + entry]) * block_size + position - begin
+                while position < end:
+                    words[out] = slot
+                    out += 1
+                    slot += 1
+                    position += 1
+            first += group.width
+            i += 1
+
+    def _fill_states(self, group: GroupRows, news: vec[i64], drafts: vec[i64], size: i64) -> None:
+        """Write the blocks of the states that one group reads and writes, all of them checked. O(requests)."""
+        counts = self.counts
+        width = 1 + group.num_states
+        i: i64 = 0
+        while i < size:
+            out = group.writes + i * width
+            place: i64 = 0
+            while place < width:
+                counts[out + place] = 0
+                place += 1
+            begin = self._begins[i]
+            read = self._state_read(group, i, begin)
+            counts[group.reads + i] = i32(read)
+            if news[i] > 0:
+                certain = begin + news[i] - drafts[i]
+                if certain > 0:
+                    counts[out] = self.tables[self._state_index(group, i, certain)]
+                place = 0
+                while place < drafts[i]:
+                    counts[out + 1 + place] = i32(self._record(i, group.record + 2 + place))
+                    place += 1
+                self._set_record(i, group.record, read)
+            i += 1
+
+    def slots(self, request_id: str, number: int, start: int, stop: int) -> vec[i64]:
+        """Return the slots of some positions of one request. See `InputBatch.slots`."""
+        row: i64 = self.row_of(request_id)
+        if not isinstance(number, int) or not 0 <= number < int(self._num_groups):
+            raise InvalidArgumentError(f"group: must be within 0..{self._num_groups - 1}, not {number!r}")
+        group = self.groups[number]
+        if group.is_recurrent:
+            raise UnsupportedError(f"group: the blocks of group {number} hold states and have no slots")
+        if not isinstance(start, int) or not isinstance(stop, int) or not 0 <= start <= stop <= MAX_LENGTH:
+            raise InvalidArgumentError(f"start, stop: must be positions in order, not {start!r} and {stop!r}")
+        found = vec[i64](capacity=stop - start)
+        length = self._length(group.number, row)
+        position: i64 = start
+        while position < stop:
+            entry = group.entry(position)
+            block = i64(self.tables[group.first + row * group.width + entry]) if entry < length else 0
+            if block == 0:
+                raise self._no_block(f"position {position}", row, group)
+            found = append(found, (block - entry) * group.block_size + position)
+            position += 1
+        return found
+
+
+def _count(name: str, given: object, size: i64, counts: vec[i64]) -> None:
+    """Write one count per request, each within what 64 bits hold safely."""
+    i: i64 = 0
+    if isinstance(given, int):
+        count: i64 = _checked_count(name, given)
+        while i < size:
+            counts[i] = count
+            i += 1
+        return
+    if not isinstance(given, Iterable):
+        raise InvalidArgumentError(f"{name}: must be an integer, or one per request, not {given!r}")
+    items = list(given)
+    if i64(len(items)) != size:
+        raise InvalidArgumentError(f"{name}: {len(items)} counts for {size} requests; give one each, or one for all")
+    while i < size:
+        counts[i] = _checked_count(name, items[i])
+        i += 1
+
+
+def _checked_count(name: str, given: object) -> i64:
+    """Return a count, checked to be an integer in a safe range."""
+    if not isinstance(given, int) or given < 0 or given > MAX_LENGTH:
+        raise InvalidArgumentError(f"{name}: must be an integer within 0..{MAX_LENGTH}, not {given!r}")
+    return given
+
+
+def _computed_of(request: object) -> int:
+    """Return the computed tokens of an object that is no `Request`."""
+    given: object = getattr(request, "num_computed_tokens", None)
+    if not isinstance(given, int):
+        raise InvalidArgumentError(f"requests: num_computed_tokens must be an integer, not {given!r}")
+    return given

@@ -1,0 +1,265 @@
+"""Attention over a paged cache, in plain torch: the reference of what each kind of layer reads.
+
+The token at position q of a step reads, itself included:
+
+| kind | positions |
+|---|---|
+| full | 0 .. q |
+| sliding window W | max(0, q-W+1) .. q |
+| chunked local C | floor(q/C)*C .. q |
+| cross | all of the encoder's |
+
+Nothing else is touched: a slot that no token of a request's step reads may hold anything, NaN included, and so may the
+null block. What one token of a step reads is not kept from the other tokens of the same request's step, should it be
+NaN: softmax gives it weight 0, and 0 * NaN is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from blockwright.device.operands import first_read, on_host
+from blockwright.device.slots import gathered
+from blockwright.device.step import Step, checked_step, read_spans, require_out
+from blockwright.kinds import AttentionSpec, ChunkedLocalAttentionSpec, SlidingWindowSpec
+
+# Keys of one batch of gathered requests, in elements: what the scratch memory is bounded by (or by one request).
+SCRATCH_ELEMENTS = 16 << 20
+
+# Query tokens of one request that are computed at once. Smaller, and windows are gathered more often; larger, and the
+# mask grows and more of it is False.
+QUERY_TILE = 256
+
+# A step of at most so many tokens per request is one padded batch on a GPU if the host knows its lengths.
+DECODE_QUERIES = 16
+
+
+def paged_attention(
+    query: torch.Tensor,
+    cache: torch.Tensor,
+    spec: AttentionSpec,
+    block_table: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    seq_lens: torch.Tensor,
+    *,
+    scale: float | None = None,
+    encoder_lens: torch.Tensor | None = None,
+    max_query_len: int | None = None,
+    max_seq_len: int | None = None,
+    out: torch.Tensor | None = None,
+    check: bool = False,
+) -> torch.Tensor:
+    """Attend from the tokens of a step to what their kind reads of a paged cache: prefill, decode, or both mixed.
+
+    Request i brings the tokens ``query_start_loc[i] .. query_start_loc[i+1] - 1`` of `query`; they are the last ones of
+    its ``seq_lens[i]`` tokens, whose keys and values must be in the cache (`write_kv`), their own included. Query heads
+    share key heads in equal runs (grouped queries). Computed in the query's dtype.
+
+    Requests of length 0 and tokens behind the last request are padding: nothing is read, and their rows are zeros.
+
+    O(sum over requests of tokens * positions read * heads * head_size). The scratch memory holds the gathered keys and
+    values of one batch of requests at a time (`SCRATCH_ELEMENTS`, or one request).
+
+    On a GPU the host waits for the lengths, unless it knows them and the step decodes (`max_query_len` of at most
+    `DECODE_QUERIES` and `max_seq_len` both given): then it only queues work, all in one padded batch, as a CUDA graph
+    demands.
+
+    Args:
+        query: (tokens, num_heads, head_size); num_heads a multiple of num_kv_heads.
+        cache: (num_blocks, 2, block_size, num_kv_heads, head_size), any strides, any floating-point dtype.
+        spec: what the layer declares: full, sliding window, chunked local or cross attention.
+        block_table: (rows, width), int32 or int64; row i is request i; more rows than requests are allowed. Entries
+            that no token of the step reads may be null or stale.
+        query_start_loc: (requests + 1,), int32 or int64: 0, and then where each request's tokens end.
+        seq_lens: (requests,), int32 or int64: tokens computed before the step, and the step's.
+        scale: of the scores; None for head_size ** -0.5.
+        encoder_lens: (requests,), for cross attention: how many of the encoder's tokens lie in the table's blocks.
+        max_query_len: a bound of the tokens of one request; used on a GPU only, and not checked there.
+        max_seq_len: a bound of `seq_lens` (of `encoder_lens` for cross attention); as `max_query_len`.
+        out: where to write the result, of the query's shape, dtype and device; None for new memory.
+        check: check lengths and block ids on a GPU too; the host waits for them.
+
+    Returns:
+        (tokens, num_heads, head_size), of the query's dtype; `out` if that was given.
+
+    Raises:
+        InvalidArgumentError: shapes, dtypes, devices or lengths are not as described; nothing is written.
+        BlockError: a position that is read lies in the null block, or in none of the cache's; nothing is written.
+    """
+    step = checked_step(
+        query,
+        cache,
+        spec,
+        block_table,
+        query_start_loc,
+        seq_lens,
+        scale,
+        encoder_lens,
+        max_query_len,
+        max_seq_len,
+        check,
+    )
+    if out is not None:
+        require_out(out, step)
+    waits = max_query_len is None or max_seq_len is None or max_query_len > DECODE_QUERIES
+    if waits or on_host(step.starts, check=False):
+        result = torch.zeros_like(query) if out is None else out.zero_()
+        for batch in _batches(step):
+            rows, attended = _attend(step, batch)
+            result[rows] = attended
+        return result
+    result = _attend_padded(step, max_query_len or 0, max_seq_len or 0)
+    return result if out is None else out.copy_(result)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Runs of query tokens, each of one request, that are computed together: one entry of each tensor per run.
+
+    Attributes:
+        request: its request.
+        row: the first token's row of `query`.
+        count: tokens; at most `most`.
+        position: the first token's position.
+        low: first position read by any of them.
+        high: the one after the last; above `low` by at most `span`.
+    """
+
+    request: torch.Tensor
+    row: torch.Tensor
+    count: torch.Tensor
+    position: torch.Tensor
+    low: torch.Tensor
+    high: torch.Tensor
+    most: int
+    span: int
+    even: bool
+
+
+def _batches(step: Step) -> Iterator[_Batch]:
+    """Cut the step's tokens into batches of runs alike in length, so that little is padded. Reads lengths on the host.
+
+    A long prefill is cut into tiles of `QUERY_TILE` tokens, each of which reads only its own span.
+    """
+    starts, lengths = step.starts.tolist(), step.seq_lens.tolist()
+    encoder = None if step.encoder_lens is None else step.encoder_lens.tolist()
+    runs: list[tuple[int, int, int, int, int]] = []  # (count, request, row, position, high)
+    for request, length in enumerate(lengths):
+        row, stop = starts[request], starts[request + 1]
+        if length == 0 or (encoder is not None and encoder[request] == 0):
+            continue
+        position = length - (stop - row)
+        while row < stop:
+            count = min(QUERY_TILE, stop - row)
+            high = position + count if encoder is None else encoder[request]
+            runs.append((count, request, row, position, high))
+            row, position = row + count, position + count
+    if not runs:
+        return
+    table = torch.tensor(runs)
+    low = first_read(step.spec, table[:, 3])
+    spans = (table[:, 4] - low).tolist()
+    order = sorted(range(len(runs)), key=lambda run: (runs[run][0], spans[run]), reverse=True)
+    width = step.cache.shape[3] * step.cache.shape[4]
+    done = 0
+    while done < len(order):
+        most, span = runs[order[done]][0], spans[order[done]]
+        room = max(1, SCRATCH_ELEMENTS // max(1, span * width))
+        stop = done + 1
+        while (
+            stop < len(order)
+            and stop - done < room
+            and 2 * runs[order[stop]][0] >= most
+            and 2 * spans[order[stop]] >= span
+        ):
+            stop += 1
+        chosen = order[done:stop]
+        span = max(spans[run] for run in chosen)
+        even = most == 1 and all(spans[run] == span for run in chosen)
+        count, request, row, position, high = table[chosen].T.to(step.query.device)
+        yield _Batch(request, row, count, position, low[chosen].to(row.device), high, most, span, even)
+        done = stop
+
+
+def _attend(step: Step, batch: _Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows of the result, and what belongs there: (runs, most) and (runs, most, num_heads, head_size).
+
+    Where a run is shorter than the longest, its last token stands in, for its own row; beyond a run's span, its last
+    position, masked: so all that is gathered is something that the run reads.
+    """
+    device, block_size = step.query.device, step.cache.shape[2]
+    token = torch.arange(batch.most, device=device).minimum(batch.count[:, None] - 1)
+    position = batch.low[:, None] + torch.arange(batch.span, device=device)
+    reached = position.minimum(batch.high[:, None] - 1)
+    blocks = step.table[batch.request[:, None], reached // block_size]
+    keys, values = gathered(step.cache, blocks, reached % block_size, step.query.dtype)
+    mask = None
+    if not batch.even:
+        mask = _mask(step, batch.position[:, None] + token, position, batch.high)
+    rows = batch.row[:, None] + token
+    return rows, _softmax(step.query[rows], keys, values, mask, step.scale)
+
+
+def _mask(step: Step, query: torch.Tensor, position: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    """Return who reads what, (runs, tokens, span), from positions of both: (runs, tokens) and (runs, span)."""
+    if step.encoder_lens is not None:
+        return (position < high[:, None])[:, None, :].expand(-1, query.shape[1], -1)
+    keys = position[:, None, :]
+    return (keys >= first_read(step.spec, query)[:, :, None]) & (keys <= query[:, :, None])
+
+
+def _softmax(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    """Attend from (runs, tokens, heads, size) to (runs, span, kv_heads, size).
+
+    The query heads that share a key head stand as further tokens, so that no key is copied for them.
+    """
+    runs, tokens, heads, size = query.shape
+    shared = heads // keys.shape[2]
+    folded = query.unflatten(2, (-1, shared)).permute(0, 2, 1, 3, 4).reshape(runs, -1, tokens * shared, size)
+    if mask is not None:
+        mask = mask[:, None, :, None].expand(-1, -1, -1, 1 if tokens == 1 else shared, -1).flatten(2, 3)
+    attended: torch.Tensor = scaled_dot_product_attention(
+        folded, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask, scale=scale
+    )
+    return attended.reshape(runs, -1, tokens, shared, size).permute(0, 2, 1, 3, 4).reshape(query.shape)
+
+
+def _attend_padded(step: Step, max_query_len: int, max_seq_len: int) -> torch.Tensor:
+    """Attend in one padded batch, without a look at any value: shapes follow from the bounds alone."""
+    device, requests = step.query.device, step.seq_lens.shape[0]
+    tokens = step.query.shape[0]
+    if not tokens or not requests or not max_query_len or not max_seq_len:
+        return torch.zeros_like(step.query)
+    low, high = read_spans(step)
+    counts = step.starts.diff().long()
+    span = _longest_span(step.spec, max_query_len, min(max_seq_len, step.table.shape[1] * step.cache.shape[2]))
+    token = torch.arange(max_query_len, device=device)
+    query = step.query[(step.starts[:-1, None] + token).clamp(max=tokens - 1)]
+    position = low[:, None] + torch.arange(span, device=device)
+    reached = position.minimum(high[:, None] - 1).clamp(min=0)
+    blocks = step.table.gather(1, reached // step.cache.shape[2]).clamp(0, step.cache.shape[0] - 1)
+    keys, values = gathered(step.cache, blocks, reached % step.cache.shape[2], step.query.dtype)
+    mask = _mask(step, (step.seq_lens - counts)[:, None] + token, position, high)
+    attended = _softmax(query, keys, values, mask, step.scale)
+    # Back to one row per token. A token reads something if its request does and it is one of its tokens.
+    row = torch.arange(tokens, device=device)
+    request = torch.searchsorted(step.starts, row, right=True).sub(1).clamp(max=requests - 1)
+    place = row - step.starts[request]
+    reads = (place < counts[request]) & (high > low)[request]
+    result = attended[request, place.clamp(max=max_query_len - 1)]
+    return torch.where(reads[:, None, None], result, torch.zeros_like(result))
+
+
+def _longest_span(spec: AttentionSpec, queries: int, length: int) -> int:
+    """Return the most positions that `queries` consecutive tokens of a sequence of at most `length` read together."""
+    if isinstance(spec, SlidingWindowSpec):
+        return min(length, spec.sliding_window + queries - 1)
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return min(length, spec.attention_chunk_size + queries - 1)
+    return length

@@ -1,0 +1,163 @@
+"""What the operators of a step ask of their arguments, and what a token of each kind reads.
+
+Two sorts of checks. Shapes, dtypes and devices are known to the host and always checked. Values (slots, block ids,
+lengths) are checked where they lie in the host's memory; on a GPU the host would have to wait for them, so there they
+are checked only on request (`check=True`).
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+
+from blockwright.errors import InvalidArgumentError
+from blockwright.kinds import (
+    AttentionSpec,
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    SlidingWindowSpec,
+)
+
+Size: TypeAlias = int | str
+"""A size that must be, or a name that stands for whatever it is."""
+
+IDS = (torch.int32, torch.int64)
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+SMALL_FLOATS = tuple(
+    getattr(torch, name)
+    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+    if hasattr(torch, name)
+)
+
+_ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
+_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+
+
+def require_tensor(
+    name: str, value: object, shape: tuple[Size, ...], dtypes: tuple[torch.dtype, ...], device: torch.device
+) -> torch.Tensor:
+    """Return `value` if it is a tensor of that shape, of one of these dtypes, on that device.
+
+    Raises:
+        InvalidArgumentError: naming the argument, and what it must be.
+    """
+    if not isinstance(value, torch.Tensor):
+        raise InvalidArgumentError(f"{name} is a {type(value).__name__}; pass a tensor")
+    if value.dim() != len(shape) or any(
+        isinstance(size, int) and size != found for size, found in zip(shape, value.shape, strict=True)
+    ):
+        wanted = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
+        raise InvalidArgumentError(f"{name} has shape {tuple(value.shape)}; pass ({wanted})")
+    if value.dtype not in dtypes:
+        raise InvalidArgumentError(f"{name} is {value.dtype}; pass {' or '.join(str(dtype) for dtype in dtypes)}")
+    if value.device != device:
+        raise InvalidArgumentError(f"{name} is on {value.device}, the cache on {device}; pass all on one device")
+    return value
+
+
+def require_cache(cache: object) -> torch.Tensor:
+    """Return `cache` if it is the keys and values of one layer: (num_blocks, 2, block_size, num_kv_heads, head_size).
+
+    Raises:
+        InvalidArgumentError: it is not, or no floating-point numbers.
+    """
+    if not isinstance(cache, torch.Tensor):
+        raise InvalidArgumentError(f"cache is a {type(cache).__name__}; pass the tensor of one layer")
+    if cache.dim() != 5 or cache.shape[1] != 2:
+        raise InvalidArgumentError(
+            f"cache has shape {tuple(cache.shape)}; pass (num_blocks, 2, block_size, num_kv_heads, head_size)"
+        )
+    if cache.dtype not in FLOATS + SMALL_FLOATS:
+        raise InvalidArgumentError(f"cache is {cache.dtype}; keys and values are kept as floating-point numbers")
+    return cache
+
+
+def require_spec(spec: object, cache: torch.Tensor) -> AttentionSpec:
+    """Return `spec` if it declares an attention layer whose blocks are those of `cache`.
+
+    Raises:
+        InvalidArgumentError: another kind, another shape or another dtype.
+    """
+    if not isinstance(spec, FullAttentionSpec | SlidingWindowSpec | ChunkedLocalAttentionSpec | CrossAttentionSpec):
+        raise InvalidArgumentError(
+            f"spec is a {type(spec).__name__}; pass a full, sliding window, chunked local or cross attention's"
+        )
+    declared = (spec.block_size, spec.num_kv_heads, spec.head_size)
+    if tuple(cache.shape[2:]) != declared:
+        raise InvalidArgumentError(
+            f"cache has blocks of {tuple(cache.shape[2:])} and spec declares {declared} (block_size, num_kv_heads, "
+            "head_size); pass the cache and the spec of one layer"
+        )
+    name = str(spec.dtype).removeprefix("torch.")
+    name = _ALIASES.get(name, name)
+    if cache.dtype not in SMALL_FLOATS if name == "fp8" else cache.dtype != getattr(torch, name, None):
+        raise InvalidArgumentError(
+            f"cache is {cache.dtype} and spec declares {spec.dtype}; pass the cache and the spec of one layer"
+        )
+    return spec
+
+
+def require_bound(name: str, value: object) -> None:
+    """Check that a bound is None or an int of 0 or more.
+
+    Raises:
+        InvalidArgumentError: it is not.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise InvalidArgumentError(f"{name}={value!r}: pass a number of tokens that none exceeds, or None")
+
+
+def require_apart(name: str, out: torch.Tensor, other: torch.Tensor) -> None:
+    """Check that `out` shares no memory with the argument `name`, which is read after `out` is first written.
+
+    Raises:
+        InvalidArgumentError: their addresses meet; interleaved views are refused, too.
+    """
+    if out.device.type == "meta" or not out.numel() or not other.numel():
+        return
+    (start, stop), (other_start, other_stop) = _addresses(out), _addresses(other)
+    if start < other_stop and other_start < stop:
+        raise InvalidArgumentError(f"out and {name} share memory; pass memory of its own")
+
+
+def _addresses(tensor: torch.Tensor) -> tuple[int, int]:
+    extent = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(tensor.data_ptr()), int(tensor.data_ptr()) + extent * int(tensor.element_size())
+
+
+def on_host(tensor: torch.Tensor, check: bool) -> bool:
+    """Return True if the values of `tensor` are to be checked: they lie on the host, or `check` was asked for."""
+    return check or tensor.device.type == "cpu"
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the same elements as integers of their width: every operation moves them, bit by bit, float8 or not."""
+    return tensor.view(_WORDS[tensor.element_size()])
+
+
+def stored(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return `tensor` as a cache of `dtype` keeps it: rounded to nearest; float8 saturates instead of overflowing.
+
+    NaN stays NaN. An infinity becomes float8's largest number.
+    """
+    if tensor.dtype == dtype:
+        return tensor
+    if dtype in SMALL_FLOATS:
+        limit = torch.finfo(dtype).max
+        tensor = tensor.float() if tensor.dtype in SMALL_FLOATS else tensor  # these have no clamp of their own
+        tensor = tensor.clamp(-limit, limit)
+    return tensor.to(dtype)
+
+
+def first_read(spec: AttentionSpec, positions: torch.Tensor) -> torch.Tensor:
+    """Return the first position that the token at each of `positions` reads; it reads from there up to itself.
+
+    A token of a cross attention reads all of the encoder's, from 0.
+    """
+    if isinstance(spec, SlidingWindowSpec):
+        return (positions - (spec.sliding_window - 1)).clamp(min=0)
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return positions - positions % spec.attention_chunk_size
+    return torch.zeros_like(positions)

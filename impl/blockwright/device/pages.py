@@ -1,0 +1,215 @@
+"""Which layers share a block table, and which share a tensor: the layouts that a model's layers allow.
+
+A block is one page in each of the tensors, and belongs to one group at a time. The groups have (almost) equally many
+layers, and the j-th layers of all groups share tensor j. Here 2 full layers (f) and 4 sliding ones (s):
+
+    | tensor | group 0 | group 1 | group 2 |
+    |---|---|---|---|
+    | 0 | f0 | s0 | s1 |
+    | 1 | f1 | s2 | s3 |
+
+So block 7 is page 7 of tensors 0 and 1: keys and values of f0 and f1, or of s0 and s2, or of s1 and s3. Layers on one
+tensor should have equal pages. Those that have not are given more tokens per block where their kind allows it, and what
+remains is padding.
+
+Only arithmetic; no torch, no memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+from blockwright.kinds import ChunkedLocalAttentionSpec, KVCacheSpec, MambaSpec, dtype_size
+
+# What a layer's own page depends on; all other fields decide what stands in its block table.
+_PAGE_FIELDS = {"num_kv_heads", "head_size", "dtype", "shapes", "dtypes"}
+# Pages are also tried at so many times the largest one, where multiples of smaller pages may fit without padding.
+_MOST_MULTIPLES = 4
+
+
+def element_sizes(spec: KVCacheSpec) -> list[int]:
+    """Return the bytes of one element of each tensor of a layer: one for keys and values, one per recurrent state."""
+    if isinstance(spec, MambaSpec):
+        return [dtype_size(dtype) for dtype in spec.dtypes]
+    return [dtype_size(spec.dtype)] if hasattr(spec, "dtype") else [1]
+
+
+def table_of(spec: KVCacheSpec) -> tuple[object, ...]:
+    """Return what must be equal for layers to share a block table."""
+    return (type(spec), *(getattr(spec, field.name) for field in fields(spec) if field.name not in _PAGE_FIELDS))
+
+
+def state_offsets(spec: MambaSpec) -> tuple[int, ...]:
+    """Return where each state tensor begins within a page, in bytes, in the order of `spec.shapes`.
+
+    The widest elements come first, so that every tensor begins at a multiple of its own element and none needs a gap.
+    """
+    sizes = element_sizes(spec)
+    offsets, at = [0] * len(sizes), 0
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        offsets[index] = at
+        at += math.prod(spec.shapes[index]) * sizes[index]
+    return tuple(offsets)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Layers that can share one block table: the same kind and block size; the largest pages first.
+
+    Attributes:
+        names: the layers; those with equal pages in the model's order.
+        specs: what each declares, by name, with the block size of this family.
+    """
+
+    names: tuple[str, ...]
+    specs: Mapping[str, KVCacheSpec]
+
+    @cached_property
+    def spec(self) -> KVCacheSpec:
+        """What the first layer declares; all have its kind and block size."""
+        return self.specs[self.names[0]]
+
+    @cached_property
+    def table(self) -> tuple[object, ...]:
+        """All that the blocks of a table depend on: the kind, with its numbers, and the block size."""
+        return table_of(self.spec)
+
+    @cached_property
+    def pages(self) -> tuple[int, ...]:
+        """Bytes of each layer's own page, descending."""
+        return tuple(self.specs[name].page_size_bytes for name in self.names)
+
+    def grown(self, factor: int) -> Family:
+        """Return the family with `factor` times as many tokens per block."""
+        if factor == 1:
+            return self
+        specs = {name: replace(spec, block_size=spec.block_size * factor) for name, spec in self.specs.items()}
+        return Family(self.names, specs)
+
+    def growth(self, page: int, max_block_size: int) -> int:
+        """Return how many times as many tokens a block may hold, so that no page is larger than `page` bytes.
+
+        Recurrent layers do not grow, since a state takes as much memory after any number of tokens; chunked layers to
+        divisors of their chunk.
+        """
+        if isinstance(self.spec, MambaSpec):
+            return 1
+        factor = max(1, min(page // self.pages[0], max_block_size // self.spec.block_size))
+        if isinstance(self.spec, ChunkedLocalAttentionSpec):
+            chunk = self.spec.attention_chunk_size
+            while chunk % (self.spec.block_size * factor):
+                factor -= 1
+        return factor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way to lay out a model's layers.
+
+    Attributes:
+        families: layers that can share a table, with their final block sizes.
+        groups: names of the layers of each group, in the order of their tensors, and the number of the group's family.
+        page_sizes: bytes of one page of each tensor.
+    """
+
+    families: tuple[Family, ...]
+    groups: tuple[tuple[tuple[str, ...], int], ...]
+    page_sizes: tuple[int, ...]
+
+    @cached_property
+    def block_bytes(self) -> int:
+        """Bytes of one block: a page of each tensor."""
+        return sum(self.page_sizes)
+
+    @cached_property
+    def alignment(self) -> int:
+        """Tokens that the length of every prefix hit is a multiple of."""
+        return math.lcm(*(family.spec.block_size for family in self.families))
+
+
+def families_of(layers: Mapping[str, KVCacheSpec], *, split_pages: bool) -> tuple[Family, ...]:
+    """Return the layers by kind and block size, in the model's order; with `split_pages` also by the size of a page."""
+    found: dict[tuple[object, ...], dict[str, KVCacheSpec]] = {}
+    for name, spec in layers.items():
+        key = (*table_of(spec), spec.page_size_bytes if split_pages else None)
+        found.setdefault(key, {})[name] = spec
+    return tuple(
+        Family(tuple(sorted(specs, key=lambda name: -specs[name].page_size_bytes)), specs) for specs in found.values()
+    )
+
+
+def layouts_of(
+    layers: Mapping[str, KVCacheSpec],
+    max_block_size: int,
+    *,
+    page_alignment: int = 1,
+    layers_per_group: int | None = None,
+    enable_caching: bool = True,
+) -> list[Layout]:
+    """Return the layouts worth comparing, each once.
+
+    Three choices are combined: whether layers of one kind with pages of different size share a table; the page that
+    smaller ones grow towards; the number of tensors. Complexity: O(page sizes x sqrt(layers) x layers).
+
+    Args:
+        layers: what each layer declares, by name.
+        max_block_size: tokens that no block grows beyond, nor the common multiple of block sizes that hits are cut to.
+        page_alignment: bytes that every page is a multiple of.
+        layers_per_group: the number of tensors, if it is settled.
+        enable_caching: whether there are hits.
+    """
+    unit = math.lcm(page_alignment, *(size for spec in layers.values() for size in element_sizes(spec)))
+    found: dict[tuple[object, ...], Layout] = {}
+    for split_pages in (False, True):
+        declared = families_of(layers, split_pages=split_pages)
+        for families in _grown(declared, max_block_size, enable_caching):
+            for width in _widths(families, layers_per_group):
+                layout = _laid_out(families, width, unit)
+                sizes = tuple(family.spec.block_size for family in families)
+                found.setdefault((sizes, layout.groups, layout.page_sizes), layout)
+    return list(found.values())
+
+
+def _grown(families: Sequence[Family], max_block_size: int, enable_caching: bool) -> list[tuple[Family, ...]]:
+    """Return the families as declared, and grown towards each page that is worth a try; the smallest blocks first."""
+    block_sizes = [family.spec.block_size for family in families]
+    coarsest = max(max_block_size, math.lcm(*block_sizes))
+    pages = [family.pages[0] for family in families]
+    largest = max(pages)
+    targets = {largest * times for times in range(1, _MOST_MULTIPLES + 1)}
+    targets |= {-(-largest // page) * page for page in pages} | {math.lcm(*pages)}
+    found: dict[tuple[int, ...], tuple[Family, ...]] = {(1,) * len(pages): tuple(families)}
+    for page in sorted(targets):
+        factors = tuple(family.growth(page, max_block_size) for family in families)
+        hits = math.lcm(*(size * factor for size, factor in zip(block_sizes, factors, strict=True)))
+        if enable_caching and hits > coarsest:
+            continue
+        if factors not in found and math.gcd(*factors) == 1:  # more tokens in all blocks alike would save nothing
+            found[factors] = tuple(family.grown(factor) for family, factor in zip(families, factors, strict=True))
+    return list(found.values())
+
+
+def _widths(families: Sequence[Family], layers_per_group: int | None) -> list[int]:
+    """Return the numbers of tensors worth a try: those that some family fills with some number of groups."""
+    if layers_per_group is not None:
+        return [layers_per_group]
+    counts = {len(family.names) for family in families}
+    return sorted({-(-count // groups) for count in counts for groups in range(1, count + 1)})
+
+
+def _laid_out(families: Sequence[Family], width: int, unit: int) -> Layout:
+    """Deal each family's layers to as few groups as `width` tensors allow, as evenly as can be."""
+    groups = []
+    page_sizes: list[int] = []
+    for number, family in enumerate(families):
+        count = -(-len(family.names) // width)
+        groups += [(family.names[first::count], number) for first in range(count)]
+        for tensor, page in enumerate(family.pages[::count]):
+            padded = -(-page // unit) * unit
+            if tensor == len(page_sizes):
+                page_sizes.append(padded)
+            page_sizes[tensor] = max(page_sizes[tensor], padded)
+    return Layout(tuple(families), tuple(groups), tuple(page_sizes))

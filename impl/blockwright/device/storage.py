@@ -1,0 +1,239 @@
+"""The memory of a plan: one tensor of bytes for each layer of a group, and every layer's view of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from blockwright.device.pages import state_offsets
+from blockwright.device.plan import KVCachePlan
+from blockwright.errors import BlockError, InvalidArgumentError
+from blockwright.kinds import AttentionSpec, KVCacheSpec, MambaSpec
+
+# Integers of each width: their bytes can be written whatever they mean, float8 or not.
+_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+
+
+def torch_dtype(dtype: object) -> torch.dtype:
+    """Return an element type of `blockwright.kinds` as torch knows it; ``"fp8"`` is ``float8_e4m3fn``.
+
+    >>> torch_dtype("half"), torch_dtype(torch.float8_e5m2)
+    (torch.float16, torch.float8_e5m2)
+
+    Raises:
+        InvalidArgumentError: torch has no such type.
+    """
+    name = str(dtype).removeprefix("torch.")
+    found = getattr(torch, "float8_e4m3fn" if name == "fp8" else name, None)
+    if not isinstance(found, torch.dtype):
+        raise InvalidArgumentError(f"dtype: this torch ({torch.__version__}) has no {dtype!r}")
+    return found
+
+
+class KVCacheStorage:
+    """The KV cache of one device.
+
+    Attributes:
+        plan: the plan that it was made by.
+        tensors: the memory, uint8 of shape (num_blocks, page size): page b of each is block b. For `copy_blocks`,
+            `swap_blocks` and pools on the host.
+
+    Example:
+        >>> from blockwright import FullAttentionSpec
+        >>> from blockwright.device import plan_kv_cache
+        >>> spec = FullAttentionSpec(block_size=4, num_kv_heads=2, head_size=8, dtype="bfloat16")
+        >>> storage = KVCacheStorage(plan_kv_cache({"layers.0": spec, "layers.1": spec}, 1 << 12, max_model_len=16))
+        >>> storage.kv("layers.1").shape             # blocks, keys and values, tokens, heads, elements
+        torch.Size([8, 2, 4, 2, 8])
+        >>> [tuple(tensor.shape) for tensor in storage.tensors]
+        [(8, 256), (8, 256)]
+    """
+
+    def __init__(self, plan: KVCachePlan, device: str | torch.device = "cpu") -> None:
+        """Take the memory of a plan, all zeros. O(bytes).
+
+        Raises:
+            InvalidArgumentError: torch lacks an element type that a layer declares.
+            torch.OutOfMemoryError: the device has less memory than the plan was made for.
+        """
+        self.plan = plan
+        for spec in plan.layers.values():
+            for dtype in dtypes_of(spec):
+                torch_dtype(dtype)
+        self.tensors = [
+            torch.zeros((plan.num_blocks, page), dtype=torch.uint8, device=device) for page in plan.page_sizes
+        ]
+        self._views = {name: self._views_of(name) for name in plan.layers}
+        self._views |= {name: self._views[holder] for name, holder in plan.config.shared_layers.items()}
+
+    def _views_of(self, layer_name: str) -> tuple[torch.Tensor, ...]:
+        """Make the views of one layer."""
+        tensor = self.tensors[self.plan.place_of(layer_name)[1]]
+        spec = self.plan.spec_of(layer_name)
+        if isinstance(spec, AttentionSpec):
+            return (_view(tensor, 0, (2, spec.block_size, spec.num_kv_heads, spec.head_size), spec.dtype),)
+        if isinstance(spec, MambaSpec):
+            parts = zip(state_offsets(spec), spec.shapes, spec.dtypes, strict=True)
+            return tuple(_view(tensor, offset, shape, dtype) for offset, shape, dtype in parts)
+        raise InvalidArgumentError(f"plan: {layer_name!r} declares {type(spec).__name__}, which has no view")
+
+    def kv(self, layer_name: str) -> torch.Tensor:
+        """Return the keys and values of an attention layer: a view of its tensor, indexed by block id. O(1).
+
+        A layer that shares another's cache gets the same memory.
+
+        Returns:
+            Shape (num_blocks, 2, block_size, num_kv_heads, head_size); keys at 0.
+
+        Raises:
+            InvalidArgumentError: no such layer, or a recurrent one.
+        """
+        views = self.views(layer_name)
+        if not self._is_attention(layer_name):
+            raise InvalidArgumentError(f"layer_name: {layer_name!r} is a recurrent layer; use states({layer_name!r})")
+        return views[0]
+
+    def states(self, layer_name: str) -> tuple[torch.Tensor, ...]:
+        """Return the states of a recurrent layer: views of its tensor, indexed by block id. O(1).
+
+        Returns:
+            One of shape ``(num_blocks, *shape)`` for each of the `shapes` that the layer declares.
+
+        Raises:
+            InvalidArgumentError: no such layer, or one of attention.
+        """
+        views = self.views(layer_name)
+        if self._is_attention(layer_name):
+            raise InvalidArgumentError(f"layer_name: {layer_name!r} is a layer of attention; use kv({layer_name!r})")
+        return views
+
+    def views(self, layer_name: str) -> tuple[torch.Tensor, ...]:
+        """Return what `kv` or `states` returns, as a tuple: for code that takes layers of any kind. O(1).
+
+        Raises:
+            InvalidArgumentError: no such layer.
+        """
+        if layer_name not in self._views:
+            raise InvalidArgumentError(f"layer_name: {layer_name!r} is no layer of the plan, nor shares one's cache")
+        return self._views[layer_name]
+
+    def _is_attention(self, layer_name: str) -> bool:
+        holder = self.plan.config.shared_layers.get(layer_name, layer_name)
+        return isinstance(self.plan.spec_of(holder), AttentionSpec)
+
+    def tensors_of(self, group: int) -> list[torch.Tensor]:
+        """Return the tensors that a group's layers use: what to copy for its blocks. O(1).
+
+        Raises:
+            InvalidArgumentError: no such group.
+        """
+        if isinstance(group, bool) or not isinstance(group, int) or not 0 <= group < len(self.plan.groups):
+            raise InvalidArgumentError(f"group: {group!r} is none of the plan's {len(self.plan.groups)}")
+        return self.tensors[: len(self.plan.groups[group].layer_names)]
+
+    def fill(
+        self, block_ids: Sequence[int] | torch.Tensor | None = None, value: float = 0.0, *, group: int | None = None
+    ) -> None:
+        """Set whole blocks to one value: 0.0 to erase them, NaN to poison them. O(bytes).
+
+        Zeros and NaN are written to every byte of the blocks, padding included, so that whichever group gets a block
+        next finds them; of a value that is not the same in all element types, give the group.
+
+        Args:
+            block_ids: the blocks, in any order; None for all.
+            value: what every element is to read as.
+            group: the group that holds the blocks: its tensors only, and values in its layers' own element types.
+
+        Raises:
+            BlockError: an id is no block of the plan.
+            InvalidArgumentError: no such group; or the value has no common form, or none at all, in the element types.
+        """
+        ids = self._checked(block_ids)
+        tensors = self.tensors if group is None else self.tensors_of(group)
+        groups = self.plan.groups if group is None else [self.plan.groups[group]]
+        names = [name for part in groups for name in part.layer_names]
+        dtypes = {torch_dtype(kind) for name in names for kind in dtypes_of(self.plan.layers[name])}
+        byte = _common_byte(value, dtypes)
+        if byte is not None:
+            _write(tensors, ids, [byte] * len(tensors))
+        elif len(dtypes) == 1:
+            (dtype,) = dtypes
+            word = _word(value, dtype)
+            _write([tensor.view(_WORDS[dtype.itemsize]) for tensor in tensors], ids, [word] * len(tensors))
+        elif group is None:
+            raise InvalidArgumentError(f"value: {value!r} has other bytes in each of {_named(dtypes)}; pass group")
+        else:
+            views = [view for name in names for view in self._views[name]]
+            words = [_word(value, view.dtype) for view in views]
+            _write([view.view(_WORDS[view.element_size()]) for view in views], ids, words)
+
+    def _checked(self, block_ids: Sequence[int] | torch.Tensor | None) -> torch.Tensor:
+        """Return block ids as a tensor of int64."""
+        count = self.plan.num_blocks
+        if block_ids is None:
+            return torch.arange(count)
+        try:
+            ids = torch.as_tensor(block_ids if isinstance(block_ids, torch.Tensor) else list(block_ids))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InvalidArgumentError(f"block_ids: must be a sequence of block ids: {error}") from None
+        if ids.numel() == 0:
+            return torch.empty(0, dtype=torch.int64)
+        if ids.dim() != 1 or ids.dtype not in (torch.int64, torch.int32):
+            raise InvalidArgumentError(f"block_ids: must be one row of integers, not {ids.dtype} {tuple(ids.shape)}")
+        ids = ids.to(torch.int64)
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= count:
+            raise BlockError(f"block_ids: {low if low < 0 else high} is no block; there are {count}")
+        return ids
+
+
+def dtypes_of(spec: KVCacheSpec) -> tuple[object, ...]:
+    """Return the element types of a layer's tensors."""
+    if isinstance(spec, MambaSpec):
+        return spec.dtypes
+    return (spec.dtype,) if isinstance(spec, AttentionSpec) else ()
+
+
+def _view(tensor: torch.Tensor, offset: int, shape: Sequence[int], dtype: object) -> torch.Tensor:
+    """Return the elements that begin `offset` bytes into each page."""
+    kind = torch_dtype(dtype)
+    first = offset // kind.itemsize
+    return tensor.view(kind)[:, first : first + math.prod(shape)].view(-1, *shape)
+
+
+def _write(tensors: Sequence[torch.Tensor], ids: torch.Tensor, words: Sequence[int]) -> None:
+    """Write a word to every element of some blocks of each tensor."""
+    ids = ids.to(tensors[0].device)
+    for tensor, word in zip(tensors, words, strict=True):
+        tensor.index_fill_(0, ids, word)
+
+
+def _named(dtypes: set[torch.dtype]) -> str:
+    return ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+
+
+def _word(value: float, dtype: torch.dtype) -> int:
+    """Return the bits of a value as an integer."""
+    if not dtype.is_floating_point:
+        limits = torch.iinfo(dtype)
+        if value != value or not limits.min <= value <= limits.max or value != int(value):
+            raise InvalidArgumentError(f"value: {value!r} is no {dtype}; pass a whole number within its range")
+        value = int(value)
+    return int(torch.tensor([value], dtype=dtype).view(_WORDS[dtype.itemsize])[0])
+
+
+def _common_byte(value: float, dtypes: set[torch.dtype]) -> int | None:
+    """Return the byte that, everywhere, makes every element read as `value`; None if there is none.
+
+    Ones everywhere are a NaN in all types but the float8 without a negative zero, whose only NaN is 0x80.
+    """
+    if value == 0.0 and math.copysign(1.0, value) > 0:
+        return 0x00
+    if value == value or not all(dtype.is_floating_point for dtype in dtypes):
+        return None
+    single = [str(dtype).endswith("fnuz") for dtype in dtypes]
+    if any(single):
+        return 0x80 if all(single) else None
+    return 0xFF

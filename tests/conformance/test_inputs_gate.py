@@ -1,0 +1,332 @@
+"""Property: the gate of inputs sees every wrong row, slot, state, length and copy, and every wrong plan.
+
+How: batches of inputs that are wrong in one way each are put through random walks, and plans and memories that are
+wrong through the check of a model; each must be caught under the law that it breaks. The real ones pass.
+Not covered: that every wrong batch or plan is caught; devices (tests/device).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from blockwright import KVCacheManager
+from blockwright.device.inputs import InputBatch
+from blockwright.device.plan import plan_kv_cache
+from blockwright.device.storage import KVCacheStorage
+from blockwright.errors import TooLittleMemoryError
+from blockwright_conformance import inputs_plans, inputs_worker
+from blockwright_conformance.gates import Profile, gate
+from blockwright_conformance.inputs_gate import EVERYTHING, PLANNED, PLANS, plans
+from blockwright_conformance.inputs_histories import inputs_walk, run_inputs_machine
+from blockwright_conformance.inputs_plans import check_model
+from blockwright_conformance.inputs_worker import InputsError
+from blockwright_conformance.inputs_worlds import INPUT_WORLDS
+from blockwright_conformance.scopes import Scope
+from blockwright_spec.rows import RowRefusal
+
+WINDOWS, TIMED, STATES, _, _, ENCODER, _ = INPUT_WORLDS.values()
+BUFFERS = ("new_block_ids", "new_block_offsets", "nulled_entries", "nulled_offsets", "replaced_entries", "num_served")
+
+
+# --- batches that are wrong
+
+
+def without(allocation: Any, name: str) -> Any:
+    """What a batch told, with one of its buffers empty."""
+    if allocation is None:
+        return None
+    told = {each: getattr(allocation, each) for each in BUFFERS}
+    return SimpleNamespace(**{**told, name: type(allocation.new_block_ids)()})
+
+
+class KeepsNulled(InputBatch):
+    """Nulls no entry."""
+
+    def apply(self, requests: Any, allocation: Any) -> None:
+        super().apply(requests, self.told(allocation))
+
+    def step(self, *arguments: Any, **rest: Any) -> Any:
+        requests, news, *told = arguments
+        return super().step(requests, news, *map(self.told, told[:1]), *told[1:], **rest)
+
+    def told(self, allocation: Any) -> Any:
+        """Leave out what became null."""
+        if allocation is None:
+            return None
+        nothing = type(allocation.nulled_offsets)([0] * len(allocation.nulled_offsets))
+        told = without(allocation, "nulled_entries")
+        told.nulled_offsets = nothing
+        return told
+
+
+class KeepsShared(KeepsNulled):
+    """Goes on with blocks that have been copied."""
+
+    def told(self, allocation: Any) -> Any:
+        return without(allocation, "replaced_entries")
+
+
+class Forgets(InputBatch):
+    """Forgets its last step when a row is taken anew."""
+
+    def add_request(self, request_id: str, *arguments: Any) -> None:
+        if request_id in self.request_ids:
+            row = self.request_ids.index(request_id)
+            self.remove_request(request_id)
+            super().add_request(request_id, *arguments)
+            self.swap(row, self.request_ids.index(request_id))
+        else:
+            super().add_request(request_id, *arguments)
+
+
+class Disorders(InputBatch):
+    """Leaves rows in another order when a step is refused."""
+
+    def step(self, *arguments: Any, **rest: Any) -> Any:
+        try:
+            return super().step(*arguments, **rest)
+        except Exception:
+            self.swap(0, len(self.request_ids) - 1)
+            raise
+
+
+class Moves(InputBatch):
+    """Moves to taken rows."""
+
+    def move_request(self, request_id: str, row: int) -> None:
+        self.swap(self.row_of(request_id), row)
+
+
+class Tolerates(InputBatch):
+    """Accepts a request twice."""
+
+    def step(self, *arguments: Any, **rest: Any) -> Any:
+        requests, *others = arguments
+        return super().step(list({id(each): each for each in requests}.values()), *others, **rest)
+
+
+def handing(change: Callable[[Any], Any]) -> type[InputBatch]:
+    """A batch whose steps hand out something else."""
+
+    class Wrong(InputBatch):
+        def step(self, *arguments: Any, **rest: Any) -> Any:
+            given = super().step(*arguments, **rest)
+            return replace(given, **change(given))
+
+    return Wrong
+
+
+class Padless(InputBatch):
+    """Pads nothing."""
+
+    def step(self, *arguments: Any, **rest: Any) -> Any:
+        given = super().step(*arguments, **rest)
+        given._views.pad = lambda *counts: None  # type: ignore[method-assign]
+        for slots in given._views._slots:
+            slots[given.num_tokens :] = 5
+        return given
+
+
+WRONG: list[tuple[str, type[InputBatch], Scope]] = [
+    ("ROW-1", KeepsNulled, WINDOWS),
+    ("ROW-1", KeepsShared, WINDOWS),
+    ("STATE-1", Forgets, STATES),
+    ("ROW-3", Disorders, WINDOWS),
+    ("REF-0", Moves, WINDOWS),
+    ("REF-0", Tolerates, STATES),
+    ("SLOT-1", handing(lambda given: {"slot_mapping": tuple(each + 1 for each in given.slot_mapping)}), WINDOWS),
+    ("SLOT-1", handing(lambda given: {"slot_mapping": (*given.slot_mapping[:2], given.slot_mapping[0])}), STATES),
+    ("SLOT-1", Padless, STATES),
+    ("STATE-1", handing(lambda given: {"state_reads": tuple(each * 0 for each in given.state_reads)}), STATES),
+    ("STATE-2", handing(lambda given: {"state_writes": tuple(each.flip(1) for each in given.state_writes)}), STATES),
+    ("STATE-2", handing(lambda given: {"state_writes": (given.state_writes[2],) * 3}), STATES),
+    ("LEN-2", handing(lambda given: {"positions": given.positions + 1}), TIMED),
+    ("LEN-2", handing(lambda given: {"seq_lens": given.seq_lens - 1}), TIMED),
+    ("LEN-2", handing(lambda given: {"num_computed_tokens": given.seq_lens}), TIMED),
+    ("LEN-2", handing(lambda given: {"max_query_len": 1}), TIMED),
+    ("LEN-2", handing(lambda given: {"query_start_loc": given.query_start_loc.flip(0)}), TIMED),
+    ("CROSS-2", handing(lambda given: {"encoder_lens": given.encoder_lens * 0}), ENCODER),
+    ("COPY-3", handing(lambda given: {"copies": tuple(each[:0] for each in given.copies)}), WINDOWS),
+    ("REF-0", handing(lambda given: {"positions": given.positions.clone()}), WINDOWS),
+    ("REF-0", handing(lambda given: {"seq_lens": given.seq_lens.long()}), WINDOWS),
+]
+
+
+@pytest.mark.parametrize(("law", "wrong", "world"), WRONG, ids=lambda each: getattr(each, "__name__", None))
+def test_a_wrong_batch_is_noticed(
+    law: str, wrong: type[InputBatch], world: Scope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs_worker, "InputBatch", wrong)
+    with pytest.raises(InputsError) as caught:
+        walks(world)
+    assert caught.value.law == law
+
+
+def walks(world: Scope) -> None:
+    for seed in range(6):
+        inputs_walk(world, seed, 300)
+
+
+@pytest.mark.parametrize("world", INPUT_WORLDS.values(), ids=list(INPUT_WORLDS))
+def test_the_real_batch_passes(world: Scope) -> None:
+    assert inputs_walk(world, 100, 80).fired["step"] > 0
+
+
+def test_the_machine_finds_what_the_walk_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_inputs_machine(STATES, 1, 10, True)
+    monkeypatch.setattr(inputs_worker, "InputBatch", handing(lambda given: {"positions": given.positions + 1}))
+    with pytest.raises(InputsError, match="LEN-2"):
+        run_inputs_machine(STATES, 10, 20, True)
+
+
+# --- plans that are wrong
+
+
+def planning(change: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A planner whose plans are something else."""
+
+    def plan(*arguments: Any, **rest: Any) -> Any:
+        return change(plan_kv_cache(*arguments, **rest))
+
+    return plan
+
+
+def of_blocks(more: int) -> Callable[[Any], Any]:
+    return lambda plan: replace(plan, config=replace(plan.config, num_blocks=plan.num_blocks + more))
+
+
+def wasting(plan: Any) -> Any:
+    """Reports more waste than there is."""
+    return replace(plan, groups=tuple(replace(group, waste_bytes=group.waste_bytes + 1) for group in plan.groups))
+
+
+def paged(plan: Any) -> Any:
+    """Has pages that are too small."""
+    return replace(plan, page_sizes=tuple(size - 1 for size in plan.page_sizes))
+
+
+def doubled(plan: Any) -> Any:
+    """Has a layer twice."""
+    first, *rest = plan.groups
+    twice = replace(first, layer_names=first.layer_names * 2, page_bytes=first.page_bytes * 2)
+    own = replace(plan.config.kv_cache_groups[0], layer_names=list(twice.layer_names))
+    config = SimpleNamespace(num_blocks=plan.num_blocks, kv_cache_groups=[own, *plan.config.kv_cache_groups[1:]])
+    return SimpleNamespace(
+        **{name: getattr(plan, name) for name in ("limits", "available_bytes", "page_sizes", "num_blocks")},
+        **{name: getattr(plan, name) for name in ("blocks_per_request", "block_bytes", "layers", "spec_of", "waste")},
+        groups=(twice, *rest),
+        config=config,
+    )
+
+
+def greedy(*arguments: Any, **rest: Any) -> Any:
+    """Needs a byte more than it says."""
+    try:
+        return plan_kv_cache(*arguments, **rest)
+    except TooLittleMemoryError as error:
+        raise TooLittleMemoryError(str(error), error.needed_bytes - 1, 1, error.longest_model_len) from None
+
+
+def timid(*arguments: Any, **rest: Any) -> Any:
+    """Says that less fits than does."""
+    try:
+        return plan_kv_cache(*arguments, **rest)
+    except TooLittleMemoryError as error:
+        longest = max(error.longest_model_len - 1, 0)
+        raise TooLittleMemoryError(str(error), error.needed_bytes, 1, longest) from None
+
+
+def lavish(layers: Any, memory: int, length: int, **rest: Any) -> Any:
+    """Wastes what it may."""
+    return plan_kv_cache(layers, memory, length, **{"layers_per_group": len(layers), **rest})
+
+
+WRONG_PLANS: list[tuple[set[str], Callable[..., Any]]] = [
+    ({"LAYOUT-5"}, planning(of_blocks(-1))),
+    ({"LAYOUT-4"}, planning(of_blocks(1))),
+    ({"LAYOUT-7"}, planning(wasting)),
+    ({"LAYOUT-3"}, planning(paged)),
+    ({"LAYOUT-1"}, planning(doubled)),
+    ({"REF-0", "LAYOUT-6"}, greedy),
+    ({"LAYOUT-6"}, timid),
+    ({"LAYOUT-9"}, lavish),
+]
+
+
+@pytest.mark.parametrize(("laws", "wrong"), WRONG_PLANS)
+def test_a_wrong_plan_is_noticed(laws: set[str], wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs_plans, "plan_kv_cache", wrong)
+    row = plans(12)
+    assert row.violations == 1
+    assert row.law in laws
+
+
+class Elsewhere(KVCacheStorage):
+    """Gives layers memory of their own."""
+
+    def views(self, layer_name: str) -> tuple[Any, ...]:
+        return tuple(each.roll(1, 0) for each in super().views(layer_name))
+
+
+class Short(KVCacheStorage):
+    """Gives layers one block less."""
+
+    def views(self, layer_name: str) -> tuple[Any, ...]:
+        return tuple(each[1:] for each in super().views(layer_name))
+
+
+class Twice(KVCacheStorage):
+    """Gives keys the memory of values."""
+
+    def views(self, layer_name: str) -> tuple[Any, ...]:
+        return tuple(each[:, :1].expand_as(each) for each in super().views(layer_name))
+
+
+@pytest.mark.parametrize("wrong", [Elsewhere, Short, Twice])
+def test_a_wrong_memory_is_noticed(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs_plans, "KVCacheStorage", wrong)
+    with pytest.raises(InputsError, match="LAYOUT-3"):
+        check_model(0)
+
+
+def test_a_manager_that_holds_more_than_planned_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hoarder:
+        def __init__(self, *arguments: Any, **rest: Any) -> None:
+            self.manager = KVCacheManager(*arguments, **rest)
+            self.block_pool = self.manager.block_pool
+
+        def allocate_slots(self, request: Any, new: int, **rest: Any) -> Any:
+            return self.manager.allocate_slots(request, new, num_lookahead_tokens=9, **rest)
+
+    monkeypatch.setattr(inputs_plans, "KVCacheManager", Hoarder)
+    assert plans(8).law in ("LAYOUT-6", "REF-0")
+
+
+# --- the gate
+
+
+def test_refusals_of_rows_are_all_but_choices() -> None:
+    assert {each.name for each in RowRefusal} - EVERYTHING == {"ILLEGAL_ORDER"}
+
+
+def test_the_gate_runs_in_smoke() -> None:
+    run, size = gate("inputs", Profile("smoke", jobs=1))
+    steps: list[str] = []
+
+    def progress(count: int = 1, note: str = "") -> None:
+        steps.append(note)
+
+    rows = run(Profile("smoke", jobs=1), progress)
+    assert len(rows) == len(steps) == size
+    assert [row.detail for row in rows if row.violations] == []
+    assert set(rows[0].fired) <= PLANNED
+    assert rows[0].scope == PLANS
+
+
+def test_other_managers_have_no_workers() -> None:
+    other = Profile(implementation="somewhere:Else")
+    run, size = gate("inputs", other)
+    assert (run(other, lambda count=1, note="": None), size) == ([], 0)
