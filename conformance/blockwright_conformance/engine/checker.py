@@ -92,8 +92,8 @@ class Checker:
                     f"(computed {listed(range(note.begin, len(note.tokens)))})",
                     note.step,
                 )
-        for step, known, proposal in self.proposals.pop(task, []):
-            self.compare_proposal(step, known, proposal)
+        for step, before, proposal in self.proposals.pop(task, []):
+            self.compare_proposal(step, before, proposal)
         self.compare_tokens(task, tokens)
 
     def compare_proposal(self, step: int, known: list[int], proposal: Proposal) -> None:

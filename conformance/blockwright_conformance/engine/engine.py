@@ -17,17 +17,17 @@ With `overlap_steps` a step is scheduled before the one before it has run, so th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 from typing import Any
 
+from torch import Tensor
+
 import blockwright
 import blockwright.offload
 from blockwright.config import KVCacheConfig
 from blockwright.device import KVCachePlan, plan_kv_cache
-from torch import Tensor
 
 from .checker import Checker
 from .elsewhere import Elsewhere, Swap
@@ -215,13 +215,10 @@ class Engine:
     def finish(self, step: Step) -> None:
         """Run a step that was launched; sample, settle, append, and guess on."""
         works = self.worker.works
-        hidden, logits = self.worker.run() if works else (None, None)
+        hidden, logits = self.worker.run()
         found: dict[Work, list[int]] = {}
         rejected: dict[str, int] = {}
-        start = 0
-        for work in works:
-            rows = logits[start : start + work.num_new]
-            start += work.num_new
+        for work, rows in zip(works, logits, strict=True):
             self.checker.note(step.index, work, rows, self.worker)
             if not work.task.is_current(work):
                 self.fired["computed in vain"] += 1

@@ -112,8 +112,8 @@ class Schedule:
         jobs: the requests.
         resets: steps before which the prefix cache is reset, if no block is held then.
         model_seed: of the weights.
-        grow_blocks: let the plan give layers more tokens per block, so that their pages are equal; else pages are padded,
-            and every layer keeps its block size.
+        grow_blocks: let the plan give layers more tokens per block, so that their pages are equal; else pages are
+            padded, and every layer keeps its block size.
     """
 
     layers: tuple[Group, ...]

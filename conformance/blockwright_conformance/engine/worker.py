@@ -12,11 +12,11 @@ from blockwright.device import InputBatch, KVCachePlan, KVCacheStorage, copy_blo
 from blockwright.kinds import CrossAttentionSpec
 
 from .drafts import DraftHead
-from .weights import DRAFT
 from .model import HybridModel
 from .schedule import EngineConfig
 from .step import Step
 from .task import Task, Work
+from .weights import DRAFT
 
 
 class Worker:
@@ -24,7 +24,7 @@ class Worker:
 
     Attributes:
         storage: the layers' caches.
-        tensors: what is copied and swapped: the caches, and of each entry of the draft head the token that it was made with.
+        tensors: what is copied and swapped: the caches, and the tokens that the draft head's entries were made with.
         batch: the block tables of the requests that run, a row each.
         works: of the step that was launched last, those that it runs.
         inputs: of that step.
@@ -101,13 +101,15 @@ class Worker:
         slots = {group: self.batch.slots(task.name, group, 0, count) for group in self.cross}
         self.model.write_encoder(task.encoder, slots, self.storage)
 
-    def run(self) -> tuple[Tensor, Tensor]:
-        """Run the step that was launched; return its last hidden states and its logits, a row per token."""
+    def run(self) -> tuple[Tensor | None, list[Tensor]]:
+        """Run the step that was launched; return its last hidden states, and the logits of each work by token."""
+        if not self.works:
+            return None, []
         tokens: list[int] = []
         for work in self.works:
             tokens += work.task.model_tokens(work.tokens[work.begin :], self.vocab_size)
         hidden = self.model.forward(tokens, self.inputs, self.storage)
-        return hidden, self.model.logits(hidden)
+        return hidden, list(self.model.logits(hidden).split([work.num_new for work in self.works]))
 
     def propose(self, hidden: Tensor, asks: dict[Work, int]) -> list[Proposal]:
         """Let the draft head read the step, and guess on for those that were asked for, so many tokens each."""

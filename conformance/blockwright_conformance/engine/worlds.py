@@ -6,10 +6,10 @@ which features are on; simple values first, so that what fails shrinks to what i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -82,11 +82,9 @@ WORLDS: dict[str, World] = {
 }
 """All worlds, by name."""
 
-class Chooser(Protocol):
-    """Makes the choices of a schedule: at random, or as Hypothesis wants them."""
 
-    def __call__(self, options: Sequence[Any]) -> Any:
-        """Choose one; the first is the simplest."""
+Chooser = Callable[[Any], Any]
+"""Chooses one of some options, the first being the simplest: at random, or as Hypothesis wants it."""
 
 
 def layer(choose: Chooser, kind: str, sizes: Sequence[int], drafts: int) -> Group:
@@ -126,7 +124,7 @@ def features(choose: Chooser, world: World) -> EngineConfig:
         declare_drafts=choose((True, False)) if guesser else True,
         preemption=choose(world.preemptions),
         host_blocks=choose((32, 64, 12)),
-        load_steps=choose((1, 2)),
+        load_steps=choose((1, 2, 4)),
         lose_load_every=choose((0, 0, 1, 2)),
         offload=offload,
         offload_blocks=choose((32, 64, 12)) if offload else 32,
@@ -156,7 +154,7 @@ def job(choose: Chooser, world: World, arrival: int) -> Job:
         salt=choose((None,) * 7 + ("salt",)),
         adapter=choose((0,) * 7 + (1,)),
         encoder=choose(range(1, 10)) if "cross" in world.kinds else 0,
-        abort=choose(range(12)) if choose(RARELY) and choose(OFTEN) else None,
+        abort=choose(range(16)) if choose(RARELY) else None,
         forks=tuple(sorted(choose(range(output)) for _ in range(choose(forks)))),
     )
 
@@ -173,9 +171,7 @@ def schedule(choose: Chooser, world: World) -> Schedule:
     while len(jobs) < MOST_JOBS and (not jobs or choose((False,) + (True,) * 7)):
         jobs.append(job(choose, world, jobs[-1].arrival + choose(world.pace) if jobs else 0))
     resets = (choose(range(5, 25)),) if choose(RARELY) else ()
-    return Schedule(
-        layers, draft, config, tuple(jobs), resets, model_seed=choose((0, 1, 2)), grow_blocks=choose(OFTEN)
-    )
+    return Schedule(layers, draft, config, tuple(jobs), resets, model_seed=choose((0, 1, 2)), grow_blocks=choose(OFTEN))
 
 
 @st.composite
