@@ -28,6 +28,7 @@ from blockwright.device.inputs import InputBatch, StepInputs
 from blockwright.device.layout import Caches
 from blockwright.device.plan import plan_kv_cache
 from blockwright.device.planned import GroupPlan, KVCachePlan
+from blockwright.device.planned import GroupPlan, KVCachePlan, RequestLimits
 from blockwright.device.states import causal_conv, selective_scan
 from blockwright.device.storage import KVCacheStorage
 from blockwright.device.transfer import Transfer
@@ -38,6 +39,7 @@ __all__ = [
     "InputBatch",
     "KVCachePlan",
     "KVCacheStorage",
+    "RequestLimits",
     "StepInputs",
     "Transfer",
     "causal_conv",
