@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blockwright_spec.reads import reads
+from blockwright_spec.reads import Chunked, Full, Sliding, reads
 
 from .dense import Recomputation
 from .errors import NumericsError, listed
@@ -168,8 +168,6 @@ def poisoned(work: Work, position: int, worker: Any) -> str:
 
 def kind_of(spec: Any) -> Any:
     """Give the specification's kind of an attention layer."""
-    from blockwright_spec.reads import Chunked, Full, Sliding
-
     name = type(spec).__name__
     if name == "SlidingWindowSpec":
         return Sliding(spec.sliding_window)
