@@ -56,7 +56,9 @@ class Engine:
         self.schedule, self.config, self.package = schedule, schedule.config, package
         config = schedule.config
         self.fired: Counter[str] = Counter()
-        self.model = model_of(schedule.layers, schedule.draft, schedule.model_seed)
+        self.model = model_of(
+            schedule.layers, schedule.draft, schedule.model_seed, schedule.dtype, schedule.cache_dtype
+        )
         max_encoder_len = max(job.encoder for job in schedule.jobs)
         plan = plan_of(self.model, config, max_encoder_len, schedule.grow_blocks)
         self.manager = package.KVCacheManager(

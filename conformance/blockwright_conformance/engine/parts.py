@@ -17,9 +17,11 @@ VOCAB = 12
 
 
 @lru_cache(maxsize=64)
-def model_of(layers: tuple[Any, ...], draft: Any, seed: int) -> HybridModel:
+def model_of(
+    layers: tuple[Any, ...], draft: Any, seed: int, dtype: str = "float64", cache_dtype: str | None = None
+) -> HybridModel:
     """Make a model, once."""
-    return HybridModel(ModelConfig(layers, draft, vocab_size=VOCAB, seed=seed))
+    return HybridModel(ModelConfig(layers, draft, vocab_size=VOCAB, seed=seed, dtype=dtype, cache_dtype=cache_dtype))
 
 
 @lru_cache(maxsize=256)
