@@ -58,7 +58,7 @@ class Checker:
         if not bool(finite.all()):
             position = work.begin + int(finite.int().argmin())
             raise NumericsError("NUMERICS-2", f"{self.told(work, position)}{poisoned(work, position, worker)}", step)
-        self.notes.setdefault(work.task, []).append(Note(step, work.begin, work.tokens, logits.clone()))
+        self.notes.setdefault(work.task, []).append(Note(step, work.begin, work.tokens, logits.cpu().clone()))
 
     def note_proposal(self, step: int, proposal: Proposal) -> None:
         """Keep what the draft head guessed for a request, with the tokens that were known then."""
@@ -115,7 +115,7 @@ class Checker:
         expected = self.dense.proposal(
             task.model_tokens(known, self.vocab_size), proposal.tokens, task.encoder, next_tokens=proposal.made_with
         )
-        if float((proposal.logits.double() - expected).abs().max()) > self.bound.largest:
+        if float((proposal.logits.cpu().double() - expected).abs().max()) > self.bound.largest:
             raise NumericsError(
                 "NUMERICS-1",
                 f"request {task.name}: the draft head's logits after position {len(known) - 2} differ from dense ones",

@@ -52,12 +52,12 @@ class Engine:
         fired: how often which feature was used.
     """
 
-    def __init__(self, schedule: Schedule, package: Any = blockwright) -> None:
+    def __init__(self, schedule: Schedule, package: Any = blockwright, *, device: str = "cpu") -> None:
         self.schedule, self.config, self.package = schedule, schedule.config, package
         config = schedule.config
         self.fired: Counter[str] = Counter()
         self.model = model_of(
-            schedule.layers, schedule.draft, schedule.model_seed, schedule.dtype, schedule.cache_dtype
+            schedule.layers, schedule.draft, schedule.model_seed, schedule.dtype, schedule.cache_dtype, device
         )
         max_encoder_len = max(job.encoder for job in schedule.jobs)
         plan = plan_of(self.model, config, max_encoder_len, schedule.grow_blocks)
@@ -71,7 +71,7 @@ class Engine:
             watermark=config.watermark,
             track_evictions=config.offload == "evict",
         )
-        self.worker = Worker(self.model, plan, config, max_encoder_len)
+        self.worker = Worker(self.model, plan, config, max_encoder_len, device)
         tensors = self.worker.tensors
         self.swap = Swap(self.manager, tensors, config, self.fired) if config.preemption == "swap" else None
         self.offload = Offload(package, self.manager, tensors, config, self.fired) if config.offload else None
@@ -297,17 +297,18 @@ class Engine:
             raise NumericsError("NUMERICS-2", "something was written to the null block")
 
 
-def run(schedule: Schedule, package: Any = blockwright) -> Counter[str]:
+def run(schedule: Schedule, package: Any = blockwright, *, device: str = "cpu") -> Counter[str]:
     """Run a schedule to its end; say how often which feature was used.
 
     Args:
         schedule: what happens.
         package: whose manager runs it: `blockwright`, or a variant of it.
+        device: where the model runs; it is always compared on the CPU.
 
     Raises:
         NumericsError: something is wrong, and where.
     """
-    engine = Engine(schedule, package)
+    engine = Engine(schedule, package, device=device)
     try:
         engine.run()
     except NumericsError as error:

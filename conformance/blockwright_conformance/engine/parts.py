@@ -7,6 +7,7 @@ from typing import Any
 
 from blockwright.config import KVCacheConfig
 from blockwright.device import KVCachePlan, plan_kv_cache
+from blockwright_spec.reads import Group
 
 from .model import HybridModel
 from .schedule import EngineConfig
@@ -18,10 +19,16 @@ VOCAB = 12
 
 @lru_cache(maxsize=64)
 def model_of(
-    layers: tuple[Any, ...], draft: Any, seed: int, dtype: str = "float64", cache_dtype: str | None = None
+    layers: tuple[Group, ...],
+    draft: Group | None,
+    seed: int,
+    dtype: str = "float64",
+    cache_dtype: str | None = None,
+    device: str = "cpu",
 ) -> HybridModel:
     """Make a model, once."""
-    return HybridModel(ModelConfig(layers, draft, vocab_size=VOCAB, seed=seed, dtype=dtype, cache_dtype=cache_dtype))
+    config = ModelConfig(layers, draft, vocab_size=VOCAB, seed=seed, dtype=dtype, cache_dtype=cache_dtype)
+    return HybridModel(config, device)
 
 
 @lru_cache(maxsize=256)
