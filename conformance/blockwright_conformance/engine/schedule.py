@@ -34,6 +34,8 @@ class EngineConfig:
         delay_publication: publish a prompt after its chunk is computed, by `cache_blocks`.
         trim_early: give back what no later token reads after each step, by `remove_skipped_blocks`.
         plan_first: admit by `plan` and `commit` instead of `allocate_slots`.
+        staged: keep block tables apart from those of the device, and send what changed, as on a GPU.
+        padded: run the model on inputs of the largest size, as a captured graph would be.
         full_sequence_must_fit, watermark, reserved_blocks: as the manager's.
     """
 
@@ -57,9 +59,16 @@ class EngineConfig:
     delay_publication: bool = False
     trim_early: bool = False
     plan_first: bool = False
+    staged: bool = False
+    padded: bool = False
     full_sequence_must_fit: bool = False
     watermark: float = 0.0
     reserved_blocks: int = 0
+
+    @property
+    def changed(self) -> list[str]:
+        """The names of what is not as it is by default."""
+        return [each.name for each in fields(self) if getattr(self, each.name) != each.default]
 
 
 @dataclass(frozen=True)
