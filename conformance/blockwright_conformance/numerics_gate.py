@@ -31,10 +31,28 @@ NAMES = (
     "draft head",
     "steps in flight",
     "offload",
+    "lower precision",
 )
 """The worlds of `engine.worlds`, which needs Hypothesis."""
 
 KINDS = ("full", "sliding", "chunked", "recurrent")
+
+SWITCHES = (
+    "align_chunks",
+    "declare_drafts",
+    "delay_publication",
+    "enable_caching",
+    "full_sequence_must_fit",
+    "overlap_steps",
+    "padded",
+    "plan_first",
+    "publish_on_settlement",
+    "reserved_blocks",
+    "staged",
+    "trim_early",
+    "watermark",
+)
+"""Features of the engine that leave no other trace."""
 
 EVERYTHING = frozenset(
     (
@@ -54,7 +72,6 @@ EVERYTHING = frozenset(
         "forks",
         "load lost",
         "load of an ended request",
-        "loads too large",
         "offload load lost",
         "offload loads",
         "offload stores",
@@ -66,6 +83,7 @@ EVERYTHING = frozenset(
         "stale hits",
         "swapped in",
         "swapped out",
+        *(f"with {name}" for name in SWITCHES),
     )
 )
 """What must happen in some schedule."""

@@ -82,9 +82,7 @@ class Examples:
             raise self.failed[-1][1]
 
 
-def examples(
-    name: str, at_random: int, by_hypothesis: int, part: int | None, package: Any = blockwright
-) -> GateResult:
+def examples(name: str, at_random: int, by_hypothesis: int, part: int | None, package: Any = blockwright) -> GateResult:
     """Run schedules of a world, and give their row.
 
     Args:

@@ -50,16 +50,19 @@ class Rows:
     @classmethod
     def of(cls, inputs: StepInputs, group: int, config: KVCacheConfig) -> "Rows":
         """Take what a group needs from a step's inputs."""
+        spec = cast(AttentionSpec, config.kv_cache_groups[group].kv_cache_spec)
+        table = inputs.block_tables[group][: inputs.num_requests]
+        encoder_slots = table.shape[1] * spec.block_size
         return cls(
-            spec=cast(AttentionSpec, config.kv_cache_groups[group].kv_cache_spec),
-            table=inputs.block_tables[group][: inputs.num_requests],
+            spec=spec,
+            table=table,
             slots=inputs.slot_mapping[group],
             positions=inputs.positions,
             query_start_loc=inputs.query_start_loc,
             seq_lens=inputs.seq_lens,
             encoder_lens=inputs.encoder_lens,
             max_query_len=inputs.max_query_len,
-            max_seq_len=inputs.max_seq_len,
+            max_seq_len=encoder_slots if isinstance(spec, CrossAttentionSpec) else inputs.max_seq_len,
         )
 
 

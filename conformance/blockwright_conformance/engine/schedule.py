@@ -34,6 +34,8 @@ class EngineConfig:
         delay_publication: publish a prompt after its chunk is computed, by `cache_blocks`.
         trim_early: give back what no later token reads after each step, by `remove_skipped_blocks`.
         plan_first: admit by `plan` and `commit` instead of `allocate_slots`.
+        staged: keep block tables apart from those of the device, and send what changed, as on a GPU.
+        padded: run the model on inputs of the largest size, as a captured graph would be.
         full_sequence_must_fit, watermark, reserved_blocks: as the manager's.
     """
 
@@ -57,9 +59,16 @@ class EngineConfig:
     delay_publication: bool = False
     trim_early: bool = False
     plan_first: bool = False
+    staged: bool = False
+    padded: bool = False
     full_sequence_must_fit: bool = False
     watermark: float = 0.0
     reserved_blocks: int = 0
+
+    @property
+    def changed(self) -> list[str]:
+        """The names of what is not as it is by default."""
+        return [each.name for each in fields(self) if getattr(self, each.name) != each.default]
 
 
 @dataclass(frozen=True)
@@ -112,8 +121,9 @@ class Schedule:
         jobs: the requests.
         resets: steps before which the prefix cache is reset, if no block is held then.
         model_seed: of the weights.
-        grow_blocks: let the plan give layers more tokens per block, so that their pages are equal; else pages are padded,
-            and every layer keeps its block size.
+        grow_blocks: let the plan give layers more tokens per block, so that their pages are equal; else pages are
+            padded, and every layer keeps its block size.
+        dtype, cache_dtype: in which the model computes, and keeps keys and values (None: the same).
     """
 
     layers: tuple[Group, ...]
@@ -123,6 +133,8 @@ class Schedule:
     resets: tuple[int, ...] = ()
     model_seed: int = 0
     grow_blocks: bool = False
+    dtype: str = "float64"
+    cache_dtype: str | None = None
 
     def __repr__(self) -> str:
         """Show what differs from the defaults, as Python."""

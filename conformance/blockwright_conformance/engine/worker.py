@@ -12,11 +12,11 @@ from blockwright.device import InputBatch, KVCachePlan, KVCacheStorage, copy_blo
 from blockwright.kinds import CrossAttentionSpec
 
 from .drafts import DraftHead
-from .weights import DRAFT
 from .model import HybridModel
 from .schedule import EngineConfig
 from .step import Step
 from .task import Task, Work
+from .weights import DRAFT
 
 
 class Worker:
@@ -24,31 +24,37 @@ class Worker:
 
     Attributes:
         storage: the layers' caches.
-        tensors: what is copied and swapped: the caches, and of each entry of the draft head the token that it was made with.
+        tensors: what is copied and swapped: the caches, and the tokens that the draft head's entries were made with.
         batch: the block tables of the requests that run, a row each.
         works: of the step that was launched last, those that it runs.
         inputs: of that step.
     """
 
-    def __init__(self, model: HybridModel, plan: KVCachePlan, config: EngineConfig, max_encoder_len: int) -> None:
+    def __init__(
+        self, model: HybridModel, plan: KVCachePlan, config: EngineConfig, max_encoder_len: int, device: str
+    ) -> None:
         self.model, self.config = model, config
         self.vocab_size = model.config.vocab_size
-        self.storage = KVCacheStorage(plan)
+        self.storage = KVCacheStorage(plan, device)
         self.tensors = list(self.storage.tensors)
         self.head = DraftHead(model) if model.config.draft is not None else None
         if self.head is not None:
             self.draft_group = plan.config.group_of(DRAFT)
             self.draft_size = plan.config.kv_cache_groups[self.draft_group].kv_cache_spec.block_size
-            self.made = torch.zeros((plan.num_blocks, self.draft_size), dtype=torch.int64)
+            self.made = torch.zeros((plan.num_blocks, self.draft_size), dtype=torch.int64, device=device)
             self.tensors.append(self.made)
-        rows = config.max_num_seqs * (2 if config.overlap_steps else 1)  # the ended ones leave a step later
+        self.max_num_requests = config.max_num_seqs * (
+            2 if config.overlap_steps else 1
+        )  # the ended ones leave a step later
         self.batch = InputBatch(
             plan.config,
-            max_num_requests=rows,
+            max_num_requests=self.max_num_requests,
             max_num_tokens=config.max_num_batched_tokens,
             max_model_len=config.max_model_len,
             enable_caching=config.enable_caching,
             max_encoder_len=max_encoder_len,
+            device=device,
+            staged=config.staged or None,
         )
         groups = enumerate(plan.config.kv_cache_groups)
         self.cross = [number for number, each in groups if isinstance(each.kv_cache_spec, CrossAttentionSpec)]
@@ -101,13 +107,19 @@ class Worker:
         slots = {group: self.batch.slots(task.name, group, 0, count) for group in self.cross}
         self.model.write_encoder(task.encoder, slots, self.storage)
 
-    def run(self) -> tuple[Tensor, Tensor]:
-        """Run the step that was launched; return its last hidden states and its logits, a row per token."""
+    def run(self) -> tuple[Tensor | None, list[Tensor]]:
+        """Run the step that was launched; return its last hidden states, and the logits of each work by token."""
+        if not self.works:
+            return None, []
         tokens: list[int] = []
         for work in self.works:
             tokens += work.task.model_tokens(work.tokens[work.begin :], self.vocab_size)
-        hidden = self.model.forward(tokens, self.inputs, self.storage)
-        return hidden, self.model.logits(hidden)
+        inputs, count = self.inputs, len(tokens)
+        if self.config.padded:
+            inputs = inputs.padded(self.max_num_requests, self.config.max_num_batched_tokens)
+            tokens += [0] * (inputs.num_tokens - count)
+        hidden = self.model.forward(tokens, inputs, self.storage)[:count]
+        return hidden, list(self.model.logits(hidden).split([work.num_new for work in self.works]))
 
     def propose(self, hidden: Tensor, asks: dict[Work, int]) -> list[Proposal]:
         """Let the draft head read the step, and guess on for those that were asked for, so many tokens each."""
@@ -120,7 +132,7 @@ class Worker:
             following += work.task.model_tokens(known + [0] * (work.num_new - len(known)), self.vocab_size)
         outputs = self.head.forward(hidden, following, self.inputs, self.storage)
         slots = self.inputs.slot_mapping[self.draft_group][: len(following)]
-        self.made.view(-1)[slots] = torch.tensor(following)
+        self.made.view(-1)[slots] = torch.tensor(following, device=slots.device)
         proposals = []
         for row, work in enumerate(self.works):
             count = asks.get(work, 0)
@@ -135,7 +147,7 @@ class Worker:
 
     def made_with(self, row: int, length: int) -> list[int]:
         """Give the tokens that the draft head's entries of a request were made with: see `drafts`."""
-        positions = torch.arange(length)
+        positions = torch.arange(length, device=self.made.device)
         blocks = self.inputs.block_tables[self.draft_group][row][positions // self.draft_size]
         return [int(token) for token in self.made[blocks.long(), positions % self.draft_size]]
 

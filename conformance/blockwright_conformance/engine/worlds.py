@@ -6,10 +6,10 @@ which features are on; simple values first, so that what fails shrinks to what i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -39,6 +39,7 @@ class World:
         forks: whether requests may fork.
         spares: blocks of the pool beyond what one request needs.
         pace: steps between two requests.
+        dtypes: of the model, and of keys and values at rest.
         shared: tokens that requests of a family share.
     """
 
@@ -54,6 +55,7 @@ class World:
     spares: tuple[int, ...] = (0, 2, 6, 14)
     pace: tuple[int, ...] = (0, 1, 3)
     shared: tuple[int, ...] = (0, 16, 8, 12, 13)
+    dtypes: tuple[tuple[str, str | None], ...] = (("float64", None),)
 
 
 WORLDS: dict[str, World] = {
@@ -78,15 +80,25 @@ WORLDS: dict[str, World] = {
             pace=(4, 8),
             shared=(16, 8, 12),
         ),
+        World(
+            "lower precision",
+            ("full",),
+            ("sliding", "chunked", "mamba"),
+            dtypes=(
+                ("float32", None),
+                ("bfloat16", None),
+                ("float16", None),
+                ("float32", "bfloat16"),
+                ("float32", "float8_e4m3fn"),
+            ),
+        ),
     )
 }
 """All worlds, by name."""
 
-class Chooser(Protocol):
-    """Makes the choices of a schedule: at random, or as Hypothesis wants them."""
 
-    def __call__(self, options: Sequence[Any]) -> Any:
-        """Choose one; the first is the simplest."""
+Chooser = Callable[[Any], Any]
+"""Chooses one of some options, the first being the simplest: at random, or as Hypothesis wants it."""
 
 
 def layer(choose: Chooser, kind: str, sizes: Sequence[int], drafts: int) -> Group:
@@ -126,7 +138,7 @@ def features(choose: Chooser, world: World) -> EngineConfig:
         declare_drafts=choose((True, False)) if guesser else True,
         preemption=choose(world.preemptions),
         host_blocks=choose((32, 64, 12)),
-        load_steps=choose((1, 2)),
+        load_steps=choose((1, 2, 4)),
         lose_load_every=choose((0, 0, 1, 2)),
         offload=offload,
         offload_blocks=choose((32, 64, 12)) if offload else 32,
@@ -135,6 +147,8 @@ def features(choose: Chooser, world: World) -> EngineConfig:
         delay_publication=choose(RARELY if caching else NO),
         trim_early=choose(RARELY),
         plan_first=choose(RARELY),
+        staged=choose(RARELY),
+        padded=choose(RARELY),
         full_sequence_must_fit=choose(RARELY),
         watermark=choose((0.0, 0.0, 0.1)),
         reserved_blocks=choose((0, 0, 1)),
@@ -156,7 +170,7 @@ def job(choose: Chooser, world: World, arrival: int) -> Job:
         salt=choose((None,) * 7 + ("salt",)),
         adapter=choose((0,) * 7 + (1,)),
         encoder=choose(range(1, 10)) if "cross" in world.kinds else 0,
-        abort=choose(range(12)) if choose(RARELY) and choose(OFTEN) else None,
+        abort=choose(range(16)) if choose(RARELY) else None,
         forks=tuple(sorted(choose(range(output)) for _ in range(choose(forks)))),
     )
 
@@ -173,9 +187,8 @@ def schedule(choose: Chooser, world: World) -> Schedule:
     while len(jobs) < MOST_JOBS and (not jobs or choose((False,) + (True,) * 7)):
         jobs.append(job(choose, world, jobs[-1].arrival + choose(world.pace) if jobs else 0))
     resets = (choose(range(5, 25)),) if choose(RARELY) else ()
-    return Schedule(
-        layers, draft, config, tuple(jobs), resets, model_seed=choose((0, 1, 2)), grow_blocks=choose(OFTEN)
-    )
+    seed, grows, dtypes = choose((0, 1, 2)), choose(OFTEN), choose(world.dtypes)
+    return Schedule(layers, draft, config, tuple(jobs), resets, seed, grows, *dtypes)
 
 
 @st.composite
