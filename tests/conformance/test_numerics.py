@@ -185,6 +185,7 @@ def test_drawn_schedules(name: str) -> None:
         run(random_schedule(WORLDS[name], f"test {seed}"))
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", CASES)
 def test_on_a_gpu(name: str) -> None:
