@@ -16,6 +16,7 @@ With `overlap_steps` a step is scheduled before the one before it has run, so th
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +30,7 @@ from blockwright.config import KVCacheConfig
 from blockwright.device import KVCachePlan, plan_kv_cache
 from torch import Tensor
 
+from .below import Shelf, shelf_of
 from .checker import Checker
 from .elsewhere import Elsewhere, Swap
 from .errors import NumericsError
@@ -36,6 +38,7 @@ from .guessers import GUESSERS
 from .model import HybridModel
 from .offload import Offload
 from .poison import Poison
+from .readers import Readers
 from .schedule import EngineConfig, Job, Schedule
 from .scheduler import Scheduler
 from .step import Step
@@ -85,6 +88,25 @@ def in_package(package: Any, config: KVCacheConfig) -> Any:
     return package.KVCacheConfig(config.num_blocks, groups)
 
 
+def hasher_of(package: Any, manager: Any, config: EngineConfig, block_size: int) -> Any:
+    """Give the hasher of an engine's requests, None for the process's own; a weak one only if the manager takes it."""
+    if not config.hasher:
+        return None
+    if config.hasher == "weak":
+        weak = package.FunctionHasher(weak_hash)
+        try:
+            manager.get_computed_blocks(package.Request("probe", [0], block_size, hasher=weak))
+            return weak
+        except package.errors.InvalidArgumentError:
+            pass
+    return package.SipHasher(bytes(16))
+
+
+def weak_hash(parent: bytes, block: bytes) -> bytes:
+    """Hash to one of a few values."""
+    return bytes((zlib.crc32(parent + block) % 16,))
+
+
 class Engine:
     """One engine and what watches it.
 
@@ -94,7 +116,10 @@ class Engine:
         fired: how often which feature was used.
     """
 
-    def __init__(self, schedule: Schedule, package: Any = blockwright) -> None:
+    def __init__(
+        self, schedule: Schedule, package: Any = blockwright, shelves: dict[bytes, Shelf] | None = None
+    ) -> None:
+        shelves = {} if shelves is None else shelves
         self.schedule, self.config, self.package = schedule, schedule.config, package
         config = schedule.config
         self.fired: Counter[str] = Counter()
@@ -110,16 +135,23 @@ class Engine:
             publish_on_settlement=config.publish_on_settlement,
             watermark=config.watermark,
             track_evictions=config.offload == "evict",
+            verify_tokens=config.verify_tokens,
         )
         self.worker = Worker(self.model, plan, config, max_encoder_len)
         tensors = self.worker.storage.tensors
         self.swap = Swap(self.manager, tensors, config, self.fired) if config.preemption == "swap" else None
-        self.offload = Offload(package, self.manager, tensors, config, self.fired) if config.offload else None
+        self.offload: Offload | None = None
+        if config.offload:
+            shelf = shelf_of(package, shelves, config, schedule.model_seed) if config.shelf_blocks else None
+            self.offload = Offload(package, self.manager, tensors, config, self.fired, shelf)
         self.elsewhere: list[Elsewhere] = [each for each in (self.swap, self.offload) if each is not None]
+        if config.readers:
+            self.elsewhere.append(Readers(package, self.manager, config, self.fired))
         self.scheduler = Scheduler(package, self.manager, config, self.elsewhere, self.fired)
         self.poison = Poison(self.manager, self.worker.storage)
         self.checker = Checker(self.model)
         self.unit = gcd(*(group.kv_cache_spec.block_size for group in plan.config.kv_cache_groups))
+        self.hasher = hasher_of(package, self.manager, config, self.unit)
         self.tasks: list[Task] = []
         self.flight: Step | None = None
         self.count = 0
@@ -175,6 +207,8 @@ class Engine:
             self.unit if self.config.enable_caching else None,
             cache_salt=job.salt,
             lora_name=f"adapter {job.adapter}" if job.adapter else None,
+            mm_items=[self.package.MultiModalItem(*item) for item in job.items],
+            hasher=self.hasher,
         )
         encoder = self.model.encoder_outputs(job.encoder, number) if job.encoder else None
         task = Task(request, job, job.seed, encoder, forks=sorted(job.forks))
@@ -204,6 +238,10 @@ class Engine:
 
     def before(self, step: Step) -> None:
         """Do what comes after all slots are given and before the step: what is written over is stored first."""
+        for work in step.works:
+            if work.task.job.drop is not None and work.end >= work.task.job.drop:
+                self.fired["dropped"] += 1
+                self.end(work.task)
         if self.offload is not None:
             self.offload.start_step()
         self.poison.taken(step.taken)
@@ -329,6 +367,8 @@ class Engine:
         """Check that nothing is held any more."""
         while self.swap is not None and self.swap.loads:
             self.swap.poll()
+        if self.config.readers:
+            self.elsewhere[-1].poll()
         if self.offload is not None:
             self.offload.close()
         self.manager.check()

@@ -88,9 +88,16 @@ class Task:
         """Choose the token at a position by the logits before it; a function of these and of the seed alone."""
         return sample(logits, self.seed, position)
 
-    def model_tokens(self, tokens: Sequence[int], vocab_size: int) -> list[int]:
-        """Give what the model sees: an adapter makes other inputs of the same tokens."""
-        return [(token + 5 * self.job.adapter) % vocab_size for token in tokens]
+    def model_tokens(self, tokens: Sequence[int], vocab_size: int, start: int = 0) -> list[int]:
+        """Give what the model sees of the tokens from `start` on: an adapter, or an item, makes other inputs of them."""
+        seen = [(token + 5 * self.job.adapter) % vocab_size for token in tokens]
+        for identifier, first, length in self.job.items:
+            drawn = Random(identifier)
+            for position in range(first - start, first - start + length):
+                token = drawn.randrange(vocab_size)
+                if 0 <= position < len(seen):
+                    seen[position] = token
+        return seen
 
 
 def sample(logits: Tensor, seed: int | None, position: int) -> int:

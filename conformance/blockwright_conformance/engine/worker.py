@@ -96,7 +96,7 @@ class Worker:
         """Run the step that was launched; return its last hidden states and its logits, a row per token."""
         tokens: list[int] = []
         for work in self.works:
-            tokens += work.task.model_tokens(work.tokens[work.begin :], self.vocab_size)
+            tokens += work.task.model_tokens(work.tokens[work.begin :], self.vocab_size, work.begin)
         hidden = self.model.forward(tokens, self.inputs, self.storage)
         return hidden, self.model.logits(hidden)
 
@@ -112,7 +112,8 @@ class Worker:
         for work in self.works:
             starts[work] = len(following)
             known = list(work.task.request.all_token_ids)[work.begin + 1 : work.end + 1]
-            following += work.task.model_tokens(known + [0] * (work.num_new - len(known)), self.vocab_size)
+            tokens = known + [0] * (work.num_new - len(known))
+            following += work.task.model_tokens(tokens, self.vocab_size, work.begin + 1)
         outputs = self.head.forward(hidden, following, self.inputs, self.storage)
         found: dict[Work, tuple[list[int], Tensor, Tensor]] = {}
         for row, work in enumerate(self.works):
