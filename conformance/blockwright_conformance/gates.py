@@ -68,6 +68,7 @@ GATES: dict[str, str] = {
     "paged": "blockwright_conformance.paged_gate",
     "offload": "blockwright_conformance.offload_gate",
     "faults": "blockwright_conformance.faults_gate",
+    "numerics": "blockwright_conformance.numerics_gate",
     "museum": "blockwright_conformance.museum",
     "mutants": "blockwright_conformance.mutants",
 }

@@ -5,9 +5,7 @@ that the manager does, and nothing of the data plane, may change a logit by more
 nobody may read what was not written for him, which is poisoned. A feature that never fired fails the gate.
 """
 
-import time
 from collections import Counter
-from typing import Any
 
 from blockwright._terminal import Advance
 
@@ -17,11 +15,11 @@ from .rows import covered
 
 KIND = "numerics"
 
-EXAMPLES = {"smoke": 3, "pr": 40, "nightly": 2000}
-"""Schedules of each world, per profile."""
+EXAMPLES = {"smoke": (2, 2), "pr": (30, 10), "nightly": (1000, 200)}
+"""Schedules of each part of a world, per profile: drawn at random, and by Hypothesis."""
 
 PARTS = {"smoke": 1, "pr": 2, "nightly": 8}
-"""Parts into which the schedules of each world are split, each drawn by a seed of its own."""
+"""Parts of each world, each drawn by a seed of its own."""
 
 NAMES = (
     "full attention",
@@ -36,13 +34,41 @@ NAMES = (
 )
 """The worlds of `engine.worlds`, which needs Hypothesis."""
 
+KINDS = ("full", "sliding", "chunked", "recurrent")
+
 EVERYTHING = frozenset(
     (
-        "hits",
-        "copies",
+        *(f"hit, {kind}" for kind in KINDS),
+        *(f"copied, {kind}" for kind in KINDS),
+        *(f"nulled, {kind}" for kind in KINDS if kind != "full"),
+        "aborted while loading",
+        "aborted while running",
+        "aborted while waiting",
+        "accepted, draft head",
+        "accepted, guesser",
+        "accepted, recurrent",
+        "chunked prompts",
+        "computed in vain",
+        "evictions",
+        "fork refused",
+        "forks",
+        "load lost",
+        "load of an ended request",
+        "loads too large",
+        "offload load lost",
+        "offload loads",
+        "offload stores",
+        "preempted",
+        "preempted in flight",
+        "rejected, draft head",
+        "rejected, guesser",
+        "resets",
+        "stale hits",
+        "swapped in",
+        "swapped out",
     )
 )
-"""What must fire in some schedule."""
+"""What must happen in some schedule."""
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
@@ -95,4 +121,4 @@ def task(name: str, profile: str, part: int) -> GateResult:
     """Run one part of the schedules of a world."""
     from .engine.examples import examples  # it imports torch and Hypothesis
 
-    return examples(name, EXAMPLES[profile] // PARTS[profile], part if profile != "nightly" else None)
+    return examples(name, *EXAMPLES[profile], part if profile != "nightly" else None)

@@ -1,26 +1,30 @@
 """Property: the tiny model over paged storage computes what the dense recomputation does, however a request is cut.
 
 How: tables are made by hand (blocks in random order, all storage NaN, blocks overwritten by NaN and taken out of the
-table as soon as they are dead by the specification); prompts run whole, in chunks, token by token, beside each other and
-with drafts that are rejected, for each kind alone and for all of them; lower precisions stay within stated bounds.
-Not covered: a manager's tables and the inputs made of them (the numerics gate); whether the definition is right.
+table as soon as they are dead by the specification); prompts run whole, in chunks, token by token, beside each other
+and with drafts that are rejected, for each kind alone and for all of them; lower precisions stay within stated bounds.
+Not covered: what a manager does with tables, but for one short session (the numerics gate); whether the definition of
+what is read is right (the specification's own tests).
 """
 
 import ast
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from inspect import getsource
 from itertools import accumulate, pairwise
+from math import gcd, lcm
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
+from blockwright import KVCacheManager, Request
 from blockwright.config import KVCacheConfig, KVCacheGroupSpec
+from blockwright.device import InputBatch, KVCacheStorage, plan_kv_cache
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import AttentionSpec, MambaSpec
 from blockwright_conformance.engine import dense
@@ -60,23 +64,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """A step's inputs, made by hand."""
-
-    num_requests: int
-    max_query_len: int
-    max_seq_len: int
-    block_tables: tuple[Any, ...]
-    slot_mapping: tuple[Any, ...]
-    positions: Any
-    query_start_loc: Any
-    seq_lens: Any
-    encoder_lens: Any
-    state_reads: tuple[Any, ...]
-    state_writes: tuple[Any, ...]
-
-
 class Tables:
     """Storage of a model, and the block tables of some requests, each with room for `LENGTH` tokens."""
 
@@ -88,8 +75,10 @@ class Tables:
             kind: [name for name, layer in zip(model.layers, layers, strict=True) if layer == kind] for kind in layers
         }
         groups = [KVCacheGroupSpec(names[kind], model.layers[names[kind][0]]) for kind in self.kinds]
-        self.plan = SimpleNamespace(config=KVCacheConfig(BLOCKS, groups))
+        self.config = KVCacheConfig(BLOCKS, groups)
         self.caches = {name: self.cache(spec) for name, spec in model.layers.items()}
+        plan = SimpleNamespace(config=self.config)
+        self.storage = cast(Any, SimpleNamespace(plan=plan, layer=self.caches.__getitem__))
         ids = Random(seed).sample(range(1, BLOCKS), BLOCKS - 1)
         self.tables = [
             [[ids.pop() for _ in range(-(-LENGTH // kind.block_size))] for kind in self.kinds]
@@ -100,7 +89,7 @@ class Tables:
         if encoder is not None:
             for tables in self.tables:
                 slots = {group: self.slots(tables, group, range(len(encoder))) for group in range(len(self.kinds))}
-                model.write_encoder(encoder, slots, self)
+                model.write_encoder(encoder, slots, self.storage)
 
     def cache(self, spec: Any) -> Any:
         """Make a layer's cache, all NaN."""
@@ -113,9 +102,6 @@ class Tables:
             torch.full((BLOCKS, *shape), torch.nan, dtype=getattr(torch, str(dtype))) for shape, dtype in pairs
         )
 
-    def layer(self, name: str) -> Any:
-        return self.caches[name]
-
     def slots(self, tables: list[list[int]], group: int, positions: range) -> Any:
         size = self.kinds[group].block_size
         return torch.tensor([tables[group][position // size] * size + position % size for position in positions])
@@ -126,16 +112,16 @@ class Tables:
             for entry, block in enumerate(self.tables[request][group]):
                 if block and dead(kind.kind, kind.block_size, length, entry):
                     self.tables[request][group][entry] = 0
-                    for name in self.plan.config.kv_cache_groups[group].layer_names:
+                    for name in self.config.kv_cache_groups[group].layer_names:
                         cache = self.caches[name]
                         for tensor in cache if isinstance(cache, tuple) else (cache,):
                             tensor.view(torch.uint8)[block] = 0xFF
 
-    def step(self, parts: Sequence[tuple[int, range, int]]) -> Inputs:
+    def step(self, parts: Sequence[tuple[int, range, int]]) -> Any:
         """Make the inputs of a step: of each part the request, its positions, and how many of them are drafts."""
         counts = [len(positions) for _, positions, _ in parts]
         every = range(len(self.kinds))
-        return Inputs(
+        return SimpleNamespace(
             num_requests=len(parts),
             max_query_len=max(counts),
             max_seq_len=max(positions.stop for _, positions, _ in parts),
@@ -173,11 +159,11 @@ class Tables:
             found[row, : drafts + 1] = torch.tensor([certain, *self.drafts[request][group][:drafts]])
         return found if isinstance(self.kinds[group].kind, Mamba) else torch.zeros_like(found)
 
-    def run(self, tokens: Sequence[Sequence[int]], parts: Sequence[tuple[int, range, int]]) -> tuple[Any, Inputs]:
+    def run(self, tokens: Sequence[Sequence[int]], parts: Sequence[tuple[int, range, int]]) -> tuple[Any, Any]:
         """Run the model over a step, and return the hidden states and the inputs."""
         inputs = self.step(parts)
         chosen = [tokens[request][position] for request, positions, _ in parts for position in positions]
-        return self.model.forward(chosen, inputs, self), inputs
+        return self.model.forward(chosen, inputs, self.storage), inputs
 
 
 def cuts(length: int, sizes: Iterator[int]) -> list[range]:
@@ -219,7 +205,7 @@ def test_requests_beside_each_other_are_computed_as_alone(seed: int) -> None:
     random = Random(seed)
     model = HybridModel(ModelConfig(KINDS["all"], seed=seed))
     encoder = model.encoder_outputs(5, seed)
-    tokens = [drawn(random.randint(1, LENGTH), random.random()) for _ in range(4)]
+    tokens = [drawn(random.randint(1, LENGTH), seed) for _ in range(4)]
     tables = Tables(model, 4, seed, encoder)
     left = [cuts(len(some), iter(lambda: random.choice([1, 1, 2, 3, 5, 16]), 0)) for some in tokens]
     logits: list[list[Any]] = [[], [], [], []]
@@ -235,13 +221,42 @@ def test_requests_beside_each_other_are_computed_as_alone(seed: int) -> None:
         assert_close(torch.cat(logits[request]), dense_logits(model, some, encoder))
 
 
+def test_a_session_of_the_real_parts_is_computed_as_without_a_cache() -> None:
+    """The plan may choose other block sizes; a second request hits what the first one computed."""
+    model = HybridModel(ModelConfig(tuple(layer for layer in KINDS["all"] if layer.kind != Cross())))
+    plan = plan_kv_cache(model.layers, 1 << 22, LENGTH)
+    storage, manager = KVCacheStorage(plan), KVCacheManager(plan.config, max_model_len=LENGTH)
+    batch = InputBatch(plan.config, max_num_requests=2, max_num_tokens=LENGTH, max_model_len=LENGTH)
+    storage.fill(None, float("nan"))
+    tokens, hits = drawn(LENGTH, 1), []
+    size = lcm(*(group.kv_cache_spec.block_size for group in plan.config.kv_cache_groups))
+    for name, step in ("first", size), ("second", 5):
+        request = Request(name, tokens, block_size=gcd(*(spec.block_size for spec in plan.layers.values())))
+        found, computed = manager.get_computed_blocks(request)
+        hits.append(computed)
+        while computed < LENGTH:
+            count = min(step, LENGTH - computed)
+            adopted = (computed, found) if computed == hits[-1] else ()
+            assert manager.allocate_slots(request, count, *adopted) is not None
+            request.num_computed_tokens = computed
+            batch.add_request(name, manager.get_blocks(name), manager.get_draft_block_ids(name))
+            inputs = batch.step([request], count)
+            hidden = model.forward(tokens[computed : computed + count], inputs, storage)
+            computed = request.num_computed_tokens = computed + count
+            assert_close(model.logits(hidden), dense_logits(model, tokens)[computed - count : computed])
+        manager.free(request)
+        batch.remove_request(name)
+    assert hits == [0, (LENGTH - 1) // size * size]
+
+
 class Drafting:
     """A request that decodes with drafts, of which some are its draft head's own and some are right."""
 
     def __init__(self, draft: Group, seed: int) -> None:
         self.random = Random(seed)
         self.model = HybridModel(ModelConfig(KINDS["all"], draft=draft, seed=seed))
-        self.head, self.encoder = DraftHead(self.model), self.model.encoder_outputs(5, seed)
+        self.head, self.dense = DraftHead(self.model), Recomputation(self.model)
+        self.encoder = self.model.encoder_outputs(5, seed)
         self.tables = Tables(self.model, 1, seed, self.encoder)
         self.tokens = drawn(self.random.randint(1, 12), seed)
         self.computed, self.drafts = 0, list[int]()
@@ -256,23 +271,23 @@ class Drafting:
         self.tokens += [*self.drafts[:right], best[right]]
         self.computed, self.tables.accepted[0] = len(self.tokens) - 1, right
         kept = self.computed - start
-        expect = dense_logits(self.model, self.tokens[:-1], self.encoder)[start:]
+        expect = self.dense.logits(self.tokens[:-1], self.encoder)[start:]
         assert_close(self.model.logits(hidden[:kept]), expect)
         unknown = [0] * (len(self.drafts) - right)
-        outputs = self.head.forward(hidden, [*self.tokens[start + 1 :], *unknown], inputs, self.tables)
-        expect = dense_draft_logits(self.model, self.tokens, self.encoder)[start:]
+        outputs = self.head.forward(hidden, [*self.tokens[start + 1 :], *unknown], inputs, self.tables.storage)
+        expect = self.dense.draft_logits(self.tokens, self.encoder)[start:]
         assert_close(self.head.logits(outputs[:kept]), expect)
         self.drafts = self.propose(outputs[kept - 1 : kept], inputs)
         return right
 
-    def propose(self, outputs: Any, inputs: Inputs) -> list[int]:
+    def propose(self, outputs: Any, inputs: Any) -> list[int]:
         """Have the head propose, and give some of it, with some right tokens among them."""
-        proposed, scores = self.head.propose(outputs, [0], [self.computed - 1], 3, inputs, self.tables)
+        proposed, scores = self.head.propose(outputs, [0], [self.computed - 1], 3, inputs, self.tables.storage)
         own = proposed[0].tolist()
-        assert_close(scores[0], dense_proposal(self.model, self.tokens, own, self.encoder))
+        assert_close(scores[0], self.dense.proposal(self.tokens, own, self.encoder))
         drafts: list[int] = []
         for guess in own[: self.random.randint(0, 3)]:
-            best = int(dense_logits(self.model, [*self.tokens, *drafts], self.encoder)[-1].argmax())
+            best = int(self.dense.logits([*self.tokens, *drafts], self.encoder)[-1].argmax())
             drafts.append(self.random.choice([guess, best, best]))
         return drafts
 
@@ -287,6 +302,12 @@ def test_drafts_are_verified_and_proposed_as_without_a_cache(draft: Group) -> No
     assert accepted == {0, 1, 2, 3}
 
 
+def test_the_scores_of_drafts_can_be_asked_for_alone() -> None:
+    drafting = Drafting(Group(Sliding(5), 2), 0)
+    asked = drafting.model, drafting.tokens, [3, 1, 2], drafting.encoder
+    assert_close(dense_proposal(*asked), drafting.dense.proposal(*asked[1:]), 1e-12)
+
+
 def test_an_entry_of_another_continuation_is_recomputed_as_such() -> None:
     """The draft head's entry of the last position before a fork was made with the other one's next token."""
     model = HybridModel(ModelConfig(KINDS["full"], draft=Group(Full(), 4)))
@@ -294,7 +315,7 @@ def test_an_entry_of_another_continuation_is_recomputed_as_such() -> None:
     assert tokens[8] != other
     for positions, following in (range(8), [*tokens[1:8], other]), (range(8, 11), tokens[9:]):
         hidden, inputs = tables.run([tokens], [(0, positions, 0)])
-        logits = head.logits(head.forward(hidden, following, inputs, tables))
+        logits = head.logits(head.forward(hidden, following, inputs, tables.storage))
     adopted = [*tokens[1:8], other, *tokens[9:]]
     assert_close(logits, dense_draft_logits(model, tokens, next_tokens=adopted)[8:])
     assert float((logits - dense_draft_logits(model, tokens)[8:]).abs().max()) > 1e-3

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="needs torch: pip install 'blockwright[torch]'")
 
 
-@pytest.mark.parametrize("module", ["copies", "pairs"])
+@pytest.mark.parametrize("module", ["copies", "pairs", "slots"])
 def test_examples(module: str) -> None:
     results = doctest.testmod(importlib.import_module(f"blockwright.device.{module}"))
     assert results.attempted

@@ -19,6 +19,7 @@ from .dense import Recomputation
 from .errors import NumericsError, listed
 from .model import HybridModel
 from .task import Task, Work, sample
+from .worker import Proposal
 
 TOLERANCE = 1e-9
 """Most that logits may differ, absolutely and relatively, in double precision."""
@@ -42,6 +43,7 @@ class Checker:
         self.dense = Recomputation(model)
         self.vocab_size = model.config.vocab_size
         self.notes: dict[Task, list[Note]] = {}
+        self.proposals: dict[Task, list[tuple[int, list[int], Proposal]]] = {}
         self.num_compared = 0
         """Rows of logits compared."""
 
@@ -56,6 +58,11 @@ class Checker:
             position = work.begin + int(finite.int().argmin())
             raise NumericsError("NUMERICS-2", f"{self.told(work, position)}{poisoned(work, position, worker)}", step)
         self.notes.setdefault(work.task, []).append(Note(step, work.begin, work.tokens, logits.clone()))
+
+    def note_proposal(self, step: int, proposal: Proposal) -> None:
+        """Keep what the draft head guessed for a request, with the tokens that were known then."""
+        task = proposal.work.task
+        self.proposals.setdefault(task, []).append((step, list(task.request.all_token_ids), proposal))
 
     def told(self, work: Work, position: int) -> str:
         """Say what was computed."""
@@ -85,7 +92,22 @@ class Checker:
                     f"(computed {listed(range(note.begin, len(note.tokens)))})",
                     note.step,
                 )
+        for step, before, proposal in self.proposals.pop(task, []):
+            self.compare_proposal(step, before, proposal)
         self.compare_tokens(task, tokens)
+
+    def compare_proposal(self, step: int, known: list[int], proposal: Proposal) -> None:
+        """Compare the scores of drafts."""
+        task = proposal.work.task
+        expected = self.dense.proposal(
+            task.model_tokens(known, self.vocab_size), proposal.tokens, task.encoder, next_tokens=proposal.made_with
+        )
+        if not torch.allclose(proposal.logits, expected, rtol=TOLERANCE, atol=TOLERANCE):
+            raise NumericsError(
+                "NUMERICS-1",
+                f"request {task.name}: the draft head's logits after position {len(known) - 2} differ from dense ones",
+                step,
+            )
 
     def compare_tokens(self, task: Task, tokens: list[int]) -> None:
         """Compare the tokens of the output with what would have been sampled from the dense logits."""

@@ -11,11 +11,16 @@ last token of a step after sampling.
                      \__ `forward`, every step __/  \__ `propose`: entries of drafts, written over by the next step
 
 The entry of the last position of a block therefore depends on the first token *after* that block, which the block's
-hash does not cover. A hit that were as long as what is cached would let a request read an entry made with another
-continuation; the block after the hit, which EAGLE asks for (`use_eagle=True`), says that the continuation was the same
-one, as far as the blocks found belong to one request. Where a hit is composed of duplicates (blocks with equal hash and
-different continuation), or where a fork goes on with another token than its parent, it does not, and the draft head
-reads the entry that is there: proposals may be worse, results are not. `dense` takes `next_tokens` for that case.
+hash does not cover. A hit as long as what is cached would let a request read an entry made with another continuation.
+The block after the hit, which EAGLE asks for (`use_eagle=True`), says that the continuation was the same, as far as the
+blocks found were written by one request. It does not where a block found is a duplicate:
+
+    a: P x ...   computes and publishes P
+    b: P y ...   may not hit P, since x is not y; computes it again and publishes it again, and then y ...
+    c: P y ...   finds a's copy of P, the older one, and b's blocks behind it: the last entry of P was made with x
+
+Nor does it where a fork goes on with another token than its parent. Then the head reads the entry that is there:
+proposals may be worse, results are not. `dense` takes `next_tokens` for that case.
 """
 
 from collections.abc import Sequence
@@ -24,10 +29,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from blockwright.device import KVCacheStorage, StepInputs
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import AttentionSpec
 
-from .model import HybridModel, Inputs, Rows, Storage, rms_norm
+from .model import HybridModel, Rows, rms_norm
 from .weights import DRAFT, AttentionWeights, DraftWeights
 
 
@@ -40,7 +46,9 @@ class DraftHead:
         self.model = model
         self.weights: DraftWeights = model.weights.draft
 
-    def forward(self, hidden: Tensor, next_tokens: Tensor | Sequence[int], inputs: Inputs, storage: Storage) -> Tensor:
+    def forward(
+        self, hidden: Tensor, next_tokens: Tensor | Sequence[int], inputs: StepInputs, storage: KVCacheStorage
+    ) -> Tensor:
         """Write the draft layer's entries of a step's tokens, and return its outputs `(num_tokens, hidden)`, normed.
 
         After `model.forward` and sampling, with the same inputs, for every request of the step: also one that ends with
@@ -66,8 +74,8 @@ class DraftHead:
         rows: Sequence[int],
         last: Sequence[int],
         num_drafts: int,
-        inputs: Inputs,
-        storage: Storage,
+        inputs: StepInputs,
+        storage: KVCacheStorage,
     ) -> tuple[Tensor, Tensor]:
         """Propose `num_drafts` tokens for some requests, one after the other.
 
@@ -100,7 +108,7 @@ class DraftHead:
         embedded = rms_norm(self.model.embedded(next_tokens), self.weights.token_norm)
         return torch.cat([rms_norm(hidden, self.weights.hidden_norm), embedded], dim=-1) @ self.weights.join
 
-    def layer(self, entering: Tensor, rows: Rows, storage: Storage) -> Tensor:
+    def layer(self, entering: Tensor, rows: Rows, storage: KVCacheStorage) -> Tensor:
         """Run the head's layer and norm."""
         weights, cache = self.weights.layer, cast(Tensor, storage.layer(DRAFT))
         normed = rms_norm(entering, weights.mixer_norm)

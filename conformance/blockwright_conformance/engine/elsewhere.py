@@ -95,7 +95,7 @@ class Swap:
         """
         tables = self.manager.get_block_ids(task.name)
         states = self.manager.get_state_block_ids(task.request)
-        needed = {}
+        needed: dict[tuple[int, int], int] = {}
         for group, (each, table, state) in enumerate(zip(self.manager.managers, tables, states, strict=True)):
             if each.is_encoder:
                 needed |= {(group, entry): block for entry, block in enumerate(table)}
@@ -110,7 +110,7 @@ class Swap:
         """Say what of a swapped-out request is beyond the device's own hit."""
         if task.saved is None:
             return 0
-        external = task.saved.num_computed - num_hit
+        external = int(task.saved.num_computed) - num_hit
         if external <= 0:
             self.give_up(task)
         return max(0, external)

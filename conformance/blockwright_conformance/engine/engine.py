@@ -18,17 +18,17 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 from typing import Any
 
+from torch import Tensor
+
 import blockwright
 import blockwright.offload
 from blockwright.config import KVCacheConfig
 from blockwright.device import KVCachePlan, plan_kv_cache
-from torch import Tensor
 
 from .below import Shelf, shelf_of
 from .checker import Checker
@@ -49,7 +49,7 @@ from .worker import Worker
 VOCAB = 12
 """Tokens of the models here: few, so that guesses are right now and then."""
 
-MOST_STEPS = 1000
+MOST_STEPS = 400
 """Steps after which a schedule that has not ended will not end."""
 
 
@@ -138,7 +138,7 @@ class Engine:
             verify_tokens=config.verify_tokens,
         )
         self.worker = Worker(self.model, plan, config, max_encoder_len)
-        tensors = self.worker.storage.tensors
+        tensors = self.worker.tensors
         self.swap = Swap(self.manager, tensors, config, self.fired) if config.preemption == "swap" else None
         self.offload: Offload | None = None
         if config.offload:
@@ -187,7 +187,8 @@ class Engine:
         while self.coming and self.coming[0][1].arrival <= self.count:
             self.arrive(*self.coming.pop(0))
         for task in self.tasks:
-            if task.phase is not Phase.DONE and task.is_aborted:
+            abort = task.job.abort
+            if task.phase is not Phase.DONE and abort is not None and self.count >= task.job.arrival + abort:
                 self.fired[f"aborted while {task.phase.value}"] += 1
                 self.end(task)
         for place in self.elsewhere:
@@ -252,13 +253,10 @@ class Engine:
     def finish(self, step: Step) -> None:
         """Run a step that was launched; sample, settle, append, and guess on."""
         works = self.worker.works
-        hidden, logits = self.worker.run() if works else (None, None)
+        hidden, logits = self.worker.run()
         found: dict[Work, list[int]] = {}
         rejected: dict[str, int] = {}
-        start = 0
-        for work in works:
-            rows = logits[start : start + work.num_new]
-            start += work.num_new
+        for work, rows in zip(works, logits, strict=True):
             self.checker.note(step.index, work, rows, self.worker)
             if not work.task.is_current(work):
                 self.fired["computed in vain"] += 1
@@ -270,7 +268,7 @@ class Engine:
             self.manager.settle_step(step.number, rejected)
         for work, tokens in found.items():
             self.append(work, tokens)
-        self.guess(hidden, found)
+        self.guess(step.index, hidden, found)
         for work in found:
             self.after(work)
         if self.offload is not None:
@@ -315,7 +313,7 @@ class Engine:
             request.append_output_token_ids(tokens)
             task.seeds += [task.seed] * len(tokens)
 
-    def guess(self, hidden: Tensor | None, found: dict[Work, list[int]]) -> None:
+    def guess(self, step: int, hidden: Tensor | None, found: dict[Work, list[int]]) -> None:
         """Guess the tokens after those that were sampled."""
         config = self.config
         if config.drafts == 0 or hidden is None:
@@ -327,8 +325,9 @@ class Engine:
         }
         asks = {work: count for work, count in asks.items() if count > 0}
         if config.guesser == "eagle":
-            for work, (tokens, logits, outputs) in self.worker.propose(hidden, asks).items():
-                work.task.drafts = tokens
+            for proposal in self.worker.propose(hidden, asks):
+                proposal.work.task.drafts = proposal.tokens
+                self.checker.note_proposal(step, proposal)
             return
         for work, count in asks.items():
             work.task.drafts = GUESSERS[config.guesser](work.task, count, VOCAB)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 NUMERICS_LAWS: dict[str, str] = {
-    "NUMERICS-0": "Every call that an engine makes by the book is served: no error, and each schedule comes to its end.",
+    "NUMERICS-0": "Every call that an engine makes by the book is served, and every schedule comes to its end.",
     "NUMERICS-1": "Logits and tokens are those of a dense recomputation of each request.",
     "NUMERICS-2": "Nothing is read that was not written for the request that reads it: poison never reaches a result.",
     "NUMERICS-3": "At the end no block is held, and every invariant of the manager holds.",

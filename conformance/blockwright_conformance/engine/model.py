@@ -7,14 +7,14 @@ same weights without any of that.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
 from blockwright.config import KVCacheConfig
-from blockwright.device import causal_conv, paged_attention, selective_scan, write_kv
+from blockwright.device import KVCacheStorage, StepInputs, causal_conv, paged_attention, selective_scan, write_kv
 from blockwright.kinds import AttentionSpec, CrossAttentionSpec, KVCacheSpec
 from blockwright_spec.reads import Cross
 
@@ -28,41 +28,6 @@ from .weights import (
     RecurrentWeights,
     random_weights,
 )
-
-
-class Inputs(Protocol):
-    """What a step tells the model: the part of `blockwright.device.StepInputs` that it uses, by the same names."""
-
-    num_requests: int
-    max_query_len: int
-    max_seq_len: int
-    block_tables: tuple[Tensor, ...]
-    slot_mapping: tuple[Tensor, ...]
-    positions: Tensor
-    query_start_loc: Tensor
-    seq_lens: Tensor
-    encoder_lens: Tensor
-    state_reads: tuple[Tensor, ...]
-    state_writes: tuple[Tensor, ...]
-
-
-class Plan(Protocol):
-    """Which group each layer is in."""
-
-    @property
-    def config(self) -> KVCacheConfig:
-        """The groups."""
-
-
-class Storage(Protocol):
-    """The layers' caches: the part of `blockwright.device.KVCacheStorage` that the model uses."""
-
-    @property
-    def plan(self) -> Plan:
-        """What the storage was made for."""
-
-    def layer(self, name: str) -> Tensor | tuple[Tensor, ...]:
-        """Give the cache of a layer: keys and values, or the states."""
 
 
 @dataclass(frozen=True)
@@ -83,18 +48,21 @@ class Rows:
     max_seq_len: int
 
     @classmethod
-    def of(cls, inputs: Inputs, group: int, config: KVCacheConfig) -> "Rows":
+    def of(cls, inputs: StepInputs, group: int, config: KVCacheConfig) -> "Rows":
         """Take what a group needs from a step's inputs."""
+        spec = cast(AttentionSpec, config.kv_cache_groups[group].kv_cache_spec)
+        table = inputs.block_tables[group][: inputs.num_requests]
+        encoder_slots = table.shape[1] * spec.block_size
         return cls(
-            spec=cast(AttentionSpec, config.kv_cache_groups[group].kv_cache_spec),
-            table=inputs.block_tables[group][: inputs.num_requests],
+            spec=spec,
+            table=table,
             slots=inputs.slot_mapping[group],
             positions=inputs.positions,
             query_start_loc=inputs.query_start_loc,
             seq_lens=inputs.seq_lens,
             encoder_lens=inputs.encoder_lens,
             max_query_len=inputs.max_query_len,
-            max_seq_len=inputs.max_seq_len,
+            max_seq_len=encoder_slots if isinstance(spec, CrossAttentionSpec) else inputs.max_seq_len,
         )
 
 
@@ -116,7 +84,7 @@ class HybridModel:
         if config.draft is not None:
             self.layers[DRAFT] = config.cache_spec(config.draft)
 
-    def forward(self, tokens: Tensor | Sequence[int], inputs: Inputs, storage: Storage) -> Tensor:
+    def forward(self, tokens: Tensor | Sequence[int], inputs: StepInputs, storage: KVCacheStorage) -> Tensor:
         """Compute the tokens of a step, write their keys, values and states, and return their last hidden states.
 
         Args:
@@ -140,7 +108,7 @@ class HybridModel:
         """Score the next token: `(..., hidden)` to `(..., vocabulary)`."""
         return hidden @ self.weights.unembedding
 
-    def write_encoder(self, outputs: Tensor, slots: Mapping[int, Tensor], storage: Storage) -> None:
+    def write_encoder(self, outputs: Tensor, slots: Mapping[int, Tensor], storage: KVCacheStorage) -> None:
         """Write the keys and values of an encoder's outputs `(tokens, hidden)` for all cross-attention layers.
 
         Once, before a request's first step. `slots` holds, per cross-attention group, the tokens' slots:
@@ -159,7 +127,9 @@ class HybridModel:
         drawn = torch.randn(num_tokens, self.config.hidden_size, generator=generator, dtype=torch.float64)
         return drawn.to(self.weights.embedding)
 
-    def layer(self, name: str, weights: LayerWeights, hidden: Tensor, inputs: Inputs, storage: Storage) -> Tensor:
+    def layer(
+        self, name: str, weights: LayerWeights, hidden: Tensor, inputs: StepInputs, storage: KVCacheStorage
+    ) -> Tensor:
         """Run a layer over a step's tokens."""
         normed = rms_norm(hidden, weights.mixer_norm)
         group, cache = storage.plan.config.group_of(name), storage.layer(name)
@@ -189,7 +159,7 @@ class HybridModel:
         return mixed.flatten(1) @ weights.output
 
     def recurrence(
-        self, weights: RecurrentWeights, normed: Tensor, group: int, inputs: Inputs, states: tuple[Tensor, ...]
+        self, weights: RecurrentWeights, normed: Tensor, group: int, inputs: StepInputs, states: tuple[Tensor, ...]
     ) -> Tensor:
         """Go on from the states that the step begins with, and leave those after the certain tokens and each draft."""
         place = inputs.state_reads[group], inputs.state_writes[group], inputs.query_start_loc

@@ -96,7 +96,7 @@ class Job:
         seed: of its samples; None: greedy.
         salt, adapter: parts of its identity; an adapter changes what the model computes.
         encoder: tokens that cross-attention reads.
-        abort: tokens of output after which it is aborted; None: never.
+        abort: steps after its arrival at which it is aborted; None: never.
         forks: for each fork that is to be made, after how many tokens of output.
         items: multimodal items within the prompt: identifier, first position, length.
         drop: tokens computed at which it is aborted between the schedule of a step and the step, so that what it was given
@@ -137,8 +137,8 @@ class Schedule:
         jobs: the requests.
         resets: steps before which the prefix cache is reset, if no block is held then.
         model_seed: of the weights.
-        grow_blocks: let the plan give layers more tokens per block, so that their pages are equal; else pages are padded,
-            and every layer keeps its block size.
+        grow_blocks: let the plan give layers more tokens per block, so that their pages are equal; else pages are
+            padded, and every layer keeps its block size.
     """
 
     layers: tuple[Group, ...]

@@ -2,21 +2,19 @@
 
 First what runs already, in one call (`allocate_slots_batch`): one token and drafts, or the next chunk of a prompt. The
 first that does not fit ends the batch; the last to be admitted is preempted, and the rest asks again. Then what waits
-is admitted while there is room: its hit is looked up (`get_computed_blocks`), and its slots are given (`allocate_slots`).
+is admitted while there is room: its hit is looked up (`get_computed_blocks`), and it is given slots (`allocate_slots`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from math import lcm
 from typing import Any
-
-from collections import Counter
 
 from .elsewhere import Elsewhere
 from .schedule import EngineConfig
 from .step import Step
 from .task import Phase, Task, Work
-
 
 KINDS = {
     "FullAttentionSpec": "full",
@@ -97,6 +95,8 @@ class Scheduler:
                 break
             preempted = True
             victim = self.running[-1]
+            if victim is self.running[0]:
+                break  # alone: others that are loading, or copies under way, will give their blocks back
             in_flight = victim.flight is not None
             self.preempt(step, victim)
             left = [] if in_flight else [work for work in left if work.task is not victim]
@@ -136,7 +136,7 @@ class Scheduler:
         known = int(request.num_tokens)
         drafts = task.drafts
         if begin >= known:  # the next token is still in flight
-            if task.flight is None or task.flight.num_drafts and self.is_recurrent:
+            if task.flight is None or (task.flight.num_drafts and self.is_recurrent):
                 return None
             if request.num_output_tokens + 1 >= task.job.output or task.forks or task.flight.end < known:
                 return None
@@ -269,6 +269,7 @@ class Scheduler:
             "full_sequence_must_fit": config.full_sequence_must_fit,
             "reserved_blocks": config.reserved_blocks,
         }
+
     def taken(self, task: Task, blocks: Any) -> list[list[int]]:
         """Give all blocks that a new request took: those of its tables that are new, and those for drafts' states."""
         return [*blocks.get_block_ids(), *self.manager.get_draft_block_ids(task.name)]

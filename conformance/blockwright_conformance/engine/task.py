@@ -75,11 +75,6 @@ class Task:
         """Whether it is to be forked now."""
         return bool(self.forks) and self.request.num_output_tokens >= self.forks[0]
 
-    @property
-    def is_aborted(self) -> bool:
-        """Whether it is to be aborted now."""
-        return self.job.abort is not None and self.request.num_output_tokens >= self.job.abort
-
     def is_current(self, work: Work) -> bool:
         """Tell whether what a step computed still counts: it was not preempted or ended since."""
         return self.phase is Phase.RUNNING and self.turn == work.turn

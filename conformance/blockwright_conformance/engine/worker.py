@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from .model import HybridModel
 from .schedule import EngineConfig
 from .step import Step
 from .task import Task, Work
+from .weights import DRAFT
 
 
 class Worker:
@@ -22,6 +24,7 @@ class Worker:
 
     Attributes:
         storage: the layers' caches.
+        tensors: what is copied and swapped: the caches, and the tokens that the draft head's entries were made with.
         batch: the block tables of the requests that run, a row each.
         works: of the step that was launched last, those that it runs.
         inputs: of that step.
@@ -30,8 +33,14 @@ class Worker:
     def __init__(self, model: HybridModel, plan: KVCachePlan, config: EngineConfig, max_encoder_len: int) -> None:
         self.model, self.config = model, config
         self.vocab_size = model.config.vocab_size
-        self.head = DraftHead(model) if model.config.draft is not None else None
         self.storage = KVCacheStorage(plan)
+        self.tensors = list(self.storage.tensors)
+        self.head = DraftHead(model) if model.config.draft is not None else None
+        if self.head is not None:
+            self.draft_group = plan.config.group_of(DRAFT)
+            self.draft_size = plan.config.kv_cache_groups[self.draft_group].kv_cache_spec.block_size
+            self.made = torch.zeros((plan.num_blocks, self.draft_size), dtype=torch.int64)
+            self.tensors.append(self.made)
         rows = config.max_num_seqs * (2 if config.overlap_steps else 1)  # the ended ones leave a step later
         self.batch = InputBatch(
             plan.config,
@@ -71,7 +80,7 @@ class Worker:
         )
         copies = [pair for pairs in self.inputs.copies for pair in pairs.tolist()]
         if copies:
-            copy_blocks(self.storage.tensors, copies)
+            copy_blocks(self.tensors, copies)
         for task in step.admitted:
             self.write_encoder(task)
 
@@ -92,20 +101,18 @@ class Worker:
         slots = {group: self.batch.slots(task.name, group, 0, count) for group in self.cross}
         self.model.write_encoder(task.encoder, slots, self.storage)
 
-    def run(self) -> tuple[Tensor, Tensor]:
-        """Run the step that was launched; return its last hidden states and its logits, a row per token."""
+    def run(self) -> tuple[Tensor | None, list[Tensor]]:
+        """Run the step that was launched; return its last hidden states, and the logits of each work by token."""
+        if not self.works:
+            return None, []
         tokens: list[int] = []
         for work in self.works:
             tokens += work.task.model_tokens(work.tokens[work.begin :], self.vocab_size, work.begin)
         hidden = self.model.forward(tokens, self.inputs, self.storage)
-        return hidden, self.model.logits(hidden)
+        return hidden, list(self.model.logits(hidden).split([work.num_new for work in self.works]))
 
-    def propose(self, hidden: Tensor, asks: dict[Work, int]) -> dict[Work, tuple[list[int], Tensor, Tensor]]:
-        """Let the draft head read the step, and guess on for those that were asked for, so many tokens each.
-
-        Returns:
-            The tokens, the logits that they are the best of, and the head's own outputs of the request's tokens.
-        """
+    def propose(self, hidden: Tensor, asks: dict[Work, int]) -> list[Proposal]:
+        """Let the draft head read the step, and guess on for those that were asked for, so many tokens each."""
         assert self.head is not None
         following: list[int] = []
         starts: dict[Work, int] = {}
@@ -115,7 +122,9 @@ class Worker:
             tokens = known + [0] * (work.num_new - len(known))
             following += work.task.model_tokens(tokens, self.vocab_size, work.begin + 1)
         outputs = self.head.forward(hidden, following, self.inputs, self.storage)
-        found: dict[Work, tuple[list[int], Tensor, Tensor]] = {}
+        slots = self.inputs.slot_mapping[self.draft_group][: len(following)]
+        self.made.view(-1)[slots] = torch.tensor(following)
+        proposals = []
         for row, work in enumerate(self.works):
             count = asks.get(work, 0)
             if count == 0:
@@ -123,11 +132,28 @@ class Worker:
             last = int(work.task.request.num_tokens) - 2  # the last computed one; the one after it was just sampled
             at = starts[work] + last - work.begin
             tokens, logits = self.head.propose(outputs[at : at + 1], [row], [last], count, self.inputs, self.storage)
-            own = [int(token) for token in tokens[0]]
-            found[work] = own, logits[0], outputs[starts[work] : at + 1]
-        return found
+            made = self.made_with(row, last + 1)
+            proposals.append(Proposal(work, [int(token) for token in tokens[0]], logits[0], made))
+        return proposals
+
+    def made_with(self, row: int, length: int) -> list[int]:
+        """Give the tokens that the draft head's entries of a request were made with: see `drafts`."""
+        positions = torch.arange(length)
+        blocks = self.inputs.block_tables[self.draft_group][row][positions // self.draft_size]
+        return [int(token) for token in self.made[blocks.long(), positions % self.draft_size]]
 
 
-def has_nan(logits: Tensor) -> bool:
-    """Tell whether something read what was not written."""
-    return not bool(torch.isfinite(logits).all())
+@dataclass(frozen=True)
+class Proposal:
+    """What the draft head guesses for a request.
+
+    Attributes:
+        tokens: the guesses.
+        logits: which they are the best of.
+        made_with: the token that each entry read was made with: the next one, or another request's.
+    """
+
+    work: Work
+    tokens: list[int]
+    logits: Tensor
+    made_with: list[int]

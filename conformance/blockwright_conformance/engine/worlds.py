@@ -6,7 +6,9 @@ which features are on; simple values first, so that what fails shrinks to what i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -15,9 +17,10 @@ from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
 
 from .schedule import EngineConfig, Job, Schedule
 
-MOST_DRAFTS = 2
 MAX_LEN = 32
 """Tokens of the longest request."""
+
+MOST_JOBS = 9
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,9 @@ class World:
         overlaps: whether steps overlap.
         caching: whether prefixes may be shared.
         forks: whether requests may fork.
+        spares: blocks of the pool beyond what one request needs.
+        pace: steps between two requests.
+        shared: tokens that requests of a family share.
     """
 
     name: str
@@ -45,6 +51,9 @@ class World:
     overlaps: tuple[bool, ...] = (False,)
     caching: tuple[bool, ...] = (True,)
     forks: bool = True
+    spares: tuple[int, ...] = (0, 2, 6, 14)
+    pace: tuple[int, ...] = (0, 1, 3)
+    shared: tuple[int, ...] = (0, 16, 8, 12, 13)
 
 
 WORLDS: dict[str, World] = {
@@ -59,104 +68,118 @@ WORLDS: dict[str, World] = {
         World("draft head", ("full",), ("sliding", "mamba"), guessers=("eagle",), overlaps=(False, True)),
         World("steps in flight", ("full",), ("sliding", "chunked", "mamba"), overlaps=(True,)),
         World(
-            "offload", ("full",), ("sliding", "chunked", "mamba"), offloads=("publish", "evict"), overlaps=(False, True)
+            "offload",
+            ("full",),
+            ("sliding", "chunked", "mamba"),
+            preemptions=("recompute",),
+            offloads=("publish", "evict"),
+            overlaps=(False, True),
+            spares=(0, 2),
+            pace=(4, 8),
+            shared=(16, 8, 12),
         ),
     )
 }
 """All worlds, by name."""
 
-@st.composite
-def layer(draw: Any, kind: str, sizes: tuple[int, ...], drafts: int) -> Group:
-    """Draw a layer of a kind."""
-    size = draw(st.sampled_from(sizes))
+
+Chooser = Callable[[Any], Any]
+"""Chooses one of some options, the first being the simplest: at random, or as Hypothesis wants it."""
+
+
+def layer(choose: Chooser, kind: str, sizes: Sequence[int], drafts: int) -> Group:
+    """Choose a layer of a kind."""
+    size = choose(sizes)
     match kind:
         case "full":
             return Group(Full(), size)
         case "sliding":
-            return Group(Sliding(draw(st.sampled_from((6, 3, 4, 5, 9, 2, 1)))), size)
+            return Group(Sliding(choose((6, 3, 4, 5, 9, 2, 1))), size)
         case "chunked":
-            return Group(Chunked(size * draw(st.sampled_from((2, 1, 3)))), size)
+            return Group(Chunked(size * choose((2, 1, 3))), size)
         case "mamba":
             return Group(Mamba(drafts), size)
     return Group(Cross(), size)
 
 
-@st.composite
-def configs(draw: Any, world: World) -> EngineConfig:
-    """Draw the features of an engine."""
-    caching = draw(st.sampled_from(world.caching))
-    overlap = draw(st.sampled_from(world.overlaps))
-    guesser = draw(st.sampled_from(("", *world.guessers)))
-    offload = draw(st.sampled_from(world.offloads)) if caching else ""
-    flag, rare = st.booleans(), st.sampled_from((False, False, False, True))
+NO, RARELY, OFTEN = (False,), (False, False, False, True), (False, True)
+"""Choices of what is on or off."""
+
+
+def features(choose: Chooser, world: World) -> EngineConfig:
+    """Choose the features of an engine."""
+    caching = choose(world.caching)
+    overlap = choose(world.overlaps)
+    guesser = choose(("", *world.guessers))
+    offload = choose(world.offloads) if caching else ""
     return EngineConfig(
-        max_num_seqs=draw(st.sampled_from((4, 6, 3, 2))),
-        max_num_batched_tokens=draw(st.sampled_from((16, 32, 12, 7))),
+        max_num_seqs=choose((4, 6, 3, 2)),
+        max_num_batched_tokens=choose((16, 32, 12, 7)),
         max_model_len=MAX_LEN,
         enable_caching=caching,
-        spare_blocks=draw(st.sampled_from((0, 2, 6, 14))),
-        align_chunks=draw(flag),
-        drafts=draw(st.integers(1, MOST_DRAFTS)) if guesser else 0,
+        spare_blocks=choose(world.spares),
+        align_chunks=choose(OFTEN),
+        drafts=choose((1, 2)) if guesser else 0,
         guesser=guesser or "ngram",
-        declare_drafts=draw(flag) if guesser else True,
-        preemption=draw(st.sampled_from(world.preemptions)),
-        host_blocks=draw(st.sampled_from((48, 12))),
-        load_steps=draw(st.integers(1, 2)),
-        lose_load_every=draw(st.sampled_from((0, 0, 2, 3))),
+        declare_drafts=choose((True, False)) if guesser else True,
+        preemption=choose(world.preemptions),
+        host_blocks=choose((32, 64, 12)),
+        load_steps=choose((1, 2, 4)),
+        lose_load_every=choose((0, 0, 1, 2)),
         offload=offload,
-        offload_blocks=draw(st.sampled_from((48, 12))) if offload else 48,
+        offload_blocks=choose((32, 64, 12)) if offload else 32,
         overlap_steps=overlap,
-        publish_on_settlement=draw(flag) if overlap else False,
-        delay_publication=draw(rare) if caching else False,
-        trim_early=draw(rare),
-        plan_first=draw(rare),
-        full_sequence_must_fit=draw(rare),
-        watermark=draw(st.sampled_from((0.0, 0.0, 0.1))),
-        reserved_blocks=draw(st.sampled_from((0, 0, 1))),
+        publish_on_settlement=choose(OFTEN if overlap else NO),
+        delay_publication=choose(RARELY if caching else NO),
+        trim_early=choose(RARELY),
+        plan_first=choose(RARELY),
+        full_sequence_must_fit=choose(RARELY),
+        watermark=choose((0.0, 0.0, 0.1)),
+        reserved_blocks=choose((0, 0, 1)),
     )
 
 
-@st.composite
-def jobs(draw: Any, world: World, number: int) -> Job:
-    """Draw a request: of one of two families that share up to 16 tokens, in an order that lets some hit others."""
-    shared = draw(st.sampled_from((0, 16, 8, 12, 13)))
-    own = draw(st.integers(1, 10))
-    output = draw(st.integers(1, MAX_LEN - 26))
-    forks: tuple[int, ...] = ()
-    if world.forks and draw(st.sampled_from((False, False, False, True))):
-        forks = tuple(sorted(draw(st.lists(st.integers(0, output - 1), min_size=1, max_size=2))))
+def job(choose: Chooser, world: World, arrival: int) -> Job:
+    """Choose a request: of one of two families, whose shared tokens others may have left behind."""
+    output = choose(range(1, MAX_LEN - 25))
+    forks = (0, 0, 0, 1, 2) if world.forks else (0,)
     return Job(
-        shared=shared,
-        own=own,
+        shared=choose(world.shared),
+        own=choose(range(1, 11)),
         output=output,
-        arrival=draw(st.sampled_from((0, number, 3 * number))),
-        family=draw(st.sampled_from((0, 0, 1))),
-        variation=draw(st.integers(0, 2)),
-        seed=draw(st.sampled_from((None, 1))),
-        salt=draw(st.sampled_from((None,) * 7 + ("salt",))),
-        adapter=draw(st.sampled_from((0,) * 5 + (1,))),
-        encoder=draw(st.integers(1, 9)) if "cross" in world.kinds else 0,
-        abort=draw(st.integers(0, output - 1)) if draw(st.sampled_from((False,) * 7 + (True,))) else None,
-        forks=forks,
+        arrival=arrival,
+        family=choose((0, 0, 1)),
+        variation=choose((0, 1, 2)),
+        seed=choose((None, 1)),
+        salt=choose((None,) * 7 + ("salt",)),
+        adapter=choose((0,) * 7 + (1,)),
+        encoder=choose(range(1, 10)) if "cross" in world.kinds else 0,
+        abort=choose(range(16)) if choose(RARELY) else None,
+        forks=tuple(sorted(choose(range(output)) for _ in range(choose(forks)))),
     )
+
+
+def schedule(choose: Chooser, world: World) -> Schedule:
+    """Choose a schedule of a world."""
+    config = features(choose, world)
+    kinds = [*world.kinds, *(kind for kind in world.more if choose(OFTEN))]
+    sizes = choose(((4,), (2, 4), (4, 8), (3, 6), (1, 2)))
+    layers = tuple(layer(choose, kind, sizes, config.drafts) for kind in kinds)
+    eagle = config.guesser == "eagle" and config.drafts > 0
+    draft = layer(choose, choose(("full", "sliding")), sizes, 0) if eagle else None
+    jobs: list[Job] = []
+    while len(jobs) < MOST_JOBS and (not jobs or choose((False,) + (True,) * 7)):
+        jobs.append(job(choose, world, jobs[-1].arrival + choose(world.pace) if jobs else 0))
+    resets = (choose(range(5, 25)),) if choose(RARELY) else ()
+    return Schedule(layers, draft, config, tuple(jobs), resets, model_seed=choose((0, 1, 2)), grow_blocks=choose(OFTEN))
 
 
 @st.composite
 def schedules(draw: Any, world: World) -> Schedule:
-    """Draw a schedule of a world."""
-    config = draw(configs(world))
-    kinds = [*world.kinds, *(kind for kind in world.more if draw(st.booleans()))]
-    sizes = draw(st.sampled_from(((4,), (2, 4), (4, 8), (3, 6), (1, 2))))
-    layers = tuple(draw(layer(kind, sizes, config.drafts)) for kind in kinds)
-    eagle = config.guesser == "eagle" and config.drafts > 0
-    draft = draw(layer(draw(st.sampled_from(("full", "sliding"))), sizes, 0)) if eagle else None
-    count = draw(st.integers(1, 8))
-    return Schedule(
-        layers,
-        draft,
-        config,
-        tuple(draw(jobs(world, number)) for number in range(count)),
-        resets=tuple(draw(st.lists(st.integers(5, 25), max_size=1))),
-        model_seed=draw(st.integers(0, 2)),
-        grow_blocks=draw(st.booleans()),
-    )
+    """Draw a schedule of a world; what fails shrinks."""
+    return schedule(lambda options: draw(st.sampled_from(options)), world)
+
+
+def random_schedule(world: World, seed: object) -> Schedule:
+    """Draw a schedule at random, each choice alone: more varied than what Hypothesis makes of what it drew before."""
+    return schedule(Random(f"{world.name} {seed}").choice, world)

@@ -9,6 +9,7 @@ What a layer does with the blocks of a step, in plain torch: `write_kv`, `gather
 layers with states `selective_scan` and `causal_conv`.
 `InputBatch` keeps a worker's block tables from what the manager says has changed, and makes the tensors that the
 kernels of a step read (`StepInputs`).
+layers with states `selective_scan` and `causal_conv`. `flex_paged_attention` is for GPUs.
 
 This package and the host's tier of `blockwright.offload`, built on it, are all of Blockwright that imports torch:
 ``pip install "blockwright[torch]"``, or the engine's own.
@@ -21,28 +22,35 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError('blockwright.device needs torch: pip install "blockwright[torch]"', name="torch") from error
 
-from blockwright.device.attention import gather_kv, paged_attention, write_kv
+from blockwright.device.attention import paged_attention
 from blockwright.device.copies import copy_blocks, swap_blocks
+from blockwright.device.fused import FlexMask, flex_mask, flex_paged_attention
 from blockwright.device.host import empty_host_caches_like
 from blockwright.device.inputs import InputBatch, StepInputs
 from blockwright.device.layout import Caches
 from blockwright.device.plan import plan_kv_cache
 from blockwright.device.planned import GroupPlan, KVCachePlan
+from blockwright.device.planned import GroupPlan, KVCachePlan, RequestLimits
+from blockwright.device.slots import gather_kv, write_kv
 from blockwright.device.states import causal_conv, selective_scan
 from blockwright.device.storage import KVCacheStorage
 from blockwright.device.transfer import Transfer
 
 __all__ = [
     "Caches",
+    "FlexMask",
     "GroupPlan",
     "InputBatch",
     "KVCachePlan",
     "KVCacheStorage",
+    "RequestLimits",
     "StepInputs",
     "Transfer",
     "causal_conv",
     "copy_blocks",
     "empty_host_caches_like",
+    "flex_mask",
+    "flex_paged_attention",
     "gather_kv",
     "paged_attention",
     "plan_kv_cache",

@@ -10,7 +10,6 @@ the table entries that have changed. So both cost what has changed, whatever the
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,14 +19,11 @@ import torch
 from blockwright.config import KVCacheConfig
 from blockwright.core.blocks import KVCacheBlocks
 from blockwright.core.replica import TableReplica
+from blockwright.device.staging import Staging, Tensors, Views, view_of
 from blockwright.errors import BlockError, InvalidArgumentError
 from blockwright.kinds import CrossAttentionSpec, require_positive
 
-Tensors = tuple[torch.Tensor, ...]
 Copies = Sequence[Sequence[tuple[int, int]]]
-
-MOST_VIEWS = 1024
-"""Shapes of steps whose views are kept."""
 
 
 @dataclass(slots=True)
@@ -71,7 +67,7 @@ class StepInputs:
     state_reads: Tensors
     state_writes: Tensors
     copies: Tensors
-    _views: _Views = field(repr=False, compare=False)
+    _views: Views = field(repr=False, compare=False)
 
     def padded(self, num_requests: int, num_tokens: int) -> StepInputs:
         """Return the inputs with more rows and tokens behind, for a graph that was captured with as many.
@@ -183,12 +179,12 @@ class InputBatch:
             enable_caching=enable_caching,
             keep_changes=self._is_staged,
         )
-        host = (_view(self.replica.words), _view(self.replica.counts), _view(self.replica.tables))
-        self._staging: _Staging | None = None
+        host = (view_of(self.replica.words), view_of(self.replica.counts), view_of(self.replica.tables))
+        self._staging: Staging | None = None
         if self._is_staged:
-            self._staging = _Staging(*host, self.device, max_num_tokens)
+            self._staging = Staging(*host, self.device, max_num_tokens)
             host = (self._staging.words, self._staging.counts, self._staging.tables)
-        self._views = _Views(self.replica, *host)
+        self._views = Views(self.replica, *host)
         self._no_copies: Tensors = tuple(torch.empty((0, 2), dtype=torch.int64) for _ in config.kv_cache_groups)
         self._num_blocks = config.num_blocks
 
@@ -229,8 +225,8 @@ class InputBatch:
 
         Args:
             request_id: of the request.
-            block_ids: what it holds, a list per group: `manager.get_blocks(request_id)`. Nothing at all if a batch that
-                is still to be applied admits it.
+            block_ids: what it holds, a list per group: `manager.get_blocks(request_id)`. Leave it empty for a request
+                that a batch has admitted: its blocks stand in the allocation, which is still to be applied.
             draft_block_ids: the blocks for states of drafts: `manager.get_draft_block_ids(request_id)`; needed where
                 recurrent layers are given drafts.
             num_encoder_tokens: tokens that its cross-attention layers read.
@@ -239,8 +235,7 @@ class InputBatch:
             InvalidArgumentError: the groups or their lengths do not fit, or no row is free; nothing changed.
             BlockError: a block id is none of the pool; nothing changed.
         """
-        ids: Any = getattr(block_ids, "ids", block_ids)
-        self.replica.add_request(request_id, ids, draft_block_ids, num_encoder_tokens)
+        self.replica.add_request(request_id, block_ids, draft_block_ids, num_encoder_tokens)
 
     def remove_request(self, request_id: str) -> None:
         """Free the row of a request. O(blocks).
@@ -308,7 +303,7 @@ class InputBatch:
         found = self.replica.slots(request_id, group, start, stop)
         if len(found) == 0:
             return torch.empty(0, dtype=torch.int64, device=self.device)
-        return _view(found).to(self.device)
+        return view_of(found).to(self.device)
 
     def step(
         self,
@@ -321,8 +316,10 @@ class InputBatch:
     ) -> StepInputs:
         """Bring the tables up to date, the rows in order, and return the inputs of a step.
 
-        Row i becomes that of request i; rows of requests that are not in the step lie behind. Complexity: O(requests *
-        groups + tokens + changes + blocks of rows that move), whatever the length of the contexts.
+        Row i becomes that of request i; rows of requests that are not in the step lie behind. So keep the order of the
+        requests from step to step, and when one ends, put the last in its place: rows that move cost as much as they
+        are long. Complexity: O(requests * groups + tokens + changes), whatever the length of the contexts, plus
+        O(blocks of rows that move).
 
         Args:
             requests: the requests of the step, each once, of `Request` or with its `request_id` and
@@ -382,139 +379,6 @@ class InputBatch:
                         f"copies: {pair!r} in group {number} is no pair of blocks of this pool of {self._num_blocks}"
                     )
         return tuple(torch.tensor(list(pairs), dtype=torch.int64).reshape(-1, 2) for pairs in copies)
-
-
-class _Views:
-    """The tensors of a step, by its shape; each is cut once from memory that stays where it is."""
-
-    def __init__(self, replica: TableReplica, words: torch.Tensor, counts: torch.Tensor, tables: torch.Tensor) -> None:
-        self.max_num_requests = rows = replica.max_num_requests
-        self.max_num_tokens = replica.max_num_tokens
-        self._words = words.view(-1, self.max_num_tokens)
-        self._no_slots = torch.full((self.max_num_tokens,), -1, dtype=torch.int64, device=words.device)
-        self._starts = counts[: rows + 1]
-        self._lens = counts[rows + 1 : 4 * rows + 1].view(3, rows)
-        no_states = torch.zeros((rows, 1), dtype=torch.int32, device=words.device)
-        block_tables, slots, reads, writes = [], [], [], []
-        for group in replica.groups:
-            block_tables.append(tables[group.first :][: rows * group.width].view(rows, group.width))
-            slots.append(words[group.slots :][: self.max_num_tokens] if group.has_slots else self._no_slots)
-            if group.is_recurrent:
-                width = 1 + group.num_states
-                reads.append(counts[group.reads :][:rows])
-                writes.append(counts[group.writes :][: rows * width].view(rows, width))
-            else:
-                reads.append(no_states[:, 0])
-                writes.append(no_states)
-        self.block_tables: Tensors = tuple(block_tables)
-        self._slots, self._reads, self._writes = slots, reads, writes
-        self._by_tokens: dict[int, tuple[torch.Tensor, Tensors]] = {}
-        self._by_requests: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Tensors, Tensors]]
-        self._by_requests = {}
-
-    def of_tokens(self, count: int) -> tuple[torch.Tensor, Tensors]:
-        """Return positions and slots of a step of `count` tokens."""
-        found = self._by_tokens.get(count)
-        if found is None:
-            if len(self._by_tokens) >= MOST_VIEWS:
-                self._by_tokens.clear()
-            found = (self._words[0, :count], tuple([slots[:count] for slots in self._slots]))
-            self._by_tokens[count] = found
-        return found
-
-    def of_requests(
-        self, count: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Tensors, Tensors]:
-        """Return where queries start, computed tokens, lengths, state reads and writes of `count` requests."""
-        found = self._by_requests.get(count)
-        if found is None:
-            if len(self._by_requests) >= MOST_VIEWS:
-                self._by_requests.clear()
-            computed, lens, encoder = (row[:count] for row in self._lens)
-            reads, writes = tuple([r[:count] for r in self._reads]), tuple([w[:count] for w in self._writes])
-            found = (self._starts[: count + 1], computed, lens, encoder, reads, writes)
-            self._by_requests[count] = found
-        return found
-
-    def pad(self, num_requests: int, more_requests: int, num_tokens: int, more_tokens: int) -> None:
-        """Write what stands for nothing behind a step's own inputs."""
-        self._words[0, num_tokens:more_tokens] = 0
-        self._words[1:, num_tokens:more_tokens] = -1
-        self._starts[num_requests + 1 : more_requests + 1] = num_tokens
-        self._lens[:, num_requests:more_requests] = 0
-        for reads, writes in zip(self._reads, self._writes, strict=True):
-            reads[num_requests:more_requests] = 0
-            writes[num_requests:more_requests] = 0
-
-
-class _Staging:
-    """The way of a step's inputs to tensors on a device.
-
-    One buffer per step, in turn with another, so that the host can fill one while the other is still being read:
-
-        | words of the step's tokens | changed indices | counts | changed values |
-    """
-
-    def __init__(
-        self, words: torch.Tensor, counts: torch.Tensor, tables: torch.Tensor, device: torch.device, row: int
-    ) -> None:
-        self._host_words, self._host_counts = words.view(-1, row), counts
-        self.words = torch.zeros_like(words, device=device)
-        self.counts = torch.zeros_like(counts, device=device)
-        self.tables = torch.zeros_like(tables, device=device)
-        self._is_cuda = device.type == "cuda"
-        self._device = device
-        self._turn = 0
-        self._buffers: list[torch.Tensor] = []
-        self._landing = torch.empty(0, dtype=torch.uint8, device=device)
-        self._events: list[torch.cuda.Event | None] = [None, None]
-        self.num_bytes = 0
-        self._make_buffers(words.nbytes + counts.nbytes)
-
-    def _make_buffers(self, num_bytes: int) -> None:
-        """Make the buffers anew, after what is still read of the old ones."""
-        for event in self._events:
-            if event is not None:
-                event.synchronize()
-        self._buffers = [torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._is_cuda) for _ in range(2)]
-        self._landing = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
-
-    def send(self, indices: Any, values: Any, num_tokens: int) -> None:
-        """Bring the device's tensors up to date, on its current stream; the host waits for nothing of this step."""
-        rows, changed = len(self._host_words), len(values)
-        num_words, num_counts = rows * num_tokens + changed, len(self._host_counts) + changed
-        self.num_bytes = 8 * num_words + 4 * num_counts
-        if self.num_bytes > len(self._landing):
-            self._make_buffers(2 * self.num_bytes)
-        self._turn = 1 - self._turn
-        event = self._events[self._turn]
-        if event is not None:
-            event.synchronize()
-        staged = self._buffers[self._turn][: self.num_bytes]
-        words, counts = staged[: 8 * num_words].view(torch.int64), staged[8 * num_words :].view(torch.int32)
-        words[: rows * num_tokens].view(rows, num_tokens).copy_(self._host_words[:, :num_tokens])
-        counts[: len(self._host_counts)].copy_(self._host_counts)
-        if changed:
-            words[rows * num_tokens :].copy_(_view(indices))
-            counts[len(self._host_counts) :].copy_(_view(values))
-        landed = self._landing[: self.num_bytes]
-        landed.copy_(staged, non_blocking=True)
-        if self._is_cuda:
-            event = self._events[self._turn] = event or torch.cuda.Event()
-            event.record(torch.cuda.current_stream(self._device))
-        words, counts = landed[: 8 * num_words].view(torch.int64), landed[8 * num_words :].view(torch.int32)
-        self.words.view(rows, -1)[:, :num_tokens].copy_(words[: rows * num_tokens].view(rows, num_tokens))
-        self.counts.copy_(counts[: len(self.counts)])
-        if changed:
-            self.tables.scatter_(0, words[rows * num_tokens :], counts[len(self.counts) :])
-
-
-def _view(numbers: Any) -> torch.Tensor:
-    """Return a vector of the core as a tensor over the same memory; not of an empty one."""
-    dtype = torch.int32 if memoryview(numbers).itemsize == 4 else torch.int64
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # "not writable": torch may write, and only `padded` does
-        return torch.frombuffer(numbers, dtype=dtype)
 
 
 def _as_list(requests: Sequence[Any]) -> list[Any]:

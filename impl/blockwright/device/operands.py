@@ -99,6 +99,34 @@ def require_spec(spec: object, cache: torch.Tensor) -> AttentionSpec:
     return spec
 
 
+def require_bound(name: str, value: object) -> None:
+    """Check that a bound is None or an int of 0 or more.
+
+    Raises:
+        InvalidArgumentError: it is not.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise InvalidArgumentError(f"{name}={value!r}: pass a number of tokens that none exceeds, or None")
+
+
+def require_apart(name: str, out: torch.Tensor, other: torch.Tensor) -> None:
+    """Check that `out` shares no memory with the argument `name`, which is read after `out` is first written.
+
+    Raises:
+        InvalidArgumentError: their addresses meet; interleaved views are refused, too.
+    """
+    if out.device.type == "meta" or not out.numel() or not other.numel():
+        return
+    (start, stop), (other_start, other_stop) = _addresses(out), _addresses(other)
+    if start < other_stop and other_start < stop:
+        raise InvalidArgumentError(f"out and {name} share memory; pass memory of its own")
+
+
+def _addresses(tensor: torch.Tensor) -> tuple[int, int]:
+    extent = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(tensor.data_ptr()), int(tensor.data_ptr()) + extent * int(tensor.element_size())
+
+
 def on_host(tensor: torch.Tensor, check: bool) -> bool:
     """Return True if the values of `tensor` are to be checked: they lie on the host, or `check` was asked for."""
     return check or tensor.device.type == "cpu"
@@ -118,6 +146,7 @@ def stored(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return tensor
     if dtype in SMALL_FLOATS:
         limit = torch.finfo(dtype).max
+        tensor = tensor.float() if tensor.dtype in SMALL_FLOATS else tensor  # these have no clamp of their own
         tensor = tensor.clamp(-limit, limit)
     return tensor.to(dtype)
 

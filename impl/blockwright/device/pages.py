@@ -37,6 +37,11 @@ def element_sizes(spec: KVCacheSpec) -> list[int]:
     return [dtype_size(spec.dtype)] if hasattr(spec, "dtype") else [1]
 
 
+def table_of(spec: KVCacheSpec) -> tuple[object, ...]:
+    """Return what must be equal for layers to share a block table."""
+    return (type(spec), *(getattr(spec, field.name) for field in fields(spec) if field.name not in _PAGE_FIELDS))
+
+
 def state_offsets(spec: MambaSpec) -> tuple[int, ...]:
     """Return where each state tensor begins within a page, in bytes, in the order of `spec.shapes`.
 
@@ -66,6 +71,11 @@ class Family:
     def spec(self) -> KVCacheSpec:
         """What the first layer declares; all have its kind and block size."""
         return self.specs[self.names[0]]
+
+    @cached_property
+    def table(self) -> tuple[object, ...]:
+        """All that the blocks of a table depend on: the kind, with its numbers, and the block size."""
+        return table_of(self.spec)
 
     @cached_property
     def pages(self) -> tuple[int, ...]:
@@ -124,8 +134,7 @@ def families_of(layers: Mapping[str, KVCacheSpec], *, split_pages: bool) -> tupl
     """Return the layers by kind and block size, in the model's order; with `split_pages` also by the size of a page."""
     found: dict[tuple[object, ...], dict[str, KVCacheSpec]] = {}
     for name, spec in layers.items():
-        table = tuple(getattr(spec, field.name) for field in fields(spec) if field.name not in _PAGE_FIELDS)
-        key = (type(spec), *table, spec.page_size_bytes if split_pages else None)
+        key = (*table_of(spec), spec.page_size_bytes if split_pages else None)
         found.setdefault(key, {})[name] = spec
     return tuple(
         Family(tuple(sorted(specs, key=lambda name: -specs[name].page_size_bytes)), specs) for specs in found.values()
@@ -133,7 +142,12 @@ def families_of(layers: Mapping[str, KVCacheSpec], *, split_pages: bool) -> tupl
 
 
 def layouts_of(
-    layers: Mapping[str, KVCacheSpec], max_block_size: int, page_alignment: int, layers_per_group: int | None
+    layers: Mapping[str, KVCacheSpec],
+    max_block_size: int,
+    *,
+    page_alignment: int = 1,
+    layers_per_group: int | None = None,
+    enable_caching: bool = True,
 ) -> list[Layout]:
     """Return the layouts worth comparing, each once.
 
@@ -142,15 +156,16 @@ def layouts_of(
 
     Args:
         layers: what each layer declares, by name.
-        max_block_size: tokens per block that no layer grows beyond.
+        max_block_size: tokens that no block grows beyond, nor the common multiple of block sizes that hits are cut to.
         page_alignment: bytes that every page is a multiple of.
         layers_per_group: the number of tensors, if it is settled.
+        enable_caching: whether there are hits.
     """
     unit = math.lcm(page_alignment, *(size for spec in layers.values() for size in element_sizes(spec)))
     found: dict[tuple[object, ...], Layout] = {}
     for split_pages in (False, True):
         declared = families_of(layers, split_pages=split_pages)
-        for families in _grown(declared, max_block_size):
+        for families in _grown(declared, max_block_size, enable_caching):
             for width in _widths(families, layers_per_group):
                 layout = _laid_out(families, width, unit)
                 sizes = tuple(family.spec.block_size for family in families)
@@ -158,8 +173,10 @@ def layouts_of(
     return list(found.values())
 
 
-def _grown(families: Sequence[Family], max_block_size: int) -> list[tuple[Family, ...]]:
+def _grown(families: Sequence[Family], max_block_size: int, enable_caching: bool) -> list[tuple[Family, ...]]:
     """Return the families as declared, and grown towards each page that is worth a try; the smallest blocks first."""
+    block_sizes = [family.spec.block_size for family in families]
+    coarsest = max(max_block_size, math.lcm(*block_sizes))
     pages = [family.pages[0] for family in families]
     largest = max(pages)
     targets = {largest * times for times in range(1, _MOST_MULTIPLES + 1)}
@@ -167,8 +184,10 @@ def _grown(families: Sequence[Family], max_block_size: int) -> list[tuple[Family
     found: dict[tuple[int, ...], tuple[Family, ...]] = {(1,) * len(pages): tuple(families)}
     for page in sorted(targets):
         factors = tuple(family.growth(page, max_block_size) for family in families)
-        # More tokens in every block alike would save nothing.
-        if factors not in found and (min(factors) == 1 or math.gcd(*factors) == 1):
+        hits = math.lcm(*(size * factor for size, factor in zip(block_sizes, factors, strict=True)))
+        if enable_caching and hits > coarsest:
+            continue
+        if factors not in found and math.gcd(*factors) == 1:  # more tokens in all blocks alike would save nothing
             found[factors] = tuple(family.grown(factor) for family, factor in zip(families, factors, strict=True))
     return list(found.values())
 

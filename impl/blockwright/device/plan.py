@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from blockwright.config import KVCacheConfig, KVCacheGroupSpec
 from blockwright.device.pages import Layout, layouts_of
-from blockwright.device.planned import KINDS, GroupPlan, KVCachePlan, Limits, bytes_text
+from blockwright.device.planned import KINDS, GroupPlan, KVCachePlan, RequestLimits, bytes_text
 from blockwright.errors import InvalidArgumentError, TooLittleMemoryError, UnsupportedError
 from blockwright.kinds import CrossAttentionSpec, KVCacheSpec, require_positive
 
-__all__ = ["GroupPlan", "KVCachePlan", "Limits", "plan_kv_cache"]
+__all__ = ["GroupPlan", "KVCachePlan", "RequestLimits", "plan_kv_cache"]
 
 _MOST = 2**31 - 1  # block ids have 32 bits
 
@@ -32,7 +32,7 @@ def plan_kv_cache(
     num_blocks: int | None = None,
     max_padding: float = 0.5,
     max_loss: float = 0.1,
-    max_block_size: int = 2048,
+    max_block_size: int = 4096,
     layers_per_group: int | None = None,
     page_alignment: int = 1,
     num_lookahead_tokens: int = 0,
@@ -54,7 +54,8 @@ def plan_kv_cache(
       groups 1 to 5: sliding 1,024, 4 layers, 16 tokens a block, 64.00 KiB of a page used, 0.0% wasted, ...
 
     Of the layouts that fit, the one with the fewest groups is taken among those that lose at most `max_loss` of the
-    requests that the best one holds: each group is one more block table for every request and step.
+    requests that the best one holds: each group is one more block table for every request and step. Of several workers
+    that share the tables, plan for the least memory that any of them has.
 
     Complexity: O(layouts x groups x block_size): milliseconds for a hundred layers.
 
@@ -64,14 +65,15 @@ def plan_kv_cache(
             different layers differ, the smaller ones get a multiple.
         available_bytes: of the device, for all tensors together.
         max_model_len: tokens of the longest request.
-        max_num_batched_tokens: tokens that a step computes of one request at most. Windows and chunks hold what a step
-            fills beside what it reads.
+        max_num_batched_tokens: tokens that a step computes of one request at most, or that one load brings. Windows and
+            chunks hold what a step fills beside what it reads.
         enable_caching: as for `KVCacheManager`; recurrent layers hold one state without, two with it.
         max_num_encoder_tokens: tokens of the longest encoder input; needed with cross attention.
         num_blocks: blocks to plan, the null block included, instead of as many as fit.
         max_padding: share of what a request of `max_model_len` tokens holds that may be waste, 0.0 to 1.0.
         max_loss: share of the concurrent requests to give up for fewer groups, 0.0 to 1.0.
-        max_block_size: tokens per block that no layer grows beyond; the coarser the blocks, the shorter the hits.
+        max_block_size: tokens that no block grows beyond; with caching, nor the common multiple of all block sizes,
+            to which every hit is cut.
         layers_per_group: number of tensors, instead of the best one.
         page_alignment: bytes that every page is a multiple of; 16 lets kernels load whole vectors from padded pages.
             Pages are multiples of their element size in any case.
@@ -89,7 +91,7 @@ def plan_kv_cache(
         TooLittleMemoryError: one request of `max_model_len` tokens does not fit; says the bytes it takes, and the
             longest that fits.
     """
-    limits = Limits(
+    limits = RequestLimits(
         max_model_len,
         max_num_batched_tokens,
         enable_caching,
@@ -103,7 +105,13 @@ def plan_kv_cache(
     for name, share in (("max_padding", max_padding), ("max_loss", max_loss)):
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 <= share <= 1.0:
             raise InvalidArgumentError(f"{name}: must be a share within 0.0..1.0, not {share!r}")
-    layouts = layouts_of(layers, max_block_size, page_alignment, layers_per_group)
+    layouts = layouts_of(
+        layers,
+        max_block_size,
+        page_alignment=page_alignment,
+        layers_per_group=layers_per_group,
+        enable_caching=enable_caching,
+    )
     memory = _Memory(available_bytes, num_blocks)
     fitting = [layout for layout in layouts if memory.holds(layout, limits)]
     if not fitting:
@@ -116,11 +124,22 @@ def plan_kv_cache(
 
 
 class _Memory:
-    """The bytes on offer, as blocks of a layout."""
+    """The bytes on offer as blocks of a layout, and what a request takes of them."""
 
     def __init__(self, available: int, num_blocks: int | None) -> None:
         self.available = available
         self.num_blocks = num_blocks
+        self._counts: dict[tuple[object, ...], int] = {}
+
+    def need(self, layout: Layout, limits: RequestLimits) -> int:
+        """Count the most blocks that a request holds in all groups; each kind of table once. law: PLAN-2."""
+        counts = []
+        for family in layout.families:
+            key = (family.table, limits)
+            if key not in self._counts:
+                self._counts[key] = limits.blocks_of(family.spec)
+            counts.append(self._counts[key])
+        return sum(counts[number] for _, number in layout.groups)
 
     def blocks(self, layout: Layout) -> int:
         """Blocks of the pool: as many as fit, or as were asked for; 0 if those do not fit."""
@@ -129,23 +148,17 @@ class _Memory:
             return fit
         return self.num_blocks if self.num_blocks <= fit else 0
 
-    def holds(self, layout: Layout, limits: Limits) -> bool:
+    def holds(self, layout: Layout, limits: RequestLimits) -> bool:
         """Whether a request of the longest length fits, beside the null block."""
-        return need_of(layout, limits) < self.blocks(layout)
+        return self.need(layout, limits) < self.blocks(layout)
 
-    def cost(self, layout: Layout, limits: Limits) -> float:
+    def cost(self, layout: Layout, limits: RequestLimits) -> float:
         """Give what a request takes: a share of the pool, or bytes where the number of blocks is settled."""
-        need = need_of(layout, limits)
+        need = self.need(layout, limits)
         return need / (self.blocks(layout) - 1) if self.num_blocks is None else need * layout.block_bytes
 
 
-def need_of(layout: Layout, limits: Limits) -> int:
-    """Return the most blocks that a request holds in all groups of a layout. law: PLAN-2."""
-    counts = [limits.blocks_of(family.spec) for family in layout.families]
-    return sum(counts[number] for _, number in layout.groups)
-
-
-def _chosen(layouts: Sequence[Layout], memory: _Memory, limits: Limits, max_loss: float) -> Layout:
+def _chosen(layouts: Sequence[Layout], memory: _Memory, limits: RequestLimits, max_loss: float) -> Layout:
     """Return the layout with the fewest groups whose requests take at most `max_loss` more than they must."""
     costs = [memory.cost(layout, limits) for layout in layouts]
     most = min(costs) / (1.0 - max_loss) if max_loss < 1.0 else float("inf")
@@ -154,7 +167,7 @@ def _chosen(layouts: Sequence[Layout], memory: _Memory, limits: Limits, max_loss
     return min(good, key=lambda pair: (len(pair[0].groups), pair[1], pair[0].alignment))[0]
 
 
-def _planned(layout: Layout, memory: _Memory, limits: Limits, shared_layers: Mapping[str, str]) -> KVCachePlan:
+def _planned(layout: Layout, memory: _Memory, limits: RequestLimits, shared_layers: Mapping[str, str]) -> KVCachePlan:
     """Write a layout out as a plan."""
     specs = {name: spec for family in layout.families for name, spec in family.specs.items()}
     groups = []
@@ -174,36 +187,45 @@ def _planned(layout: Layout, memory: _Memory, limits: Limits, shared_layers: Map
 # ---------------------------------------------------------------------- refusals
 
 
-def _too_little(layouts: Sequence[Layout], memory: _Memory, limits: Limits) -> TooLittleMemoryError:
+def _too_little(layouts: Sequence[Layout], memory: _Memory, limits: RequestLimits) -> TooLittleMemoryError:
     """Say what one request takes in the layout that takes least, and what would fit."""
-    best = min(layouts, key=lambda layout: (need_of(layout, limits) + 1) * layout.block_bytes)
-    blocks = need_of(best, limits) + 1
-    needed = blocks * best.block_bytes
 
-    def fits(changed: Limits) -> bool:
+    def bytes_of(layout: Layout) -> int:
+        return (memory.need(layout, limits) + 1) * layout.block_bytes
+
+    def fits(changed: RequestLimits) -> bool:
         return any(memory.holds(layout, changed) for layout in layouts)
 
+    small = [layout for layout in layouts if memory.num_blocks is not None and bytes_of(layout) <= memory.available]
+    if small:  # there are bytes enough, so it is the number of blocks that does not do
+        best = min(small, key=lambda layout: memory.need(layout, limits))
+    else:
+        best = min(layouts, key=bytes_of)
+    blocks, needed = memory.need(best, limits) + 1, bytes_of(best)
+    takes = (
+        f"one request of {limits.max_model_len:,} tokens in steps of {limits.max_num_batched_tokens:,} holds up to "
+        f"{blocks - 1:,} blocks of {bytes_text(best.block_bytes)}, so {blocks:,} with the null block"
+    )
     length = _largest(limits.max_model_len, lambda tokens: fits(replace(limits, max_model_len=tokens)))
     step = _largest(
-        min(limits.max_num_batched_tokens, limits.max_model_len),
+        min(limits.max_num_batched_tokens, limits.max_model_len) - 1,
         lambda tokens: fits(replace(limits, max_num_batched_tokens=tokens)),
     )
-    if memory.num_blocks is not None and memory.num_blocks * best.block_bytes > memory.available:
-        offered = f"{memory.num_blocks:,} blocks (num_blocks) of {bytes_text(best.block_bytes)} do not fit into it"
+    remedies = [f"max_model_len={length}"] if length else []
+    remedies += [f"max_num_batched_tokens={step}"] if step else []
+    otherwise = f", or {' or '.join(remedies)} at most" if remedies else ""
+    if small:
+        most = memory.available // best.block_bytes
+        message = (
+            f"num_blocks: {memory.num_blocks:,} blocks do not do, {takes}; pass {blocks} to {most}, the most that "
+            f"{bytes_text(memory.available)} hold{otherwise}"
+        )
     else:
-        offered = f"it holds {memory.blocks(best):,}"
-    remedies = [f"give at least {needed:,} bytes" if memory.num_blocks is None else f"plan num_blocks={blocks}"]
-    remedies += [f"max_model_len={length} at most"] if length else []
-    remedies += [f"max_num_batched_tokens={step} at most"] if step else []
-    return TooLittleMemoryError(
-        f"available_bytes: {bytes_text(memory.available)} are too little: one request of {limits.max_model_len:,} "
-        f"tokens in steps of {limits.max_num_batched_tokens:,} holds up to {blocks - 1:,} blocks of "
-        f"{bytes_text(best.block_bytes)}, {bytes_text(needed)} with the null block; {offered}; "
-        f"{', or '.join(remedies)}",
-        needed,
-        blocks,
-        length,
-    )
+        message = (
+            f"available_bytes: {bytes_text(memory.available)} are {memory.available // best.block_bytes:,} blocks, too "
+            f"little: {takes}: {bytes_text(needed)}; give at least {needed} bytes{otherwise}"
+        )
+    return TooLittleMemoryError(message, needed, blocks, length)
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:
@@ -219,22 +241,31 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
 
 
 def _too_much_waste(plan: KVCachePlan, max_padding: float) -> InvalidArgumentError:
-    """Say which group wastes most, and why."""
+    """Say which group wastes most, and what keeps it from wasting less."""
     worst = max(plan.groups, key=lambda group: group.waste_bytes * group.blocks_per_request)
-    name = worst.layer_names[0]
-    page = plan.page_sizes[0]
+    used = len(worst.layer_names)
+    absent = sum(plan.page_sizes[used:])
+    if 2 * absent > worst.waste_bytes:
+        cause = f"has layers on {used} of {plan.layers_per_block} tensors; pass another layers_per_group"
+    else:
+        names = (name for group in plan.groups for name in group.layer_names)
+        largest = max(names, key=lambda name: plan.layers[name].page_size_bytes)
+        own, other = (bytes_text(plan.layers[name].page_size_bytes) for name in (worst.layer_names[0], largest))
+        cause = (
+            f"takes {own} for a block of {worst.spec.block_size:,} tokens, {largest!r} {other} for one of "
+            f"{plan.layers[largest].block_size:,}; declare blocks of {largest!r} that take less, or allow larger ones "
+            "of the other by max_block_size"
+        )
     return InvalidArgumentError(
-        f"layers: {plan.waste:.1%} of what a request holds would be waste, max_padding is {max_padding:.1%}: the group "
-        f"of {name!r} uses {bytes_text(worst.page_bytes[0])} of pages of {bytes_text(page)}, "
-        f"{len(worst.layer_names)} of {plan.layers_per_block}; declare block sizes whose pages have a common multiple "
-        f"within max_block_size, or pass a larger max_padding"
+        f"layers: {plan.waste:.1%} of what a request holds would be waste, and max_padding is {max_padding:.1%}: "
+        f"{worst.layer_names[0]!r} ({KINDS[type(worst.spec)]}) {cause}, or pass a larger max_padding"
     )
 
 
 # ---------------------------------------------------------------------- arguments
 
 
-def _check_limits(limits: Limits) -> None:
+def _check_limits(limits: RequestLimits) -> None:
     """Check counts of tokens and steps."""
     for name in ("max_model_len", "max_num_batched_tokens", "max_steps_in_flight"):
         require_positive(name, getattr(limits, name))
@@ -243,10 +274,10 @@ def _check_limits(limits: Limits) -> None:
             require_positive(name, getattr(limits, name))
 
 
-def _check_layers(layers: Mapping[str, KVCacheSpec], limits: Limits) -> None:
+def _check_layers(layers: Mapping[str, KVCacheSpec], limits: RequestLimits) -> None:
     """Check that each layer's kind has a manager, and takes memory."""
-    if not layers:
-        raise InvalidArgumentError("layers: at least one layer with a cache is needed")
+    if not isinstance(layers, Mapping) or not layers:
+        raise InvalidArgumentError("layers: must map the name of each layer to what it declares, and name one at least")
     for name, spec in layers.items():
         if type(spec) not in KINDS:
             raise UnsupportedError(

@@ -29,7 +29,7 @@ KINDS: Mapping[type[KVCacheSpec], str] = {
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """How long requests and steps are at most; what a request holds depends on nothing else.
 
     Attributes:
@@ -118,7 +118,7 @@ class KVCachePlan:
     layers: Mapping[str, KVCacheSpec]
     page_sizes: tuple[int, ...]
     groups: tuple[GroupPlan, ...]
-    limits: Limits
+    limits: RequestLimits
     available_bytes: int
     _places: dict[str, tuple[int, int]] = field(init=False, repr=False, compare=False)
 

@@ -18,138 +18,11 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import softplus
 
-from blockwright.device.operands import (
-    FLOATS,
-    IDS,
-    SMALL_FLOATS,
-    as_bytes,
-    on_host,
-    require_tensor,
-    stored,
-)
-from blockwright.errors import BlockError, InvalidArgumentError
+from blockwright.device.operands import FLOATS, require_tensor
+from blockwright.device.state_blocks import StateSteps, require_state_cache, write_states
 
 # Elements of one tensor of scratch memory, of which there are about six; more channels than that go one after another.
 SCRATCH_ELEMENTS = 16 << 20
-
-
-class _Steps:
-    """The tokens of a step, request by request.
-
-    Attributes:
-        request: (tokens,) the request of each token; of padding, some request.
-        place: (tokens,) which of its request's tokens it is in this step.
-        real: (tokens,) False for padding.
-        counts: (requests,) tokens of each request.
-        longest: a bound of `counts`.
-        drafts: (requests,) how many of them are drafts, the last ones.
-    """
-
-    def __init__(
-        self,
-        cache: torch.Tensor,
-        tokens: int,
-        state_reads: torch.Tensor,
-        state_writes: torch.Tensor,
-        query_start_loc: torch.Tensor,
-        num_draft_tokens: torch.Tensor | None,
-        max_query_len: int | None,
-        check: bool,
-    ) -> None:
-        device = cache.device
-        starts = require_tensor("query_start_loc", query_start_loc, ("requests + 1",), IDS, device)
-        if not starts.shape[0]:
-            raise InvalidArgumentError("query_start_loc is empty; pass 0 and then where each request's tokens end")
-        requests = starts.shape[0] - 1
-        self.reads = require_tensor("state_reads", state_reads, (requests,), IDS, device).long()
-        self.writes = require_tensor("state_writes", state_writes, (requests, "1 + drafts"), IDS, device).long()
-        if not self.writes.shape[1]:
-            raise InvalidArgumentError(
-                "state_writes has no columns; pass a block for the certain tokens of each request"
-            )
-        if num_draft_tokens is None:
-            self.drafts = (self.writes[:, 1:] > 0).sum(1)
-        else:
-            self.drafts = require_tensor("num_draft_tokens", num_draft_tokens, (requests,), IDS, device).long()
-        self.starts = starts.long()
-        self.counts = self.starts.diff()
-        self.checked = on_host(starts, check)
-        if self.checked:
-            self._check(tokens, int(cache.shape[0]))
-        if max_query_len is None or self.checked:
-            max_query_len = int(self.counts.max()) if requests else 0
-        self.longest = min(max_query_len, tokens)
-        row = torch.arange(tokens, device=device)
-        self.request = torch.searchsorted(self.starts, row, right=True).sub(1).clamp(0, max(0, requests - 1))
-        self.place = row - self.starts[self.request] if requests else row
-        self.real = row < self.starts[-1]
-
-    def _check(self, tokens: int, num_blocks: int) -> None:
-        starts, counts = self.starts.tolist(), self.counts.tolist()
-        if starts[0] != 0 or min(counts, default=0) < 0 or starts[-1] > tokens:
-            raise InvalidArgumentError(
-                f"query_start_loc must rise from 0 to at most the step's {tokens} tokens, not {starts}"
-            )
-        written: set[int] = set()
-        for request, (count, drafts, read, writes) in enumerate(
-            zip(counts, self.drafts.tolist(), self.reads.tolist(), self.writes.tolist(), strict=True)
-        ):
-            if count == 0:
-                continue
-            if not 0 <= drafts < min(count, len(writes)):
-                raise InvalidArgumentError(
-                    f"num_draft_tokens: request {request} has {drafts} of {count} tokens and {len(writes)} columns of "
-                    "state_writes; at least one token is certain, and each draft has a column"
-                )
-            if not 0 <= read < num_blocks:
-                raise BlockError(
-                    f"state_reads: block {read} of request {request} is none of the cache's {num_blocks}; "
-                    "pass the block of its state, or 0 to begin from zero"
-                )
-            for block in writes[: drafts + 1]:
-                if not 0 < block < num_blocks:
-                    what = "the null block" if block == 0 else f"{block}, none of the cache's {num_blocks}"
-                    raise BlockError(
-                        f"state_writes: a state of request {request} would go to {what}; "
-                        "give it its slots before the step"
-                    )
-                if block in written:
-                    raise BlockError(f"state_writes: block {block} is written twice; each state has a block of its own")
-                written.add(block)
-
-    def begin(self, cache: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return the state that each request begins from, (requests, ...)."""
-        begins = self.reads > 0
-        if self.checked and not bool(begins.any()):
-            return torch.zeros((self.reads.shape[0], *cache.shape[1:]), dtype=dtype, device=cache.device)
-        state = as_bytes(cache)[self.reads].view(cache.dtype).to(dtype)
-        return torch.where(begins.reshape(-1, *[1] * (cache.dim() - 1)), state, torch.zeros_like(state))
-
-    def ends(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return (tokens after which a state is written, the blocks, and whether it really is): flat, equally long."""
-        column = torch.arange(self.writes.shape[1], device=self.writes.device)
-        token = self.starts[:-1, None] + (self.counts - 1 - self.drafts)[:, None] + column
-        used = (column <= self.drafts[:, None]) & (self.counts > 0)[:, None] & (self.writes > 0)
-        token, block, used = token.flatten(), self.writes.flatten(), used.flatten()
-        if self.checked:
-            return token[used], block[used], used[used]
-        return token.clamp(0, max(0, self.real.shape[0] - 1)), torch.where(used, block, 0), used
-
-
-def _write(cache: torch.Tensor, block: torch.Tensor, states: torch.Tensor, used: torch.Tensor, whole: bool) -> None:
-    """Write states to their blocks; where not `used`, the null block gets what it holds."""
-    new = as_bytes(stored(states, cache.dtype))
-    with torch.inference_mode():  # caches may be written whether or not they were made in it
-        words = as_bytes(cache)
-        if not whole:
-            new = torch.where(used.reshape(-1, *[1] * (cache.dim() - 1)), new, words[0])
-        words.index_put_((block,), new)
-
-
-def _require_state_cache(name: str, cache: object, dims: int) -> torch.Tensor:
-    if not isinstance(cache, torch.Tensor):
-        raise InvalidArgumentError(f"{name} is a {type(cache).__name__}; pass the tensor of one layer's states")
-    return require_tensor(name, cache, ("num_blocks", *("size",) * (dims - 1)), FLOATS + SMALL_FLOATS, cache.device)
 
 
 def selective_scan(
@@ -204,7 +77,7 @@ def selective_scan(
         InvalidArgumentError: shapes, dtypes, devices or lengths are not as described; nothing is written.
         BlockError: a state in the null block, in none of the cache's, or two in one; nothing is written.
     """
-    state_cache = _require_state_cache("state_cache", state_cache, 3)
+    state_cache = require_state_cache("state_cache", state_cache, 3)
     device, (_, channels, size) = state_cache.device, state_cache.shape
     x = require_tensor("x", x, ("tokens", channels), FLOATS, device)
     tokens = x.shape[0]
@@ -214,7 +87,7 @@ def selective_scan(
     c = require_tensor("c", c, (tokens, size), FLOATS, device)
     if d is not None:
         d = require_tensor("d", d, (channels,), FLOATS, device)
-    steps = _Steps(
+    steps = StateSteps(
         state_cache, tokens, state_reads, state_writes, query_start_loc, num_draft_tokens, max_query_len, check
     )
     dtype = torch.promote_types(torch.promote_types(x.dtype, torch.float32), _wide(state_cache.dtype))
@@ -236,7 +109,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _scan(
-    steps: _Steps,
+    steps: StateSteps,
     cache: torch.Tensor,
     x: torch.Tensor,
     dt: torch.Tensor,
@@ -254,13 +127,12 @@ def _scan(
     while reach < steps.longest:
         # Each token has the last `reach` tokens; the one `reach` before it has as many more, if it has any.
         more = (steps.place >= reach)[reach:, None, None]
-        state_more = torch.where(more, state[reach:] + decay[reach:] * state[:-reach], state[reach:])
-        decay_more = torch.where(more, decay[reach:] * decay[:-reach], decay[reach:])
-        state = torch.cat([state[:reach], state_more])
-        decay = torch.cat([decay[:reach], decay_more])
+        state[reach:] += torch.where(more, decay[reach:] * state[:-reach], 0)
+        if 2 * reach < steps.longest:
+            decay[reach:] = torch.where(more, decay[reach:] * decay[:-reach], decay[reach:])
         reach *= 2
     token, block, used = steps.ends()
-    _write(cache, block, state[token], used, steps.checked)
+    write_states(cache, block, state[token], used, steps.checked)
     return (state * c[:, None, :]).sum(-1)
 
 
@@ -305,14 +177,14 @@ def causal_conv(
         InvalidArgumentError: shapes, dtypes, devices or lengths are not as described; nothing is written.
         BlockError: a state in the null block, in none of the cache's, or two in one; nothing is written.
     """
-    conv_cache = _require_state_cache("conv_cache", conv_cache, 3)
+    conv_cache = require_state_cache("conv_cache", conv_cache, 3)
     device, (_, channels, kept) = conv_cache.device, conv_cache.shape
     x = require_tensor("x", x, ("tokens", channels), FLOATS, device)
     tokens = x.shape[0]
     weight = require_tensor("weight", weight, (channels, kept + 1), FLOATS, device)
     if bias is not None:
         bias = require_tensor("bias", bias, (channels,), FLOATS, device)
-    steps = _Steps(conv_cache, tokens, state_reads, state_writes, query_start_loc, num_draft_tokens, tokens, check)
+    steps = StateSteps(conv_cache, tokens, state_reads, state_writes, query_start_loc, num_draft_tokens, tokens, check)
     dtype = torch.promote_types(torch.promote_types(x.dtype, torch.float32), _wide(conv_cache.dtype))
     if not tokens or not steps.counts.shape[0]:
         return torch.zeros_like(x)
@@ -327,7 +199,7 @@ def causal_conv(
         old = before.gather(2, place[:, None, None].expand(-1, channels, 1))[:, :, 0]
         window[:, :, kept - back] = torch.where(here, inputs[(row - back).clamp(min=0)], old)
     token, block, used = steps.ends()
-    _write(conv_cache, block, window[token][:, :, 1:], used, steps.checked)
+    write_states(conv_cache, block, window[token][:, :, 1:], used, steps.checked)
     y = (window * weight.to(dtype)).sum(-1)
     if bias is not None:
         y = y + bias.to(dtype)

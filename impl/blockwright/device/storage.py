@@ -65,9 +65,22 @@ class KVCacheStorage:
         self.tensors = [
             torch.zeros((plan.num_blocks, page), dtype=torch.uint8, device=device) for page in plan.page_sizes
         ]
+        self._views = {name: self._views_of(name) for name in plan.layers}
+        self._views |= {name: self._views[holder] for name, holder in plan.config.shared_layers.items()}
+
+    def _views_of(self, layer_name: str) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Make the views of one layer."""
+        tensor = self.tensors[self.plan.place_of(layer_name)[1]]
+        spec = self.plan.spec_of(layer_name)
+        if isinstance(spec, AttentionSpec):
+            return _view(tensor, 0, (2, spec.block_size, spec.num_kv_heads, spec.head_size), spec.dtype)
+        if isinstance(spec, MambaSpec):
+            parts = zip(state_offsets(spec), spec.shapes, spec.dtypes, strict=True)
+            return tuple(_view(tensor, offset, shape, dtype) for offset, shape, dtype in parts)
+        raise InvalidArgumentError(f"plan: {layer_name!r} declares {type(spec).__name__}, which has no view")
 
     def layer(self, layer_name: str) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """Return a layer's cache: a view of its tensor, indexed by block id. O(states of the layer).
+        """Return a layer's cache: a view of its tensor, indexed by block id. O(1).
 
         A layer that shares another's cache gets the same memory.
 
@@ -78,14 +91,9 @@ class KVCacheStorage:
         Raises:
             InvalidArgumentError: no such layer.
         """
-        tensor = self.tensors[self.plan.place_of(layer_name)[1]]
-        spec = self.plan.spec_of(layer_name)
-        if isinstance(spec, MambaSpec):
-            parts = zip(state_offsets(spec), spec.shapes, spec.dtypes, strict=True)
-            return tuple(_view(tensor, offset, shape, dtype) for offset, shape, dtype in parts)
-        if not isinstance(spec, AttentionSpec):
-            raise InvalidArgumentError(f"layer_name: {layer_name!r} declares {type(spec).__name__}, which has no view")
-        return _view(tensor, 0, (2, spec.block_size, spec.num_kv_heads, spec.head_size), spec.dtype)
+        if layer_name not in self._views:
+            raise InvalidArgumentError(f"layer_name: {layer_name!r} is no layer of the plan, nor shares one's cache")
+        return self._views[layer_name]
 
     def tensors_of(self, group: int) -> list[torch.Tensor]:
         """Return the tensors that a group's layers use: what to copy for its blocks. O(1).
@@ -115,20 +123,23 @@ class KVCacheStorage:
             InvalidArgumentError: no such group; or the value has no common form, or none at all, in the element types.
         """
         ids = self._checked(block_ids)
-        numbers = range(len(self.plan.groups)) if group is None else [group]
         tensors = self.tensors if group is None else self.tensors_of(group)
-        names = [name for number in numbers for name in self.plan.groups[number].layer_names]
-        byte = _common_byte(value, {torch_dtype(kind) for name in names for kind in dtypes_of(self.plan.layers[name])})
+        groups = self.plan.groups if group is None else [self.plan.groups[group]]
+        names = [name for part in groups for name in part.layer_names]
+        dtypes = {torch_dtype(kind) for name in names for kind in dtypes_of(self.plan.layers[name])}
+        byte = _common_byte(value, dtypes)
         if byte is not None:
-            for tensor in tensors:
-                tensor.index_fill_(0, ids.to(tensor.device), byte)
-            return
-        if group is None and len(self.plan.groups) > 1:
-            raise InvalidArgumentError(f"value: {value!r} has other bytes in other groups' element types; pass group")
-        views = [view for name in names for view in _listed(self.layer(name))]
-        words = [_word(value, view.dtype) for view in views]
-        for view, word in zip(views, words, strict=True):
-            view.view(_WORDS[view.element_size()]).index_fill_(0, ids.to(view.device), word)
+            _write(tensors, ids, [byte] * len(tensors))
+        elif len(dtypes) == 1:
+            (dtype,) = dtypes
+            word = _word(value, dtype)
+            _write([tensor.view(_WORDS[dtype.itemsize]) for tensor in tensors], ids, [word] * len(tensors))
+        elif group is None:
+            raise InvalidArgumentError(f"value: {value!r} has other bytes in each of {_named(dtypes)}; pass group")
+        else:
+            views = [view for name in names for view in _listed(self._views[name])]
+            words = [_word(value, view.dtype) for view in views]
+            _write([view.view(_WORDS[view.element_size()]) for view in views], ids, words)
 
     def _checked(self, block_ids: Sequence[int] | torch.Tensor | None) -> torch.Tensor:
         """Return block ids as a tensor of int64."""
@@ -168,10 +179,24 @@ def _listed(views: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tenso
     return (views,) if isinstance(views, torch.Tensor) else views
 
 
+def _write(tensors: Sequence[torch.Tensor], ids: torch.Tensor, words: Sequence[int]) -> None:
+    """Write a word to every element of some blocks of each tensor."""
+    ids = ids.to(tensors[0].device)
+    for tensor, word in zip(tensors, words, strict=True):
+        tensor.index_fill_(0, ids, word)
+
+
+def _named(dtypes: set[torch.dtype]) -> str:
+    return ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+
+
 def _word(value: float, dtype: torch.dtype) -> int:
     """Return the bits of a value as an integer."""
-    if not dtype.is_floating_point and value != value:
-        raise InvalidArgumentError(f"value: {dtype} has no NaN; fill its blocks with a number")
+    if not dtype.is_floating_point:
+        limits = torch.iinfo(dtype)
+        if value != value or not limits.min <= value <= limits.max or value != int(value):
+            raise InvalidArgumentError(f"value: {value!r} is no {dtype}; pass a whole number within its range")
+        value = int(value)
     return int(torch.tensor([value], dtype=dtype).view(_WORDS[dtype.itemsize])[0])
 
 

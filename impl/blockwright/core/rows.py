@@ -1,0 +1,405 @@
+"""A worker's block tables: one row per request and group, all of them in one vector.
+
+    group 0: row 0, row 1, ... | group 1: row 0, ... | ... | entries of each row, per group |
+
+One method writes it, `_put`, and remembers what stood there. So a call that fails is undone, and a copy of the vector
+on another device is brought up to date with what has changed, whatever the length of the tables.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, final
+
+from librt.vecs import append, extend, vec
+from mypy_extensions import i32, i64
+
+from blockwright.config import KVCacheConfig
+from blockwright.core.group import ONE_STATE, ROW, layout_for
+from blockwright.core.request import MAX_LENGTH
+from blockwright.errors import BlockError, InvalidArgumentError, UnknownRequestError
+from blockwright.kinds import CrossAttentionSpec, MambaSpec
+
+# A row's record: what is known of its last step, its encoder's tokens, and then, per recurrent group, the block that
+# the last step read, the number of draft blocks, and the draft blocks.
+CERTAIN: Final = 0
+BEGIN: Final = 1
+ENCODER: Final = 2
+RECORD: Final = 3
+
+UNKNOWN: Final = MAX_LENGTH
+"""Certain tokens of a request that has had no step here: no draft of it can have been accepted."""
+
+
+@final
+class GroupRows:
+    """Where one group's part of the replica lies.
+
+    Attributes:
+        block_size: tokens per block.
+        shift: its logarithm, if it is a power of two, else -1.
+        width: entries per row.
+        first: index of row 0 in the tables.
+        has_slots: every token of a step is written to a slot; not so in recurrent and cross-attention layers.
+        is_encoder: the rows cover the encoder's tokens.
+        is_recurrent, is_single: blocks hold states; there is one entry, overwritten by every step.
+        num_states: blocks for the states of drafts that a request may have.
+        slots: index of its slots in the words.
+        reads, writes: index of its state reads and writes in the counts.
+        record: index of its part of a row's record.
+    """
+
+    def __init__(self, number: int, spec: object, block_size: int, width: int, layout: int, num_states: int) -> None:
+        """Take what the group's kind says; the replica sets the places."""
+        self.number: i64 = number
+        self.block_size: i64 = block_size
+        self.shift: i64 = block_size.bit_length() - 1 if block_size & (block_size - 1) == 0 else -1
+        self.width: i64 = width
+        self.is_encoder = isinstance(spec, CrossAttentionSpec)
+        self.is_recurrent = layout != ROW
+        self.is_single = layout == ONE_STATE
+        self.has_slots = not self.is_encoder and not self.is_recurrent
+        self.num_states: i64 = num_states
+        self.first: i64 = 0
+        self.slots: i64 = 0
+        self.reads: i64 = 0
+        self.writes: i64 = 0
+        self.record: i64 = 0
+
+    def entry(self, position: i64) -> i64:
+        """Return the table entry of a position. O(1)."""
+        if self.shift >= 0:
+            return position >> self.shift
+        return position // self.block_size
+
+    def state_entry(self, num_tokens: i64) -> i64:
+        """Return the table entry of the state after `num_tokens` tokens, of one at least. O(1)."""
+        return 0 if self.is_single else self.entry(num_tokens - 1)
+
+
+class TableRows:
+    """Block tables of up to `max_num_requests` requests, and what is known of each of them.
+
+    Attributes:
+        groups: where each group's part lies.
+        max_num_requests: rows.
+        tables: ``vec[i32]``, see the module; never grows.
+        num_changes: entries written since they were last taken (`take_changes`) or, if they are not kept, by the last
+            call; an entry that was written twice counts twice.
+    """
+
+    def __init__(
+        self,
+        config: KVCacheConfig,
+        max_num_requests: i64,
+        max_model_len: int,
+        max_encoder_len: int,
+        enable_caching: bool,
+        keep_changes: bool,
+    ) -> None:
+        """Make rows of null blocks. O(max_num_requests * entries of the longest request)."""
+        self.max_num_requests: i64 = max_num_requests
+        self._num_blocks: i64 = config.num_blocks
+        self._keeps = keep_changes
+        self.groups: list[GroupRows] = []
+        size: i64 = 0
+        record: i64 = RECORD
+        for number, group in enumerate(config.kv_cache_groups):
+            spec = group.kv_cache_spec
+            layout = int(layout_for(spec, enable_caching))
+            num_states = spec.num_speculative_blocks if isinstance(spec, MambaSpec) else 0
+            longest = max_encoder_len if isinstance(spec, CrossAttentionSpec) else max_model_len
+            width = 1 if layout == ONE_STATE else -(-longest // spec.block_size)
+            rows = GroupRows(number, spec, spec.block_size, width, layout, num_states)
+            rows.first = size
+            size += rows.width * max_num_requests
+            if rows.is_recurrent:
+                rows.record = record
+                record += 2 + rows.num_states
+            self.groups.append(rows)
+        self._num_groups: i64 = len(self.groups)
+        # The entries of each row lie behind the tables: what writes and undoes the ones does so to the others.
+        self._lengths: i64 = size
+        self.tables: vec[i32] = zeros32(size + self._num_groups * max_num_requests)
+        self._record_size: i64 = record
+        self._records: vec[i64] = zeros64(record * max_num_requests)
+        self._changed: vec[i64] = vec[i64]()
+        self._before: vec[i32] = vec[i32]()
+        self.num_changes: i64 = 0
+        # Who has which row: the id, and the object that last stood for it in a step.
+        self._rows: dict[str, int] = {}
+        self._ids: list[str | None] = [None] * int(max_num_requests)
+        self._seen: list[object] = [None] * int(max_num_requests)
+        self._end: i64 = 0
+
+    # ------------------------------------------------------------------ entries
+
+    def _put(self, index: i64, value: i32) -> None:
+        """Write one entry and remember what stood there. O(1)."""
+        before = self.tables[index]
+        if before == value:
+            return
+        number = self.num_changes
+        if number < i64(len(self._changed)):
+            self._changed[number] = index
+            self._before[number] = before
+        else:
+            self._changed = append(self._changed, index)
+            self._before = append(self._before, before)
+        self.num_changes = number + 1
+        self.tables[index] = value
+
+    def _begin_call(self) -> None:
+        """Forget what the call before changed, unless it is kept."""
+        if not self._keeps:
+            self.num_changes = 0
+
+    def _undo(self, mark: i64) -> None:
+        """Put back what was changed after the first `mark` changes, last first."""
+        while self.num_changes > mark:
+            self.num_changes -= 1
+            self.tables[self._changed[self.num_changes]] = self._before[self.num_changes]
+
+    def take_changes(self) -> tuple[vec[i64], vec[i32]]:
+        """Return the indices in `tables` that were written since the last call, and what stands there now.
+
+        An index may stand twice, with one value. Complexity: O(changes), whatever the length of the tables.
+        """
+        indices = self._changed[: self.num_changes]
+        values = vec[i32](capacity=len(indices))
+        tables = self.tables
+        for index in indices:
+            values = append(values, tables[index])
+        self.num_changes = 0
+        return indices, values
+
+    def _length(self, group: i64, row: i64) -> i64:
+        """Return the entries of a row."""
+        return i64(self.tables[self._lengths + group * self.max_num_requests + row])
+
+    def _set_length(self, group: i64, row: i64, length: i64) -> None:
+        """Set the entries of a row."""
+        self._put(self._lengths + group * self.max_num_requests + row, i32(length))
+
+    # ------------------------------------------------------------------ rows
+
+    @property
+    def request_ids(self) -> list[str | None]:
+        """The request of each row, None where the row is free; up to the last row that is not. O(rows)."""
+        return self._ids[: self._end]
+
+    def row_of(self, request_id: str) -> int:
+        """Return the row of a request. O(1).
+
+        Raises:
+            UnknownRequestError: it has none.
+        """
+        row = self._rows.get(request_id)
+        if row is None:
+            raise UnknownRequestError(f"request_id: {request_id!r} has no row; add_request it first")
+        return row
+
+    def block_ids(self, request_id: str) -> list[list[int]]:
+        """Return a request's block ids per group, as its row has them. O(entries)."""
+        row: i64 = self.row_of(request_id)
+        found: list[list[int]] = []
+        for group in self.groups:
+            first = group.first + row * group.width
+            found.append([int(block) for block in self.tables[first : first + self._length(group.number, row)]])
+        return found
+
+    def add_request(self, request_id: str, blocks: object, drafts: object, num_encoder_tokens: int) -> None:
+        """Give a request the first free row, or its own anew, and write its blocks. See `InputBatch.add_request`."""
+        if not isinstance(request_id, str) or not request_id:
+            raise InvalidArgumentError(f"request_id: must be a non-empty string, not {request_id!r}")
+        rows = self._checked_blocks("block_ids", request_id, blocks)
+        states = self._checked_blocks("draft_block_ids", request_id, drafts)
+        for group, row_blocks, state_blocks in zip(self.groups, rows, states):
+            if i64(len(row_blocks)) > group.width:
+                raise InvalidArgumentError(
+                    f"block_ids: {len(row_blocks)} blocks of {request_id!r} in group {group.number}, but a row has "
+                    f"{group.width} entries; raise max_model_len or max_encoder_len"
+                )
+            if i64(len(state_blocks)) > group.num_states:
+                raise InvalidArgumentError(
+                    f"draft_block_ids: {len(state_blocks)} blocks for drafts of {request_id!r} in group "
+                    f"{group.number}, whose kind has {group.num_states}"
+                )
+        most = max([0] + [int(group.width * group.block_size) for group in self.groups if group.is_encoder])
+        if not isinstance(num_encoder_tokens, int) or not 0 <= num_encoder_tokens <= MAX_LENGTH:
+            raise InvalidArgumentError(f"num_encoder_tokens: must be 0 or more, not {num_encoder_tokens!r}")
+        if num_encoder_tokens > most:
+            raise InvalidArgumentError(
+                f"num_encoder_tokens: {num_encoder_tokens} for {request_id!r}, but rows of cross-attention groups "
+                f"cover {most}; raise max_encoder_len"
+            )
+        self._begin_call()
+        known = self._rows.get(request_id)
+        row: i64 = self._free_row() if known is None else known
+        if known is None:
+            self._ids[row] = request_id
+            self._rows[request_id] = int(row)
+            self._end = max(self._end, row + 1)
+            self._set_record(row, CERTAIN, UNKNOWN)
+            self._set_record(row, BEGIN, -1)
+        self._set_record(row, ENCODER, num_encoder_tokens)
+        for group, row_blocks, state_blocks in zip(self.groups, rows, states):
+            self._set_row(group, row, row_blocks)
+            if group.is_recurrent:
+                self._set_record(row, group.record + 1, i64(len(state_blocks)))
+                for place, block in enumerate(state_blocks):
+                    self._set_record(row, group.record + 2 + place, i64(block))
+
+    def _checked_blocks(self, name: str, request_id: str, given: Any) -> list[vec[i32]]:
+        """Return blocks as vectors, one per group: of a `KVCacheBlocks`, of lists, or empty ones for no groups."""
+        packed: object = getattr(given, "ids", None)
+        lists: list[Any] = list(given if packed is None else given.ids)
+        if len(lists) == 0:
+            return [vec[i32]() for _ in self.groups]
+        if i64(len(lists)) != self._num_groups:
+            raise InvalidArgumentError(
+                f"{name}: {len(lists)} lists for {request_id!r}; give one per group, {self._num_groups} of them"
+            )
+        checked: list[vec[i32]] = []
+        for number, blocks in enumerate(lists):
+            ids: vec[i32] = vec[i32]()
+            if packed is not None:
+                ids = blocks
+                for block in ids:
+                    if block < 0 or i64(block) >= self._num_blocks:
+                        raise self._foreign(name, block, request_id, number)
+            else:
+                each: object
+                for each in blocks:
+                    if not isinstance(each, int) or each < 0 or each >= int(self._num_blocks):
+                        raise self._foreign(name, each, request_id, number)
+                    ids = append(ids, i32(each))
+            checked.append(ids)
+        return checked
+
+    def _foreign(self, name: str, block: object, request_id: object, number: int) -> BlockError:
+        """Return the error of a block id that the pool does not have."""
+        return BlockError(
+            f"{name}: {block!r} of {request_id!r} in group {number} is no block of this pool of {self._num_blocks}"
+        )
+
+    def _free_row(self) -> i64:
+        """Return the first free row."""
+        row: i64 = 0
+        while row < self.max_num_requests:
+            if self._ids[row] is None:
+                return row
+            row += 1
+        raise InvalidArgumentError(
+            f"request_id: all {self.max_num_requests} rows are taken; remove a request, or raise max_num_requests"
+        )
+
+    def _set_row(self, group: GroupRows, row: i64, blocks: vec[i32]) -> None:
+        """Make `blocks` the entries of a row, and zeros what was behind them."""
+        first = group.first + row * group.width
+        length: i64 = len(blocks)
+        before = self._length(group.number, row)
+        entry: i64 = 0
+        while entry < length:
+            self._put(first + entry, blocks[entry])
+            entry += 1
+        while entry < before:
+            self._put(first + entry, 0)
+            entry += 1
+        self._set_length(group.number, row, length)
+
+    def _set_record(self, row: i64, field: i64, value: i64) -> None:
+        """Set one number of a row's record."""
+        self._records[row * self._record_size + field] = value
+
+    def _record(self, row: i64, field: i64) -> i64:
+        """Return one number of a row's record."""
+        return self._records[row * self._record_size + field]
+
+    def remove_request(self, request_id: str) -> None:
+        """Free a request's row and write zeros to it. O(entries)."""
+        row: i64 = self.row_of(request_id)
+        self._begin_call()
+        nothing = vec[i32]()
+        for group in self.groups:
+            self._set_row(group, row, nothing)
+        del self._rows[request_id]
+        self._ids[row] = None
+        self._seen[row] = None
+        self._shorten()
+
+    def _shorten(self) -> None:
+        """Let the rows end behind the last one that is taken."""
+        while self._end > 0 and self._ids[self._end - 1] is None:
+            self._end -= 1
+
+    def swap_rows(self, row: int, other: int) -> None:
+        """Exchange two rows, free ones too. O(entries of both)."""
+        for name, given in (("row", row), ("other", other)):
+            if not isinstance(given, int) or not 0 <= given < int(self.max_num_requests):
+                raise InvalidArgumentError(f"{name}: must be within 0..{self.max_num_requests - 1}, not {given!r}")
+        self._begin_call()
+        self._swap(row, other)
+        self._shorten()
+
+    def compact(self) -> list[tuple[int, int]]:
+        """Move the last rows to the free ones before them; return the moves, (from, to). O(entries moved)."""
+        self._begin_call()
+        moves: list[tuple[int, int]] = []
+        row: i64 = 0
+        while row < self._end:
+            if self._ids[row] is None:
+                last = self._end - 1
+                self._swap(last, row)
+                self._shorten()
+                moves.append((int(last), int(row)))
+            row += 1
+        return moves
+
+    def _swap(self, row: i64, other: i64) -> None:
+        """Exchange two rows. O(entries of both)."""
+        if row == other:
+            return
+        for group in self.groups:
+            first = group.first + row * group.width
+            second = group.first + other * group.width
+            length = self._length(group.number, row)
+            length_other = self._length(group.number, other)
+            entry: i64 = 0
+            while entry < max(length, length_other):
+                block = self.tables[first + entry]
+                self._put(first + entry, self.tables[second + entry])
+                self._put(second + entry, block)
+                entry += 1
+            self._set_length(group.number, row, length_other)
+            self._set_length(group.number, other, length)
+        field: i64 = 0
+        while field < self._record_size:
+            number = self._record(row, field)
+            self._set_record(row, field, self._record(other, field))
+            self._set_record(other, field, number)
+            field += 1
+        self._ids[row], self._ids[other] = self._ids[other], self._ids[row]
+        self._seen[row], self._seen[other] = self._seen[other], self._seen[row]
+        for each in (row, other):
+            name = self._ids[each]
+            if name is not None:
+                self._rows[name] = int(each)
+                self._end = max(self._end, each + 1)
+
+
+def zeros32(count: i64) -> vec[i32]:
+    """Return a vector of zeros, without a list as long. O(count)."""
+    chunk = vec[i32]([0] * min(count, 4096))
+    made = vec[i32](capacity=count)
+    while i64(len(made)) < count:
+        made = extend(made, chunk[: count - i64(len(made))])
+    return made
+
+
+def zeros64(count: i64) -> vec[i64]:
+    """Return a vector of zeros, without a list as long. O(count)."""
+    chunk = vec[i64]([0] * min(count, 4096))
+    made = vec[i64](capacity=count)
+    while i64(len(made)) < count:
+        made = extend(made, chunk[: count - i64(len(made))])
+    return made

@@ -1,0 +1,148 @@
+"""The memory of a step's inputs: cut into tensors, and the way of them to another device."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from blockwright.core.replica import TableReplica
+
+Tensors = tuple[torch.Tensor, ...]
+
+MOST_VIEWS = 1024
+"""Shapes of steps whose views are kept."""
+
+
+class Views:
+    """The tensors of a step, by its shape; each is cut once from memory that stays where it is."""
+
+    def __init__(self, replica: TableReplica, words: torch.Tensor, counts: torch.Tensor, tables: torch.Tensor) -> None:
+        self.max_num_requests = rows = replica.max_num_requests
+        self.max_num_tokens = replica.max_num_tokens
+        self._words = words.view(-1, self.max_num_tokens)
+        self._no_slots = torch.full((self.max_num_tokens,), -1, dtype=torch.int64, device=words.device)
+        self._starts = counts[: rows + 1]
+        self._lens = counts[rows + 1 : 4 * rows + 1].view(3, rows)
+        no_states = torch.zeros((rows, 1), dtype=torch.int32, device=words.device)
+        block_tables, slots, reads, writes = [], [], [], []
+        for group in replica.groups:
+            block_tables.append(tables[group.first :][: rows * group.width].view(rows, group.width))
+            slots.append(words[group.slots :][: self.max_num_tokens] if group.has_slots else self._no_slots)
+            if group.is_recurrent:
+                width = 1 + group.num_states
+                reads.append(counts[group.reads :][:rows])
+                writes.append(counts[group.writes :][: rows * width].view(rows, width))
+            else:
+                reads.append(no_states[:, 0])
+                writes.append(no_states)
+        self.block_tables: Tensors = tuple(block_tables)
+        self._slots, self._reads, self._writes = slots, reads, writes
+        self._by_tokens: dict[int, tuple[torch.Tensor, Tensors]] = {}
+        self._by_requests: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Tensors, Tensors]]
+        self._by_requests = {}
+
+    def of_tokens(self, count: int) -> tuple[torch.Tensor, Tensors]:
+        """Return positions and slots of a step of `count` tokens."""
+        found = self._by_tokens.get(count)
+        if found is None:
+            if len(self._by_tokens) >= MOST_VIEWS:
+                self._by_tokens.clear()
+            found = (self._words[0, :count], tuple([slots[:count] for slots in self._slots]))
+            self._by_tokens[count] = found
+        return found
+
+    def of_requests(
+        self, count: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Tensors, Tensors]:
+        """Return where queries start, computed tokens, lengths, state reads and writes of `count` requests."""
+        found = self._by_requests.get(count)
+        if found is None:
+            if len(self._by_requests) >= MOST_VIEWS:
+                self._by_requests.clear()
+            computed, lens, encoder = (row[:count] for row in self._lens)
+            reads, writes = tuple([r[:count] for r in self._reads]), tuple([w[:count] for w in self._writes])
+            found = (self._starts[: count + 1], computed, lens, encoder, reads, writes)
+            self._by_requests[count] = found
+        return found
+
+    def pad(self, num_requests: int, more_requests: int, num_tokens: int, more_tokens: int) -> None:
+        """Write what stands for nothing behind a step's own inputs."""
+        self._words[0, num_tokens:more_tokens] = 0
+        self._words[1:, num_tokens:more_tokens] = -1
+        self._starts[num_requests + 1 : more_requests + 1] = num_tokens
+        self._lens[:, num_requests:more_requests] = 0
+        for reads, writes in zip(self._reads, self._writes, strict=True):
+            reads[num_requests:more_requests] = 0
+            writes[num_requests:more_requests] = 0
+
+
+class Staging:
+    """The way of a step's inputs to tensors on a device.
+
+    One buffer per step, in turn with another, so that the host can fill one while the other is still being read:
+
+        | words of the step's tokens | changed indices | counts | changed values |
+    """
+
+    def __init__(
+        self, words: torch.Tensor, counts: torch.Tensor, tables: torch.Tensor, device: torch.device, row: int
+    ) -> None:
+        self._host_words, self._host_counts = words.view(-1, row), counts
+        self.words = torch.zeros_like(words, device=device)
+        self.counts = torch.zeros_like(counts, device=device)
+        self.tables = torch.zeros_like(tables, device=device)
+        self._is_cuda = device.type == "cuda"
+        self._device = device
+        self._turn = 0
+        self._buffers: list[torch.Tensor] = []
+        self._landing = torch.empty(0, dtype=torch.uint8, device=device)
+        self._events: list[torch.cuda.Event | None] = [None, None]
+        self.num_bytes = 0
+        self._make_buffers(words.nbytes + counts.nbytes)
+
+    def _make_buffers(self, num_bytes: int) -> None:
+        """Make the buffers anew, after what is still read of the old ones."""
+        for event in self._events:
+            if event is not None:
+                event.synchronize()
+        self._buffers = [torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._is_cuda) for _ in range(2)]
+        self._landing = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+
+    def send(self, indices: Any, values: Any, num_tokens: int) -> None:
+        """Bring the device's tensors up to date, on its current stream; the host waits for nothing of this step."""
+        rows, changed = len(self._host_words), len(values)
+        num_words, num_counts = rows * num_tokens + changed, len(self._host_counts) + changed
+        self.num_bytes = 8 * num_words + 4 * num_counts
+        if self.num_bytes > len(self._landing):
+            self._make_buffers(2 * self.num_bytes)
+        self._turn = 1 - self._turn
+        event = self._events[self._turn]
+        if event is not None:
+            event.synchronize()
+        staged = self._buffers[self._turn][: self.num_bytes]
+        words, counts = staged[: 8 * num_words].view(torch.int64), staged[8 * num_words :].view(torch.int32)
+        words[: rows * num_tokens].view(rows, num_tokens).copy_(self._host_words[:, :num_tokens])
+        counts[: len(self._host_counts)].copy_(self._host_counts)
+        if changed:
+            words[rows * num_tokens :].copy_(view_of(indices))
+            counts[len(self._host_counts) :].copy_(view_of(values))
+        landed = self._landing[: self.num_bytes]
+        landed.copy_(staged, non_blocking=True)
+        if self._is_cuda:
+            event = self._events[self._turn] = event or torch.cuda.Event()
+            event.record(torch.cuda.current_stream(self._device))
+        words, counts = landed[: 8 * num_words].view(torch.int64), landed[8 * num_words :].view(torch.int32)
+        self.words.view(rows, -1)[:, :num_tokens].copy_(words[: rows * num_tokens].view(rows, num_tokens))
+        self.counts.copy_(counts[: len(self.counts)])
+        if changed:
+            self.tables.scatter_(0, words[rows * num_tokens :], counts[len(self.counts) :])
+
+
+def view_of(numbers: Any) -> torch.Tensor:
+    """Return a vector of the core as a tensor over the same memory; not of an empty one."""
+    dtype = torch.int32 if memoryview(numbers).itemsize == 4 else torch.int64
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # "not writable": torch may write, and only `padded` does
+        return torch.frombuffer(numbers, dtype=dtype)

@@ -1,0 +1,174 @@
+"""Property: a plan that fits is served: a request of the longest length, in steps of the largest size or smaller, never
+lacks a block; what the plan counts is what the manager counts, and no request would do with less.
+
+How: random models (Hypothesis) are planned with exactly the memory that the refusal of an empty device asks for, and
+the manager computes a request under that plan, in random steps. With one block fewer the manager itself says that the
+request will never fit. Where there is one group, a schedule is searched that holds exactly what was counted, and
+refused with one block fewer. The longest length and the step that a refusal names fit, and one more does not.
+
+Not covered: several requests at once, forks (one block more for each copy), loads longer than a step.
+"""
+
+import re
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch: pip install 'blockwright[torch]'")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.device.models import Engine, Model, models
+
+from blockwright import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+from blockwright.device import KVCachePlan, plan_kv_cache
+from blockwright.errors import TooLittleMemoryError
+
+
+def planned(model: Model, available: int, **options: Any) -> KVCachePlan:
+    """Plan, however much is wasted."""
+    given = {**model.options, "max_padding": 1.0, **options}
+    return plan_kv_cache(model.layers, available, **{"max_model_len": model.max_model_len, **given})
+
+
+def refusal(model: Model, available: int, **options: Any) -> TooLittleMemoryError:
+    """The refusal of so little memory."""
+    with pytest.raises(TooLittleMemoryError) as caught:
+        planned(model, available, **options)
+    return caught.value
+
+
+@settings(max_examples=150)
+@given(models(), st.lists(st.integers(1, 40), max_size=8))
+def test_the_least_memory_serves_a_request(model: Model, steps: list[int]) -> None:
+    said = refusal(model, 0)
+    assert refusal(model, said.needed_bytes - 1).needed_bytes == said.needed_bytes
+    plan = planned(model, said.needed_bytes)
+    assert plan.total_bytes <= said.needed_bytes
+    assert plan.num_blocks >= plan.blocks_per_request + 1
+    largest = plan.limits.max_num_batched_tokens
+    engine = Engine(plan, fewer=plan.num_blocks - 1 - plan.blocks_per_request)
+    assert not engine.is_never_served()
+    assert engine.serve(min(step, largest) for step in steps)
+    assert engine.most_held <= plan.blocks_per_request
+    engine.manager.check()
+
+
+@settings(max_examples=100)
+@given(models())
+def test_one_block_fewer_is_never_enough(model: Model) -> None:
+    plan = planned(model, refusal(model, 0).needed_bytes)
+    least = plan.blocks_per_request + 1
+    exact = planned(model, plan.block_bytes * plan.num_blocks, num_blocks=least, max_loss=0.0)
+    assert exact.num_blocks == least
+    assert not Engine(exact).is_never_served()
+    if exact.blocks_per_request + 1 < least or least < 3:
+        return  # with so few blocks another layout is better
+    fewer = KVCachePlan(
+        type(exact.config)(least - 1, exact.config.kv_cache_groups), exact.layers, exact.page_sizes, exact.groups,
+        exact.limits, exact.available_bytes,
+    )  # fmt: skip
+    assert Engine(fewer).is_never_served()
+
+
+ALONE: dict[str, KVCacheSpec] = {
+    "full": FullAttentionSpec(4, 1, 4, "half"),
+    "sliding": SlidingWindowSpec(4, 1, 4, "half", sliding_window=6),
+    "sliding, less than a block": SlidingWindowSpec(4, 1, 4, "half", sliding_window=3),
+    "sliding, one token": SlidingWindowSpec(4, 1, 4, "half", sliding_window=1),
+    "chunked": ChunkedLocalAttentionSpec(2, 1, 4, "half", attention_chunk_size=6),
+    "mamba": MambaSpec(4, ((3,),), ("half",)),
+    "mamba with drafts": MambaSpec(4, ((3,),), ("half",), 2),
+}
+
+
+@pytest.mark.parametrize("max_model_len", [1, 4, 5, 23, 40])
+@pytest.mark.parametrize("step", [1, 3, 4, 9])
+@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("name", ALONE)
+def test_the_bound_is_tight_for_one_group(name: str, caching: bool, step: int, max_model_len: int) -> None:
+    options: dict[str, Any] = {"max_num_batched_tokens": step, "enable_caching": caching}
+    model = Model({"a": ALONE[name]}, max_model_len, options)
+    plan = planned(model, refusal(model, 0).needed_bytes)
+    assert plan.num_blocks == plan.blocks_per_request + 1
+    reached = []
+    for first in range(1, step + 1):
+        engine = Engine(plan)
+        assert engine.serve([first])
+        reached.append(engine.most_held == plan.blocks_per_request)
+        assert Engine(plan, fewer=1).serve([first]) is not reached[-1]
+    assert any(reached)
+
+
+@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("flights", [2, 3])
+def test_steps_in_flight_hold_more(name: str, flights: int) -> None:
+    options: dict[str, Any] = {"max_num_batched_tokens": 5, "max_steps_in_flight": flights}
+    model = Model({"a": ALONE[name]}, 40, options)
+    plan = planned(model, refusal(model, 0).needed_bytes)
+    reached = []
+    for first in range(1, 6):
+        engine = Engine(plan)
+        assert engine.serve([first])
+        reached.append(engine.most_held == plan.blocks_per_request)
+    assert any(reached)
+
+
+@settings(max_examples=60)
+@given(models(), st.integers(2, 4), st.lists(st.integers(1, 40), max_size=8))
+def test_steps_in_flight_are_served(model: Model, flights: int, steps: list[int]) -> None:
+    needed = refusal(model, 0, max_steps_in_flight=flights).needed_bytes
+    plan = planned(model, needed, max_steps_in_flight=flights)
+    engine = Engine(plan, fewer=plan.num_blocks - 1 - plan.blocks_per_request)
+    assert engine.serve(min(step, plan.limits.max_num_batched_tokens) for step in steps)
+
+
+@pytest.mark.parametrize("name", [name for name in ALONE if "mamba" not in name])
+def test_lookahead_is_served(name: str) -> None:
+    options: dict[str, Any] = {"max_num_batched_tokens": 2, "num_lookahead_tokens": 5}
+    model = Model({"a": ALONE[name], "b": ALONE["full"]}, 40, options)
+    plan = planned(model, refusal(model, 0).needed_bytes)
+    for first in (1, 2):
+        engine = Engine(plan)
+        assert engine.serve([first])
+        assert engine.most_held <= plan.blocks_per_request
+
+
+@settings(max_examples=60)
+@given(models(), st.floats(0.0, 0.99))
+def test_a_refusal_names_what_fits(model: Model, share: float) -> None:
+    available = int(refusal(model, 0).needed_bytes * share)
+    said = refusal(model, available)
+    longest = said.longest_model_len
+    assert longest < model.max_model_len
+    assert (f"max_model_len={longest}" in str(said)) == (longest > 0)
+    if longest:
+        planned(model, available, max_model_len=longest)
+    refusal(model, available, max_model_len=longest + 1)
+    if found := re.search(r"max_num_batched_tokens=(\d+) at most", str(said)):
+        planned(model, available, max_num_batched_tokens=int(found[1]))
+        refusal(model, available, max_num_batched_tokens=int(found[1]) + 1)
+
+
+@settings(max_examples=40)
+@given(models(), st.integers(1, 12))
+def test_a_refusal_names_the_blocks(model: Model, fewer: int) -> None:
+    least = refusal(model, 1 << 30, num_blocks=1).needed_blocks
+    assert planned(model, 1 << 30, num_blocks=least).num_blocks == least
+    assert planned(model, 1 << 30, num_blocks=least + 1).num_blocks == least + 1
+    assert refusal(model, 1 << 30, num_blocks=max(1, least - fewer)).needed_blocks == least
+
+
+def test_the_encoder_is_counted() -> None:
+    layers: dict[str, KVCacheSpec] = {"a": FullAttentionSpec(4, 1, 4, "half"), "b": CrossAttentionSpec(4, 1, 4, "half")}
+    plan = plan_kv_cache(layers, 9 * 64, 8, enable_caching=False, max_num_encoder_tokens=21, num_blocks=9)
+    assert [group.blocks_per_request for group in plan.groups] == [2, 6]
+    assert Engine(plan).serve()
+    assert not Engine(plan, fewer=1).serve([8])
