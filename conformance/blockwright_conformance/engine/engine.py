@@ -242,9 +242,12 @@ class Engine:
         for work in step.works:
             if work.task.job.drop is not None and work.end >= work.task.job.drop:
                 self.fired["dropped"] += 1
+                work.is_launched = self.config.launch_dropped
                 self.end(work.task)
         if self.offload is not None:
             self.offload.start_step()
+            step.taken = [block for block in step.taken if block not in self.offload.handler.landed]
+            self.offload.handler.landed.clear()
         self.poison.taken(step.taken)
         self.poison.sweep({source for pairs in step.copies for source, _ in pairs})
 

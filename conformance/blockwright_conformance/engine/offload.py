@@ -24,6 +24,8 @@ class LateCopies:
 
     def __init__(self, inner: HostHandler, config: EngineConfig, fired: Counter[str]) -> None:
         self.inner, self.lose_every, self.fired = inner, config.lose_load_every, fired
+        self.landed: set[int] = set()
+        """Blocks of the device that were written since somebody asked."""
         self.load_polls = config.load_steps
         self.store_polls = config.load_steps if config.store_steps is None else config.store_steps
         self.waiting: dict[int, tuple[Any, int]] = {}
@@ -59,6 +61,7 @@ class LateCopies:
             if self.lose_every and self.num_loads % self.lose_every == 0:
                 self.fired["offload load lost"] += 1
                 return False
+            self.landed.update(destination.block_ids)  # type: ignore[attr-defined]
         self.inner.transfer_async(job, (source, destination))
         self.inner.wait([job])
         return all(success for _, success in self.inner.get_finished())
@@ -138,14 +141,15 @@ class Offload:
         self.connector.update_state_after_alloc(task.request, num_external)
         self.loading[task.name] = task
         if self.careless:
-            self.store_unwritten(task, num_hit)
+            self.store_unwritten(task, num_hit + num_external)
 
-    def store_unwritten(self, task: Task, num_hit: int) -> None:
-        """Try to store the first block that is being loaded as the block after it, past the connector."""
-        size = self.manager.managers[0].block_size
-        index = num_hit // size
-        block = self.manager.get_block_ids(task.name)[0][index]
-        key = self.package.offload.hits.offload_key(task.request.block_digest(index + 1), 0)
+    def store_unwritten(self, task: Task, num_loaded: int) -> None:
+        """Try to store the last block that is being loaded as the block after it, past the connector."""
+        index = num_loaded // self.manager.managers[0].block_size
+        if len(task.request.block_hashes) <= index:
+            return
+        block = self.manager.get_block_ids(task.name)[0][index - 1]
+        key = self.package.offload.hits.offload_key(task.request.block_digest(index), 0)
         try:
             self.chain.store([key], [block])
         except self.package.errors.BlockError:

@@ -30,6 +30,7 @@ class EngineConfig:
         lose_load_every: every so many loads nothing, or only a part, arrives; 0: never.
         offload: ``""``, or when blocks are stored on the host: ``"publish"``, ``"evict"``.
         offload_blocks: room on the host for these.
+        launch_dropped: what a dropped request was scheduled for has been launched already, and runs all the same.
         own_copies: run the copies of evicted blocks itself, just before the step.
         shelf_blocks: room below the host, on a shelf that outlives the engine; 0: there is none.
         write: when blocks go to the shelf: ``"back"``, to make room, or ``"through"``, at once.
@@ -63,6 +64,7 @@ class EngineConfig:
     lose_load_every: int = 0
     offload: str = ""
     offload_blocks: int = 32
+    launch_dropped: bool = False
     own_copies: bool = False
     shelf_blocks: int = 0
     write: str = "back"
@@ -154,11 +156,28 @@ class Schedule:
         return shown(self)
 
 
+@dataclass(frozen=True)
+class PagedScript:
+    """What an engine on a block manager is to do (see `paged`).
+
+    Attributes:
+        calls: of `PagedNumerics`, by name and arguments.
+        num_gpu, num_cpu, block_size, window, caching: as the manager's.
+    """
+
+    calls: tuple[tuple[str | int, ...], ...]
+    num_gpu: int = 8
+    num_cpu: int = 0
+    block_size: int = 4
+    window: int | None = None
+    caching: bool = False
+
+
 def shown(value: object) -> str:
     """Show plain data as Python that makes it again, without the fields that have their default."""
     if isinstance(value, tuple):
         return f"({', '.join(map(shown, value))}{',' * (len(value) == 1)})"
-    if not isinstance(value, EngineConfig | Job | Schedule):
+    if not isinstance(value, EngineConfig | Job | Schedule | PagedScript):
         return repr(value)
     parts = [
         f"{each.name}={shown(getattr(value, each.name))}"

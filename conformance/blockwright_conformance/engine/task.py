@@ -114,6 +114,7 @@ class Work:
         tokens: all tokens of the request up to the last computed one, drafts included; known when the step is launched.
         num_settled: tokens of the request that are computed for good after it.
         num_rejected: its drafts that were wrong.
+        is_launched: it runs, whatever becomes of its request.
     """
 
     task: Task
@@ -125,6 +126,7 @@ class Work:
     tokens: list[int] = field(default_factory=list)
     num_settled: int = 0
     num_rejected: int = 0
+    is_launched: bool = False
 
     @property
     def end(self) -> int:

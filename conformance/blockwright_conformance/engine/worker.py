@@ -62,7 +62,7 @@ class Worker:
         """
         for name, arguments in step.calls:
             getattr(self.batch, name)(*arguments)
-        self.works = [work for work in step.works if work.task.is_current(work)]
+        self.works = [work for work in step.works if work.is_launched or work.task.is_current(work)]
         for work in self.works:
             self.complete(work)
         if not self.works:
