@@ -31,6 +31,7 @@ NAMES = (
     "draft head",
     "steps in flight",
     "offload",
+    "lower precision",
 )
 """The worlds of `engine.worlds`, which needs Hypothesis."""
 

@@ -95,7 +95,7 @@ def fault_in(schedule: Schedule, package: ModuleType, shelves: dict[bytes, Any])
 
     rearm()
     try:
-        engine = Engine(schedule, package, shelves)
+        engine = Engine(schedule, package, shelves=shelves)
     except (Exception, OutOfTimeError) as error:
         return error, 0
     try:

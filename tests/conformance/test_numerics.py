@@ -169,6 +169,13 @@ def test_drawn_schedules(name: str) -> None:
         run(random_schedule(WORLDS[name], f"test {seed}"))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", CASES)
+def test_on_a_gpu(name: str) -> None:
+    """Not run in CI."""
+    run(CASES[name][0], device="cuda")
+
+
 def test_a_hit_costs_no_computation() -> None:
     """Otherwise agreement would say little."""
     alone = run(Schedule(FOUR[:1], config=config(spare_blocks=20), jobs=AGAIN[:1]))["logits compared"]

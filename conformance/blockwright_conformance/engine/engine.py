@@ -16,10 +16,8 @@ With `overlap_steps` a step is scheduled before the one before it has run, so th
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from dataclasses import replace
-from functools import lru_cache
 from math import gcd
 from typing import Any
 
@@ -27,84 +25,24 @@ from torch import Tensor
 
 import blockwright
 import blockwright.offload
-from blockwright.config import KVCacheConfig
-from blockwright.device import KVCachePlan, plan_kv_cache
 
 from .below import Shelf, shelf_of
 from .checker import Checker
 from .elsewhere import Elsewhere, Swap
 from .errors import NumericsError
 from .guessers import GUESSERS
-from .model import HybridModel
 from .offload import Offload
+from .parts import VOCAB, hasher_of, in_package, model_of, plan_of
 from .poison import Poison
 from .readers import Readers
-from .schedule import EngineConfig, Job, Schedule
+from .schedule import Job, Schedule
 from .scheduler import Scheduler
 from .step import Step
 from .task import Phase, Task, Work
-from .weights import ModelConfig
 from .worker import Worker
-
-VOCAB = 12
-"""Tokens of the models here: few, so that guesses are right now and then."""
 
 MOST_STEPS = 400
 """Steps after which a schedule that has not ended will not end."""
-
-
-@lru_cache(maxsize=64)
-def model_of(layers: tuple[Any, ...], draft: Any, seed: int) -> HybridModel:
-    """Make a model, once."""
-    return HybridModel(ModelConfig(layers, draft, vocab_size=VOCAB, seed=seed))
-
-
-@lru_cache(maxsize=256)
-def plan_of(model: HybridModel, config: EngineConfig, max_encoder_len: int, grows: bool) -> KVCachePlan:
-    """Lay out the caches: what one request of the maximum length needs, and the spare blocks."""
-    options: dict[str, Any] = {
-        "max_block_size": 64 if grows else 1,
-        "max_padding": 1.0,
-        "max_num_batched_tokens": config.max_num_batched_tokens,
-        "enable_caching": config.enable_caching,
-        "max_num_encoder_tokens": max_encoder_len,
-        "num_lookahead_tokens": config.drafts,
-        "max_steps_in_flight": 2 if config.overlap_steps else 1,
-    }
-    least = plan_kv_cache(model.layers, 1 << 30, config.max_model_len, **options).blocks_per_request
-    return plan_kv_cache(
-        model.layers, 1 << 30, config.max_model_len, num_blocks=1 + least + config.spare_blocks, **options
-    )
-
-
-def in_package(package: Any, config: KVCacheConfig) -> Any:
-    """Give a configuration in the classes of a copy of the package."""
-    groups = [
-        package.KVCacheGroupSpec(
-            list(group.layer_names), getattr(package, type(group.kv_cache_spec).__name__)(**vars(group.kv_cache_spec))
-        )
-        for group in config.kv_cache_groups
-    ]
-    return package.KVCacheConfig(config.num_blocks, groups)
-
-
-def hasher_of(package: Any, manager: Any, config: EngineConfig, block_size: int) -> Any:
-    """Give the hasher of an engine's requests, None for the process's own; a weak one only if the manager takes it."""
-    if not config.hasher:
-        return None
-    if config.hasher == "weak":
-        weak = package.FunctionHasher(weak_hash)
-        try:
-            manager.get_computed_blocks(package.Request("probe", [0], block_size, hasher=weak))
-            return weak
-        except package.errors.InvalidArgumentError:
-            pass
-    return package.SipHasher(bytes(16))
-
-
-def weak_hash(parent: bytes, block: bytes) -> bytes:
-    """Hash to one of a few values."""
-    return bytes((zlib.crc32(parent + block) % 16,))
 
 
 class Engine:
@@ -117,13 +55,20 @@ class Engine:
     """
 
     def __init__(
-        self, schedule: Schedule, package: Any = blockwright, shelves: dict[bytes, Shelf] | None = None
+        self,
+        schedule: Schedule,
+        package: Any = blockwright,
+        *,
+        device: str = "cpu",
+        shelves: dict[bytes, Shelf] | None = None,
     ) -> None:
         shelves = {} if shelves is None else shelves
         self.schedule, self.config, self.package = schedule, schedule.config, package
         config = schedule.config
         self.fired: Counter[str] = Counter()
-        self.model = model_of(schedule.layers, schedule.draft, schedule.model_seed)
+        self.model = model_of(
+            schedule.layers, schedule.draft, schedule.model_seed, schedule.dtype, schedule.cache_dtype, device
+        )
         max_encoder_len = max(job.encoder for job in schedule.jobs)
         plan = plan_of(self.model, config, max_encoder_len, schedule.grow_blocks)
         self.manager = package.KVCacheManager(
@@ -137,7 +82,7 @@ class Engine:
             track_evictions=config.offload == "evict",
             verify_tokens=config.verify_tokens,
         )
-        self.worker = Worker(self.model, plan, config, max_encoder_len)
+        self.worker = Worker(self.model, plan, config, max_encoder_len, device)
         tensors = self.worker.tensors
         self.swap = Swap(self.manager, tensors, config, self.fired) if config.preemption == "swap" else None
         self.offload: Offload | None = None
@@ -380,17 +325,18 @@ class Engine:
             raise NumericsError("NUMERICS-2", "something was written to the null block")
 
 
-def run(schedule: Schedule, package: Any = blockwright) -> Counter[str]:
+def run(schedule: Schedule, package: Any = blockwright, *, device: str = "cpu") -> Counter[str]:
     """Run a schedule to its end; say how often which feature was used.
 
     Args:
         schedule: what happens.
         package: whose manager runs it: `blockwright`, or a variant of it.
+        device: where the model runs; it is always compared on the CPU.
 
     Raises:
         NumericsError: something is wrong, and where.
     """
-    engine = Engine(schedule, package)
+    engine = Engine(schedule, package, device=device)
     try:
         engine.run()
     except NumericsError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -64,7 +65,9 @@ class LateCopies:
             self.landed.update(destination.block_ids)  # type: ignore[attr-defined]
         self.inner.transfer_async(job, (source, destination))
         self.inner.wait([job])
-        return all(success for _, success in self.inner.get_finished())
+        while not (finished := self.inner.get_finished()):  # of a GPU the host has not waited yet
+            time.sleep(0.0)
+        return all(success for _, success in finished)
 
     def cancel(self, job_id: int) -> bool:
         """Drop a transfer that has not begun."""

@@ -38,7 +38,7 @@ class Poison:
 
     def taken(self, blocks: Sequence[int]) -> None:
         """Poison what was taken for new content."""
-        self.fill(block for block in blocks if block not in self.done)
+        self.fill(blocks)
         self.done.difference_update(blocks)
 
     def sweep(self, keep: Collection[int] = ()) -> None:

@@ -141,6 +141,7 @@ class Schedule:
         model_seed: of the weights.
         grow_blocks: let the plan give layers more tokens per block, so that their pages are equal; else pages are
             padded, and every layer keeps its block size.
+        dtype, cache_dtype: in which the model computes, and keeps keys and values (None: the same).
     """
 
     layers: tuple[Group, ...]
@@ -150,6 +151,8 @@ class Schedule:
     resets: tuple[int, ...] = ()
     model_seed: int = 0
     grow_blocks: bool = False
+    dtype: str = "float64"
+    cache_dtype: str | None = None
 
     def __repr__(self) -> str:
         """Show what differs from the defaults, as Python."""

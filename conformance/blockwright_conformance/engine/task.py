@@ -81,7 +81,7 @@ class Task:
 
     def sample(self, logits: Tensor, position: int) -> int:
         """Choose the token at a position by the logits before it; a function of these and of the seed alone."""
-        return sample(logits, self.seed, position)
+        return int(noisy(logits, self.seed, position).argmax())
 
     def model_tokens(self, tokens: Sequence[int], vocab_size: int, start: int = 0) -> list[int]:
         """Give what the model sees of the tokens from `start` on: an adapter, or an item, makes other inputs of them."""
@@ -95,13 +95,13 @@ class Task:
         return seen
 
 
-def sample(logits: Tensor, seed: int | None, position: int) -> int:
-    """Choose a token: the best one, or, with a seed, one drawn by the softmax (by adding Gumbel noise)."""
+def noisy(logits: Tensor, seed: int | None, position: int) -> Tensor:
+    """Give the scores whose best is the token: the logits, and with a seed Gumbel noise, which draws by the softmax."""
     if seed is None:
-        return int(logits.argmax())
+        return logits
     random = Random(f"{seed} {position}")
-    noise = [random.expovariate(1.0) for _ in range(len(logits))]
-    return int((logits - torch.tensor(noise, dtype=logits.dtype).log().to(logits.device)).argmax())
+    noise = torch.tensor([random.expovariate(1.0) for _ in range(len(logits))], dtype=torch.float64)
+    return logits.double() - noise.log().to(logits.device)
 
 
 @dataclass(eq=False)

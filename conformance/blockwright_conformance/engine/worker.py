@@ -30,16 +30,18 @@ class Worker:
         inputs: of that step.
     """
 
-    def __init__(self, model: HybridModel, plan: KVCachePlan, config: EngineConfig, max_encoder_len: int) -> None:
+    def __init__(
+        self, model: HybridModel, plan: KVCachePlan, config: EngineConfig, max_encoder_len: int, device: str
+    ) -> None:
         self.model, self.config = model, config
         self.vocab_size = model.config.vocab_size
-        self.storage = KVCacheStorage(plan)
+        self.storage = KVCacheStorage(plan, device)
         self.tensors = list(self.storage.tensors)
         self.head = DraftHead(model) if model.config.draft is not None else None
         if self.head is not None:
             self.draft_group = plan.config.group_of(DRAFT)
             self.draft_size = plan.config.kv_cache_groups[self.draft_group].kv_cache_spec.block_size
-            self.made = torch.zeros((plan.num_blocks, self.draft_size), dtype=torch.int64)
+            self.made = torch.zeros((plan.num_blocks, self.draft_size), dtype=torch.int64, device=device)
             self.tensors.append(self.made)
         rows = config.max_num_seqs * (2 if config.overlap_steps else 1)  # the ended ones leave a step later
         self.batch = InputBatch(
@@ -49,6 +51,7 @@ class Worker:
             max_model_len=config.max_model_len,
             enable_caching=config.enable_caching,
             max_encoder_len=max_encoder_len,
+            device=device,
         )
         groups = enumerate(plan.config.kv_cache_groups)
         self.cross = [number for number, each in groups if isinstance(each.kv_cache_spec, CrossAttentionSpec)]
@@ -123,7 +126,7 @@ class Worker:
             following += work.task.model_tokens(tokens, self.vocab_size, work.begin + 1)
         outputs = self.head.forward(hidden, following, self.inputs, self.storage)
         slots = self.inputs.slot_mapping[self.draft_group][: len(following)]
-        self.made.view(-1)[slots] = torch.tensor(following)
+        self.made.view(-1)[slots] = torch.tensor(following, device=slots.device)
         proposals = []
         for row, work in enumerate(self.works):
             count = asks.get(work, 0)
@@ -138,7 +141,7 @@ class Worker:
 
     def made_with(self, row: int, length: int) -> list[int]:
         """Give the tokens that the draft head's entries of a request were made with: see `drafts`."""
-        positions = torch.arange(length)
+        positions = torch.arange(length, device=self.made.device)
         blocks = self.inputs.block_tables[self.draft_group][row][positions // self.draft_size]
         return [int(token) for token in self.made[blocks.long(), positions % self.draft_size]]
 

@@ -39,6 +39,7 @@ class World:
         forks: whether requests may fork.
         spares: blocks of the pool beyond what one request needs.
         pace: steps between two requests.
+        dtypes: of the model, and of keys and values at rest.
         shared: tokens that requests of a family share.
     """
 
@@ -54,6 +55,7 @@ class World:
     spares: tuple[int, ...] = (0, 2, 6, 14)
     pace: tuple[int, ...] = (0, 1, 3)
     shared: tuple[int, ...] = (0, 16, 8, 12, 13)
+    dtypes: tuple[tuple[str, str | None], ...] = (("float64", None),)
 
 
 WORLDS: dict[str, World] = {
@@ -77,6 +79,18 @@ WORLDS: dict[str, World] = {
             spares=(0, 2),
             pace=(4, 8),
             shared=(16, 8, 12),
+        ),
+        World(
+            "lower precision",
+            ("full",),
+            ("sliding", "chunked", "mamba"),
+            dtypes=(
+                ("float32", None),
+                ("bfloat16", None),
+                ("float16", None),
+                ("float32", "bfloat16"),
+                ("float32", "float8_e4m3fn"),
+            ),
         ),
     )
 }
@@ -171,7 +185,8 @@ def schedule(choose: Chooser, world: World) -> Schedule:
     while len(jobs) < MOST_JOBS and (not jobs or choose((False,) + (True,) * 7)):
         jobs.append(job(choose, world, jobs[-1].arrival + choose(world.pace) if jobs else 0))
     resets = (choose(range(5, 25)),) if choose(RARELY) else ()
-    return Schedule(layers, draft, config, tuple(jobs), resets, model_seed=choose((0, 1, 2)), grow_blocks=choose(OFTEN))
+    seed, grows, dtypes = choose((0, 1, 2)), choose(OFTEN), choose(world.dtypes)
+    return Schedule(layers, draft, config, tuple(jobs), resets, seed, grows, *dtypes)
 
 
 @st.composite
