@@ -19,7 +19,6 @@ from torch import Tensor
 
 from blockwright_spec.reads import Full, Group, Sliding
 
-from .checker import TOLERANCE
 from .dense import Recomputation
 from .errors import NumericsError
 from .model import HybridModel
@@ -27,6 +26,9 @@ from .schedule import PagedScript
 from .weights import ModelConfig
 
 VOCAB = 12
+
+TOLERANCE = 1e-9
+"""Most that logits may differ, absolutely and relatively, in double precision."""
 
 
 @dataclass
