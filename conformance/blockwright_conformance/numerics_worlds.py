@@ -1,18 +1,20 @@
 """The worlds in which the museum's exhibits that corrupt data are caught: small schedules, stored as they are.
 
 Some were found by a search over random schedules and reduced for as long as they showed the same; the others are
-written for what they show. A tuple is engines one after the other, over the same shelves.
+written for what they show.
 """
 
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
 
 from .engine.schedule import EngineConfig, Job, PagedScript, Schedule
+from .numerics_worlds_offload import OFFLOAD, TABLES
 
 World = Schedule | PagedScript | tuple[Schedule, ...]
+"""A tuple is engines one after the other, over the same shelves below the host."""
 
-WORLDS: dict[str, World] = {
+ON_DEVICE: dict[str, Schedule] = {
     "a window, with swaps": Schedule(
-        layers=(Group(kind=Sliding(window=5), block_size=4),),
+        (Group(Sliding(5), 4),),
         config=EngineConfig(max_model_len=32, spare_blocks=0, align_chunks=True, preemption="swap", hasher="fixed"),
         jobs=(
             Job(own=5, output=6),
@@ -22,8 +24,8 @@ WORLDS: dict[str, World] = {
         ),
     ),
     "draft head over attention and states": Schedule(
-        layers=(Group(kind=Full(), block_size=2), Group(kind=Mamba(drafts=1), block_size=4)),
-        draft=Group(kind=Full(), block_size=4),
+        (Group(Full(), 2), Group(Mamba(1), 4)),
+        draft=Group(Full(), 4),
         config=EngineConfig(
             max_num_batched_tokens=8,
             max_model_len=32,
@@ -41,7 +43,7 @@ WORLDS: dict[str, World] = {
         ),
     ),
     "two windows in flight, with drafts": Schedule(
-        layers=(Group(kind=Sliding(window=4), block_size=4), Group(kind=Sliding(window=6), block_size=4)),
+        (Group(Sliding(4), 4), Group(Sliding(6), 4)),
         config=EngineConfig(max_model_len=32, spare_blocks=4, drafts=1, overlap_steps=True, hasher="fixed"),
         jobs=(
             Job(own=24, output=2),
@@ -50,29 +52,9 @@ WORLDS: dict[str, World] = {
             Job(shared=13, own=4, output=3, family=1),
         ),
     ),
-    "states in flight, loads lost": Schedule(
-        layers=(Group(kind=Mamba(drafts=2), block_size=4),),
-        config=EngineConfig(
-            max_model_len=32,
-            spare_blocks=0,
-            align_chunks=True,
-            drafts=2,
-            lose_load_every=2,
-            offload="publish",
-            overlap_steps=True,
-            trim_early=True,
-            hasher="fixed",
-        ),
-        jobs=(
-            Job(own=9, output=1, arrival=2),
-            Job(shared=8, own=2, output=3),
-            Job(own=9, output=2),
-            Job(shared=13, own=3, output=7, seed=1),
-        ),
-    ),
     "draft head over blocks of two sizes": Schedule(
-        layers=(Group(kind=Full(), block_size=2), Group(kind=Sliding(window=9), block_size=4)),
-        draft=Group(kind=Full(), block_size=4),
+        (Group(Full(), 2), Group(Sliding(9), 4)),
+        draft=Group(Full(), 4),
         config=EngineConfig(
             max_num_batched_tokens=8,
             max_model_len=32,
@@ -90,18 +72,18 @@ WORLDS: dict[str, World] = {
         ),
     ),
     "chunks and all, twice": Schedule(
-        layers=(Group(kind=Chunked(chunk=12), block_size=4), Group(kind=Full(), block_size=4)),
+        (Group(Chunked(12), 4), Group(Full(), 4)),
         config=EngineConfig(max_num_batched_tokens=8, max_model_len=32, spare_blocks=2, hasher="fixed"),
         jobs=(Job(own=22, output=3), Job(shared=8, own=5, output=1)),
     ),
     "encoders": Schedule(
-        layers=(Group(kind=Full(), block_size=4), Group(kind=Cross(), block_size=4)),
+        (Group(Full(), 4), Group(Cross(), 4)),
         config=EngineConfig(max_model_len=32, enable_caching=False, spare_blocks=4, hasher="fixed"),
         jobs=(Job(own=20, output=3, encoder=2), Job(own=21, output=1, encoder=5)),
     ),
     "draft head in a small pool": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
-        draft=Group(kind=Full(), block_size=4),
+        (Group(Full(), 4),),
+        draft=Group(Full(), 4),
         config=EngineConfig(
             max_num_batched_tokens=32, max_model_len=32, spare_blocks=4, drafts=2, guesser="eagle", hasher="fixed"
         ),
@@ -114,116 +96,44 @@ WORLDS: dict[str, World] = {
         ),
     ),
     "draft head over states": Schedule(
-        layers=(Group(kind=Mamba(drafts=2), block_size=4),),
-        draft=Group(kind=Full(), block_size=4),
+        (Group(Mamba(2), 4),),
+        draft=Group(Full(), 4),
         config=EngineConfig(
             max_num_batched_tokens=8, max_model_len=32, spare_blocks=0, drafts=2, guesser="eagle", hasher="fixed"
         ),
         jobs=(Job(own=7, output=7, seed=1), Job(own=7, output=3)),
     ),
     "one state": Schedule(
-        layers=(Group(kind=Mamba(drafts=2), block_size=2),),
+        (Group(Mamba(2), 2),),
         config=EngineConfig(max_model_len=32, enable_caching=False, spare_blocks=4, hasher="fixed"),
         jobs=(Job(own=3, output=1),),
     ),
     "forks": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
+        (Group(Full(), 4),),
         config=EngineConfig(max_num_seqs=2, max_model_len=32, spare_blocks=4, hasher="fixed"),
         jobs=(Job(output=5, forks=(2, 3)),),
     ),
     "a chunk in flight": Schedule(
-        layers=(Group(kind=Chunked(chunk=4), block_size=4),),
+        (Group(Chunked(4), 4),),
         config=EngineConfig(max_model_len=32, spare_blocks=2, overlap_steps=True, hasher="fixed"),
     ),
     "a narrow window": Schedule(
-        layers=(Group(kind=Sliding(window=2), block_size=2),),
+        (Group(Sliding(2), 2),),
         config=EngineConfig(max_model_len=32, spare_blocks=2, hasher="fixed"),
         jobs=(Job(own=3, output=1),),
     ),
-    "forked tables": PagedScript(
-        calls=(
-            ("arrive", "a", 5),
-            ("fork", "a", "b"),
-            ("grow", "b", 1),
-            ("arrive", "c", 8, 1),
-            ("arrive", "d", 9, 2),
-            ("grow", "a", 1, 1),
-        )
-    ),
-    "swapped beside a sharer": PagedScript(
-        calls=(
-            ("arrive", "a", 9),
-            ("arrive", "b", 9),
-            ("swap_out", "a"),
-            ("arrive", "c", 4, 1),
-            ("arrive", "d", 4, 2),
-            ("grow", "b", 1),
-            ("grow", "c", 1),
-        ),
-        num_cpu=4,
-        caching=True,
-    ),
-    "content that is known": PagedScript(
-        calls=(
-            ("arrive", "a", 6),
-            ("arrive", "b", 6),
-            ("grow", "a", 2),
-            ("grow", "b", 2),
-            ("arrive", "c", 4, 1),
-            ("arrive", "d", 4, 2),
-            ("grow", "a", 1),
-            ("grow", "b", 1, 1),
-            ("grow", "c", 1),
-        ),
-        caching=True,
-    ),
-    "evicted": PagedScript(
-        calls=(("arrive", "a", 9), ("end", "a"), ("arrive", "b", 21, 1), ("end", "b"), ("arrive", "c", 9)),
-        num_gpu=6,
-        caching=True,
-    ),
     "weak, verified": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
+        (Group(Full(), 4),),
         config=EngineConfig(max_model_len=32, spare_blocks=16, verify_tokens=True, hasher="weak"),
-        jobs=(
-            Job(own=5, output=3),
-            Job(own=6, output=3, arrival=1, variation=1),
-            Job(own=7, output=3, arrival=2, variation=2),
-            Job(own=8, output=3, arrival=3, variation=3),
-            Job(own=9, output=3, arrival=4, variation=4),
-            Job(own=10, output=3, arrival=5, variation=5),
-            Job(own=11, output=3, arrival=6, variation=6),
-            Job(own=5, output=3, arrival=7, variation=7),
-            Job(own=6, output=3, arrival=8, variation=8),
-            Job(own=7, output=3, arrival=9, variation=9),
-            Job(own=8, output=3, arrival=10, variation=10),
-            Job(own=9, output=3, arrival=11, variation=11),
-            Job(own=10, output=3, arrival=12, variation=12),
-            Job(own=11, output=3, arrival=13, variation=13),
-        ),
+        jobs=(Job(own=6, output=3), Job(own=5, output=1, arrival=4, variation=4)),
     ),
     "weak, refused": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
+        (Group(Full(), 4),),
         config=EngineConfig(max_model_len=32, spare_blocks=16, hasher="weak"),
-        jobs=(
-            Job(own=5, output=3),
-            Job(own=6, output=3, arrival=1, variation=1),
-            Job(own=7, output=3, arrival=2, variation=2),
-            Job(own=8, output=3, arrival=3, variation=3),
-            Job(own=9, output=3, arrival=4, variation=4),
-            Job(own=10, output=3, arrival=5, variation=5),
-            Job(own=11, output=3, arrival=6, variation=6),
-            Job(own=5, output=3, arrival=7, variation=7),
-            Job(own=6, output=3, arrival=8, variation=8),
-            Job(own=7, output=3, arrival=9, variation=9),
-            Job(own=8, output=3, arrival=10, variation=10),
-            Job(own=9, output=3, arrival=11, variation=11),
-            Job(own=10, output=3, arrival=12, variation=12),
-            Job(own=11, output=3, arrival=13, variation=13),
-        ),
+        jobs=(Job(own=6, output=3), Job(own=5, output=1, arrival=4, variation=4)),
     ),
     "identities": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
+        (Group(Full(), 4),),
         config=EngineConfig(max_num_seqs=2, max_model_len=32, spare_blocks=16, hasher="fixed"),
         jobs=(
             Job(own=9, output=2, adapter=1),
@@ -245,12 +155,12 @@ WORLDS: dict[str, World] = {
         ),
     ),
     "dropped": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
+        (Group(Full(), 4),),
         config=EngineConfig(max_num_seqs=2, max_model_len=32, spare_blocks=16, delay_publication=True, hasher="fixed"),
         jobs=(Job(own=9, output=2, drop=1), Job(own=9, output=2, arrival=2)),
     ),
     "dropped, settled": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
+        (Group(Full(), 4),),
         config=EngineConfig(
             max_num_seqs=2,
             max_model_len=32,
@@ -262,7 +172,7 @@ WORLDS: dict[str, World] = {
         jobs=(Job(own=9, output=2, drop=1), Job(own=9, output=2, arrival=2)),
     ),
     "read twice": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
+        (Group(Full(), 4),),
         config=EngineConfig(max_num_batched_tokens=64, max_model_len=32, spare_blocks=2, readers=2, hasher="fixed"),
         jobs=(
             Job(own=9, output=1),
@@ -273,7 +183,7 @@ WORLDS: dict[str, World] = {
         ),
     ),
     "released too often": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
+        (Group(Full(), 4),),
         config=EngineConfig(
             max_num_batched_tokens=64, max_model_len=32, spare_blocks=2, readers=1, careless=True, hasher="fixed"
         ),
@@ -286,336 +196,20 @@ WORLDS: dict[str, World] = {
         ),
     ),
     "to the end": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
-        draft=Group(kind=Full(), block_size=4),
-        config=EngineConfig(
-            max_num_seqs=3, max_model_len=32, spare_blocks=4, drafts=2, guesser="eagle", hasher="fixed"
-        ),
-        jobs=(Job(own=18, output=14), Job(own=18, output=14, variation=1), Job(own=18, output=14, variation=2)),
-    ),
-    "shelf, through": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
-        config=EngineConfig(
-            max_num_seqs=2,
-            max_model_len=24,
-            spare_blocks=1,
-            offload="publish",
-            offload_blocks=5,
-            shelf_blocks=12,
-            write="through",
-            lose_lowered_every=2,
-            hasher="fixed",
-        ),
-        jobs=(
-            Job(own=13, output=2),
-            Job(own=13, output=2, arrival=5, variation=1),
-            Job(own=13, output=2, arrival=10, variation=2),
-            Job(own=13, output=2, arrival=15),
-            Job(own=13, output=2, arrival=20, variation=1),
-            Job(own=13, output=2, arrival=25, variation=2),
-            Job(own=13, output=2, arrival=30),
-            Job(own=13, output=2, arrival=35, variation=1),
-            Job(own=13, output=2, arrival=40, variation=2),
-        ),
-    ),
-    "other weights": (
-        Schedule(
-            layers=(Group(kind=Full(), block_size=4),),
-            config=EngineConfig(
-                max_num_seqs=2,
-                max_model_len=24,
-                spare_blocks=1,
-                offload="publish",
-                offload_blocks=8,
-                shelf_blocks=12,
-                write="through",
-                hasher="fixed",
-            ),
-            jobs=(
-                Job(own=13, output=2),
-                Job(own=13, output=2, arrival=3, variation=1),
-                Job(own=13, output=2, arrival=6, variation=2),
-                Job(own=13, output=2, arrival=9),
-            ),
-        ),
-        Schedule(
-            layers=(Group(kind=Full(), block_size=4),),
-            config=EngineConfig(
-                max_num_seqs=2,
-                max_model_len=24,
-                spare_blocks=1,
-                offload="publish",
-                offload_blocks=8,
-                shelf_blocks=12,
-                write="through",
-                hasher="fixed",
-            ),
-            jobs=(
-                Job(own=13, output=2),
-                Job(own=13, output=2, arrival=3, variation=1),
-                Job(own=13, output=2, arrival=6, variation=2),
-                Job(own=13, output=2, arrival=9),
-            ),
-            model_seed=1,
-        ),
-    ),
-    "other bytes": (
-        Schedule(
-            layers=(Group(kind=Full(), block_size=4),),
-            config=EngineConfig(
-                max_num_seqs=2,
-                max_model_len=24,
-                spare_blocks=1,
-                offload="publish",
-                offload_blocks=8,
-                shelf_blocks=12,
-                write="through",
-                byte_order=">",
-                hasher="fixed",
-            ),
-            jobs=(
-                Job(own=13, output=2),
-                Job(own=13, output=2, arrival=3, variation=1),
-                Job(own=13, output=2, arrival=6, variation=2),
-                Job(own=13, output=2, arrival=9),
-            ),
-        ),
-        Schedule(
-            layers=(Group(kind=Full(), block_size=4),),
-            config=EngineConfig(
-                max_num_seqs=2,
-                max_model_len=24,
-                spare_blocks=1,
-                offload="publish",
-                offload_blocks=8,
-                shelf_blocks=12,
-                write="through",
-                hasher="fixed",
-            ),
-            jobs=(
-                Job(own=13, output=2),
-                Job(own=13, output=2, arrival=3, variation=1),
-                Job(own=13, output=2, arrival=6, variation=2),
-                Job(own=13, output=2, arrival=9),
-            ),
-        ),
+        (Group(Full(), 4),),
+        draft=Group(Full(), 4),
+        config=EngineConfig(max_model_len=32, spare_blocks=4, drafts=2, guesser="eagle", hasher="fixed"),
+        jobs=(Job(own=18, output=14),),
     ),
     "states between boundaries": Schedule(
-        layers=(Group(kind=Full(), block_size=2), Group(kind=Mamba(drafts=0), block_size=4)),
+        (Group(Full(), 2), Group(Mamba(0), 4)),
         config=EngineConfig(
             max_num_seqs=2, max_num_batched_tokens=3, max_model_len=24, spare_blocks=12, hasher="fixed"
         ),
         jobs=(Job(own=9, output=2), Job(own=9, output=2, arrival=8)),
     ),
-    "stored at once": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
-        config=EngineConfig(
-            max_num_seqs=2,
-            max_num_batched_tokens=8,
-            max_model_len=24,
-            spare_blocks=4,
-            store_steps=0,
-            offload="publish",
-            overlap_steps=True,
-            hasher="fixed",
-        ),
-        jobs=(Job(own=13, output=2), Job(own=13, output=2, arrival=8)),
-        resets=(7,),
-    ),
-    "stored late": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
-        config=EngineConfig(
-            max_num_seqs=2,
-            max_num_batched_tokens=32,
-            max_model_len=20,
-            spare_blocks=0,
-            store_steps=6,
-            offload="publish",
-            hasher="fixed",
-        ),
-        jobs=(
-            Job(own=13, output=1),
-            Job(own=13, output=1, arrival=2, variation=1),
-            Job(own=13, output=1, arrival=3, variation=2),
-            Job(own=13, output=1, arrival=4, variation=3),
-            Job(own=13, output=2, arrival=20),
-        ),
-        resets=(18,),
-    ),
-    "stored twice": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
-        config=EngineConfig(
-            max_num_seqs=3,
-            max_num_batched_tokens=40,
-            max_model_len=24,
-            spare_blocks=20,
-            store_steps=4,
-            offload="publish",
-            offload_blocks=5,
-            hasher="fixed",
-        ),
-        jobs=(
-            Job(own=13, output=2),
-            Job(own=13, output=2),
-            Job(own=13, output=2, arrival=1, variation=1),
-            Job(own=13, output=2, arrival=12),
-            Job(own=13, output=2, arrival=13, variation=1),
-        ),
-        resets=(10, 11),
-    ),
-    "loaded late": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
-        config=EngineConfig(
-            max_num_seqs=3,
-            max_num_batched_tokens=32,
-            max_model_len=24,
-            spare_blocks=10,
-            load_steps=8,
-            store_steps=0,
-            offload="publish",
-            offload_blocks=6,
-            hasher="fixed",
-        ),
-        jobs=(
-            Job(own=13, output=2),
-            Job(own=13, output=2, arrival=6),
-            Job(own=13, output=2, arrival=7, variation=1),
-            Job(own=13, output=2, arrival=8, variation=2),
-        ),
-        resets=(5,),
-    ),
-    "load lost": Schedule(
-        layers=(Group(kind=Full(), block_size=4), Group(kind=Full(), block_size=2)),
-        config=EngineConfig(
-            max_num_seqs=2,
-            max_num_batched_tokens=32,
-            max_model_len=24,
-            spare_blocks=30,
-            store_steps=0,
-            lose_load_every=1,
-            offload="publish",
-            hasher="fixed",
-        ),
-        jobs=(Job(own=13, output=2), Job(own=13, output=2, arrival=6), Job(own=13, output=2, arrival=12)),
-        resets=(5,),
-    ),
-    "dropped when launched": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
-        config=EngineConfig(
-            max_num_seqs=2,
-            max_num_batched_tokens=8,
-            max_model_len=24,
-            spare_blocks=10,
-            load_steps=0,
-            store_steps=0,
-            offload="publish",
-            launch_dropped=True,
-            overlap_steps=True,
-            hasher="fixed",
-        ),
-        jobs=(
-            Job(own=13, output=1),
-            Job(own=13, output=2, arrival=7, variation=1, drop=9),
-            Job(own=13, output=2, arrival=9),
-        ),
-        resets=(6,),
-    ),
-    "loaded by two": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
-        config=EngineConfig(
-            max_num_batched_tokens=32,
-            max_model_len=24,
-            spare_blocks=26,
-            load_steps=6,
-            store_steps=0,
-            offload="publish",
-            offload_blocks=4,
-            hasher="fixed",
-        ),
-        jobs=(
-            Job(own=13),
-            Job(own=13, arrival=7),
-            Job(own=13, arrival=8),
-            Job(own=13, output=1, arrival=9, variation=1),
-            Job(own=13, output=1, arrival=10, variation=2),
-            Job(own=13, output=1, arrival=11, variation=3),
-        ),
-        resets=(6,),
-    ),
-    "copied by the engine": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
-        config=EngineConfig(
-            max_num_seqs=1,
-            max_num_batched_tokens=32,
-            max_model_len=16,
-            spare_blocks=0,
-            load_steps=0,
-            offload="evict",
-            own_copies=True,
-            hasher="fixed",
-        ),
-        jobs=(
-            Job(own=13, output=1),
-            Job(own=13, output=1, arrival=3, variation=1),
-            Job(own=13, output=1, arrival=6),
-            Job(own=13, output=1, arrival=9, variation=1),
-            Job(own=13, output=1, arrival=12),
-            Job(own=13, output=1, arrival=15, variation=1),
-        ),
-    ),
-    "stored unwritten": Schedule(
-        layers=(Group(kind=Full(), block_size=4),),
-        config=EngineConfig(
-            max_num_seqs=2,
-            max_num_batched_tokens=32,
-            max_model_len=24,
-            spare_blocks=10,
-            load_steps=2,
-            store_steps=0,
-            offload="publish",
-            careless=True,
-            hasher="fixed",
-        ),
-        jobs=(
-            Job(shared=9, output=1),
-            Job(shared=9, own=8, output=2, arrival=6),
-            Job(shared=9, own=8, output=2, arrival=15),
-        ),
-        resets=(5, 14),
-    ),
-    "two groups stored": Schedule(
-        layers=(Group(kind=Full(), block_size=4), Group(kind=Sliding(window=6), block_size=4)),
-        config=EngineConfig(
-            max_num_seqs=2, max_model_len=24, spare_blocks=1, offload="evict", offload_blocks=40, hasher="fixed"
-        ),
-        jobs=(
-            Job(own=13, output=2),
-            Job(own=13, output=2, arrival=5, variation=1),
-            Job(own=13, output=2, arrival=10, variation=2),
-            Job(own=13, output=2, arrival=15, variation=3),
-            Job(own=13, output=2, arrival=20),
-            Job(own=13, output=2, arrival=25, variation=1),
-            Job(own=13, output=2, arrival=30, variation=2),
-            Job(own=13, output=2, arrival=35, variation=3),
-            Job(own=13, output=2, arrival=40),
-        ),
-    ),
-    "chunks and all": Schedule(
-        layers=(Group(kind=Full(), block_size=4), Group(kind=Chunked(chunk=8), block_size=4)),
-        config=EngineConfig(
-            max_num_seqs=2, max_model_len=24, spare_blocks=1, offload="evict", offload_blocks=40, hasher="fixed"
-        ),
-        jobs=(
-            Job(own=17, output=1),
-            Job(own=17, output=1, arrival=5, variation=1),
-            Job(own=17, output=1, arrival=10, variation=2),
-            Job(own=17, output=1, arrival=15, variation=3),
-            Job(own=17, output=1, arrival=20),
-            Job(own=17, output=1, arrival=25, variation=1),
-            Job(own=17, output=1, arrival=30, variation=2),
-            Job(own=17, output=1, arrival=35, variation=3),
-            Job(own=17, output=1, arrival=40),
-        ),
-    ),
 }
-"""By name."""
+"""Those that stay on the device, but for swaps."""
+
+WORLDS: dict[str, World] = {**ON_DEVICE, **OFFLOAD, **TABLES}
+"""All, by name."""

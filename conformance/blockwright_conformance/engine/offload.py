@@ -107,9 +107,7 @@ class Offload:
         offload, self.fired = package.offload, fired
         host = HostPool(list(tensors), config.offload_blocks)
         host.buffer.fill_(0xFF)
-        self.handler = LateCopies(
-            HostHandler(list(tensors), host, threads=1), config, fired
-        )
+        self.handler = LateCopies(HostHandler(list(tensors), host, threads=1), config, fired)
         worker = offload.OffloadingWorker()
         worker.register_handler(offload.GPULoadStoreSpec, offload.CPULoadStoreSpec, self.handler)
         worker.register_handler(offload.CPULoadStoreSpec, offload.GPULoadStoreSpec, self.handler)
