@@ -23,7 +23,7 @@ SERVES := $(if $(filter 1,$(BLOCKWRIGHT_REQUIRE_COMPILED)),compiled,compiled pur
 CURRENT := $(RUN)/python -c 'import sys, blockwright; sys.exit(blockwright.build_info().kind not in sys.argv)' $(SERVES)
 
 # The museum and the mutants change source, so that they run the uncompiled core in either build: once is enough.
-GATES := $(if $(findstring --gate,$(CONFORM_ARGS)),,--gate proofs --gate lockstep --gate choices --gate machine --gate paged --gate offload --gate faults)
+GATES := $(if $(findstring --gate,$(CONFORM_ARGS)),,--gate proofs --gate lockstep --gate choices --gate machine --gate paged --gate offload --gate faults --gate numerics)
 
 .DEFAULT_GOAL := help
 .PHONY: help build test test-compiled test-pure conform bench bench-peers lint format types imports docs-check check clean

@@ -146,6 +146,22 @@ CASES: dict[str, tuple[Schedule, tuple[str, ...]]] = {
         Schedule(FOUR[:1], config=config(spare_blocks=30), jobs=(Job(own=9), Job(own=9, arrival=12)), resets=(10,)),
         ("resets",),
     ),
+    "inputs of a GPU": (
+        Schedule(FOUR, config=config(staged=True, padded=True, drafts=2, preemption="swap"), jobs=FORKS),
+        ("with staged", "with padded", "copied, full"),
+    ),
+    "lower precision": (
+        Schedule(FOUR, config=config(), jobs=JOBS, dtype="float32", cache_dtype="float8_e4m3fn"),
+        ("preempted",),
+    ),
+    "a load that takes more at once than the pool has": (
+        Schedule(
+            (Group(Sliding(3), 4),),
+            config=config(preemption="swap", max_num_batched_tokens=7, enable_caching=False, spare_blocks=1),
+            jobs=tuple(Job(own=24, output=6, variation=at) for at in range(3)),
+        ),
+        ("loads too large",),
+    ),
     "aborts": (
         Schedule(
             FOUR, config=config(preemption="swap"), jobs=tuple(Job(own=16, output=8, abort=at) for at in range(9))

@@ -1,7 +1,7 @@
 """Property: every exhibit of the museum either corrupts data, and then fails in the engine, or is said not to, and why.
 
-How: the two tables together are the museum; worlds of each kind (on the device, offloaded, below the host, block tables)
-are run with their exhibits; a patch that changes nothing, one that runs on and on, one that does not fit, one that only
+How: both tables are the museum; worlds of each kind (on the device, offloaded, below the host, block
+tables) are run with their exhibits; a patch that changes nothing, one that runs on and on, one that does not fit, one that only
 leaks, and a world in which the implementation itself fails must all be violations.
 Not covered: every world (`blockwright conform`, gate numerics).
 """
@@ -15,11 +15,11 @@ from blockwright_conformance.museum import EXHIBITS
 
 pytest.importorskip("torch")
 
-from blockwright_conformance import numerics_museum as museum  # noqa: E402
-from blockwright_conformance.engine.schedule import Job, Schedule, shown  # noqa: E402
-from blockwright_conformance.exhibit import patch  # noqa: E402
-from blockwright_conformance.numerics_shown import HARMLESS, SHOWN  # noqa: E402
-from blockwright_conformance.numerics_worlds import WORLDS  # noqa: E402
+from blockwright_conformance import numerics_museum as museum
+from blockwright_conformance.engine.schedule import Job, Schedule, shown
+from blockwright_conformance.exhibit import patch
+from blockwright_conformance.numerics_shown import HARMLESS, SHOWN
+from blockwright_conformance.numerics_worlds import WORLDS
 
 IDENTITIES = WORLDS["identities"]
 
@@ -46,7 +46,7 @@ def test_worlds_pass_unchanged_and_show_their_exhibits(name: str) -> None:
 def test_the_gate_gives_a_row_for_what_is_unchanged_and_one_for_each_exhibit() -> None:
     seen: list[str] = []
     rows = museum.run(Profile(jobs=1, scope="B42"), lambda _, what: seen.append(what))
-    assert [row.scope for row in rows][0] == "museum: unchanged, in 2 places"
+    assert rows[0].scope == "museum: unchanged, in 2 places"
     assert [row.scope.split()[1] for row in rows[1:]] == ["B42a", "B42b"]
     assert not any(row.violations for row in rows)
     assert seen == ["museum: dropped", "museum: dropped, settled"]

@@ -1,10 +1,14 @@
 """The numerics gate's worked example: a small engine with a tiny real model, and a recomputation to compare it with.
 
-`weights` and `model` are the model over paged storage, `drafts` its draft head, `dense` the same mathematics without a
-cache, written apart.
-"""
+    schedule, worlds, shrink      what happens, as plain data: drawn, printed, made smaller
+    engine, task, step            the loop: what comes, a step, what came of it
+    scheduler                     who runs: all calls of the manager before a step
+    worker                        block tables, copies and the model: all that `blockwright.device` does
+    elsewhere, offload            swapping and host offload: where blocks may be besides the device
+    guessers                      tokens guessed ahead
+    weights, model, drafts        the model over paged storage, and its draft head
+    dense, bounds                 the same mathematics without a cache, written apart
+    poison, checker, errors       what must not be read, what must be equal, and how a difference is told
 
-try:
-    import torch as _torch  # noqa: F401  (asked for here, so that its absence is said once and plainly)
-except ImportError as error:  # pragma: no cover
-    raise ImportError("the engine of the numerics gate needs torch: make torch") from error
+Most of it needs torch; whoever imports that is told so.
+"""

@@ -308,6 +308,7 @@ class Engine:
         self.checker.all(self.tasks)
         self.close()
         self.fired["evictions"] += self.manager.block_pool.num_evictions
+        self.fired.update(f"with {name}" for name in self.config.changed)
         self.fired["logits compared"] += self.checker.num_compared
 
     def close(self) -> None:

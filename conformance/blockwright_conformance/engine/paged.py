@@ -11,12 +11,12 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-import blockwright
-import blockwright.paging
 import torch
-from blockwright.device import KVCacheStorage, copy_blocks, empty_host_caches_like, plan_kv_cache, swap_blocks
 from torch import Tensor
 
+import blockwright
+import blockwright.paging
+from blockwright.device import KVCacheStorage, copy_blocks, empty_host_caches_like, plan_kv_cache, swap_blocks
 from blockwright_spec.reads import Full, Group, Sliding
 
 from .dense import Recomputation

@@ -1,4 +1,4 @@
-"""Other readers of blocks, such as connectors of one's own: they hold blocks by the pool's own calls, and let go later."""
+"""Other readers of blocks, as a connector of one's own: they hold blocks by the pool's own calls, and let go later."""
 
 from __future__ import annotations
 

@@ -41,11 +41,13 @@ class EngineConfig:
         delay_publication: publish a prompt after its chunk is computed, by `cache_blocks`.
         trim_early: give back what no later token reads after each step, by `remove_skipped_blocks`.
         plan_first: admit by `plan` and `commit` instead of `allocate_slots`.
+        staged: keep block tables apart from those of the device, and send what changed, as on a GPU.
+        padded: run the model on inputs of the largest size, as a captured graph would be.
         full_sequence_must_fit, watermark, reserved_blocks, verify_tokens: as the manager's.
         readers: how many others read the blocks of requests that end, each for a step.
         careless: the readers let go once more than they may, and what is still being loaded is to be stored: refused.
-        hasher: of prefixes: ``""``, the process's own; ``"fixed"``, the same keys in every run; ``"weak"``, one byte wide,
-            where the manager takes it.
+        hasher: of prefixes: ``""``, the process's own; ``"fixed"``, the same keys in every run; ``"weak"``, a few keys
+            only, where the manager takes it.
     """
 
     max_num_seqs: int = 4
@@ -75,6 +77,8 @@ class EngineConfig:
     delay_publication: bool = False
     trim_early: bool = False
     plan_first: bool = False
+    staged: bool = False
+    padded: bool = False
     full_sequence_must_fit: bool = False
     watermark: float = 0.0
     reserved_blocks: int = 0
@@ -82,6 +86,11 @@ class EngineConfig:
     readers: int = 0
     careless: bool = False
     hasher: str = ""
+
+    @property
+    def changed(self) -> list[str]:
+        """The names of what is not as it is by default."""
+        return [each.name for each in fields(self) if getattr(self, each.name) != each.default]
 
 
 @dataclass(frozen=True)
@@ -101,8 +110,8 @@ class Job:
         abort: steps after its arrival at which it is aborted; None: never.
         forks: for each fork that is to be made, after how many tokens of output.
         items: multimodal items within the prompt: identifier, first position, length.
-        drop: tokens computed at which it is aborted between the schedule of a step and the step, so that what it was given
-            is never written; for engines that publish later only. None: never.
+        drop: tokens computed at which it is aborted between the schedule of a step and the step, so that what it was
+            given is never written; for engines that publish later only. None: never.
     """
 
     shared: int = 0

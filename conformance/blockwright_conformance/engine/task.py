@@ -84,7 +84,7 @@ class Task:
         return int(noisy(logits, self.seed, position).argmax())
 
     def model_tokens(self, tokens: Sequence[int], vocab_size: int, start: int = 0) -> list[int]:
-        """Give what the model sees of the tokens from `start` on: an adapter, or an item, makes other inputs of them."""
+        """Give what the model sees of the tokens from `start` on: adapters and items make other inputs of them."""
         seen = [(token + 5 * self.job.adapter) % vocab_size for token in tokens]
         for identifier, first, length in self.job.items:
             drawn = Random(identifier)

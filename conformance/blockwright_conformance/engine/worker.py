@@ -43,15 +43,18 @@ class Worker:
             self.draft_size = plan.config.kv_cache_groups[self.draft_group].kv_cache_spec.block_size
             self.made = torch.zeros((plan.num_blocks, self.draft_size), dtype=torch.int64, device=device)
             self.tensors.append(self.made)
-        rows = config.max_num_seqs * (2 if config.overlap_steps else 1)  # the ended ones leave a step later
+        self.max_num_requests = config.max_num_seqs * (
+            2 if config.overlap_steps else 1
+        )  # the ended ones leave a step later
         self.batch = InputBatch(
             plan.config,
-            max_num_requests=rows,
+            max_num_requests=self.max_num_requests,
             max_num_tokens=config.max_num_batched_tokens,
             max_model_len=config.max_model_len,
             enable_caching=config.enable_caching,
             max_encoder_len=max_encoder_len,
             device=device,
+            staged=config.staged or None,
         )
         groups = enumerate(plan.config.kv_cache_groups)
         self.cross = [number for number, each in groups if isinstance(each.kv_cache_spec, CrossAttentionSpec)]
@@ -111,7 +114,11 @@ class Worker:
         tokens: list[int] = []
         for work in self.works:
             tokens += work.task.model_tokens(work.tokens[work.begin :], self.vocab_size, work.begin)
-        hidden = self.model.forward(tokens, self.inputs, self.storage)
+        inputs, count = self.inputs, len(tokens)
+        if self.config.padded:
+            inputs = inputs.padded(self.max_num_requests, self.config.max_num_batched_tokens)
+            tokens += [0] * (inputs.num_tokens - count)
+        hidden = self.model.forward(tokens, inputs, self.storage)[:count]
         return hidden, list(self.model.logits(hidden).split([work.num_new for work in self.works]))
 
     def propose(self, hidden: Tensor, asks: dict[Work, int]) -> list[Proposal]:

@@ -147,6 +147,8 @@ def features(choose: Chooser, world: World) -> EngineConfig:
         delay_publication=choose(RARELY if caching else NO),
         trim_early=choose(RARELY),
         plan_first=choose(RARELY),
+        staged=choose(RARELY),
+        padded=choose(RARELY),
         full_sequence_must_fit=choose(RARELY),
         watermark=choose((0.0, 0.0, 0.1)),
         reserved_blocks=choose((0, 0, 1)),
