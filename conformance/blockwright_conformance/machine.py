@@ -48,7 +48,7 @@ from .actions import (
     WrongStep,
     computed_of,
 )
-from .engine import wanted
+from .enabled import wanted
 from .explore import Factory
 from .histories import History
 from .scopes import Scope

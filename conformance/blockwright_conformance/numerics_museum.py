@@ -137,6 +137,7 @@ def fault_of(world: World, package: ModuleType) -> Found:
     """Run a world on a copy of the implementation, under the watch."""
     import torch
 
+    from .engine import engine, paged  # noqa: F401  (imports take longer than a step may)
     from .engine.schedule import PagedScript
 
     torch.set_num_threads(1)

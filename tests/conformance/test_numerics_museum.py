@@ -1,8 +1,8 @@
 """Property: every exhibit of the museum either corrupts data, and then fails in the engine, or is said not to, and why.
 
-How: both tables are the museum; worlds of each kind (on the device, offloaded, below the host, block
-tables) are run with their exhibits; a patch that changes nothing, one that runs on and on, one that does not fit, one that only
-leaks, and a world in which the implementation itself fails must all be violations.
+How: both tables are the museum; worlds of each kind (on the device, offloaded, below the host, block tables) are run
+with their exhibits; a patch that changes nothing, one that runs on and on, one that does not fit, one that only leaks,
+and a world in which the implementation itself fails must all be violations.
 Not covered: every world (`blockwright conform`, gate numerics).
 """
 
@@ -45,7 +45,11 @@ def test_worlds_pass_unchanged_and_show_their_exhibits(name: str) -> None:
 
 def test_the_gate_gives_a_row_for_what_is_unchanged_and_one_for_each_exhibit() -> None:
     seen: list[str] = []
-    rows = museum.run(Profile(jobs=1, scope="B42"), lambda _, what: seen.append(what))
+
+    def progress(count: int = 1, note: str = "") -> None:
+        seen.append(note)
+
+    rows = museum.run(Profile(jobs=1, scope="B42"), progress)
     assert rows[0].scope == "museum: unchanged, in 2 places"
     assert [row.scope.split()[1] for row in rows[1:]] == ["B42a", "B42b"]
     assert not any(row.violations for row in rows)

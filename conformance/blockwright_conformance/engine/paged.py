@@ -96,7 +96,7 @@ class PagedNumerics:
             NumericsError: something computed is not what the dense recomputation says.
         """
         for name, *arguments in self.script.calls:
-            getattr(self, name)(*arguments)
+            getattr(self, str(name))(*arguments)
             self.count += 1
         for group in self.groups.values():
             for seq in group.seqs:
@@ -151,7 +151,7 @@ class PagedNumerics:
         """Compute a sequence from a position on, and compare."""
         seq = self.groups[name].seqs[0]
         table = [block + 1 for block in self.manager.get_block_table(seq)]
-        inputs = step_of(table, start, len(seq.token_ids), self.script.block_size)
+        inputs: Any = step_of(table, start, len(seq.token_ids), self.script.block_size)
         logits = self.model.logits(self.model.forward(seq.token_ids[start:], inputs, self.storage))
         expected = self.dense.logits(seq.token_ids)[start:]
         seq.num_computed_tokens = len(seq.token_ids)

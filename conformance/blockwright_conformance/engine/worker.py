@@ -129,8 +129,8 @@ class Worker:
         for work in self.works:
             starts[work] = len(following)
             known = list(work.task.request.all_token_ids)[work.begin + 1 : work.end + 1]
-            tokens = known + [0] * (work.num_new - len(known))
-            following += work.task.model_tokens(tokens, self.vocab_size, work.begin + 1)
+            known += [0] * (work.num_new - len(known))
+            following += work.task.model_tokens(known, self.vocab_size, work.begin + 1)
         outputs = self.head.forward(hidden, following, self.inputs, self.storage)
         slots = self.inputs.slot_mapping[self.draft_group][: len(following)]
         self.made.view(-1)[slots] = torch.tensor(following, device=slots.device)
