@@ -6,7 +6,9 @@ SHOWN: dict[str, str] = {
     "B04a": "draft head in a small pool",
     "B04b": "draft head over attention and states",
     "B14": "a window, with swaps",
+    "B18": "a window, with swaps",
     "B19": "released too often",
+    "B20": "a window, with swaps",
     "B56b": "draft head in a small pool",
     "B57": "a window, with swaps",
     "B05b": "draft head over blocks of two sizes",
@@ -22,6 +24,7 @@ SHOWN: dict[str, str] = {
     "B22": "chunks and all, twice",
     "B25a": "a chunk in flight",
     "B26": "two windows in flight, with drafts",
+    "B28a": "states in flight, loads lost",
     "B28b": "one state",
     "B32": "a window, with swaps",
     "B33a": "a window, with swaps",
@@ -82,8 +85,6 @@ WAITS = "a request waits, for ever perhaps; what runs is right"
 
 HARMLESS: dict[str, str] = {
     # blocks
-    "B18": LEAKS,
-    "B20": LEAKS,
     "B21": "the pool believes that it has fewer free blocks than it has, and refuses too early",
     "B54a": ORDER,
     "B55": MISSES,
@@ -102,7 +103,6 @@ HARMLESS: dict[str, str] = {
     "B29": "the null block's number stands for nothing in the index, so that it is never found",
     "B13": LEAKS,
     "B17": LEAKS,
-    "B28a": "states stay held that nobody reads any more",
     "D03": "a block more is held than is read",
     # prefixes
     "B36": MISSES,
