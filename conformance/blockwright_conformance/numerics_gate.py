@@ -2,13 +2,15 @@
 
 Every row is a world: schedules that Hypothesis draws, from a fixed seed in the profiles ``smoke`` and ``pr``. Nothing
 that the manager does, and nothing of the data plane, may change a logit by more than rounding, or a token at all; and
-nobody may read what was not written for him, which is poisoned. A feature that never fired fails the gate.
+nobody may read what was not written for him, which is poisoned. A feature that never fired fails the gate. Then come
+the exhibits of the museum that corrupt data, each of which must be noticed (`numerics_museum`).
 """
 
 from collections import Counter
 
 from blockwright._terminal import Advance
 
+from . import numerics_museum
 from .gates import GateResult, Profile
 from .parallel import in_parallel
 from .rows import covered
@@ -101,7 +103,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     results = [merged(rows) for rows in found.values()]
     if results and not profile.scope and profile.name != "smoke":
         results.append(covered("coverage", "all worlds of the engine", results, EVERYTHING))
-    return results
+    return results + numerics_museum.run(profile, progress)
 
 
 def chosen(profile: Profile) -> list[str]:
@@ -111,7 +113,7 @@ def chosen(profile: Profile) -> list[str]:
 
 def size(profile: Profile) -> int:
     """Count the runs."""
-    return len(chosen(profile)) * PARTS[profile.name]
+    return len(chosen(profile)) * PARTS[profile.name] + numerics_museum.size(profile)
 
 
 def merged(rows: list[GateResult]) -> GateResult:

@@ -26,13 +26,15 @@ from torch import Tensor
 import blockwright
 import blockwright.offload
 
+from .below import Shelf, shelf_of
 from .checker import Checker
 from .elsewhere import Elsewhere, Swap
 from .errors import NumericsError
 from .guessers import GUESSERS
 from .offload import Offload
-from .parts import VOCAB, in_package, model_of, plan_of
+from .parts import VOCAB, hasher_of, in_package, model_of, plan_of
 from .poison import Poison
+from .readers import Readers
 from .schedule import Job, Schedule
 from .scheduler import Scheduler
 from .step import Step
@@ -52,7 +54,15 @@ class Engine:
         fired: how often which feature was used.
     """
 
-    def __init__(self, schedule: Schedule, package: Any = blockwright, *, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        package: Any = blockwright,
+        *,
+        device: str = "cpu",
+        shelves: dict[bytes, Shelf] | None = None,
+    ) -> None:
+        shelves = {} if shelves is None else shelves
         self.schedule, self.config, self.package = schedule, schedule.config, package
         config = schedule.config
         self.fired: Counter[str] = Counter()
@@ -70,16 +80,23 @@ class Engine:
             publish_on_settlement=config.publish_on_settlement,
             watermark=config.watermark,
             track_evictions=config.offload == "evict",
+            verify_tokens=config.verify_tokens,
         )
         self.worker = Worker(self.model, plan, config, max_encoder_len, device)
         tensors = self.worker.tensors
         self.swap = Swap(self.manager, tensors, config, self.fired) if config.preemption == "swap" else None
-        self.offload = Offload(package, self.manager, tensors, config, self.fired) if config.offload else None
+        self.offload: Offload | None = None
+        if config.offload:
+            shelf = shelf_of(package, shelves, config, schedule.model_seed) if config.shelf_blocks else None
+            self.offload = Offload(package, self.manager, tensors, config, self.fired, shelf)
         self.elsewhere: list[Elsewhere] = [each for each in (self.swap, self.offload) if each is not None]
+        if config.readers:
+            self.elsewhere.append(Readers(package, self.manager, config, self.fired))
         self.scheduler = Scheduler(package, self.manager, config, self.elsewhere, self.fired)
         self.poison = Poison(self.manager, self.worker.storage)
         self.checker = Checker(self.model)
         self.unit = gcd(*(group.kv_cache_spec.block_size for group in plan.config.kv_cache_groups))
+        self.hasher = hasher_of(package, self.manager, config, self.unit)
         self.tasks: list[Task] = []
         self.flight: Step | None = None
         self.count = 0
@@ -136,6 +153,8 @@ class Engine:
             self.unit if self.config.enable_caching else None,
             cache_salt=job.salt,
             lora_name=f"adapter {job.adapter}" if job.adapter else None,
+            mm_items=[self.package.MultiModalItem(*item) for item in job.items],
+            hasher=self.hasher,
         )
         encoder = self.model.encoder_outputs(job.encoder, number) if job.encoder else None
         task = Task(request, job, job.seed, encoder, forks=sorted(job.forks))
@@ -165,8 +184,15 @@ class Engine:
 
     def before(self, step: Step) -> None:
         """Do what comes after all slots are given and before the step: what is written over is stored first."""
+        for work in step.works:
+            if work.task.job.drop is not None and work.end >= work.task.job.drop:
+                self.fired["dropped"] += 1
+                work.is_launched = self.config.launch_dropped
+                self.end(work.task)
         if self.offload is not None:
             self.offload.start_step()
+            step.taken = [block for block in step.taken if block not in self.offload.handler.landed]
+            self.offload.handler.landed.clear()
         self.poison.taken(step.taken)
         self.poison.sweep({source for pairs in step.copies for source, _ in pairs})
 
@@ -289,6 +315,8 @@ class Engine:
         """Check that nothing is held any more."""
         while self.swap is not None and self.swap.loads:
             self.swap.poll()
+        if self.config.readers:
+            self.elsewhere[-1].poll()
         if self.offload is not None:
             self.offload.close()
         self.manager.check()

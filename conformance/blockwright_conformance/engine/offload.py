@@ -12,6 +12,7 @@ from torch import Tensor
 from blockwright.offload import CPULoadStoreSpec, GPULoadStoreSpec, LoadStoreSpec
 from blockwright.offload.host import HostHandler, HostPool
 
+from .below import Carrier, Shelf, backend_of
 from .schedule import EngineConfig
 from .task import Task
 
@@ -22,15 +23,22 @@ class LateCopies:
     Some loads fail, leaving what was there. Takes the transfers of any copy of the package.
     """
 
-    def __init__(self, inner: HostHandler, polls: int, lose_every: int, fired: Counter[str]) -> None:
-        self.inner, self.polls, self.lose_every, self.fired = inner, polls, lose_every, fired
+    def __init__(self, inner: HostHandler, config: EngineConfig, fired: Counter[str]) -> None:
+        self.inner, self.lose_every, self.fired = inner, config.lose_load_every, fired
+        self.landed: set[int] = set()
+        """Blocks of the device that were written since somebody asked."""
+        self.load_polls = config.load_steps
+        self.store_polls = config.load_steps if config.store_steps is None else config.store_steps
         self.waiting: dict[int, tuple[Any, int]] = {}
         self.finished: list[tuple[int, bool]] = []
         self.num_loads = 0
 
     def transfer_async(self, job_id: int, spec: Any) -> bool:
         """Take a transfer."""
-        self.waiting[job_id] = spec, self.polls
+        polls = self.load_polls if spec[0].medium() == "CPU" else self.store_polls
+        self.waiting[job_id] = spec, polls
+        if polls == 0:
+            self.wait([job_id])
         return True
 
     def get_finished(self) -> list[tuple[int, bool]]:
@@ -54,6 +62,7 @@ class LateCopies:
             if self.lose_every and self.num_loads % self.lose_every == 0:
                 self.fired["offload load lost"] += 1
                 return False
+            self.landed.update(destination.block_ids)  # type: ignore[attr-defined]
         self.inner.transfer_async(job, (source, destination))
         self.inner.wait([job])
         while not (finished := self.inner.get_finished()):  # of a GPU the host has not waited yet
@@ -87,20 +96,37 @@ class Offload:
     """The connector of one engine, with one tier on the host."""
 
     def __init__(
-        self, package: Any, manager: Any, tensors: Sequence[Tensor], config: EngineConfig, fired: Counter[str]
+        self,
+        package: Any,
+        manager: Any,
+        tensors: Sequence[Tensor],
+        config: EngineConfig,
+        fired: Counter[str],
+        shelf: Shelf | None = None,
     ) -> None:
         offload, self.fired = package.offload, fired
         host = HostPool(list(tensors), config.offload_blocks)
         host.buffer.fill_(0xFF)
-        self.handler = LateCopies(
-            HostHandler(list(tensors), host, threads=1), config.load_steps, config.lose_load_every, fired
-        )
+        self.handler = LateCopies(HostHandler(list(tensors), host, threads=1), config, fired)
         worker = offload.OffloadingWorker()
         worker.register_handler(offload.GPULoadStoreSpec, offload.CPULoadStoreSpec, self.handler)
         worker.register_handler(offload.CPULoadStoreSpec, offload.GPULoadStoreSpec, self.handler)
         size = min(each.block_size for each in manager.managers)
-        tier = offload.LRUOffloadingManager(offload.CPUBackend(size, host.num_blocks))
-        chain = offload.OffloadChain([tier], on_load="free" if config.offload == "evict" else "keep")
+        tiers = [offload.LRUOffloadingManager(offload.CPUBackend(size, host.num_blocks))]
+        if shelf is not None:
+            backend, spec = backend_of(package, size, config.shelf_blocks, shelf)
+            tiers.append(offload.LRUOffloadingManager(backend))
+            carrier = Carrier(host, shelf, config, fired)
+            worker.register_handler(offload.CPULoadStoreSpec, spec, carrier)
+            worker.register_handler(spec, offload.CPULoadStoreSpec, carrier)
+        chain = offload.OffloadChain(
+            tiers,
+            write=config.write,
+            reserve=(1,) if shelf is not None and config.write == "back" else 0,
+            on_load="free" if config.offload == "evict" else "keep",
+        )
+        self.package, self.manager, self.chain, self.careless = package, manager, chain, config.careless
+        self.own_copies = config.own_copies
         self.connector = offload.OffloadingConnector(manager, chain, worker, store_on=config.offload)
         self.loading: dict[str, Task] = {}
 
@@ -115,6 +141,20 @@ class Offload:
         """Begin to load it."""
         self.connector.update_state_after_alloc(task.request, num_external)
         self.loading[task.name] = task
+        if self.careless:
+            self.store_unwritten(task, num_hit + num_external)
+
+    def store_unwritten(self, task: Task, num_loaded: int) -> None:
+        """Try to store the last block that is being loaded as the block after it, past the connector."""
+        index = num_loaded // self.manager.managers[0].block_size
+        if len(task.request.block_hashes) <= index:
+            return
+        block = self.manager.get_block_ids(task.name)[0][index - 1]
+        key = self.package.offload.hits.offload_key(task.request.block_digest(index), 0)
+        try:
+            self.chain.store([key], [block])
+        except self.package.errors.BlockError:
+            self.fired["stores refused"] += 1
 
     def give_up(self, task: Task) -> None:
         """Say that nothing is loaded."""
@@ -122,7 +162,10 @@ class Offload:
 
     def start_step(self) -> None:
         """Copy what the step will write over, after all slots are given and before the step runs; begin loads."""
+        copies = self.connector.pending_copies() if self.own_copies else []
         self.connector.start_step()
+        for job, _, source, destination, _ in copies:
+            self.connector.copy_finished(job, self.handler.copy(job, ours(source), ours(destination)))
 
     def finish_step(self, tasks: list[Task]) -> None:
         """Say that a step has run; what it filled may be stored."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from functools import lru_cache
 from typing import Any
 
@@ -58,3 +59,22 @@ def in_package(package: Any, config: KVCacheConfig) -> Any:
         for group in config.kv_cache_groups
     ]
     return package.KVCacheConfig(config.num_blocks, groups)
+
+
+def hasher_of(package: Any, manager: Any, config: EngineConfig, block_size: int) -> Any:
+    """Give the hasher of an engine's requests, None for the process's own; a weak one only if the manager takes it."""
+    if not config.hasher:
+        return None
+    if config.hasher == "weak":
+        weak = package.FunctionHasher(weak_hash)
+        try:
+            manager.get_computed_blocks(package.Request("probe", [0], block_size, hasher=weak))
+            return weak
+        except package.errors.InvalidArgumentError:
+            pass
+    return package.SipHasher(bytes(16))
+
+
+def weak_hash(parent: bytes, block: bytes) -> bytes:
+    """Hash to one of a few values."""
+    return bytes((zlib.crc32(parent + block) % 16,))

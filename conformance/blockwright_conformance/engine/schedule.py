@@ -26,9 +26,16 @@ class EngineConfig:
         preemption: ``"recompute"``, or ``"swap"``: blocks go to the host where it has room, and come back.
         host_blocks: room on the host for swapped blocks.
         load_steps: steps that a load takes.
+        store_steps: steps that a store to the host takes; 0: it is done at once; None: as a load.
         lose_load_every: every so many loads nothing, or only a part, arrives; 0: never.
         offload: ``""``, or when blocks are stored on the host: ``"publish"``, ``"evict"``.
         offload_blocks: room on the host for these.
+        launch_dropped: what a dropped request was scheduled for has been launched already, and runs all the same.
+        own_copies: run the copies of evicted blocks itself, just before the step.
+        shelf_blocks: room below the host, on a shelf that outlives the engine; 0: there is none.
+        write: when blocks go to the shelf: ``"back"``, to make room, or ``"through"``, at once.
+        lose_lowered_every: every so many blocks do not arrive there; 0: never.
+        byte_order: of the numbers on the shelf.
         overlap_steps: schedule a step before the results of the last one are known.
         publish_on_settlement: with it: publish what is known to be computed.
         delay_publication: publish a prompt after its chunk is computed, by `cache_blocks`.
@@ -36,7 +43,11 @@ class EngineConfig:
         plan_first: admit by `plan` and `commit` instead of `allocate_slots`.
         staged: keep block tables apart from those of the device, and send what changed, as on a GPU.
         padded: run the model on inputs of the largest size, as a captured graph would be.
-        full_sequence_must_fit, watermark, reserved_blocks: as the manager's.
+        full_sequence_must_fit, watermark, reserved_blocks, verify_tokens: as the manager's.
+        readers: how many others read the blocks of requests that end, each for a step.
+        careless: the readers let go once more than they may, and what is still being loaded is to be stored: refused.
+        hasher: of prefixes: ``""``, the process's own; ``"fixed"``, the same keys in every run; ``"weak"``, a few keys
+            only, where the manager takes it.
     """
 
     max_num_seqs: int = 4
@@ -51,9 +62,16 @@ class EngineConfig:
     preemption: str = "recompute"
     host_blocks: int = 32
     load_steps: int = 1
+    store_steps: int | None = None
     lose_load_every: int = 0
     offload: str = ""
     offload_blocks: int = 32
+    launch_dropped: bool = False
+    own_copies: bool = False
+    shelf_blocks: int = 0
+    write: str = "back"
+    lose_lowered_every: int = 0
+    byte_order: str = "<"
     overlap_steps: bool = False
     publish_on_settlement: bool = False
     delay_publication: bool = False
@@ -64,6 +82,10 @@ class EngineConfig:
     full_sequence_must_fit: bool = False
     watermark: float = 0.0
     reserved_blocks: int = 0
+    verify_tokens: bool = False
+    readers: int = 0
+    careless: bool = False
+    hasher: str = ""
 
     @property
     def changed(self) -> list[str]:
@@ -87,6 +109,9 @@ class Job:
         encoder: tokens that cross-attention reads.
         abort: steps after its arrival at which it is aborted; None: never.
         forks: for each fork that is to be made, after how many tokens of output.
+        items: multimodal items within the prompt: identifier, first position, length.
+        drop: tokens computed at which it is aborted between the schedule of a step and the step, so that what it was
+            given is never written; for engines that publish later only. None: never.
     """
 
     shared: int = 0
@@ -101,6 +126,8 @@ class Job:
     encoder: int = 0
     abort: int | None = None
     forks: tuple[int, ...] = ()
+    items: tuple[tuple[str, int, int], ...] = ()
+    drop: int | None = None
 
     def prompt(self, vocab_size: int) -> list[int]:
         """Give the tokens of the prompt."""
@@ -141,11 +168,28 @@ class Schedule:
         return shown(self)
 
 
+@dataclass(frozen=True)
+class PagedScript:
+    """What an engine on a block manager is to do (see `paged`).
+
+    Attributes:
+        calls: of `PagedNumerics`, by name and arguments.
+        num_gpu, num_cpu, block_size, window, caching: as the manager's.
+    """
+
+    calls: tuple[tuple[str | int, ...], ...]
+    num_gpu: int = 8
+    num_cpu: int = 0
+    block_size: int = 4
+    window: int | None = None
+    caching: bool = False
+
+
 def shown(value: object) -> str:
     """Show plain data as Python that makes it again, without the fields that have their default."""
     if isinstance(value, tuple):
         return f"({', '.join(map(shown, value))}{',' * (len(value) == 1)})"
-    if not isinstance(value, EngineConfig | Job | Schedule):
+    if not isinstance(value, EngineConfig | Job | Schedule | PagedScript):
         return repr(value)
     parts = [
         f"{each.name}={shown(getattr(value, each.name))}"

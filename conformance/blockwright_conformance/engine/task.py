@@ -83,9 +83,16 @@ class Task:
         """Choose the token at a position by the logits before it; a function of these and of the seed alone."""
         return int(noisy(logits, self.seed, position).argmax())
 
-    def model_tokens(self, tokens: Sequence[int], vocab_size: int) -> list[int]:
-        """Give what the model sees: an adapter makes other inputs of the same tokens."""
-        return [(token + 5 * self.job.adapter) % vocab_size for token in tokens]
+    def model_tokens(self, tokens: Sequence[int], vocab_size: int, start: int = 0) -> list[int]:
+        """Give what the model sees of the tokens from `start` on: adapters and items make other inputs of them."""
+        seen = [(token + 5 * self.job.adapter) % vocab_size for token in tokens]
+        for identifier, first, length in self.job.items:
+            drawn = Random(identifier)
+            for position in range(first - start, first - start + length):
+                token = drawn.randrange(vocab_size)
+                if 0 <= position < len(seen):
+                    seen[position] = token
+        return seen
 
 
 def noisy(logits: Tensor, seed: int | None, position: int) -> Tensor:
@@ -107,6 +114,7 @@ class Work:
         tokens: all tokens of the request up to the last computed one, drafts included; known when the step is launched.
         num_settled: tokens of the request that are computed for good after it.
         num_rejected: its drafts that were wrong.
+        is_launched: it runs, whatever becomes of its request.
     """
 
     task: Task
@@ -118,6 +126,7 @@ class Work:
     tokens: list[int] = field(default_factory=list)
     num_settled: int = 0
     num_rejected: int = 0
+    is_launched: bool = False
 
     @property
     def end(self) -> int:

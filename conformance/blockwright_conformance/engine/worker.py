@@ -68,7 +68,7 @@ class Worker:
         """
         for name, arguments in step.calls:
             getattr(self.batch, name)(*arguments)
-        self.works = [work for work in step.works if work.task.is_current(work)]
+        self.works = [work for work in step.works if work.is_launched or work.task.is_current(work)]
         for work in self.works:
             self.complete(work)
         if not self.works:
@@ -113,7 +113,7 @@ class Worker:
             return None, []
         tokens: list[int] = []
         for work in self.works:
-            tokens += work.task.model_tokens(work.tokens[work.begin :], self.vocab_size)
+            tokens += work.task.model_tokens(work.tokens[work.begin :], self.vocab_size, work.begin)
         inputs, count = self.inputs, len(tokens)
         if self.config.padded:
             inputs = inputs.padded(self.max_num_requests, self.config.max_num_batched_tokens)
@@ -129,7 +129,8 @@ class Worker:
         for work in self.works:
             starts[work] = len(following)
             known = list(work.task.request.all_token_ids)[work.begin + 1 : work.end + 1]
-            following += work.task.model_tokens(known + [0] * (work.num_new - len(known)), self.vocab_size)
+            known += [0] * (work.num_new - len(known))
+            following += work.task.model_tokens(known, self.vocab_size, work.begin + 1)
         outputs = self.head.forward(hidden, following, self.inputs, self.storage)
         slots = self.inputs.slot_mapping[self.draft_group][: len(following)]
         self.made.view(-1)[slots] = torch.tensor(following, device=slots.device)

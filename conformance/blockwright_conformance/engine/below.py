@@ -1,0 +1,123 @@
+"""A tier below the host: shelves that outlive an engine, each for one identity of a cache."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
+
+import blockwright.offload.identity  # noqa: F401  (not imported by the package)
+
+from .schedule import EngineConfig
+
+MEDIUM = "SHELF"
+
+Shelf = dict[int, tuple[bytes, bytes]]
+"""What lies in each place: its key, and its bytes."""
+
+
+def shelf_of(package: Any, shelves: dict[bytes, Shelf], config: EngineConfig, model_seed: int) -> Shelf:
+    """Give the shelf of an engine's identity: that of its weights, and of how its numbers are written."""
+    identity = package.offload.identity.CacheIdentity(
+        "tiny", "pages", f"{config.byte_order}f8", 1, b"", {"weights": model_seed}
+    )
+    return shelves.setdefault(identity.digest(), {})
+
+
+def backend_of(package: Any, block_size: int, num_blocks: int, shelf: Shelf) -> Any:
+    """Give a shelf's places as a backend of the package under test, with what lies there already."""
+    tiers = package.offload.tiers
+    spec = type("ShelfSpec", (tiers.interfaces.BlockIDsLoadStoreSpec,), {"medium": staticmethod(lambda: MEDIUM)})
+
+    class Places(tiers.backend.SlotBackend):  # type: ignore[misc,name-defined]
+        """The places."""
+
+        def __init__(self) -> None:
+            super().__init__(block_size, MEDIUM, num_blocks)
+            self.found = [(key, place) for place, (key, _) in sorted(shelf.items())]
+            for _, place in self.found:
+                self.claim_place(place)
+
+        def spec_of(self, block_hashes: list[bytes], block_ids: list[int]) -> Any:
+            """Name places to a worker, and note whose they are."""
+            made = spec(block_ids)
+            made.keys = block_hashes
+            return made
+
+        def recovered_blocks(self) -> list[tuple[bytes, Any]]:
+            """Give what lies there."""
+            blocks = []
+            for key, place in self.found:
+                status = package.offload.status.PlacedBlockStatus(place)
+                status.ref_cnt = 0
+                blocks.append((key, status))
+            return blocks
+
+    return Places(), spec
+
+
+class Carrier:
+    """Carries blocks between the host and a shelf, as late as it may; some of what goes down is lost."""
+
+    def __init__(self, host: Any, shelf: Shelf, config: EngineConfig, fired: Counter[str]) -> None:
+        self.host, self.shelf, self.config, self.fired = host, shelf, config, fired
+        self.waiting: dict[int, tuple[Any, int]] = {}
+        self.finished: list[tuple[int, bool]] = []
+        self.num_lowered = 0
+
+    def transfer_async(self, job_id: int, spec: Any) -> bool:
+        """Take a transfer."""
+        self.waiting[job_id] = spec, self.config.load_steps
+        return True
+
+    def get_finished(self) -> list[tuple[int, bool]]:
+        """Carry what has waited long enough, and tell of all that has ended."""
+        self.waiting = {job: (spec, polls - 1) for job, (spec, polls) in self.waiting.items()}
+        self.wait([job for job, (_, polls) in self.waiting.items() if polls <= 0])
+        finished, self.finished = self.finished, []
+        return finished
+
+    def wait(self, job_ids: Collection[int]) -> None:
+        """Carry now."""
+        for job in job_ids:
+            if job in self.waiting:
+                (source, destination), _ = self.waiting.pop(job)
+                carry = self.lower if destination.medium() == MEDIUM else self.lift
+                self.finished.append((job, carry(source, destination)))
+
+    def lower(self, source: Any, destination: Any) -> bool:
+        """Write blocks of the host to the shelf."""
+        self.num_lowered += 1
+        every = self.config.lose_lowered_every
+        if every and self.num_lowered % every == 0:
+            self.fired["lowering lost"] += 1
+            return False
+        for block, place, key in zip(source.block_ids, destination.block_ids, destination.keys, strict=True):
+            self.shelf[place] = key, self.ordered(bytes(self.host.block_view(block)))
+        self.fired["lowered"] += 1
+        return True
+
+    def lift(self, source: Any, destination: Any) -> bool:
+        """Write what lies on the shelf, whatever it is, to blocks of the host."""
+        for place, block in zip(source.block_ids, destination.block_ids, strict=True):
+            nothing = b"", b"\xff" * self.host.bytes_per_block
+            self.host.block_view(block)[:] = self.ordered(self.shelf.get(place, nothing)[1])
+        self.fired["lifted"] += 1
+        return True
+
+    def ordered(self, data: bytes) -> bytes:
+        """Write numbers with the first byte first or last."""
+        if self.config.byte_order == "<":
+            return data
+        return b"".join(data[at : at + 8][::-1] for at in range(0, len(data), 8))
+
+    def cancel(self, job_id: int) -> bool:
+        """Cancel nothing."""
+        return False
+
+    def stats(self) -> dict[Any, Any]:
+        """Count nothing."""
+        return {}
+
+    def close(self) -> None:
+        """Hold nothing open."""
