@@ -253,3 +253,21 @@ def test_a_lookahead_beyond_the_states_is_named() -> None:
     request = Request("r", list(range(8)), 4)
     message = refused(manager, InvalidArgumentError, manager.allocate_slots, request, 8, num_lookahead_tokens=3)
     assert "num_lookahead_tokens" in message
+
+
+def test_a_full_pool_refuses_the_next_state_after_many_rejected_drafts() -> None:
+    """The slots of the rejected drafts are more than the step asks for, but the state needs a block of its own."""
+    manager = manager_over([full(1), mamba(2, 3)], 10, 16, True)
+    request = Request("r", [1], block_size=1)
+    assert manager.allocate_slots(request, 1) is not None
+    request.num_computed_tokens = 1
+    request.append_output_token_ids([1])
+    assert manager.allocate_slots(request, 4, num_draft_tokens=3) is not None
+    request.num_computed_tokens = 2  # all three were rejected
+    request.append_output_token_ids([1])
+    assert manager.block_pool.get_num_free_blocks() == 0
+    assert manager.allocate_slots(request, 1) is None
+    assert manager.get_block_ids("r") == ([1, 6, 7, 8, 9], [2])
+    manager.check()
+    manager.free(request)
+    assert manager.block_pool.get_num_free_blocks() == 9

@@ -107,7 +107,7 @@ class RunningRequests:
                 return False
         else:
             ask.settled = tables.num_settled if self._overlaps else ask.begin
-            most = self._num_groups * ((ask.slots - tables.num_written) // self._least_size + 2)
+            most = self._num_groups * (max(0, ask.slots - tables.num_written) // self._least_size + 2)
             if most <= self.block_pool._num_free and not ask.is_planned:
                 return True  # however the groups share the new slots, there is more than enough
             self._count_running(tables, ask)
