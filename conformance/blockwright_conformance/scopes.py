@@ -309,8 +309,8 @@ def of_drafts() -> Iterator[Scope]:
         yield of_groups(groups, "drafts, uncached", 8, 4, "misuse", **few, caching=False, slots=1)
         kept = {**few, "drafts": 1}
         yield of_groups(groups, "drafts in flight", 6, 3, "misuse", **kept, in_flight=2, slots=1)
-    full = ((Full(), 1), (Mamba(3), 2))  # more drafts than any block is long, all of them rejected, in a full pool
-    yield of_groups(full, "drafts, full pool", 10, 4, "preempt", prompts=strings(1, 1, 1), max_model_len=6, drafts=3, slots=1)
+    few = {"prompts": strings(1, 1, 1), "max_model_len": 6, "drafts": 3, "slots": 1}  # more drafts than a block is long
+    yield of_groups(((Full(), 1), (Mamba(3), 2)), "drafts, full pool", 10, 4, "preempt", **few)
     for size in (1, 2):
         groups = ((Full(), 1), (Cross(), size))
         few = {"prompts": strings(1, 1, 3), "max_model_len": 5, "encoder": 3, "caching": False}
