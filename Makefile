@@ -22,7 +22,7 @@ KIND := $(RUN)/python -c 'import blockwright; print(blockwright.build_info())'
 SERVES := $(if $(filter 1,$(BLOCKWRIGHT_REQUIRE_COMPILED)),compiled,compiled pure)
 CURRENT := $(RUN)/python -c 'import sys, blockwright; sys.exit(blockwright.build_info().kind not in sys.argv)' $(SERVES)
 
-# The museum and the mutants change source, so that they run the uncompiled core in either build: once is enough.
+# The museum, its damage and the mutants change source, so that they run the uncompiled core in either build: once is enough.
 GATES := $(if $(findstring --gate,$(CONFORM_ARGS)),,--gate proofs --gate lockstep --gate choices --gate machine --gate paged --gate offload --gate inputs --gate numerics --gate faults)
 
 .DEFAULT_GOAL := help

@@ -71,6 +71,7 @@ GATES: dict[str, str] = {
     "faults": "blockwright_conformance.faults_gate",
     "numerics": "blockwright_conformance.numerics_gate",
     "museum": "blockwright_conformance.museum",
+    "damage": "blockwright_conformance.numerics_museum",
     "mutants": "blockwright_conformance.mutants",
 }
 """Every gate and its module."""

@@ -2,22 +2,21 @@
 
 Every row is a world: schedules that Hypothesis draws, from a fixed seed in the profiles ``smoke`` and ``pr``. Nothing
 that the manager does, and nothing of the data plane, may change a logit by more than rounding, or a token at all; and
-nobody may read what was not written for him, which is poisoned. A feature that never fired fails the gate. Then come
-the exhibits of the museum that corrupt data, each of which must be noticed (`numerics_museum`).
+nobody may read what was not written for him, which is poisoned. A feature that never fired fails the gate. That the
+exhibits of the museum which corrupt data are noticed here is a gate of its own (`numerics_museum`).
 """
 
 from collections import Counter
 
 from blockwright._terminal import Advance
 
-from . import numerics_museum
 from .gates import GateResult, Profile
 from .parallel import in_parallel
 from .rows import covered
 
 KIND = "numerics"
 
-EXAMPLES = {"smoke": (2, 2), "pr": (30, 10), "nightly": (1000, 200)}
+EXAMPLES = {"smoke": (2, 2), "pr": (20, 10), "nightly": (1000, 200)}
 """Schedules of each part of a world, per profile: drawn at random, and by Hypothesis."""
 
 PARTS = {"smoke": 1, "pr": 2, "nightly": 8}
@@ -103,7 +102,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     results = [merged(rows) for rows in found.values()]
     if results and not profile.scope and profile.name != "smoke":
         results.append(covered("coverage", "all worlds of the engine", results, EVERYTHING))
-    return results + numerics_museum.run(profile, progress)
+    return results
 
 
 def chosen(profile: Profile) -> list[str]:
@@ -113,7 +112,7 @@ def chosen(profile: Profile) -> list[str]:
 
 def size(profile: Profile) -> int:
     """Count the runs."""
-    return len(chosen(profile)) * PARTS[profile.name] + numerics_museum.size(profile)
+    return len(chosen(profile)) * PARTS[profile.name]
 
 
 def merged(rows: list[GateResult]) -> GateResult:

@@ -1,4 +1,4 @@
-"""Part of gate 5: every exhibit of the museum that corrupts data must fail in the engine, with a real model.
+"""Gate 5, the damage: every exhibit of the museum that corrupts data must fail in the engine, with a real model.
 
 An exhibit corrupts if what a model reads becomes wrong: a block handed out twice or released under its reader, content
 found that is not there or not the request's, a state of another position, a copy or a transfer that moves other bytes.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .engine.schedule import PagedScript, Schedule
     from .numerics_worlds import World
 
-KIND = "numerics"
+KIND = "damage"
 
 MOST_STEPS = 150
 """Steps after which a world that has not ended will not end."""
@@ -50,9 +50,9 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     found: dict[int, list[GateResult]] = {}
     for index, rows in in_parallel(rows_of, [(name,) for name in names], profile.jobs):
         found[index] = rows
-        progress(1, f"museum: {names[index]}")
+        progress(1, names[index])
     ordered = [found[index] for index in range(len(names))]
-    unchanged = [replace(row, kind=KIND, scope=f"museum: {row.scope}") for row in summed([rows[0] for rows in ordered])]
+    unchanged = [replace(row, kind=KIND, scope=row.scope) for row in summed([rows[0] for rows in ordered])]
     return [*unchanged, *(row for rows in ordered for row in rows[1:])]
 
 
@@ -69,7 +69,7 @@ def size(profile: Profile) -> int:
 
 def named(id: str) -> str:
     """Give the name of an exhibit's row."""
-    return f"museum: {id} {BY_ID[id].title}"
+    return f"{id} {BY_ID[id].title}"
 
 
 def rows_of(name: str) -> list[GateResult]:
