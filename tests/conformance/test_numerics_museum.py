@@ -51,7 +51,7 @@ def test_the_gate_gives_a_row_for_what_is_unchanged_and_one_for_each_exhibit() -
 
     rows = museum.run(Profile(jobs=1, scope="B42"), progress)
     assert rows[0].scope == "unchanged, in 2 places"
-    assert [row.scope.split()[1] for row in rows[1:]] == ["B42a", "B42b"]
+    assert [row.scope.split()[0] for row in rows[1:]] == ["B42a", "B42b"]
     assert not any(row.violations for row in rows)
     assert seen == ["dropped", "dropped, settled"]
 
