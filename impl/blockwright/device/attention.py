@@ -80,14 +80,15 @@ def paged_attention(
         encoder_lens: (requests,), for cross attention: how many of the encoder's tokens lie in the table's blocks.
         max_query_len: a bound of the tokens of one request; used on a GPU only, and not checked there.
         max_seq_len: a bound of `seq_lens` (of `encoder_lens` for cross attention); as `max_query_len`.
-        out: where to write the result, of the query's shape, dtype and device; None for new memory.
+        out: where to write the result, of the query's shape, dtype and device, with memory of its own for each element;
+            None for new memory.
         check: check lengths and block ids on a GPU too; the host waits for them.
 
     Returns:
         (tokens, num_heads, head_size), of the query's dtype; `out` if that was given.
 
     Raises:
-        InvalidArgumentError: shapes, dtypes, devices or lengths are not as described; nothing is written.
+        InvalidArgumentError: shapes, strides, dtypes, devices or lengths are not as described; nothing is written.
         BlockError: a position that is read lies in the null block, or in none of the cache's; nothing is written.
     """
     step = checked_step(

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import torch
 
+from blockwright.device.layout import is_injective
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import (
     AttentionSpec,
@@ -120,6 +121,19 @@ def require_apart(name: str, out: torch.Tensor, other: torch.Tensor) -> None:
     (start, stop), (other_start, other_stop) = _addresses(out), _addresses(other)
     if start < other_stop and other_start < stop:
         raise InvalidArgumentError(f"out and {name} share memory; pass memory of its own")
+
+
+def require_written(name: str, tensor: torch.Tensor) -> None:
+    """Check that no two elements of a tensor that is to be written share memory, as those of an expanded tensor do.
+
+    Raises:
+        InvalidArgumentError: two do, or the strides leave it open.
+    """
+    if tensor.numel() and not is_injective(list(tensor.shape), list(tensor.stride())):
+        raise InvalidArgumentError(
+            f"{name} has elements that share memory (shape {tuple(tensor.shape)}, strides {tensor.stride()}); "
+            "pass memory for each of them"
+        )
 
 
 def _addresses(tensor: torch.Tensor) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from blockwright.device.operands import (
     on_host,
     require_cache,
     require_tensor,
+    require_written,
     stored,
 )
 from blockwright.errors import BlockError, InvalidArgumentError
@@ -41,17 +42,19 @@ def write_kv(
     a GPU.
 
     Args:
-        cache: (num_blocks, 2, block_size, num_kv_heads, head_size), any strides, any floating-point dtype.
+        cache: (num_blocks, 2, block_size, num_kv_heads, head_size), any strides that give each element memory of its
+            own, any floating-point dtype.
         keys: (tokens, num_kv_heads, head_size), of any floating-point dtype; rounded to the cache's (float8 saturates).
         values: as `keys`.
         slot_mapping: (tokens,), int64 or int32; -1 for a token that is not written.
         check: check the slots on a GPU too; the host waits for them.
 
     Raises:
-        InvalidArgumentError: shapes, dtypes or devices are not as described; nothing is written.
+        InvalidArgumentError: shapes, strides, dtypes or devices are not as described; nothing is written.
         BlockError: a slot in the null block, beyond the cache, or of two tokens; nothing is written.
     """
     cache = require_cache(cache)
+    require_written("cache", cache)
     rows = ("tokens", *cache.shape[3:])
     keys = require_tensor("keys", keys, rows, FLOATS + SMALL_FLOATS, cache.device)
     values = require_tensor("values", values, (keys.shape[0], *rows[1:]), FLOATS + SMALL_FLOATS, cache.device)
@@ -110,7 +113,7 @@ def gather_kv(
     O((stop - start) * num_kv_heads * head_size). Only those positions' slots are read.
 
     Args:
-        cache: as for `write_kv`.
+        cache: as for `write_kv`; elements may share memory, for nothing is written.
         block_ids: one row of a block table: (width,) int32 or int64, or a sequence of ids.
         start: first position.
         stop: the one after the last.

@@ -17,6 +17,7 @@ from blockwright.device.operands import (
     require_cache,
     require_spec,
     require_tensor,
+    require_written,
 )
 from blockwright.device.slots import check_blocks
 from blockwright.errors import InvalidArgumentError
@@ -84,9 +85,11 @@ def require_out(out: torch.Tensor, step: Step) -> None:
     """Check that the result of a step may be written to `out`.
 
     Raises:
-        InvalidArgumentError: another shape, dtype or device than the query's, or memory that is read.
+        InvalidArgumentError: another shape, dtype or device than the query's, memory that is read, or memory that two
+            elements share.
     """
     require_tensor("out", out, tuple(step.query.shape), (step.query.dtype,), step.query.device)
+    require_written("out", out)
     require_apart("query", out, step.query)
     require_apart("cache", out, step.cache)
 
