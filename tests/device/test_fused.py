@@ -137,6 +137,10 @@ def test_refusals() -> None:
     other = random_step(spec, [(3, 2)], num_heads=1, dtype=torch.float32, poison=0.0)
     with pytest.raises(InvalidArgumentError, match="mask is of another step"):
         flex_paged_attention(*args, **options, mask=flex_mask(*arguments(other)[0]))
+    with pytest.raises(InvalidArgumentError, match="mask is a int; make it with flex_mask"):
+        flex_paged_attention(*args, **options, mask=3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="scale=nan: pass a finite number"):
+        flex_paged_attention(*args, **options, scale=float("nan"))
     pages = torch.zeros(step.cache.shape[0], step.cache[0].numel() + 1)
     odd = pages[:, 1:].unflatten(1, step.cache.shape[1:])
     with pytest.raises(InvalidArgumentError, match="whole number of tokens apart"):

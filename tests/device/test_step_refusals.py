@@ -5,7 +5,9 @@ right call itself passes.
 Not covered: values on a GPU without `check` (nobody looks at them), flex attention's own refusals (test_fused.py).
 """
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -80,7 +82,14 @@ def test_writing(changes: Refusal) -> None:
         ({"block_ids": [2, 0, 1]}, BlockError, "entry 1 of request 0 is the null block, and positions from 2"),
         ({"block_ids": [2, 4, 1]}, BlockError, "entry 1 of request 0 is block 4, and the cache has 4"),
         ({"block_ids": [2, -1, 1]}, BlockError, "is block -1"),
-        ({"block_ids": ["2"]}, InvalidArgumentError, "block_ids holds something that is no int"),
+        ({"block_ids": ["2"]}, InvalidArgumentError, "block_ids holds something that is no block id"),
+        ({"block_ids": [0, 2**70]}, InvalidArgumentError, "block_ids holds something that is no block id"),
+        ({"block_ids": [0, -(2**63) - 1]}, InvalidArgumentError, "block_ids holds something that is no block id"),
+        ({"block_ids": [0, True]}, InvalidArgumentError, "block_ids holds something that is no block id"),
+        ({"block_ids": [0, 3.0]}, InvalidArgumentError, "block_ids holds something that is no block id"),
+        ({"block_ids": None}, InvalidArgumentError, "block_ids holds something that is no block id"),
+        ({"start": False}, InvalidArgumentError, "start=False, stop=4"),
+        ({"start": "2"}, InvalidArgumentError, "start='2', stop=4"),
         ({"block_ids": torch.ones(1, 3)}, InvalidArgumentError, "block_ids has shape"),
         ({"start": -1}, InvalidArgumentError, "start=-1, stop=4"),
         ({"start": 5}, InvalidArgumentError, "start=5, stop=4"),
@@ -144,6 +153,13 @@ def attended(kind: str = "full") -> dict[str, Any]:
         ({"max_query_len": 1}, InvalidArgumentError, "max_query_len=1, and a request has 2"),
         ({"max_query_len": -1}, InvalidArgumentError, "max_query_len=-1: pass a number"),
         ({"max_query_len": 2, "max_seq_len": 3}, InvalidArgumentError, "max_seq_len=3, and a request has 4"),
+        ({"scale": "x"}, InvalidArgumentError, "scale='x': pass a finite number, or None"),
+        ({"scale": math.nan}, InvalidArgumentError, "scale=nan"),
+        ({"scale": -math.inf}, InvalidArgumentError, "scale=-inf"),
+        ({"scale": 10**400}, InvalidArgumentError, "scale=1000"),
+        ({"scale": True}, InvalidArgumentError, "scale=True"),
+        ({"scale": 1j}, InvalidArgumentError, "scale=1j"),
+        ({"scale": torch.ones(2)}, InvalidArgumentError, "scale=tensor"),
         ({"max_seq_len": 4.0}, InvalidArgumentError, "max_seq_len=4.0"),
     ],
 )
@@ -184,6 +200,14 @@ def test_the_result_has_memory_of_its_own() -> None:
     paged_attention(**{**right, "query": query, "out": memory[36:72].reshape(3, 4, 3)})
     with pytest.raises(InvalidArgumentError, match="out and cache share memory"):
         paged_attention(**{**right, "out": right["cache"].flatten()[:36].reshape(3, 4, 3)})
+
+
+def test_any_finite_number_scales() -> None:
+    right = attended()
+    expected = paged_attention(**{**right, "scale": 0.5}).clone()
+    for scale in (Fraction(1, 2), torch.tensor(0.5).item()):
+        assert torch.equal(paged_attention(**{**right, "scale": scale}), expected)
+    assert torch.equal(paged_attention(**{**right, "scale": 0}), paged_attention(**{**right, "scale": 0.0}))
 
 
 def test_a_cache_that_is_only_read_may_share_memory() -> None:

@@ -76,7 +76,7 @@ def paged_attention(
             that no token of the step reads may be null or stale.
         query_start_loc: (requests + 1,), int32 or int64: 0, and then where each request's tokens end.
         seq_lens: (requests,), int32 or int64: tokens computed before the step, and the step's.
-        scale: of the scores; None for head_size ** -0.5.
+        scale: of the scores, a finite number; None for head_size ** -0.5.
         encoder_lens: (requests,), for cross attention: how many of the encoder's tokens lie in the table's blocks.
         max_query_len: a bound of the tokens of one request; used on a GPU only, and not checked there.
         max_seq_len: a bound of `seq_lens` (of `encoder_lens` for cross attention); as `max_query_len`.

@@ -150,6 +150,8 @@ def flex_paged_attention(
     page, slots = _page(cache)
     if mask is None:
         mask = _mask_of(step, max_query_len)
+    elif not isinstance(mask, FlexMask):
+        raise InvalidArgumentError(f"mask is a {type(mask).__name__}; make it with flex_mask, or pass None")
     if (mask.page, mask.slots, mask.places.shape[0]) != (page, slots, query.shape[0]):
         raise InvalidArgumentError(
             "mask is of another step or layout; make it with flex_mask, from this step and cache"

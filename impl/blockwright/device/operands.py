@@ -7,6 +7,8 @@ are checked only on request (`check=True`).
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from typing import TypeAlias
 
 import torch
@@ -108,6 +110,22 @@ def require_bound(name: str, value: object) -> None:
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise InvalidArgumentError(f"{name}={value!r}: pass a number of tokens that none exceeds, or None")
+
+
+def require_scale(value: object) -> float:
+    """Return `value` if it is a finite real number.
+
+    Raises:
+        InvalidArgumentError: it is not.
+    """
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            scale = float(value)
+        except OverflowError:
+            scale = math.inf
+        if math.isfinite(scale):
+            return scale
+    raise InvalidArgumentError(f"scale={value!r}: pass a finite number, or None for head_size ** -0.5")
 
 
 def require_apart(name: str, out: torch.Tensor, other: torch.Tensor) -> None:

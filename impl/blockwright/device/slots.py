@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
+from typing import SupportsIndex
 
 import torch
 
@@ -128,15 +129,13 @@ def gather_kv(
     """
     cache = require_cache(cache)
     if not isinstance(block_ids, torch.Tensor):
-        try:
-            block_ids = torch.tensor(list(map(index, block_ids)), dtype=torch.int64, device=cache.device)
-        except TypeError as error:
-            raise InvalidArgumentError("block_ids holds something that is no int; pass one row of a table") from error
+        block_ids = _row_of(block_ids, cache.device)
     row = require_tensor("block_ids", block_ids, ("entries",), IDS, cache.device)
     block_size = cache.shape[2]
-    if not (isinstance(start, int) and isinstance(stop, int) and 0 <= start <= stop <= row.shape[0] * block_size):
+    is_int = not any(isinstance(bound, bool) or not isinstance(bound, int) for bound in (start, stop))
+    if not is_int or not 0 <= start <= stop <= row.shape[0] * block_size:
         raise InvalidArgumentError(
-            f"start={start}, stop={stop}: block_ids has {row.shape[0]} entries of {block_size} positions; "
+            f"start={start!r}, stop={stop!r}: block_ids has {row.shape[0]} entries of {block_size} positions; "
             "pass 0 <= start <= stop within them"
         )
     if on_host(row, check):
@@ -146,6 +145,27 @@ def gather_kv(
     positions = torch.arange(start, stop, device=cache.device)
     keys, values = gathered(cache, row[positions // block_size], positions % block_size, cache.dtype)
     return keys, values
+
+
+def _row_of(block_ids: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Return ids that stand in no tensor as one: (width,) int64.
+
+    Raises:
+        InvalidArgumentError: something among them that is no int, or one that no tensor holds.
+    """
+    try:
+        return torch.tensor(list(map(_id_of, block_ids)), dtype=torch.int64, device=device)
+    except (TypeError, OverflowError) as error:
+        raise InvalidArgumentError("block_ids holds something that is no block id; pass one row of a table") from error
+
+
+def _id_of(block: SupportsIndex) -> int:
+    if isinstance(block, bool):
+        raise TypeError("a bool is no block id")
+    number = index(block)
+    if not -(2**63) <= number < 2**63:
+        raise OverflowError(f"{number} has more than 64 bits")
+    return number
 
 
 def gathered(

@@ -15,6 +15,7 @@ from blockwright.device.operands import (
     require_apart,
     require_bound,
     require_cache,
+    require_scale,
     require_spec,
     require_tensor,
     require_written,
@@ -73,7 +74,7 @@ def checked_step(
         encoder_lens = require_tensor("encoder_lens", encoder_lens, (requests,), IDS, cache.device)
     else:
         encoder_lens = None
-    scale = spec.head_size**-0.5 if scale is None else scale
+    scale = spec.head_size**-0.5 if scale is None else require_scale(scale)
     step = Step(query, cache, spec, table[:requests], starts, seq_lens, encoder_lens, scale)
     if on_host(starts, check):
         _check_lengths(step, max_query_len, max_seq_len)
