@@ -2,12 +2,13 @@
 
 How: random steps (kinds, block sizes, windows, chunks, head ratios, layouts, dtypes; prefill, chunked prefill, decode
 and padding in one batch) over caches that hold NaN in every slot that no token of a request reads, against the loop of
-`tests.device.steps` in float64. Both ways of computing are run: batches by length, and the one padded batch that a GPU
-gets without waiting. Tensors without memory show that no value is waited for there.
+`tests.device.steps` in float64. Both ways of computing are run: batches by length, and the padded ones that a GPU gets
+without waiting. Tensors without memory show that no value is waited for there.
 Not covered: a real GPU (test_step_cuda.py), refusals (test_step_refusals.py), speed.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -114,7 +115,31 @@ def test_cut_as_it_may_be(step: Step, tile: int, scratch: int, scale: float) -> 
         patch.setattr(attention, "SCRATCH_ELEMENTS", scratch)
         out = torch.full_like(step.query, math.nan)
         assert attended(step, scale=scale, out=out) is out
+        padded = attended_padded(step, 1)
     assert_near(out, attention_of(step, scale), 1e-13)
+    assert_near(padded, attention_of(step), 1e-13)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("scratch", "most"), [(1, 30), (64, 60), (10**6, 240)])
+def test_scratch_memory_is_bounded(padded: bool, scratch: int, most: int) -> None:
+    """Eight requests of 5 tokens with 6 elements each: one at a time, two, and all that there are."""
+    spec = spec_of("full", 1, block_size=5, num_kv_heads=2, head_size=3, dtype=torch.float64)
+    step = random_step(spec, [(4, 1)] * 8, num_heads=4, dtype=torch.float64, seed=1)
+    step = replace(step, encoder_lens=torch.zeros(8))
+    counts: list[int] = []
+
+    def counted(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = slots_module.gathered(*arguments)
+        counts.append(keys.numel())
+        return keys, values
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "SCRATCH_ELEMENTS", scratch)
+        patch.setattr(attention, "gathered", counted)
+        result = attended_padded(step, 0) if padded else attended(step)
+    assert counts == [most] * (240 // most)
+    assert_near(result, attention_of(step), 1e-13)
 
 
 @settings(max_examples=40)

@@ -109,6 +109,23 @@ def check_tiles(mask: FlexMask, block_size: int, token_tile: int, slot_tile: int
     assert torch.equal(actual, expected)
 
 
+@pytest.mark.parametrize("num_blocks", [0, 3])
+@pytest.mark.parametrize("requests", [0, 2])
+@pytest.mark.parametrize("tokens", [0, 3])
+@pytest.mark.parametrize("bound", [None, 0, 1, 99])
+def test_steps_of_nothing(num_blocks: int, requests: int, tokens: int, bound: int | None) -> None:
+    """No tokens, or none of any request: as an idle rank runs them, or a graph is warmed up."""
+    spec = spec_of("full", 1, block_size=2, num_kv_heads=1, head_size=4, dtype=torch.float32)
+    query, cache = torch.ones(tokens, 2, 4), torch.zeros(num_blocks, 2, 2, 1, 4)
+    lengths = torch.zeros(requests, dtype=torch.int32)
+    arguments = (query, cache, spec, torch.zeros(requests, 3, dtype=torch.int32), torch.zeros(requests + 1).int())
+    mask = flex_mask(*arguments, lengths, max_query_len=bound)
+    for made in (None, mask):
+        assert torch.equal(
+            flex_paged_attention(*arguments, lengths, max_query_len=bound, mask=made), torch.zeros_like(query)
+        )
+
+
 def test_refusals() -> None:
     spec = spec_of("full", 1, block_size=2, num_kv_heads=1, head_size=4, dtype=torch.float32)
     step = random_step(spec, [(3, 1)], num_heads=1, dtype=torch.float64, poison=0.0)
@@ -120,6 +137,10 @@ def test_refusals() -> None:
     other = random_step(spec, [(3, 2)], num_heads=1, dtype=torch.float32, poison=0.0)
     with pytest.raises(InvalidArgumentError, match="mask is of another step"):
         flex_paged_attention(*args, **options, mask=flex_mask(*arguments(other)[0]))
+    with pytest.raises(InvalidArgumentError, match="mask is a int; make it with flex_mask"):
+        flex_paged_attention(*args, **options, mask=3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="scale=nan: pass a finite number"):
+        flex_paged_attention(*args, **options, scale=float("nan"))
     pages = torch.zeros(step.cache.shape[0], step.cache[0].numel() + 1)
     odd = pages[:, 1:].unflatten(1, step.cache.shape[1:])
     with pytest.raises(InvalidArgumentError, match="whole number of tokens apart"):

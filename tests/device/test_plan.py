@@ -374,6 +374,21 @@ def test_pages_that_differ_too_much() -> None:
     assert plan_kv_cache(layers, 1 << 30, 4096).waste == 0.0
 
 
+@pytest.mark.parametrize(
+    ("size", "allowed", "words"),
+    [
+        (4095, 0, r"0\.02% of what .* max_padding is 0\.00%: "),
+        (4095, 0.0002, r"0\.024% of what .* max_padding is 0\.020%: "),
+        (3000, 0.25, r"26\.8% of what .* max_padding is 25\.0%: "),
+    ],
+)
+def test_a_little_waste_is_told_from_none(size: int, allowed: float, words: str) -> None:
+    """Shares are written with the digits that it takes to see which is larger."""
+    layers = {"m": MambaSpec(4, ((size,),), ("int8",))}
+    with pytest.raises(InvalidArgumentError, match=words):
+        plan_kv_cache(layers, 1 << 30, 64, page_alignment=4096, max_padding=allowed)
+
+
 def test_tensors_without_layers() -> None:
     layers = stacked((1, full()), (6, sliding()))
     with pytest.raises(InvalidArgumentError, match=r"has layers on 1 of 6 tensors; pass another layers_per_group"):
@@ -418,6 +433,9 @@ BAD: list[tuple[dict[str, Any], type[BlockwrightError], str]] = [
     ({"max_padding": 1.5}, InvalidArgumentError, "max_padding: must be a share"),
     ({"max_padding": float("nan")}, InvalidArgumentError, "max_padding: must be a share"),
     ({"max_loss": -0.1}, InvalidArgumentError, "max_loss: must be a share"),
+    ({"shared_layers": 3}, InvalidArgumentError, "shared_layers: must map .* not 3"),
+    ({"shared_layers": 0}, InvalidArgumentError, "shared_layers: must map"),
+    ({"shared_layers": ["a"]}, InvalidArgumentError, "shared_layers: must map"),
     ({"shared_layers": {"a": "b"}}, InvalidArgumentError, "shared_layers: 'a' stands in a group"),
     ({"shared_layers": {"c": "d"}}, InvalidArgumentError, "shared_layers: 'c' reads the cache of 'd'"),
 ]

@@ -34,6 +34,8 @@ WRONG_PAIRS: list[tuple[Any, type[Exception], str]] = [
     ([(0, 3), (0, 3)], BlockError, "block 3 is the destination of 2 pairs"),
     ([(0, 1.0)], InvalidArgumentError, "pairs must hold"),
     ([(0, None)], InvalidArgumentError, "pairs must hold"),
+    ([(0, True)], InvalidArgumentError, "pairs must hold .* a bool is no block id"),
+    ([(False, 1)], InvalidArgumentError, "pairs must hold"),
     ([(0, 1, 2)], InvalidArgumentError, "pairs must hold"),
     ([0, 1], InvalidArgumentError, "pairs must hold"),
     ({0: 1}, InvalidArgumentError, "pairs must hold"),

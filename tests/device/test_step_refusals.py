@@ -5,7 +5,9 @@ right call itself passes.
 Not covered: values on a GPU without `check` (nobody looks at them), flex attention's own refusals (test_fused.py).
 """
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -51,6 +53,9 @@ def written() -> dict[str, Any]:
         ({"cache": torch.zeros(4, 2, 2, 6)}, InvalidArgumentError, "cache has shape"),
         ({"cache": torch.zeros(4, 3, 2, 2, 3)}, InvalidArgumentError, "cache has shape"),
         ({"cache": torch.zeros(4, 2, 2, 2, 3, dtype=torch.int8)}, InvalidArgumentError, "cache is torch.int8"),
+        ({"cache": torch.zeros(4, 1, 2, 2, 3).expand(4, 2, 2, 2, 3)}, InvalidArgumentError, "cache has elements that"),
+        ({"cache": torch.zeros(1, 2, 2, 2, 3).expand(4, 2, 2, 2, 3)}, InvalidArgumentError, "that share memory"),
+        ({"cache": torch.zeros(99).as_strided((4, 2, 2, 2, 3), (24, 12, 6, 2, 1))}, InvalidArgumentError, "strides"),
         ({"keys": torch.ones(3, 2, 4)}, InvalidArgumentError, r"keys has shape .*; pass \(tokens, 2, 3\)"),
         ({"keys": torch.ones(3, 2, 3, dtype=torch.int32)}, InvalidArgumentError, "keys is torch.int32"),
         ({"keys": torch.ones(3, 2, 3, device=META)}, InvalidArgumentError, "keys is on meta, the cache on cpu"),
@@ -77,7 +82,14 @@ def test_writing(changes: Refusal) -> None:
         ({"block_ids": [2, 0, 1]}, BlockError, "entry 1 of request 0 is the null block, and positions from 2"),
         ({"block_ids": [2, 4, 1]}, BlockError, "entry 1 of request 0 is block 4, and the cache has 4"),
         ({"block_ids": [2, -1, 1]}, BlockError, "is block -1"),
-        ({"block_ids": ["2"]}, InvalidArgumentError, "block_ids holds something that is no int"),
+        ({"block_ids": ["2"]}, InvalidArgumentError, "block_ids holds something that is no block id"),
+        ({"block_ids": [0, 2**70]}, InvalidArgumentError, "block_ids holds something that is no block id"),
+        ({"block_ids": [0, -(2**63) - 1]}, InvalidArgumentError, "block_ids holds something that is no block id"),
+        ({"block_ids": [0, True]}, InvalidArgumentError, "block_ids holds something that is no block id"),
+        ({"block_ids": [0, 3.0]}, InvalidArgumentError, "block_ids holds something that is no block id"),
+        ({"block_ids": None}, InvalidArgumentError, "block_ids holds something that is no block id"),
+        ({"start": False}, InvalidArgumentError, "start=False, stop=4"),
+        ({"start": "2"}, InvalidArgumentError, "start='2', stop=4"),
         ({"block_ids": torch.ones(1, 3)}, InvalidArgumentError, "block_ids has shape"),
         ({"start": -1}, InvalidArgumentError, "start=-1, stop=4"),
         ({"start": 5}, InvalidArgumentError, "start=5, stop=4"),
@@ -135,10 +147,19 @@ def attended(kind: str = "full") -> dict[str, Any]:
         ({"seq_lens": ints(4, -1)}, InvalidArgumentError, "request 1 has 1 tokens in the step and -1"),
         ({"seq_lens": ints(5, 1)}, InvalidArgumentError, "request 0 has 5 positions, and block_table has room for 4"),
         ({"out": torch.ones(3, 4, 2)}, InvalidArgumentError, "out has shape"),
+        ({"out": torch.ones(1, 4, 3).expand(3, 4, 3)}, InvalidArgumentError, "out has elements that share memory"),
+        ({"out": torch.ones(99).as_strided((3, 4, 3), (12, 2, 1))}, InvalidArgumentError, r"strides \(12, 2, 1\)"),
         ({"out": torch.ones(3, 4, 3).double()}, InvalidArgumentError, "out is torch.float64"),
         ({"max_query_len": 1}, InvalidArgumentError, "max_query_len=1, and a request has 2"),
         ({"max_query_len": -1}, InvalidArgumentError, "max_query_len=-1: pass a number"),
         ({"max_query_len": 2, "max_seq_len": 3}, InvalidArgumentError, "max_seq_len=3, and a request has 4"),
+        ({"scale": "x"}, InvalidArgumentError, "scale='x': pass a finite number, or None"),
+        ({"scale": math.nan}, InvalidArgumentError, "scale=nan"),
+        ({"scale": -math.inf}, InvalidArgumentError, "scale=-inf"),
+        ({"scale": 10**400}, InvalidArgumentError, "scale=1000"),
+        ({"scale": True}, InvalidArgumentError, "scale=True"),
+        ({"scale": 1j}, InvalidArgumentError, "scale=1j"),
+        ({"scale": torch.ones(2)}, InvalidArgumentError, "scale=tensor"),
         ({"max_seq_len": 4.0}, InvalidArgumentError, "max_seq_len=4.0"),
     ],
 )
@@ -179,6 +200,27 @@ def test_the_result_has_memory_of_its_own() -> None:
     paged_attention(**{**right, "query": query, "out": memory[36:72].reshape(3, 4, 3)})
     with pytest.raises(InvalidArgumentError, match="out and cache share memory"):
         paged_attention(**{**right, "out": right["cache"].flatten()[:36].reshape(3, 4, 3)})
+
+
+def test_any_finite_number_scales() -> None:
+    right = attended()
+    expected = paged_attention(**{**right, "scale": 0.5}).clone()
+    for scale in (Fraction(1, 2), torch.tensor(0.5).item()):
+        assert torch.equal(paged_attention(**{**right, "scale": scale}), expected)
+    assert torch.equal(paged_attention(**{**right, "scale": 0}), paged_attention(**{**right, "scale": 0.0}))
+
+
+def test_a_cache_that_is_only_read_may_share_memory() -> None:
+    """Keys that are the values, too; and a result whose rows interleave with something else's."""
+    right = attended()
+    latent = torch.randn(4, 1, 2, 2, 3)
+    expanded, copied = latent.expand(4, 2, 2, 2, 3), latent.repeat(1, 2, 1, 1, 1)
+    rows = torch.zeros(4, 3, 6)[:, :, :3].transpose(0, 1)
+    result = paged_attention(**{**right, "cache": expanded, "out": rows})
+    assert result is rows
+    assert torch.equal(rows, paged_attention(**{**right, "cache": copied}))
+    for one, other in zip(gather_kv(expanded, [1, 2], 0, 4), gather_kv(copied, [1, 2], 0, 4), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_names_of_dtypes() -> None:
@@ -250,6 +292,7 @@ EITHER: list[Refusal] = [
         ({"c": torch.ones(5, 3, device=META)}, InvalidArgumentError, "c is on meta"),
         ({"d": torch.ones(3)}, InvalidArgumentError, "d has shape"),
         ({"state_cache": torch.zeros(6, 2)}, InvalidArgumentError, "state_cache has shape"),
+        ({"state_cache": torch.zeros(1, 2, 3).expand(6, 2, 3)}, InvalidArgumentError, "state_cache has elements that"),
         ({"state_cache": None}, InvalidArgumentError, "state_cache is a NoneType"),
         ({"max_query_len": 2}, InvalidArgumentError, "max_query_len=2, and a request has 3"),
         ({"max_query_len": True}, InvalidArgumentError, "max_query_len=True"),
@@ -266,6 +309,7 @@ def test_recurring(changes: Refusal) -> None:
         *EITHER,
         ({"weight": torch.ones(2, 3)}, InvalidArgumentError, "weight has shape"),
         ({"bias": torch.ones(1)}, InvalidArgumentError, "bias has shape"),
+        ({"conv_cache": torch.zeros(6, 1, 3).expand(6, 2, 3)}, InvalidArgumentError, "conv_cache has elements that"),
         ({"conv_cache": torch.zeros(6, 2)}, InvalidArgumentError, "conv_cache has shape"),
     ],
 )

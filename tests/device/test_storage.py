@@ -237,7 +237,7 @@ def test_zeros_reach_every_byte(model: Model) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("value", [0.0, -0.0, 1.0, -2.5, NAN, float("inf"), 300.0])
+@pytest.mark.parametrize("value", [0.0, -0.0, 1.0, -2.5, NAN, float("inf"), 300.0, 3, 2**70])
 def test_any_value_in_any_dtype(dtype: str, value: float) -> None:
     """Each element reads as torch itself would convert the value, or the value is refused where it has no form."""
     storage = KVCacheStorage(plan_kv_cache({"a": FullAttentionSpec(4, 1, 8, dtype)}, 1 << 13, 8))
@@ -247,7 +247,7 @@ def test_any_value_in_any_dtype(dtype: str, value: float) -> None:
             storage.fill([2], value)
         return
     storage.fill(torch.tensor([2], dtype=torch.int32), value)
-    assert reads(view[2]) == reads(torch.tensor([value]).to(torch_dtype(dtype)))
+    assert reads(view[2]) == reads(torch.tensor([float(value)]).to(torch_dtype(dtype)))
     assert not view[1].to(torch.float64).any()
 
 
@@ -274,7 +274,14 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"block_ids": [8]}, BlockError, "block_ids: 8 is no block; there are 8"),
     ({"block_ids": [0, -1]}, BlockError, "block_ids: -1 is no block"),
     ({"block_ids": [1.0]}, InvalidArgumentError, "one row of integers"),
-    ({"block_ids": [True]}, InvalidArgumentError, "one row of integers"),
+    ({"block_ids": [True]}, InvalidArgumentError, "^block_ids: must be one row of integers"),
+    ({"block_ids": [1, True]}, InvalidArgumentError, "^block_ids: must be one row of integers, and holds"),
+    ({"value": None}, InvalidArgumentError, "value: must be a number, not None"),
+    ({"value": "1"}, InvalidArgumentError, "value: must be a number, not '1'"),
+    ({"value": True}, InvalidArgumentError, "value: must be a number, not True"),
+    ({"value": 1j}, InvalidArgumentError, "value: must be a number, not 1j"),
+    ({"value": 10**400}, InvalidArgumentError, "value: is larger than any"),
+    ({"value": None, "group": 0}, InvalidArgumentError, "value: must be a number"),
     ({"block_ids": [[1]]}, InvalidArgumentError, "one row of integers"),
     ({"block_ids": ["1"]}, InvalidArgumentError, "block_ids: must be"),
     ({"block_ids": 3}, InvalidArgumentError, "block_ids: must be"),
@@ -311,6 +318,19 @@ def test_unknown_layers_and_groups() -> None:
         storage.tensors_of(1)
     with pytest.raises(InvalidArgumentError, match="has no 'int9'"):
         torch_dtype("int9")
+
+
+@pytest.mark.parametrize("plan", [None, 3, {"a": FullAttentionSpec(4, 1, 8, "half")}])
+def test_what_is_no_plan(plan: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"plan: is a {type(plan).__name__}; pass what plan_kv_cache"):
+        KVCacheStorage(plan)
+
+
+@pytest.mark.parametrize("device", [None, 0.5, "", "gpu", "cuda:x"])
+def test_what_is_no_device(device: Any) -> None:
+    plan = plan_kv_cache({"a": FullAttentionSpec(4, 1, 8, "half")}, 1 << 12, 8)
+    with pytest.raises(InvalidArgumentError, match=f"device: {device!r} is no device"):
+        KVCacheStorage(plan, device)
 
 
 def test_no_memory_is_needed_to_look_at_it() -> None:

@@ -65,8 +65,8 @@ def paged_attention(
     values of one batch of requests at a time (`SCRATCH_ELEMENTS`, or one request).
 
     On a GPU the host waits for the lengths, unless it knows them and the step decodes (`max_query_len` of at most
-    `DECODE_QUERIES` and `max_seq_len` both given): then it only queues work, all in one padded batch, as a CUDA graph
-    demands.
+    `DECODE_QUERIES` and `max_seq_len` both given): then it only queues work, as a CUDA graph demands. Every request is
+    padded to the bounds, so keep them near; requests are cut into batches by the bounds alone, within the same memory.
 
     Args:
         query: (tokens, num_heads, head_size); num_heads a multiple of num_kv_heads.
@@ -76,18 +76,19 @@ def paged_attention(
             that no token of the step reads may be null or stale.
         query_start_loc: (requests + 1,), int32 or int64: 0, and then where each request's tokens end.
         seq_lens: (requests,), int32 or int64: tokens computed before the step, and the step's.
-        scale: of the scores; None for head_size ** -0.5.
+        scale: of the scores, a finite number; None for head_size ** -0.5.
         encoder_lens: (requests,), for cross attention: how many of the encoder's tokens lie in the table's blocks.
         max_query_len: a bound of the tokens of one request; used on a GPU only, and not checked there.
         max_seq_len: a bound of `seq_lens` (of `encoder_lens` for cross attention); as `max_query_len`.
-        out: where to write the result, of the query's shape, dtype and device; None for new memory.
+        out: where to write the result, of the query's shape, dtype and device, with memory of its own for each element;
+            None for new memory.
         check: check lengths and block ids on a GPU too; the host waits for them.
 
     Returns:
         (tokens, num_heads, head_size), of the query's dtype; `out` if that was given.
 
     Raises:
-        InvalidArgumentError: shapes, dtypes, devices or lengths are not as described; nothing is written.
+        InvalidArgumentError: shapes, strides, dtypes, devices or lengths are not as described; nothing is written.
         BlockError: a position that is read lies in the null block, or in none of the cache's; nothing is written.
     """
     step = checked_step(
@@ -164,11 +165,10 @@ def _batches(step: Step) -> Iterator[_Batch]:
     low = first_read(step.spec, table[:, 3])
     spans = (table[:, 4] - low).tolist()
     order = sorted(range(len(runs)), key=lambda run: (runs[run][0], spans[run]), reverse=True)
-    width = step.cache.shape[3] * step.cache.shape[4]
     done = 0
     while done < len(order):
         most, span = runs[order[done]][0], spans[order[done]]
-        room = max(1, SCRATCH_ELEMENTS // max(1, span * width))
+        room = _room(step, span)
         stop = done + 1
         while (
             stop < len(order)
@@ -231,7 +231,7 @@ def _softmax(
 
 
 def _attend_padded(step: Step, max_query_len: int, max_seq_len: int) -> torch.Tensor:
-    """Attend in one padded batch, without a look at any value: shapes follow from the bounds alone."""
+    """Attend in padded batches, without a look at any value: shapes, and where to cut, follow from the bounds alone."""
     device, requests = step.query.device, step.seq_lens.shape[0]
     tokens = step.query.shape[0]
     if not tokens or not requests or not max_query_len or not max_seq_len:
@@ -240,13 +240,19 @@ def _attend_padded(step: Step, max_query_len: int, max_seq_len: int) -> torch.Te
     counts = step.starts.diff().long()
     span = _longest_span(step.spec, max_query_len, min(max_seq_len, step.table.shape[1] * step.cache.shape[2]))
     token = torch.arange(max_query_len, device=device)
-    query = step.query[(step.starts[:-1, None] + token).clamp(max=tokens - 1)]
-    position = low[:, None] + torch.arange(span, device=device)
-    reached = position.minimum(high[:, None] - 1).clamp(min=0)
-    blocks = step.table.gather(1, reached // step.cache.shape[2]).clamp(0, step.cache.shape[0] - 1)
-    keys, values = gathered(step.cache, blocks, reached % step.cache.shape[2], step.query.dtype)
-    mask = _mask(step, (step.seq_lens - counts)[:, None] + token, position, high)
-    attended = _softmax(query, keys, values, mask, step.scale)
+    ahead = torch.arange(span, device=device)
+    size = step.cache.shape[2]
+    attended = torch.empty((requests, max_query_len, *step.query.shape[1:]), dtype=step.query.dtype, device=device)
+    room = _room(step, span)
+    for first in range(0, requests, room):
+        part = slice(first, first + room)
+        query = step.query[(step.starts[:-1][part, None] + token).clamp(max=tokens - 1)]
+        position = low[part, None] + ahead
+        reached = position.minimum(high[part, None] - 1).clamp(min=0)
+        blocks = step.table[part].gather(1, reached // size).clamp(0, step.cache.shape[0] - 1)
+        keys, values = gathered(step.cache, blocks, reached % size, step.query.dtype)
+        mask = _mask(step, (step.seq_lens - counts)[part, None] + token, position, high[part])
+        attended[part] = _softmax(query, keys, values, mask, step.scale)
     # Back to one row per token. A token reads something if its request does and it is one of its tokens.
     row = torch.arange(tokens, device=device)
     request = torch.searchsorted(step.starts, row, right=True).sub(1).clamp(max=requests - 1)
@@ -254,6 +260,11 @@ def _attend_padded(step: Step, max_query_len: int, max_seq_len: int) -> torch.Te
     reads = (place < counts[request]) & (high > low)[request]
     result = attended[request, place.clamp(max=max_query_len - 1)]
     return torch.where(reads[:, None, None], result, torch.zeros_like(result))
+
+
+def _room(step: Step, span: int) -> int:
+    """Return how many runs of `span` positions are gathered at once: one at least, else within `SCRATCH_ELEMENTS`."""
+    return max(1, SCRATCH_ELEMENTS // max(1, span * step.cache.shape[3] * step.cache.shape[4]))
 
 
 def _longest_span(spec: AttentionSpec, queries: int, length: int) -> int:

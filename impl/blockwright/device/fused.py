@@ -150,6 +150,8 @@ def flex_paged_attention(
     page, slots = _page(cache)
     if mask is None:
         mask = _mask_of(step, max_query_len)
+    elif not isinstance(mask, FlexMask):
+        raise InvalidArgumentError(f"mask is a {type(mask).__name__}; make it with flex_mask, or pass None")
     if (mask.page, mask.slots, mask.places.shape[0]) != (page, slots, query.shape[0]):
         raise InvalidArgumentError(
             "mask is of another step or layout; make it with flex_mask, from this step and cache"
@@ -236,9 +238,9 @@ def _mask_of(step: Step, max_query_len: int | None) -> FlexMask:
     last = torch.where(reads, last, -1)
 
     # Where each row stands: requests one by one if they are short, else all in one row.
-    if max_query_len is not None and 0 < max_query_len <= DECODE_QUERIES and requests:
+    if max_query_len is not None and 0 < max_query_len <= DECODE_QUERIES and requests and tokens:
         width = max_query_len
-        rows = (step.starts[:-1, None] + torch.arange(width, device=device)).clamp(max=max(0, tokens - 1))
+        rows = (step.starts[:-1, None] + torch.arange(width, device=device)).clamp(max=tokens - 1)
         places = request * width + place.clamp(max=width - 1)
         there = torch.arange(width, device=device) < counts[:, None]
         request = torch.arange(requests, device=device)[:, None].expand_as(rows)

@@ -126,7 +126,7 @@ def check_writable(pool: list[Blocks]) -> None:
         InvalidArgumentError: naming the tensor.
     """
     for blocks in pool:
-        if not _is_injective(list(blocks.view.shape), list(blocks.view.stride())):
+        if not is_injective(list(blocks.view.shape), list(blocks.view.stride())):
             raise InvalidArgumentError(
                 f"{blocks.name} has elements that share memory (strides {blocks.view.stride()}); pass a copy of it"
             )
@@ -168,7 +168,7 @@ def _addresses(view: torch.Tensor) -> tuple[int, int]:
     return int(view.data_ptr()), int(view.data_ptr()) + elements * int(view.element_size())
 
 
-def _is_injective(shape: list[int], strides: list[int]) -> bool:
+def is_injective(shape: list[int], strides: list[int]) -> bool:
     """Return True if each stride clears all that lies within it; then no two elements share memory."""
     extent = 1
     for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1):
@@ -186,7 +186,7 @@ def _are_ranges_of_one(one: Blocks, other: Blocks) -> bool:
     step = low.view.stride(0) * low.view.element_size()
     ahead, rest = divmod(high.view.data_ptr() - low.view.data_ptr(), step) if step else (0, 1)
     whole = [ahead + high.num_blocks, *low.view.shape[1:]]
-    return rest == 0 and ahead >= low.num_blocks and _is_injective(whole, list(low.view.stride()))
+    return rest == 0 and ahead >= low.num_blocks and is_injective(whole, list(low.view.stride()))
 
 
 def as_words(src: torch.Tensor, dst: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

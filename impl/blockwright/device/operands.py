@@ -7,10 +7,13 @@ are checked only on request (`check=True`).
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from typing import TypeAlias
 
 import torch
 
+from blockwright.device.layout import is_injective
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import (
     AttentionSpec,
@@ -109,6 +112,22 @@ def require_bound(name: str, value: object) -> None:
         raise InvalidArgumentError(f"{name}={value!r}: pass a number of tokens that none exceeds, or None")
 
 
+def require_scale(value: object) -> float:
+    """Return `value` if it is a finite real number.
+
+    Raises:
+        InvalidArgumentError: it is not.
+    """
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            scale = float(value)
+        except OverflowError:
+            scale = math.inf
+        if math.isfinite(scale):
+            return scale
+    raise InvalidArgumentError(f"scale={value!r}: pass a finite number, or None for head_size ** -0.5")
+
+
 def require_apart(name: str, out: torch.Tensor, other: torch.Tensor) -> None:
     """Check that `out` shares no memory with the argument `name`, which is read after `out` is first written.
 
@@ -120,6 +139,19 @@ def require_apart(name: str, out: torch.Tensor, other: torch.Tensor) -> None:
     (start, stop), (other_start, other_stop) = _addresses(out), _addresses(other)
     if start < other_stop and other_start < stop:
         raise InvalidArgumentError(f"out and {name} share memory; pass memory of its own")
+
+
+def require_written(name: str, tensor: torch.Tensor) -> None:
+    """Check that no two elements of a tensor that is to be written share memory, as those of an expanded tensor do.
+
+    Raises:
+        InvalidArgumentError: two do, or the strides leave it open.
+    """
+    if tensor.numel() and not is_injective(list(tensor.shape), list(tensor.stride())):
+        raise InvalidArgumentError(
+            f"{name} has elements that share memory (shape {tuple(tensor.shape)}, strides {tensor.stride()}); "
+            "pass memory for each of them"
+        )
 
 
 def _addresses(tensor: torch.Tensor) -> tuple[int, int]:

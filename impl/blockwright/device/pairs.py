@@ -32,7 +32,10 @@ def checked_pairs(pairs: Pairs, src: list[Blocks], dst: list[Blocks]) -> list[tu
             )
         pairs = pairs.tolist() if pairs.numel() else []
     try:
-        checked = sorted((index(source), index(destination)) for source, destination in pairs)
+        given = [(source, destination) for source, destination in pairs]
+        if any(isinstance(source, bool) or isinstance(destination, bool) for source, destination in given):
+            raise TypeError("a bool is no block id")
+        checked = sorted((index(source), index(destination)) for source, destination in given)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"pairs must hold (source, destination) pairs of ints: {error}") from error
     if checked:

@@ -102,6 +102,10 @@ def plan_kv_cache(
     _check_limits(limits)
     _check_layers(layers, limits)
     _check_choices(available_bytes, num_blocks, max_block_size, layers_per_group, page_alignment)
+    if shared_layers is not None and not isinstance(shared_layers, Mapping):
+        raise InvalidArgumentError(
+            f"shared_layers: must map the name of each layer to the one whose cache it reads, not {shared_layers!r}"
+        )
     for name, share in (("max_padding", max_padding), ("max_loss", max_loss)):
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 <= share <= 1.0:
             raise InvalidArgumentError(f"{name}: must be a share within 0.0..1.0, not {share!r}")
@@ -256,10 +260,23 @@ def _too_much_waste(plan: KVCachePlan, max_padding: float) -> InvalidArgumentErr
             f"{plan.layers[largest].block_size:,}; declare blocks of {largest!r} that take less, or allow larger ones "
             "of the other by max_block_size"
         )
+    wasted, allowed = _told_apart(plan.waste, max_padding)
     return InvalidArgumentError(
-        f"layers: {plan.waste:.1%} of what a request holds would be waste, and max_padding is {max_padding:.1%}: "
+        f"layers: {wasted} of what a request holds would be waste, and max_padding is {allowed}: "
         f"{worst.layer_names[0]!r} ({KINDS[type(worst.spec)]}) {cause}, or pass a larger max_padding"
     )
+
+
+def _told_apart(one: float, other: float) -> tuple[str, str]:
+    """Return two different shares as percentages, with as many digits as it takes to see that they differ.
+
+    >>> _told_apart(0.5, 0.25), _told_apart(0.00012, 0.0)
+    (('50.0%', '25.0%'), ('0.01%', '0.00%'))
+    """
+    digits = 1
+    while f"{one:.{digits}%}" == f"{other:.{digits}%}":
+        digits += 1
+    return f"{one:.{digits}%}", f"{other:.{digits}%}"
 
 
 # ---------------------------------------------------------------------- arguments

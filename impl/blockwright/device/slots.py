@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
+from typing import SupportsIndex
 
 import torch
 
@@ -22,6 +23,7 @@ from blockwright.device.operands import (
     on_host,
     require_cache,
     require_tensor,
+    require_written,
     stored,
 )
 from blockwright.errors import BlockError, InvalidArgumentError
@@ -41,17 +43,19 @@ def write_kv(
     a GPU.
 
     Args:
-        cache: (num_blocks, 2, block_size, num_kv_heads, head_size), any strides, any floating-point dtype.
+        cache: (num_blocks, 2, block_size, num_kv_heads, head_size), any strides that give each element memory of its
+            own, any floating-point dtype.
         keys: (tokens, num_kv_heads, head_size), of any floating-point dtype; rounded to the cache's (float8 saturates).
         values: as `keys`.
         slot_mapping: (tokens,), int64 or int32; -1 for a token that is not written.
         check: check the slots on a GPU too; the host waits for them.
 
     Raises:
-        InvalidArgumentError: shapes, dtypes or devices are not as described; nothing is written.
+        InvalidArgumentError: shapes, strides, dtypes or devices are not as described; nothing is written.
         BlockError: a slot in the null block, beyond the cache, or of two tokens; nothing is written.
     """
     cache = require_cache(cache)
+    require_written("cache", cache)
     rows = ("tokens", *cache.shape[3:])
     keys = require_tensor("keys", keys, rows, FLOATS + SMALL_FLOATS, cache.device)
     values = require_tensor("values", values, (keys.shape[0], *rows[1:]), FLOATS + SMALL_FLOATS, cache.device)
@@ -110,7 +114,7 @@ def gather_kv(
     O((stop - start) * num_kv_heads * head_size). Only those positions' slots are read.
 
     Args:
-        cache: as for `write_kv`.
+        cache: as for `write_kv`; elements may share memory, for nothing is written.
         block_ids: one row of a block table: (width,) int32 or int64, or a sequence of ids.
         start: first position.
         stop: the one after the last.
@@ -125,15 +129,13 @@ def gather_kv(
     """
     cache = require_cache(cache)
     if not isinstance(block_ids, torch.Tensor):
-        try:
-            block_ids = torch.tensor(list(map(index, block_ids)), dtype=torch.int64, device=cache.device)
-        except TypeError as error:
-            raise InvalidArgumentError("block_ids holds something that is no int; pass one row of a table") from error
+        block_ids = _row_of(block_ids, cache.device)
     row = require_tensor("block_ids", block_ids, ("entries",), IDS, cache.device)
     block_size = cache.shape[2]
-    if not (isinstance(start, int) and isinstance(stop, int) and 0 <= start <= stop <= row.shape[0] * block_size):
+    is_int = not any(isinstance(bound, bool) or not isinstance(bound, int) for bound in (start, stop))
+    if not is_int or not 0 <= start <= stop <= row.shape[0] * block_size:
         raise InvalidArgumentError(
-            f"start={start}, stop={stop}: block_ids has {row.shape[0]} entries of {block_size} positions; "
+            f"start={start!r}, stop={stop!r}: block_ids has {row.shape[0]} entries of {block_size} positions; "
             "pass 0 <= start <= stop within them"
         )
     if on_host(row, check):
@@ -143,6 +145,27 @@ def gather_kv(
     positions = torch.arange(start, stop, device=cache.device)
     keys, values = gathered(cache, row[positions // block_size], positions % block_size, cache.dtype)
     return keys, values
+
+
+def _row_of(block_ids: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Return ids that stand in no tensor as one: (width,) int64.
+
+    Raises:
+        InvalidArgumentError: something among them that is no int, or one that no tensor holds.
+    """
+    try:
+        return torch.tensor(list(map(_id_of, block_ids)), dtype=torch.int64, device=device)
+    except (TypeError, OverflowError) as error:
+        raise InvalidArgumentError("block_ids holds something that is no block id; pass one row of a table") from error
+
+
+def _id_of(block: SupportsIndex) -> int:
+    if isinstance(block, bool):
+        raise TypeError("a bool is no block id")
+    number = index(block)
+    if not -(2**63) <= number < 2**63:
+        raise OverflowError(f"{number} has more than 64 bits")
+    return number
 
 
 def gathered(

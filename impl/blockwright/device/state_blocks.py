@@ -15,6 +15,7 @@ from blockwright.device.operands import (
     on_host,
     require_bound,
     require_tensor,
+    require_written,
     stored,
 )
 from blockwright.errors import BlockError, InvalidArgumentError
@@ -141,11 +142,13 @@ def write_states(
 
 
 def require_state_cache(name: str, cache: object, dims: int) -> torch.Tensor:
-    """Return `cache` if it holds states of so many dimensions, its blocks first.
+    """Return `cache` if it holds states of so many dimensions, its blocks first, and no two in one place.
 
     Raises:
         InvalidArgumentError: naming the argument.
     """
     if not isinstance(cache, torch.Tensor):
         raise InvalidArgumentError(f"{name} is a {type(cache).__name__}; pass the tensor of one layer's states")
-    return require_tensor(name, cache, ("num_blocks", *("size",) * (dims - 1)), FLOATS + SMALL_FLOATS, cache.device)
+    cache = require_tensor(name, cache, ("num_blocks", *("size",) * (dims - 1)), FLOATS + SMALL_FLOATS, cache.device)
+    require_written(name, cache)
+    return cache

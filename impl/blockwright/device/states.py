@@ -59,7 +59,8 @@ def selective_scan(
         a: (channels, state_size), positive: how fast each dimension forgets.
         b: (tokens, state_size).
         c: (tokens, state_size).
-        state_cache: (num_blocks, channels, state_size), any strides, any floating-point dtype.
+        state_cache: (num_blocks, channels, state_size), any strides that give each element memory of its own, any
+            floating-point dtype.
         state_reads: (requests,), int32 or int64; 0: the request begins from zero.
         state_writes: (requests, 1 + most drafts), int32 or int64; 0 where unused.
         query_start_loc: (requests + 1,), int32 or int64: 0, and then where each request's tokens end. A request without
@@ -74,7 +75,7 @@ def selective_scan(
         y: (tokens, channels), of the dtype of `x`.
 
     Raises:
-        InvalidArgumentError: shapes, dtypes, devices or lengths are not as described; nothing is written.
+        InvalidArgumentError: shapes, strides, dtypes, devices or lengths are not as described; nothing is written.
         BlockError: a state in the null block, in none of the cache's, or two in one; nothing is written.
     """
     state_cache = require_state_cache("state_cache", state_cache, 3)
@@ -162,7 +163,8 @@ def causal_conv(
     Args:
         x: (tokens, channels).
         weight: (channels, width), width at least 2.
-        conv_cache: (num_blocks, channels, width - 1), any strides, any floating-point dtype.
+        conv_cache: (num_blocks, channels, width - 1), any strides that give each element memory of its own, any
+            floating-point dtype.
         state_reads: as for `selective_scan`, as are those below.
         state_writes: (requests, 1 + most drafts).
         query_start_loc: (requests + 1,).
@@ -174,7 +176,7 @@ def causal_conv(
         y: (tokens, channels), of the dtype of `x`, before any activation.
 
     Raises:
-        InvalidArgumentError: shapes, dtypes, devices or lengths are not as described; nothing is written.
+        InvalidArgumentError: shapes, strides, dtypes, devices or lengths are not as described; nothing is written.
         BlockError: a state in the null block, in none of the cache's, or two in one; nothing is written.
     """
     conv_cache = require_state_cache("conv_cache", conv_cache, 3)

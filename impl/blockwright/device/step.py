@@ -15,8 +15,10 @@ from blockwright.device.operands import (
     require_apart,
     require_bound,
     require_cache,
+    require_scale,
     require_spec,
     require_tensor,
+    require_written,
 )
 from blockwright.device.slots import check_blocks
 from blockwright.errors import InvalidArgumentError
@@ -72,7 +74,7 @@ def checked_step(
         encoder_lens = require_tensor("encoder_lens", encoder_lens, (requests,), IDS, cache.device)
     else:
         encoder_lens = None
-    scale = spec.head_size**-0.5 if scale is None else scale
+    scale = spec.head_size**-0.5 if scale is None else require_scale(scale)
     step = Step(query, cache, spec, table[:requests], starts, seq_lens, encoder_lens, scale)
     if on_host(starts, check):
         _check_lengths(step, max_query_len, max_seq_len)
@@ -84,9 +86,11 @@ def require_out(out: torch.Tensor, step: Step) -> None:
     """Check that the result of a step may be written to `out`.
 
     Raises:
-        InvalidArgumentError: another shape, dtype or device than the query's, or memory that is read.
+        InvalidArgumentError: another shape, dtype or device than the query's, memory that is read, or memory that two
+            elements share.
     """
     require_tensor("out", out, tuple(step.query.shape), (step.query.dtype,), step.query.device)
+    require_written("out", out)
     require_apart("query", out, step.query)
     require_apart("cache", out, step.cache)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral, Real
 
 import torch
 
@@ -55,9 +56,16 @@ class KVCacheStorage:
         """Take the memory of a plan, all zeros. O(bytes).
 
         Raises:
-            InvalidArgumentError: torch lacks an element type that a layer declares.
+            InvalidArgumentError: `plan` is no plan, `device` names none, or torch lacks an element type that a layer
+                declares.
             torch.OutOfMemoryError: the device has less memory than the plan was made for.
         """
+        if not isinstance(plan, KVCachePlan):
+            raise InvalidArgumentError(f"plan: is a {type(plan).__name__}; pass what plan_kv_cache returns")
+        try:
+            device = torch.device(device)
+        except (TypeError, RuntimeError) as error:
+            raise InvalidArgumentError(f"device: {device!r} is no device of torch's: {error}") from None
         self.plan = plan
         for spec in plan.layers.values():
             for dtype in dtypes_of(spec):
@@ -148,8 +156,10 @@ class KVCacheStorage:
 
         Raises:
             BlockError: an id is no block of the plan.
-            InvalidArgumentError: no such group; or the value has no common form, or none at all, in the element types.
+            InvalidArgumentError: no such group; or the value is no number, has no common form, or none at all, in the
+                element types.
         """
+        value = _number(value)
         ids = self._checked(block_ids)
         tensors = self.tensors if group is None else self.tensors_of(group)
         groups = self.plan.groups if group is None else [self.plan.groups[group]]
@@ -175,9 +185,12 @@ class KVCacheStorage:
         if block_ids is None:
             return torch.arange(count)
         try:
-            ids = torch.as_tensor(block_ids if isinstance(block_ids, torch.Tensor) else list(block_ids))
+            given = block_ids if isinstance(block_ids, torch.Tensor) else list(block_ids)
+            ids = torch.as_tensor(given)
         except (TypeError, ValueError, RuntimeError) as error:
             raise InvalidArgumentError(f"block_ids: must be a sequence of block ids: {error}") from None
+        if isinstance(given, list) and any(isinstance(block, bool) for block in given):
+            raise InvalidArgumentError("block_ids: must be one row of integers, and holds a bool")
         if ids.numel() == 0:
             return torch.empty(0, dtype=torch.int64)
         if ids.dim() != 1 or ids.dtype not in (torch.int64, torch.int32):
@@ -214,6 +227,21 @@ def _named(dtypes: set[torch.dtype]) -> str:
     return ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
 
 
+def _number(value: object) -> float:
+    """Return the value to fill with as an int, if it is one, or a float.
+
+    Raises:
+        InvalidArgumentError: it is no real number, or too large for any element type.
+    """
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise InvalidArgumentError(f"value: must be a number, not {value!r}")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise InvalidArgumentError("value: is larger than any element type's; pass a number, or float('inf')") from None
+    return int(value) if isinstance(value, Integral) else number
+
+
 def _word(value: float, dtype: torch.dtype) -> int:
     """Return the bits of a value as an integer."""
     if not dtype.is_floating_point:
@@ -221,6 +249,8 @@ def _word(value: float, dtype: torch.dtype) -> int:
         if value != value or not limits.min <= value <= limits.max or value != int(value):
             raise InvalidArgumentError(f"value: {value!r} is no {dtype}; pass a whole number within its range")
         value = int(value)
+    else:
+        value = float(value)  # torch takes no int of more than 64 bits
     return int(torch.tensor([value], dtype=dtype).view(_WORDS[dtype.itemsize])[0])
 
 
