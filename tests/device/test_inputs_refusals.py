@@ -5,7 +5,9 @@ right step after it gives what a batch that has never seen the wrong call gives.
 Not covered: memory that is too small for the tables.
 """
 
+import pickle
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,14 +60,26 @@ class Running:
         numbers = list(replica.tables), list(replica.words), list(replica.counts), self.batch.request_ids
         return numbers, contents(self.last)
 
+    def next_allocation(self) -> Any:
+        """Reject the drafts of the step, and give slots for the next one."""
+        for request in self.requests:
+            request.num_computed_tokens += 1
+            request.append_output_token_ids([1])
+        return self.manager.allocate_slots_batch(self.requests, 3, num_draft_tokens=2)
+
     def right_step(self) -> object:
         return contents(self.batch.step(self.requests, 3, self.allocation, num_draft_tokens=2)), self.memory()
 
 
+FIELDS = (
+    "num_served", "refused", "new_block_ids", "new_block_offsets", "nulled_entries", "nulled_offsets",
+    "replaced_entries", "number", "request_ids",
+)  # fmt: skip
+
+
 def altered(allocation: Any, **changes: Any) -> Any:
-    """Return an allocation with other attributes."""
-    names = ("num_served", "new_block_ids", "new_block_offsets", "nulled_entries", "nulled_offsets", "replaced_entries")
-    return SimpleNamespace(**{name: getattr(allocation, name) for name in names} | changes)
+    """Return an allocation with other attributes, as a message that knows no number and no ids."""
+    return SimpleNamespace(**{name: getattr(allocation, name) for name in FIELDS[:-2]} | changes)
 
 
 def step(
@@ -227,3 +241,68 @@ def test_a_request_that_was_removed_is_unknown(is_taken: bool) -> None:
     with pytest.raises(UnknownRequestError, match="'r1' has no row"):
         run.batch.step(run.requests, 3, run.allocation, num_draft_tokens=2)
     assert run.memory() == before
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("steps", [False, True])
+def test_an_allocation_is_applied_once(steps: bool, staged: bool) -> None:
+    """Nor does another one after it make it new, and one that failed may be tried again."""
+    run, other = Running(staged), Running(staged)
+    with pytest.raises(BlockError):
+        run.batch.step(run.requests, 9, run.allocation, num_draft_tokens=2)
+    assert run.right_step() == other.right_step()
+    before = run.memory()
+    again = partial(run.batch.step, num_new_tokens=3, num_draft_tokens=2) if steps else run.batch.apply
+    with pytest.raises(InvalidArgumentError, match="allocation: it is number 1 of its manager, and number 1 was"):
+        again(run.requests, allocation=run.allocation)
+    assert run.memory() == before
+    later = run.next_allocation()
+    run.batch.apply(run.requests, later)
+    with pytest.raises(InvalidArgumentError, match="number 1 of its manager, and number 2 was applied already"):
+        run.batch.apply(run.requests, run.allocation)
+    copied = run.manager.copy().allocate_slots_batch([], 1)
+    assert copied.number == later.number + 1
+
+
+def test_a_batch_without_requests_may_serve_another_manager() -> None:
+    run, other = Running(staged=False), Running(staged=False)
+    run.right_step()
+    run.batch.apply(run.requests, run.next_allocation())  # number 2, as the other's below
+    for request in run.requests:
+        run.batch.remove_request(request.request_id)
+    run.manager, run.requests = other.manager, other.requests
+    for request in run.requests:
+        run.add(request.request_id)
+    run.batch.step(run.requests, 3, other.next_allocation(), num_draft_tokens=2)
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_an_allocation_is_of_its_requests(staged: bool) -> None:
+    """In their order; only rows that it changes tell."""
+    run, other = Running(staged), Running(staged)
+    before = run.memory()
+    wrong = run.requests[::-1]
+    with pytest.raises(InvalidArgumentError, match="number 1 of the allocation's batch is 'r1', but 'r0' is given"):
+        run.batch.step([wrong[0], wrong[2], wrong[1]], 3, run.allocation, num_draft_tokens=2)
+    with pytest.raises(InvalidArgumentError, match="requests: number 2 of the allocation's batch is 'r2', but 'r0' is"):
+        run.batch.apply(wrong, run.allocation)
+    replaced = altered(run.allocation, request_ids=["r0", "r1", "r2"], new_block_offsets=vec[i32]([0] * 13))
+    replaced.nulled_offsets, replaced.replaced_entries = vec[i32]([0] * 13), vec[i32]([1, 0, 0, 5])
+    with pytest.raises(InvalidArgumentError, match="number 1 of the allocation's batch is 'r1', but 'r0' is given"):
+        run.batch.apply([run.requests[1], run.requests[0], run.requests[2]], replaced)
+    with pytest.raises(InvalidArgumentError, match="allocation: it served 3 requests, but has ids of 2"):
+        run.batch.apply(run.requests, altered(run.allocation, request_ids=("r0", "r1")))
+    assert run.memory() == before
+    assert run.right_step() == other.right_step()
+
+
+def test_an_allocation_goes_to_another_process() -> None:
+    run, other = Running(staged=False), Running(staged=False)
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        sent = pickle.loads(pickle.dumps(run.allocation, protocol))
+        assert {name: getattr(sent, name) for name in FIELDS} == {n: getattr(run.allocation, n) for n in FIELDS}
+        assert repr(sent) == repr(run.allocation)
+    run.allocation = sent
+    assert run.right_step() == other.right_step()
+    with pytest.raises(InvalidArgumentError, match="was applied already"):
+        run.batch.apply(run.requests, other.allocation)

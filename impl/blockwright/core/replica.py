@@ -88,13 +88,18 @@ class TableReplica(TableRows):
         mark = self.num_changes
         try:
             self._locate(requests)
-            self._apply(requests, allocation)
+            number = self._apply(requests, allocation)
         except Exception:
             self._undo(mark)
             raise
+        self._applied = max(self._applied, number)
 
-    def _apply(self, requests: list[object], allocation: Any) -> None:
-        """Change the rows of located requests; a failure leaves something for `_undo`. O(requests + changes)."""
+    def _apply(self, requests: list[object], allocation: Any) -> i64:
+        """Change the rows of located requests; return the allocation's number. O(requests + changes).
+
+        A failure leaves something for `_undo`.
+        """
+        applied = self._number_of(allocation)
         new_ids: vec[i32] = allocation.new_block_ids
         new_ends: vec[i32] = allocation.new_block_offsets
         nulled: vec[i32] = allocation.nulled_entries
@@ -107,6 +112,7 @@ class TableReplica(TableRows):
                 f"allocation: it served {served} requests, but {len(requests)} are given; give those of its batch, in "
                 "the same order"
             )
+        names = _names_of(allocation, served)
         ends = served * groups + 1
         if i64(len(new_ends)) < ends or i64(len(nulled_ends)) < ends or len(replaced) % 4 != 0:
             raise InvalidArgumentError(f"allocation: it is not one of {groups} groups")
@@ -116,6 +122,7 @@ class TableReplica(TableRows):
             last = at + groups
             if new_ends[at] != new_ends[last] or nulled_ends[at] != nulled_ends[last]:
                 row = self._at[i]
+                self._check_name(names, i, row)
                 number: i64 = 0
                 while number < groups:
                     group = self.groups[number]
@@ -126,8 +133,29 @@ class TableReplica(TableRows):
             i += 1
         at = 0
         while at < i64(len(replaced)):
-            self._replace(i64(replaced[at]), i64(replaced[at + 1]), i64(replaced[at + 2]), replaced[at + 3], served)
+            i = i64(replaced[at])
+            self._replace(i, i64(replaced[at + 1]), i64(replaced[at + 2]), replaced[at + 3], served)
+            self._check_name(names, i, self._at[i])
             at += 4
+        return applied
+
+    def _number_of(self, allocation: Any) -> i64:
+        """Return the number of an allocation, of one that comes after those that were applied; 0: it has none."""
+        number = _checked_count("allocation.number", getattr(allocation, "number", 0))
+        if 0 < number <= self._applied:
+            raise InvalidArgumentError(
+                f"allocation: it is number {number} of its manager, and number {self._applied} was applied already; "
+                "apply each once, in the order of the calls"
+            )
+        return number
+
+    def _check_name(self, names: tuple[object, ...] | None, i: i64, row: i64) -> None:
+        """Check that request i of an allocation is the one whose row is to be changed."""
+        if names is not None and names[i] != self._ids[row]:
+            raise InvalidArgumentError(
+                f"requests: number {i} of the allocation's batch is {names[i]!r}, but {self._ids[row]!r} is given; "
+                "give those of its batch, in the same order"
+            )
 
     def _append(self, group: GroupRows, row: i64, ids: vec[i32], start: i64, stop: i64) -> None:
         """Append blocks to a row."""
@@ -137,7 +165,8 @@ class TableReplica(TableRows):
         if start < 0 or start > stop or stop > i64(len(ids)) or length + stop - start > group.width:
             raise InvalidArgumentError(
                 f"allocation: new blocks {start}..{stop} of {len(ids)} do not fit behind the {length} entries of "
-                f"{self._ids[row]!r} in group {group.number}, of {group.width}; was it applied before?"
+                f"{self._ids[row]!r} in group {group.number}, of {group.width}; was one missed, or do "
+                "the batch's enable_caching or max_model_len differ from the manager's?"
             )
         index = group.first + row * group.width + length
         while start < stop:
@@ -196,13 +225,14 @@ class TableReplica(TableRows):
         news, drafts = self._news, self._drafts
         self._begin_call()
         mark = self.num_changes
+        number: i64 = 0
         try:
             self._locate(requests)
             _count("num_new_tokens", num_new_tokens, size, news)
             _count("num_draft_tokens", num_draft_tokens, size, drafts)
             self._check_counts(requests, news, drafts)
             if allocation is not None:
-                self._apply(requests, allocation)
+                number = self._apply(requests, allocation)
             for group in self.groups:
                 if group.has_slots:
                     self._check_slots(group, requests, news)
@@ -211,6 +241,7 @@ class TableReplica(TableRows):
         except Exception:
             self._undo(mark)
             raise
+        self._applied = max(self._applied, number)
         self._place(size)
         self._fill(news, size)
         for group in self.groups:
@@ -480,6 +511,17 @@ class TableReplica(TableRows):
             found = append(found, (block - entry) * group.block_size + position)
             position += 1
         return found
+
+
+def _names_of(allocation: Any, served: i64) -> tuple[object, ...] | None:
+    """Return the ids of an allocation's requests, None if it has none."""
+    given: object = getattr(allocation, "request_ids", None)
+    if not isinstance(given, (tuple, list)) or len(given) == 0:
+        return None
+    names: tuple[object, ...] = given if isinstance(given, tuple) else tuple(given)
+    if i64(len(names)) < served:
+        raise InvalidArgumentError(f"allocation: it served {served} requests, but has ids of {len(names)}")
+    return names
 
 
 def _count(name: str, given: object, size: i64, counts: vec[i64]) -> None:

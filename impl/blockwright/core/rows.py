@@ -130,6 +130,7 @@ class TableRows:
         self._ids: list[str | None] = [None] * int(max_num_requests)
         self._seen: list[object] = [None] * int(max_num_requests)
         self._end: i64 = 0
+        self._applied: i64 = 0  # the number of the last allocation
 
     # ------------------------------------------------------------------ entries
 
@@ -325,6 +326,8 @@ class TableRows:
         del self._rows[request_id]
         self._ids[row] = None
         self._seen[row] = None
+        if len(self._rows) == 0:
+            self._applied = 0  # nothing is left of what was applied: another manager may follow
         self._shorten()
 
     def _shorten(self) -> None:

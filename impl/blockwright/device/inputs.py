@@ -279,12 +279,14 @@ class InputBatch:
 
         Args:
             requests: those of the batch, in order; the first ``allocation.num_served`` of them are changed.
-            allocation: the answer of `manager.allocate_slots_batch`. Each is applied once, in the order of the calls.
+            allocation: the answer of `manager.allocate_slots_batch`, pickled or not. Each is applied once, in the order
+                of the calls. Another manager's may follow when no request has a row.
 
         Raises:
             UnknownRequestError: a request has no row; `add_request` it first, one that the batch admits without blocks.
             DuplicateRequestError: a request twice.
-            InvalidArgumentError: the allocation is not of these requests, or one before it was missed.
+            InvalidArgumentError: the allocation is not of these requests in this order, was applied already, or one
+                before it was missed.
             BlockError: a block id is none of the pool.
         """
         self.replica.apply(_as_list(requests), allocation)
