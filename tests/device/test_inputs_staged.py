@@ -156,6 +156,32 @@ def test_many_changes_need_larger_buffers() -> None:
     assert steps[0] == steps[1]
 
 
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+def test_what_could_not_be_sent_is_sent_by_the_next_step(fails_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is short for larger buffers, on the host or on the device: nothing of the tables is lost on the way."""
+    batches = [batch_of(config_of(SPECS, num_blocks=400), staged=staged) for staged in (False, True)]
+    requests = [Request(f"r{i}", list(range(9))) for i in range(8)]
+    for batch in batches:
+        for i, request in enumerate(requests):
+            for turn in range(20):
+                lists = [list(range(1 + i + turn + group, 13 + i + turn + group)) for group in range(3)]
+                batch.add_request(request.request_id, lists)
+    made, empty = [0], torch.empty
+
+    def short(*shape: Any, **options: Any) -> torch.Tensor:
+        made[0] += 1
+        if made[0] == fails_at:
+            raise torch.OutOfMemoryError("no memory")
+        return empty(*shape, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "empty", short)
+        with pytest.raises(torch.OutOfMemoryError):
+            batches[1].step(requests, 2)
+    steps = [contents(batch.step(requests, 1)) for batch in batches]
+    assert steps[0] == steps[1]
+
+
 def test_a_step_of_nothing() -> None:
     for staged in (False, True):
         batch = batch_of(config_of(SPECS), staged=staged)

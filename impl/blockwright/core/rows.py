@@ -83,7 +83,7 @@ class TableRows:
         groups: where each group's part lies.
         max_num_requests: rows.
         tables: ``vec[i32]``, see the module; never grows.
-        num_changes: entries written since they were last taken (`take_changes`) or, if they are not kept, by the last
+        num_changes: entries written since they were last forgotten (`forget_changes`) or, if they are not kept, by the last
             call; an entry that was written twice counts twice.
     """
 
@@ -160,8 +160,8 @@ class TableRows:
             self.num_changes -= 1
             self.tables[self._changed[self.num_changes]] = self._before[self.num_changes]
 
-    def take_changes(self) -> tuple[vec[i64], vec[i32]]:
-        """Return the indices in `tables` that were written since the last call, and what stands there now.
+    def changes(self) -> tuple[vec[i64], vec[i32]]:
+        """Return the indices in `tables` that were written since `forget_changes`, and what stands there now.
 
         An index may stand twice, with one value. Complexity: O(changes), whatever the length of the tables.
         """
@@ -170,8 +170,11 @@ class TableRows:
         tables = self.tables
         for index in indices:
             values = append(values, tables[index])
-        self.num_changes = 0
         return indices, values
+
+    def forget_changes(self) -> None:
+        """Keep the changes made until now no longer: they have been sent. O(1)."""
+        self.num_changes = 0
 
     def _length(self, group: i64, row: i64) -> i64:
         """Return the entries of a row."""

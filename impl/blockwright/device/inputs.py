@@ -335,13 +335,16 @@ class InputBatch:
             UnknownRequestError, DuplicateRequestError: as `apply`.
             InvalidArgumentError: as `apply`, or a count is out of range, or the step exceeds a limit of the batch.
             BlockError: as `apply`, or a new token or a state has no block. Nothing changed, whatever the error.
+            torch.OutOfMemoryError, RuntimeError: the inputs did not get to the device. The rows are those of the step:
+                call again without the allocation, and everything that the device lacks is sent.
         """
         pairs = self._no_copies if not any(copies) else self._checked_copies(copies)
         replica = self.replica
         replica.step(_as_list(requests), num_new_tokens, num_draft_tokens, allocation)
         num_requests, num_tokens = replica.num_requests, replica.num_tokens
         if self._staging is not None:
-            self._staging.send(*replica.take_changes(), num_tokens)
+            self._staging.send(*replica.changes(), num_tokens)
+            replica.forget_changes()
         views = self._views
         positions, slot_mapping = views.of_tokens(num_tokens)
         starts, computed, lens, encoder, reads, writes = views.of_requests(num_requests)

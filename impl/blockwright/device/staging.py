@@ -107,8 +107,9 @@ class Staging:
         for event in self._events:
             if event is not None:
                 event.synchronize()
-        self._buffers = [torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._is_cuda) for _ in range(2)]
-        self._landing = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+        buffers = [torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._is_cuda) for _ in range(2)]
+        landing = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+        self._buffers, self._landing = buffers, landing  # all of them or, where memory is short, none
 
     def send(self, indices: Any, values: Any, num_tokens: int) -> None:
         """Bring the device's tensors up to date, on its current stream; the host waits for nothing of this step."""
