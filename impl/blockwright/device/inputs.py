@@ -19,6 +19,8 @@ import torch
 from blockwright.config import KVCacheConfig
 from blockwright.core.blocks import KVCacheBlocks
 from blockwright.core.replica import TableReplica
+from blockwright.core.request import MAX_LENGTH
+from blockwright.core.rows import listed, whole
 from blockwright.device.staging import Staging, Tensors, Views, view_of
 from blockwright.errors import BlockError, InvalidArgumentError
 from blockwright.kinds import CrossAttentionSpec, require_positive
@@ -164,9 +166,17 @@ class InputBatch:
         require_positive("max_num_requests", max_num_requests)
         require_positive("max_num_tokens", max_num_tokens)
         require_positive("max_model_len", max_model_len)
+        if not isinstance(config, KVCacheConfig):
+            raise InvalidArgumentError(f"config: must be a KVCacheConfig, the manager's, not {config!r}")
         if any(isinstance(group.kv_cache_spec, CrossAttentionSpec) for group in config.kv_cache_groups):
             require_positive("max_encoder_len", max_encoder_len)
-        self.device = torch.device(device)
+        elif type(max_encoder_len) is not int or not 0 <= max_encoder_len <= MAX_LENGTH:
+            raise InvalidArgumentError(f"max_encoder_len: must be within 0..{MAX_LENGTH}, not {max_encoder_len!r}")
+        if not isinstance(enable_caching, bool):
+            raise InvalidArgumentError(f"enable_caching: must be a bool, as the manager's, not {enable_caching!r}")
+        if staged is not None and not isinstance(staged, bool):
+            raise InvalidArgumentError(f"staged: must be a bool or None, not {staged!r}")
+        self.device = _device_of(device)
         if staged is False and self.device.type != "cpu":
             raise InvalidArgumentError(f"staged: inputs for {self.device} are staged; leave it out")
         self._is_staged = self.device.type != "cpu" or staged is True
@@ -254,9 +264,10 @@ class InputBatch:
         """
         origin = self.replica.row_of(request_id)
         taken = self.replica.request_ids
-        if isinstance(row, int) and 0 <= row < len(taken) and row != origin and taken[row] is not None:
-            raise InvalidArgumentError(f"row: {row} is that of {taken[row]!r}; swap them, or choose a free one")
-        self.replica.swap_rows(origin, row)
+        place = whole(row)
+        if place is not None and 0 <= place < len(taken) and place != origin and taken[place] is not None:
+            raise InvalidArgumentError(f"row: {row} is that of {taken[place]!r}; swap them, or choose a free one")
+        self.replica.swap_rows(row, origin)
 
     def swap(self, row: int, other: int) -> None:
         """Exchange two rows, free ones too. O(blocks of both).
@@ -338,7 +349,7 @@ class InputBatch:
             torch.OutOfMemoryError, RuntimeError: the inputs did not get to the device. The rows are those of the step:
                 call again without the allocation, and everything that the device lacks is sent.
         """
-        pairs = self._no_copies if not any(copies) else self._checked_copies(copies)
+        pairs = self._no_copies if type(copies) in (list, tuple) and not copies else self._checked_copies(copies)
         replica = self.replica
         replica.step(_as_list(requests), num_new_tokens, num_draft_tokens, allocation)
         num_requests, num_tokens = replica.num_requests, replica.num_tokens
@@ -373,18 +384,41 @@ class InputBatch:
 
     def _checked_copies(self, copies: Copies) -> Tensors:
         """Return copies as tensors."""
-        if len(copies) != len(self._no_copies):
+        lists = [listed("copies", each, "a list of pairs per group") for each in listed("copies", copies, "lists")]
+        if not any(lists):
+            return self._no_copies
+        if len(lists) != len(self._no_copies):
             raise InvalidArgumentError(
-                f"copies: {len(copies)} lists of pairs; give one per group, {len(self._no_copies)} of them"
+                f"copies: {len(lists)} lists of pairs; give one per group, {len(self._no_copies)} of them"
             )
-        for number, pairs in enumerate(copies):
-            for pair in pairs:
-                if len(pair) != 2 or not all(isinstance(block, int) and 0 < block < self._num_blocks for block in pair):
-                    raise BlockError(
-                        f"copies: {pair!r} in group {number} is no pair of blocks of this pool of {self._num_blocks}"
-                    )
-        return tuple(torch.tensor(list(pairs), dtype=torch.int64).reshape(-1, 2) for pairs in copies)
+        return tuple(
+            torch.tensor([self._checked_pair(pair, number) for pair in pairs], dtype=torch.int64).reshape(-1, 2)
+            for number, pairs in enumerate(lists)
+        )
+
+    def _checked_pair(self, pair: Any, number: int) -> list[int]:
+        """Return the source and the destination of one copy."""
+        try:
+            blocks = [whole(block) or 0 for block in pair]
+        except TypeError:  # not iterable
+            blocks = []
+        if len(blocks) != 2 or not all(0 < block < self._num_blocks for block in blocks):
+            raise BlockError(
+                f"copies: {pair!r} in group {number} is no pair of blocks of this pool of {self._num_blocks}"
+            )
+        return blocks
 
 
-def _as_list(requests: Sequence[Any]) -> list[Any]:
-    return requests if type(requests) is list else list(requests)
+def _device_of(given: Any) -> torch.device:
+    """Return a device that tensors can be sent to."""
+    try:
+        device = torch.device(given)
+    except (TypeError, RuntimeError) as error:
+        raise InvalidArgumentError(f"device: torch knows none by {given!r}; {error}") from error
+    if device.type == "meta":
+        raise InvalidArgumentError("device: tensors on 'meta' have no memory, so kernels could read nothing")
+    return device
+
+
+def _as_list(requests: Any) -> list[Any]:
+    return requests if type(requests) is list else listed("requests", requests, "those of the step, in order")
