@@ -28,6 +28,7 @@ from blockwright.errors import (
     DuplicateRequestError,
     InvalidArgumentError,
     UnknownRequestError,
+    UnknownStepError,
     UnsupportedError,
 )
 
@@ -293,6 +294,21 @@ def test_wrong_limits(options: dict[str, Any], words: str) -> None:
 def test_wrong_encoders_where_there_is_none(length: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="max_encoder_len: must be within 0"):
         InputBatch(config_of([full(4)]), max_num_requests=4, max_num_tokens=8, max_model_len=16, max_encoder_len=length)
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_inputs_of_an_earlier_step_are_not_padded(staged: bool) -> None:
+    """Their memory is the later one's: zeros behind two tokens would fall into its five."""
+    run, other = Running(staged), Running(staged)
+    earlier = run.last
+    with pytest.raises(InvalidArgumentError):
+        run.batch.step(run.requests, -1)  # no step
+    earlier.padded(1, 1).padded(2, 2)
+    found = run.right_step()
+    with pytest.raises(UnknownStepError, match="pad before the next step"):
+        earlier.padded(4, 64)
+    other.last.padded(1, 1).padded(2, 2)
+    assert found == other.right_step()
 
 
 @pytest.mark.parametrize("staged", [False, True])

@@ -6,6 +6,7 @@ with the CPU as the device, and on a GPU where there is one, with steps that out
 Not covered: that staged inputs equal those on the host in long histories (test_inputs.py); time (benchmarks/).
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ import torch
 from tests.device.histories import History, batch_of, chunked, config_of, contents, cross, full, mamba, sliding
 
 from blockwright import KVCacheManager, Request
-from blockwright.device import InputBatch, StepInputs
+from blockwright.device import InputBatch, StepInputs, plan_kv_cache
+from blockwright.errors import InvalidArgumentError
 
 SPECS = [full(4), sliding(4, 8), mamba(4, 2)]
 
@@ -180,6 +182,27 @@ def test_what_could_not_be_sent_is_sent_by_the_next_step(fails_at: int, monkeypa
             batches[1].step(requests, 2)
     steps = [contents(batch.step(requests, 1)) for batch in batches]
     assert steps[0] == steps[1]
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_a_batch_for_a_plan(caching: bool) -> None:
+    layers = {"full": full(4), "states": mamba(4, 2)} | ({} if caching else {"cross": cross(4)})
+    plan = plan_kv_cache(
+        layers, 1 << 20, 48, enable_caching=caching, max_num_encoder_tokens=0 if caching else 10, max_padding=1.0
+    )
+    batch = InputBatch.for_plan(plan, max_num_requests=3, max_num_tokens=20, staged=True)
+    limits: dict[str, Any] = {"max_num_requests": 3, "max_num_tokens": 20, "max_model_len": 48}
+    wanted = InputBatch(plan.config, **limits, enable_caching=caching, max_encoder_len=0 if caching else 10)
+    steps = [each.step([], 1) for each in (batch, wanted)]
+    assert [tensor.shape for tensor in tensors(steps[0])] == [tensor.shape for tensor in tensors(steps[1])]
+    assert [tensor.shape for tensor in tensors(steps[0].padded(3, 20))] == [
+        tensor.shape for tensor in tensors(steps[1].padded(3, 20))
+    ]
+    batch.add_request("r")
+    with pytest.raises(InvalidArgumentError, match="46 new tokens"):
+        batch.step([SimpleNamespace(request_id="r", num_computed_tokens=3)], 46)
+    with pytest.raises(InvalidArgumentError, match="plan: must be the answer of plan_kv_cache"):
+        InputBatch.for_plan(plan.config, max_num_requests=3, max_num_tokens=20)  # type: ignore[arg-type]
 
 
 def test_a_step_of_nothing() -> None:

@@ -21,8 +21,9 @@ from blockwright.core.blocks import KVCacheBlocks
 from blockwright.core.replica import TableReplica
 from blockwright.core.request import MAX_LENGTH
 from blockwright.core.rows import listed, whole
+from blockwright.device.planned import KVCachePlan
 from blockwright.device.staging import Staging, Tensors, Views, view_of
-from blockwright.errors import BlockError, InvalidArgumentError
+from blockwright.errors import BlockError, InvalidArgumentError, UnknownStepError
 from blockwright.kinds import CrossAttentionSpec, require_positive
 
 Copies = Sequence[Sequence[tuple[int, int]]]
@@ -70,6 +71,7 @@ class StepInputs:
     state_writes: Tensors
     copies: Tensors
     _views: Views = field(repr=False, compare=False)
+    _step: int = field(repr=False, compare=False)
 
     def padded(self, num_requests: int, num_tokens: int) -> StepInputs:
         """Return the inputs with more rows and tokens behind, for a graph that was captured with as many.
@@ -78,9 +80,15 @@ class StepInputs:
         `self.num_tokens`. Complexity: O(padding).
 
         Raises:
+            UnknownStepError: the batch has made another step since, and its inputs stand here now.
             InvalidArgumentError: fewer than the step has, or more than the batch was made for.
         """
         views = self._views
+        if self._step != views.num_steps:
+            raise UnknownStepError(
+                f"padded: these are the inputs of step {self._step}, but the batch has made {views.num_steps} and "
+                "their memory is the last one's; pad before the next step"
+            )
         for name, given, least, most in (
             ("num_requests", num_requests, self.num_requests, views.max_num_requests),
             ("num_tokens", num_tokens, self.num_tokens, views.max_num_tokens),
@@ -197,6 +205,41 @@ class InputBatch:
         self._views = Views(self.replica, *host)
         self._no_copies: Tensors = tuple(torch.empty((0, 2), dtype=torch.int64) for _ in config.kv_cache_groups)
         self._num_blocks = config.num_blocks
+
+    @classmethod
+    def for_plan(
+        cls,
+        plan: KVCachePlan,
+        *,
+        max_num_requests: int,
+        max_num_tokens: int,
+        device: str | torch.device = "cpu",
+        staged: bool | None = None,
+    ) -> InputBatch:
+        """Make a batch for a plan: the lengths and the use of caching are those that it was made for.
+
+        Args:
+            plan: the answer of `plan_kv_cache`; its manager is to have the same ``max_model_len`` and
+                ``enable_caching``.
+            max_num_requests, max_num_tokens, device, staged: as for `InputBatch`; the tokens are those of all requests
+                of a step, where the plan has those of one.
+
+        Raises:
+            InvalidArgumentError: names the argument.
+        """
+        if not isinstance(plan, KVCachePlan):
+            raise InvalidArgumentError(f"plan: must be the answer of plan_kv_cache, not {plan!r}")
+        limits = plan.limits
+        return cls(
+            plan.config,
+            max_num_requests=max_num_requests,
+            max_num_tokens=max_num_tokens,
+            max_model_len=limits.max_model_len,
+            enable_caching=limits.enable_caching,
+            max_encoder_len=limits.max_num_encoder_tokens,
+            device=device,
+            staged=staged,
+        )
 
     # ------------------------------------------------------------------ rows
 
@@ -353,10 +396,11 @@ class InputBatch:
         replica = self.replica
         replica.step(_as_list(requests), num_new_tokens, num_draft_tokens, allocation)
         num_requests, num_tokens = replica.num_requests, replica.num_tokens
+        views = self._views
+        views.num_steps += 1
         if self._staging is not None:
             self._staging.send(*replica.changes(), num_tokens)
             replica.forget_changes()
-        views = self._views
         positions, slot_mapping = views.of_tokens(num_tokens)
         starts, computed, lens, encoder, reads, writes = views.of_requests(num_requests)
         return StepInputs(
@@ -375,6 +419,7 @@ class InputBatch:
             writes,
             pairs,
             views,
+            views.num_steps,
         )
 
     @property

@@ -16,11 +16,18 @@ MOST_VIEWS = 1024
 
 
 class Views:
-    """The tensors of a step, by its shape; each is cut once from memory that stays where it is."""
+    """The tensors of a step, by its shape; each is cut once from memory that stays where it is.
+
+    Attributes:
+        max_num_requests, max_num_tokens: of the batch.
+        block_tables: per group.
+        num_steps: steps whose inputs have been written here; the memory holds the last one's.
+    """
 
     def __init__(self, replica: TableReplica, words: torch.Tensor, counts: torch.Tensor, tables: torch.Tensor) -> None:
         self.max_num_requests = rows = replica.max_num_requests
         self.max_num_tokens = replica.max_num_tokens
+        self.num_steps = 0
         self._words = words.view(-1, self.max_num_tokens)
         self._no_slots = torch.full((self.max_num_tokens,), -1, dtype=torch.int64, device=words.device)
         self._starts = counts[: rows + 1]
