@@ -252,3 +252,9 @@ def test_the_host_may_run_ahead_of_a_gpu() -> None:
         found.append([tensor.clone() for tensor in tensors(runs[1].step())])
     for one, other in zip(expected, found, strict=True):
         assert all(torch.equal(a, b.cpu()) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_batch_stays_on_the_gpu_that_was_current_when_it_was_made() -> None:
+    assert batch_of(config_of(SPECS), device="cuda").device == torch.device("cuda", torch.cuda.current_device())

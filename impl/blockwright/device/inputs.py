@@ -201,6 +201,7 @@ class InputBatch:
         self._staging: Staging | None = None
         if self._is_staged:
             self._staging = Staging(*host, self.device, max_num_tokens)
+            self.device = self._staging.device
             host = (self._staging.words, self._staging.counts, self._staging.tables)
         self._views = Views(self.replica, *host)
         self._no_copies: Tensors = tuple(torch.empty((0, 2), dtype=torch.int64) for _ in config.kv_cache_groups)

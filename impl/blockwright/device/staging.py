@@ -91,6 +91,11 @@ class Staging:
     One buffer per step, in turn with another, so that the host can fill one while the other is still being read:
 
         | words of the step's tokens | changed indices | counts | changed values |
+
+    Attributes:
+        words, counts, tables: on the device.
+        device: where they are.
+        num_bytes: sent by the last step.
     """
 
     def __init__(
@@ -100,11 +105,11 @@ class Staging:
         self.words = torch.zeros_like(words, device=device)
         self.counts = torch.zeros_like(counts, device=device)
         self.tables = torch.zeros_like(tables, device=device)
-        self._is_cuda = device.type == "cuda"
-        self._device = device
+        self.device = self.tables.device  # with an index, where "cuda" means the current device
+        self._is_cuda = self.device.type == "cuda"
         self._turn = 0
         self._buffers: list[torch.Tensor] = []
-        self._landing = torch.empty(0, dtype=torch.uint8, device=device)
+        self._landing = torch.empty(0, dtype=torch.uint8, device=self.device)
         self._events: list[torch.cuda.Event | None] = [None, None]
         self.num_bytes = 0
         self._make_buffers(words.nbytes + counts.nbytes)
@@ -115,7 +120,7 @@ class Staging:
             if event is not None:
                 event.synchronize()
         buffers = [torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._is_cuda) for _ in range(2)]
-        landing = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+        landing = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
         self._buffers, self._landing = buffers, landing  # all of them or, where memory is short, none
 
     def send(self, indices: Any, values: Any, num_tokens: int) -> None:
@@ -140,7 +145,7 @@ class Staging:
         landed.copy_(staged, non_blocking=True)
         if self._is_cuda:
             event = self._events[self._turn] = event or torch.cuda.Event()
-            event.record(torch.cuda.current_stream(self._device))
+            event.record(torch.cuda.current_stream(self.device))
         words, counts = landed[: 8 * num_words].view(torch.int64), landed[8 * num_words :].view(torch.int32)
         self.words.view(rows, -1)[:, :num_tokens].copy_(words[: rows * num_tokens].view(rows, num_tokens))
         self.counts.copy_(counts[: len(self.counts)])
