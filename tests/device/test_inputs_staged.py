@@ -230,6 +230,54 @@ def test_a_step_made_again_is_the_same(staged: bool) -> None:
     assert steps[0]["state_writes"][2] == [[8, 9, 10]]
 
 
+class Streams:
+    """Streams and events that note who waits for what, in place of torch's."""
+
+    def __init__(self, patched: pytest.MonkeyPatch) -> None:
+        self.notes: list[str] = []
+        self.current = "a"
+        notes, streams = self.notes, self
+
+        class Event:
+            def record(self, stream: Any) -> None:
+                notes.append(f"{stream.name} records {self.number}")
+
+            def synchronize(self) -> None:
+                notes.append(f"host waits for {self.number}")
+
+            def __init__(self) -> None:
+                self.number = streams.count = streams.count + 1
+
+        class Stream:
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+            def wait_event(self, event: Event) -> None:
+                notes.append(f"{self.name} waits for {event.number}")
+
+        self.count = 0
+        patched.setattr(torch.cuda, "Event", Event)
+        patched.setattr(torch.cuda, "current_stream", lambda device: Stream(self.current))
+
+
+def test_a_stream_waits_for_what_another_has_still_to_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order of waits and records, on events in place of a GPU's."""
+    run = Decoding(64)
+    run.step()
+    streams = Streams(monkeypatch)
+    staging: Any = run.batch._staging
+    staging._is_cuda, staging._spread = True, torch.cuda.Event()
+    run.step()
+    assert streams.notes == ["a waits for 1", "a records 2", "a records 1"]
+    streams.notes.clear()
+    streams.current = "b"
+    run.step()
+    assert streams.notes == ["b waits for 1", "b records 3", "b records 1"]
+    streams.notes.clear()
+    run.step()
+    assert streams.notes == ["host waits for 2", "b waits for 1", "b records 2", "b records 1"]
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_histories_on_a_gpu() -> None:
@@ -258,3 +306,21 @@ def test_the_host_may_run_ahead_of_a_gpu() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_batch_stays_on_the_gpu_that_was_current_when_it_was_made() -> None:
     assert batch_of(config_of(SPECS), device="cuda").device == torch.device("cuda", torch.cuda.current_device())
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_steps_on_two_streams_come_one_after_the_other() -> None:
+    """The first is late: what it sends must not come after, or amid, what the second sends."""
+    runs = [Decoding(200, device="cpu", staged=False), Decoding(200, device="cuda")]
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    torch.cuda.synchronize()
+    for turn in range(40):
+        expected = contents(runs[0].step())
+        with torch.cuda.stream(streams[turn % 2]):
+            if turn % 2 == 0:
+                torch.cuda._sleep(50_000_000)
+            found = runs[1].step()
+        if turn % 2:
+            torch.cuda.synchronize()
+            assert contents(found) == expected

@@ -375,8 +375,11 @@ class InputBatch:
 
         Row i becomes that of request i; rows of requests that are not in the step lie behind. So keep the order of the
         requests from step to step, and when one ends, put the last in its place: rows that move cost as much as they
-        are long. Complexity: O(requests * groups + tokens + changes), whatever the length of the contexts, plus
-        O(blocks of rows that move).
+        are long. On a GPU, call it on the stream that runs the kernels, or let that one wait for the current stream,
+        and the current one for the kernels of the step before.
+
+        Complexity: O(requests * groups + tokens + changes), whatever the length of the contexts, plus O(blocks of rows
+        that move).
 
         Args:
             requests: the requests of the step, each once, of `Request` or with its `request_id` and

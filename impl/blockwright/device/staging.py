@@ -92,6 +92,9 @@ class Staging:
 
         | words of the step's tokens | changed indices | counts | changed values |
 
+    They land in one place on the device. So a step that comes on another stream first waits, there, until the step
+    before has been spread from it.
+
     Attributes:
         words, counts, tables: on the device.
         device: where they are.
@@ -111,12 +114,16 @@ class Staging:
         self._buffers: list[torch.Tensor] = []
         self._landing = torch.empty(0, dtype=torch.uint8, device=self.device)
         self._events: list[torch.cuda.Event | None] = [None, None]
+        self._spread: torch.cuda.Event | None = None
         self.num_bytes = 0
         self._make_buffers(words.nbytes + counts.nbytes)
+        if self._is_cuda:
+            self._spread = torch.cuda.Event()
+            self._spread.record(torch.cuda.current_stream(self.device))
 
     def _make_buffers(self, num_bytes: int) -> None:
         """Make the buffers anew, after what is still read of the old ones."""
-        for event in self._events:
+        for event in (*self._events, self._spread):
             if event is not None:
                 event.synchronize()
         buffers = [torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._is_cuda) for _ in range(2)]
@@ -142,15 +149,20 @@ class Staging:
             words[rows * num_tokens :].copy_(view_of(indices))
             counts[len(self._host_counts) :].copy_(view_of(values))
         landed = self._landing[: self.num_bytes]
-        landed.copy_(staged, non_blocking=True)
-        if self._is_cuda:
+        stream = torch.cuda.current_stream(self.device) if self._is_cuda else None
+        if stream is not None and self._spread is not None:
+            stream.wait_event(self._spread)
+        landed.copy_(staged, non_blocking=self._is_cuda)
+        if stream is not None:
             event = self._events[self._turn] = event or torch.cuda.Event()
-            event.record(torch.cuda.current_stream(self.device))
+            event.record(stream)
         words, counts = landed[: 8 * num_words].view(torch.int64), landed[8 * num_words :].view(torch.int32)
         self.words.view(rows, -1)[:, :num_tokens].copy_(words[: rows * num_tokens].view(rows, num_tokens))
         self.counts.copy_(counts[: len(self.counts)])
         if changed:
             self.tables.scatter_(0, words[rows * num_tokens :], counts[len(self.counts) :])
+        if stream is not None and self._spread is not None:
+            self._spread.record(stream)
 
 
 def view_of(numbers: Any) -> torch.Tensor:
