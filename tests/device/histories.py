@@ -66,7 +66,7 @@ def batch_of(config: KVCacheConfig, caching: bool = True, rows: int = 8, **optio
 def contents(inputs: StepInputs) -> dict[str, Any]:
     """Return all numbers of a step's inputs."""
     found: dict[str, Any] = {}
-    for name in inputs.__dataclass_fields__:
+    for name in [name for name in inputs.__dataclass_fields__ if name[0] != "_"]:
         value = getattr(inputs, name)
         if isinstance(value, torch.Tensor):
             found[name] = value.tolist()

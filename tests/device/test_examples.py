@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("torch", reason="needs torch: pip install 'blockwright[torch]'")
 
 
-@pytest.mark.parametrize("module", ["copies", "pairs", "slots"])
+@pytest.mark.parametrize("module", ["copies", "inputs", "pairs", "plan", "planned", "slots", "storage"])
 def test_examples(module: str) -> None:
-    results = doctest.testmod(importlib.import_module(f"blockwright.device.{module}"))
+    results = doctest.testmod(importlib.import_module(f"blockwright.device.{module}"), optionflags=doctest.ELLIPSIS)
     assert results.attempted
     assert not results.failed

@@ -5,7 +5,9 @@ right step after it gives what a batch that has never seen the wrong call gives.
 Not covered: memory that is too small for the tables.
 """
 
+import pickle
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,8 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch: pip install 'blockwright[torch]'")
 
+import numpy as np
+import torch
 from librt.vecs import vec
 from mypy_extensions import i32
 from tests.device.histories import MAX_LEN, MOST_TOKENS, batch_of, config_of, contents, cross, full, mamba, sliding
@@ -24,6 +28,7 @@ from blockwright.errors import (
     DuplicateRequestError,
     InvalidArgumentError,
     UnknownRequestError,
+    UnknownStepError,
     UnsupportedError,
 )
 
@@ -36,7 +41,7 @@ class Running:
     def __init__(self, staged: bool) -> None:
         config = config_of(SPECS)
         self.manager = KVCacheManager(config, MAX_LEN, enable_caching=False)
-        self.batch = batch_of(config, caching=False, rows=4, staged=staged)
+        self.batch: Any = batch_of(config, caching=False, rows=4, staged=staged)
         self.requests = [Request(f"r{i}", list(range(5 + i))) for i in range(3)]
         for request in self.requests:
             assert self.manager.allocate_slots(request, request.num_tokens, num_encoder_tokens=3) is not None
@@ -58,14 +63,26 @@ class Running:
         numbers = list(replica.tables), list(replica.words), list(replica.counts), self.batch.request_ids
         return numbers, contents(self.last)
 
+    def next_allocation(self) -> Any:
+        """Reject the drafts of the step, and give slots for the next one."""
+        for request in self.requests:
+            request.num_computed_tokens += 1
+            request.append_output_token_ids([1])
+        return self.manager.allocate_slots_batch(self.requests, 3, num_draft_tokens=2)
+
     def right_step(self) -> object:
         return contents(self.batch.step(self.requests, 3, self.allocation, num_draft_tokens=2)), self.memory()
 
 
+FIELDS = (
+    "num_served", "refused", "new_block_ids", "new_block_offsets", "nulled_entries", "nulled_offsets",
+    "replaced_entries", "number", "request_ids",
+)  # fmt: skip
+
+
 def altered(allocation: Any, **changes: Any) -> Any:
-    """Return an allocation with other attributes."""
-    names = ("num_served", "new_block_ids", "new_block_offsets", "nulled_entries", "nulled_offsets", "replaced_entries")
-    return SimpleNamespace(**{name: getattr(allocation, name) for name in names} | changes)
+    """Return an allocation with other attributes, as a message that knows no number and no ids."""
+    return SimpleNamespace(**{name: getattr(allocation, name) for name in FIELDS[:-2]} | changes)
 
 
 def step(
@@ -175,6 +192,57 @@ WRONG: dict[str, tuple[Callable[[Running], object], type[Exception], str]] = {
     "slots of states": (lambda run: run.batch.slots("r0", 2, 0, 1), UnsupportedError, "group 2 hold states"),
     "slots in no order": (lambda run: run.batch.slots("r0", 3, 2, 1), InvalidArgumentError, "start, stop"),
     "slots beyond the encoder": (lambda run: run.batch.slots("r0", 3, 3, 5), BlockError, "position 4 of 'r0'"),
+    "requests that are none": (lambda run: run.batch.step(7, 3), InvalidArgumentError, "requests: must be those"),
+    "no requests": (lambda run: run.batch.apply(None, run.allocation), InvalidArgumentError, "requests: must be"),
+    "apply nothing": (lambda run: run.batch.apply(run.requests, None), InvalidArgumentError, "allocation: must be"),
+    "step with no allocation": (
+        lambda run: run.batch.step(run.requests, 3, "x", num_draft_tokens=2), InvalidArgumentError, "allocation: must",
+    ),
+    "an allocation without buffers": (step(nulled_entries=[1, 2]), InvalidArgumentError, "its nulled_entries is"),
+    "served what is no number": (step(num_served="x"), InvalidArgumentError, "it served 'x' requests"),
+    "nulled beyond": (step(nulled_entries=vec[i32]()), InvalidArgumentError, "it nulled entries 0..1 of 0"),
+    "a truth for a count": (step(new=True), InvalidArgumentError, "num_new_tokens: must be an integer"),
+    "a truth among counts": (step(new=[3, 3, True]), InvalidArgumentError, "num_new_tokens: must be an integer"),
+    "computed that is a truth": (step(pick=at(2, num_computed_tokens=True)), InvalidArgumentError, "num_computed"),
+    "no copies": (step(copies=None), InvalidArgumentError, "copies: must be lists, not None"),
+    "copies that are no pairs": (step(copies=[[3], [], [], []]), BlockError, "copies: 3 in group 0 is no pair"),
+    "copies of three": (step(copies=[[], [(1, 2, 3)], [], []]), BlockError, r"copies: \(1, 2, 3\) in group 1"),
+    "copies of truths": (step(copies=[[(True, 2)], [], [], []]), BlockError, r"copies: \(True, 2\) in group 0"),
+    "copies in no lists": (step(copies=[1, 2, 3, 4]), InvalidArgumentError, "copies: must be a list of pairs per"),
+    "add what there was no room for": (
+        lambda run: run.batch.add_request("r9", None), InvalidArgumentError, "where the manager had no room",
+    ),
+    "add a flat list": (lambda run: run.batch.add_request("r9", [1, 2, 3, 4]), InvalidArgumentError, "must be a list"),
+    "add a number": (lambda run: run.batch.add_request("r9", 3), InvalidArgumentError, "block_ids: must be a list of"),
+    "add no drafts": (lambda run: run.batch.add_request("r9", (), None), InvalidArgumentError, "draft_block_ids: None"),
+    "add a text": (blocks("ab", [], [], []), InvalidArgumentError, "block_ids: must be a list of block ids"),
+    "add a truth": (blocks([True], [], [], []), BlockError, "block_ids: True of 'r9' in group 0"),
+    "add a huge block": (blocks([2**70], [], [], []), BlockError, "of 'r9' in group 0 is no block"),
+    "add by a number": (lambda run: run.batch.add_request(9), InvalidArgumentError, "request_id: must be a non-empty"),
+    "add by nothing": (lambda run: run.batch.add_request(None), InvalidArgumentError, "request_id: must be a non-emp"),
+    "add half an encoder": (
+        lambda run: run.batch.add_request("r1", (), (), 1.5), InvalidArgumentError, "num_encoder_tokens: must be",
+    ),
+    "add a true encoder": (
+        lambda run: run.batch.add_request("r1", (), (), True), InvalidArgumentError, "num_encoder_tokens: must be",
+    ),
+    "remove nothing": (lambda run: run.batch.remove_request(None), UnknownRequestError, "None has no row"),
+    "remove a list": (lambda run: run.batch.remove_request([]), UnknownRequestError, r"\[\] has no row"),
+    "the row of a number": (lambda run: run.batch.row_of(3), UnknownRequestError, "3 has no row"),
+    "the blocks of nothing": (lambda run: run.batch.block_ids(None), UnknownRequestError, "None has no row"),
+    "swap nothing": (lambda run: run.batch.swap(None, 0), InvalidArgumentError, r"row: must be within 0\.\.3"),
+    "swap a fraction": (lambda run: run.batch.swap(0, 1.0), InvalidArgumentError, r"other: must be .*, not 1\.0"),
+    "swap a truth": (lambda run: run.batch.swap(0, True), InvalidArgumentError, "other: must be .*, not True"),
+    "move nowhere": (lambda run: run.batch.move_request("r0", None), InvalidArgumentError, "row: must be within"),
+    "move onto another's, by numpy": (
+        lambda run: run.batch.move_request("r0", np.int64(1)), InvalidArgumentError, "1 is that of 'r1'",
+    ),
+    "slots of a group by name": (lambda run: run.batch.slots("r0", "a", 0, 1), InvalidArgumentError, "group: must be"),
+    "slots of nothing": (lambda run: run.batch.slots(None, 0, 0, 1), UnknownRequestError, "None has no row"),
+    "slots of a fraction": (lambda run: run.batch.slots("r0", 0, 0.5, 1), InvalidArgumentError, "start, stop"),
+    "slots to nowhere": (lambda run: run.batch.slots("r0", 0, 0, None), InvalidArgumentError, "start, stop"),
+    "slots without end": (lambda run: run.batch.slots("r0", 0, 0, 2**31 - 1), BlockError, "position 8 of 'r0'"),
+    "padding by a truth": (lambda run: run.last.padded(True, 3), InvalidArgumentError, "num_requests: must be within"),
     "padding below": (lambda run: run.last.padded(0, 3), InvalidArgumentError, "num_requests: must be within"),
     "padding beyond": (lambda run: run.last.padded(4, 65), InvalidArgumentError, "num_tokens: must be within"),
 }  # fmt: skip
@@ -208,12 +276,80 @@ def test_a_full_batch_takes_no_request_more() -> None:
         ({"max_num_tokens": -1}, "max_num_tokens"),
         ({"max_model_len": 2**31}, "max_model_len"),
         ({"max_encoder_len": 0}, "max_encoder_len"),
+        ({"config": None}, "config: must be a KVCacheConfig"),
+        ({"enable_caching": 1}, "enable_caching: must be a bool"),
+        ({"staged": "x"}, "staged: must be a bool or None"),
+        ({"device": "meta"}, "device: .* have no memory"),
+        ({"device": "nowhere"}, "device: torch knows none by 'nowhere'"),
+        ({"device": 1.5}, "device: torch knows none by 1.5"),
     ],
 )
 def test_wrong_limits(options: dict[str, Any], words: str) -> None:
     right = {"max_num_requests": 4, "max_num_tokens": 8, "max_model_len": 16, "max_encoder_len": 4}
     with pytest.raises(InvalidArgumentError, match=words):
-        InputBatch(config_of(SPECS), **right | options)
+        InputBatch(**{"config": config_of(SPECS)} | right | options)
+
+
+@pytest.mark.parametrize("length", [-1, True, None, 1.5, "x", 2**31])
+def test_wrong_encoders_where_there_is_none(length: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="max_encoder_len: must be within 0"):
+        InputBatch(config_of([full(4)]), max_num_requests=4, max_num_tokens=8, max_model_len=16, max_encoder_len=length)
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_inputs_of_an_earlier_step_are_not_padded(staged: bool) -> None:
+    """Their memory is the later one's: zeros behind two tokens would fall into its five."""
+    run, other = Running(staged), Running(staged)
+    earlier = run.last
+    with pytest.raises(InvalidArgumentError):
+        run.batch.step(run.requests, -1)  # no step
+    earlier.padded(1, 1).padded(2, 2)
+    found = run.right_step()
+    with pytest.raises(UnknownStepError, match="pad before the next step"):
+        earlier.padded(4, 64)
+    other.last.padded(1, 1).padded(2, 2)
+    assert found == other.right_step()
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_integers_of_numpy_are_integers(staged: bool) -> None:
+    run, other = Running(staged), Running(staged)
+    three, two = np.int64(3), np.int32(2)
+    for each in (run, other):
+        each.batch.add_request("r3", ([1], [2], [3], [4]), (), 4)
+        each.batch.swap(0, 2)
+        each.batch.move_request("r3", 3)
+    run.batch.remove_request("r3")
+    run.batch.add_request("r3", [np.array([1]), torch.tensor([2]), (np.int32(3),), np.array([4])], (), np.int64(4))
+    run.batch.swap(np.int64(0), np.int32(2))
+    run.batch.swap(np.int64(0), np.int32(2))
+    run.batch.move_request("r3", np.int64(3))
+    assert run.batch.block_ids("r3") == [[1], [2], [3], [4]]
+    assert run.batch.slots("r0", np.int64(0), np.int64(1), three).tolist() == other.batch.slots("r0", 0, 1, 3).tolist()
+    found = run.batch.step(run.requests, three, run.allocation, [[(three, two)], [], [], []], num_draft_tokens=two)
+    wanted = other.batch.step(other.requests, 3, other.allocation, [[(3, 2)], [], [], []], num_draft_tokens=2)
+    assert contents(found) == contents(wanted)
+    assert contents(run.batch.step(run.requests, np.array([3, 3, 3]), num_draft_tokens=torch.tensor([2, 2, 2]))) == (
+        contents(other.batch.step(other.requests, 3, num_draft_tokens=2))
+    )
+    stranger = SimpleNamespace(request_id="r0", num_computed_tokens=np.int64(5))
+    assert run.batch.step([stranger], 1).positions.tolist() == [5]
+
+
+def test_another_use_of_caching_is_named() -> None:
+    """Recurrent layers keep one state without it and many with it: what does not fit is told."""
+    config = config_of([full(4), mamba(4)])
+    with_it, without = batch_of(config), batch_of(config, caching=False)
+    with pytest.raises(InvalidArgumentError, match="the batch's enable_caching differs from the manager's"):
+        without.add_request("r", [[1, 2], [3, 4]])
+    request = Request("r", list(range(9)))
+    manager = KVCacheManager(config, MAX_LEN, enable_caching=True)
+    without.add_request("r")
+    with pytest.raises(InvalidArgumentError, match="the batch's enable_caching or max_model_len differ"):
+        without.apply([request], manager.allocate_slots_batch([request], 9))
+    with_it.add_request("r", [[1, 2, 3], [4]])
+    with pytest.raises(BlockError, match="enable_caching differs from the manager's"):
+        with_it.step([request], 9)
 
 
 @pytest.mark.parametrize("is_taken", [False, True])
@@ -227,3 +363,68 @@ def test_a_request_that_was_removed_is_unknown(is_taken: bool) -> None:
     with pytest.raises(UnknownRequestError, match="'r1' has no row"):
         run.batch.step(run.requests, 3, run.allocation, num_draft_tokens=2)
     assert run.memory() == before
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("steps", [False, True])
+def test_an_allocation_is_applied_once(steps: bool, staged: bool) -> None:
+    """Nor does another one after it make it new, and one that failed may be tried again."""
+    run, other = Running(staged), Running(staged)
+    with pytest.raises(BlockError):
+        run.batch.step(run.requests, 9, run.allocation, num_draft_tokens=2)
+    assert run.right_step() == other.right_step()
+    before = run.memory()
+    again = partial(run.batch.step, num_new_tokens=3, num_draft_tokens=2) if steps else run.batch.apply
+    with pytest.raises(InvalidArgumentError, match="allocation: it is number 1 of its manager, and number 1 was"):
+        again(run.requests, allocation=run.allocation)
+    assert run.memory() == before
+    later = run.next_allocation()
+    run.batch.apply(run.requests, later)
+    with pytest.raises(InvalidArgumentError, match="number 1 of its manager, and number 2 was applied already"):
+        run.batch.apply(run.requests, run.allocation)
+    copied = run.manager.copy().allocate_slots_batch([], 1)
+    assert copied.number == later.number + 1
+
+
+def test_a_batch_without_requests_may_serve_another_manager() -> None:
+    run, other = Running(staged=False), Running(staged=False)
+    run.right_step()
+    run.batch.apply(run.requests, run.next_allocation())  # number 2, as the other's below
+    for request in run.requests:
+        run.batch.remove_request(request.request_id)
+    run.manager, run.requests = other.manager, other.requests
+    for request in run.requests:
+        run.add(request.request_id)
+    run.batch.step(run.requests, 3, other.next_allocation(), num_draft_tokens=2)
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_an_allocation_is_of_its_requests(staged: bool) -> None:
+    """In their order; only rows that it changes tell."""
+    run, other = Running(staged), Running(staged)
+    before = run.memory()
+    wrong = run.requests[::-1]
+    with pytest.raises(InvalidArgumentError, match="number 1 of the allocation's batch is 'r1', but 'r0' is given"):
+        run.batch.step([wrong[0], wrong[2], wrong[1]], 3, run.allocation, num_draft_tokens=2)
+    with pytest.raises(InvalidArgumentError, match="requests: number 2 of the allocation's batch is 'r2', but 'r0' is"):
+        run.batch.apply(wrong, run.allocation)
+    replaced = altered(run.allocation, request_ids=["r0", "r1", "r2"], new_block_offsets=vec[i32]([0] * 13))
+    replaced.nulled_offsets, replaced.replaced_entries = vec[i32]([0] * 13), vec[i32]([1, 0, 0, 5])
+    with pytest.raises(InvalidArgumentError, match="number 1 of the allocation's batch is 'r1', but 'r0' is given"):
+        run.batch.apply([run.requests[1], run.requests[0], run.requests[2]], replaced)
+    with pytest.raises(InvalidArgumentError, match="allocation: it served 3 requests, but has ids of 2"):
+        run.batch.apply(run.requests, altered(run.allocation, request_ids=("r0", "r1")))
+    assert run.memory() == before
+    assert run.right_step() == other.right_step()
+
+
+def test_an_allocation_goes_to_another_process() -> None:
+    run, other = Running(staged=False), Running(staged=False)
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        sent = pickle.loads(pickle.dumps(run.allocation, protocol))
+        assert {name: getattr(sent, name) for name in FIELDS} == {n: getattr(run.allocation, n) for n in FIELDS}
+        assert repr(sent) == repr(run.allocation)
+    run.allocation = sent
+    assert run.right_step() == other.right_step()
+    with pytest.raises(InvalidArgumentError, match="was applied already"):
+        run.batch.apply(run.requests, other.allocation)

@@ -6,6 +6,7 @@ with the CPU as the device, and on a GPU where there is one, with steps that out
 Not covered: that staged inputs equal those on the host in long histories (test_inputs.py); time (benchmarks/).
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ import torch
 from tests.device.histories import History, batch_of, chunked, config_of, contents, cross, full, mamba, sliding
 
 from blockwright import KVCacheManager, Request
-from blockwright.device import InputBatch, StepInputs
+from blockwright.device import InputBatch, StepInputs, plan_kv_cache
+from blockwright.errors import InvalidArgumentError
 
 SPECS = [full(4), sliding(4, 8), mamba(4, 2)]
 
@@ -156,6 +158,53 @@ def test_many_changes_need_larger_buffers() -> None:
     assert steps[0] == steps[1]
 
 
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+def test_what_could_not_be_sent_is_sent_by_the_next_step(fails_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is short for larger buffers, on the host or on the device: nothing of the tables is lost on the way."""
+    batches = [batch_of(config_of(SPECS, num_blocks=400), staged=staged) for staged in (False, True)]
+    requests = [Request(f"r{i}", list(range(9))) for i in range(8)]
+    for batch in batches:
+        for i, request in enumerate(requests):
+            for turn in range(20):
+                lists = [list(range(1 + i + turn + group, 13 + i + turn + group)) for group in range(3)]
+                batch.add_request(request.request_id, lists)
+    made, empty = [0], torch.empty
+
+    def short(*shape: Any, **options: Any) -> torch.Tensor:
+        made[0] += 1
+        if made[0] == fails_at:
+            raise torch.OutOfMemoryError("no memory")
+        return empty(*shape, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "empty", short)
+        with pytest.raises(torch.OutOfMemoryError):
+            batches[1].step(requests, 2)
+    steps = [contents(batch.step(requests, 1)) for batch in batches]
+    assert steps[0] == steps[1]
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_a_batch_for_a_plan(caching: bool) -> None:
+    layers = {"full": full(4), "states": mamba(4, 2)} | ({} if caching else {"cross": cross(4)})
+    plan = plan_kv_cache(
+        layers, 1 << 20, 48, enable_caching=caching, max_num_encoder_tokens=0 if caching else 10, max_padding=1.0
+    )
+    batch = InputBatch.for_plan(plan, max_num_requests=3, max_num_tokens=20, staged=True)
+    limits: dict[str, Any] = {"max_num_requests": 3, "max_num_tokens": 20, "max_model_len": 48}
+    wanted = InputBatch(plan.config, **limits, enable_caching=caching, max_encoder_len=0 if caching else 10)
+    steps = [each.step([], 1) for each in (batch, wanted)]
+    assert [tensor.shape for tensor in tensors(steps[0])] == [tensor.shape for tensor in tensors(steps[1])]
+    assert [tensor.shape for tensor in tensors(steps[0].padded(3, 20))] == [
+        tensor.shape for tensor in tensors(steps[1].padded(3, 20))
+    ]
+    batch.add_request("r")
+    with pytest.raises(InvalidArgumentError, match="46 new tokens"):
+        batch.step([SimpleNamespace(request_id="r", num_computed_tokens=3)], 46)
+    with pytest.raises(InvalidArgumentError, match="plan: must be the answer of plan_kv_cache"):
+        InputBatch.for_plan(plan.config, max_num_requests=3, max_num_tokens=20)  # type: ignore[arg-type]
+
+
 def test_a_step_of_nothing() -> None:
     for staged in (False, True):
         batch = batch_of(config_of(SPECS), staged=staged)
@@ -181,6 +230,54 @@ def test_a_step_made_again_is_the_same(staged: bool) -> None:
     assert steps[0]["state_writes"][2] == [[8, 9, 10]]
 
 
+class Streams:
+    """Streams and events that note who waits for what, in place of torch's."""
+
+    def __init__(self, patched: pytest.MonkeyPatch) -> None:
+        self.notes: list[str] = []
+        self.current = "a"
+        notes, streams = self.notes, self
+
+        class Event:
+            def record(self, stream: Any) -> None:
+                notes.append(f"{stream.name} records {self.number}")
+
+            def synchronize(self) -> None:
+                notes.append(f"host waits for {self.number}")
+
+            def __init__(self) -> None:
+                self.number = streams.count = streams.count + 1
+
+        class Stream:
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+            def wait_event(self, event: Event) -> None:
+                notes.append(f"{self.name} waits for {event.number}")
+
+        self.count = 0
+        patched.setattr(torch.cuda, "Event", Event)
+        patched.setattr(torch.cuda, "current_stream", lambda device: Stream(self.current))
+
+
+def test_a_stream_waits_for_what_another_has_still_to_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order of waits and records, on events in place of a GPU's."""
+    run = Decoding(64)
+    run.step()
+    streams = Streams(monkeypatch)
+    staging: Any = run.batch._staging
+    staging._is_cuda, staging._spread = True, torch.cuda.Event()
+    run.step()
+    assert streams.notes == ["a waits for 1", "a records 2", "a records 1"]
+    streams.notes.clear()
+    streams.current = "b"
+    run.step()
+    assert streams.notes == ["b waits for 1", "b records 3", "b records 1"]
+    streams.notes.clear()
+    run.step()
+    assert streams.notes == ["host waits for 2", "b waits for 1", "b records 2", "b records 1"]
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_histories_on_a_gpu() -> None:
@@ -203,3 +300,27 @@ def test_the_host_may_run_ahead_of_a_gpu() -> None:
         found.append([tensor.clone() for tensor in tensors(runs[1].step())])
     for one, other in zip(expected, found, strict=True):
         assert all(torch.equal(a, b.cpu()) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_batch_stays_on_the_gpu_that_was_current_when_it_was_made() -> None:
+    assert batch_of(config_of(SPECS), device="cuda").device == torch.device("cuda", torch.cuda.current_device())
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_steps_on_two_streams_come_one_after_the_other() -> None:
+    """The first is late: what it sends must not come after, or amid, what the second sends."""
+    runs = [Decoding(200, device="cpu", staged=False), Decoding(200, device="cuda")]
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    torch.cuda.synchronize()
+    for turn in range(40):
+        expected = contents(runs[0].step())
+        with torch.cuda.stream(streams[turn % 2]):
+            if turn % 2 == 0:
+                torch.cuda._sleep(50_000_000)
+            found = runs[1].step()
+        if turn % 2:
+            torch.cuda.synchronize()
+            assert contents(found) == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from librt.vecs import extend, vec
+from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.pool import BlockPool, KVCacheBlock
@@ -13,7 +13,7 @@ from blockwright.errors import InvalidArgumentError
 
 @final
 class KVCacheBlocks:
-    """Blocks of one request, a list per group.
+    """Blocks of one request, a list per group; they are of one pool, so what is sent elsewhere is `get_block_ids()`.
 
     Attributes:
         ids: one buffer of block ids per group (``vec[i32]``; numpy and torch view it without a copy). Do not write.
@@ -86,6 +86,8 @@ class BatchAllocation:
         nulled_entries, nulled_offsets: table indices that became null, because no later token reads them.
         replaced_entries: four numbers each: index of the request, group, table index, and the block that stands there
             now, because the one before is shared with a fork.
+        number: a later batch of the manager, or of a copy of it, has a greater one; 0: not known.
+        request_ids: of all requests of the batch, in order; empty: not known.
     """
 
     def __init__(
@@ -97,6 +99,8 @@ class BatchAllocation:
         nulled_entries: vec[i32],
         nulled_offsets: vec[i32],
         replaced_entries: vec[i32],
+        number: int = 0,
+        request_ids: tuple[str, ...] = (),
     ) -> None:
         """Take the fields as they are."""
         self.num_served = num_served
@@ -106,6 +110,22 @@ class BatchAllocation:
         self.nulled_entries: vec[i32] = nulled_entries
         self.nulled_offsets: vec[i32] = nulled_offsets
         self.replaced_entries: vec[i32] = replaced_entries
+        self.number = number
+        self.request_ids = request_ids
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """Pickle the buffers as bytes, in this machine's byte order, for workers of other processes. O(changes)."""
+        return restored_allocation, (
+            self.num_served,
+            self.refused,
+            bytes(memoryview(self.new_block_ids)),
+            bytes(memoryview(self.new_block_offsets)),
+            bytes(memoryview(self.nulled_entries)),
+            bytes(memoryview(self.nulled_offsets)),
+            bytes(memoryview(self.replaced_entries)),
+            self.number,
+            self.request_ids,
+        )
 
     def __repr__(self) -> str:
         """Summarise the batch in one line."""
@@ -113,3 +133,37 @@ class BatchAllocation:
             f"BatchAllocation(num_served={self.num_served}, refused={self.refused}, "
             f"new_blocks={len(self.new_block_ids)}, nulled={len(self.nulled_entries)})"
         )
+
+
+def restored_allocation(
+    num_served: int,
+    refused: int | None,
+    new_block_ids: bytes,
+    new_block_offsets: bytes,
+    nulled_entries: bytes,
+    nulled_offsets: bytes,
+    replaced_entries: bytes,
+    number: int,
+    request_ids: tuple[str, ...],
+) -> BatchAllocation:
+    """Return a pickled `BatchAllocation`. O(changes)."""
+    return BatchAllocation(
+        num_served,
+        refused,
+        _unpacked(new_block_ids),
+        _unpacked(new_block_offsets),
+        _unpacked(nulled_entries),
+        _unpacked(nulled_offsets),
+        _unpacked(replaced_entries),
+        number,
+        request_ids,
+    )
+
+
+def _unpacked(data: bytes) -> vec[i32]:
+    """Return the numbers of a buffer that was pickled."""
+    numbers: list[int] = memoryview(data).cast("i").tolist()
+    found = vec[i32](capacity=len(numbers))
+    for number in numbers:
+        found = append(found, i32(number))
+    return found

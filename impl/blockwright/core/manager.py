@@ -180,6 +180,7 @@ class KVCacheManager(ForkedRequests):
         self._num_hits = source._num_hits
         self._was_reset = source._was_reset
         self._alignment = source._alignment
+        self._batches = source._batches
 
     def copy(self) -> KVCacheManager:
         """Return an independent copy; pair it with copies of the requests (`Request.copy`). O(num_blocks).
@@ -424,7 +425,9 @@ class KVCacheManager(ForkedRequests):
             new_offsets[slot] = i32(len(new_ids))
             nulled_offsets[slot] = i32(len(nulled))
         refused = None if served == size else int(served)
-        return BatchAllocation(served, refused, new_ids, new_offsets, nulled, nulled_offsets, replaced)
+        ids = tuple([request.request_id for request in batch])
+        number = int(self._batches)
+        return BatchAllocation(served, refused, new_ids, new_offsets, nulled, nulled_offsets, replaced, number, ids)
 
     def _take_replaced(self, request: i32, replaced: vec[i32]) -> vec[i32]:
         """Append the entries that the last step copied, after the index of its request."""

@@ -10,7 +10,6 @@ the states that are read and written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, final
 
 from librt.vecs import append, vec
@@ -18,7 +17,19 @@ from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig
 from blockwright.core.request import MAX_LENGTH, Request
-from blockwright.core.rows import BEGIN, CERTAIN, ENCODER, RECORD, GroupRows, TableRows, zeros32, zeros64
+from blockwright.core.rows import (
+    BEGIN,
+    CERTAIN,
+    ENCODER,
+    RECORD,
+    GroupRows,
+    TableRows,
+    is_packed,
+    listed,
+    whole,
+    zeros32,
+    zeros64,
+)
 from blockwright.errors import (
     BlockError,
     DuplicateRequestError,
@@ -88,25 +99,33 @@ class TableReplica(TableRows):
         mark = self.num_changes
         try:
             self._locate(requests)
-            self._apply(requests, allocation)
+            number = self._apply(requests, allocation)
         except Exception:
             self._undo(mark)
             raise
+        self._applied = max(self._applied, number)
 
-    def _apply(self, requests: list[object], allocation: Any) -> None:
-        """Change the rows of located requests; a failure leaves something for `_undo`. O(requests + changes)."""
-        new_ids: vec[i32] = allocation.new_block_ids
-        new_ends: vec[i32] = allocation.new_block_offsets
-        nulled: vec[i32] = allocation.nulled_entries
-        nulled_ends: vec[i32] = allocation.nulled_offsets
-        replaced: vec[i32] = allocation.replaced_entries
-        served: i64 = allocation.num_served
+    def _apply(self, requests: list[object], allocation: Any) -> i64:
+        """Change the rows of located requests; return the allocation's number. O(requests + changes).
+
+        A failure leaves something for `_undo`.
+        """
+        applied = self._number_of(allocation)
+        new_ids = _buffer_of(allocation, "new_block_ids")
+        new_ends = _buffer_of(allocation, "new_block_offsets")
+        nulled = _buffer_of(allocation, "nulled_entries")
+        nulled_ends = _buffer_of(allocation, "nulled_offsets")
+        replaced = _buffer_of(allocation, "replaced_entries")
+        given_served: object = getattr(allocation, "num_served", None)
+        served_count = whole(given_served)
         groups = self._num_groups
-        if served < 0 or served > i64(len(requests)):
+        if served_count is None or served_count < 0 or served_count > len(requests):
             raise InvalidArgumentError(
-                f"allocation: it served {served} requests, but {len(requests)} are given; give those of its batch, in "
-                "the same order"
+                f"allocation: it served {given_served!r} requests, but {len(requests)} are given; give those of its "
+                "batch, in the same order"
             )
+        served: i64 = served_count
+        names = _names_of(allocation, served)
         ends = served * groups + 1
         if i64(len(new_ends)) < ends or i64(len(nulled_ends)) < ends or len(replaced) % 4 != 0:
             raise InvalidArgumentError(f"allocation: it is not one of {groups} groups")
@@ -116,6 +135,7 @@ class TableReplica(TableRows):
             last = at + groups
             if new_ends[at] != new_ends[last] or nulled_ends[at] != nulled_ends[last]:
                 row = self._at[i]
+                self._check_name(names, i, row)
                 number: i64 = 0
                 while number < groups:
                     group = self.groups[number]
@@ -126,8 +146,29 @@ class TableReplica(TableRows):
             i += 1
         at = 0
         while at < i64(len(replaced)):
-            self._replace(i64(replaced[at]), i64(replaced[at + 1]), i64(replaced[at + 2]), replaced[at + 3], served)
+            i = i64(replaced[at])
+            self._replace(i, i64(replaced[at + 1]), i64(replaced[at + 2]), replaced[at + 3], served)
+            self._check_name(names, i, self._at[i])
             at += 4
+        return applied
+
+    def _number_of(self, allocation: Any) -> i64:
+        """Return the number of an allocation, of one that comes after those that were applied; 0: it has none."""
+        number = _checked_count("allocation.number", getattr(allocation, "number", 0))
+        if 0 < number <= self._applied:
+            raise InvalidArgumentError(
+                f"allocation: it is number {number} of its manager, and number {self._applied} was applied already; "
+                "apply each once, in the order of the calls"
+            )
+        return number
+
+    def _check_name(self, names: tuple[object, ...] | None, i: i64, row: i64) -> None:
+        """Check that request i of an allocation is the one whose row is to be changed."""
+        if names is not None and names[i] != self._ids[row]:
+            raise InvalidArgumentError(
+                f"requests: number {i} of the allocation's batch is {names[i]!r}, but {self._ids[row]!r} is given; "
+                "give those of its batch, in the same order"
+            )
 
     def _append(self, group: GroupRows, row: i64, ids: vec[i32], start: i64, stop: i64) -> None:
         """Append blocks to a row."""
@@ -137,7 +178,8 @@ class TableReplica(TableRows):
         if start < 0 or start > stop or stop > i64(len(ids)) or length + stop - start > group.width:
             raise InvalidArgumentError(
                 f"allocation: new blocks {start}..{stop} of {len(ids)} do not fit behind the {length} entries of "
-                f"{self._ids[row]!r} in group {group.number}, of {group.width}; was it applied before?"
+                f"{self._ids[row]!r} in group {group.number}, of {group.width}; was one missed, or do "
+                "the batch's enable_caching or max_model_len differ from the manager's?"
             )
         index = group.first + row * group.width + length
         while start < stop:
@@ -156,6 +198,8 @@ class TableReplica(TableRows):
     def _null(self, group: GroupRows, row: i64, entries: vec[i32], start: i64, stop: i64) -> None:
         """Put the null block at entries of a row."""
         first = group.first + row * group.width
+        if start < 0 or start > stop or stop > i64(len(entries)):
+            raise InvalidArgumentError(f"allocation: it nulled entries {start}..{stop} of {len(entries)}")
         while start < stop:
             entry: i64 = i64(entries[start])
             if entry < 0 or entry >= self._length(group.number, row):
@@ -196,13 +240,14 @@ class TableReplica(TableRows):
         news, drafts = self._news, self._drafts
         self._begin_call()
         mark = self.num_changes
+        number: i64 = 0
         try:
             self._locate(requests)
             _count("num_new_tokens", num_new_tokens, size, news)
             _count("num_draft_tokens", num_draft_tokens, size, drafts)
             self._check_counts(requests, news, drafts)
             if allocation is not None:
-                self._apply(requests, allocation)
+                number = self._apply(requests, allocation)
             for group in self.groups:
                 if group.has_slots:
                     self._check_slots(group, requests, news)
@@ -211,6 +256,7 @@ class TableReplica(TableRows):
         except Exception:
             self._undo(mark)
             raise
+        self._applied = max(self._applied, number)
         self._place(size)
         self._fill(news, size)
         for group in self.groups:
@@ -311,9 +357,10 @@ class TableReplica(TableRows):
 
     def _no_block(self, what: str, row: i64, group: GroupRows) -> BlockError:
         """Return the error of a position or state without a block."""
+        hint = ", or the batch's enable_caching differs from the manager's" if group.is_recurrent else ""
         return BlockError(
             f"{what} of {self._ids[row]!r} in group {group.number} has no block; allocate its slots and apply the "
-            "allocation, or add_request it anew"
+            f"allocation, or add_request it anew{hint}"
         )
 
     def _check_states(self, group: GroupRows, news: vec[i64], drafts: vec[i64], size: i64) -> None:
@@ -459,20 +506,26 @@ class TableReplica(TableRows):
                 self._set_record(i, group.record, read)
             i += 1
 
-    def slots(self, request_id: str, number: int, start: int, stop: int) -> vec[i64]:
+    def slots(self, request_id: object, number: object, start: object, stop: object) -> vec[i64]:
         """Return the slots of some positions of one request. See `InputBatch.slots`."""
         row: i64 = self.row_of(request_id)
-        if not isinstance(number, int) or not 0 <= number < int(self._num_groups):
+        at = whole(number)
+        if at is None or not 0 <= at < int(self._num_groups):
             raise InvalidArgumentError(f"group: must be within 0..{self._num_groups - 1}, not {number!r}")
-        group = self.groups[number]
+        group = self.groups[at]
         if group.is_recurrent:
-            raise UnsupportedError(f"group: the blocks of group {number} hold states and have no slots")
-        if not isinstance(start, int) or not isinstance(stop, int) or not 0 <= start <= stop <= MAX_LENGTH:
+            raise UnsupportedError(f"group: the blocks of group {group.number} hold states and have no slots")
+        first, last = whole(start), whole(stop)
+        if first is None or last is None or not 0 <= first <= last <= MAX_LENGTH:
             raise InvalidArgumentError(f"start, stop: must be positions in order, not {start!r} and {stop!r}")
-        found = vec[i64](capacity=stop - start)
         length = self._length(group.number, row)
-        position: i64 = start
-        while position < stop:
+        position: i64 = first
+        end: i64 = last
+        held: i64 = min(end, length * group.block_size)
+        found = vec[i64]()
+        if held > position:
+            found = vec[i64](capacity=held - position)
+        while position < end:
             entry = group.entry(position)
             block = i64(self.tables[group.first + row * group.width + entry]) if entry < length else 0
             if block == 0:
@@ -482,18 +535,38 @@ class TableReplica(TableRows):
         return found
 
 
+def _names_of(allocation: Any, served: i64) -> tuple[object, ...] | None:
+    """Return the ids of an allocation's requests, None if it has none."""
+    given: object = getattr(allocation, "request_ids", None)
+    if not isinstance(given, (tuple, list)) or len(given) == 0:
+        return None
+    names: tuple[object, ...] = given if isinstance(given, tuple) else tuple(given)
+    if i64(len(names)) < served:
+        raise InvalidArgumentError(f"allocation: it served {served} requests, but has ids of {len(names)}")
+    return names
+
+
+def _buffer_of(allocation: Any, name: str) -> vec[i32]:
+    """Return one of an allocation's buffers."""
+    given: Any = getattr(allocation, name, None)
+    if not is_packed(given):
+        raise InvalidArgumentError(
+            f"allocation: must be what manager.allocate_slots_batch returned; its {name} is {given!r}, no vec[i32]"
+        )
+    found: vec[i32] = given
+    return found
+
+
 def _count(name: str, given: object, size: i64, counts: vec[i64]) -> None:
     """Write one count per request, each within what 64 bits hold safely."""
     i: i64 = 0
-    if isinstance(given, int):
-        count: i64 = _checked_count(name, given)
+    if not isinstance(given, (list, tuple)) and whole(given) is not None:
+        count = _checked_count(name, given)
         while i < size:
             counts[i] = count
             i += 1
         return
-    if not isinstance(given, Iterable):
-        raise InvalidArgumentError(f"{name}: must be an integer, or one per request, not {given!r}")
-    items = list(given)
+    items = listed(name, given, "an integer, or one per request")
     if i64(len(items)) != size:
         raise InvalidArgumentError(f"{name}: {len(items)} counts for {size} requests; give one each, or one for all")
     while i < size:
@@ -503,14 +576,18 @@ def _count(name: str, given: object, size: i64, counts: vec[i64]) -> None:
 
 def _checked_count(name: str, given: object) -> i64:
     """Return a count, checked to be an integer in a safe range."""
-    if not isinstance(given, int) or given < 0 or given > MAX_LENGTH:
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= MAX_LENGTH:
+        return given
+    count = whole(given)
+    if count is None or count < 0 or count > MAX_LENGTH:
         raise InvalidArgumentError(f"{name}: must be an integer within 0..{MAX_LENGTH}, not {given!r}")
-    return given
+    return count
 
 
 def _computed_of(request: object) -> int:
     """Return the computed tokens of an object that is no `Request`."""
     given: object = getattr(request, "num_computed_tokens", None)
-    if not isinstance(given, int):
+    count = whole(given)
+    if count is None:
         raise InvalidArgumentError(f"requests: num_computed_tokens must be an integer, not {given!r}")
-    return given
+    return count

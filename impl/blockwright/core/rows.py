@@ -8,6 +8,8 @@ on another device is brought up to date with what has changed, whatever the leng
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable
 from typing import Any, Final, final
 
 from librt.vecs import append, extend, vec
@@ -83,8 +85,8 @@ class TableRows:
         groups: where each group's part lies.
         max_num_requests: rows.
         tables: ``vec[i32]``, see the module; never grows.
-        num_changes: entries written since they were last taken (`take_changes`) or, if they are not kept, by the last
-            call; an entry that was written twice counts twice.
+        num_changes: entries written since they were last forgotten (`forget_changes`) or, if they are not kept, by the
+            last call; an entry that was written twice counts twice.
     """
 
     def __init__(
@@ -130,6 +132,7 @@ class TableRows:
         self._ids: list[str | None] = [None] * int(max_num_requests)
         self._seen: list[object] = [None] * int(max_num_requests)
         self._end: i64 = 0
+        self._applied: i64 = 0  # the number of the last allocation
 
     # ------------------------------------------------------------------ entries
 
@@ -159,8 +162,8 @@ class TableRows:
             self.num_changes -= 1
             self.tables[self._changed[self.num_changes]] = self._before[self.num_changes]
 
-    def take_changes(self) -> tuple[vec[i64], vec[i32]]:
-        """Return the indices in `tables` that were written since the last call, and what stands there now.
+    def changes(self) -> tuple[vec[i64], vec[i32]]:
+        """Return the indices in `tables` that were written since `forget_changes`, and what stands there now.
 
         An index may stand twice, with one value. Complexity: O(changes), whatever the length of the tables.
         """
@@ -169,8 +172,11 @@ class TableRows:
         tables = self.tables
         for index in indices:
             values = append(values, tables[index])
-        self.num_changes = 0
         return indices, values
+
+    def forget_changes(self) -> None:
+        """Keep the changes made until now no longer: they have been sent. O(1)."""
+        self.num_changes = 0
 
     def _length(self, group: i64, row: i64) -> i64:
         """Return the entries of a row."""
@@ -187,18 +193,18 @@ class TableRows:
         """The request of each row, None where the row is free; up to the last row that is not. O(rows)."""
         return self._ids[: self._end]
 
-    def row_of(self, request_id: str) -> int:
+    def row_of(self, request_id: object) -> int:
         """Return the row of a request. O(1).
 
         Raises:
             UnknownRequestError: it has none.
         """
-        row = self._rows.get(request_id)
+        row = self._rows.get(request_id) if isinstance(request_id, str) else None
         if row is None:
             raise UnknownRequestError(f"request_id: {request_id!r} has no row; add_request it first")
         return row
 
-    def block_ids(self, request_id: str) -> list[list[int]]:
+    def block_ids(self, request_id: object) -> list[list[int]]:
         """Return a request's block ids per group, as its row has them. O(entries)."""
         row: i64 = self.row_of(request_id)
         found: list[list[int]] = []
@@ -207,7 +213,7 @@ class TableRows:
             found.append([int(block) for block in self.tables[first : first + self._length(group.number, row)]])
         return found
 
-    def add_request(self, request_id: str, blocks: object, drafts: object, num_encoder_tokens: int) -> None:
+    def add_request(self, request_id: object, blocks: object, drafts: object, num_encoder_tokens: object) -> None:
         """Give a request the first free row, or its own anew, and write its blocks. See `InputBatch.add_request`."""
         if not isinstance(request_id, str) or not request_id:
             raise InvalidArgumentError(f"request_id: must be a non-empty string, not {request_id!r}")
@@ -217,7 +223,8 @@ class TableRows:
             if i64(len(row_blocks)) > group.width:
                 raise InvalidArgumentError(
                     f"block_ids: {len(row_blocks)} blocks of {request_id!r} in group {group.number}, but a row has "
-                    f"{group.width} entries; raise max_model_len or max_encoder_len"
+                    f"{group.width} entries; raise max_model_len or max_encoder_len, or the batch's enable_caching "
+                    "differs from the manager's"
                 )
             if i64(len(state_blocks)) > group.num_states:
                 raise InvalidArgumentError(
@@ -225,11 +232,12 @@ class TableRows:
                     f"{group.number}, whose kind has {group.num_states}"
                 )
         most = max([0] + [int(group.width * group.block_size) for group in self.groups if group.is_encoder])
-        if not isinstance(num_encoder_tokens, int) or not 0 <= num_encoder_tokens <= MAX_LENGTH:
+        encoder = whole(num_encoder_tokens)
+        if encoder is None or not 0 <= encoder <= MAX_LENGTH:
             raise InvalidArgumentError(f"num_encoder_tokens: must be 0 or more, not {num_encoder_tokens!r}")
-        if num_encoder_tokens > most:
+        if encoder > most:
             raise InvalidArgumentError(
-                f"num_encoder_tokens: {num_encoder_tokens} for {request_id!r}, but rows of cross-attention groups "
+                f"num_encoder_tokens: {encoder} for {request_id!r}, but rows of cross-attention groups "
                 f"cover {most}; raise max_encoder_len"
             )
         self._begin_call()
@@ -241,7 +249,7 @@ class TableRows:
             self._end = max(self._end, row + 1)
             self._set_record(row, CERTAIN, UNKNOWN)
             self._set_record(row, BEGIN, -1)
-        self._set_record(row, ENCODER, num_encoder_tokens)
+        self._set_record(row, ENCODER, encoder)
         for group, row_blocks, state_blocks in zip(self.groups, rows, states):
             self._set_row(group, row, row_blocks)
             if group.is_recurrent:
@@ -251,8 +259,12 @@ class TableRows:
 
     def _checked_blocks(self, name: str, request_id: str, given: Any) -> list[vec[i32]]:
         """Return blocks as vectors, one per group: of a `KVCacheBlocks`, of lists, or empty ones for no groups."""
+        if given is None:
+            raise InvalidArgumentError(
+                f"{name}: None for {request_id!r}; where the manager had no room, there is nothing to add"
+            )
         packed: object = getattr(given, "ids", None)
-        lists: list[Any] = list(given if packed is None else given.ids)
+        lists = listed(name, given if packed is None else packed, "a list of block ids per group")
         if len(lists) == 0:
             return [vec[i32]() for _ in self.groups]
         if i64(len(lists)) != self._num_groups:
@@ -262,17 +274,17 @@ class TableRows:
         checked: list[vec[i32]] = []
         for number, blocks in enumerate(lists):
             ids: vec[i32] = vec[i32]()
-            if packed is not None:
+            if is_packed(blocks):
                 ids = blocks
                 for block in ids:
                     if block < 0 or i64(block) >= self._num_blocks:
                         raise self._foreign(name, block, request_id, number)
             else:
-                each: object
-                for each in blocks:
-                    if not isinstance(each, int) or each < 0 or each >= int(self._num_blocks):
+                for each in listed(name, blocks, "a list of block ids per group"):
+                    given_block = whole(each)
+                    if given_block is None or given_block < 0 or given_block >= int(self._num_blocks):
                         raise self._foreign(name, each, request_id, number)
-                    ids = append(ids, i32(each))
+                    ids = append(ids, i32(given_block))
             checked.append(ids)
         return checked
 
@@ -315,16 +327,20 @@ class TableRows:
         """Return one number of a row's record."""
         return self._records[row * self._record_size + field]
 
-    def remove_request(self, request_id: str) -> None:
+    def remove_request(self, request_id: object) -> None:
         """Free a request's row and write zeros to it. O(entries)."""
         row: i64 = self.row_of(request_id)
         self._begin_call()
         nothing = vec[i32]()
         for group in self.groups:
             self._set_row(group, row, nothing)
-        del self._rows[request_id]
+        name = self._ids[row]
+        if name is not None:
+            del self._rows[name]
         self._ids[row] = None
         self._seen[row] = None
+        if len(self._rows) == 0:
+            self._applied = 0  # nothing is left of what was applied: another manager may follow
         self._shorten()
 
     def _shorten(self) -> None:
@@ -332,14 +348,20 @@ class TableRows:
         while self._end > 0 and self._ids[self._end - 1] is None:
             self._end -= 1
 
-    def swap_rows(self, row: int, other: int) -> None:
+    def swap_rows(self, row: object, other: object) -> None:
         """Exchange two rows, free ones too. O(entries of both)."""
-        for name, given in (("row", row), ("other", other)):
-            if not isinstance(given, int) or not 0 <= given < int(self.max_num_requests):
-                raise InvalidArgumentError(f"{name}: must be within 0..{self.max_num_requests - 1}, not {given!r}")
+        first = self._checked_row("row", row)
+        second = self._checked_row("other", other)
         self._begin_call()
-        self._swap(row, other)
+        self._swap(first, second)
         self._shorten()
+
+    def _checked_row(self, name: str, given: object) -> i64:
+        """Return the number of a row, checked."""
+        row = whole(given)
+        if row is None or not 0 <= row < int(self.max_num_requests):
+            raise InvalidArgumentError(f"{name}: must be within 0..{self.max_num_requests - 1}, not {given!r}")
+        return row
 
     def compact(self) -> list[tuple[int, int]]:
         """Move the last rows to the free ones before them; return the moves, (from, to). O(entries moved)."""
@@ -385,6 +407,40 @@ class TableRows:
             if name is not None:
                 self._rows[name] = int(each)
                 self._end = max(self._end, each + 1)
+
+
+def whole(given: Any) -> int | None:
+    """Return what stands for an integer, such as one of numpy; None for anything else, and for a bool."""
+    if isinstance(given, bool):
+        return None
+    if isinstance(given, int):
+        return given
+    try:
+        return operator.index(given)
+    except TypeError:
+        return None
+
+
+def listed(name: str, given: Any, what: str) -> list[Any]:
+    """Return the items of an argument that is to be `what`."""
+    if isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
+        try:
+            return list(given)
+        except TypeError:  # an array without a dimension
+            pass
+    raise InvalidArgumentError(f"{name}: must be {what}, not {given!r}")
+
+
+def is_packed(given: object) -> bool:
+    """Say whether something is a ``vec[i32]``."""
+    return type(given) is _PACKED
+
+
+def _type_of(given: object) -> object:
+    return type(given)
+
+
+_PACKED: Final[object] = _type_of(vec[i32]())
 
 
 def zeros32(count: i64) -> vec[i32]:

@@ -19,8 +19,11 @@ import torch
 from blockwright.config import KVCacheConfig
 from blockwright.core.blocks import KVCacheBlocks
 from blockwright.core.replica import TableReplica
+from blockwright.core.request import MAX_LENGTH
+from blockwright.core.rows import listed, whole
+from blockwright.device.planned import KVCachePlan
 from blockwright.device.staging import Staging, Tensors, Views, view_of
-from blockwright.errors import BlockError, InvalidArgumentError
+from blockwright.errors import BlockError, InvalidArgumentError, UnknownStepError
 from blockwright.kinds import CrossAttentionSpec, require_positive
 
 Copies = Sequence[Sequence[tuple[int, int]]]
@@ -68,6 +71,7 @@ class StepInputs:
     state_writes: Tensors
     copies: Tensors
     _views: Views = field(repr=False, compare=False)
+    _step: int = field(repr=False, compare=False)
 
     def padded(self, num_requests: int, num_tokens: int) -> StepInputs:
         """Return the inputs with more rows and tokens behind, for a graph that was captured with as many.
@@ -76,9 +80,15 @@ class StepInputs:
         `self.num_tokens`. Complexity: O(padding).
 
         Raises:
+            UnknownStepError: the batch has made another step since, and its inputs stand here now.
             InvalidArgumentError: fewer than the step has, or more than the batch was made for.
         """
         views = self._views
+        if self._step != views.num_steps:
+            raise UnknownStepError(
+                f"padded: these are the inputs of step {self._step}, but the batch has made {views.num_steps} and "
+                "their memory is the last one's; pad before the next step"
+            )
         for name, given, least, most in (
             ("num_requests", num_requests, self.num_requests, views.max_num_requests),
             ("num_tokens", num_tokens, self.num_tokens, views.max_num_tokens),
@@ -164,9 +174,17 @@ class InputBatch:
         require_positive("max_num_requests", max_num_requests)
         require_positive("max_num_tokens", max_num_tokens)
         require_positive("max_model_len", max_model_len)
+        if not isinstance(config, KVCacheConfig):
+            raise InvalidArgumentError(f"config: must be a KVCacheConfig, the manager's, not {config!r}")
         if any(isinstance(group.kv_cache_spec, CrossAttentionSpec) for group in config.kv_cache_groups):
             require_positive("max_encoder_len", max_encoder_len)
-        self.device = torch.device(device)
+        elif type(max_encoder_len) is not int or not 0 <= max_encoder_len <= MAX_LENGTH:
+            raise InvalidArgumentError(f"max_encoder_len: must be within 0..{MAX_LENGTH}, not {max_encoder_len!r}")
+        if not isinstance(enable_caching, bool):
+            raise InvalidArgumentError(f"enable_caching: must be a bool, as the manager's, not {enable_caching!r}")
+        if staged is not None and not isinstance(staged, bool):
+            raise InvalidArgumentError(f"staged: must be a bool or None, not {staged!r}")
+        self.device = _device_of(device)
         if staged is False and self.device.type != "cpu":
             raise InvalidArgumentError(f"staged: inputs for {self.device} are staged; leave it out")
         self._is_staged = self.device.type != "cpu" or staged is True
@@ -183,10 +201,46 @@ class InputBatch:
         self._staging: Staging | None = None
         if self._is_staged:
             self._staging = Staging(*host, self.device, max_num_tokens)
+            self.device = self._staging.device
             host = (self._staging.words, self._staging.counts, self._staging.tables)
         self._views = Views(self.replica, *host)
         self._no_copies: Tensors = tuple(torch.empty((0, 2), dtype=torch.int64) for _ in config.kv_cache_groups)
         self._num_blocks = config.num_blocks
+
+    @classmethod
+    def for_plan(
+        cls,
+        plan: KVCachePlan,
+        *,
+        max_num_requests: int,
+        max_num_tokens: int,
+        device: str | torch.device = "cpu",
+        staged: bool | None = None,
+    ) -> InputBatch:
+        """Make a batch for a plan: the lengths and the use of caching are those that it was made for.
+
+        Args:
+            plan: the answer of `plan_kv_cache`; its manager is to have the same ``max_model_len`` and
+                ``enable_caching``.
+            max_num_requests, max_num_tokens, device, staged: as for `InputBatch`; the tokens are those of all requests
+                of a step, where the plan has those of one.
+
+        Raises:
+            InvalidArgumentError: names the argument.
+        """
+        if not isinstance(plan, KVCachePlan):
+            raise InvalidArgumentError(f"plan: must be the answer of plan_kv_cache, not {plan!r}")
+        limits = plan.limits
+        return cls(
+            plan.config,
+            max_num_requests=max_num_requests,
+            max_num_tokens=max_num_tokens,
+            max_model_len=limits.max_model_len,
+            enable_caching=limits.enable_caching,
+            max_encoder_len=limits.max_num_encoder_tokens,
+            device=device,
+            staged=staged,
+        )
 
     # ------------------------------------------------------------------ rows
 
@@ -254,9 +308,10 @@ class InputBatch:
         """
         origin = self.replica.row_of(request_id)
         taken = self.replica.request_ids
-        if isinstance(row, int) and 0 <= row < len(taken) and row != origin and taken[row] is not None:
-            raise InvalidArgumentError(f"row: {row} is that of {taken[row]!r}; swap them, or choose a free one")
-        self.replica.swap_rows(origin, row)
+        place = whole(row)
+        if place is not None and 0 <= place < len(taken) and place != origin and taken[place] is not None:
+            raise InvalidArgumentError(f"row: {row} is that of {taken[place]!r}; swap them, or choose a free one")
+        self.replica.swap_rows(row, origin)
 
     def swap(self, row: int, other: int) -> None:
         """Exchange two rows, free ones too. O(blocks of both).
@@ -279,12 +334,14 @@ class InputBatch:
 
         Args:
             requests: those of the batch, in order; the first ``allocation.num_served`` of them are changed.
-            allocation: the answer of `manager.allocate_slots_batch`. Each is applied once, in the order of the calls.
+            allocation: the answer of `manager.allocate_slots_batch`, pickled or not. Each is applied once, in the order
+                of the calls. Another manager's may follow when no request has a row.
 
         Raises:
             UnknownRequestError: a request has no row; `add_request` it first, one that the batch admits without blocks.
             DuplicateRequestError: a request twice.
-            InvalidArgumentError: the allocation is not of these requests, or one before it was missed.
+            InvalidArgumentError: the allocation is not of these requests in this order, was applied already, or one
+                before it was missed.
             BlockError: a block id is none of the pool.
         """
         self.replica.apply(_as_list(requests), allocation)
@@ -318,8 +375,11 @@ class InputBatch:
 
         Row i becomes that of request i; rows of requests that are not in the step lie behind. So keep the order of the
         requests from step to step, and when one ends, put the last in its place: rows that move cost as much as they
-        are long. Complexity: O(requests * groups + tokens + changes), whatever the length of the contexts, plus
-        O(blocks of rows that move).
+        are long. On a GPU, call it on the stream that runs the kernels, or let that one wait for the current stream,
+        and the current one for the kernels of the step before.
+
+        Complexity: O(requests * groups + tokens + changes), whatever the length of the contexts, plus O(blocks of rows
+        that move).
 
         Args:
             requests: the requests of the step, each once, of `Request` or with its `request_id` and
@@ -333,14 +393,18 @@ class InputBatch:
             UnknownRequestError, DuplicateRequestError: as `apply`.
             InvalidArgumentError: as `apply`, or a count is out of range, or the step exceeds a limit of the batch.
             BlockError: as `apply`, or a new token or a state has no block. Nothing changed, whatever the error.
+            torch.OutOfMemoryError, RuntimeError: the inputs did not get to the device. The rows are those of the step:
+                call again without the allocation, and everything that the device lacks is sent.
         """
-        pairs = self._no_copies if not any(copies) else self._checked_copies(copies)
+        pairs = self._no_copies if type(copies) in (list, tuple) and not copies else self._checked_copies(copies)
         replica = self.replica
         replica.step(_as_list(requests), num_new_tokens, num_draft_tokens, allocation)
         num_requests, num_tokens = replica.num_requests, replica.num_tokens
-        if self._staging is not None:
-            self._staging.send(*replica.take_changes(), num_tokens)
         views = self._views
+        views.num_steps += 1
+        if self._staging is not None:
+            self._staging.send(*replica.changes(), num_tokens)
+            replica.forget_changes()
         positions, slot_mapping = views.of_tokens(num_tokens)
         starts, computed, lens, encoder, reads, writes = views.of_requests(num_requests)
         return StepInputs(
@@ -359,6 +423,7 @@ class InputBatch:
             writes,
             pairs,
             views,
+            views.num_steps,
         )
 
     @property
@@ -368,18 +433,41 @@ class InputBatch:
 
     def _checked_copies(self, copies: Copies) -> Tensors:
         """Return copies as tensors."""
-        if len(copies) != len(self._no_copies):
+        lists = [listed("copies", each, "a list of pairs per group") for each in listed("copies", copies, "lists")]
+        if not any(lists):
+            return self._no_copies
+        if len(lists) != len(self._no_copies):
             raise InvalidArgumentError(
-                f"copies: {len(copies)} lists of pairs; give one per group, {len(self._no_copies)} of them"
+                f"copies: {len(lists)} lists of pairs; give one per group, {len(self._no_copies)} of them"
             )
-        for number, pairs in enumerate(copies):
-            for pair in pairs:
-                if len(pair) != 2 or not all(isinstance(block, int) and 0 < block < self._num_blocks for block in pair):
-                    raise BlockError(
-                        f"copies: {pair!r} in group {number} is no pair of blocks of this pool of {self._num_blocks}"
-                    )
-        return tuple(torch.tensor(list(pairs), dtype=torch.int64).reshape(-1, 2) for pairs in copies)
+        return tuple(
+            torch.tensor([self._checked_pair(pair, number) for pair in pairs], dtype=torch.int64).reshape(-1, 2)
+            for number, pairs in enumerate(lists)
+        )
+
+    def _checked_pair(self, pair: Any, number: int) -> list[int]:
+        """Return the source and the destination of one copy."""
+        try:
+            blocks = [whole(block) or 0 for block in pair]
+        except TypeError:  # not iterable
+            blocks = []
+        if len(blocks) != 2 or not all(0 < block < self._num_blocks for block in blocks):
+            raise BlockError(
+                f"copies: {pair!r} in group {number} is no pair of blocks of this pool of {self._num_blocks}"
+            )
+        return blocks
 
 
-def _as_list(requests: Sequence[Any]) -> list[Any]:
-    return requests if type(requests) is list else list(requests)
+def _device_of(given: Any) -> torch.device:
+    """Return a device that tensors can be sent to."""
+    try:
+        device = torch.device(given)
+    except (TypeError, RuntimeError) as error:
+        raise InvalidArgumentError(f"device: torch knows none by {given!r}; {error}") from error
+    if device.type == "meta":
+        raise InvalidArgumentError("device: tensors on 'meta' have no memory, so kernels could read nothing")
+    return device
+
+
+def _as_list(requests: Any) -> list[Any]:
+    return requests if type(requests) is list else listed("requests", requests, "those of the step, in order")

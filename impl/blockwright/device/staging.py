@@ -16,11 +16,18 @@ MOST_VIEWS = 1024
 
 
 class Views:
-    """The tensors of a step, by its shape; each is cut once from memory that stays where it is."""
+    """The tensors of a step, by its shape; each is cut once from memory that stays where it is.
+
+    Attributes:
+        max_num_requests, max_num_tokens: of the batch.
+        block_tables: per group.
+        num_steps: steps whose inputs have been written here; the memory holds the last one's.
+    """
 
     def __init__(self, replica: TableReplica, words: torch.Tensor, counts: torch.Tensor, tables: torch.Tensor) -> None:
         self.max_num_requests = rows = replica.max_num_requests
         self.max_num_tokens = replica.max_num_tokens
+        self.num_steps = 0
         self._words = words.view(-1, self.max_num_tokens)
         self._no_slots = torch.full((self.max_num_tokens,), -1, dtype=torch.int64, device=words.device)
         self._starts = counts[: rows + 1]
@@ -84,6 +91,14 @@ class Staging:
     One buffer per step, in turn with another, so that the host can fill one while the other is still being read:
 
         | words of the step's tokens | changed indices | counts | changed values |
+
+    They land in one place on the device. So a step that comes on another stream first waits, there, until the step
+    before has been spread from it.
+
+    Attributes:
+        words, counts, tables: on the device.
+        device: where they are.
+        num_bytes: sent by the last step.
     """
 
     def __init__(
@@ -93,22 +108,27 @@ class Staging:
         self.words = torch.zeros_like(words, device=device)
         self.counts = torch.zeros_like(counts, device=device)
         self.tables = torch.zeros_like(tables, device=device)
-        self._is_cuda = device.type == "cuda"
-        self._device = device
+        self.device = self.tables.device  # with an index, where "cuda" means the current device
+        self._is_cuda = self.device.type == "cuda"
         self._turn = 0
         self._buffers: list[torch.Tensor] = []
-        self._landing = torch.empty(0, dtype=torch.uint8, device=device)
+        self._landing = torch.empty(0, dtype=torch.uint8, device=self.device)
         self._events: list[torch.cuda.Event | None] = [None, None]
+        self._spread: torch.cuda.Event | None = None
         self.num_bytes = 0
         self._make_buffers(words.nbytes + counts.nbytes)
+        if self._is_cuda:
+            self._spread = torch.cuda.Event()
+            self._spread.record(torch.cuda.current_stream(self.device))
 
     def _make_buffers(self, num_bytes: int) -> None:
         """Make the buffers anew, after what is still read of the old ones."""
-        for event in self._events:
+        for event in (*self._events, self._spread):
             if event is not None:
                 event.synchronize()
-        self._buffers = [torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._is_cuda) for _ in range(2)]
-        self._landing = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+        buffers = [torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._is_cuda) for _ in range(2)]
+        landing = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+        self._buffers, self._landing = buffers, landing  # all of them or, where memory is short, none
 
     def send(self, indices: Any, values: Any, num_tokens: int) -> None:
         """Bring the device's tensors up to date, on its current stream; the host waits for nothing of this step."""
@@ -129,15 +149,20 @@ class Staging:
             words[rows * num_tokens :].copy_(view_of(indices))
             counts[len(self._host_counts) :].copy_(view_of(values))
         landed = self._landing[: self.num_bytes]
-        landed.copy_(staged, non_blocking=True)
-        if self._is_cuda:
+        stream = torch.cuda.current_stream(self.device) if self._is_cuda else None
+        if stream is not None and self._spread is not None:
+            stream.wait_event(self._spread)
+        landed.copy_(staged, non_blocking=self._is_cuda)
+        if stream is not None:
             event = self._events[self._turn] = event or torch.cuda.Event()
-            event.record(torch.cuda.current_stream(self._device))
+            event.record(stream)
         words, counts = landed[: 8 * num_words].view(torch.int64), landed[8 * num_words :].view(torch.int32)
         self.words.view(rows, -1)[:, :num_tokens].copy_(words[: rows * num_tokens].view(rows, num_tokens))
         self.counts.copy_(counts[: len(self.counts)])
         if changed:
             self.tables.scatter_(0, words[rows * num_tokens :], counts[len(self.counts) :])
+        if stream is not None and self._spread is not None:
+            self._spread.record(stream)
 
 
 def view_of(numbers: Any) -> torch.Tensor:
