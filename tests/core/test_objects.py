@@ -45,7 +45,7 @@ from blockwright import (
 )
 from blockwright import errors as all_errors
 from blockwright.core.manager import PrefixCacheStats
-from blockwright.errors import BlockwrightError, InvariantError
+from blockwright.errors import BlockwrightError, InvariantError, TooLittleMemoryError
 from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored
 
 VALUES: list[object] = [
@@ -71,7 +71,9 @@ def test_values_are_values(value: object, way: Callable[[Any], Any]) -> None:
 ERRORS = [
     error
     for error in vars(all_errors).values()
-    if isinstance(error, type) and issubclass(error, BlockwrightError) and error is not InvariantError
+    if isinstance(error, type)
+    and issubclass(error, BlockwrightError)
+    and error not in (InvariantError, TooLittleMemoryError)  # of more arguments than a message
 ]
 
 
@@ -82,6 +84,13 @@ def test_errors_travel(error: type[BlockwrightError], way: Callable[[Any], Any])
     twin = way(error("what: it says"))
     assert type(twin) is error
     assert str(twin) == "what: it says"
+
+
+@each_way
+def test_what_would_fit_travels(way: Callable[[Any], Any]) -> None:
+    twin = way(TooLittleMemoryError("available_bytes: too few", 4096, 5, 12))
+    assert str(twin) == "available_bytes: too few"
+    assert (twin.needed_bytes, twin.needed_blocks, twin.longest_model_len) == (4096, 5, 12)
 
 
 @each_way
