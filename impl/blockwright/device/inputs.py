@@ -396,7 +396,8 @@ class InputBatch:
             torch.OutOfMemoryError, RuntimeError: the inputs did not get to the device. The rows are those of the step:
                 call again without the allocation, and everything that the device lacks is sent.
         """
-        pairs = self._no_copies if type(copies) in (list, tuple) and not copies else self._checked_copies(copies)
+        is_plain = type(copies) in (list, tuple) and len(copies) in (0, len(self._no_copies))
+        pairs = self._no_copies if is_plain and not any(copies) else self._checked_copies(copies)
         replica = self.replica
         replica.step(_as_list(requests), num_new_tokens, num_draft_tokens, allocation)
         num_requests, num_tokens = replica.num_requests, replica.num_tokens
