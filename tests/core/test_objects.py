@@ -113,7 +113,7 @@ def test_allocations_travel(way: Callable[[Any], Any]) -> None:
     for name in ("new_block_ids", "new_block_offsets", "nulled_entries", "nulled_offsets", "replaced_entries"):
         assert getattr(twin, name) == getattr(told, name)
     assert list(twin.new_block_ids)
-    assert (twin.num_served, twin.refused, twin.number, twin.request_ids) == (2, None, 1, ("r", "q"))
+    assert (twin.num_served, twin.refused, twin.number, twin.request_ids) == (2, None, 1, ["r", "q"])
 
 
 def stateful() -> list[object]:

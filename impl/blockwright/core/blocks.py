@@ -87,7 +87,7 @@ class BatchAllocation:
         replaced_entries: four numbers each: index of the request, group, table index, and the block that stands there
             now, because the one before is shared with a fork.
         number: a later batch of the manager, or of a copy of it, has a greater one; 0: not known.
-        request_ids: of all requests of the batch, in order; empty: not known.
+        request_ids: of the requests of the batch, in order, "" where no table has changed; empty: not known.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class BatchAllocation:
         nulled_offsets: vec[i32],
         replaced_entries: vec[i32],
         number: int = 0,
-        request_ids: tuple[str, ...] = (),
+        request_ids: list[str] | None = None,
     ) -> None:
         """Take the fields as they are."""
         self.num_served = num_served
@@ -111,7 +111,7 @@ class BatchAllocation:
         self.nulled_offsets: vec[i32] = nulled_offsets
         self.replaced_entries: vec[i32] = replaced_entries
         self.number = number
-        self.request_ids = request_ids
+        self.request_ids: list[str] = [] if request_ids is None else request_ids
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         """Pickle the buffers as bytes, in this machine's byte order, for workers of other processes. O(changes)."""
@@ -144,7 +144,7 @@ def restored_allocation(
     nulled_offsets: bytes,
     replaced_entries: bytes,
     number: int,
-    request_ids: tuple[str, ...],
+    request_ids: list[str],
 ) -> BatchAllocation:
     """Return a pickled `BatchAllocation`. O(changes)."""
     return BatchAllocation(

@@ -370,6 +370,7 @@ class KVCacheManager(ForkedRequests):
         new_ids = vec[i32]()
         new_offsets = zeros32(size * groups + 1)
         nulled_offsets = zeros32(size * groups + 1)
+        ids = [""] * size
         served: i64 = 0
         slot: i64 = 0
         while served < size:
@@ -417,6 +418,7 @@ class KVCacheManager(ForkedRequests):
                 num_nulled = i32(len(self._nulled))
                 if len(self._replaced) > 0:
                     replaced = self._take_replaced(i32(served), replaced)
+                ids[served] = request.request_id
             served += 1
         nulled = self._nulled
         self._nulled = vec[i32]()
@@ -425,7 +427,6 @@ class KVCacheManager(ForkedRequests):
             new_offsets[slot] = i32(len(new_ids))
             nulled_offsets[slot] = i32(len(nulled))
         refused = None if served == size else int(served)
-        ids = tuple([request.request_id for request in batch])
         number = int(self._batches)
         return BatchAllocation(served, refused, new_ids, new_offsets, nulled, nulled_offsets, replaced, number, ids)
 

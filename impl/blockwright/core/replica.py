@@ -10,6 +10,7 @@ the states that are read and written.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, final
 
 from librt.vecs import append, vec
@@ -162,11 +163,14 @@ class TableReplica(TableRows):
             )
         return number
 
-    def _check_name(self, names: tuple[object, ...] | None, i: i64, row: i64) -> None:
+    def _check_name(self, names: Sequence[object] | None, i: i64, row: i64) -> None:
         """Check that request i of an allocation is the one whose row is to be changed."""
-        if names is not None and names[i] != self._ids[row]:
+        if names is None:
+            return
+        name = names[int(i)]
+        if name != "" and name != self._ids[row]:
             raise InvalidArgumentError(
-                f"requests: number {i} of the allocation's batch is {names[i]!r}, but {self._ids[row]!r} is given; "
+                f"requests: number {i} of the allocation's batch is {name!r}, but {self._ids[row]!r} is given; "
                 "give those of its batch, in the same order"
             )
 
@@ -535,15 +539,14 @@ class TableReplica(TableRows):
         return found
 
 
-def _names_of(allocation: Any, served: i64) -> tuple[object, ...] | None:
+def _names_of(allocation: Any, served: i64) -> Sequence[object] | None:
     """Return the ids of an allocation's requests, None if it has none."""
     given: object = getattr(allocation, "request_ids", None)
     if not isinstance(given, (tuple, list)) or len(given) == 0:
         return None
-    names: tuple[object, ...] = given if isinstance(given, tuple) else tuple(given)
-    if i64(len(names)) < served:
-        raise InvalidArgumentError(f"allocation: it served {served} requests, but has ids of {len(names)}")
-    return names
+    if len(given) < int(served):
+        raise InvalidArgumentError(f"allocation: it served {served} requests, but has ids of {len(given)}")
+    return given
 
 
 def _buffer_of(allocation: Any, name: str) -> vec[i32]:
