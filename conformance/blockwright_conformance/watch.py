@@ -1,8 +1,11 @@
 """A watch over wrong implementations: what runs on and on is stopped, and is a fault like any other.
 
-Processor time is counted, so that a busy machine changes nothing. Main thread only, where signals are handled.
+Processor time is counted, so that a busy machine changes nothing; and what the process holds already is kept from the
+garbage collector meanwhile, which would take longer than an action may to look through a large heap. Main thread only,
+where signals are handled.
 """
 
+import gc
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,12 +37,14 @@ def watch() -> Iterator[None]:
         raise OutOfTimeError
 
     before = signal.signal(signal.SIGVTALRM, stop)
+    gc.freeze()
     try:
         rearm()
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
+        gc.unfreeze()
 
 
 class Limited:
