@@ -1,9 +1,12 @@
 """Runs one function on many arguments in several processes, and ends them all when it is interrupted."""
 
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from multiprocessing import active_children, get_context
+from types import FrameType
 from typing import Any, TypeVar
 
 R = TypeVar("R")
@@ -15,16 +18,43 @@ def in_parallel(function: Callable[..., R], calls: Sequence[tuple[Any, ...]], jo
         for index, call in enumerate(calls):
             yield index, function(*call)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=leave_interrupts) as pool:
-        futures = {pool.submit(function, *call): index for index, call in enumerate(calls)}
+    workers = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=leave_interrupts)
+    with workers as pool, interrupts() as came:
         try:
+            futures = {pool.submit(function, *call): index for index, call in enumerate(calls)}
             for future in as_completed(futures):
+                if came:
+                    raise KeyboardInterrupt
                 yield futures[future], future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in active_children():
                 process.terminate()
             raise
+
+
+@contextmanager
+def interrupts() -> Iterator[list[int]]:
+    """Give a list that remembers interrupts.
+
+    One that comes while the collector calls back, or an object is finalised, is raised where exceptions are ignored,
+    and would be lost.
+    """
+    came: list[int] = []
+
+    def remember(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before in (signal.SIG_IGN, None):
+        yield came
+        return
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def leave_interrupts() -> None:

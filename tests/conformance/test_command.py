@@ -89,7 +89,12 @@ def test_wrong_arguments_are_told_in_one_line(arguments: tuple[str, ...], words:
 def test_an_interrupt_ends_all_processes_quietly() -> None:
     command = [sys.executable, "-m", "blockwright.cli", "conform", "--gate", "lockstep"]
     running = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever started these tests ignores
     )
     time.sleep(3)
     os.killpg(running.pid, signal.SIGINT)
