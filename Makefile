@@ -60,7 +60,7 @@ test-pure: build ## its second half
 test-cuda: build ## the tests that need a GPU (and a torch that can use it): not run in CI
 	$(RUN)/python -m pytest -m cuda tests $(PYTEST_ARGS)
 
-conform: build ## the main job: the gates of PROFILE on both builds (museum and mutants once), then a trace replayed
+conform: build ## the main job: the gates of PROFILE on both builds (museum, damage and mutants once), then a trace replayed
 	$(RUN)/blockwright conform --profile $(PROFILE) $(CONFORM_ARGS)
 	$(PURE) $(RUN)/blockwright conform --profile $(PROFILE) $(GATES) $(CONFORM_ARGS)
 	$(RUN)/blockwright replay $(REPLAY_ARGS)

@@ -38,7 +38,7 @@ def serve(prompts: list[list[int]], available_bytes: int) -> tuple[list[list[int
     """Generate OUTPUTS tokens after each prompt; return them, the tokens that were found cached, and preemptions."""
     plan = plan_kv_cache(layers, available_bytes, LENGTH, max_num_batched_tokens=CHUNK)
     manager, storage = KVCacheManager(plan.config, LENGTH), KVCacheStorage(plan)
-    batch = InputBatch(plan.config, max_num_requests=CHUNK, max_num_tokens=2 * CHUNK, max_model_len=LENGTH)
+    batch = InputBatch.for_plan(plan, max_num_requests=CHUNK, max_num_tokens=2 * CHUNK)
     requests = [Request(f"request {i}", prompt, block_size=4) for i, prompt in enumerate(prompts)]
     waiting, running, num_hits, num_preemptions = requests[:], list[Request](), 0, 0
     while waiting or running:

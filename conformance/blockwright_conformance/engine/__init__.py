@@ -4,7 +4,7 @@
     engine, task, step            the loop: what comes, a step, what came of it
     scheduler                     who runs: all calls of the manager before a step
     worker                        block tables, copies and the model: all that `blockwright.device` does
-    elsewhere, offload            swapping and host offload: where blocks may be besides the device
+    elsewhere, offload, late      swapping and host offload: where blocks may be besides the device
     guessers                      tokens guessed ahead
     weights, model, drafts        the model over paged storage, and its draft head
     dense, bounds                 the same mathematics without a cache, written apart

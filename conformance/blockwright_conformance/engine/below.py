@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
 from typing import Any
 
 import blockwright.offload.identity  # noqa: F401  (not imported by the package)
 
+from .late import LateHandler
 from .schedule import EngineConfig
 
 MEDIUM = "SHELF"
@@ -56,34 +56,21 @@ def backend_of(package: Any, block_size: int, num_blocks: int, shelf: Shelf) -> 
     return Places(), spec
 
 
-class Carrier:
+class Carrier(LateHandler):
     """Carries blocks between the host and a shelf, as late as it may; some of what goes down is lost."""
 
     def __init__(self, host: Any, shelf: Shelf, config: EngineConfig, fired: Counter[str]) -> None:
+        super().__init__()
         self.host, self.shelf, self.config, self.fired = host, shelf, config, fired
-        self.waiting: dict[int, tuple[Any, int]] = {}
-        self.finished: list[tuple[int, bool]] = []
         self.num_lowered = 0
 
-    def transfer_async(self, job_id: int, spec: Any) -> bool:
-        """Take a transfer."""
-        self.waiting[job_id] = spec, self.config.load_steps
-        return True
+    def polls_of(self, spec: Any) -> int:
+        """Let all wait alike."""
+        return self.config.load_steps
 
-    def get_finished(self) -> list[tuple[int, bool]]:
-        """Carry what has waited long enough, and tell of all that has ended."""
-        self.waiting = {job: (spec, polls - 1) for job, (spec, polls) in self.waiting.items()}
-        self.wait([job for job, (_, polls) in self.waiting.items() if polls <= 0])
-        finished, self.finished = self.finished, []
-        return finished
-
-    def wait(self, job_ids: Collection[int]) -> None:
-        """Carry now."""
-        for job in job_ids:
-            if job in self.waiting:
-                (source, destination), _ = self.waiting.pop(job)
-                carry = self.lower if destination.medium() == MEDIUM else self.lift
-                self.finished.append((job, carry(source, destination)))
+    def carry(self, job_id: int, source: Any, destination: Any) -> bool:
+        """Carry blocks down or up."""
+        return (self.lower if destination.medium() == MEDIUM else self.lift)(source, destination)
 
     def lower(self, source: Any, destination: Any) -> bool:
         """Write blocks of the host to the shelf."""

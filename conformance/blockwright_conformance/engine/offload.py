@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -13,58 +13,45 @@ from blockwright.offload import CPULoadStoreSpec, GPULoadStoreSpec, LoadStoreSpe
 from blockwright.offload.host import HostHandler, HostPool
 
 from .below import Carrier, Shelf, backend_of
+from .late import LateHandler
 from .schedule import EngineConfig
 from .task import Task
 
 
-class LateCopies:
-    """A handler that copies as late as it may: when it is waited for, or after so many polls.
-
-    Some loads fail, leaving what was there. Takes the transfers of any copy of the package.
-    """
+class LateCopies(LateHandler):
+    """Copies between the device and the host; some loads fail, leaving what was there."""
 
     def __init__(self, inner: HostHandler, config: EngineConfig, fired: Counter[str]) -> None:
+        super().__init__()
         self.inner, self.lose_every, self.fired = inner, config.lose_load_every, fired
         self.landed: set[int] = set()
         """Blocks of the device that were written since somebody asked."""
         self.load_polls = config.load_steps
         self.store_polls = config.load_steps if config.store_steps is None else config.store_steps
-        self.waiting: dict[int, tuple[Any, int]] = {}
-        self.finished: list[tuple[int, bool]] = []
         self.num_loads = 0
 
+    def polls_of(self, spec: Any) -> int:
+        """Let loads and stores wait as the schedule says."""
+        return self.load_polls if spec[0].medium() == "CPU" else self.store_polls
+
     def transfer_async(self, job_id: int, spec: Any) -> bool:
-        """Take a transfer."""
-        polls = self.load_polls if spec[0].medium() == "CPU" else self.store_polls
-        self.waiting[job_id] = spec, polls
-        if polls == 0:
+        """Take a transfer, and do it at once if it is not to wait at all."""
+        super().transfer_async(job_id, spec)
+        if self.polls_of(spec) == 0:
             self.wait([job_id])
         return True
 
-    def get_finished(self) -> list[tuple[int, bool]]:
-        """Copy what has waited long enough, and tell of all that has ended."""
-        self.waiting = {job: (spec, polls - 1) for job, (spec, polls) in self.waiting.items()}
-        self.wait([job for job, (_, polls) in self.waiting.items() if polls <= 0])
-        finished, self.finished = self.finished, []
-        return finished
-
-    def wait(self, job_ids: Collection[int]) -> None:
-        """Copy now."""
-        for job in job_ids:
-            if job in self.waiting:
-                (source, destination), _ = self.waiting.pop(job)
-                self.finished.append((job, self.copy(job, ours(source), ours(destination))))
-
-    def copy(self, job: int, source: LoadStoreSpec, destination: LoadStoreSpec) -> bool:
+    def carry(self, job_id: int, source: Any, destination: Any) -> bool:
         """Copy, unless this load is to fail."""
+        source, destination = ours(source), ours(destination)
         if source.medium() == "CPU":
             self.num_loads += 1
             if self.lose_every and self.num_loads % self.lose_every == 0:
                 self.fired["offload load lost"] += 1
                 return False
-            self.landed.update(destination.block_ids)  # type: ignore[attr-defined]
-        self.inner.transfer_async(job, (source, destination))
-        self.inner.wait([job])
+            self.landed.update(destination.block_ids)
+        self.inner.transfer_async(job_id, (source, destination))
+        self.inner.wait([job_id])
         while not (finished := self.inner.get_finished()):  # of a GPU the host has not waited yet
             time.sleep(0.0)
         return all(success for _, success in finished)
@@ -165,7 +152,7 @@ class Offload:
         copies = self.connector.pending_copies() if self.own_copies else []
         self.connector.start_step()
         for job, _, source, destination, _ in copies:
-            self.connector.copy_finished(job, self.handler.copy(job, ours(source), ours(destination)))
+            self.connector.copy_finished(job, self.handler.carry(job, source, destination))
 
     def finish_step(self, tasks: list[Task]) -> None:
         """Say that a step has run; what it filled may be stored."""
