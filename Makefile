@@ -63,6 +63,7 @@ test-cuda: build ## the tests that need a GPU (and a torch that can use it): not
 	$(RUN)/python -m pytest -m cuda tests $(PYTEST_ARGS)
 
 conform: build ## the main job: the gates of PROFILE on both builds (those that change source once), then a trace replayed
+	@mkdir -p build
 	$(RUN)/blockwright conform --profile $(PROFILE) $(SKIPPED) --json build/conform-compiled.json $(CONFORM_ARGS)
 	$(PURE) $(RUN)/blockwright conform --profile $(PROFILE) $(SKIPPED_PURE) --json build/conform-pure.json $(CONFORM_ARGS)
 	$(RUN)/blockwright replay $(REPLAY_ARGS)
