@@ -1,13 +1,13 @@
 """The pool of blocks as one formula for any number of blocks: its invariant and its transitions, written once.
 
-A formula is read by an *algebra*: over all integers for the proofs (`pool_invariant`), over a few blocks for the shortest
-counterexample, and as plain Python over the specification's own states and steps (`pool_tie`), so that what is proved
-cannot drift from the specification.
+A formula is read by an *algebra*: over all integers for the proofs (`pool_invariant`), over a few blocks for the
+shortest counterexample, and as plain Python over the specification's own states and steps (`pool_tie`), so that what is
+proved cannot drift from the specification.
 
 A pool is what its blocks are: ``ref(b)`` holders, ``queued(b)`` and ``pos(b)``, whether and where a block stands in the
-free queue, ``published(b, k)``, whether it is published as k, and ``content(b)``, the ghost; ``keyed(b)`` and ``key(b)``
-repeat ``published`` as a function, where there is a key. Which of several free blocks is taken, and in what order those
-of one batch are queued, is open.
+free queue, ``published(b, k)``, whether it is published as k, and ``content(b)``, the ghost; ``keyed(b)`` and
+``key(b)`` repeat ``published`` as a function, where there is a key. Which of several free blocks is taken, and in what
+order those of one batch are queued, is open.
 """
 
 from collections.abc import Callable

@@ -271,8 +271,8 @@ def fault_of(before: View, after: View, cut: list[tuple[str, View, View, Any]]) 
 class TiedExplorer(Explorer):
     """Explores the specification alone, and cuts every step into transitions of the pool."""
 
-    def __init__(self, scope: Scope) -> None:
-        super().__init__(scope, None, laws=())
+    def __init__(self, scope: Scope, max_transitions: int | None = None) -> None:
+        super().__init__(scope, None, laws=(), max_transitions=max_transitions)
         self.events: list[Event] = []
         self.counts: Counter[str] = Counter()
 

@@ -1,37 +1,76 @@
 """Gate 3, proofs of arithmetic: the implementation's closed forms equal the specification's sets, for all integers.
 
 Both sides are read from the source that runs (see `symbolic`). Each theorem is a formula whose negation z3 shows to
-have no solution; n, positions, entries, windows, chunks and block sizes are integers without bounds.
+have no solution; n, positions, entries, windows, chunks and block sizes are integers without bounds. The pool's
+invariant is shown to be kept by every transition, for any number of blocks (`pool_invariant`), and those transitions to
+be what steps of the specification are made of (`pool_tie`). Contracts follow every path through the functions
+themselves, loops included, for small numbers (`contracts`). What is proved of which function is listed, and what is
+not, with the reason, in `closed_forms`.
 """
 
 import importlib.util
 import time
+from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from blockwright._terminal import Advance
 
+from .contracts import CONFIRMED, CONTRACTS, Checking, Contract, is_there
 from .gates import GateResult, Profile
 from .theorem import Theorem
 
-TIMEOUT_MS = 20_000
-"""For one theorem; each takes milliseconds."""
+TIMEOUT_MS: Final = 60_000
+"""For one theorem; each takes milliseconds, the slowest two seconds."""
+
+TIED: Final = {"smoke": (32, 60), "pr": (16, 120), "nightly": (1, 2_000)}
+"""By profile: of how many scopes one is cut into transitions of the pool, and how many steps of it."""
 
 
 def size(profile: Profile) -> int:
-    """Count the theorems."""
-    wanted = not profile.scope and profile.is_ours and importlib.util.find_spec("z3") is not None
+    """Count the theorems, the statements about the pool, and the contracts."""
+    if profile.scope or not profile.is_ours or not has_z3():
+        return 1
     try:
-        return sum(1 for _ in theorems()) if wanted else 1
+        theirs = sum(1 for _ in theorems())
     except (NotImplementedError, KeyError):  # `run` says what could not be read
         return 1
+    from .pool_invariant import statements
+
+    return theirs + len(statements()) + 1 + len(contracts_of(profile) if is_there() else [])
+
+
+def has_z3() -> bool:
+    """Tell whether z3 is installed, without importing it."""
+    return importlib.util.find_spec("z3") is not None
+
+
+def contracts_of(profile: Profile) -> list[Contract]:
+    """Give the contracts to follow: the short ones in each run, all of them where proofs are asked for."""
+    if profile.proofs or profile.name == "nightly":
+        return list(CONTRACTS)
+    return [each for each in CONTRACTS if each.is_short and profile.name != "smoke"]
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Prove every theorem; without z3, say so in one row."""
+    """Prove every theorem and the pool's invariant, and follow the contracts; say in a row what cannot be tried."""
     if profile.scope or not profile.is_ours:
         return []
-    if importlib.util.find_spec("z3") is None:
-        return [GateResult("proof", "skipped", "all", 0, 0, 0, 0.0, detail="not run: z3-solver is not installed")]
+    contracts = contracts_of(profile)
+    checking = Checking(contracts) if contracts and is_there() else None
+    try:
+        waiting = [] if checking is None or profile.jobs > 1 else confirmed(checking, progress)
+        rows = of_z3(profile, progress) if has_z3() else [untried("proof", "z3-solver", profile)]
+        if checking is None:
+            return rows + [untried("contract", "crosshair-tool", profile)] * bool(contracts)
+        return rows + (waiting if profile.jobs == 1 else confirmed(checking, progress))
+    finally:
+        if checking is not None:
+            checking.stop()
+
+
+def of_z3(profile: Profile, progress: Advance) -> list[GateResult]:
+    """Prove every theorem, and the pool's invariant."""
     rows = []
     try:
         for theorem in theorems():
@@ -39,7 +78,15 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
             progress(1, theorem.statement)
     except (NotImplementedError, KeyError) as error:  # the code has outgrown the reader of formulas
         rows.append(unread(f"{type(error).__name__}: {error}"))
-    return rows
+    return [*rows, *of_pool(progress), tied(profile, progress)]
+
+
+def untried(kind: str, package: str, profile: Profile) -> GateResult:
+    """Give the row that says what was not tried for want of a package: a failure where proofs were asked for."""
+    detail = f"not run: {package} is not installed"
+    is_asked = profile.proofs
+    law = "PROOF-0" if is_asked else ""
+    return GateResult(kind, "skipped", "all", 0, 0, int(is_asked), 0.0, law, detail)
 
 
 def unread(detail: str) -> GateResult:
@@ -47,21 +94,17 @@ def unread(detail: str) -> GateResult:
     return GateResult("proof", "all closed forms are read", "all", 0, 0, 1, 0.0, law="PROOF-0", detail=detail)
 
 
+def judged(manager: str, statement: str, started: float, detail: str) -> GateResult:
+    """Give the row of a statement; `detail` says why it is not proved, and is empty where it is."""
+    seconds = time.perf_counter() - started
+    law = "PROOF-1" if detail else ""
+    return GateResult("proof", statement, manager, 0, 0, int(detail != ""), seconds, law, detail)
+
+
 def proved(theorem: Theorem) -> GateResult:
     """Prove one theorem."""
     started = time.perf_counter()
-    detail = fault(theorem)
-    return GateResult(
-        kind="proof",
-        scope=theorem.statement,
-        manager=theorem.layer,
-        states=0,
-        transitions=0,
-        violations=int(detail != ""),
-        seconds=time.perf_counter() - started,
-        law="PROOF-1" if detail else "",
-        detail=detail,
-    )
+    return judged(theorem.layer, theorem.statement, started, fault(theorem))
 
 
 def fault(theorem: Theorem) -> str:
@@ -94,3 +137,51 @@ def theorems() -> Iterator[Theorem]:
     yield from table_theorems()
     yield from paging_theorems()
     yield from device_theorems()
+
+
+def of_pool(progress: Advance) -> Iterator[GateResult]:
+    """Prove that the pool's invariant holds at first, and that every transition keeps it."""
+    from .pool_invariant import fault, statements
+
+    for name, clause in statements():
+        started = time.perf_counter()
+        keeps = "has" if name == "a new pool" else "keeps"
+        detail = fault((name, clause), TIMEOUT_MS)
+        yield judged("pool", f"{name} {keeps} {clause}, for any number of blocks", started, detail)
+        progress(1, f"{name}: {clause}")
+
+
+def tied(profile: Profile, progress: Advance) -> GateResult:
+    """Cut steps of the specification into transitions of the pool, each of which must happen."""
+    from .pool_model import TRANSITIONS
+    from .pool_tie import TiedExplorer
+    from .scopes import PROFILES
+
+    started, states, transitions, broken = time.perf_counter(), 0, 0, ""
+    counts: Counter[str] = Counter()
+    every, most = TIED.get(profile.name, TIED["pr"])
+    for scope in PROFILES["pr"][::every]:
+        explorer = TiedExplorer(scope, most)
+        result = explorer.run()
+        states, transitions = states + result.states, transitions + result.transitions
+        counts += explorer.counts
+        if result.violation and not broken:
+            broken = f"{scope.name}: {result.violation.detail} after {result.violation.actions}"
+    never = [name for name in TRANSITIONS if not counts[name]]
+    if never and not broken:
+        broken = f"never seen: {', '.join(never)}"
+    progress(1, "steps of the specification")
+    law, seconds = "PROOF-2" if broken else "", time.perf_counter() - started
+    statement = "steps of the specification are those of the proved pool"
+    return GateResult("tie", statement, "pool", states, transitions, int(broken != ""), seconds, law, broken)
+
+
+def confirmed(checking: Checking, progress: Advance) -> list[GateResult]:
+    """Give the rows of the contracts."""
+    rows = []
+    for name, said, seconds in checking.answers():
+        is_wrong = said != CONFIRMED
+        law, detail = ("PROOF-3", said) if is_wrong else ("", "")
+        rows.append(GateResult("contract", name, "all", 0, 0, int(is_wrong), seconds, law, detail))
+        progress(1, name)
+    return rows
