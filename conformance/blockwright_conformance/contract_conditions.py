@@ -146,8 +146,10 @@ def chunked_requests_hold_the_most(tokens: int, flights: int, times: int) -> boo
 # ---------------------------------------------------------------------- hits
 
 
-class Cached(Probe):
-    """A lookup in which the blocks that are cached are given; its walks are those of `Probe`."""
+class Cached:
+    """A lookup in which the blocks that are cached are given; its walk is that of `Probe`."""
+
+    last_run = Probe.last_run
 
     def __init__(self, blocks: tuple[bool, ...], block_size: int, max_length: int, margin: int) -> None:
         self.block_size, self.margin, self.run_end = block_size, margin, -1
@@ -172,7 +174,7 @@ def hits_are(
         return cached[at][len(prefix[1]) // groups[at].block_size - 1]
 
     step = max(group.block_size for group in groups)
-    probes: list[Probe] = [
+    probes: list[Any] = [
         Cached(blocks, group.block_size, tokens - 1, int(eagle)) for group, blocks in zip(groups, cached, strict=True)
     ]
     told = common_hit(rules, probes, step, tokens - 1)

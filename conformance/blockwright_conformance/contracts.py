@@ -102,8 +102,8 @@ class Checking:
 
 def followed(function: Any) -> str:
     """Follow all paths through one condition; say ``Confirmed``, or what is wrong."""
-    from crosshair.core_and_libs import analyze_function, run_checkables  # type: ignore[import-not-found]
-    from crosshair.options import AnalysisKind, AnalysisOptionSet  # type: ignore[import-not-found]
+    from crosshair.core_and_libs import analyze_function, run_checkables
+    from crosshair.options import AnalysisKind, AnalysisOptionSet
 
     options = AnalysisOptionSet(
         analysis_kind=[AnalysisKind.PEP316],

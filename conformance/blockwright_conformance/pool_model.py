@@ -152,7 +152,10 @@ def same_queue(q: Algebra, s: Pool, t: Pool) -> Clauses:
 
 def same_order(q: Algebra, s: Pool, t: Pool) -> Clauses:
     """Say that blocks queued before and after keep their order."""
-    kept = lambda b: q.both(s.queued(b), t.queued(b))  # noqa: E731
+
+    def kept(b: Any) -> Formula:
+        return q.both(s.queued(b), t.queued(b))
+
     return {
         "order": q.blocks(
             lambda a, b: implies(q, q.both(kept(a), kept(b)), (s.pos(a) < s.pos(b)) == (t.pos(a) < t.pos(b))), 2
@@ -244,7 +247,10 @@ def allocated(q: Algebra, s: Pool, t: Pool, holders: Any) -> Clauses:
 
 def evicted(q: Algebra, s: Pool, t: Pool, holders: Any) -> Clauses:
     """Take candidates: exactly their keys are dropped, and what they held is lost."""
-    taken = lambda b: holders(b) > 0  # noqa: E731
+
+    def taken(b: Any) -> Formula:
+        return holders(b) > 0
+
     dropped = q.both(
         q.contents(lambda b, k: t.published(b, k) == q.both(s.published(b, k), q.no(taken(b)))),
         q.blocks(lambda b: t.keyed(b) == q.both(s.keyed(b), q.no(taken(b)))),
@@ -256,7 +262,10 @@ def evicted(q: Algebra, s: Pool, t: Pool, holders: Any) -> Clauses:
 
 def writing(q: Algebra, s: Pool, into: Any) -> Clauses:
     """Guard a step's writing: into blocks that are held and not published."""
-    changed = lambda b: q.no(into(b) == s.content(b))  # noqa: E731
+
+    def changed(b: Any) -> Formula:
+        return q.no(into(b) == s.content(b))
+
     return {
         "held": q.blocks(lambda b: implies(q, changed(b), s.ref(b) > 0)),
         "unpublished": q.blocks(lambda b: implies(q, changed(b), q.no(s.keyed(b)))),
@@ -309,9 +318,16 @@ def cleared(q: Algebra, s: Pool, t: Pool, nothing: Any) -> Clauses:
 def step_laws(q: Algebra, s: Pool, t: Pool, name: str, told: Any) -> Clauses:
     """Give the specification's law of steps about keys: what is taken loses its key, and nothing else does."""
     takes = name in ("allocate", "evict")
-    taken = lambda b: q.both(takes, told(b) > 0 if takes else False)  # noqa: E731
-    empty = lambda b: q.both(q.no(t.keyed(b)), t.content(b) == t.nothing)  # noqa: E731
-    kept = lambda b, k: implies(q, q.both(s.published(b, k), q.no(taken(b))), t.published(b, k))  # noqa: E731
+
+    def taken(b: Any) -> Formula:
+        return q.both(takes, told(b) > 0 if takes else False)
+
+    def empty(b: Any) -> Formula:
+        return q.both(q.no(t.keyed(b)), t.content(b) == t.nothing)
+
+    def kept(b: Any, k: Any) -> Formula:
+        return implies(q, q.both(s.published(b, k), q.no(taken(b))), t.published(b, k))
+
     if name == "reset":
         return {}
     return {"STEP-2": q.both(q.blocks(lambda b: implies(q, taken(b), empty(b))), q.contents(kept))}

@@ -22,6 +22,7 @@ def device_theorems() -> Iterator[Theorem]:
     yield from of_slots()
     yield from of_reads()
     yield from of_plans()
+    yield from of_layouts()
     yield from of_tiles()
 
 
@@ -123,6 +124,41 @@ def of_plans() -> Iterator[Theorem]:
         [low >= 0, low < high],
         z3.And(low < middle, middle <= high),
     )
+
+
+def of_layouts() -> Iterator[Theorem]:
+    """Give the theorems about what layouts are tried, and what is asked of a plan."""
+    count, groups, page, largest, k = z3.Ints("count groups page largest k")
+    pages, planned = symbolic.Source("blockwright.device.pages"), symbolic.Source("blockwright.device.planned")
+    step, entries = symbolic.Source("blockwright.device.step"), symbolic.Source(reads)
+    given = [count >= 1, groups >= 1, groups <= count, page >= 1, largest >= page, k >= 1]
+    width = pages.element("_widths", {"count": count, "groups": groups}, 1)
+    fewest = entries.apply("entries", [groups, count], {})
+    yield Theorem("plan", "layers are spread over as few tensors as a number of groups allows", given, width == fewest)
+    target = pages.element("_grown", {"largest": largest, "page": page}, 1)
+    yield Theorem(
+        "plan",
+        "a page grows to the first multiple that holds the largest",
+        given,
+        z3.And(
+            target == entries.apply("entries", [page, largest], {}) * page, target >= largest, target < largest + page
+        ),
+    )
+    slots, ahead = z3.Ints("slots ahead")
+    asked = planned.passed(
+        "RequestLimits.blocks_of",
+        "most_blocks",
+        2,
+        {"self.max_num_batched_tokens": slots, "self.num_lookahead_tokens": ahead},
+    )
+    book = symbolic.Source(storage).value("held", "slots", {"limits.step": slots, "limits.lookahead": ahead})
+    yield Theorem(
+        "plan", "a plan counts lookahead slots as the specification does", [slots >= 1, ahead >= 0], asked == book
+    )
+    low, high, p, b = z3.Ints("low high p b")
+    first, last = step.value("_check_table", "(first, last)", {"low": low, "high": high, "block_size": b})
+    inside = z3.Implies(z3.And(low <= p, p < high), z3.And(first <= p / b, p / b < last))
+    yield Theorem("all", "every position that is read has its entry checked", [low >= 0, b >= 1, high > low], inside)
 
 
 def of_tiles() -> Iterator[Theorem]:

@@ -161,6 +161,14 @@ def of_marks() -> Iterator[Theorem]:
     for name in ("hold_one", "is_held", "is_computed", "publish_words", "access"):
         back = pool.value(f"DevicePool.{name}", "block", own)
         yield Theorem("paged", f"{name} knows a block again by its mark", given, back == block)
+    for name, callee in (
+        ("sharers", "self.num_sharers"),
+        ("is_copy_target", "self.is_destination"),
+        ("is_known", "self._index.has_key"),
+        ("copy_one", "self.copy_on_write"),
+    ):
+        asked = pool.passed(f"DevicePool.{name}", callee, 0, own)
+        yield Theorem("paged", f"{name} asks about the block of a mark", given, asked == block)
     found = pool.returned("DevicePool.find_words", {"block": block, "self.first_id": first})
     yield Theorem("paged", "a block that is found has its mark", given, found == mark)
     total_blocks = pool.apply("DevicePool.num_total", [], {"self._count": count})

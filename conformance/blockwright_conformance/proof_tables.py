@@ -22,6 +22,7 @@ def table_theorems() -> Iterator[Theorem]:
     yield from of_most_blocks()
     yield from of_keys()
     yield from of_rows()
+    yield from of_places()
 
 
 LAYOUTS: dict[str, Any] = {"ROW": 0, "LAST_STATE": 1, "ONE_STATE": 2}
@@ -207,7 +208,10 @@ def of_rows() -> Iterator[Theorem]:
     p, b, block, n, longest, stop = z3.Ints("p b block n longest stop")
     code, slots, book = symbolic.Source(rows), symbolic.Source(replica), symbolic.Source(inputs)
     given = [p >= 0, b >= 1, block >= 1, n >= 1, longest >= 1]
-    entry = lambda at: code.apply("GroupRows.entry", [at], {"self.shift": -1, "self.block_size": b})  # noqa: E731
+
+    def entry(at: Any) -> Any:
+        return code.apply("GroupRows.entry", [at], {"self.shift": -1, "self.block_size": b})
+
     yield Theorem("all", "a position lies in its entry", given, z3.And(entry(p) * b <= p, p < (entry(p) + 1) * b))
     shifted = [
         code.apply("GroupRows.entry", [p], {"self.shift": i, "self.block_size": 2**i}) == p / 2**i for i in range(31)
@@ -238,3 +242,37 @@ def of_rows() -> Iterator[Theorem]:
     yield Theorem("all", "the slots after it in its block follow it", given, after)
     last = z3.Implies(z3.And(p < stop, n >= end, n < stop), entry(n) != entry(p))
     yield Theorem("all", "and no more positions of a step lie in that block", [*given, p < stop], last)
+
+
+def of_places() -> Iterator[Theorem]:
+    """Give the theorems about places in packed structures: the heap of candidates, the ring of losses, and units."""
+    at, place, size, unit, count, first = z3.Ints("at place size unit count first")
+    heap, ring = symbolic.Source("blockwright.core.access_order"), symbolic.Source("blockwright.core.losses")
+    one = symbolic.Source("blockwright.core.managers")
+    below = heap.value("AccessOrder._down", "below", {"place": place})
+    above = heap.value("AccessOrder._up", "above", {"place": at})
+    given = [place >= 0, at >= 1]
+    claim = (above == place) == z3.Or(at == below, at == below + 1)
+    yield Theorem("all", "who is below a place of the heap has it above", given, claim)
+    yield Theorem("all", "the heap's places above are earlier", given, z3.And(above >= 0, above < at))
+    slot = ring.value("Losses._remember", "slot", {"self._last": at, "self._size": size})
+    given = [at >= 1, at < size, size >= 2]
+    follows = z3.And(slot >= 1, slot < size, z3.If(at + 1 < size, slot == at + 1, slot == 1))
+    yield Theorem("all", "losses are kept in a ring", given, follows)
+    units = one.value(
+        "SingleTypeKVCacheManager.copy", "dcp", {"self._block_size": size, "self.kv_cache_spec.block_size": unit}
+    )
+    given = [unit >= 1, size == count * unit, count >= 1]
+    yield Theorem("all", "a group's blocks are whole blocks of its kind", given, units == count)
+    known = {"rule.first_needed": lambda hit: first, "hit": at, "size": size}
+    kept = one.value("SingleTypeKVCacheManager.find_longest_cache_hit", "first", known)
+    same = symbolic.Source(group).apply(
+        "GroupTables.first_kept",
+        [at],
+        methods(0, size, **{"self.rule.first_needed": lambda hit: first}),
+    )
+    yield Theorem("all", "a group's own lookup keeps what the manager keeps", [size >= 1, first >= 0], kept == same)
+    asked = symbolic.Source(running).passed(
+        "RunningRequests._publish", "request.keys", 0, {"manager._block_size": size, "request._block_size": unit}
+    )
+    yield Theorem("all", "publication counts the units of a block", given, asked == count)

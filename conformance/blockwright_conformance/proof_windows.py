@@ -3,7 +3,7 @@
 Both sides are read from the source: `blockwright.core.window` and the specification's chapter `reads`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from blockwright.core import group, window
@@ -81,7 +81,10 @@ def of_layer(layer: Layer) -> Iterator[Theorem]:
     """Give the theorems about what one kind keeps."""
     n, q, p, i, b = z3.Ints("n q p i b")
     sides, given = Sides(layer), [*layer.assumptions, n >= 0, p >= 0, i >= 0, b >= 1]
-    first: Callable[[Any], Any] = lambda length: sides.closed("first_needed", length)  # noqa: E731
+
+    def first(length: Any) -> Any:
+        return sides.closed("first_needed", length)
+
     needed = sides.reads(p, n)
     last = (i + 1) * b - 1
     size = {"self._block_size": b, "table.num_trimmed": i}

@@ -160,6 +160,11 @@ class Source:
         returns = [node.value for node in inner(self.function(name)) if isinstance(node, ast.Return) and node.value]
         return term(returns[which], known)
 
+    def element(self, name: str, known: Mapping[str, Value], which: int = 0) -> Value:
+        """Give the term that the `which`-th set comprehension of a function collects."""
+        sets = [node.elt for node in inner(self.function(name)) if isinstance(node, ast.SetComp)]
+        return term(sets[which], known)
+
     def condition(self, name: str, known: Mapping[str, Value], which: int = 0) -> Value:
         """Give the `which`-th condition of an ``if`` or ``while`` in a function."""
         tests = [node.test for node in inner(self.function(name)) if isinstance(node, ast.If | ast.While)]
