@@ -35,6 +35,7 @@ examples:
   blockwright conform                                  all gates, minutes
   blockwright conform --profile smoke                  a minute or two
   blockwright conform --gate lockstep --scope "full"   some scopes of one gate
+  blockwright conform --proofs                         every theorem and contract, each listed
   blockwright conform --impl mymodule:Adapter          another block manager, through an adapter of its own
   blockwright conform --json report.json
 """
@@ -52,6 +53,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--profile", choices=tuple(PROFILES), default="pr", help="how far to go (default: pr)")
     parser.add_argument("--gate", choices=tuple(GATES), action="append", help="only this gate (may be repeated)")
     parser.add_argument("--skip", choices=tuple(GATES), action="append", help="all but this gate (may be repeated)")
+    parser.add_argument("--proofs", action="store_true", help="only the proofs, all of them, each listed")
     parser.add_argument("--scope", default="", metavar="TEXT", help="only scopes whose names contain TEXT")
     parser.add_argument("--impl", default=OURS, metavar="MODULE:FACTORY", help="the manager to test (default: ours)")
     parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="processes to use (default: 2)")
@@ -72,10 +74,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InvalidArgumentError: an argument names nothing; the message says which.
     """
-    profile = Profile(args.profile, args.jobs, args.impl, args.scope)
+    profile = Profile(args.profile, args.jobs, args.impl, args.scope, args.proofs)
     _check(profile, args.json)
     started, rows = time.perf_counter(), []
-    for name in wanted(args.gate, args.skip):
+    for name in wanted(["proofs"] if args.proofs else args.gate, args.skip):
         run_gate, units = gate(name, profile)
         with progress(name, units) as advance:
             rows += run_gate(profile, advance)
@@ -108,6 +110,8 @@ def _check(profile: Profile, file: Path | None) -> None:
         factory_of(profile.implementation)
     except ValueError as error:
         raise InvalidArgumentError(str(error)) from error
+    if profile.proofs and (profile.scope or not profile.is_ours):
+        raise InvalidArgumentError("--proofs: are of Blockwright's own code, all of it; leave --impl and --scope out")
     if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
         raise InvalidArgumentError(f"--json: cannot write {file}; name a file in a folder that exists")
 
@@ -175,11 +179,14 @@ def _write(path: Path, report: dict[str, Any]) -> None:
 
 
 def folded(rows: list[GateResult]) -> list[GateResult]:
-    """Give the rows to print: the theorems that hold in one, since they name no states."""
-    theorems = [row for row in rows if row.kind == "proof" and row.law == row.detail == ""]
-    seconds = sum(row.seconds for row in theorems)
-    one = [GateResult("proof", f"{len(theorems)} theorems", "all", 0, 0, 0, seconds)] if theorems else []
-    return one + [row for row in rows if row not in theorems]
+    """Give the rows to print: the theorems that hold in one, and the contracts, since they name no states."""
+    ones = []
+    for kind, what in (("proof", "theorems"), ("contract", "contracts")):
+        held = [row for row in rows if row.kind == kind and row.law == row.detail == ""]
+        rows = [row for row in rows if row not in held]
+        seconds = sum(row.seconds for row in held)
+        ones += [GateResult(kind, f"{len(held)} {what}", "all", 0, 0, 0, seconds)] if held else []
+    return ones + rows
 
 
 def _print(profile: Profile, rows: list[GateResult], seconds: float) -> None:
@@ -195,7 +202,7 @@ def _print(profile: Profile, rows: list[GateResult], seconds: float) -> None:
             f"{row.seconds:.1f}",
             row.law or row.detail or "all hold",
         )
-        for row in folded(rows)
+        for row in (rows if profile.proofs else folded(rows))
     ]
     total = sum(row.transitions for row in rows if row.kind in LOCKSTEP)
     broken = sum(row.violations for row in rows)

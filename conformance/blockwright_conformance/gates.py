@@ -30,6 +30,8 @@ class Profile:
     """``module:factory`` of the manager under test; the factory takes a `Config` and returns a `ManagerAdapter`."""
     scope: str = ""
     """Only scopes whose names contain this."""
+    proofs: bool = False
+    """Make every proof; one that cannot be tried here is a failure."""
 
     @property
     def is_ours(self) -> bool:

@@ -1,46 +1,76 @@
 """Gate 3, proofs of arithmetic: the implementation's closed forms equal the specification's sets, for all integers.
 
 Both sides are read from the source that runs (see `symbolic`). Each theorem is a formula whose negation z3 shows to
-have no solution; n, positions, entries, windows, chunks and block sizes are integers without bounds.
+have no solution; n, positions, entries, windows, chunks and block sizes are integers without bounds. The pool's
+invariant is shown to be kept by every transition, for any number of blocks (`pool_invariant`), and those transitions to
+be what steps of the specification are made of (`pool_tie`). Contracts follow every path through the functions
+themselves, loops included, for small numbers (`contracts`). What is proved of which function is listed, and what is
+not, with the reason, in `closed_forms`.
 """
 
 import importlib.util
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
 
 from blockwright._terminal import Advance
 
+from .contracts import CONFIRMED, CONTRACTS, Checking, Contract, is_there
 from .gates import GateResult, Profile
+from .theorem import Theorem
 
-TIMEOUT_MS = 20_000
-"""For one theorem; each takes milliseconds."""
+TIMEOUT_MS: Final = 60_000
+"""For one theorem; each takes milliseconds, the slowest two seconds."""
 
-
-class Theorem(NamedTuple):
-    """A statement, and the terms that say it: assumptions and what follows from them."""
-
-    layer: str
-    statement: str
-    assumptions: list[Any]
-    claim: Any
+TIED: Final[dict[str, tuple[int, int]]] = {"smoke": (32, 60), "pr": (16, 120), "nightly": (1, 2_000)}
+"""By profile: of how many scopes one is cut into transitions of the pool, and how many steps of it."""
 
 
 def size(profile: Profile) -> int:
-    """Count the theorems."""
-    wanted = not profile.scope and profile.is_ours and importlib.util.find_spec("z3") is not None
+    """Count the theorems, the statements about the pool, and the contracts."""
+    if profile.scope or not profile.is_ours or not has_z3():
+        return 1
     try:
-        return sum(1 for _ in theorems()) if wanted else 1
+        theirs = sum(1 for _ in theorems())
     except (NotImplementedError, KeyError):  # `run` says what could not be read
         return 1
+    from .pool_invariant import statements
+
+    return theirs + len(statements()) + 1 + len(contracts_of(profile) if is_there() else [])
+
+
+def has_z3() -> bool:
+    """Tell whether z3 is installed, without importing it."""
+    return importlib.util.find_spec("z3") is not None
+
+
+def contracts_of(profile: Profile) -> list[Contract]:
+    """Give the contracts to follow: the short ones in each run, all of them where proofs are asked for."""
+    if profile.proofs or profile.name == "nightly":
+        return list(CONTRACTS)
+    return [each for each in CONTRACTS if each.is_short and profile.name != "smoke"]
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Prove every theorem; without z3, say so in one row."""
+    """Prove every theorem and the pool's invariant, and follow the contracts; say in a row what cannot be tried."""
     if profile.scope or not profile.is_ours:
         return []
-    if importlib.util.find_spec("z3") is None:
-        return [GateResult("proof", "skipped", "all", 0, 0, 0, 0.0, detail="not run: z3-solver is not installed")]
+    contracts = contracts_of(profile)
+    checking = Checking(contracts) if contracts and is_there() else None
+    try:
+        waiting = [] if checking is None or profile.jobs > 1 else confirmed(checking, progress)
+        rows = of_z3(profile, progress) if has_z3() else [untried("proof", "z3-solver", profile)]
+        if checking is None:
+            return rows + [untried("contract", "crosshair-tool", profile)] * bool(contracts)
+        return rows + (waiting if profile.jobs == 1 else confirmed(checking, progress))
+    finally:
+        if checking is not None:
+            checking.stop()
+
+
+def of_z3(profile: Profile, progress: Advance) -> list[GateResult]:
+    """Prove every theorem, and the pool's invariant."""
     rows = []
     try:
         for theorem in theorems():
@@ -48,7 +78,15 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
             progress(1, theorem.statement)
     except (NotImplementedError, KeyError) as error:  # the code has outgrown the reader of formulas
         rows.append(unread(f"{type(error).__name__}: {error}"))
-    return rows
+    return [*rows, *of_pool(progress), tied(profile, progress)]
+
+
+def untried(kind: str, package: str, profile: Profile) -> GateResult:
+    """Give the row that says what was not tried for want of a package: a failure where proofs were asked for."""
+    detail = f"not run: {package} is not installed"
+    is_asked = profile.proofs
+    law = "PROOF-0" if is_asked else ""
+    return GateResult(kind, "skipped", "all", 0, 0, int(is_asked), 0.0, law, detail)
 
 
 def unread(detail: str) -> GateResult:
@@ -56,191 +94,96 @@ def unread(detail: str) -> GateResult:
     return GateResult("proof", "all closed forms are read", "all", 0, 0, 1, 0.0, law="PROOF-0", detail=detail)
 
 
+def judged(manager: str, statement: str, started: float, detail: str) -> GateResult:
+    """Give the row of a statement; `detail` says why it is not proved, and is empty where it is."""
+    seconds = time.perf_counter() - started
+    law = "PROOF-1" if detail else ""
+    wrong = int(detail != "")
+    return GateResult("proof", statement, manager, 0, 0, wrong, seconds, law, detail, tried=1, passed=1 - wrong)
+
+
 def proved(theorem: Theorem) -> GateResult:
     """Prove one theorem."""
-    from .symbolic import z3
+    started = time.perf_counter()
+    return judged(theorem.layer, theorem.statement, started, fault(theorem))
 
-    started, solver = time.perf_counter(), z3.Solver()
+
+def fault(theorem: Theorem) -> str:
+    """Say why a theorem is not proved, is empty, or divides by what may not be positive; nothing if it is proved."""
+    from .symbolic import divisors, z3
+
+    solver = z3.Solver()
     solver.set("timeout", TIMEOUT_MS)
-    solver.add(*theorem.assumptions, z3.Not(theorem.claim))
+    solver.add(*theorem.assumptions)
+    if solver.check() != z3.sat:
+        return f"{theorem.layer}: no numbers are known that the assumptions allow"
+    for divisor in divisors(theorem.claim):
+        if solver.check(divisor <= 0) != z3.unsat:
+            return f"{theorem.layer}: {divisor} may not be positive"
+    solver.add(z3.Not(theorem.claim))
     answer = solver.check()
-    detail = ""
-    if answer != z3.unsat:
-        detail = f"{theorem.layer}: not so for {solver.model()}" if answer == z3.sat else f"undecided: {answer}"
-    return GateResult(
-        kind="proof",
-        scope=theorem.statement,
-        manager=theorem.layer,
-        states=0,
-        transitions=0,
-        violations=int(answer != z3.unsat),
-        seconds=time.perf_counter() - started,
-        law="PROOF-1" if detail else "",
-        detail=detail,
-        tried=1,
-        passed=int(answer == z3.unsat),
-    )
-
-
-class Layer(NamedTuple):
-    """One kind: its record in the specification, its rule in the implementation, and their fields as terms."""
-
-    name: str
-    kind: tuple[str, tuple[Any, ...]]
-    rule: str
-    fields: dict[str, Any]
-    assumptions: list[Any]
-    inherits: frozenset[str] = frozenset()
-
-
-def layers() -> list[Layer]:
-    """Give the four kinds."""
-    from .symbolic import z3
-
-    window, chunk = z3.Ints("window chunk")
-    return [
-        Layer("full", ("Full", ()), "WindowRule", {"FOR_EVER": 2**40}, []),
-        Layer("sliding", ("Sliding", (window,)), "SlidingRule", {"self._window": window}, [window >= 1]),
-        Layer("chunked", ("Chunked", (chunk,)), "ChunkedRule", {"self._chunk": chunk}, [chunk >= 1]),
-        Layer("mamba", ("Mamba", ()), "MambaRule", {}, []),
-    ]
+    if answer == z3.unsat:
+        return ""
+    return f"{theorem.layer}: not so for {solver.model()}" if answer == z3.sat else f"{theorem.layer}: undecided"
 
 
 def theorems() -> Iterator[Theorem]:
     """Give every theorem."""
-    for layer in layers():
-        yield from of_layer(layer)
-    yield from of_hits()
-    yield from of_tables()
+    from .proof_device import device_theorems
+    from .proof_paging import paging_theorems
+    from .proof_tables import table_theorems
+    from .proof_windows import window_theorems
+
+    yield from window_theorems()
+    yield from table_theorems()
+    yield from paging_theorems()
+    yield from device_theorems()
 
 
-class Sides:
-    """Both sides of one layer: sets of the specification, closed forms of the implementation."""
+def of_pool(progress: Advance) -> Iterator[GateResult]:
+    """Prove that the pool's invariant holds at first, and that every transition keeps it."""
+    from .pool_invariant import fault, statements
 
-    def __init__(self, layer: Layer) -> None:
-        from blockwright.core import group, window
-        from blockwright_spec import reads
-
-        from .symbolic import Source
-
-        self.layer, self.book, self.code, self.tables = layer, Source(reads), Source(window), Source(group)
-
-    def reads(self, at: Any, position: Any) -> Any:
-        """Say that the token at `position` reads the position `at`."""
-        from .symbolic import z3
-
-        start, stop = self.book.apply("reads", [self.layer.kind, position], {})
-        return z3.And(start <= at, at < stop)
-
-    def closed(self, name: str, *arguments: Any) -> Any:
-        """Give the value of a closed form."""
-        return self.code.apply(f"{self.layer.rule}.{name}", arguments, self.layer.fields)
+    for name, clause in statements():
+        started = time.perf_counter()
+        keeps = "has" if name == "a new pool" else "keeps"
+        detail = fault((name, clause), TIMEOUT_MS)
+        yield judged("pool", f"{name} {keeps} {clause}, for any number of blocks", started, detail)
+        progress(1, f"{name}: {clause}")
 
 
-def of_layer(layer: Layer) -> Iterator[Theorem]:
-    """Give the theorems about what one kind keeps."""
-    from .symbolic import z3
+def tied(profile: Profile, progress: Advance) -> GateResult:
+    """Cut steps of the specification into transitions of the pool, each of which must happen."""
+    from .pool_model import TRANSITIONS
+    from .pool_tie import TiedExplorer
+    from .scopes import PROFILES
 
-    n, q, p, i, b = z3.Ints("n q p i b")
-    sides, given = Sides(layer), [*layer.assumptions, n >= 0, p >= 0, i >= 0, b >= 1]
-    first: Callable[[Any], Any] = lambda length: sides.closed("first_needed", length)  # noqa: E731
-    needed = sides.reads(p, n)
-    last = (i + 1) * b - 1
-    dead = i < first(n) / b
-
-    def claim(statement: str, formula: Any, *assumed: Any) -> Theorem:
-        return Theorem(layer.name, statement, [*given, *assumed], formula)
-
-    yield claim("a token reads only earlier positions", z3.Implies(needed, p < n))
-    yield claim("the token at n reads all that later tokens read below n", needed, p < n, q >= n, sides.reads(p, q))
-    yield claim("needed positions are those from first_needed on", needed == (p >= first(n)), p < n)
-    yield claim("first_needed lies within the tokens", z3.And(first(n) >= 0, first(n) <= n))
-    in_block = z3.And(i * b <= p, p <= last)
-    yield claim("entries before first_needed // b are dead", z3.And(p < n, z3.Not(needed)), dead, in_block)
-    alive = z3.Or(last >= n, sides.reads(last, n))
-    yield claim("the last position keeps every other entry alive", alive, z3.Not(dead))
-    known = {"self._layout": 0, "ROW": 0, "ONE_STATE": 2, "FOR_EVER": 2**40, "self._block_size": b}
-    known |= {"table.num_trimmed": i, "self.rule.last_needing": lambda at: sides.closed("last_needing", at)}
-    trim_at = sides.tables.apply("GroupTables.trim_at", [None], known)
-    yield claim("an entry dies exactly from trim_at on", (first(n) >= (i + 1) * b) == (n >= trim_at), n <= 2**40)
-    bound = sides.closed("last_needing", p)
-    yield claim("last_needing bounds what is needed", (first(n) < p) == (n <= bound), p >= 1, n <= 2**40)
+    started, states, transitions, broken = time.perf_counter(), 0, 0, ""
+    counts: Counter[str] = Counter()
+    every, most = TIED.get(profile.name, TIED["pr"])
+    for scope in PROFILES["pr"][::every]:
+        explorer = TiedExplorer(scope, most)
+        result = explorer.run()
+        states, transitions = states + result.states, transitions + result.transitions
+        counts += explorer.counts
+        if result.violation and not broken:
+            broken = f"{scope.name}: {result.violation.detail} after {result.violation.actions}"
+    never = [name for name in TRANSITIONS if not counts[name]]
+    if never and not broken:
+        broken = f"never seen: {', '.join(never)}"
+    progress(1, "steps of the specification")
+    law, seconds = "PROOF-2" if broken else "", time.perf_counter() - started
+    statement = "steps of the specification are those of the proved pool"
+    return GateResult("tie", statement, "pool", states, transitions, int(broken != ""), seconds, law, broken)
 
 
-def of_hits() -> Iterator[Theorem]:
-    """Give the theorems about the blocks of a hit: `length` is k blocks long."""
-    from .symbolic import z3
-
-    n, k, i, b, longest = z3.Ints("n k i b longest")
-    _, sliding, chunked, mamba = layers()
-    window, chunk = sliding.fields["self._window"], chunked.fields["self._chunk"]
-    given = [k >= 1, b >= 1, i >= 0, i < k]
-    for layer, run in ((sliding, hit_run("SlidingRule", window, b)), (mamba, hit_run("MambaRule"))):
-        holds = Sides(layer).reads((i + 1) * b - 1, k * b)  # the last position of a block is the last to be dead
-        yield Theorem(
-            layer.name,
-            "the needed blocks of a hit are the last hit_run",
-            [*layer.assumptions, *given],
-            holds == (i >= k - run),
-        )
-    first = Sides(chunked).closed
-    same = first("first_needed", n) == first("first_needed", longest)
-    yield Theorem(
-        chunked.name,
-        "within a chunk all hits start at the same position",
-        [chunk >= 1, n >= first("first_needed", longest), n <= longest],
-        same,
-    )
-    yield Theorem(
-        chunked.name,
-        "a chunk of whole blocks starts at a block",
-        [k >= 1, b >= 1, chunk == k * b, n >= 0, i == n / chunk],
-        z3.And(first("first_needed", n) == (i * k) * b),
-    )
-
-
-def hit_run(rule: str, *fields: Any) -> Any:
-    """Give the run of a rule: what its lookup asks for, from its constructor if that works it out."""
-    import ast
-
-    from blockwright.core import window
-
-    from .symbolic import Source, term
-
-    functions, known = Source(window).functions, {}
-    if f"{rule}.__init__" in functions:
-        function = functions[f"{rule}.__init__"]
-        names = [argument.arg for argument in function.args.args if argument.arg != "self"]
-        told = {ast.unparse(node.target): node.value for node in function.body if isinstance(node, ast.AnnAssign)}
-        run = told["self.hit_run"]
-        assert run is not None
-        known["self.hit_run"] = term(run, dict(zip(names, fields, strict=True)))
-    calls = [node for node in ast.walk(functions[f"{rule}.longest"]) if isinstance(node, ast.Call)]
-    asked = [node.args[1] for node in calls if ast.unparse(node.func) == "probe.last_run"]
-    if not asked:
-        raise NotImplementedError(f"{rule}.longest asks for no run")
-    return term(asked[0], known)
-
-
-def of_tables() -> Iterator[Theorem]:
-    """Give the theorems about the entries of a table."""
-    from blockwright.core import group
-    from blockwright_spec import reads
-
-    from .symbolic import Source, z3
-
-    n, k, b, held = z3.Ints("n k b held")
-    book, code = Source(reads), Source(group)
-    given = [n >= 0, b >= 1, held >= 0, k >= 0]
-    for layout, name in ((0, "attention"), (1, "mamba"), (2, "mamba uncached")):
-        known: dict[str, Any] = {"self._layout": layout, "ROW": 0, "LAST_STATE": 1, "ONE_STATE": 2}
-        known["self._block_size"] = b
-        known["self.entries_for"] = lambda length, known=known: code.apply("GroupTables.entries_for", [length], known)
-        size = n + 1 if layout == 2 else b  # a lone state's entry covers all positions
-        wanted = book.apply("entries", [size, n], {})
-        has = known["self.entries_for"](n)
-        yield Theorem(name, "entries_for covers the slots, and no entry more", given, has == wanted)
-        new = z3.If(wanted > held, 1 if layout else wanted - held, 0)
-        missing = code.apply("GroupTables.missing", [held, n], known)
-        assumed = [*given, z3.Or(held == 0, layout != 2), held <= 1] if layout == 2 else given
-        yield Theorem(name, "missing counts the new blocks of the entries", assumed, missing == new)
+def confirmed(checking: Checking, progress: Advance) -> list[GateResult]:
+    """Give the rows of the contracts."""
+    rows = []
+    for name, said, seconds in checking.answers():
+        is_wrong = said != CONFIRMED
+        law, detail = ("PROOF-3", said) if is_wrong else ("", "")
+        counted = {"tried": 1, "passed": int(not is_wrong)}
+        rows.append(GateResult("contract", name, "all", 0, 0, int(is_wrong), seconds, law, detail, **counted))
+        progress(1, name)
+    return rows

@@ -18,7 +18,7 @@ class Way(NamedTuple):
 
 
 WAYS: Final = (
-    Way("proofs", ("proof",), "theorems and contracts", "proved"),
+    Way("proofs", ("proof", "contract", "tie"), "theorems and contracts", "proved"),
     Way("lock-step", ("lockstep", "paged", "offload"), "scopes, each explored whole"),
     Way("coverage", ("coverage",), "goals of coverage"),
     Way("choices", ("choices",), "scopes, under any legal choice"),

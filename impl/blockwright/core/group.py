@@ -64,6 +64,7 @@ class GroupTables:
 
     def entries_for(self, num_tokens: i64) -> i64:
         """Return the table's length once it covers `num_tokens` slots. O(1)."""
+        # law: MAMBA-2
         if self._layout == ONE_STATE:
             return 1 if num_tokens > 0 else 0
         return (num_tokens + self._block_size - 1) // self._block_size
@@ -76,6 +77,7 @@ class GroupTables:
 
     def reach(self, ask: Ask) -> i64:
         """Return the slots that a table covers after a step; states of drafts have blocks beside it. O(1)."""
+        # law: CROSS-1
         if self.is_encoder:
             return ask.encoder
         if self._layout != ROW:
@@ -153,6 +155,7 @@ class GroupTables:
         Complexity: O(entries that die). law: TRIM-1, REF-1.
         """
         start = table.num_trimmed
+        # law: TRIM-2
         stop = min(self.first_kept(num_tokens), i64(len(table.blocks)))
         if stop <= start:
             return nulled
@@ -175,6 +178,7 @@ class GroupTables:
         more = self.entries_for(num_tokens) - i64(len(blocks))
         if more <= 0:
             return
+        # law: MAMBA-1
         if self._layout == LAST_STATE:
             while more > 1:
                 blocks = append(blocks, 0)

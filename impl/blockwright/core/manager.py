@@ -207,6 +207,7 @@ class KVCacheManager(ForkedRequests):
         """
         if not self.enable_caching or request.prompt_logprobs or request._block_size == 0:
             return self._nothing, 0
+        # law: HIT-3
         max_length: i64 = request.num_tokens - 1
         probes = [
             manager.probe(request.keys(self._units(request, manager)), max_length, self.use_eagle)

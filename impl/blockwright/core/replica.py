@@ -185,6 +185,7 @@ class TableReplica(TableRows):
                 f"{self._ids[row]!r} in group {group.number}, of {group.width}; was one missed, or do "
                 "the batch's enable_caching or max_model_len differ from the manager's?"
             )
+        # law: ROW-1
         index = group.first + row * group.width + length
         while start < stop:
             self._put(index, self._checked_block(group, row, ids[start]))
@@ -204,6 +205,7 @@ class TableReplica(TableRows):
         first = group.first + row * group.width
         if start < 0 or start > stop or stop > i64(len(entries)):
             raise InvalidArgumentError(f"allocation: it nulled entries {start}..{stop} of {len(entries)}")
+        # law: ROW-1
         while start < stop:
             entry: i64 = i64(entries[start])
             if entry < 0 or entry >= self._length(group.number, row):
@@ -225,6 +227,7 @@ class TableReplica(TableRows):
                 f"allocation: entry {entry} of {self._ids[row]!r} in group {number} was replaced, but the row has "
                 f"{self._length(number, row)}; was an allocation missed?"
             )
+        # law: ROW-1
         self._put(group.first + row * group.width + entry, self._checked_block(group, row, block))
 
     # ------------------------------------------------------------------ a step
@@ -401,6 +404,7 @@ class TableReplica(TableRows):
             return 0
         if group.num_states > 0 and begin == self._record(row, BEGIN):
             return self._record(row, group.record)
+        # law: STATE-1
         accepted = begin - self._record(row, CERTAIN)
         if accepted > 0:
             if accepted > self._record(row, group.record + 1):
@@ -410,6 +414,7 @@ class TableReplica(TableRows):
 
     def _place(self, size: i64) -> None:
         """Bring request i of the step to row i. O(entries of the rows that differ)."""
+        # law: ROW-2
         i: i64 = 0
         while i < size:
             row = self._at[i]
@@ -445,6 +450,7 @@ class TableReplica(TableRows):
             stop = position + new
             longest = max(longest, new)
             farthest = max(farthest, stop)
+            # law: LEN-2
             counts[rows + 1 + i] = i32(position)
             counts[2 * rows + 1 + i] = i32(stop)
             if self._has_encoder:
@@ -476,6 +482,7 @@ class TableReplica(TableRows):
                 entry = group.entry(position)
                 begin = entry * block_size
                 end = min(stop, begin + block_size)
+                # law: SLOT-1
                 slot = i64(tables[first + entry]) * block_size + position - begin
                 while position < end:
                     words[out] = slot
@@ -501,6 +508,7 @@ class TableReplica(TableRows):
             counts[group.reads + i] = i32(read)
             if news[i] > 0:
                 certain = begin + news[i] - drafts[i]
+                # law: STATE-2
                 if certain > 0:
                     counts[out] = self.tables[self._state_index(group, i, certain)]
                 place = 0

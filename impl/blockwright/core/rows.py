@@ -232,6 +232,7 @@ class TableRows:
                     f"{group.number}, whose kind has {group.num_states}"
                 )
         most = max([0] + [int(group.width * group.block_size) for group in self.groups if group.is_encoder])
+        # law: CROSS-2
         encoder = whole(num_encoder_tokens)
         if encoder is None or not 0 <= encoder <= MAX_LENGTH:
             raise InvalidArgumentError(f"num_encoder_tokens: must be 0 or more, not {num_encoder_tokens!r}")
@@ -381,6 +382,7 @@ class TableRows:
         """Exchange two rows. O(entries of both)."""
         if row == other:
             return
+        # law: ROW-3
         for group in self.groups:
             first = group.first + row * group.width
             second = group.first + other * group.width

@@ -185,6 +185,7 @@ class RunningRequests:
         at: i64 = 0
         while at < self._num_groups:
             table = tables.groups[at]
+            # law: STEP-1
             self._held[at] = i32(len(table.blocks))
             if table.quiet < ask.slots:
                 manager = self.managers[at]
@@ -233,6 +234,7 @@ class RunningRequests:
 
     def _count_step(self, request: Request, tables: RequestTables, written: i64, new: i64, drafts: i64) -> None:
         """Count the tokens of a step as written, and record it where steps are kept apart."""
+        # law: LEN-1
         known: i64 = request._num_prompt + i64(len(request._output))
         tables.num_written = written
         tables.num_certain = max(written - new, min(written, known))
@@ -300,6 +302,7 @@ class RunningRequests:
         while at < self._num_groups:
             manager = self.managers[at]
             table = tables.groups[at]
+            # law: FLIGHT-1
             if in_flight or tables.num_loading > 0:
                 batch.append(held_blocks(table))
             else:

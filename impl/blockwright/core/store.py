@@ -143,6 +143,7 @@ class BlockStore:
         while at < stop:
             if older[block] != 0:
                 self._evict(block)
+            # law: STEP-3, TABLE-2
             ref[block] = 1
             ids[at] = i32(block)
             block = i64(following[block])
@@ -170,6 +171,7 @@ class BlockStore:
 
     def _evict(self, block: i64) -> None:
         """Drop the key of a candidate that is taken. law: KEY-1."""
+        # law: STEP-2
         index = self._index
         journal = self._journal
         self._num_evictions += 1
@@ -223,6 +225,7 @@ class BlockStore:
         while i > start:
             i -= 1
             block: i64 = i64(ids[i])
+            # law: NULL-1
             if block == 0:
                 continue
             count: i64 = i64(ref[block]) - 1

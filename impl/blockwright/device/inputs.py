@@ -396,6 +396,7 @@ class InputBatch:
             torch.OutOfMemoryError, RuntimeError: the inputs did not get to the device. The rows are those of the step:
                 call again without the allocation, and everything that the device lacks is sent.
         """
+        # law: COPY-3
         is_plain = type(copies) in (list, tuple) and len(copies) in (0, len(self._no_copies))
         pairs = self._no_copies if is_plain and not any(copies) else self._checked_copies(copies)
         replica = self.replica

@@ -134,6 +134,7 @@ def families_of(layers: Mapping[str, KVCacheSpec], *, split_pages: bool) -> tupl
     """Return the layers by kind and block size, in the model's order; with `split_pages` also by the size of a page."""
     found: dict[tuple[object, ...], dict[str, KVCacheSpec]] = {}
     for name, spec in layers.items():
+        # law: LAYOUT-2
         key = (*table_of(spec), spec.page_size_bytes if split_pages else None)
         found.setdefault(key, {})[name] = spec
     return tuple(
@@ -206,10 +207,13 @@ def _laid_out(families: Sequence[Family], width: int, unit: int) -> Layout:
     page_sizes: list[int] = []
     for number, family in enumerate(families):
         count = -(-len(family.names) // width)
+        # law: LAYOUT-1
         groups += [(family.names[first::count], number) for first in range(count)]
         for tensor, page in enumerate(family.pages[::count]):
+            # law: LAYOUT-8
             padded = -(-page // unit) * unit
             if tensor == len(page_sizes):
                 page_sizes.append(padded)
+            # law: LAYOUT-3
             page_sizes[tensor] = max(page_sizes[tensor], padded)
     return Layout(tuple(families), tuple(groups), tuple(page_sizes))

@@ -147,6 +147,7 @@ class _Memory:
 
     def blocks(self, layout: Layout) -> int:
         """Blocks of the pool: as many as fit, or as were asked for; 0 if those do not fit."""
+        # law: LAYOUT-4, LAYOUT-5
         fit = min(self.available // layout.block_bytes, _MOST)
         if self.num_blocks is None:
             return fit
@@ -154,6 +155,7 @@ class _Memory:
 
     def holds(self, layout: Layout, limits: RequestLimits) -> bool:
         """Whether a request of the longest length fits, beside the null block."""
+        # law: LAYOUT-6
         return self.need(layout, limits) < self.blocks(layout)
 
     def cost(self, layout: Layout, limits: RequestLimits) -> float:
@@ -165,6 +167,7 @@ class _Memory:
 def _chosen(layouts: Sequence[Layout], memory: _Memory, limits: RequestLimits, max_loss: float) -> Layout:
     """Return the layout with the fewest groups whose requests take at most `max_loss` more than they must."""
     costs = [memory.cost(layout, limits) for layout in layouts]
+    # law: LAYOUT-9
     most = min(costs) / (1.0 - max_loss) if max_loss < 1.0 else float("inf")
     most = max(most, min(costs))
     good = [(layout, cost) for layout, cost in zip(layouts, costs, strict=True) if cost <= most]
@@ -177,6 +180,7 @@ def _planned(layout: Layout, memory: _Memory, limits: RequestLimits, shared_laye
     groups = []
     for names, number in layout.groups:
         pages = tuple(specs[name].page_size_bytes for name in names)
+        # law: LAYOUT-7
         waste = layout.block_bytes - sum(pages)
         held = limits.blocks_of(layout.families[number].spec)
         groups.append(GroupPlan(names, specs[names[0]], pages, waste, waste / layout.block_bytes, held))

@@ -422,6 +422,7 @@ class BlockTable:
         """Raise `InvalidArgumentError` unless the table can grow by so many slots."""
         self._require_allocated()
         require_count("num_lookahead_slots", num_slots)
+        # law: PAGE-10
         if not self._allocator.is_on(self._blocks[-1], Device.GPU):
             raise InvalidArgumentError("table: its blocks are not on the GPU; swap them in first")
 

@@ -64,6 +64,7 @@ class DevicePool(BlockStore):
     def hold_one(self, mark: i64) -> None:
         """Hold a block once more; one that was a candidate counts as computed. O(1), O(log n) by access."""
         block: i64 = mark - self.first_id
+        # law: PAGE-7
         if self._ref[block] == 0:
             self._filled_in[block] = 0
         self._one[0] = i32(block)

@@ -500,6 +500,7 @@ class PoolAllocator(BlockAllocator):
 
     def require_no_copy(self, mark: i64) -> None:
         """Raise `BlockError` if a block is the target of a copy to come: a copy of it could not be made at once."""
+        # law: PAGE-8
         if self.pool.is_copy_target(mark):
             raise BlockError(f"block: {mark - 1} is a copy still to be made; call clear_copy_on_writes first")
 

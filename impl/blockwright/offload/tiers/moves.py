@@ -181,6 +181,7 @@ class TierMoves:
 
     def _land_load(self, job: Job, success: bool) -> None:
         """Release the blocks; after a failure they are blamed, and found in tier 0 no more. law: CHAIN-7."""
+        # law: CHAIN-6
         self.tiers[0].complete_load(job.hashes, success)
         if success and self._frees:
             self._take_away(0, job.hashes)

@@ -233,6 +233,7 @@ class Jobs:
         Raises:
             BlockError: one does.
         """
+        # law: CHAIN-5
         if len(self.writers) > 0:
             for block in device_ids:
                 if block in self.writers:
