@@ -1,0 +1,191 @@
+"""Tours: histories that between them take every transition of a scope, or as many as are asked for.
+
+The states of a scope are explored first, each once up to names; transitions are told apart by the states they join,
+the action, and the reason of a refusal. A tour walks on from transition to transition not yet taken, the nearest first,
+and starts again from a new manager after `LENGTH` actions. The first tours show one transition of every sort, so that
+a few of them already go far.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from blockwright_spec.state import State, initial
+
+from ..abstraction import expected
+from ..actions import Action, Told, meaning
+from ..enabled import enabled
+from ..lockstep import names_of
+from ..scopes import Scope
+from ..symmetry import Names
+from .records import Vector, VectorStep
+from .scribe import questions, taken
+
+LENGTH = 30
+"""Actions after which a tour ends."""
+
+Place = bytes
+"""A state up to names."""
+
+
+class Move(NamedTuple):
+    """A transition up to names: where it starts, what sort it is of, and where it ends."""
+
+    start: Place
+    sort: tuple[str, ...]
+    stop: Place
+
+
+def sort_of(action: Action, told: Told) -> tuple[str, ...]:
+    """Give what tells sorts of transitions apart: the action, why it was refused, and what happened to blocks."""
+    signs = [type(action).__name__, told.refusal.reason.name if told.refusal else ""]
+    for step in told.steps:
+        signs += ["evicts"] * bool(step.evicted) + ["trims"] * any(step.nulled) + ["copies"] * any(step.copied)
+    signs += ["adopts"] * bool(told.hit and told.hit.length)
+    return tuple(signs)
+
+
+class Tours:
+    """The explored graph of a scope, and which of its transitions no tour has taken yet."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope, self.names = scope, Names()
+        self.first = initial(scope.config, scope.slots)
+        self.ways: dict[Place, dict[Place, None]] = {}
+        """The places that one action leads to, from each place."""
+        self.open: dict[Place, dict[Move, None]] = {}
+        """The moves not taken yet, by where they start."""
+        self.samples: dict[tuple[str, ...], Move] = {}
+        """The first move found of each sort."""
+        self.explore()
+
+    def place(self, state: State) -> Place:
+        """Give the place of a state."""
+        return self.names.digest(state)
+
+    def moves(self, state: State) -> Iterator[tuple[Move, Action, Told]]:
+        """Give every transition from a state."""
+        start = self.place(state)
+        for action in enabled(self.scope, state):
+            told = meaning(state, action)
+            stop = start if told.state is state else self.place(told.state)
+            yield Move(start, sort_of(action, told), stop), action, told
+
+    def explore(self) -> None:
+        """Visit every place once."""
+        waiting = deque([self.first])
+        seen = {self.place(self.first)}
+        while waiting:
+            state = waiting.popleft()
+            here = self.place(state)
+            ways, moves = self.ways.setdefault(here, {}), self.open.setdefault(here, {})
+            for move, _, told in self.moves(state):
+                ways[move.stop] = None
+                moves[move] = None
+                self.samples.setdefault(move.sort, move)
+                if move.stop not in seen:
+                    seen.add(move.stop)
+                    waiting.append(told.state)
+
+    def way(self, start: Place, goals: dict[Place, None] | dict[Place, dict[Move, None]]) -> list[Place] | None:
+        """Give the places on a shortest way to the nearest goal, the start left out; None if none can be reached."""
+        before: dict[Place, Place | None] = {start: None}
+        waiting = deque([start])
+        while waiting:
+            here = waiting.popleft()
+            if here in goals:
+                places = []
+                step: Place | None = here
+                while step is not None:
+                    places.append(step)
+                    step = before[step]
+                return places[-2::-1]
+            for there in self.ways[here]:
+                if there not in before:
+                    before[there] = here
+                    waiting.append(there)
+        return None
+
+    def paths(self) -> Iterator[list[Action]]:
+        """Give tours as actions from a new manager on: first those that show every sort, then all the rest."""
+        samples: dict[Place, dict[Move, None]] = {}
+        for move in self.samples.values():
+            samples.setdefault(move.start, {})[move] = None
+        for goals in (samples, self.open):
+            self.tidy(goals)
+            while goals:
+                yield self.tour(goals)
+
+    def tidy(self, goals: dict[Place, dict[Move, None]]) -> None:
+        """Drop places whose moves have all been taken."""
+        for place in [place for place, moves in goals.items() if not moves]:
+            del goals[place]
+
+    def tour(self, goals: dict[Place, dict[Move, None]]) -> list[Action]:
+        """Walk from goal to goal, and take every refusal that is passed."""
+        state, actions = self.first, []
+        while goals and (not actions or len(actions) < LENGTH):
+            way = self.way(self.place(state), goals)
+            if way is None or (actions and len(actions) + len(way) >= LENGTH):
+                break
+            for there in way:
+                state = self.go(state, there, goals, actions)
+            state = self.take(state, goals, actions)
+        return actions
+
+    def go(self, state: State, there: Place, goals: dict[Place, dict[Move, None]], actions: list[Action]) -> State:
+        """Go one action on, by a move not yet taken if there is one."""
+        choices = [(move, action, told) for move, action, told in self.moves(state) if move.stop == there]
+        still = self.open.get(self.place(state), {})
+        move, action, told = next((each for each in choices if each[0] in still), choices[0])
+        self.done(move, goals)
+        actions.append(action)
+        return told.state
+
+    def take(self, state: State, goals: dict[Place, dict[Move, None]], actions: list[Action]) -> State:
+        """Take the moves wanted here that change nothing, and then one that does."""
+        here = self.place(state)
+        for move, action, told in self.moves(state):
+            wanted = move in goals.get(here, {})
+            if wanted and (told.state is state or move.stop != here or move.sort[1] == ""):
+                self.done(move, goals)
+                actions.append(action)
+                if told.state is not state:
+                    return told.state
+        return state
+
+    def done(self, move: Move, goals: dict[Place, dict[Move, None]]) -> None:
+        """Strike a move off."""
+        for moves in (goals, self.open):
+            if move.start in moves:
+                moves[move.start].pop(move, None)
+                if not moves[move.start]:
+                    del moves[move.start]
+
+
+def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:
+    """Give the vector of a history: each action's calls, the state after it, and at the end the questions."""
+    state, names = initial(scope.config, scope.slots), names_of(initial(scope.config, scope.slots))
+    steps: list[VectorStep] = []
+    for action in actions:
+        pairs, told = taken(state, action)
+        state = told.state
+        *rest, last = [VectorStep(call, answer) for call, answer in pairs]
+        steps += [*rest, last._replace(state=expected(state))]
+    steps += [VectorStep(call, answer) for call, answer in questions(state, scope.prompts)]
+    if steps and steps[-1].state is None:
+        steps[-1] = steps[-1]._replace(state=expected(state))
+    return Vector(scope.name, number, scope.config, names, tuple(steps))
+
+
+def vectors_of(scope: Scope, limit: int | None = None) -> Iterator[Vector]:
+    """Give the vectors of a scope: all of them, or the first `limit`."""
+    for number, actions in enumerate(Tours(scope).paths(), 1):
+        if limit is not None and number > limit:
+            return
+        yield vector_from(scope, number, actions)
+
+
+def sorts_of(vectors: list[Vector]) -> Counter[tuple[str, str]]:
+    """Count the answers that vectors expect: pairs of a call and the answer's word or reason."""
+    return Counter((step.call.word, step.answer.reason or step.answer.word) for each in vectors for step in each.steps)
