@@ -232,7 +232,7 @@ static void allocate(Request *r, char **word, int words) {
     for (int at = 6; at < words; at++) {
         if (strncmp(word[at], "lookahead=", 10) == 0) ahead = atoi(word[at] + 10);
         else if (strcmp(word[at], "later=1") == 0) later = 1;
-        else { printf("unsupported %s", word[at]); return; }
+        else if (strncmp(word[at], "drafts=", 7) != 0) { printf("unsupported %s", word[at]); return; }
     }
     if (hit_length && (!hit || r->running || hit->hit_blocks * size != hit_length)) { printf("error"); return; }
     const char *said = grow(r, hit ? hit_length : atoi(word[2]), atoi(word[3]), ahead, later, hit);

@@ -86,7 +86,7 @@ class Matching:
                 self.match(want, block, legal, by_key)
 
     def legal(self, call: Call, requests: tuple[str, ...]) -> frozenset[int]:
-        """Give the blocks that may be taken: free ones that no hit adopts, and what a request gives back by the call."""
+        """Give the blocks that may be taken: free ones that no hit adopts, and what a request gives back."""
         given = call.arguments()
         adopted = self.hits.get(given.get("hit_of", ""), ())
         askers = {given["request"]} if "request" in given else {name for name, *_ in given["asks"]}

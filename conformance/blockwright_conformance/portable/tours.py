@@ -24,6 +24,9 @@ from .scribe import questions, taken
 LENGTH = 30
 """Actions after which a tour ends."""
 
+OPTIONS = ("lookahead", "later", "drafts", "external", "whole", "reserve", "accepted")
+"""What an action may ask for; one that does is of another sort than one that does not."""
+
 Place = bytes
 """A state up to names."""
 
@@ -39,6 +42,7 @@ class Move(NamedTuple):
 def sort_of(action: Action, told: Told) -> tuple[str, ...]:
     """Give what tells sorts of transitions apart: the action, why it was refused, and what happened to blocks."""
     signs = [type(action).__name__, told.refusal.reason.name if told.refusal else ""]
+    signs += [name for name in OPTIONS if getattr(action, name, None)]
     for step in told.steps:
         signs += ["evicts"] * bool(step.evicted) + ["trims"] * any(step.nulled) + ["copies"] * any(step.copied)
     signs += ["adopts"] * bool(told.hit and told.hit.length)
@@ -55,6 +59,8 @@ class Tours:
         """The places that one action leads to, from each place."""
         self.open: dict[Place, dict[Move, None]] = {}
         """The moves not taken yet, by where they start."""
+        self.known: dict[State, list[tuple[Move, Action, Told]]] = {}
+        """The transitions from states passed before."""
         self.samples: dict[tuple[str, ...], Move] = {}
         """The first move found of each sort."""
         self.explore()
@@ -63,13 +69,16 @@ class Tours:
         """Give the place of a state."""
         return self.names.digest(state)
 
-    def moves(self, state: State) -> Iterator[tuple[Move, Action, Told]]:
+    def moves(self, state: State) -> list[tuple[Move, Action, Told]]:
         """Give every transition from a state."""
-        start = self.place(state)
-        for action in enabled(self.scope, state):
-            told = meaning(state, action)
-            stop = start if told.state is state else self.place(told.state)
-            yield Move(start, sort_of(action, told), stop), action, told
+        if state not in self.known:
+            start, moves = self.place(state), []
+            for action in enabled(self.scope, state):
+                told = meaning(state, action)
+                stop = start if told.state is state else self.place(told.state)
+                moves.append((Move(start, sort_of(action, told), stop), action, told))
+            self.known[state] = moves
+        return self.known[state]
 
     def explore(self) -> None:
         """Visit every place once."""
@@ -106,20 +115,31 @@ class Tours:
                     waiting.append(there)
         return None
 
-    def paths(self) -> Iterator[list[Action]]:
-        """Give tours as actions from a new manager on: first those that show every sort, then all the rest."""
-        samples: dict[Place, dict[Move, None]] = {}
+    def sorts(self) -> Iterator[list[Action]]:
+        """Give tours, as actions from a new manager on, that show a transition of every sort."""
+        goals: dict[Place, dict[Move, None]] = {}
         for move in self.samples.values():
-            samples.setdefault(move.start, {})[move] = None
-        for goals in (samples, self.open):
-            self.tidy(goals)
-            while goals:
-                yield self.tour(goals)
+            goals.setdefault(move.start, {})[move] = None
+        return self.until(goals)
 
-    def tidy(self, goals: dict[Place, dict[Move, None]]) -> None:
-        """Drop places whose moves have all been taken."""
+    def paths(self) -> Iterator[list[Action]]:
+        """Give tours that take every transition, those that show every sort first."""
+        yield from self.sorts()
+        yield from self.until(self.open)
+
+    def until(self, goals: dict[Place, dict[Move, None]]) -> Iterator[list[Action]]:
+        """Give tours until all goals are taken.
+
+        Raises:
+            AssertionError: a goal cannot be taken, though it was seen.
+        """
         for place in [place for place, moves in goals.items() if not moves]:
             del goals[place]
+        while goals:
+            left = sum(map(len, goals.values()))
+            yield self.tour(goals)
+            if goals and sum(map(len, goals.values())) == left:
+                raise AssertionError(f"{self.scope.name}: {left} transitions cannot be taken again")
 
     def tour(self, goals: dict[Place, dict[Move, None]]) -> list[Action]:
         """Walk from goal to goal, and take every refusal that is passed."""
@@ -143,14 +163,13 @@ class Tours:
         return told.state
 
     def take(self, state: State, goals: dict[Place, dict[Move, None]], actions: list[Action]) -> State:
-        """Take the moves wanted here that change nothing, and then one that does."""
-        here = self.place(state)
+        """Take the moves wanted here that are refused, up to one that is not."""
+        wanted = goals.get(self.place(state), {})
         for move, action, told in self.moves(state):
-            wanted = move in goals.get(here, {})
-            if wanted and (told.state is state or move.stop != here or move.sort[1] == ""):
+            if move in wanted:
                 self.done(move, goals)
                 actions.append(action)
-                if told.state is not state:
+                if told.steps or told.refusal is None:
                     return told.state
         return state
 
@@ -179,8 +198,12 @@ def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:
 
 
 def vectors_of(scope: Scope, limit: int | None = None) -> Iterator[Vector]:
-    """Give the vectors of a scope: all of them, or the first `limit`."""
-    for number, actions in enumerate(Tours(scope).paths(), 1):
+    """Give the vectors of a scope: a transition of every sort, and then up to the limit, or to the last transition."""
+    tours = Tours(scope)
+    for number, actions in enumerate(tours.sorts(), 1):
+        yield vector_from(scope, number, actions)
+    first = number + 1
+    for number, actions in enumerate(tours.until(tours.open), first):
         if limit is not None and number > limit:
             return
         yield vector_from(scope, number, actions)
