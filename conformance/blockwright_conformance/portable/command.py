@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from blockwright._terminal import print_table, progress
 from blockwright.errors import InvalidArgumentError
 
-from ..needs import needs_of
+from ..fitting import fitted, lacking
 from ..scopes import PROFILES, Scope
 from .judge import Judgement, judge
-from .process import LEFT_OUT, ProcessError, ProcessFactory
+from .process import ProcessError, ProcessFactory
 from .records import Vector, write
 from .samples import file_name, made, samples
 from .wire import answer_line, call_line, config_line
@@ -129,13 +128,13 @@ def _judge(args: argparse.Namespace) -> int:
 def _vectors(args: argparse.Namespace, factory: ProcessFactory) -> tuple[list[Vector], str]:
     """Give the vectors that the manager can be put through, and what was left out."""
     known = {scope.name: scope for profile in PROFILES.values() for scope in profile}
-    lacks = {name: lacking(factory, scope) for name, scope in known.items()}
+    lacks = {name: lacking(scope, factory.capabilities) for name, scope in known.items()}
     if args.scope is not None:
         if args.files:
             raise InvalidArgumentError("--scope: makes vectors; leave it out to run those of files")
         scopes = _scopes(args)
         can = [scope for scope in scopes if not lacks[scope.name]]
-        vectors = [vector for scope in can for vector in made(scope, args.limit)]
+        vectors = [vector for scope in can for vector in made(fitted(scope, factory.capabilities), args.limit)]
         names = [scope.name for scope in scopes]
     else:
         try:
@@ -145,12 +144,6 @@ def _vectors(args: argparse.Namespace, factory: ProcessFactory) -> tuple[list[Ve
         names = list(dict.fromkeys(vector.scope for vector in read))
         vectors = [vector for vector in read if not lacks.get(vector.scope)]
     return vectors, "; ".join(f"{name} ({', '.join(lacks[name])})" for name in names if lacks.get(name))
-
-
-def lacking(factory: ProcessFactory, scope: Scope) -> list[str]:
-    """Name what a scope needs and the manager cannot do; what the protocol leaves out is not needed of it."""
-    needs = needs_of(scope)
-    return factory.capabilities.lacks(replace(needs, calls=needs.calls - LEFT_OUT))
 
 
 def _print(name: str, judged: Sequence[Judged], left_out: str) -> int:

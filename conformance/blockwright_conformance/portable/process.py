@@ -4,7 +4,9 @@ The adapter keeps what its manager was told. Copies share one process: the copy 
 and the calls told again, so that the process need not be able to copy anything.
 """
 
+import atexit
 import contextlib
+import functools
 import os
 import selectors
 import shlex
@@ -33,7 +35,7 @@ class StaleError(RefusedError):
     """The manager says that a hit no longer holds."""
 
 
-class ProcessError(RuntimeError):
+class ProcessError(ValueError):
     """The manager's process ended, was silent, or said what is not of the protocol."""
 
 
@@ -271,10 +273,6 @@ class ProcessAdapter:
         """Do nothing: a manager in another process checks itself, or not."""
 
 
-LEFT_OUT = frozenset(("plan", "explain"))
-"""Optional calls that the protocol does not have."""
-
-
 class ProcessFactory:
     """Makes managers in one process of a command."""
 
@@ -293,3 +291,15 @@ class ProcessFactory:
     def close(self) -> None:
         """End the process."""
         self.connection.close()
+
+
+@functools.lru_cache
+def started(command: str) -> ProcessFactory:
+    """Give the factory of a command, whose process runs until this one ends.
+
+    Raises:
+        ValueError: it cannot be run, or does not speak the protocol.
+    """
+    factory = ProcessFactory(command)
+    atexit.register(factory.close)
+    return factory

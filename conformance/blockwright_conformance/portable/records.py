@@ -110,7 +110,7 @@ def state_record(state: Observation) -> dict[str, Any]:
     keys = [
         (block, at, *prefix) for block, content in enumerate(state.keys or ()) if content for at, prefix in [content]
     ]
-    rest = {"tables": state.tables, "queue": state.queue, "references": state.references, "keys": keys}
+    rest: dict[str, Any] = {"tables": state.tables, "queue": state.queue, "references": state.references, "keys": keys}
     if any(state.published or ()):
         rest["published"] = state.published
     if any(state.states or ()):

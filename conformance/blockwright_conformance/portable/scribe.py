@@ -51,8 +51,7 @@ class Scribe:
         """
         refusal = self.told.refusal
         if answer is None and refusal is not None:
-            wrong = refusal.reason.value[0] is When.INVALID
-            answer = Answer("error" if wrong else "refused", reason=refusal.reason.name)
+            answer = Answer("error" if When.INVALID in refusal.reason.value else "refused", reason=refusal.reason.name)
         answer = answer or Answer("ok")
         self.steps.append((Call(word, values), answer))
         if answer.word == "error":
@@ -114,7 +113,7 @@ class Scribe:
     def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
         """Give slots to several requests."""
         served, refusal = tuple([step.new for step in self.told.steps]), self.told.refusal
-        is_wrong = refusal is not None and refusal.reason.value[0] is When.INVALID
+        is_wrong = refusal is not None and When.INVALID in refusal.reason.value
         answer = None if is_wrong else Answer("served", served=served, whole=refusal is None)
         self.say("batch", lookahead, asks, answer=answer)
         return tuple([Served(new) for new in served]), refusal is None

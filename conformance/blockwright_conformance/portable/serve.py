@@ -10,15 +10,15 @@ from typing import TextIO
 from ..adapter import ManagerAdapter
 from ..adapters.capabilities import Capabilities
 from ..explore import Factory
+from ..fitting import QUESTIONS
 from ..gates import OURS, factory_of
 from ..needs import FEATURES
 from ..scopes import CALLS
 from .calls import SIGNATURES, asked
-from .process import LEFT_OUT
 from .records import KINDS
 from .wire import answer_line, call_of, config_from, hello_line, state_line
 
-EVERYTHING = Capabilities(frozenset(KINDS), frozenset(CALLS) - LEFT_OUT, frozenset(FEATURES))
+EVERYTHING = Capabilities(frozenset(KINDS), frozenset(CALLS) - QUESTIONS, frozenset(FEATURES))
 """What the protocol can ask of a manager."""
 
 

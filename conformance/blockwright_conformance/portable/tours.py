@@ -143,7 +143,7 @@ class Tours:
 
     def tour(self, goals: dict[Place, dict[Move, None]]) -> list[Action]:
         """Walk from goal to goal, and take every refusal that is passed."""
-        state, actions = self.first, []
+        state, actions = self.first, list[Action]()
         while goals and (not actions or len(actions) < LENGTH):
             way = self.way(self.place(state), goals)
             if way is None or (actions and len(actions) + len(way) >= LENGTH):

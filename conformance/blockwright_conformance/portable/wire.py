@@ -259,7 +259,7 @@ def hello_of(line: str) -> tuple[str, Capabilities, bool]:
     options = dict(each.split("=", 1) for each in words[3:] if "=" in each)
     if unknown := options.keys() - {"kinds", "calls", "features", "policy"}:
         raise WireError(f"hello: expected kinds, calls, features and policy, not {', '.join(sorted(unknown))}")
-    sets = {
+    sets: dict[str, Any] = {
         name: frozenset(options.get(name, "").replace("_", " ").split(",")) - {"", NOTHING}
         for name in ("kinds", "calls", "features")
     }
