@@ -1,8 +1,8 @@
 """Property: a manager does what the specification says in every scope that it can do.
 
 How: ``pytest --pyargs blockwright_conformance --blockwright-impl module:factory``: one test for each scope, which
-visits it whole in lock-step. A difference that is on the list of expected failures is an xfail; one that is listed and shows
-in no scope fails the last test.
+visits it whole in lock-step. A difference that is on the list of expected failures is an xfail; one that is listed and
+shows in no scope fails the last test.
 Not covered: worlds larger than the scopes; ``blockwright conform --impl`` runs long histories too.
 """
 
@@ -82,7 +82,7 @@ def test_scope(scope: Scope, factory: Any, expected: tuple[Deviation, ...], pyte
 def test_every_expected_failure_shows(expected: tuple[Deviation, ...], pytestconfig: pytest.Config) -> None:
     """What is listed and no longer fails comes off the list."""
     profile = PROFILES[option(pytestconfig, "profile", "pr")]
-    if {each.name for each in profile} - pytestconfig.stash.get(RUN, set[str]()):
+    if {each.name for each in profile} - pytestconfig.stash.setdefault(RUN, set()):
         pytest.skip("only some scopes were run here: leave out -k, --blockwright-scope and parallel workers to know")
-    seen = pytestconfig.stash.get(SEEN, set[str]())
+    seen = pytestconfig.stash.setdefault(SEEN, set())
     assert [each.name for each in expected if each.name not in seen] == []

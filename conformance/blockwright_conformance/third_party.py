@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from .actions import Action
 from .adapters.capabilities import Capabilities, Deviation, Finding, Verdict, judge
 from .expected import expected_of, said
 from .explore import Explorer, Factory
@@ -105,12 +106,13 @@ def explored(scope: Scope, factory: Factory) -> ScopeReport:
     return ScopeReport(scope.name, result.states, result.transitions, time.perf_counter() - started, finding)
 
 
-def also(scope: Scope, factory: Factory, actions: tuple[object, ...], law: str) -> str:
+def also(scope: Scope, factory: Factory, actions: tuple[Action, ...], law: str) -> str:
     """Give the laws that a counterexample breaks beyond the one found, in words; empty if that cannot be told."""
     from .diagnosis import diagnose
 
     with suppress(Exception):
-        laws = [each for each in diagnose(scope, factory, actions).laws if each not in (law, "REF-0")]  # type: ignore[arg-type]
+        broken = diagnose(scope, factory, actions).laws
+        laws = [each for each in broken if each != law and not each.startswith("REF-0")]
         return f" (breaks {', '.join(laws)})" if laws else ""
     return ""
 

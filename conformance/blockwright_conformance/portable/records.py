@@ -113,7 +113,7 @@ def state_record(state: Observation) -> dict[str, Any]:
     rest: dict[str, Any] = {"tables": state.tables, "queue": state.queue, "references": state.references, "keys": keys}
     if any(state.published or ()):
         rest["published"] = state.published
-    if any(state.states or ()):
+    if any(table for tables in state.states or () for table in tables or ()):
         rest["states"] = state.states
     if any(each is not None for each in state.settled or ()):
         rest["settled"] = state.settled
@@ -128,7 +128,7 @@ def state_of(record: dict[str, Any], num_blocks: int) -> Observation:
     tables, queue, references = (frozen(record[name]) for name in ("tables", "queue", "references"))
     none = [None] * len(tables)
     published, settled = (frozen(record.get(name, none)) for name in ("published", "settled"))
-    states = frozen(record.get("states", [each and [] for each in record["tables"]]))
+    states = frozen(record.get("states", [each and [[]] * len(each) for each in record["tables"]]))
     copies = frozen(record.get("copies", []))
     return Observation(tables, queue, references, tuple(keys), published, len(queue), states, settled, copies)
 

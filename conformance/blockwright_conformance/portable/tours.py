@@ -39,13 +39,18 @@ class Move(NamedTuple):
     stop: Place
 
 
-def sort_of(action: Action, told: Told) -> tuple[str, ...]:
+def sort_of(state: State, action: Action, told: Told) -> tuple[str, ...]:
     """Give what tells sorts of transitions apart: the action, why it was refused, and what happened to blocks."""
+    after, hit = told.state, told.hit
     signs = [type(action).__name__, told.refusal.reason.name if told.refusal else ""]
     signs += [name for name in OPTIONS if getattr(action, name, None)]
     for step in told.steps:
         signs += ["evicts"] * bool(step.evicted) + ["trims"] * any(step.nulled) + ["copies"] * any(step.copied)
-    signs += ["adopts"] * bool(told.hit and told.hit.length)
+        signs += ["takes"] * any(step.new)
+    signs += ["publishes"] * (len(set(after.keys) - set(state.keys)) > 0)
+    signs += ["frees"] * (len(after.queue) > len(state.queue))
+    if hit is not None and hit.length:
+        signs += ["adopts"] + ["shares"] * any(block not in state.queue for table in hit.tables for block in table)
     return tuple(signs)
 
 
@@ -76,7 +81,7 @@ class Tours:
             for action in enabled(self.scope, state):
                 told = meaning(state, action)
                 stop = start if told.state is state else self.place(told.state)
-                moves.append((Move(start, sort_of(action, told), stop), action, told))
+                moves.append((Move(start, sort_of(state, action, told), stop), action, told))
             self.known[state] = moves
         return self.known[state]
 

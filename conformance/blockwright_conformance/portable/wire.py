@@ -223,8 +223,7 @@ def shown(name: str, text: str, num_blocks: int) -> Any:
         case "free":
             return int(text)
         case "tables" | "states":
-            groups = [None if each == NO_TABLE else tables_of(each) for each in text.split(";")]
-            return tuple([() if name == "states" and tables == ((),) else tables for tables in groups])
+            return tuple([None if each == NO_TABLE else tables_of(each) for each in text.split(";")])
         case "published":
             return tuple([None if each == NO_TABLE else integers(each) for each in entries])
         case "settled":
