@@ -19,6 +19,8 @@ from blockwright_spec.laws import LAWS, STEP_LAWS
 from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.storage_laws import PART_FOUR_LAWS
 
+from .adapters.capabilities import Deviation
+from .expected import expected_of, judged
 from .gates import GATES, OURS, GateResult, Profile, factory_of, gate
 from .scopes import PROFILES
 from .summary import COLUMNS as SUMMARY
@@ -37,6 +39,7 @@ examples:
   blockwright conform --gate lockstep --scope "full"   some scopes of one gate
   blockwright conform --proofs                         every theorem and contract, each listed
   blockwright conform --impl mymodule:Adapter          another block manager, through an adapter of its own
+  blockwright conform --impl exec:./manager            the same in a process of its own, in any language
   blockwright conform --json report.json
 """
 
@@ -55,7 +58,12 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--skip", choices=tuple(GATES), action="append", help="all but this gate (may be repeated)")
     parser.add_argument("--proofs", action="store_true", help="only the proofs, all of them, each listed")
     parser.add_argument("--scope", default="", metavar="TEXT", help="only scopes whose names contain TEXT")
-    parser.add_argument("--impl", default=OURS, metavar="MODULE:FACTORY", help="the manager to test (default: ours)")
+    parser.add_argument(
+        "--impl", default=OURS, metavar="MODULE:FACTORY", help="the manager to test, or exec:COMMAND (default: ours)"
+    )
+    parser.add_argument(
+        "--expected", type=Path, metavar="FILE", help="a strict list of expected failures (TOML), with --impl"
+    )
     parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="processes to use (default: 2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON (- for stdout)")
     parser.set_defaults(run=run)
@@ -76,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
     """
     profile = Profile(args.profile, args.jobs, args.impl, args.scope, args.proofs)
     _check(profile, args.json)
+    expected = _expected(args.expected)
     started, rows = time.perf_counter(), []
     for name in wanted(["proofs"] if args.proofs else args.gate, args.skip):
         run_gate, units = gate(name, profile)
@@ -84,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
     seconds = time.perf_counter() - started
     if not rows:
         raise InvalidArgumentError(f"--scope: no scope of profile {profile.name} contains {profile.scope!r}")
+    rows = judged(rows, expected, not (args.gate or profile.scope))
     report = _report(profile, rows, seconds)
     if args.json is not None:
         _write(args.json, report)
@@ -114,6 +124,14 @@ def _check(profile: Profile, file: Path | None) -> None:
         raise InvalidArgumentError("--proofs: are of Blockwright's own code, all of it; leave --impl and --scope out")
     if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
         raise InvalidArgumentError(f"--json: cannot write {file}; name a file in a folder that exists")
+
+
+def _expected(file: Path | None) -> tuple[Deviation, ...]:
+    """Read the expected failures."""
+    try:
+        return () if file is None else expected_of(file)
+    except ValueError as error:
+        raise InvalidArgumentError(f"--expected: {error}") from error
 
 
 def _report(profile: Profile, rows: list[GateResult], seconds: float) -> dict[str, Any]:

@@ -27,7 +27,10 @@ class Profile:
     jobs: int = 2
     """Processes to use."""
     implementation: str = OURS
-    """``module:factory`` of the manager under test; the factory takes a `Config` and returns a `ManagerAdapter`."""
+    """``module:factory`` of the manager under test; the factory takes a `Config` and returns a `ManagerAdapter`.
+
+    Or ``exec:COMMAND``: a process that speaks the protocol of ``docs/vectors.md``.
+    """
     scope: str = ""
     """Only scopes whose names contain this."""
     proofs: bool = False
@@ -90,12 +93,14 @@ def gate(name: str, profile: Profile) -> tuple[Run, int]:
 
 
 def factory_of(implementation: str) -> Callable[[Config], ManagerAdapter]:
-    """Give the factory that ``module:factory`` names.
+    """Give the factory that ``module:factory`` names, or that makes managers in the process of ``exec:COMMAND``.
 
     Raises:
         ValueError: it names none; the message says what is missing.
     """
     module, colon, name = implementation.partition(":")
+    if module == "exec":
+        return importlib.import_module("blockwright_conformance.portable.process").started(name)  # type: ignore[no-any-return]
     if not (module and colon and name):
         raise ValueError(f"--impl: expected module:factory, not {implementation!r}")
     try:

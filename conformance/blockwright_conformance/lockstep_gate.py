@@ -5,6 +5,7 @@ import gc
 from blockwright._terminal import Advance
 
 from .explore import EVERYTHING, Explorer, Result
+from .fitting import capabilities_of, fitting
 from .gates import GateResult, Profile, factory_of
 from .parallel import in_parallel
 from .rows import LIMIT, covered, explored
@@ -14,7 +15,7 @@ from .trace import script
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Explore the profile's scopes, the largest first; the last row says whether everything happened that can."""
-    scopes = [each for each in PROFILES[profile.name] if profile.scope in each.name]
+    scopes = chosen(profile)
     largest = sorted(scopes, key=weight, reverse=True)
     rows: dict[str, GateResult] = {}
     calls = [(each, profile.implementation) for each in largest]
@@ -22,12 +23,18 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
         rows[largest[index].name] = report(result)
         progress(1, largest[index].name)
     results = [rows[each.name] for each in scopes]
-    return results if profile.scope else [*results, coverage(results)]
+    return [*results, coverage(results)] if profile.is_ours and not profile.scope else results
 
 
 def size(profile: Profile) -> int:
     """Count the scopes."""
-    return sum(profile.scope in each.name for each in PROFILES[profile.name])
+    return len(chosen(profile))
+
+
+def chosen(profile: Profile) -> list[Scope]:
+    """Give the scopes of the profile that are asked for, and that the manager says it can do."""
+    scopes = [each for each in PROFILES[profile.name] if profile.scope in each.name]
+    return scopes if profile.is_ours else fitting(scopes, capabilities_of(factory_of(profile.implementation)))
 
 
 def weight(each: Scope) -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from blockwright._terminal import Advance
 
+from .fitting import capabilities_of, walkable
 from .gates import GateResult, Profile, factory_of
 from .histories import HistoryError, walk
 from .parallel import in_parallel
@@ -27,14 +28,18 @@ LENGTHS = {"smoke": Length(2, 20, 100), "pr": Length(15, 40, 600), "nightly": Le
 
 def size(profile: Profile) -> int:
     """Count the runs."""
-    return 2 * sum(profile.scope in each.name for each in large_scopes())
+    return 2 * len(chosen(profile))
+
+
+def chosen(profile: Profile) -> list[Scope]:
+    """Give the large scopes that are asked for, without the calls that the manager says it does not have."""
+    scopes = [each for each in large_scopes() if profile.scope in each.name]
+    return scopes if profile.is_ours else walkable(scopes, capabilities_of(factory_of(profile.implementation)))
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Run both for every large scope, in parallel processes."""
-    calls = [
-        (task, profile, each) for each in large_scopes() if profile.scope in each.name for task in (machine, walks)
-    ]
+    calls = [(task, profile, each) for each in chosen(profile) for task in (machine, walks)]
     rows: dict[int, GateResult] = {}
     for index, result in in_parallel(apply, calls, profile.jobs):
         rows[index] = result

@@ -1,0 +1,155 @@
+"""What an adapter declares of its engine, and how what was found is judged against what is known.
+
+An engine need not do everything, nor show everything: `Capabilities` says what it does, and a scope that needs more is
+left out with the reason. Where an engine differs from the specification and that is known, a `Deviation` says so. The
+list is strict both ways: a finding that no deviation names is a violation, and a deviation that no finding shows is
+out of date.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a manager can do and shows; names are those of the scopes and observations of its part.
+
+    Attributes:
+        kinds: layers, tiers or trees that it knows, by name ("full", "sliding", "lru", ...).
+        calls: optional calls that it answers (`scopes.CALLS` names those of a KV-cache manager).
+        features: what of a configuration it understands ("caching", "eagle", "groups", "block sizes", ...).
+        shows: fields of its part's `Observation` that it fills; the others are not compared.
+        absent: for whatever it lacks, of any of these, why: shown beside what was left out.
+    """
+
+    kinds: frozenset[str] = frozenset()
+    calls: frozenset[str] = frozenset()
+    features: frozenset[str] = frozenset()
+    shows: frozenset[str] = frozenset()
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+    def lacks(self, needs: "Needs") -> list[str]:
+        """Name what a scope needs and this manager has not, with the reason where one is given; empty: it can be run.
+
+        >>> Capabilities(kinds=frozenset({"full"})).lacks(Needs(kinds=frozenset({"full", "mamba"})))
+        ['kind mamba']
+        """
+        pairs = (
+            ("kind", needs.kinds - self.kinds),
+            ("call", needs.calls - self.calls),
+            ("feature", needs.features - self.features),
+        )
+        return [
+            f"{what} {name}" + (f": {self.absent[name]}" if name in self.absent else "")
+            for what, names in pairs
+            for name in sorted(names)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a scope asks of a manager, in the words of `Capabilities`."""
+
+    kinds: frozenset[str] = frozenset()
+    calls: frozenset[str] = frozenset()
+    features: frozenset[str] = frozenset()
+
+
+class Standing(Enum):
+    """What a known deviation is."""
+
+    BUG = "wrong by the engine's own word, and confirmed by a script over its own API"
+    DOCUMENTED = "the engine says that it does so"
+    CHOICE = "left open by what an engine promises; the specification decides otherwise"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One way in which a manager differs from a law: the shortest that was found in a scope."""
+
+    law: str
+    """The law's id, or REF-0 for an answer or state that is not the specification's."""
+    scope: str
+    detail: str
+    script: str = ""
+    """The shortest way to it, as calls of the engine's own API."""
+    steps: int = 0
+    """Actions on that way."""
+    count: int = 1
+    """Transitions of the scope that show it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """A known difference: which findings show it, what it is, and why it is there.
+
+    Attributes:
+        name: short, in words joined by hyphens; reports and pages refer to it.
+        law: the law of the findings.
+        pattern: a regular expression that is searched for in "scope: detail".
+        standing: what it is.
+        reason: one or two sentences.
+        reference: where the engine says so, or a thread about it.
+        confirm: for a BUG, the script in `adapters/confirm` that shows it.
+        bugs: ids of the corpus of known bugs, if it is one of them.
+    """
+
+    name: str
+    law: str
+    pattern: str
+    standing: Standing
+    reason: str
+    reference: str = ""
+    confirm: str = ""
+    bugs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a bug that nothing confirms.
+
+        Raises:
+            ValueError: a BUG without a script.
+        """
+        if self.standing is Standing.BUG and not self.confirm:
+            raise ValueError(f"deviation {self.name}: name the script that confirms the bug (confirm=...)")
+
+    def explains(self, finding: Finding) -> bool:
+        """Tell whether a finding shows this deviation."""
+        return finding.law == self.law and re.search(self.pattern, f"{finding.scope}: {finding.detail}") is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found, judged."""
+
+    known: tuple[tuple[Deviation, tuple[Finding, ...]], ...]
+    """Each deviation that showed, with the findings that show it."""
+    unlisted: tuple[Finding, ...]
+    """Findings that no deviation names: violations."""
+    unseen: tuple[Deviation, ...]
+    """Deviations that no finding showed: out of date, and violations too unless only some scopes were run."""
+
+
+def judge(findings: Iterable[Finding], deviations: Iterable[Deviation]) -> Verdict:
+    """Judge findings against a strict list; a finding is explained by the first deviation that names it."""
+    listed = tuple(deviations)
+    shown: dict[str, list[Finding]] = {each.name: [] for each in listed}
+    unlisted = []
+    for finding in findings:
+        name = next((each.name for each in listed if each.explains(finding)), None)
+        if name is None:
+            unlisted.append(finding)
+        else:
+            shown[name].append(finding)
+    known = tuple((each, tuple(shown[each.name])) for each in listed if shown[each.name])
+    return Verdict(known, tuple(unlisted), tuple(each for each in listed if not shown[each.name]))
+
+
+def needs_of_words(kinds: Iterable[str], calls: Iterable[str], features: Mapping[str, object]) -> Needs:
+    """Give the needs of a scope: its kinds, its calls, and the features that are on.
+
+    >>> needs_of_words(["full"], [], {"eagle": False, "groups": True}).features
+    frozenset({'groups'})
+    """
+    return Needs(frozenset(kinds), frozenset(calls), frozenset(name for name, is_on in features.items() if is_on))

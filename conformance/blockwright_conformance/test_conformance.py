@@ -1,0 +1,88 @@
+"""Property: a manager does what the specification says in every scope that it can do.
+
+How: ``pytest --pyargs blockwright_conformance --blockwright-impl module:factory``: one test for each scope, which
+visits it whole in lock-step. A difference that is on the list of expected failures is an xfail; one that is listed and
+shows in no scope fails the last test.
+Not covered: worlds larger than the scopes; ``blockwright conform --impl`` runs long histories too.
+"""
+
+from typing import Any
+
+import pytest
+
+from blockwright_conformance.adapters.capabilities import Deviation
+from blockwright_conformance.expected import expected_of
+from blockwright_conformance.fitting import capabilities_of, fitted, lacking
+from blockwright_conformance.gates import OURS, factory_of
+from blockwright_conformance.scopes import PROFILES, Scope
+from blockwright_conformance.third_party import explored
+
+SEEN = pytest.StashKey[set[str]]()
+RUN = pytest.StashKey[set[str]]()
+
+
+def option(config: pytest.Config, name: str, default: str) -> str:
+    """Give an option; without the plugin there is none."""
+    return str(config.getoption(f"--blockwright-{name}", default) or default)
+
+
+def scopes_of(config: pytest.Config) -> list[Scope]:
+    """Give the scopes that are asked for."""
+    profile, text = option(config, "profile", "pr"), option(config, "scope", "")
+    if profile not in PROFILES:
+        raise pytest.UsageError(f"--blockwright-profile: expected one of {', '.join(PROFILES)}, not {profile!r}")
+    scopes = [each for each in PROFILES[profile] if text in each.name]
+    if not scopes:
+        raise pytest.UsageError(f"--blockwright-scope: no scope of profile {profile} contains {text!r}")
+    return scopes
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test for each scope."""
+    if "scope" in metafunc.fixturenames:
+        scopes = scopes_of(metafunc.config)
+        metafunc.parametrize("scope", scopes, ids=[each.name for each in scopes])
+
+
+@pytest.fixture(scope="session")
+def factory(pytestconfig: pytest.Config) -> Any:
+    """Give the factory of the manager under test."""
+    try:
+        return factory_of(option(pytestconfig, "impl", OURS))
+    except ValueError as error:
+        raise pytest.UsageError(str(error).replace("--impl", "--blockwright-impl")) from error
+
+
+@pytest.fixture(scope="session")
+def expected(pytestconfig: pytest.Config) -> tuple[Deviation, ...]:
+    """Give the expected failures."""
+    file = option(pytestconfig, "expected", "")
+    try:
+        return expected_of(file) if file else ()
+    except ValueError as error:
+        raise pytest.UsageError(f"--blockwright-expected: {error}") from error
+
+
+def test_scope(scope: Scope, factory: Any, expected: tuple[Deviation, ...], pytestconfig: pytest.Config) -> None:
+    """The scope is visited whole, and nothing differs."""
+    pytestconfig.stash.setdefault(RUN, set()).add(scope.name)
+    can = capabilities_of(factory)
+    if words := lacking(scope, can):
+        pytest.skip(f"the manager does not do: {', '.join(words)}")
+    finding = explored(fitted(scope, can), factory).finding
+    if finding is None:
+        return
+    known = next((each for each in expected if each.explains(finding)), None)
+    if known is not None:
+        pytestconfig.stash.setdefault(SEEN, set()).add(known.name)
+        pytest.xfail(f"{known.name}: {known.reason}")
+    pytest.fail(f"{finding.law}: {finding.detail}\n\n{finding.script}", pytrace=False)
+
+
+def test_every_expected_failure_shows(expected: tuple[Deviation, ...], pytestconfig: pytest.Config) -> None:
+    """What is listed and no longer fails comes off the list."""
+    profile = PROFILES[option(pytestconfig, "profile", "pr")]
+    if {each.name for each in profile} - pytestconfig.stash.setdefault(RUN, set()):
+        pytest.skip("only some scopes were run here: leave out -k, --blockwright-scope and parallel workers to know")
+    seen = pytestconfig.stash.setdefault(SEEN, set())
+    assert [each.name for each in expected if each.name not in seen] == []
