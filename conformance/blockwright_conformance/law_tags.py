@@ -76,7 +76,7 @@ def innermost(spans: list[Span], number: int) -> str:
 
 
 def claims() -> dict[str, list[Place]]:
-    """Give the places that claim each law, each once, in the order of the files; a law without any has an empty list."""
+    """Give the places that claim each law, each once, in the order of files; one without any has an empty list."""
     root = Path(blockwright.__path__[0])
     found: dict[str, list[Place]] = {law: [] for law in law_ids()}
     for path in sorted(root.rglob("*.py")):
