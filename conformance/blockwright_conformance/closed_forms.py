@@ -162,8 +162,8 @@ NOT_PROVED: Final[dict[str, str]] = {
     ),
     **listed(WRITES, "paging.prefix_caching", "PrefixCachingBlockAllocator.settle"),
     **listed(
-        "how far the ghosts reach is a choice of the policy: victims are judged legal (gate `offload`), and compared with "
-        "the published algorithm (tests/offload/test_arc.py)",
+        "how far the ghosts reach is a choice of the policy: victims are judged legal (gate `offload`), and compared "
+        "with the published algorithm (tests/offload/test_arc.py)",
         "offload.tiers.arc",
         "ARCOffloadingManager._note_entered",
     ),

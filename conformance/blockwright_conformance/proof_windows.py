@@ -204,7 +204,7 @@ def of_peak(layer: Layer) -> Iterator[Theorem]:
         yield claim("a step touches one block, or one that it reads and one that it fills", filled - fills == 1)
         yield claim("two blocks are held exactly where some step touches two", most == 2, two)
         second = z3.substitute(two, (s, b))  # the step from the second block on reads the first
-        yield claim("two blocks are held only where some step touches two", second, most == 2)
+        yield claim("two blocks are held only where some step touches two", z3.And(b < n, second), most == 2)
         yield claim("one block is held at least", z3.Or(most == 1, most == 2))
         return
     yield claim("a step fills what comes after what it reads", z3.And(stop == fills, stop == s))

@@ -23,7 +23,7 @@ from .theorem import Theorem
 TIMEOUT_MS: Final = 60_000
 """For one theorem; each takes milliseconds, the slowest two seconds."""
 
-TIED: Final[dict[str, tuple[int, int]]] = {"smoke": (32, 60), "pr": (16, 120), "nightly": (1, 2_000)}
+TIED: Final[dict[str, tuple[int, int]]] = {"smoke": (16, 120), "pr": (16, 120), "nightly": (1, 2_000)}
 """By profile: of how many scopes one is cut into transitions of the pool, and how many steps of it."""
 
 

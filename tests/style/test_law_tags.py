@@ -36,13 +36,12 @@ def test_laws_without_a_claim_are_listed_with_a_reason() -> None:
 
 
 def test_claims_name_functions() -> None:
-    places = claims()["REF-1"]
-    assert ("blockwright/core/store.py", "BlockStore.release") in {(place.file, place.function) for place in places}
+    assert ("core/store.py", "BlockStore.release") in claims()["REF-1"]
     assert list(claims()) == list(law_ids())
 
 
 def test_tags_are_found_where_they_stand() -> None:
-    assert [(line, function, law) for line, function, law in tags(SOURCE)] == [
+    assert tags(SOURCE) == [
         (1, "", "NULL-1"),
         (4, "Pool", "REF-1"),
         (7, "Pool.take", "STEP-2"),
