@@ -10,10 +10,10 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from blockwright_spec.state import State, initial
+from blockwright_spec.state import State, Waiting, initial
 
 from ..abstraction import expected
-from ..actions import Action, Told, meaning
+from ..actions import Action, Admit, Told, meaning
 from ..enabled import enabled
 from ..lockstep import names_of
 from ..scopes import Scope
@@ -44,6 +44,7 @@ def sort_of(state: State, action: Action, told: Told) -> tuple[str, ...]:
     after, hit = told.state, told.hit
     signs = [type(action).__name__, told.refusal.reason.name if told.refusal else ""]
     signs += [name for name in OPTIONS if getattr(action, name, None)]
+    signs += ["again"] * (isinstance(action, Admit) and isinstance(state.requests[action.slot], Waiting))
     for step in told.steps:
         signs += ["evicts"] * bool(step.evicted) + ["trims"] * any(step.nulled) + ["copies"] * any(step.copied)
         signs += ["takes"] * any(step.new)

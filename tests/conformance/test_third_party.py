@@ -1,0 +1,221 @@
+"""Property: a manager of another make is tested in one line, on what it declares; expected failures are strict.
+
+How: a sound manager, and one that does not trim, are put through small scopes by `run_conformance`, by the pytest
+plugin in a process of its own, and by `blockwright conform`, with lists of expected failures that fit, that lack the
+failure, and that hold one too many; files that say something else are refused.
+Not covered: whole profiles; parallel workers of pytest.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from blockwright_conformance import ConformanceError, run_conformance
+from blockwright_conformance.adapters.capabilities import Capabilities, Deviation, Standing
+from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
+from blockwright_conformance.expected import expected_of, judged
+from blockwright_conformance.fitting import fitting, lacking, walkable
+from blockwright_conformance.gates import GateResult
+from blockwright_conformance.scopes import PROFILES, large_scopes
+
+FAULTY = """
+from blockwright_conformance.adapters.capabilities import Capabilities
+from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
+
+class Faulty(BlockwrightAdapter):
+    capabilities = Capabilities(
+        kinds=frozenset({"full", "sliding"}),
+        calls=frozenset({"chunks", "later", "trim"}),
+        features=frozenset({"caching"}),
+    )
+
+    def trim(self, name, end):
+        pass
+"""
+LISTED = """
+[[deviation]]
+name = "no-trim"
+law = "REF-0"
+pattern = "^sliding .*: tables: expected"
+standing = "choice"
+reason = "We trim with the next step."
+"""
+STALE = """
+[[deviation]]
+name = "no-hits"
+law = "HIT-2"
+pattern = "nothing like it"
+standing = "documented"
+reason = "Mended long ago."
+"""
+NO_TRIM = Deviation("no-trim", "REF-0", "tables: expected", Standing.CHOICE, "We trim with the next step.")
+SMALL = "sliding 3, block 2: put off"
+
+
+class Faulty(BlockwrightAdapter):
+    """A manager that does not trim."""
+
+    def trim(self, name: str, end: int) -> None:
+        pass
+
+
+def test_a_sound_manager_passes_and_says_what_was_left_out() -> None:
+    can = Capabilities(frozenset({"full"}), frozenset({"chunks", "later", "trim"}), frozenset({"caching"}))
+    report = run_conformance(BlockwrightAdapter, can, scope="1: put off")
+    assert [each.scope for each in report.scopes] == ["full, block 1: put off"]
+    assert report.transitions == 1691
+    assert report.left_out["mamba, block 1: put off"] == ["kind mamba"]
+
+
+def test_a_difference_raises_with_the_calls_and_the_law() -> None:
+    with pytest.raises(ConformanceError) as caught:
+        run_conformance(Faulty, scope=SMALL)
+    text = str(caught.value)
+    assert text.startswith(f"{SMALL}: REF-0: tables: expected")
+    assert "(breaks TRIM-1)" in text
+    assert "manager.remove_skipped_blocks(r0, " in text
+
+
+def test_expected_failures_are_strict_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = run_conformance(Faulty, expected_failures=[NO_TRIM], scope=SMALL)
+    assert [known.name for known, _ in report.verdict.known] == ["no-trim"]
+    few = tuple(each for each in PROFILES["pr"] if each.name == "full, block 1: put off")
+    monkeypatch.setitem(PROFILES, "smoke", few)
+    with pytest.raises(ConformanceError, match="expected failure no-trim did not show"):
+        run_conformance(Faulty, expected_failures=[NO_TRIM], profile="smoke")
+    run_conformance(Faulty, profile="smoke")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ({"profile": "long"}, "profile: expected one of smoke"),
+        ({"scope": "no such scope"}, "scope: no scope of profile pr"),
+        ({"capabilities": Capabilities()}, "scope: no scope of profile pr that the manager can do"),
+        ({"expected_failures": "/no/such/file"}, "expected failures: cannot read"),
+    ],
+)
+def test_wrong_arguments_are_told(arguments: dict[str, object], fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        run_conformance(BlockwrightAdapter, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("deviation = 1", "in double brackets"),
+        ("[[deviations]]", "expected tables"),
+        ("not toml", "is not TOML"),
+        ("[[deviation]]\nname = 'x'", "deviation 1: law, pattern, standing, reason missing"),
+        (LISTED.replace('"choice"', '"fine"'), "standing: expected one of bug, documented, choice"),
+        (LISTED.replace('"choice"', '"bug"'), "name the script that confirms the bug"),
+        (LISTED.replace("^sliding", "("), "deviation 1: "),
+        (LISTED + "colour = 'red'", "unknown colour"),
+        (LISTED + LISTED, "two deviations are named no-trim"),
+    ],
+)
+def test_files_that_say_something_else_are_refused(tmp_path: Path, text: str, fault: str) -> None:
+    file = tmp_path / "expected.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=fault):
+        expected_of(file)
+
+
+def test_a_manager_is_put_through_what_it_can_do() -> None:
+    everything, scopes = fitting(PROFILES["pr"], None), PROFILES["pr"]
+    assert everything == list(scopes)
+    can = Capabilities(frozenset({"full"}), frozenset({"chunks", "batch"}), frozenset({"caching"}))
+    assert [each.name for each in fitting(scopes, can) if "explain" in each.calls or "plan" in each.calls] == []
+    assert "full, block 1: batches" in {each.name for each in fitting(scopes, can)}
+    assert lacking(next(each for each in scopes if "life" in each.name), can) == [
+        "call preempt",
+        "call reset",
+        "call trim",
+    ]
+    walks = Capabilities(
+        frozenset({"full"}), frozenset({"chunks"}), frozenset({"caching", "drafts", "lookahead", "extra keys"})
+    )
+    assert [each.calls for each in walkable(large_scopes(), walks)] == [frozenset({"chunks"})]
+
+
+def test_rows_of_a_report_are_judged() -> None:
+    row = GateResult("lockstep", SMALL, "sliding 3", 1, 1, 1, 0.1, "REF-0", "tables: expected x", "calls")
+    (known,) = judged([row], (NO_TRIM,), is_whole=True)
+    assert (known.violations, known.detail) == (0, "expected, no-trim: We trim with the next step.")
+    assert judged([row], (), is_whole=True) == [row]
+    assert [each.law for each in judged([], (NO_TRIM,), is_whole=True)] == ["XPASS-1"]
+    assert judged([], (NO_TRIM,), is_whole=False) == []
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a module of Python beside a faulty manager and lists of expected failures."""
+    (folder / "faulty.py").write_text(FAULTY, encoding="utf-8")
+    (folder / "listed.toml").write_text(LISTED, encoding="utf-8")
+    (folder / "stale.toml").write_text(LISTED + STALE, encoding="utf-8")
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    done = [sys.executable, "-m", *command]
+    return subprocess.run(
+        done, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, cwd=folder, check=False
+    )
+
+
+def run_kit(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests of the kit on the faulty manager."""
+    plugin = ("-p", "blockwright_conformance.pytest_plugin", "-p", "no:cacheprovider")
+    return run(folder, "pytest", *plugin, "--pyargs", "blockwright_conformance", "-q", *options)
+
+
+def test_pytest_runs_a_test_for_each_scope(tmp_path: Path) -> None:
+    options = ("--blockwright-impl", "faulty:Faulty", "--blockwright-scope", "3, block 2: put off")
+    done = run_kit(tmp_path, *options)
+    assert done.returncode == 1, done.stderr
+    assert "manager.remove_skipped_blocks(r0, " in done.stdout
+    assert f"test_scope[{SMALL}]" in done.stdout
+    done = run_kit(tmp_path, *options, "--blockwright-expected", "listed.toml", "-rx")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 skipped, 1 xfailed" in done.stdout
+    assert "no-trim: We trim with the next step." in done.stdout
+
+
+def test_pytest_fails_an_expected_failure_that_does_not_show(tmp_path: Path) -> None:
+    few = (
+        "from blockwright_conformance.scopes import PROFILES\n"
+        f"PROFILES['smoke'] = tuple(each for each in PROFILES['pr'] if each.name == {SMALL!r})\n"
+    )
+    (tmp_path / "few.py").write_text(few, encoding="utf-8")
+    options = ("-p", "few", "--blockwright-impl", "faulty:Faulty", "--blockwright-profile", "smoke")
+    done = run_kit(tmp_path, *options, "--blockwright-expected", "listed.toml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed, 1 xfailed" in done.stdout
+    done = run_kit(tmp_path, *options, "--blockwright-expected", "stale.toml")
+    assert done.returncode == 1
+    assert "no-hits" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--blockwright-impl", "nothing"), "--blockwright-impl: expected module:factory"),
+        (("--blockwright-profile", "long"), "--blockwright-profile: expected one of"),
+        (("--blockwright-scope", "no such scope"), "--blockwright-scope: no scope"),
+        (("--blockwright-expected", "nothing.toml", "--blockwright-scope", SMALL), "cannot read nothing.toml"),
+    ],
+)
+def test_pytest_tells_wrong_options(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+    done = run_kit(tmp_path, *options)
+    assert done.returncode != 0
+    assert words in done.stdout + done.stderr
+
+
+def test_conform_takes_a_list_of_expected_failures(tmp_path: Path) -> None:
+    command = ("blockwright.cli", "conform", "--gate", "lockstep", "--scope", SMALL, "--impl", "faulty:Faulty")
+    assert run(tmp_path, *command).returncode == 1
+    done = run(tmp_path, *command, "--expected", "listed.toml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "expected, no-trim: We trim with the next step." in done.stdout
+    done = run(tmp_path, *command, "--expected", "nothing.toml")
+    assert done.returncode == 2
+    assert "--expected: " in done.stderr
