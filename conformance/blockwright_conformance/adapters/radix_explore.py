@@ -12,15 +12,7 @@ from typing import Any, NamedTuple
 from ..search import Node, Search
 from .radix_laws import Seen, evicted, hit_laws, kept, seen, state_laws, unchanged
 from .sglang_engine import SglangEngine
-from .sglang_radix import RadixEngine, RadixScope
-
-
-class Do(NamedTuple):
-    """An action: what, by which request, or how much."""
-
-    what: str
-    name: str = ""
-    amounts: tuple[int, int, int] = (0, 0, 0)
+from .sglang_radix import Do, RadixEngine, RadixScope
 
 
 class Told(NamedTuple):
@@ -71,25 +63,22 @@ def perform(world: RadixEngine, before: Seen, action: Do) -> tuple[Seen, bool, l
     scope = world.scope
     idle = not world.runs
     match action.what:
-        case "match" | "admit":
-            tokens = world.tokens(action.name)[: scope.requests[int(action.name)][1] - 1]
-            found = world.match(tokens)
+        case "match":
+            found, tokens = world.do(action), world.prompt(action.name)
             table = tuple(int(slot) for slot in world.cache.path_device_indices(found.last_device_node))
             after = seen(world)
             broken += hit_laws(world, after, tokens, int(found.device_prefix_len), table)
             broken += unchanged(before, after)
-            if action.what == "admit":
-                refused = not world.admit(action.name)
-                if refused and idle and fits(scope, scope.requests[int(action.name)][1]):
-                    broken.append(("LIVE-1", f"request {action.name} was refused, and nothing runs"))
         case "evict":
-            told = world.evict(*action.amounts)
+            told = world.do(action)
             kinds = (0, *([1] if scope.window is not None else []), *([2] if scope.states else []))
             broken += evicted(before, seen(world), action.amounts, told, kinds)
-        case "grow" | "checkpoint":
-            refused = not getattr(world, action.what)(action.name)
+        case "admit" | "grow" | "checkpoint":
+            refused = not world.do(action)
+            if refused and idle and fits(scope, scope.requests[int(action.name)][1]):
+                broken.append(("LIVE-1", f"request {action.name} was refused, and nothing runs"))
         case _:
-            getattr(world, action.what)(action.name)
+            world.do(action)
     after = seen(world)
     if action.what in ("finish", "abort") or (action.what == "checkpoint" and not scope.states):
         broken += kept(before, after)

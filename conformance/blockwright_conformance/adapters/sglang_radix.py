@@ -14,7 +14,6 @@ over slots that the engine takes from an allocator. This engine does with them w
 Ghosts: what was written to each slot (the tokens up to its position, all that decides its content).
 """
 
-import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
@@ -96,12 +95,20 @@ class Page(NamedTuple):
     """How often each component of its node is locked."""
 
 
+class Do(NamedTuple):
+    """An action: what, by which request, or how much of each kind."""
+
+    what: str
+    name: str = ""
+    amounts: tuple[int, int, int] = (0, 0, 0)
+
+
 class RadixEngine:
     """The tree under test and the engine around it."""
 
     def __init__(self, engine: SglangEngine, scope: RadixScope) -> None:
         self.engine, self.scope = engine, scope
-        types, torch = engine.types, engine.torch
+        types = engine.types
         pool, allocator = engine.pools.ReqToTokenPool(1, 8, "cpu", False), self.allocator()
         components = [types.FULL]
         if scope.window is not None:
@@ -122,7 +129,7 @@ class RadixEngine:
         self.pool, self.slots, self.cache = pool, allocator, engine.cache.UnifiedRadixCache(params)
         self.runs: dict[str, Run] = {}
         self.ghosts = Ghosts()
-        assert torch.get_num_threads()
+        self.done: list[Do] = []
 
     def allocator(self) -> Any:
         """Make the allocator of slots."""
@@ -137,13 +144,22 @@ class RadixEngine:
         return engine.paged.PagedTokenToKVPoolAllocator(scope.slots, scope.page, dtype, "cpu", None, need_sort=False)
 
     def copy(self) -> Self:
-        """Return an independent copy; tensors that are never written in place are shared."""
-        new = copy.copy(self)
-        memo: dict[int, Any] = {id(self.engine): self.engine}
-        new.runs, new.ghosts, new.pool, new.slots, new.cache = copy.deepcopy(
-            (self.runs, self.ghosts, self.pool, self.slots, self.cache), memo
-        )
+        """Return an independent copy: all that happened happens again on a new tree, faster than its parts are copied."""
+        new = type(self)(self.engine, self.scope)
+        for action in self.done:
+            new.do(action)
         return new
+
+    def do(self, action: "Do") -> Any:
+        """Perform an action; give its answer."""
+        self.done.append(action)
+        match action.what:
+            case "match":
+                return self.match(self.prompt(action.name))
+            case "evict":
+                return self.evict(*action.amounts)
+            case _:
+                return getattr(self, action.what)(action.name)
 
     # --- what the engine asks of the tree
 
@@ -193,6 +209,11 @@ class RadixEngine:
         """Give all tokens of a request."""
         return self.scope.requests[int(name)][0]
 
+    def prompt(self, name: str) -> Tokens:
+        """Give what of a request is looked up: its prompt but the last token, which is left to compute."""
+        tokens, prompt = self.scope.requests[int(name)]
+        return tokens[: prompt - 1]
+
     def write(self, name: str, start: int) -> None:
         """Compute a request's tokens from a position on: slots, and the state behind the last."""
         run, tokens = self.runs[name], self.tokens(name)
@@ -207,7 +228,7 @@ class RadixEngine:
     def admit(self, name: str) -> bool:
         """Admit a request, unless there is no room for it."""
         tokens, prompt = self.tokens(name), self.scope.requests[int(name)][1]
-        found = self.match(tokens[: prompt - 1])
+        found = self.match(self.prompt(name))
         lock, hit = self.cache.lock(found.last_device_node), int(found.device_prefix_len)
         table = [int(slot) for slot in self.cache.path_device_indices(found.last_device_node)][:hit]
         state = self.take_state() if self.scope.states else None
