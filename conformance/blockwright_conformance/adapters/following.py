@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from blockwright_spec import flights, transitions
-from blockwright_spec.choices import Choice
+from blockwright_spec import transitions
+from blockwright_spec.choices import Choice, legal_taking
+from blockwright_spec.effects import adopted, emptied, placed, published, written
 from blockwright_spec.hits import found, sound
 from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Done, Reason, Refusal, Step, When
-from blockwright_spec.reads import Prefix
-from blockwright_spec.state import NULL, Absent, Hit, Running, State, Waiting
+from blockwright_spec.outcomes import Reason, Refusal, Step, When
+from blockwright_spec.plans import trimmed_tables
+from blockwright_spec.reads import Full, Group, Mamba, Prefix, dead, entries, filled
+from blockwright_spec.state import NULL, Absent, Hit, Running, State, Waiting, heads, span
 
 from .. import lockstep
 from ..abstraction import compared, expected
@@ -75,30 +77,44 @@ def perform_sync_load(adapter: ManagerAdapter, action: SyncLoad, state: State) -
 
 
 def mean_sync_load(state: State, action: SyncLoad, hit: Hit, reply: Reply) -> Told:
-    """Tell of a load within a step: it is given slots, it comes whole, and the step goes on."""
-    slot, ready, step = action.slot, sent(state, action.slot, action.prefix), Step(0, external=action.external)
-    new = reply.served[0].new if reply.served else ()
-    begun = transitions.admit(ready, slot, hit, step, LRU)
-    if isinstance(begun, Refusal):
-        return Told(state, begun, hit)
-    counts = [sum(block != NULL for block in table) for table in begun.new]
-    blocks = [[block for block in table if block != NULL] for table in new]
-    if blocks:
-        first = tuple(block for table, count in zip(blocks, counts, strict=True) for block in table[:count])
-        rest = tuple(block for table, count in zip(blocks, counts, strict=True) for block in table[count:])
-        begun = transitions.admit(ready, slot, hit, step, taking(first))
-    if isinstance(begun, Refusal):
-        return Told(state, begun, hit)
-    loaded = flights.finish_load(begun.state, slot, action.external, LRU)
-    assert isinstance(loaded, Done), loaded
-    choice = taking(rest) if blocks else LRU
-    grown = transitions.grow(loaded.state, slot, hit.length + action.external, Step(action.new), choice)
-    return Told(state, grown, hit) if isinstance(grown, Refusal) else Told(grown.state, None, hit)
+    """Tell of a load within a step: blocks for what later tokens read of the hit and of what is loaded, and the step.
+
+    What the load makes dead is neither adopted nor taken: nobody waits for it.
+    """
+    config, slot = state.config, action.slot
+    loaded = hit.length + action.external
+    stop = loaded + action.new
+    tables = trimmed_tables(config, heads(config, hit), loaded)
+    sized = tuple(zip(config.groups, tables, strict=True))
+    wants = tuple(wants_of(group, span(config, group), len(table), loaded, stop) for group, table in sized)
+    kept = adopted(sent(state, slot, action.prefix), tables)
+    count = sum(sum(wanted) for wanted in wants)
+    if not sound(state, action.prefix, hit):
+        return Told(state, Refusal(Reason.HIT_STALE), hit)
+    if count > len(kept.queue):
+        return Told(state, Refusal(Reason.NO_FREE_BLOCKS, count - len(kept.queue)), hit)
+    new = reply.served[0].new if reply.served else placed(kept.queue[:count], wants)
+    taken = tuple(block for table in new for block in table if block != NULL)
+    if not legal_taking(kept.queue, count, taken) or new != placed(taken, wants):
+        return Told(state, Refusal(Reason.ILLEGAL_CHOICE), hit)
+    grown = tuple(table + more for table, more in zip(tables, new, strict=True))
+    looked = tuple(len(table) for table in tables)
+    here = Running(action.prefix, loaded, loaded, loaded, grown, looked, loaded, ((),) * len(grown))
+    after = written(emptied(kept, taken), slot, here, hit.length)
+    after = written(published(after, slot, loaded, loaded), slot, here, loaded)
+    there = after.requests[slot]
+    assert isinstance(there, Running)
+    after = written(after, slot, replace(there, computed=stop, written=stop), loaded)
+    return Told(published(after, slot, stop, stop), None, hit)
 
 
-def taking(blocks: tuple[int, ...]) -> Choice:
-    """Give the choice that takes these blocks."""
-    return replace(LRU, take=lambda queue, count: blocks)
+def wants_of(group: Group, size: int, held: int, loaded: int, stop: int) -> tuple[bool, ...]:
+    """Tell for each entry after the first `held` whether it takes a block, when tokens up to `loaded` are loaded."""
+    states = {(loaded - 1) // size} | filled(group.kind, size, loaded, stop)
+    return tuple(
+        not dead(group.kind, size, loaded, entry) and (not isinstance(group.kind, Mamba) or entry in states)
+        for entry in range(held, entries(size, stop))
+    )
 
 
 def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[Action | SyncLoad]:
@@ -127,8 +143,15 @@ def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[Action | SyncL
 
 
 def newcomers(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -> Iterator[Action | SyncLoad]:
-    """Give the ways to admit a request, those with a load within the step among them."""
-    yield from admissions(scope, state, slot, prefix, hit)
+    """Give the ways to admit a request, those with a load within the step among them.
+
+    A load of its own, before the step, is left out where layers recycle blocks: a manager may leave out at once what
+    the specification gives back when the load has ended.
+    """
+    recycles = any(not isinstance(group.kind, Full) for group in state.config.groups)
+    for action in admissions(scope, state, slot, prefix, hit):
+        if not (action.external and recycles):  # type: ignore[union-attr]
+            yield action
     if "load" in scope.calls:
         left = len(prefix[1]) - hit.length
         for external in range(1, left):
@@ -136,11 +159,19 @@ def newcomers(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -
 
 
 def asked(adapter: Any, prefix: Prefix) -> Hit:
-    """Look a prefix up in a copy of the manager."""
-    twin = adapter.copy()
-    twin.log = None
-    twin.send(lockstep.OTHER, prefix)
-    return Hit(*twin.find(lockstep.OTHER))
+    """Look a prefix up, without a trace in the log.
+
+    Raises:
+        LawError: the lookup changed something.
+    """
+    before, log, adapter.log = adapter.observe(()), adapter.log, None
+    adapter.send(lockstep.OTHER, prefix)
+    found = adapter.find(lockstep.OTHER)
+    adapter.forget(lockstep.OTHER)
+    adapter.log = log
+    if adapter.observe(()) != before:
+        raise LawError("REF-0", f"a lookup of {prefix} changed the manager")
+    return Hit(*found)
 
 
 def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
@@ -161,8 +192,11 @@ def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
         return Followed(told, None, faults)  # nothing is known of what the manager has done
     base = told.state if is_agreed else state
     changed = unlike(base, shown)
-    prefix = "a refusal changes " if reply.refused else ""
-    faults += [Fault("REF-0", f"{prefix}{name}", detail) for name, detail in changed]
+    if reply.refused and changed:
+        details = "; ".join(f"{name}: {detail}" for name, detail in changed)
+        faults.append(Fault("REF-0", "changed by a refusal", details))
+    elif changed:
+        faults += [Fault("REF-0", name, detail) for name, detail in changed]
     return Followed(told, rejoined(state, base, shown), faults)
 
 
@@ -214,6 +248,10 @@ def misjudged(state: State, action: Any, told: Told, reply: Reply) -> list[Fault
     return [Fault("PLAN-1", kind, f"served with {free} free blocks, expected {told.refusal}")]
 
 
+OWN = frozenset({"settled", "published", "states"})
+"""Fields that are a manager's own account; the laws judge what comes of them."""
+
+
 def unlike(base: State, shown: Observation) -> list[tuple[str, str]]:
     """Name the fields in which a manager differs from a state; in what order its queue stands is its own."""
     wanted = expected(base)
@@ -221,7 +259,7 @@ def unlike(base: State, shown: Observation) -> list[tuple[str, str]]:
     return [
         (name, f"expected {want}, found {show}")
         for name, want, show in pairs
-        if name != "settled" and show is not None and want != show
+        if name not in OWN and show is not None and want != show
     ]
 
 
@@ -238,9 +276,9 @@ def rejoined(before: State, base: State, shown: Observation) -> State | None:
         if isinstance(request, Running) and table is not None and looked is not None:
             changed = nulls(table) > nulls(request.tables)
             done = max(request.trimmed, request.computed) if changed else request.trimmed
-            request = replace(
-                request, tables=table, published=looked, trimmed=done, settled=max(done, request.settled)
-            )
+            sizes = (group.block_size for group in base.config.groups)
+            own = tuple(min(count, request.computed // size) for count, size in zip(looked, sizes, strict=True))
+            request = replace(request, tables=table, published=own, trimmed=done, settled=max(done, request.settled))
         requests.append(request)
     listed = dict(enumerate(shown.keys))
     kept = tuple((block, content) for block, content in base.keys if listed[block] == content)

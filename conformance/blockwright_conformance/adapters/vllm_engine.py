@@ -10,7 +10,6 @@ import logging
 from functools import cache
 from math import lcm
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from blockwright.bench import vllm_offload_peer, vllm_paging_peer, vllm_peer
@@ -49,6 +48,15 @@ class SamplingParams:
     prompt_logprobs = None
 
 
+class Adapter:
+    """What a request reads of an adapter of weights; two of one name are the same."""
+
+    adapter_id = lora_int_id = 1
+
+    def __init__(self, name: str) -> None:
+        self.name = self.lora_name = self.lora_path = name
+
+
 class VllmEngine:
     """The classes of one release that an engine's side needs."""
 
@@ -63,6 +71,7 @@ class VllmEngine:
         module: Any = importlib.import_module("vllm.v1.request")
         self.request_type, self.status = module.Request, module.RequestStatus
         self.hash: Any = importlib.import_module("vllm.utils.hashing" if self.is_new else "vllm.utils").sha256
+        quiet()
         if self.is_new:
             self.managers.register_all_kvcache_specs(None)
         self.utils.init_none_hash(self.hash)
@@ -123,12 +132,21 @@ class VllmEngine:
         """Give a request, hashed by its own hasher."""
         keys: dict[str, Any] = dict(EXTRAS[extra])
         if adapter := keys.pop("lora_name", None):
-            keys["lora_request"] = SimpleNamespace(name=adapter, lora_name=adapter, adapter_id=1, lora_int_id=1)
+            keys["lora_request"] = Adapter(adapter)
         if not self.is_new:
             keys["eos_token_id"] = None
         return self.request_type(
             name, list(tokens), SamplingParams(), None, block_hasher=self.hasher(hash_size), **keys
         )
+
+
+def quiet() -> None:
+    """Have its loggers tell of errors only, a refused reset is none; and give them the methods of its own kind."""
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("vllm."):
+            for method in ("warning_once", "info_once"):
+                logger.__dict__.setdefault(method, getattr(logging.getLogger(name), method.partition("_")[0]))
 
 
 @cache
@@ -137,5 +155,4 @@ def load(version: str, peer_path: Path) -> VllmEngine:
 
     Raises InvalidArgumentError if the folder holds no unpacked copy of it.
     """
-    logging.getLogger("vllm").setLevel(logging.ERROR)  # a refused reset is an answer, which it also warns of
     return RELEASES[version].load(peer_path, lambda: VllmEngine(version))

@@ -16,7 +16,7 @@ from blockwright_spec.state import Config, Content, Running, State, Table
 from ..actions import Action, Admit, FinishLoad, Grow
 from ..adapter import Explained, Found, ManagerAdapter, Observation, Planned, Served
 from ..blockwright_adapter import EXTRAS, hash_unit
-from .following import LawError, SyncLoad
+from .following import LawError, SyncLoad, asked
 from .vllm_engine import VllmEngine
 
 
@@ -144,8 +144,8 @@ class VllmAdapter(ManagerAdapter):
         return {key: value for key, value in options.items() if value}
 
     def holds(self, name: str) -> bool:
-        """Tell whether a request has blocks, or an empty table of them."""
-        return any(name in each.req_to_blocks for each in self.singles)
+        """Tell whether a request has a table; a refused one leaves an empty list behind, which is none."""
+        return any(each.req_to_blocks.get(name) for each in self.singles)
 
     @property
     def singles(self) -> Any:
@@ -305,7 +305,4 @@ class VllmAdapter(ManagerAdapter):
         """Give the length of the hit of a request that is to be admitted."""
         if isinstance(action, Admit) and not action.asked:
             return 0
-        twin = self.copy()
-        twin.log = None
-        twin.send("asked", prefix)
-        return twin.find("asked").length
+        return asked(self, prefix).length
