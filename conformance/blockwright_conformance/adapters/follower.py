@@ -88,7 +88,7 @@ class Follower(Search[State, Any, Any, Told]):
         told, state, faults = follow(adapter, node.state, action)
         self.count(action, told)
         after = Node(state or node.state, adapter, (node.trail, action))
-        goes_on = all([self.note(fault, after) for fault in faults])
+        goes_on = self.note_all(faults, after)
         if state is None:
             return None
         self.steps_fault(node, told, after)
@@ -121,7 +121,11 @@ class Follower(Search[State, Any, Any, Told]):
             faults += misanswered(node.adapter, node.state, self.scope.prompts)
         except Exception as error:
             faults.append(Fault(getattr(error, "law", "REF-0"), "check", f"{type(error).__name__}: {error}"))
-        return all([self.note(fault, node) for fault in faults])
+        return self.note_all(faults, node)
+
+    def note_all(self, faults: list[Fault], node: Node[State, Any]) -> bool:
+        """Keep all findings of a step or state; tell whether to go on."""
+        return False not in [self.note(fault, node) for fault in faults]
 
     def note(self, fault: Fault, node: Node[State, Any]) -> bool:
         """Keep a finding; tell whether it is known to be harmless, so that its state is gone on from."""

@@ -23,7 +23,7 @@ from blockwright_spec.state import NULL, Absent, Hit, Running, State, Waiting, h
 
 from .. import lockstep
 from ..abstraction import compared, expected
-from ..actions import Action, Admit, Grow, Reset, Told, meaning, sent, settled, step_of
+from ..actions import Action, Admit, Reset, Told, meaning, sent, settled, step_of
 from ..adapter import ManagerAdapter, Observation
 from ..enabled import admissions, loads, of_running
 from ..lockstep import Reply, choice_of, name_of, names_of, perform
@@ -61,7 +61,6 @@ class Followed(NamedTuple):
     told: Told
     state: State | None
     faults: list[Fault]
-
 
 
 def perform_sync_load(adapter: ManagerAdapter, action: SyncLoad, state: State) -> Reply:
@@ -268,7 +267,9 @@ def rejoined(before: State, base: State, shown: Observation) -> State | None:
 
     None where a request holds a table on one side only: then nothing is known of its tokens.
     """
-    assert shown.queue is not None and shown.keys is not None and shown.published is not None
+    assert shown.queue is not None
+    assert shown.keys is not None
+    assert shown.published is not None
     requests = []
     for request, table, looked in zip(base.requests, shown.tables, shown.published, strict=True):
         if isinstance(request, Running) != (table is not None):

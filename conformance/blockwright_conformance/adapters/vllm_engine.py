@@ -7,6 +7,7 @@ are never called, as `blockwright.bench.published` says. Nothing of vLLM is part
 
 import importlib
 import logging
+from dataclasses import replace
 from functools import cache
 from math import lcm
 from pathlib import Path
@@ -19,7 +20,12 @@ from blockwright_spec.state import Config
 
 from ..blockwright_adapter import EXTRAS, hash_unit
 
-NEW = vllm_peer.PUBLISHED
+EVENTS = frozenset({"vllm.distributed.kv_events"})
+"""Its events, which need msgspec; the sockets that they are sent over are never opened."""
+
+NEW = replace(
+    vllm_peer.PUBLISHED, modules=vllm_peer.PUBLISHED.modules | EVENTS, foreign=vllm_peer.PUBLISHED.foreign | {"zmq"}
+)
 """vLLM 0.33.0."""
 
 OLD = Published(
@@ -29,9 +35,10 @@ OLD = Published(
     witness="vllm/v1/core/kv_cache_manager.py",
     prefix="vllm.v1.core",
     modules=frozenset(
-        {"vllm.utils", "vllm.v1.kv_cache_interface", "vllm.v1.metrics.stats", "vllm.v1.request", "vllm.v1.utils"}
+        EVENTS
+        | {"vllm.utils", "vllm.v1.kv_cache_interface", "vllm.v1.metrics.stats", "vllm.v1.request", "vllm.v1.utils"}
     ),
-    foreign=vllm_paging_peer.PUBLISHED.foreign,
+    foreign=vllm_paging_peer.PUBLISHED.foreign - {"msgspec"},
 )
 """vLLM 0.11.0, whose names Blockwright keeps."""
 

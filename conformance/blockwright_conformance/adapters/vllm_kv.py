@@ -14,7 +14,7 @@ from blockwright_spec.reads import Mamba, Prefix, cut
 from blockwright_spec.state import Config, Content, Running, State, Table
 
 from ..actions import Action, Admit, FinishLoad, Grow
-from ..adapter import Explained, Found, ManagerAdapter, Observation, Planned, Served
+from ..adapter import Explained, Found, ManagerAdapter, Observation, Planned
 from ..blockwright_adapter import EXTRAS, hash_unit
 from .following import LawError, SyncLoad, asked
 from .vllm_engine import VllmEngine
@@ -153,7 +153,7 @@ class VllmAdapter(ManagerAdapter):
         return self.manager.coordinator.single_type_managers
 
     def plan(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Planned:
-        """It plans nothing ahead."""
+        """Refuse: it plans nothing ahead."""
         raise NotImplementedError
 
     commit: Any = plan
@@ -164,7 +164,7 @@ class VllmAdapter(ManagerAdapter):
     take_copies: Any = plan
 
     def explain(self, name: str) -> Explained:
-        """It explains no hits."""
+        """Refuse: it explains no hits."""
         raise NotImplementedError
 
     def finish_load(self, name: str, count: int) -> None:
