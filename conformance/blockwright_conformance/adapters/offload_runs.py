@@ -1,30 +1,50 @@
-"""Offloading managers of other makes under the explorer of tiers: scopes, findings, and what comes of each law.
+"""vLLM's offloading managers under the explorer of tiers: scopes, findings, and what is known of them.
 
 The search is that of one tier (`offload_tier_explore`), but does not end at the first fault: it records the shortest
-way to each law that is broken, and goes on from the states in which nothing was wrong.
+way to each kind of fault, with the laws that it breaks, and goes on from the states in which nothing was wrong.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
 
 from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
+from blockwright_spec.tier_state import Key, Tier, tier
 
 from ..offload_diagnosis import diagnose_tier
 from ..offload_scopes import KEYS, TierScope, lists
-from ..offload_tier_explore import TierCall, TierExplorer, TierNow, TierTold
+from ..offload_tier_explore import TierCall, TierExplorer, TierNow, is_wrong, tier_act
 from ..offload_tiers import TierUnderTest
 from ..search import Node, path
-from .capabilities import Capabilities, Finding
+from .capabilities import Deviation, Finding, Standing
+from .engine_report import EngineReport, ScopeRun
+from .vllm_offload import CAPABILITIES, CAPABILITIES_OLD, OLD, PUBLISHED, Offload, VllmTier, load, tier_class
+
+LAWS = {
+    "REFUSE-2": "a wrong call raises an error",
+    "REFUSE-1": "a call that is refused changes nothing",
+    "STORE-1": "what a store names is present when it has begun",
+    **{law.id: law.statement for law in (*TIER_LAWS, *TIER_STEP_LAWS)},
+    "REF-0": "every answer, and the state after it, are the specification's",
+    "EV-1": "an event is news",
+    "LOOKUP-1": "a lookup changes nothing",
+}
+"""Every law that is asked of a tier; where a fault breaks several, it is reported under the first."""
+
+FIELD = re.compile(r"^(?:expected \w+|\w+ ?)")
 
 SINGLE = lists(3, 1)
 ORDERED = (*SINGLE, KEYS[:2], KEYS[1:3], (KEYS[2], KEYS[0]), KEYS[:3])
 """Lists that name no key twice."""
 
+MOST = 15_000
+"""Transitions of a scope: an ARC remembers so much that its states are many."""
+
 
 def scopes_of(policy: str) -> tuple[TierScope, ...]:
-    """Give the scopes of a policy, the calls of which are right; those that name a key twice, and wrong calls."""
+    """Give the scopes of a policy whose calls are right, those that name a key twice, and wrong calls."""
     return (
         TierScope(f"{policy}, 2 places, 3 keys", policy, 2, ORDERED, readers=2, misuse=False),
         TierScope(f"{policy}, 3 places, 3 keys", policy, 3, (*SINGLE, KEYS[:3]), misuse=False),
@@ -33,3 +53,230 @@ def scopes_of(policy: str) -> tuple[TierScope, ...]:
         TierScope(f"{policy}, a key twice", policy, 2, (*lists(2, 1), (KEYS[0], KEYS[0])), misuse=False),
         TierScope(f"{policy}, wrong calls", policy, 2, (*lists(2, 1), KEYS[:2], KEYS[1::-1])),
     )
+
+
+STRICT = TierScope("LRU requests strict, 2 places", "LRU requests strict", 2, (*lists(2, 1), KEYS[:2]), misuse=False)
+"""Whole requests, held to the order of use in which only `touch` and storing count."""
+
+
+def scopes(offload: Offload) -> tuple[TierScope, ...]:
+    """Give the scopes of a release."""
+    if offload.published is OLD:
+        return scopes_of("LRU")
+    return (
+        *(scope for policy in ("LRU", "LRU requests", "ARC", "ARC requests") for scope in scopes_of(policy)),
+        STRICT,
+    )
+
+
+class TierFollower(TierExplorer):
+    """Explores one scope to its end, past what is wrong."""
+
+    def __init__(self, scope: TierScope, factory: type[VllmTier], most: int | None = MOST) -> None:
+        super().__init__(scope, factory, most)
+        self.factory = factory
+        self.kinds: dict[tuple[str, ...], tuple[str, str]] = {}
+        self.findings: dict[tuple[str, str], Finding] = {}
+
+    def enabled(self, state: TierNow) -> Iterator[TierCall]:
+        """Give every call that the manager has."""
+        for call in super().enabled(state):
+            if call.name != "remove" and (call.success or call.name != "complete_load"):
+                yield call
+
+    def step(self, node: Node[TierNow, TierUnderTest], action: TierCall) -> Node[TierNow, TierUnderTest] | None:
+        """Make a call; what is wrong is recorded, and not gone on from."""
+        self.result.transitions += 1
+        assert node.adapter is not None
+        adapter = node.adapter.copy()
+        told, faults = self.act(adapter, node.state, action)
+        after = Node(self.reached(told), adapter, (node.trail, action))
+        if faults:
+            kind = (action.name, *sorted(match[0] for fault in faults if (match := FIELD.match(fault))))
+            self.found(kind, "; ".join(faults), (*path(node.trail), action))
+            return None
+        arrived = self.arrived(node, action, told, after)
+        if self.result.violation is not None:
+            wrong, self.result.violation = self.result.violation, None
+            self.found((wrong.law, action.name), f"{wrong.law}: {wrong.detail}", (*path(node.trail), action))
+            return None
+        return arrived
+
+    def found(self, kind: tuple[str, ...], detail: str, actions: tuple[TierCall, ...]) -> None:
+        """Record a fault: the first that breaks a law by a call is a shortest one."""
+        if kind not in self.kinds:
+            broken = diagnose_tier(self.scope, self.factory, actions).laws
+            laws = [law for law in LAWS if law in broken] or ["REF-0"]
+            self.kinds[kind] = laws[0], actions[-1].name
+            if self.kinds[kind] not in self.findings:
+                script = script_of(self.factory, self.scope, actions)
+                detail = f"{actions[-1].name}: {detail} (breaks {', '.join(laws)})"
+                self.findings[self.kinds[kind]] = Finding(laws[0], self.scope.name, detail, script, len(actions), 0)
+        known = self.findings[self.kinds[kind]]
+        self.findings[self.kinds[kind]] = replace(known, count=known.count + 1)
+
+
+def script_of(factory: type[VllmTier], scope: TierScope, actions: tuple[TierCall, ...]) -> str:
+    """Give the calls of the engine's own API."""
+    if factory.offload.published is OLD:
+        lines = [
+            "from vllm.v1.kv_offload.backends.cpu import CPUBackend",
+            "from vllm.v1.kv_offload.lru_manager import LRUOffloadingManager",
+            f"manager = LRUOffloadingManager(CPUBackend(16, {scope.capacity}), enable_events=True)",
+        ]
+    else:
+        policy = scope.manager.partition(" ")[0].lower()
+        lines = [
+            "from vllm.v1.kv_offload.base import ReqContext, make_offload_key",
+            "from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager",
+            f"manager = CPUOffloadingManager({scope.capacity}, {policy!r}, enable_events=True)",
+            'p, q, r = (make_offload_key(name, 0) for name in (b"p", b"q", b"r"))',
+        ]
+    return "\n".join([*lines, *(line_of(factory, scope, at, call) for at, call in enumerate(actions))])
+
+
+def line_of(factory: type[VllmTier], scope: TierScope, at: int, call: TierCall) -> str:
+    """Give the line of a call; a whole request is made in one that says so."""
+    more = f", {call.success}" if call.name == "complete_store" else ""
+    if factory.offload.published is OLD:
+        return f"manager.{call.name}({list(call.keys)}{more})"
+    keys = f"[{', '.join(key.decode() for key in call.keys)}]"
+    whole = "  # a request with positions that ends here" if "requests" in scope.manager else ""
+    return f'manager.{call.name}({keys}, ReqContext("{at}"){more}){whole}'
+
+
+# --- a long walk
+
+
+WALKED: tuple[Key, ...] = tuple(b"%02d" % number for number in range(16))
+
+
+def walk(factory: type[VllmTier], manager: str, capacity: int, seed: int, steps: int) -> tuple[int, str]:
+    """Make right calls at random in a larger tier, where indexes are compacted; give how far it went, and faults."""
+    random, adapter, now = Random(seed), factory(manager, capacity), TierNow(tier(capacity))
+    for step in range(steps):
+        call = drawn(random, now.tier)
+        told, faults = tier_act(adapter, now, call, WALKED)
+        adapter.check()
+        if faults:
+            return step + 1, f"{call}: {'; '.join(faults)}"
+        now = told.now
+    return steps, ""
+
+
+def drawn(random: Random, state: Tier) -> TierCall:
+    """Draw a call that is right in a state."""
+    names = ("touch", "prepare_load", "complete_load", "prepare_store", "complete_store")
+    while True:
+        name, keys = random.choice(names), tuple(random.sample(WALKED, random.randrange(1, 4)))
+        call = TierCall(name, keys, name != "complete_store" or random.random() < 0.8)
+        if not is_wrong(state, call):
+            return call
+
+
+# --- what is known
+
+
+TWICE = (
+    "A key that is named twice in one store is given two places, one of which is never given back. The manager takes "
+    "any collection; its own scheduler names a key once."
+)
+ASSERTED = (
+    "A call that a caller must not make is noticed by an assertion (or a missing key) under way: what was done before "
+    "stays done."
+)
+
+COMMON = (
+    Deviation("store-of-a-key-twice", "TIER-2", r"a key twice: prepare_store", Standing.CHOICE, TWICE),
+    Deviation("store-of-a-key-twice-refused", "REF-0", r"a key twice: prepare_store", Standing.CHOICE, TWICE),
+    Deviation(
+        "completing-nothing-is-passed-over",
+        "REFUSE-2",
+        r"wrong calls: complete_store",
+        Standing.CHOICE,
+        "Completing a store of what is not being written does nothing and raises nothing.",
+    ),
+    Deviation(
+        "wrong-calls-are-assertions",
+        "REFUSE-1",
+        r"wrong calls: ",
+        Standing.DOCUMENTED,
+        ASSERTED,
+        "prepare_load: 'It assumes all given blocks are offloaded.'",
+    ),
+)
+NEW_ONLY = (
+    Deviation(
+        "requests-count-as-use",
+        "TIER-9",
+        r"^LRU requests strict",
+        Standing.DOCUMENTED,
+        "A request that ends renews the use of all that it named, loads and stores among them; with the specification "
+        "only `touch` and storing do.",
+        "kv_offload/cpu/policies/lru.py: 'A use is indicated by [...] a request-scoped access.'",
+    ),
+    Deviation(
+        "requests-order-their-keys",
+        "REF-0",
+        r"^LRU requests strict",
+        Standing.DOCUMENTED,
+        "The blocks of one request are ordered by their positions, the head as the last used, whatever the order of "
+        "the call.",
+        "kv_offload/cpu/policies/lru.py: 'ordered by token position so tails precede heads'",
+    ),
+)
+OLD_ONLY = (
+    Deviation(
+        "store-evicts-what-it-names",
+        "STORE-1",
+        r"prepare_store",
+        Standing.BUG,
+        "A store of blocks, some of which are present, may evict these to make room for the others: what it was asked "
+        "to keep is gone. In 0.33.0 they are protected.",
+        "0.33.0, kv_offload/cpu/manager.py: 'a chunk that was already stored must remain in the cache after this call'",
+        "offload_store_evicts_named",
+    ),
+    Deviation(
+        "store-of-a-key-twice-cannot-fail",
+        "REFUSE-1",
+        r"a key twice: complete_store",
+        Standing.CHOICE,
+        "A store that failed removes a key at its first mention, and raises at the second.",
+    ),
+)
+
+
+def deviations(offload: Offload) -> tuple[Deviation, ...]:
+    """Give the known deviations of a release."""
+    return (*COMMON, *(OLD_ONLY if offload.published is OLD else NEW_ONLY))
+
+
+def run(offload: Offload, only: str = "", most: int | None = MOST) -> EngineReport:
+    """Explore the scopes of a release, and walk."""
+    factory, runs, findings = tier_class(offload), [], []
+    for scope in scopes(offload):
+        if only not in scope.name:
+            continue
+        explorer = TierFollower(scope, factory, most)
+        result = explorer.run()
+        runs.append(ScopeRun(scope.name, result.states, result.transitions, tuple(LAWS), (), result.seconds))
+        findings += explorer.findings.values()
+    published = offload.published
+    return EngineReport(
+        f"vllm-offload-{published.version}",
+        published.package,
+        published.version,
+        published.sha256,
+        CAPABILITIES if published is PUBLISHED else CAPABILITIES_OLD,
+        LAWS,
+        tuple(runs),
+        tuple(findings),
+        deviations(offload),
+        not only,
+    )
+
+
+def reports(peer_path: Path) -> Iterator[EngineReport]:
+    """Run both releases."""
+    for published in (PUBLISHED, OLD):
+        yield run(load(peer_path, published))

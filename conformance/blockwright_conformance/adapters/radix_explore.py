@@ -123,7 +123,15 @@ def named(world: RadixEngine) -> bytes:
             node = node.lru_next[lru._pt]
         lists.append(chain)
     runs = [
-        (name, run.computed, run.tree, run.dead, at.get(run.lock.node, -1), run.lock.swa_released, [alias(0, slot) for slot in run.table])
+        (
+            name,
+            run.computed,
+            run.tree,
+            run.dead,
+            at.get(run.lock.node, -1),
+            run.lock.swa_released,
+            [alias(0, slot) for slot in run.table],
+        )
         for name, run in sorted(world.runs.items())
     ]
     assert types

@@ -49,7 +49,10 @@ class Seen(NamedTuple):
 def seen(world: RadixEngine) -> Seen:
     """See a tree."""
     core = world.cache.tree_core
-    sizes = ((core.component_evictable_size(each), core.component_protected_size(each)) for each in world.cache.tree_components)
+    sizes = (
+        (core.component_evictable_size(each), core.component_protected_size(each))
+        for each in world.cache.tree_components
+    )
     return Seen(world.pages(), world.free(), tuple(sizes))
 
 
@@ -73,11 +76,7 @@ def slots_held_once(world: RadixEngine, shown: Seen) -> Broken:
     kinds = [("slots", scope.slots, shown.free[0], full, own)]
     if scope.window is not None:
         tree = [slot for page in shown.pages.values() for slot in page.window or ()]
-        kept = [
-            world.window_slot(slot)
-            for run in world.runs.values()
-            for slot in run.table[max(run.tree, run.dead) :]
-        ]
+        kept = [world.window_slot(slot) for run in world.runs.values() for slot in run.table[max(run.tree, run.dead) :]]
         kinds.append(("slots of the window", scope.window_slots, shown.free[1], tree, kept))
     if scope.states:
         tree = [page.state for page in shown.pages.values() if page.state is not None]
@@ -102,9 +101,15 @@ def contents(world: RadixEngine, shown: Seen) -> Broken:
             if page.window is None:
                 continue
             if ghosts.window.get(page.window[at]) != prefix:
-                yield "PUB-1", f"window {page.window[at]} is found as {prefix}, holds {ghosts.window.get(page.window[at])}"
+                yield (
+                    "PUB-1",
+                    f"window {page.window[at]} is found as {prefix}, holds {ghosts.window.get(page.window[at])}",
+                )
             if world.window_slot(page.full[at]) != page.window[at]:
-                yield "PUB-1", f"slot {page.full[at]}: window {page.window[at]}, mapped to {world.window_slot(page.full[at])}"
+                yield (
+                    "PUB-1",
+                    f"slot {page.full[at]}: window {page.window[at]}, mapped to {world.window_slot(page.full[at])}",
+                )
         if page.state is not None and ghosts.state.get(page.state) != tokens:
             yield "PUB-1", f"state {page.state} is found as {tokens}, holds {ghosts.state.get(page.state)}"
 
@@ -156,7 +161,9 @@ def hit_laws(world: RadixEngine, shown: Seen, tokens: Tokens, length: int, table
 
     def found(group: int, at: Prefix) -> bool:
         page = shown.pages.get(at[1])
-        parts = () if page is None else (page.full, *([page.window] if world.scope.window is not None else []), page.state)
+        parts = (
+            () if page is None else (page.full, *([page.window] if world.scope.window is not None else []), page.state)
+        )
         return bool(parts) and parts[group if group < len(parts) else -1] is not None
 
     for group, layer in enumerate(groups):
@@ -165,7 +172,10 @@ def hit_laws(world: RadixEngine, shown: Seen, tokens: Tokens, length: int, table
                 yield "HIT-1", f"{tokens}: hit {length}, layers {group}: {tokens[:end]} is not cached"
     for position in range(length):
         if world.ghosts.full.get(table[position]) != tokens[: position + 1]:
-            yield "HIT-1", f"{tokens}: slot {table[position]} at {position} holds {world.ghosts.full.get(table[position])}"
+            yield (
+                "HIT-1",
+                f"{tokens}: slot {table[position]} at {position} holds {world.ghosts.full.get(table[position])}",
+            )
     if length % size or length > len(tokens):
         yield "HIT-1", f"{tokens}: hit {length} is not of whole pages of it"
     if length < (longest := longest_hit(groups, found, prefix)):
@@ -175,7 +185,11 @@ def hit_laws(world: RadixEngine, shown: Seen, tokens: Tokens, length: int, table
 def unchanged(before: Seen, after: Seen) -> Broken:
     """LOOKUP-1: nodes may be split, nothing else may change."""
     if (before.free, before.sizes) != (after.free, after.sizes) or before.pages != after.pages:
-        lost = {tokens: (page, after.pages.get(tokens)) for tokens, page in before.pages.items() if after.pages.get(tokens) != page}
+        lost = {
+            tokens: (page, after.pages.get(tokens))
+            for tokens, page in before.pages.items()
+            if after.pages.get(tokens) != page
+        }
         yield "LOOKUP-1", f"free {before.free} -> {after.free}, sizes {before.sizes} -> {after.sizes}, pages {lost}"
 
 
@@ -183,7 +197,11 @@ def kept(before: Seen, after: Seen) -> Broken:
     """STEP-2: every page that was there is there, with all it had; slots may be others."""
     for tokens, page in before.pages.items():
         now = after.pages.get(tokens)
-        if now is None or (page.window is not None and now.window is None) or (page.state is not None and now.state is None):
+        if (
+            now is None
+            or (page.window is not None and now.window is None)
+            or (page.state is not None and now.state is None)
+        ):
             yield "STEP-2", f"{tokens}: {page} became {now}"
 
 

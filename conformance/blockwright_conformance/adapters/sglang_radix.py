@@ -232,7 +232,11 @@ class RadixEngine:
         lock, hit = self.cache.lock(found.last_device_node), int(found.device_prefix_len)
         table = [int(slot) for slot in self.cache.path_device_indices(found.last_device_node)][:hit]
         state = self.take_state() if self.scope.states else None
-        new = None if self.scope.states and state is None else self.take(-(-(prompt - hit) // self.scope.page) * self.scope.page)
+        new = (
+            None
+            if self.scope.states and state is None
+            else self.take(-(-(prompt - hit) // self.scope.page) * self.scope.page)
+        )
         if new is None:
             if state is not None:
                 self.pool.mamba_allocator.free(self.engine.tensor([state]))
@@ -354,6 +358,7 @@ class RadixEngine:
 
     def free(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Give the free slots: of full attention, of windows, of states."""
+
         def spread(allocator: Any) -> tuple[int, ...]:
             pages = [int(each) for each in allocator.get_all_free_pages()]
             return tuple(each * self.scope.page + at for each in pages for at in range(self.scope.page))

@@ -50,7 +50,9 @@ def fetch(folder: Path, peer: Published) -> int:
         wheel = _download(peer, Path(scratch))
         unpacked = Path(scratch) / "unpacked"
         with zipfile.ZipFile(wheel) as archive:
-            members = [name for name in archive.namelist() if name.startswith(f"{peer.package}/") and name.endswith(".py")]
+            members = [
+                name for name in archive.namelist() if name.startswith(f"{peer.package}/") and name.endswith(".py")
+            ]
             archive.extractall(peer.root(unpacked), members)
         peer.check(unpacked)
         root.mkdir(parents=True, exist_ok=True)
@@ -88,7 +90,9 @@ def main() -> int:
     parser.add_argument("folder", metavar="DIR", type=Path, help="where to put the files; then: bench --peer-path DIR")
     folder: Path = parser.parse_args().folder
     for peer in PEERS:
-        print(f"{peer.package} {peer.version} -> {peer.root(folder)} (Python files only; the wheel is large)", flush=True)
+        print(
+            f"{peer.package} {peer.version} -> {peer.root(folder)} (Python files only; the wheel is large)", flush=True
+        )
         try:
             count = fetch(folder, peer)
         except (BlockwrightError, OSError) as error:

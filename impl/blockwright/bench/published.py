@@ -60,7 +60,9 @@ class Published:
         found = re.search(r"^__version__ = (?:version = )?'([^']+)'", version_file.read_text(encoding="utf-8"), re.M)
         version = found[1] if found else "of an unknown version"
         if version != self.version:
-            raise InvalidArgumentError(f"peer_path: {root} holds {self.package} {version}, not {self.version}; {remedy}")
+            raise InvalidArgumentError(
+                f"peer_path: {root} holds {self.package} {version}, not {self.version}; {remedy}"
+            )
 
     def load(self, peer_path: Path, make: Callable[[], T]) -> T:
         """Call `make` while the package is importable and return what it returns.

@@ -9,6 +9,7 @@ from runpy import run_path
 from blockwright.errors import BlockwrightError
 
 from ..vllm_engine import NEW
+from ..vllm_offload import OLD, PUBLISHED
 
 FOLDER = Path(__file__).parent
 
@@ -17,18 +18,18 @@ NAMES = tuple(
 )
 """The scripts."""
 
+RELEASES = {"vllm": NEW, "vllm-offload": PUBLISHED, "vllm-offload-0.11.0": OLD}
+"""What a script may be about: the module attribute `RELEASE`, the first unless it says another."""
+
 
 def confirm(name: str, peer_path: Path | None = None) -> str:
     """Run a script and give what it saw: nothing if the deviation does not show.
 
     Raises InvalidArgumentError if `peer_path` holds no unpacked copy of the release that the scripts are about.
     """
-
-    def run() -> str:
-        shown: Callable[[], str] = run_path(str(FOLDER / f"{name}.py"))["shown"]
-        return shown()
-
-    return run() if peer_path is None else NEW.load(peer_path, run)
+    script = run_path(str(FOLDER / f"{name}.py"))
+    shown: Callable[[], str] = script["shown"]
+    return shown() if peer_path is None else RELEASES[script.get("RELEASE", "vllm")].load(peer_path, shown)
 
 
 def main() -> int:

@@ -1,0 +1,15 @@
+"""One place: a store that names a block which is there evicts it, to make room for another that it names."""
+
+RELEASE = "vllm-offload-0.11.0"
+
+
+def shown() -> str:
+    """Store p, then p and q; there is room for one."""
+    from vllm.v1.kv_offload.backends.cpu import CPUBackend
+    from vllm.v1.kv_offload.lru_manager import LRUOffloadingManager
+
+    manager = LRUOffloadingManager(CPUBackend(16, 1))
+    manager.prepare_store([b"p"])
+    manager.complete_store([b"p"])
+    output = manager.prepare_store([b"p", b"q"])
+    return f"p was present and named, and is evicted for {output.block_hashes_to_store}" if output is not None else ""
