@@ -2,7 +2,7 @@
 
 Each step is followed (`following`): judged from the state that the manager was in, and gone on from the state that it
 shows after. A finding is kept once for each law and kind, with the shortest way to it, as calls of the manager's own
-API. A state that breaks a law is not gone on from, unless the deviation is known and harmless.
+API. A state that breaks a law is not gone on from, unless the deviation is known as one to go on from.
 
 States that look alike are visited once: what a manager hides is not part of them.
 """
@@ -18,7 +18,7 @@ from ..actions import Told
 from ..scopes import Scope
 from ..search import Node, Search, path
 from ..symmetry import Names, form
-from .capabilities import Deviation, Finding, Standing
+from .capabilities import Deviation, Finding
 from .following import Fault, enabled, follow, misanswered
 
 SILENT = frozenset({"EXPLAIN-1", "LIVE-1"})
@@ -43,7 +43,7 @@ class Follower(Search[State, Any, Any, Told]):
     ) -> None:
         super().__init__(scope, Node(initial(scope.config, scope.slots), factory(scope.config)), max_transitions)
         self.scope, self.factory, self.names = scope, factory, Names(form)
-        self.harmless = [each for each in deviations if each.standing is not Standing.BUG]
+        self.harmless = [each for each in deviations if each.goes_on]
         self.found: dict[tuple[str, str], Finding] = {}
 
     def enabled(self, state: State) -> Iterable[Any]:
@@ -115,12 +115,16 @@ class Follower(Search[State, Any, Any, Told]):
     def stays_lawful(self, node: Node[State, Any]) -> bool:
         """Check the laws of states, the manager's own account, and its lookups; tell whether to go on."""
         faults = [Fault(law.id, "state", law.statement) for law in JUDGED if not law.holds(node.state)]
+        assert node.adapter is not None
+        for kind, ask in (("check", node.adapter.check), ("events", node.adapter.listen)):
+            try:
+                ask()
+            except Exception as error:
+                faults.append(Fault(getattr(error, "law", "REF-0"), kind, f"{type(error).__name__}: {error}"))
         try:
-            assert node.adapter is not None
-            node.adapter.check()
             faults += misanswered(node.adapter, node.state, self.scope.prompts)
         except Exception as error:
-            faults.append(Fault(getattr(error, "law", "REF-0"), "check", f"{type(error).__name__}: {error}"))
+            faults.append(Fault(getattr(error, "law", "REF-0"), "lookup", f"{type(error).__name__}: {error}"))
         return self.note_all(faults, node)
 
     def note_all(self, faults: list[Fault], node: Node[State, Any]) -> bool:

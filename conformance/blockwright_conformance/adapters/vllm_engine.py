@@ -132,6 +132,7 @@ class VllmEngine:
             max_model_len=config.max_model_len,
             enable_caching=config.caching,
             use_eagle=config.eagle,
+            enable_kv_cache_events=config.caching,
             **options,
         )
 

@@ -18,6 +18,7 @@ from ..adapter import Explained, Found, ManagerAdapter, Observation, Planned
 from ..blockwright_adapter import EXTRAS, hash_unit
 from .following import LawError, SyncLoad, asked
 from .vllm_engine import VllmEngine
+from .vllm_events import Mirror
 
 
 class VllmAdapter(ManagerAdapter):
@@ -36,6 +37,7 @@ class VllmAdapter(ManagerAdapter):
         self.hits: dict[str, Any] = {}
         self.known: dict[bytes, Prefix] = {}
         self.log: list[str] | None = None
+        self.mirror = Mirror(engine)
 
     def copy(self) -> Self:
         """Return an independent copy; what never changes is shared."""
@@ -43,7 +45,7 @@ class VllmAdapter(ManagerAdapter):
         shared = {id(each): each for each in (self.manager.kv_cache_config, self.engine)}
         own = (self.manager, self.requests, self.hits)
         twin.manager, twin.requests, twin.hits = copy.deepcopy(own, shared)
-        twin.prefixes = self.prefixes.copy()
+        twin.prefixes, twin.mirror = self.prefixes.copy(), self.mirror.copy()
         return twin
 
     def say(self, line: str) -> None:
@@ -262,6 +264,14 @@ class VllmAdapter(ManagerAdapter):
         fields = {(block.block_hash, block.block_id) for block in pool.blocks if block.block_hash is not None}
         if listed != fields:
             raise LawError("KEY-1", f"the index lists {len(listed - fields)} that no block says, and lacks others")
+
+    def listen(self) -> None:
+        """Take the events, and compare what they tell with the index.
+
+        Raises:
+            LawError: they differ.
+        """
+        self.mirror.listen(self.manager)
 
     @staticmethod
     def blocks_of(found: Any) -> Iterable[Any]:
