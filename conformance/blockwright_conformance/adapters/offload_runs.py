@@ -5,11 +5,15 @@ way to each kind of fault, with the laws that it breaks, and goes on from the st
 """
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
+from blockwright.bench.published import Published
 from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from blockwright_spec.tier_state import Key, Tier, tier
 
@@ -19,8 +23,9 @@ from ..offload_tier_explore import TierCall, TierExplorer, TierNow, is_wrong, ti
 from ..offload_tiers import TierUnderTest
 from ..search import Node, path
 from .capabilities import Deviation, Finding, Standing
-from .engine_report import EngineReport, ScopeRun
-from .vllm_offload import CAPABILITIES, CAPABILITIES_OLD, OLD, PUBLISHED, Offload, VllmTier, load, tier_class
+from .confirm.__main__ import confirm
+from .engines import EngineUnderTest, Explored
+from .vllm_offload import CAPABILITIES, CAPABILITIES_OLD, OLD, PUBLISHED, VllmTier, load, tier_class
 
 LAWS = {
     "REFUSE-2": "a wrong call raises an error",
@@ -39,40 +44,46 @@ SINGLE = lists(3, 1)
 ORDERED = (*SINGLE, KEYS[:2], KEYS[1:3], (KEYS[2], KEYS[0]), KEYS[:3])
 """Lists that name no key twice."""
 
-MOST = 15_000
-"""Transitions of a scope: an ARC remembers so much that its states are many."""
+
+class WalkScope(NamedTuple):
+    """Right calls at random in a larger tier, where indexes are compacted: so many, from each of so many seeds."""
+
+    name: str
+    manager: str
+    capacity: int = 8
+    steps: int = 2000
+    seeds: int = 3
 
 
-def scopes_of(policy: str) -> tuple[TierScope, ...]:
-    """Give the scopes of a policy whose calls are right, those that name a key twice, and wrong calls."""
+def scopes_of(policy: str) -> tuple[TierScope | WalkScope, ...]:
+    """Give the scopes of a policy whose calls are right, those that name a key twice, and wrong calls.
+
+    An ARC remembers keys that are gone, so its states are many: it gets two places only with calls of one key.
+    """
+    is_arc, three = policy.startswith("ARC"), f"{policy}, 3 places, 3 keys"
+    two = SINGLE if is_arc else ORDERED
     return (
-        TierScope(f"{policy}, 2 places, 3 keys", policy, 2, ORDERED, readers=2, misuse=False),
-        TierScope(f"{policy}, 3 places, 3 keys", policy, 3, (*SINGLE, KEYS[:3]), misuse=False),
+        TierScope(f"{policy}, 2 places, 3 keys", policy, 2, two, readers=1 if is_arc else 2, misuse=False),
+        *([TierScope(three, policy, 3, (*SINGLE, KEYS[:3]), misuse=False)] if policy == "LRU" else []),
         TierScope(f"{policy}, 1 place, 3 keys", policy, 1, ORDERED, misuse=False),
         TierScope(f"{policy}, no places", policy, 0, lists(2, 2)[:-1], misuse=False),
         TierScope(f"{policy}, a key twice", policy, 2, (*lists(2, 1), (KEYS[0], KEYS[0])), misuse=False),
         TierScope(f"{policy}, wrong calls", policy, 2, (*lists(2, 1), KEYS[:2], KEYS[1::-1])),
+        WalkScope(f"{policy}, a walk, 8 places, 16 keys", policy),
     )
 
 
 STRICT = TierScope("LRU requests strict, 2 places", "LRU requests strict", 2, (*lists(2, 1), KEYS[:2]), misuse=False)
 """Whole requests, held to the order of use in which only `touch` and storing count."""
 
-
-def scopes(offload: Offload) -> tuple[TierScope, ...]:
-    """Give the scopes of a release."""
-    if offload.published is OLD:
-        return scopes_of("LRU")
-    return (
-        *(scope for policy in ("LRU", "LRU requests", "ARC", "ARC requests") for scope in scopes_of(policy)),
-        STRICT,
-    )
+SCOPES = (*(scope for policy in ("LRU", "LRU requests", "ARC", "ARC requests") for scope in scopes_of(policy)), STRICT)
+SCOPES_OLD = scopes_of("LRU")
 
 
 class TierFollower(TierExplorer):
     """Explores one scope to its end, past what is wrong."""
 
-    def __init__(self, scope: TierScope, factory: type[VllmTier], most: int | None = MOST) -> None:
+    def __init__(self, scope: TierScope, factory: type[VllmTier], most: int | None = None) -> None:
         super().__init__(scope, factory, most)
         self.factory = factory
         self.kinds: dict[tuple[str, ...], tuple[str, str]] = {}
@@ -237,6 +248,15 @@ OLD_ONLY = (
         "offload_store_evicts_named",
     ),
     Deviation(
+        "store-evicts-what-it-names-in-a-walk",
+        "REF-0",
+        r"a walk, .*prepare_store",
+        Standing.BUG,
+        "The same, at the end of a random walk.",
+        "",
+        "offload_store_evicts_named",
+    ),
+    Deviation(
         "store-of-a-key-twice-cannot-fail",
         "REFUSE-1",
         r"a key twice: complete_store",
@@ -246,37 +266,52 @@ OLD_ONLY = (
 )
 
 
-def deviations(offload: Offload) -> tuple[Deviation, ...]:
-    """Give the known deviations of a release."""
-    return (*COMMON, *(OLD_ONLY if offload.published is OLD else NEW_ONLY))
+def explore(release: Published, scope: TierScope | WalkScope, peer_path: Path, limit: int | None) -> Explored:
+    """Explore a scope of a release."""
+    factory = tier_class(load(peer_path, release))
+    if isinstance(scope, WalkScope):
+        return walked(factory, scope, limit)
+    explorer = TierFollower(scope, factory, limit)
+    result = explorer.run()
+    is_unfinished = limit is not None and result.transitions >= limit
+    found = tuple(explorer.findings.values())
+    return Explored(result.states, result.transitions, result.seconds, is_unfinished, found)
 
 
-def run(offload: Offload, only: str = "", most: int | None = MOST) -> EngineReport:
-    """Explore the scopes of a release, and walk."""
-    factory, runs, findings = tier_class(offload), [], []
-    for scope in scopes(offload):
-        if only not in scope.name:
-            continue
-        explorer = TierFollower(scope, factory, most)
-        result = explorer.run()
-        runs.append(ScopeRun(scope.name, result.states, result.transitions, tuple(LAWS), (), result.seconds))
-        findings += explorer.findings.values()
-    published = offload.published
-    return EngineReport(
-        f"vllm-offload-{published.version}",
-        published.package,
-        published.version,
-        published.sha256,
-        CAPABILITIES if published is PUBLISHED else CAPABILITIES_OLD,
-        LAWS,
-        tuple(runs),
-        tuple(findings),
-        deviations(offload),
-        not only,
+def walked(factory: type[VllmTier], scope: WalkScope, limit: int | None) -> Explored:
+    """Walk, from each seed."""
+    started, steps, findings = time.perf_counter(), scope.steps if limit is None else min(limit, scope.steps), []
+    taken = 0
+    for seed in range(scope.seeds):
+        count, fault = walk(factory, scope.manager, scope.capacity, seed, steps)
+        taken += count
+        if fault:
+            findings.append(Finding("REF-0", scope.name, fault, f"# seed {seed}, step {count}", count))
+    seconds = time.perf_counter() - started
+    return Explored(taken, taken, seconds, steps < scope.steps, tuple(findings[:1]))
+
+
+def unfit(scope: TierScope | WalkScope) -> list[str]:
+    """Say why a scope is left out: none is."""
+    return []
+
+
+ENGINES = tuple(
+    EngineUnderTest(
+        f"vllm-offload-{release.version}",
+        f"vLLM {release.version}, the offloading manager of {medium}",
+        release.version,
+        capabilities,
+        deviations,
+        tuple(LAWS.items()),
+        scopes,
+        unfit,
+        partial(explore, release),
+        confirm,
     )
-
-
-def reports(peer_path: Path) -> Iterator[EngineReport]:
-    """Run both releases."""
-    for published in (PUBLISHED, OLD):
-        yield run(load(peer_path, published))
+    for release, medium, capabilities, deviations, scopes in (
+        (PUBLISHED, "the host's memory, LRU and ARC", CAPABILITIES, (*COMMON, *NEW_ONLY), SCOPES),
+        (OLD, "the host's memory, LRU", CAPABILITIES_OLD, (*COMMON, *OLD_ONLY), SCOPES_OLD),
+    )
+)
+"""Both releases."""

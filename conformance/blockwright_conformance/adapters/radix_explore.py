@@ -9,8 +9,8 @@ from hashlib import blake2b
 from random import Random
 from typing import Any, NamedTuple
 
-from ..search import Node, Search
-from .radix_laws import Seen, evicted, hit_laws, kept, seen, state_laws, unchanged
+from ..search import Node, Search, path
+from .radix_laws import STATEMENTS, Seen, evicted, hit_laws, kept, seen, state_laws, unchanged
 from .sglang_engine import SglangEngine
 from .sglang_radix import Do, RadixEngine, RadixScope
 
@@ -34,12 +34,14 @@ class State(NamedTuple):
 def enabled(world: RadixEngine) -> Iterator[Do]:
     """Give every action of the engine."""
     scope = world.scope
-    for at, (tokens, prompt) in enumerate(scope.requests):
+    for at, (tokens, _) in enumerate(scope.requests):
         name = str(at)
         run = world.runs.get(name)
         if run is None:
             yield Do("admit", name)
             yield Do("match", name)
+            if scope.copies:
+                yield Do("copy", name)
             continue
         yield Do("finish", name)
         yield Do("abort", name)
@@ -69,6 +71,11 @@ def perform(world: RadixEngine, before: Seen, action: Do) -> tuple[Seen, bool, l
             after = seen(world)
             broken += hit_laws(world, after, tokens, int(found.device_prefix_len), table)
             broken += unchanged(before, after)
+        case "copy":
+            _, taken = world.do(action)
+            if taken:
+                broken.append(("LOOKUP-1", f"the lookup took the state slot {taken[0]}"))
+            broken += kept(before, seen(world))
         case "evict":
             told = world.do(action)
             kinds = (0, *([1] if scope.window is not None else []), *([2] if scope.states else []))
@@ -94,7 +101,7 @@ def fits(scope: RadixScope, prompt: int) -> bool:
 
 def named(world: RadixEngine) -> bytes:
     """Name a state up to the names of slots: the tree with its locks and orders of use, and the requests."""
-    types, order = world.engine.types, {}
+    order: dict[tuple[int, int], int] = {}
 
     def alias(kind: int, slot: int) -> int:
         return order.setdefault((kind, slot), len(order))
@@ -134,7 +141,6 @@ def named(world: RadixEngine) -> bytes:
         )
         for name, run in sorted(world.runs.items())
     ]
-    assert types
     return blake2b(marshal.dumps((shown, lists, runs), 2), digest_size=16).digest()
 
 
@@ -170,6 +176,22 @@ class RadixExplorer(Search[State, Do, RadixEngine, Told]):
         name = named(adapter)
         self.worlds[name] = tuple(enabled(adapter))
         return Told(after, name, refused), [f"{law}: {detail}" for law, detail in broken]
+
+    def step(self, node: Node[State, RadixEngine], action: Do) -> Node[State, RadixEngine] | None:
+        """Perform an action and judge it; the first way to each law broken is recorded, and not gone on from."""
+        assert node.adapter is not None
+        self.result.transitions += 1
+        adapter = node.adapter.copy()
+        told, faults = self.act(adapter, node.state, action)
+        for fault in faults:
+            law, _, detail = fault.partition(": ")
+            law, detail = (law, detail) if law in STATEMENTS else ("TREE-5", fault)
+            way, count = ((*path(node.trail), action), 0)
+            first = self.found.get((law, action.what), (detail, way, count))
+            self.found[law, action.what] = (first[0], first[1], first[2] + 1)
+        if faults:
+            return None
+        return self.arrived(node, action, told, Node(self.reached(told), adapter, (node.trail, action)))
 
     def count(self, action: Do, told: Told) -> None:
         """Record that an action happened, or was refused."""

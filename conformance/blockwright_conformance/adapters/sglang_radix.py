@@ -14,7 +14,8 @@ over slots that the engine takes from an allocator. This engine does with them w
 Ghosts: what was written to each slot (the tokens up to its position, all that decides its content).
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
 from blockwright_spec.reads import Full, Group, Mamba, Sliding
@@ -53,6 +54,8 @@ class RadixScope(NamedTuple):
     window_slots: int = 0
     states: int = 0
     """Slots for the states of a recurrent layer, if there is one."""
+    copies: bool = False
+    """Whether lookups are made that copy the state they find, as those of SGLang's scheduler do."""
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -144,7 +147,7 @@ class RadixEngine:
         return engine.paged.PagedTokenToKVPoolAllocator(scope.slots, scope.page, dtype, "cpu", None, need_sort=False)
 
     def copy(self) -> Self:
-        """Return an independent copy: all that happened happens again on a new tree, faster than its parts are copied."""
+        """Return an independent copy: what happened happens again on a new tree, which is faster."""
         new = type(self)(self.engine, self.scope)
         for action in self.done:
             new.do(action)
@@ -156,6 +159,8 @@ class RadixEngine:
         match action.what:
             case "match":
                 return self.match(self.prompt(action.name))
+            case "copy":
+                return self.match_and_copy(self.prompt(action.name))
             case "evict":
                 return self.evict(*action.amounts)
             case _:
@@ -172,6 +177,17 @@ class RadixEngine:
     def match(self, tokens: Tokens) -> Any:
         """Match a prefix."""
         return self.cache.match_prefix(self.engine.base.MatchPrefixParams(key=self.engine.key(tokens)))
+
+    def match_and_copy(self, tokens: Tokens) -> tuple[Any, Tokens]:
+        """Match a prefix, with a slot for a copy of its state; give the slots that were taken for that back at once."""
+        kv = SimpleNamespace(holds_mamba=False, mamba_pool_idx=None, mamba_cow_src_index=None, mamba_needs_clear=True)
+        params = self.engine.base.MatchPrefixParams(
+            key=self.engine.key(tokens), cow_mamba=True, req=SimpleNamespace(kv=kv, session=None, session_id=None)
+        )
+        result = self.cache.match_prefix(params)
+        taken = () if kv.mamba_pool_idx is None else (int(kv.mamba_pool_idx),)
+        self.pool.mamba_allocator.free(self.engine.tensor(list(taken)))
+        return result, taken
 
     def free_slots(self) -> tuple[int, int]:
         """Count free slots, of full attention and of windows."""
@@ -227,7 +243,7 @@ class RadixEngine:
 
     def admit(self, name: str) -> bool:
         """Admit a request, unless there is no room for it."""
-        tokens, prompt = self.tokens(name), self.scope.requests[int(name)][1]
+        prompt = self.scope.requests[int(name)][1]
         found = self.match(self.prompt(name))
         lock, hit = self.cache.lock(found.last_device_node), int(found.device_prefix_len)
         table = [int(slot) for slot in self.cache.path_device_indices(found.last_device_node)][:hit]
@@ -367,9 +383,3 @@ class RadixEngine:
         if self.scope.window is None:
             return spread(self.slots), (), states
         return spread(self.slots.full_attn_allocator), spread(self.slots.swa_attn_allocator), states
-
-
-def capabilities_of(scope: RadixScope) -> Capabilities:
-    """Give what of the capabilities a scope uses."""
-    kinds = {"radix", "full"} | ({"sliding"} if scope.window is not None else set())
-    return replace(CAPABILITIES, kinds=frozenset(kinds | ({"mamba"} if scope.states else set())))

@@ -1,4 +1,4 @@
-"""Adapter of vLLM's offloading managers: `CPUOffloadingManager` of 0.33.0 (LRU and ARC), `LRUOffloadingManager` of 0.11.0.
+"""Adapter of vLLM's offloading managers: 0.33.0's (LRU and ARC) and 0.11.0's (LRU).
 
 Both run unmodified from the published packages' Python files. A view gives a manager the names of our tiers, so that
 the explorer of tiers drives it: it translates keys, makes the requests in whose name 0.33.0 is called, and reads

@@ -1,7 +1,8 @@
 """Fetch the peers to compare with: ``python -m blockwright.bench.fetch_peers DIR``.
 
 Downloads the published wheels of three versions of vLLM and one of SGLang from the package registry that pip is
-configured with, unpacks only their Python files into DIR, and forgets the wheels. Nothing is installed and nothing of them is executed here.
+configured with, unpacks only their Python files into DIR, and forgets the wheels. Nothing is installed and nothing of
+them is executed here.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""How a version of another engine is loaded: its modules unmodified from a folder, stand-ins for what they import besides.
+"""How a version of another engine is loaded: its modules unmodified, stand-ins for what they import besides.
 
 What a published package imports at the head of its modules (torch, distributed, multimodal, platforms, ...) never runs
 on the measured paths, so it is replaced while they load: by modules of which every attribute is an empty class.
