@@ -185,7 +185,7 @@ class RadixExplorer(Search[State, Do, RadixEngine, Told]):
         told, faults = self.act(adapter, node.state, action)
         for fault in faults:
             law, _, detail = fault.partition(": ")
-            law, detail = (law, detail) if law in STATEMENTS else ("TREE-5", fault)
+            law, detail = (law, detail) if law in STATEMENTS else ("RAISE-1", fault)
             way, count = ((*path(node.trail), action), 0)
             first = self.found.get((law, action.what), (detail, way, count))
             self.found[law, action.what] = (first[0], first[1], first[2] + 1)
@@ -214,7 +214,7 @@ def walk(engine: SglangEngine, scope: RadixScope, seed: int, steps: int) -> tupl
         try:
             before, _, broken = perform(world, before, action)
         except Exception as error:
-            broken = [("TREE-5", f"{type(error).__name__}: {error}")]
+            broken = [("RAISE-1", f"{type(error).__name__}: {error}")]
         if broken:
             return step + 1, way, broken
     return steps, way, []

@@ -8,6 +8,7 @@ judged by `hit_ends`, `longest_hit` and `needed`. The ids are the specification'
     TREE-3   a node is locked once for each request whose lock lies on it or below, the window's part included
     TREE-4   eviction takes no locked page, says what it took, and takes what was asked unless nothing is left to take
     TREE-5   the tree's own check finds nothing
+    RAISE-1  a right call raises nothing
 """
 
 from collections import Counter
@@ -34,6 +35,7 @@ STATEMENTS = {
     "TREE-3": "a node is locked once for each request whose lock lies on it or below",
     "TREE-4": "eviction takes nothing locked, says what it took, and takes what was asked while there is any",
     "TREE-5": "the tree's own check finds nothing",
+    "RAISE-1": "a right call raises nothing",
 }
 """Every law of a tree."""
 

@@ -4,10 +4,12 @@ Small worlds are explored to their ends, breadth first, so that what is found fi
 at random, and a walk that ends in a fault is cut down to the actions that it needs.
 """
 
+import dataclasses
 import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from .capabilities import Deviation, Finding, Standing
@@ -22,6 +24,8 @@ LONG = (((1,) * 7, 3), ((1, 1, 2, 2, 2, 2), 4), ((1, 1, 1, 1, 2), 4), ((1,) * 7,
 """Requests that share prefixes of several lengths; two of them say the same."""
 
 SAME = (((1, 1, 1), 2), ((1, 1, 1), 2))
+ONE_MORE = (((1, 1, 1), 2), ((1, 1, 1), 3))
+"""The second is looked up where the first left its state."""
 
 
 class RadixWalk(NamedTuple):
@@ -41,8 +45,8 @@ SMALL = (
     RadixScope("full, 4 slots", 4, (((1, 1, 1), 2), ((1, 2), 2))),
     RadixScope("full, page 2, 8 slots", 8, (((1, 1, 1, 1, 1), 4), ((1, 1, 2, 2, 2), 4)), page=2),
     RadixScope("full and sliding, window 1, 4 slots", 4, SAME, window=1, window_slots=3),
-    RadixScope("full and mamba, 4 slots, 3 states", 4, SAME, states=3),
-    RadixScope("full and mamba, lookups that copy", 4, SAME, states=3, copies=True),
+    RadixScope("full and mamba, 5 slots, 3 states", 5, ONE_MORE, states=3),
+    RadixScope("full and mamba, lookups that copy", 5, ONE_MORE, states=3, copies=True),
 )
 """Worlds that are explored to their ends."""
 
@@ -70,8 +74,17 @@ DEVIATIONS = (
         bugs=("B10",),
     ),
     Deviation(
+        "lookup-evicts-for-the-state",
+        "STEP-2",
+        r"lookups that copy: copy: ",
+        Standing.CHOICE,
+        "Where no slot for the copy is free, the lookup evicts the state that was used least recently, and with a leaf its tokens.",
+        "unified_cache/components/mamba.py: finalize_match_result_in_cache",
+        bugs=("B10",),
+    ),
+    Deviation(
         "lookup-fails-without-a-slot-for-the-state",
-        "TREE-5",
+        "RAISE-1",
         r"lookups that copy: copy: AssertionError: Can not alloc mamba cache",
         Standing.CHOICE,
         "Where running requests hold every slot for states, such a lookup ends in an assertion; the scheduler is to "
@@ -155,9 +168,10 @@ class Recorder:
             return found
 
         def call(*arguments: Any, **named: Any) -> Any:
-            said = [repr(each) for each in arguments] + [f"{name}={value!r}" for name, value in named.items()]
+            words = [said(each) for each in arguments] + [f"{name}={said(value)}" for name, value in named.items()]
             answer = found(*arguments, **named)
-            self._lines.append(f"{self._name}.{attribute}({', '.join(said)})  # {answer!r}"[:400])
+            told = "" if answer is None else f"  # {said(answer)}"
+            self._lines.append(f"{self._name}.{attribute}({', '.join(words)}){told}")
             return answer
 
         return call
@@ -167,8 +181,32 @@ QUIET = frozenset({"available_size", "full_available_size", "swa_available_size"
 """Questions that change nothing, and say nothing of how to get there."""
 
 
+def said(value: Any) -> str:
+    """Say what a value is in few words: of a record, what differs from its defaults."""
+    kind = type(value).__name__
+    if kind == "RadixKey":
+        return f"key({list(value.raw_token_ids())})"
+    if kind == "Tensor":
+        return str(value.tolist())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [(each.name, getattr(value, each.name), each.default) for each in dataclasses.fields(value)]
+    elif hasattr(value, "_fields"):
+        fields = [(name, getattr(value, name), value._field_defaults.get(name, value)) for name in value._fields]
+    else:
+        return repr(value)
+    shown = [
+        f"{name}={said(each)}"
+        for name, each, default in fields
+        if each is not default
+        and type(each).__name__ not in ("dict", "SimpleNamespace")
+        and each not in (default, (), [])
+    ]
+    return f"{kind}({', '.join(shown)})"
+
+
 def script_of(engine: SglangEngine, scope: RadixScope, way: Iterable[Do]) -> str:
     """Give the calls of a way, with what each answered."""
+    engine.nodes.counter = 0  # so that equal ways give equal names of nodes
     world, lines = RadixEngine(engine, scope), [f"# {scope}"]
     world.cache, world.slots = Recorder("cache", world.cache, lines), Recorder("allocator", world.slots, lines)
     for action in way:

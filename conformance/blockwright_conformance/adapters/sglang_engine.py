@@ -38,7 +38,8 @@ class SglangEngine:
         self.types: Any = module("unified_cache.component_type").ComponentType
         self.token, self.paged = module("allocator.token"), module("allocator.paged")
         self.swa, self.states = module("allocator.swa"), module("allocator.mamba")
-        module("allocator.hisparse"), module("allocator.unified_hybrid_swa"), module("unified_cache.unified_tree_core")
+        module("allocator.hisparse"), module("allocator.unified_hybrid_swa")
+        self.nodes: Any = module("unified_cache.unified_tree_core").UnifiedTreeNode
         # What a server's configuration would say: this platform brings no allocator, states may stand after any token.
         self.swa.current_platform = SimpleNamespace(get_paged_allocator_cls=lambda: None)
         mamba = module("unified_cache.components.mamba")
