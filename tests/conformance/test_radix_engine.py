@@ -1,9 +1,9 @@
 """Property: SGLang's prefix tree, unmodified, keeps the laws of a tree but for what is listed, and damage to it shows.
 
 Tested on the published files where `make bench-peers` has fetched them (folder .peers, or BLOCKWRIGHT_PEERS; skipped
-without, and without torch or msgspec): small worlds explored in part, walks of larger ones, and changes to the tree, its
-components or its allocators, each of which must break a law named for it. Not covered: whole worlds (the command
-explores them); the tree core in Rust; the host's tier; keys of pairs of tokens.
+without, and without torch or msgspec): small worlds explored in part, walks of larger ones, and damage to the tree, its
+components or its allocators, each of which must break a law named for it. Not covered: whole worlds (for the command
+to explore); the tree core in Rust; the host's tier; keys of pairs of tokens.
 """
 
 import os

@@ -21,7 +21,7 @@ from ..offload_diagnosis import diagnose_tier
 from ..offload_scopes import KEYS, TierScope, lists
 from ..offload_tier_explore import TierCall, TierExplorer, TierNow, is_wrong, tier_act
 from ..offload_tiers import TierUnderTest
-from ..search import Node, path
+from ..search import Node, Result, path
 from .capabilities import Deviation, Finding, Standing
 from .confirm.__main__ import confirm
 from .engines import EngineUnderTest, Explored
@@ -89,6 +89,14 @@ class TierFollower(TierExplorer):
         self.kinds: dict[tuple[str, ...], tuple[str, str]] = {}
         self.findings: dict[tuple[str, str], Finding] = {}
 
+    def run(self) -> Result:
+        """Visit everything; a new manager that is wrong already is a finding too."""
+        result = super().run()
+        if result.violation is not None:
+            wrong = result.violation
+            self.findings[wrong.law, ""] = Finding(wrong.law, self.scope.name, f"a new manager: {wrong.detail}")
+        return result
+
     def enabled(self, state: TierNow) -> Iterator[TierCall]:
         """Give every call that the manager has."""
         for call in super().enabled(state):
@@ -101,6 +109,10 @@ class TierFollower(TierExplorer):
         assert node.adapter is not None
         adapter = node.adapter.copy()
         told, faults = self.act(adapter, node.state, action)
+        try:  # even if the state is known: what the manager keeps beside it may be wrong
+            adapter.check()
+        except AssertionError as error:
+            faults = [*faults, f"check: {error}"]
         after = Node(self.reached(told), adapter, (node.trail, action))
         if faults:
             kind = (action.name, *sorted(match[0] for fault in faults if (match := FIELD.match(fault))))

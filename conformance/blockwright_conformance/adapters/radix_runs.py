@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from .capabilities import Deviation, Finding, Standing
