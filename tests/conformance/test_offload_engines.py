@@ -17,6 +17,7 @@ from blockwright_conformance.adapters import offload_runs, vllm_offload
 from blockwright_conformance.adapters.capabilities import Standing, judge
 from blockwright_conformance.adapters.confirm.__main__ import confirm
 from blockwright_conformance.adapters.engines import engine_of
+from blockwright_conformance.offload_scopes import TierScope
 
 PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or Path(__file__).resolve().parents[2] / ".peers")
 needs_old = pytest.mark.skipif(
@@ -39,8 +40,14 @@ def unlisted(name: str, scope: str) -> tuple[list[str], set[str]]:
 @needs_new
 @pytest.mark.parametrize(
     "scope",
-    ["LRU, 1 place, 3 keys", "LRU, 2 places, 3 keys", "LRU requests, 1 place, 3 keys", "ARC, 1 place, 3 keys"]
-    + ["ARC requests, a walk, 8 places, 16 keys", "LRU requests, a walk, 8 places, 16 keys"],
+    [
+        "LRU, 1 place, 3 keys",
+        "LRU, 2 places, 3 keys",
+        "LRU requests, 1 place, 3 keys",
+        "ARC, 1 place, 3 keys",
+        "LRU requests, a walk, 8 places, 16 keys",
+        "ARC requests, a walk, 8 places, 16 keys",
+    ],
 )
 def test_right_calls_have_no_finding(scope: str) -> None:
     assert unlisted("vllm-offload-0.33.0", scope) == ([], set())
@@ -123,7 +130,7 @@ def test_damage_is_found(damage: Callable[[Any, Any], None], law: str) -> None:
     cpu = "vllm.v1.kv_offload.cpu."
     damage(offload.modules[cpu + "manager"].CPUOffloadingManager, offload.modules[cpu + "policies.lru"].LRUCachePolicy)
     scope = offload_runs.scopes_of("LRU")[0]
-    assert isinstance(scope, offload_runs.TierScope)
+    assert isinstance(scope, TierScope)
     explorer = offload_runs.TierFollower(scope, vllm_offload.tier_class(offload), 800)
     explorer.run()
     assert law in {law for law, _ in explorer.findings}

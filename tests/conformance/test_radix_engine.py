@@ -19,7 +19,7 @@ pytest.importorskip("msgspec")
 from blockwright_conformance.adapters import radix_runs, sglang_engine
 from blockwright_conformance.adapters.capabilities import judge
 from blockwright_conformance.adapters.radix_explore import RadixExplorer, walk
-from blockwright_conformance.adapters.sglang_radix import Do
+from blockwright_conformance.adapters.sglang_radix import Do, RadixScope
 
 PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or Path(__file__).resolve().parents[2] / ".peers")
 needs_tree = pytest.mark.skipif(
@@ -38,7 +38,7 @@ def engine() -> sglang_engine.SglangEngine:
 
 
 @pytest.mark.parametrize("scope", radix_runs.SMALL, ids=lambda scope: scope.name)
-def test_small_worlds_have_no_finding_that_is_not_listed(scope: radix_runs.RadixScope) -> None:
+def test_small_worlds_have_no_finding_that_is_not_listed(scope: RadixScope) -> None:
     explored = radix_runs.explore(scope, PEERS, 250)
     assert explored.states > 10
     assert not judge(explored.findings, radix_runs.DEVIATIONS).unlisted
@@ -54,7 +54,7 @@ def test_lookups_that_copy_a_state_are_not_free_of_effects() -> None:
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=lambda world: world.name)
-def test_walks_have_no_finding(world: radix_runs.RadixScope) -> None:
+def test_walks_have_no_finding(world: RadixScope) -> None:
     explored = radix_runs.explore(radix_runs.RadixWalk(world, 150, 3), PEERS, None)
     assert explored.transitions == 450
     assert explored.findings == ()

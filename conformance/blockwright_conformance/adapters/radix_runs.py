@@ -77,7 +77,8 @@ DEVIATIONS = (
         "STEP-2",
         r"lookups that copy: copy: ",
         Standing.CHOICE,
-        "Where no slot for the copy is free, the lookup evicts the state that was used least recently, and with a leaf its tokens.",
+        "Where no slot for the copy is free, the lookup evicts the state that was used least recently, and with a leaf "
+        "its tokens.",
         "unified_cache/components/mamba.py: finalize_match_result_in_cache",
         bugs=("B10",),
     ),
