@@ -64,6 +64,8 @@ def unfit(version: str, scope: Scope) -> list[str]:
             reasons.append("kind mamba: states are not cached")
         if len(set(kinds)) > 2 or (len(kinds) > 1 and Full() not in kinds):
             reasons.append("feature groups: full attention and one other kind")
+    if version == OLD.version and "load" in scope.calls and set(kinds) != {Full()}:
+        reasons.append("call load: loaded tokens are new tokens to it, of which it keeps every block")
     if config.eagle and any(isinstance(kind, Mamba | Cross) for kind in kinds):
         reasons.append("feature eagle: drafts of models with recurrent layers are not followed here")
     return reasons

@@ -8,7 +8,7 @@ from runpy import run_path
 
 from blockwright.errors import BlockwrightError
 
-from ..vllm_engine import NEW
+from ..vllm_engine import NEW, OLD
 
 FOLDER = Path(__file__).parent
 
@@ -28,7 +28,8 @@ def confirm(name: str, peer_path: Path | None = None) -> str:
         shown: Callable[[], str] = run_path(str(FOLDER / f"{name}.py"))["shown"]
         return shown()
 
-    return run() if peer_path is None else NEW.load(peer_path, run)
+    release = OLD if name.startswith("old_") else NEW
+    return run() if peer_path is None else release.load(peer_path, run)
 
 
 def main() -> int:
