@@ -100,6 +100,7 @@ OWN_LAWS = (
     ("PLAN-1", "a step is served exactly where the blocks that it takes are free"),
     ("REF-0", "each call answers and leaves what the specification says, from the state that the manager was in"),
     ("EV-1", "who hears all events knows what is cached"),
+    ("MET-1", "what metrics count has happened"),
 )
 """What is judged beside the laws of states and steps."""
 
