@@ -7,6 +7,7 @@ compared with what the specification makes of the very state the manager was in,
 own state, and one difference does not hide the next.
 """
 
+import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -182,7 +183,7 @@ def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
         told = tell(state, action, Reply())
         wanted = told.refusal or "success"
         law = getattr(error, "law", None) or adapter.law_of(error)
-        return Followed(told, None, [Fault(law, "error", f"{type(error).__name__}: {error}; expected {wanted}")])
+        return Followed(told, None, [Fault(law, "error", f"{where(error)}; expected {wanted}")])
     told = tell(state, action, reply, choice_of(adapter, reply))
     shown = adapter.observe(names_of(state))
     faults = misfound(state, action, reply) + misjudged(state, action, told, reply)
@@ -192,11 +193,18 @@ def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
     base = told.state if is_agreed else state
     changed = unlike(base, shown)
     if reply.refused and changed:
+        kind = "trimmed" if is_trimmed(base, shown) else "changed"
         details = "; ".join(f"{name}: {detail}" for name, detail in changed)
-        faults.append(Fault("REF-0", "changed by a refusal", details))
+        faults.append(Fault("REF-0", f"{kind} by a refusal", details))
     elif changed:
         faults += [Fault("REF-0", name, detail) for name, detail in changed]
     return Followed(told, rejoined(state, base, shown), faults)
+
+
+def where(error: Exception) -> str:
+    """Say what an error is, and in which function and line of the manager it came up."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {frame.name}: {str(error) or frame.line}"
 
 
 def tell(state: State, action: Any, reply: Reply, choice: Choice = LRU) -> Told:
@@ -212,7 +220,7 @@ def tell(state: State, action: Any, reply: Reply, choice: Choice = LRU) -> Told:
 
 def misfound(state: State, action: Any, reply: Reply) -> list[Fault]:
     """Judge the hit that an admission was given."""
-    return misheld(state, action.prefix, Hit(*reply.hit)) if reply.hit else []
+    return misheld(state, action.prefix, Hit(*reply.hit)) if reply.hit and state.config.caching else []
 
 
 def misheld(state: State, prefix: Prefix, hit: Hit) -> list[Fault]:
@@ -234,8 +242,7 @@ def misjudged(state: State, action: Any, told: Told, reply: Reply) -> list[Fault
     if told.refusal is None:
         if not reply.refused:
             return []
-        demand = told.steps[-1].demand if told.steps else 0
-        return [Fault("PLAN-1", "refused", f"refused, though it takes {demand} of {free} free blocks")]
+        return [Fault("PLAN-1", "refused", f"refused, though {free} free blocks are enough")]
     if reply.refused:
         return []
     reason = told.refusal.reason
@@ -245,6 +252,22 @@ def misjudged(state: State, action: Any, told: Told, reply: Reply) -> list[Fault
         return [Fault("PLAN-1", "taken", f"took {reply.served[0].new}, where the step wants the like of {new}")]
     kind = "wrong call" if reason.value[0] is When.INVALID else "served"
     return [Fault("PLAN-1", kind, f"served with {free} free blocks, expected {told.refusal}")]
+
+
+def is_trimmed(base: State, shown: Observation) -> bool:
+    """Tell whether a manager differs from a state in nothing but that dead entries are null."""
+    if shown.keys != expected(base).keys:
+        return False
+    for request, now in zip(base.requests, shown.tables, strict=True):
+        if not isinstance(request, Running) or now is None:
+            if isinstance(request, Running) or now is not None:
+                return False
+            continue
+        least = trimmed_tables(base.config, request.tables, request.computed)
+        triples = zip(sum(request.tables, ()), sum(least, ()), sum(now, ()), strict=True)
+        if any(block not in (was, dead_or_not) for was, dead_or_not, block in triples):
+            return False
+    return True
 
 
 OWN = frozenset({"settled", "published", "states"})

@@ -58,7 +58,7 @@ class SamplingParams:
 class Adapter:
     """What a request reads of an adapter of weights; two of one name are the same."""
 
-    adapter_id = lora_int_id = 1
+    adapter_id = lora_int_id = id = 1
 
     def __init__(self, name: str) -> None:
         self.name = self.lora_name = self.lora_path = name

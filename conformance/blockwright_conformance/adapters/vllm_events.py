@@ -56,8 +56,7 @@ class Mirror:
 
     def index(self, pool: Any) -> Counter[Entry]:
         """Count the blocks of each hash in the pool's index."""
-        utils, found = self.engine.utils, pool.cached_block_hash_to_block
-        cells = found._cache if self.engine.is_new else found
+        utils, cells = self.engine.utils, pool.cached_block_hash_to_block._cache
         entries: Counter[Entry] = Counter()
         for key, blocks in cells.items():
             entries[self.name(utils, key)] += len(blocks) if isinstance(blocks, dict) else 1

@@ -240,11 +240,12 @@ class VllmAdapter(ManagerAdapter):
         return (block.block_id for block in self.manager.block_pool.free_block_queue.get_all_free_blocks())
 
     def content(self, block: Any) -> Content | None:
-        """Give what a block is published as."""
+        """Give what a block is published as; a key that ends inside it says nothing of the whole of it."""
         if block.block_hash is None:
             return None
         utils = self.engine.utils
-        return utils.get_group_id(block.block_hash), self.known[utils.get_block_hash(block.block_hash)]
+        group, prefix = utils.get_group_id(block.block_hash), self.known[utils.get_block_hash(block.block_hash)]
+        return None if len(prefix[1]) % self.config.groups[group].block_size else (group, prefix)
 
     def check(self) -> None:
         """Recompute what the pool keeps twice.
@@ -253,15 +254,11 @@ class VllmAdapter(ManagerAdapter):
             LawError: the index and the blocks' own fields differ.
         """
         pool = self.manager.block_pool
-        if self.engine.is_new:
-            if pool.cached_block_hashes_by_block:
-                raise LawError("KEY-1", f"blocks with several keys: {sorted(pool.cached_block_hashes_by_block)}")
-            index = pool.cached_block_hash_to_block._cache
-            entries = {key: {b.block_id: b for b in self.blocks_of(found)} for key, found in index.items()}
-        else:
-            entries = pool.cached_block_hash_to_block
-        listed = {(key, number) for key, found in entries.items() for number in found}
+        index = pool.cached_block_hash_to_block._cache
+        listed = {(key, block.block_id) for key, found in index.items() for block in self.blocks_of(found)}
         fields = {(block.block_hash, block.block_id) for block in pool.blocks if block.block_hash is not None}
+        if self.engine.is_new and pool.cached_block_hashes_by_block:
+            raise LawError("KEY-1", f"blocks with several keys: {sorted(pool.cached_block_hashes_by_block)}")
         if listed != fields:
             raise LawError("KEY-1", f"the index lists {len(listed - fields)} that no block says, and lacks others")
 

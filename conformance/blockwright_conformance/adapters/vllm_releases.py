@@ -64,6 +64,8 @@ def unfit(version: str, scope: Scope) -> list[str]:
             reasons.append("kind mamba: states are not cached")
         if len(set(kinds)) > 2 or (len(kinds) > 1 and Full() not in kinds):
             reasons.append("feature groups: full attention and one other kind")
+    if version == OLD.version and "load" in scope.calls and set(kinds) != {Full()}:
+        reasons.append("call load: loaded tokens are new tokens to it, of which it keeps every block")
     if config.eagle and any(isinstance(kind, Mamba | Cross) for kind in kinds):
         reasons.append("feature eagle: drafts of models with recurrent layers are not followed here")
     return reasons
@@ -98,6 +100,7 @@ OWN_LAWS = (
     ("PLAN-1", "a step is served exactly where the blocks that it takes are free"),
     ("REF-0", "each call answers and leaves what the specification says, from the state that the manager was in"),
     ("EV-1", "who hears all events knows what is cached"),
+    ("MET-1", "what metrics count has happened"),
 )
 """What is judged beside the laws of states and steps."""
 

@@ -8,8 +8,8 @@ from runpy import run_path
 
 from blockwright.errors import BlockwrightError
 
-from ..vllm_engine import NEW
-from ..vllm_offload import OLD, PUBLISHED
+from ..vllm_engine import NEW, OLD
+from ..vllm_offload import OLD as OLD_OFFLOAD
 
 FOLDER = Path(__file__).parent
 
@@ -18,18 +18,19 @@ NAMES = tuple(
 )
 """The scripts."""
 
-RELEASES = {"vllm": NEW, "vllm-offload": PUBLISHED, "vllm-offload-0.11.0": OLD}
-"""What a script may be about: the module attribute `RELEASE`, the first unless it says another."""
-
 
 def confirm(name: str, peer_path: Path | None = None) -> str:
     """Run a script and give what it saw: nothing if the deviation does not show.
 
     Raises InvalidArgumentError if `peer_path` holds no unpacked copy of the release that the scripts are about.
     """
-    script = run_path(str(FOLDER / f"{name}.py"))
-    shown: Callable[[], str] = script["shown"]
-    return shown() if peer_path is None else RELEASES[script.get("RELEASE", "vllm")].load(peer_path, shown)
+
+    def run() -> str:
+        shown: Callable[[], str] = run_path(str(FOLDER / f"{name}.py"))["shown"]
+        return shown()
+
+    release = OLD_OFFLOAD if name.startswith("offload_") else OLD if name.startswith("old_") else NEW
+    return run() if peer_path is None else release.load(peer_path, run)
 
 
 def main() -> int:

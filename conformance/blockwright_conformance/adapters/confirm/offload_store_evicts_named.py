@@ -1,6 +1,4 @@
-"""One place: a store that names a block which is there evicts it, to make room for another that it names."""
-
-RELEASE = "vllm-offload-0.11.0"
+"""One place: a store that names a block which is there evicts it, to make room for another (vLLM 0.11.0)."""
 
 
 def shown() -> str:
