@@ -10,4 +10,5 @@ def shown() -> str:
     manager.prepare_store([b"p"])
     manager.complete_store([b"p"])
     output = manager.prepare_store([b"p", b"q"])
-    return f"p was present and named, and is evicted for {output.block_hashes_to_store}" if output is not None else ""
+    evicted = [] if output is None else output.block_hashes_evicted
+    return f"p was there and named, and is evicted, with only {list(manager.blocks)} left" if b"p" in evicted else ""
