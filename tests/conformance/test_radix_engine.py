@@ -125,6 +125,10 @@ def size_forgotten(engine: Any) -> None:
     core.component_evictable_size = lambda self, kind: 0
 
 
+def unheard_removals(engine: Any) -> None:
+    engine.modules["sglang.srt.mem_cache.events"].KVCacheEventRecorder.record_remove = lambda *some, **named: None
+
+
 @pytest.mark.parametrize(
     ("damage", "world", "laws"),
     [
@@ -137,6 +141,7 @@ def size_forgotten(engine: Any) -> None:
         (free_twice, FULL, {"REF-1"}),
         (split_one_early, FULL, {"HIT-2"}),
         (size_forgotten, FULL, {"TREE-2"}),
+        (unheard_removals, FULL, {"EV-1"}),
     ],
 )
 def test_damage_is_found(

@@ -9,6 +9,7 @@ judged by `hit_ends`, `longest_hit` and `needed`. The ids are the specification'
     TREE-4   eviction takes no locked page, says what it took, and takes what was asked unless nothing is left to take
     TREE-5   the tree's own check finds nothing
     RAISE-1  a right call raises nothing
+    EV-1     whoever replays the events knows exactly the pages that are cached for full attention, and each is news
 """
 
 from collections import Counter
@@ -36,6 +37,7 @@ STATEMENTS = {
     "TREE-4": "eviction takes nothing locked, says what it took, and takes what was asked while there is any",
     "TREE-5": "the tree's own check finds nothing",
     "RAISE-1": "a right call raises nothing",
+    "EV-1": "whoever replays the events knows exactly the pages cached for full attention, and each event is news",
 }
 """Every law of a tree."""
 
@@ -64,6 +66,9 @@ def state_laws(world: RadixEngine, shown: Seen) -> Broken:
     yield from contents(world, shown)
     yield from shape(world, shown)
     yield from readable(world)
+    if set(world.mirror.values()) != set(shown.pages) or world.not_news:
+        wrong = sorted(set(world.mirror.values()) ^ set(shown.pages))
+        yield "EV-1", f"known or cached, not both: {wrong}; no news: {world.not_news}"
     try:
         world.cache.tree_core.sanity_check([], [])
     except AssertionError as error:

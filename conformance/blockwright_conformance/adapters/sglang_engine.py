@@ -3,7 +3,8 @@
 Executed unmodified from the wheel's Python files: the cache, the tree core, its components (full attention, sliding
 window, recurrent states), keys, eviction, allocators of slots, and the helpers they call. Replaced by stand-ins is what
 they import besides: kernels, models, networking, the host's tier (`hicache`), sessions' servers. The pools of tensors
-are left without tensors; which slot is whose is the allocators' business, and theirs are real. Needs torch and msgspec.
+are left without tensors; which slot is whose is the allocators' business, and theirs are real. The hash of a page in
+events is compiled code there, and the same chain of SHA-256 in Python here. Needs torch and msgspec.
 """
 
 import importlib
@@ -11,6 +12,7 @@ import logging
 import sys
 from array import array
 from contextlib import AbstractContextManager
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +48,7 @@ class SglangEngine:
         mamba.mamba_cache_chunk_size, mamba.mamba_checkpoint_grid = lambda: 1, lambda page: page
         mamba.get_exec = lambda: SimpleNamespace(mamba=SimpleNamespace(mamba_max_states_per_path=-1))
         base_pool: Any = module("base_swa_memory_pool").BaseSWAKVPool
+        module("utils").get_native_hash = page_hashes
         self.modules = {name: each for name, each in sys.modules.items() if name.partition(".")[0] == PUBLISHED.package}
         untouched = dict.fromkeys(base_pool.__abstractmethods__)  # what reads and writes tensors
         self.swa_pool = type("Pool", (base_pool,), {**untouched, **_POOL})
@@ -61,6 +64,16 @@ class SglangEngine:
     def tensor(self, slots: list[int]) -> Any:
         """Make a tensor of slots."""
         return self.torch.tensor(slots, dtype=self.torch.int64)
+
+
+def page_hashes(tokens: Any, prior: bytes | None, page: int | None = None) -> Any:
+    """Hash pages of tokens, each over the one before it: a list, or without a page the hash of all."""
+    raw, digest, found = list(tokens.raw_token_ids())[: len(tokens)], prior or b"", []
+    step = page or max(1, len(raw))
+    for start in range(0, len(raw), step):
+        digest = sha256(digest + repr(raw[start : start + step]).encode()).digest()
+        found.append(digest.hex())
+    return found if page else found[-1]
 
 
 def _register(self: Any, mapping: Any) -> None:

@@ -26,8 +26,8 @@ from .sglang_engine import SglangEngine
 CAPABILITIES = Capabilities(
     kinds=frozenset({"radix", "full", "sliding", "mamba"}),
     calls=frozenset({"match", "insert", "evict", "lock", "unlock", "release window"}),
-    features=frozenset({"caching", "groups"}),
-    shows=frozenset({"hit", "tree", "locks", "free slots", "sizes"}),
+    features=frozenset({"caching", "groups", "events"}),
+    shows=frozenset({"hit", "tree", "locks", "free slots", "sizes", "events"}),
     absent={
         "chunked": "it has no component for chunked-local layers",
         "eagle": "keys of pairs of tokens are not driven here",
@@ -128,11 +128,16 @@ class RadixEngine:
             sliding_window_size=scope.window,
             tree_components=tuple(components),
             tree_core_backend="python",
+            enable_kv_cache_events=True,
         )
         self.pool, self.slots, self.cache = pool, allocator, engine.cache.UnifiedRadixCache(params)
         self.runs: dict[str, Run] = {}
         self.ghosts = Ghosts()
         self.done: list[Do] = []
+        self.mirror: dict[str, Tokens] = {}
+        """What whoever hears the events knows: the tokens up to the end of each page, by its hash."""
+        self.not_news: list[str] = []
+        self.hear()
 
     def allocator(self) -> Any:
         """Make the allocator of slots."""
@@ -156,6 +161,29 @@ class RadixEngine:
     def do(self, action: "Do") -> Any:
         """Perform an action; give its answer."""
         self.done.append(action)
+        answer = self.perform(action)
+        self.hear()
+        return answer
+
+    def hear(self) -> None:
+        """Replay the events that have come since."""
+        for event in self.cache.take_events():
+            hashes = getattr(event, "block_hashes", ())
+            if type(event).__name__ == "BlockStored":
+                prefix = () if event.parent_block_hash is None else self.mirror.get(event.parent_block_hash)
+                for at, name in enumerate(hashes):
+                    if prefix is None or name in self.mirror:
+                        self.not_news.append(f"{event}")
+                    page = tuple(event.token_ids)[at * self.scope.page : (at + 1) * self.scope.page]
+                    prefix = (*(prefix or ()), *page)
+                    self.mirror[name] = prefix
+            elif type(event).__name__ == "BlockRemoved":
+                self.not_news += [f"{event}" for name in hashes if self.mirror.pop(name, None) is None]
+            else:
+                self.mirror.clear()
+
+    def perform(self, action: Do) -> Any:
+        """Perform an action, unheard."""
         match action.what:
             case "match":
                 return self.match(self.prompt(action.name))
