@@ -187,7 +187,8 @@ class BrokenError(AssertionError):
 
 def told(output: Any, keys: Sequence[Key], evicted: Sequence[Key]) -> Any:
     """Give what prepared a store under the names of our tiers."""
-    return SimpleNamespace(block_hashes_to_store=keys, block_hashes_evicted=evicted, store_spec=output.store_spec)
+    spec = SimpleNamespace(block_ids=[int(place) for place in output.store_spec.block_ids])
+    return SimpleNamespace(block_hashes_to_store=keys, block_hashes_evicted=evicted, store_spec=spec)
 
 
 class NewView(View):
