@@ -7,7 +7,6 @@ at random, and a walk that ends in a fault is cut down to the actions that it ne
 import dataclasses
 import time
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -233,7 +232,7 @@ ENGINES = (
         tuple(STATEMENTS.items()),
         SCOPES,
         unfit,
-        partial(explore),
+        explore,
         confirm,
     ),
 )
