@@ -71,7 +71,7 @@ conform: build ## the main job: the gates of PROFILE on both builds (those that 
 bench: build ## time this build, beside peers where 'make bench-peers' fetched them
 	$(RUN)/blockwright bench $$(test -d $(PEERS)/vllm && echo --peer-path $(PEERS)) $(BENCH_ARGS)
 
-bench-peers: $(INSTALLED) ## fetch the Python files of the peers (three releases of vLLM) to compare with (large downloads)
+bench-peers: $(INSTALLED) ## fetch the Python files of the peers (three releases of vLLM, one of SGLang) to compare with (large downloads)
 	$(RUN)/python -m blockwright.bench.fetch_peers $(PEERS)
 
 lint: $(INSTALLED) ## ruff: rules and format

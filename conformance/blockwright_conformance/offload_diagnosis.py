@@ -59,7 +59,8 @@ def last_call(scope: TierScope, adapter: TierUnderTest, now: TierNow, call: Tier
         yield of_error(other)
         return
     refused = error is not None or (call.name == "prepare_store" and answer is None)
-    if refused and shown_by(adapter.manager, scope.keys) != expected_of(now.tier, scope.keys):
+    ordered = adapter.ordered
+    if refused and shown_by(adapter.manager, scope.keys, ordered) != expected_of(now.tier, scope.keys, ordered):
         yield "REFUSE-1", "the call was refused, and something has changed"
     if isinstance(told.outcome, TierRefusal) and told.outcome.reason in adapter.errors and error is None:
         yield "REFUSE-2", f"{call.name}: expected {told.outcome.reason.name}, found no error"

@@ -31,19 +31,19 @@ def package(folder: Path, peer: Published, version: str, manager: str = "") -> P
     witness = peer.root(folder) / peer.witness
     witness.parent.mkdir(parents=True)
     witness.write_text(manager)
-    (peer.root(folder) / "vllm" / "_version.py").write_text(f"__version__ = version = '{version}'\n")
+    (peer.root(folder) / peer.package / "_version.py").write_text(f"__version__ = version = '{version}'\n")
     return folder
 
 
 @each_peer
 def test_a_folder_without_the_package_is_refused(peer: Published, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"peer_path: .* holds no unpacked vllm .*fetch_peers"):
+    with pytest.raises(InvalidArgumentError, match=r"peer_path: .* holds no unpacked (vllm|sglang) .*fetch_peers"):
         peer.load(tmp_path / "nowhere", object)
 
 
 @each_peer
 def test_another_version_is_refused(peer: Published, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match=rf"holds vllm 0\.1\.2, not {re.escape(peer.version)}"):
+    with pytest.raises(InvalidArgumentError, match=rf"holds {peer.package} 0\.1\.2, not {re.escape(peer.version)}"):
         peer.load(package(tmp_path, peer, "0.1.2"), object)
 
 
@@ -62,7 +62,7 @@ def test_fetching_again_downloads_nothing(peer: Published, tmp_path: Path, monke
 
 
 def test_the_peers_lie_beside_one_another(tmp_path: Path) -> None:
-    assert len({peer.root(tmp_path) for peer in fetch_peers.PEERS}) == len(fetch_peers.PEERS) == 3
+    assert len({peer.root(tmp_path) for peer in fetch_peers.PEERS}) == len(fetch_peers.PEERS) == 4
 
 
 @pytest.mark.parametrize("module", [vllm_peer, vllm_paging_peer], ids=["manager", "paging"])

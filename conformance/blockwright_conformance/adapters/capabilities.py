@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class Deviation:
         reference: where the engine says so, or a thread about it.
         confirm: for a BUG, the script in `adapters/confirm` that shows it.
         bugs: ids of the corpus of known bugs, if it is one of them.
+        goes_on: whether states that show it are gone on from: where no later step depends on it.
     """
 
     name: str
@@ -104,6 +106,7 @@ class Deviation:
     reference: str = ""
     confirm: str = ""
     bugs: tuple[str, ...] = ()
+    goes_on: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a bug that nothing confirms.
@@ -119,8 +122,7 @@ class Deviation:
         return finding.law == self.law and re.search(self.pattern, f"{finding.scope}: {finding.detail}") is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What was found, judged."""
 
     known: tuple[tuple[Deviation, tuple[Finding, ...]], ...]

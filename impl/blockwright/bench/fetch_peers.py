@@ -1,7 +1,8 @@
 """Fetch the peers to compare with: ``python -m blockwright.bench.fetch_peers DIR``.
 
-Downloads the published wheels of three versions of vLLM from the package registry that pip is configured with, unpacks
-only their Python files into DIR, and forgets the wheels. Nothing is installed and nothing of them is executed here.
+Downloads the published wheels of three versions of vLLM and one of SGLang from the package registry that pip is
+configured with, unpacks only their Python files into DIR, and forgets the wheels. Nothing is installed and nothing of
+them is executed here.
 """
 
 import argparse
@@ -11,15 +12,17 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from blockwright.bench import vllm_offload_peer, vllm_paging_peer, vllm_peer
+from blockwright.bench import sglang_peer, vllm_offload_peer, vllm_paging_peer, vllm_peer
 from blockwright.bench.published import Published
 from blockwright.errors import BlockwrightError, InvalidArgumentError
 
-PEERS = (vllm_peer.PUBLISHED, vllm_paging_peer.PUBLISHED, vllm_offload_peer.PUBLISHED)
-"""What is fetched: the peer of the manager, that of the block tables, and that of the offload tiers."""
+PEERS = (vllm_peer.PUBLISHED, vllm_paging_peer.PUBLISHED, vllm_offload_peer.PUBLISHED, sglang_peer.PUBLISHED)
+"""What is fetched: the peers of the manager, of the block tables and of the offload tiers, and a prefix tree."""
 
 # Only the Python files are used, so one platform's wheel serves all; pip takes the platform that the release has.
 _PLATFORM = (
+    "--platform",
+    "manylinux_2_34_x86_64",
     "--platform",
     "manylinux_2_28_x86_64",
     "--platform",
@@ -28,6 +31,8 @@ _PLATFORM = (
     "cp",
     "--abi",
     "abi3",
+    "--abi",
+    "cp311",
     "--python-version",
     "3.11",
 )
@@ -39,18 +44,20 @@ def fetch(folder: Path, peer: Published) -> int:
     Raises InvalidArgumentError if the download fails, or if the folder holds something else.
     """
     root = peer.root(folder)
-    if (root / "vllm").exists():
+    if (root / peer.package).exists():
         peer.check(folder)
         return 0
     with tempfile.TemporaryDirectory(prefix="blockwright-peers-") as scratch:
         wheel = _download(peer, Path(scratch))
         unpacked = Path(scratch) / "unpacked"
         with zipfile.ZipFile(wheel) as archive:
-            members = [name for name in archive.namelist() if name.startswith("vllm/") and name.endswith(".py")]
+            members = [
+                name for name in archive.namelist() if name.startswith(f"{peer.package}/") and name.endswith(".py")
+            ]
             archive.extractall(peer.root(unpacked), members)
         peer.check(unpacked)
         root.mkdir(parents=True, exist_ok=True)
-        _move(peer.root(unpacked) / "vllm", root / "vllm")
+        _move(peer.root(unpacked) / peer.package, root / peer.package)
     return len(members)
 
 
@@ -60,12 +67,12 @@ def _download(peer: Published, scratch: Path) -> Path:
     pip checks it against the known digest: what is going to be executed is what was measured before.
     """
     wanted = scratch / "peers.txt"
-    wanted.write_text(f"vllm=={peer.version} --hash=sha256:{peer.sha256}\n", encoding="utf-8")
+    wanted.write_text(f"{peer.package}=={peer.version} --hash=sha256:{peer.sha256}\n", encoding="utf-8")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps", *_PLATFORM]
     command += ["--only-binary", ":all:", "--require-hashes", "--dest", str(scratch), "--requirement", str(wanted)]
     if subprocess.run(command, check=False).returncode != 0:
-        raise InvalidArgumentError(f"vllm=={peer.version}: pip could not download it; its message is above")
-    return next(scratch.glob("vllm-*.whl"))
+        raise InvalidArgumentError(f"{peer.package}=={peer.version}: pip could not download it; its message is above")
+    return next(scratch.glob(f"{peer.package}-*.whl"))
 
 
 def _move(source: Path, destination: Path) -> None:
@@ -84,7 +91,9 @@ def main() -> int:
     parser.add_argument("folder", metavar="DIR", type=Path, help="where to put the files; then: bench --peer-path DIR")
     folder: Path = parser.parse_args().folder
     for peer in PEERS:
-        print(f"vllm {peer.version} -> {peer.root(folder)} (Python files only; the wheel is large)", flush=True)
+        print(
+            f"{peer.package} {peer.version} -> {peer.root(folder)} (Python files only; the wheel is large)", flush=True
+        )
         try:
             count = fetch(folder, peer)
         except (BlockwrightError, OSError) as error:

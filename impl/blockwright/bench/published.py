@@ -1,4 +1,4 @@
-"""How a version of vLLM is loaded: its modules unmodified from a folder, stand-ins for what they import besides.
+"""How a version of another engine is loaded: its modules unmodified, stand-ins for what they import besides.
 
 What a published package imports at the head of its modules (torch, distributed, multimodal, platforms, ...) never runs
 on the measured paths, so it is replaced while they load: by modules of which every attribute is an empty class.
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Published:
-    """A version of vLLM, and which of its modules are executed.
+    """A version of an engine, and which of its modules are executed.
 
     Attributes:
         version: the version that is supported.
@@ -34,6 +34,7 @@ class Published:
         prefix: modules whose name begins with this are executed from the folder, exactly as published.
         modules: so are these; whatever else of the package is imported is a stand-in.
         foreign: other packages that they import, used on none of the measured paths: stand-ins.
+        package: the package's name, and that of its distribution.
     """
 
     version: str
@@ -43,6 +44,7 @@ class Published:
     prefix: str
     modules: frozenset[str]
     foreign: frozenset[str]
+    package: str = "vllm"
 
     def root(self, peer_path: Path) -> Path:
         """Return the folder that holds the package, below the folder of all peers."""
@@ -51,14 +53,16 @@ class Published:
     def check(self, peer_path: Path) -> None:
         """Raise InvalidArgumentError if the folder holds no unpacked copy of it, or another version."""
         root = self.root(peer_path)
-        remedy = f"unpack vllm {self.version} with `python -m blockwright.bench.fetch_peers DIR`"
-        version_file = root / "vllm" / "_version.py"
+        remedy = f"unpack {self.package} {self.version} with `python -m blockwright.bench.fetch_peers DIR`"
+        version_file = root / self.package / "_version.py"
         if not version_file.is_file() or not (root / self.witness).is_file():
-            raise InvalidArgumentError(f"peer_path: {root} holds no unpacked vllm package; {remedy}")
+            raise InvalidArgumentError(f"peer_path: {root} holds no unpacked {self.package} package; {remedy}")
         found = re.search(r"^__version__ = (?:version = )?'([^']+)'", version_file.read_text(encoding="utf-8"), re.M)
         version = found[1] if found else "of an unknown version"
         if version != self.version:
-            raise InvalidArgumentError(f"peer_path: {root} holds vllm {version}, not {self.version}; {remedy}")
+            raise InvalidArgumentError(
+                f"peer_path: {root} holds {self.package} {version}, not {self.version}; {remedy}"
+            )
 
     def load(self, peer_path: Path, make: Callable[[], T]) -> T:
         """Call `make` while the package is importable and return what it returns.
@@ -72,7 +76,7 @@ class Published:
                 return make()
         except Exception as error:  # whatever goes wrong inside the peer's own modules
             what = f"{type(error).__name__}: {error}"
-            where = f"vllm {self.version} in {self.root(peer_path)}"
+            where = f"{self.package} {self.version} in {self.root(peer_path)}"
             raise InvalidArgumentError(f"peer_path: {where} could not be loaded: {what}") from error
 
 
@@ -133,7 +137,7 @@ class _PeerFinder(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
         top = fullname.partition(".")[0]
-        if top != "vllm" and top not in self._published.foreign:
+        if top != self._published.package and top not in self._published.foreign:
             return None
         if fullname in self._published.modules or fullname.startswith(self._published.prefix):
             file = self._root.joinpath(*fullname.split("."))
@@ -147,7 +151,7 @@ class _PeerFinder(MetaPathFinder):
 @contextmanager
 def _borrowed_modules(published: Published, root: Path) -> Iterator[None]:
     """Make the package in `root` importable inside the block, and leave `sys.modules` as it was."""
-    replaced = published.foreign | {"vllm"}
+    replaced = published.foreign | {published.package}
 
     def taken() -> list[str]:
         return [name for name in sys.modules if name.partition(".")[0] in replaced]

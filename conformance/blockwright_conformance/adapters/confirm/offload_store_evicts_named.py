@@ -1,0 +1,14 @@
+"""One place: a store that names a block which is there evicts it, to make room for another (vLLM 0.11.0)."""
+
+
+def shown() -> str:
+    """Store p, then p and q; there is room for one."""
+    from vllm.v1.kv_offload.backends.cpu import CPUBackend
+    from vllm.v1.kv_offload.lru_manager import LRUOffloadingManager
+
+    manager = LRUOffloadingManager(CPUBackend(16, 1))
+    manager.prepare_store([b"p"])
+    manager.complete_store([b"p"])
+    output = manager.prepare_store([b"p", b"q"])
+    evicted = [] if output is None else output.block_hashes_evicted
+    return f"p was there and named, and is evicted, with only {list(manager.blocks)} left" if b"p" in evicted else ""

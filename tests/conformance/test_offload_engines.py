@@ -1,0 +1,136 @@
+"""Property: vLLM's offloading managers, unmodified, do what the specification says but for what is listed.
+
+Tested on the published files where `make bench-peers` has fetched them (folder .peers, or BLOCKWRIGHT_PEERS; skipped
+without): scopes of both releases, none with a finding that is not listed; scripts that confirm the bugs; and damage to
+the managers, each of which must break the law named for it. Not covered: whole scopes of an ARC (the
+command runs them); tiers of files, objects and peers.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright_conformance.adapters import offload_runs, vllm_offload
+from blockwright_conformance.adapters.capabilities import Standing, judge
+from blockwright_conformance.adapters.confirm.__main__ import confirm
+from blockwright_conformance.adapters.engines import engine_of
+from blockwright_conformance.offload_scopes import TierScope
+
+PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or Path(__file__).resolve().parents[2] / ".peers")
+needs_old = pytest.mark.skipif(
+    not (PEERS / "vllm-0.11.0").is_dir(), reason="the peer's files are not there: make bench-peers"
+)
+needs_new = pytest.mark.skipif(not (PEERS / "vllm").is_dir(), reason="the peer's files are not there: make bench-peers")
+
+LIMIT = 1500
+
+
+def unlisted(name: str, scope: str) -> tuple[list[str], set[str]]:
+    engine = engine_of(name)
+    chosen = next(each for each in engine.scopes if each.name == scope)
+    explored = engine.explore(chosen, PEERS, LIMIT)
+    verdict = judge(explored.findings, engine.deviations)
+    assert explored.transitions > 10
+    return [f"{each.law}: {each.detail}" for each in verdict.unlisted], {each.name for each, _ in verdict.known}
+
+
+@needs_new
+@pytest.mark.parametrize(
+    "scope",
+    [
+        "LRU, 1 place, 3 keys",
+        "LRU, 2 places, 3 keys",
+        "LRU requests, 1 place, 3 keys",
+        "ARC, 1 place, 3 keys",
+        "LRU requests, a walk, 8 places, 16 keys",
+        "ARC requests, a walk, 8 places, 16 keys",
+    ],
+)
+def test_right_calls_have_no_finding(scope: str) -> None:
+    assert unlisted("vllm-offload-0.33.0", scope) == ([], set())
+
+
+@needs_new
+@pytest.mark.parametrize(
+    ("scope", "names"),
+    [
+        ("LRU, a key twice", {"store-of-a-key-twice", "store-of-a-key-twice-refused"}),
+        ("ARC, wrong calls", {"completing-nothing-is-passed-over", "wrong-calls-are-assertions"}),
+        ("LRU requests strict, 2 places", {"requests-count-as-use", "requests-order-their-keys"}),
+    ],
+)
+def test_what_is_listed_shows_and_nothing_else(scope: str, names: set[str]) -> None:
+    assert unlisted("vllm-offload-0.33.0", scope) == ([], names)
+
+
+@needs_old
+def test_the_old_release_evicts_what_a_store_names() -> None:
+    assert unlisted("vllm-offload-0.11.0", "LRU, 1 place, 3 keys") == ([], {"store-evicts-what-it-names"})
+    engine = engine_of("vllm-offload-0.11.0")
+    scripts = {each.confirm for each in engine.deviations if each.standing is Standing.BUG}
+    assert scripts == {"offload_store_evicts_named"}
+    assert "evicted" in confirm("offload_store_evicts_named", PEERS)
+
+
+def never_free(manager: Any, policy: Any) -> None:
+    manager._free_chunk = lambda self, chunk: None
+
+
+def no_event(manager: Any, policy: Any) -> None:
+    manager.take_events = lambda self: iter(())
+
+
+def touch_nothing(manager: Any, policy: Any) -> None:
+    policy.touch = lambda self, keys, context: None
+
+
+def forget_readers(manager: Any, policy: Any) -> None:
+    manager.complete_load = lambda self, keys, context: None
+
+
+def evict_readers(manager: Any, policy: Any) -> None:
+    def evict(self: Any, count: int, protected: set[bytes]) -> list[tuple[bytes, Any]]:
+        gone = [key for key in self.chunks if key not in protected][:count]
+        return [(key, self.chunks.pop(key)) for key in gone]
+
+    policy.evict = evict
+
+
+def find_unready(manager: Any, policy: Any) -> None:
+    look = manager.lookup
+    manager.lookup = lambda self, key, context: type(look(self, key, context)).HIT
+
+
+def miscounted(manager: Any, policy: Any) -> None:
+    def complete(self: Any, keys: Any, context: Any) -> None:
+        load(self, keys, context)
+        self._num_evictable_cache_chunks = 7
+
+    load, manager.complete_load = manager.complete_load, complete
+
+
+@needs_new
+@pytest.mark.parametrize(
+    ("damage", "law"),
+    [
+        (never_free, "TIER-2"),
+        (no_event, "TIER-5"),
+        (touch_nothing, "REF-0"),
+        (forget_readers, "REF-0"),
+        (evict_readers, "TIER-3"),
+        (find_unready, "REF-0"),
+        (miscounted, "TIER-3"),
+    ],
+)
+def test_damage_is_found(damage: Callable[[Any, Any], None], law: str) -> None:
+    offload = vllm_offload.load(PEERS)
+    cpu = "vllm.v1.kv_offload.cpu."
+    damage(offload.modules[cpu + "manager"].CPUOffloadingManager, offload.modules[cpu + "policies.lru"].LRUCachePolicy)
+    scope = offload_runs.scopes_of("LRU")[0]
+    assert isinstance(scope, TierScope)
+    explorer = offload_runs.TierFollower(scope, vllm_offload.tier_class(offload), 800)
+    explorer.run()
+    assert law in {law for law, _ in explorer.findings}
