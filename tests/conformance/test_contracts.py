@@ -56,7 +56,7 @@ def failing(n: int) -> bool:
     pre: 0 <= n <= 5
     post: _
     """
-    return bool(1 // (n - 3))
+    return 1 // (n - 3) < 9
 
 
 def endless(n: int) -> bool:
