@@ -19,6 +19,8 @@ from blockwright_spec.laws import LAWS, STEP_LAWS
 from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.storage_laws import PART_FOUR_LAWS
 
+from .adapters.engine_report import run_engine
+from .adapters.engines import MODULES as ENGINES
 from .gates import GATES, OURS, GateResult, Profile, factory_of, gate
 from .scopes import PROFILES
 
@@ -33,6 +35,7 @@ examples:
   blockwright conform --profile smoke                  a minute or two
   blockwright conform --gate lockstep --scope "full"   some scopes of one gate
   blockwright conform --impl mymodule:Adapter          another block manager, through an adapter of its own
+  blockwright conform --engine vllm-0.33.0 --peer-path .peers    vLLM, fetched by blockwright.bench.fetch_peers
   blockwright conform --json report.json
 """
 
@@ -50,6 +53,8 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--gate", choices=tuple(GATES), action="append", help="only this gate (may be repeated)")
     parser.add_argument("--scope", default="", metavar="TEXT", help="only scopes whose names contain TEXT")
     parser.add_argument("--impl", default=OURS, metavar="MODULE:FACTORY", help="the manager to test (default: ours)")
+    parser.add_argument("--engine", metavar="NAME", help="an engine of another make instead: " + ", ".join(ENGINES))
+    parser.add_argument("--peer-path", type=Path, default=Path(".peers"), metavar="DIR", help="where its files are")
     parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="processes to use (default: 2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON (- for stdout)")
     parser.set_defaults(run=run)
@@ -70,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
     """
     profile = Profile(args.profile, args.jobs, args.impl, args.scope)
     _check(profile, args.json)
+    if args.engine is not None:
+        return run_engine(args.engine, args.peer_path, profile, args.json)
     started, rows = time.perf_counter(), []
     for name in args.gate or GATES:
         run_gate, units = gate(name, profile)

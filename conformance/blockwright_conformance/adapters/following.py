@@ -24,7 +24,7 @@ from blockwright_spec.state import NULL, Absent, Hit, Running, State, Waiting, h
 
 from .. import lockstep
 from ..abstraction import compared, expected
-from ..actions import Action, Admit, Reset, Told, meaning, sent, settled, step_of
+from ..actions import Action, Admit, Release, Reset, Told, meaning, sent, settled, step_of
 from ..adapter import ManagerAdapter, Observation
 from ..enabled import admissions, loads, of_running
 from ..lockstep import Reply, choice_of, name_of, names_of, perform
@@ -132,6 +132,7 @@ def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[Action | SyncL
             yield from of_running(scope, state, slot, request)
         elif isinstance(request, Waiting):
             yield from newcomers(scope, state, slot, request.prefix, hit_of(request.prefix))
+            yield Release(slot)
         elif not is_absent_seen:
             is_absent_seen = True
             for prefix in scope.prompts:
@@ -164,12 +165,13 @@ def asked(adapter: Any, prefix: Prefix) -> Hit:
     Raises:
         LawError: the lookup changed something.
     """
-    before, log, adapter.log = adapter.observe(()), adapter.log, None
+    names = tuple(adapter.requests)
+    before, log, adapter.log = adapter.observe(names), adapter.log, None
     adapter.send(lockstep.OTHER, prefix)
     found = adapter.find(lockstep.OTHER)
     adapter.forget(lockstep.OTHER)
     adapter.log = log
-    if adapter.observe(()) != before:
+    if adapter.observe(names) != before:
         raise LawError("REF-0", f"a lookup of {prefix} changed the manager")
     return Hit(*found)
 
