@@ -1,4 +1,4 @@
-"""Property: a manager that is followed is judged rightly: what does as specified shows nothing, a fault shows by its law.
+"""Property: of a manager that is followed, what is as specified shows nothing, and a fault shows by its law.
 
 How: Blockwright itself is followed through scopes of every kind of layer, as if it were of another make: nothing may be
 found, and as many states reached as its own explorer reaches. Then faults are planted, one and two at a time.
