@@ -22,7 +22,8 @@ def test_what_a_scope_needs_and_a_manager_lacks_is_named_with_the_reason() -> No
 def test_a_listed_finding_is_known() -> None:
     verdict = judge([TORN], [KNOWN])
     assert verdict.known == ((KNOWN, (TORN,)),)
-    assert verdict.unlisted == verdict.unseen == ()
+    assert verdict.unlisted == ()
+    assert verdict.unseen == ()
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ class VllmAdapter(ManagerAdapter):
     def forget(self, name: str) -> None:
         """Drop a request."""
         for each in (self.requests, self.prefixes, self.hits):
-            each.pop(name, None)  # type: ignore[attr-defined]
+            each.pop(name, None)
 
     def find(self, name: str) -> Found:
         """Look a request up and keep the hit."""
