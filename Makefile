@@ -28,7 +28,7 @@ SKIPPED := $(if $(findstring --gate,$(CONFORM_ARGS)),,--skip museum --skip damag
 SKIPPED_PURE := $(if $(findstring --gate,$(CONFORM_ARGS)),,--skip faults)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-compiled test-pure test-cuda conform bench bench-peers lint format types imports docs-check check clean
+.PHONY: help build test test-compiled test-pure test-cuda conform bench bench-peers peers-conform lint format types imports docs-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,11 @@ bench: build ## time this build, beside peers where 'make bench-peers' fetched t
 
 bench-peers: $(INSTALLED) ## fetch the Python files of the peers (three releases of vLLM, one of SGLang) to compare with (large downloads)
 	$(RUN)/python -m blockwright.bench.fetch_peers $(PEERS)
+
+peers-conform: $(INSTALLED) ## put the engines that 'make bench-peers' fetched under the gates, and write docs/data/engines
+	for engine in vllm-0.33.0 vllm-0.11.0; do \
+		$(RUN)/blockwright conform --engine $$engine --peer-path $(PEERS) --json docs/data/engines/$$engine.json || exit 1; \
+	done
 
 lint: $(INSTALLED) ## ruff: rules and format
 	$(RUN)/ruff check .

@@ -20,6 +20,8 @@ from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.storage_laws import PART_FOUR_LAWS
 
 from .adapters.capabilities import Deviation
+from .adapters.engine_report import run_engine
+from .adapters.engines import MODULES as ENGINES
 from .expected import expected_of, judged
 from .gates import GATES, OURS, GateResult, Profile, factory_of, gate
 from .scopes import PROFILES
@@ -40,6 +42,7 @@ examples:
   blockwright conform --proofs                         every theorem and contract, each listed
   blockwright conform --impl mymodule:Adapter          another block manager, through an adapter of its own
   blockwright conform --impl exec:./manager            the same in a process of its own, in any language
+  blockwright conform --engine vllm-0.33.0 --peer-path .peers    vLLM, fetched by blockwright.bench.fetch_peers
   blockwright conform --json report.json
 """
 
@@ -64,6 +67,8 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--expected", type=Path, metavar="FILE", help="a strict list of expected failures (TOML), with --impl"
     )
+    parser.add_argument("--engine", metavar="NAME", help="an engine of another make instead: " + ", ".join(ENGINES))
+    parser.add_argument("--peer-path", type=Path, default=Path(".peers"), metavar="DIR", help="where its files are")
     parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="processes to use (default: 2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON (- for stdout)")
     parser.set_defaults(run=run)
@@ -85,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
     profile = Profile(args.profile, args.jobs, args.impl, args.scope, args.proofs)
     _check(profile, args.json)
     expected = _expected(args.expected)
+    if args.engine is not None:
+        return run_engine(args.engine, args.peer_path, profile, args.json)
     started, rows = time.perf_counter(), []
     for name in wanted(["proofs"] if args.proofs else args.gate, args.skip):
         run_gate, units = gate(name, profile)

@@ -74,7 +74,7 @@ class EngineReport:
     confirmed: dict[str, str] = field(default_factory=dict)
     """What the script of each listed bug saw, by its name; nothing where the bug did not show."""
     is_whole: bool = True
-    """Whether all scopes were explored to their end: only then a deviation that did not show is out of date."""
+    """Whether all scopes were explored far enough: only then a deviation that did not show is out of date."""
 
     @property
     def verdict(self) -> Verdict:
@@ -130,7 +130,6 @@ def examine(
         found[chosen[at].name] = explored
         advance(1, chosen[at].name)
     report.explored = {each.name: found[each.name] for each in chosen}
-    report.is_whole = report.is_whole and not any(each.is_unfinished for each in found.values())
     return report
 
 
@@ -188,7 +187,7 @@ def of_law(report: EngineReport, law: str, statement: str) -> dict[str, Any]:
         "states": sum(each.states for each in report.explored.values()),
         "detail": f"{shortest.scope}: {shortest.detail}" if shortest else "",
         "counterexample": shortest.script.splitlines() if shortest else [],
-        "deviations": list(dict.fromkeys(each.name for each, _ in known)) or [each.name for each in confirmed],
+        "deviations": list(dict.fromkeys(each.name for each in [*(each for each, _ in known), *confirmed])),
     }
 
 

@@ -13,22 +13,22 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from blockwright_spec import transitions
-from blockwright_spec.choices import Choice, legal_taking
-from blockwright_spec.effects import adopted, emptied, placed, published, written
+from blockwright_spec.choices import Choice
 from blockwright_spec.hits import found, sound
 from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Reason, Refusal, Step, When
+from blockwright_spec.outcomes import Reason, When
 from blockwright_spec.plans import trimmed_tables
-from blockwright_spec.reads import Full, Group, Mamba, Prefix, dead, entries, filled
-from blockwright_spec.state import NULL, Absent, Hit, Running, State, Waiting, heads, span
+from blockwright_spec.reads import Full, Prefix
+from blockwright_spec.state import NULL, Hit, Running, State, Waiting
 
 from .. import lockstep
 from ..abstraction import compared, expected
-from ..actions import Action, Admit, Reset, Told, meaning, sent, settled, step_of
-from ..adapter import ManagerAdapter, Observation
+from ..actions import Action, Admit, Release, Reset, Told, meaning, sent, settled, step_of
+from ..adapter import Observation
 from ..enabled import admissions, loads, of_running
-from ..lockstep import Reply, choice_of, name_of, names_of, perform
+from ..lockstep import Reply, choice_of, names_of, perform
 from ..scopes import Scope
+from .loading import SyncLoad, mean_sync_load, perform_sync_load
 
 
 class LawError(Exception):
@@ -37,15 +37,6 @@ class LawError(Exception):
     def __init__(self, law: str, detail: str) -> None:
         super().__init__(detail)
         self.law = law
-
-
-class SyncLoad(NamedTuple):
-    """Admit a request of which `external` tokens are loaded within the same step that computes `new` more."""
-
-    slot: int
-    prefix: Prefix
-    external: int
-    new: int
 
 
 class Fault(NamedTuple):
@@ -64,59 +55,6 @@ class Followed(NamedTuple):
     faults: list[Fault]
 
 
-def perform_sync_load(adapter: ManagerAdapter, action: SyncLoad, state: State) -> Reply:
-    """Send a request, look it up, and give it slots for what is loaded and computed in one step."""
-    name, is_absent = name_of(action.slot), isinstance(state.requests[action.slot], Absent)
-    if is_absent:
-        adapter.send(name, action.prefix)
-    hit = adapter.find(name)
-    reply = lockstep.allocate(adapter, name, 0, Step(action.new, external=action.external), hit, name)
-    if is_absent and not reply.served:
-        adapter.forget(name)
-    return reply
-
-
-def mean_sync_load(state: State, action: SyncLoad, hit: Hit, reply: Reply) -> Told:
-    """Tell of a load within a step: blocks for what later tokens read of the hit and of what is loaded, and the step.
-
-    What the load makes dead is neither adopted nor taken: nobody waits for it.
-    """
-    config, slot = state.config, action.slot
-    loaded = hit.length + action.external
-    stop = loaded + action.new
-    tables = trimmed_tables(config, heads(config, hit), loaded)
-    sized = tuple(zip(config.groups, tables, strict=True))
-    wants = tuple(wants_of(group, span(config, group), len(table), loaded, stop) for group, table in sized)
-    kept = adopted(sent(state, slot, action.prefix), tables)
-    count = sum(sum(wanted) for wanted in wants)
-    if not sound(state, action.prefix, hit):
-        return Told(state, Refusal(Reason.HIT_STALE), hit)
-    if count > len(kept.queue):
-        return Told(state, Refusal(Reason.NO_FREE_BLOCKS, count - len(kept.queue)), hit)
-    new = reply.served[0].new if reply.served else placed(kept.queue[:count], wants)
-    taken = tuple(block for table in new for block in table if block != NULL)
-    if not legal_taking(kept.queue, count, taken) or new != placed(taken, wants):
-        return Told(state, Refusal(Reason.ILLEGAL_CHOICE), hit)
-    grown = tuple(table + more for table, more in zip(tables, new, strict=True))
-    looked = tuple(len(table) for table in tables)
-    here = Running(action.prefix, loaded, loaded, loaded, grown, looked, loaded, ((),) * len(grown))
-    after = written(emptied(kept, taken), slot, here, hit.length)
-    after = written(published(after, slot, loaded, loaded), slot, here, loaded)
-    there = after.requests[slot]
-    assert isinstance(there, Running)
-    after = written(after, slot, replace(there, computed=stop, written=stop), loaded)
-    return Told(published(after, slot, stop, stop), None, hit)
-
-
-def wants_of(group: Group, size: int, held: int, loaded: int, stop: int) -> tuple[bool, ...]:
-    """Tell for each entry after the first `held` whether it takes a block, when tokens up to `loaded` are loaded."""
-    states = {(loaded - 1) // size} | filled(group.kind, size, loaded, stop)
-    return tuple(
-        not dead(group.kind, size, loaded, entry) and (not isinstance(group.kind, Mamba) or entry in states)
-        for entry in range(held, entries(size, stop))
-    )
-
-
 def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[Action | SyncLoad]:
     """Give what an engine may do in a state; hits are the manager's own."""
     hits: dict[Prefix, Hit] = {}
@@ -132,6 +70,7 @@ def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[Action | SyncL
             yield from of_running(scope, state, slot, request)
         elif isinstance(request, Waiting):
             yield from newcomers(scope, state, slot, request.prefix, hit_of(request.prefix))
+            yield Release(slot)
         elif not is_absent_seen:
             is_absent_seen = True
             for prefix in scope.prompts:
@@ -164,12 +103,13 @@ def asked(adapter: Any, prefix: Prefix) -> Hit:
     Raises:
         LawError: the lookup changed something.
     """
-    before, log, adapter.log = adapter.observe(()), adapter.log, None
+    names = tuple(adapter.requests)
+    before, log, adapter.log = adapter.observe(names), adapter.log, None
     adapter.send(lockstep.OTHER, prefix)
     found = adapter.find(lockstep.OTHER)
     adapter.forget(lockstep.OTHER)
     adapter.log = log
-    if adapter.observe(()) != before:
+    if adapter.observe(names) != before:
         raise LawError("REF-0", f"a lookup of {prefix} changed the manager")
     return Hit(*found)
 

@@ -1,8 +1,8 @@
 """Where vLLM's `KVCacheManager` is known to differ from the specification, and why: strict lists.
 
-What is called a bug is wrong by vLLM's own word (an error in the middle of a call, a hit of what is not cached, an event
-that cannot be replayed) and confirmed by a script over its own API. What it documents, and what it never promised, is
-no bug. `NOWHERE` marks what no scope shows, only its script.
+What is called a bug is wrong by vLLM's own word (an error in the middle of a call, a hit of what is not cached, an
+event that cannot be replayed) and confirmed by a script over its own API. What it documents, and what it never
+promised, is no bug. `NOWHERE` marks what no scope shows, only its script.
 """
 
 from .capabilities import Deviation, Standing
@@ -39,8 +39,8 @@ NEW_DEVIATIONS: tuple[Deviation, ...] = (
         "PLAN-1",
         r"mamba.*: loads: error: ValueError in get_new_blocks",
         Standing.BUG,
-        "With tokens loaded from elsewhere a recurrent layer takes a block for the loaded state and one for the new; one"
-        " is counted, so a call that does not fit is not refused but ends in an error, with blocks taken.",
+        "With tokens loaded from elsewhere a recurrent layer takes a block for the loaded state and one for the new;"
+        " one is counted, so a call that does not fit is not refused but ends in an error, with blocks taken.",
         "vllm-project/vllm#46892 (open)",
         confirm="mamba_external_demand",
         bugs=("B08",),
@@ -132,10 +132,20 @@ NEW_DEVIATIONS: tuple[Deviation, ...] = (
         "KEY-1",
         r": check: .*blocks with several keys",
         Standing.BUG,
-        "The key of a block's first part, taken back when the block was full, is put in again beside that of the whole.",
+        "The key of a block's first part, taken back when the block was full, is put in again beside the whole one's.",
         "vllm-project/vllm#49125 (open)",
         confirm="partial_key_again",
         bugs=("B43",),
+        goes_on=True,
+    ),
+    Deviation(
+        "partial-keys-are-candidates",
+        "QUEUE-1",
+        r"block 2 \+ sliding 2, block 1.*: state:",
+        Standing.DOCUMENTED,
+        "A block that carries only the key of its first part stands among the candidates, though nothing finds it where"
+        " no hit may end inside a block.",
+        "FullAttentionManager._cache_partial_tail_block",
         goes_on=True,
     ),
     Deviation(
@@ -229,8 +239,8 @@ OLD_DEVIATIONS: tuple[Deviation, ...] = (
         "PLAN-1",
         r"cross.*: error: ValueError in get_new_blocks",
         Standing.BUG,
-        "Of a running request its encoder blocks are subtracted from what the other groups need, so a call that does not"
-        " fit is not refused but ends in an error, with blocks taken.",
+        "Of a running request its encoder blocks are subtracted from what the other groups need, so a call that does"
+        " not fit is not refused but ends in an error, with blocks taken.",
         "SingleTypeKVCacheManager.get_num_blocks_to_allocate returns a negative number; mended in later releases",
         confirm="old_cross_demand",
     ),
@@ -239,7 +249,7 @@ OLD_DEVIATIONS: tuple[Deviation, ...] = (
         "REF-0",
         r"error: AssertionError in cache_full_blocks: assert parent_block",
         Standing.BUG,
-        "With events on, a block is published after one that is null or not published, and the event asks for its hash.",
+        "With events on, a block is published after one that is null or has no hash, and the event asks for its hash.",
         "BlockPool.cache_full_blocks; mended in later releases",
         confirm="old_null_parent",
     ),
@@ -249,8 +259,8 @@ OLD_DEVIATIONS: tuple[Deviation, ...] = (
             law,
             rf"(sliding|chunked).*: put off: {kind}",
             Standing.BUG,
-            "Where publication was put off and the window has moved on, the null block is published under the prefix that"
-            " the freed block had, and serves hits.",
+            "Where publication was put off and the window has moved on, the null block is published under the prefix"
+            " that the freed block had, and serves hits.",
             "BlockPool.cache_full_blocks; mended in later releases",
             confirm="old_null_published",
         )
@@ -266,8 +276,8 @@ OLD_DEVIATIONS: tuple[Deviation, ...] = (
         "REF-0",
         r": put off: error: AssertionError in cache_full_blocks: assert blk",
         Standing.CHOICE,
-        "To publish fewer tokens than are published sets the count of published blocks back, and the next call fails; its"
-        " scheduler never does.",
+        "To publish fewer tokens than are published sets the count of published blocks back, and the next call fails;"
+        " its scheduler never does.",
         "SingleTypeKVCacheManager.cache_blocks",
     ),
 )

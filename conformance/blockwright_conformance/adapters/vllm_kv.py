@@ -10,15 +10,15 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from blockwright_spec.outcomes import Publication, Step
-from blockwright_spec.reads import Mamba, Prefix, cut
-from blockwright_spec.state import Config, Content, Running, State, Table
+from blockwright_spec.reads import Prefix, cut
+from blockwright_spec.state import Config, Content, State, Table
 
-from ..actions import Action, Admit, FinishLoad, Grow
 from ..adapter import Explained, Found, ManagerAdapter, Observation, Planned
 from ..blockwright_adapter import EXTRAS, hash_unit
-from .following import LawError, SyncLoad, asked
+from .following import LawError, asked
 from .vllm_engine import VllmEngine
 from .vllm_events import Mirror
+from .vllm_schedule import scheduled
 
 
 class VllmAdapter(ManagerAdapter):
@@ -77,7 +77,7 @@ class VllmAdapter(ManagerAdapter):
     def forget(self, name: str) -> None:
         """Drop a request."""
         for each in (self.requests, self.prefixes, self.hits):
-            each.pop(name, None)  # type: ignore[attr-defined]
+            each.pop(name, None)
 
     def find(self, name: str) -> Found:
         """Look a request up and keep the hit."""
@@ -275,41 +275,10 @@ class VllmAdapter(ManagerAdapter):
         """Give the blocks of one entry of the index, which keeps a single one bare."""
         return found.values() if isinstance(found, dict) else (found,)
 
-    def engine_would(self, state: State, action: Action) -> bool:
-        """Tell whether the scheduler makes such a call.
-
-        With recurrent layers whose states are cached it ends each chunk of a prompt where a block ends, and stops at
-        the last such place before the end. A load ends whole, or with nothing where there was no hit; a request that
-        is being loaded stays until then.
-        """
-        request = state.requests[action.slot] if hasattr(action, "slot") else None
-        if isinstance(request, Running) and request.loading:
-            return isinstance(action, FinishLoad) and (
-                action.came == request.loading or (action.came == 0 == request.written)
-            )
-        sizes = [each.block_size for each in self.config.groups if isinstance(each.kind, Mamba)]
-        if not sizes or not self.config.caching or not isinstance(action, Admit | Grow | SyncLoad):
-            return True
-        prefix = request.prefix if isinstance(request, Running) else action.prefix  # type: ignore[union-attr]
-        begin = request.computed if isinstance(request, Running) else self.found_length(action, prefix)
-        begin += 0 if isinstance(action, Grow) else action.external
-        return all(self.is_split(size, begin, begin + action.new, len(prefix[1])) for size in sizes)
-
-    @staticmethod
-    def is_split(size: int, begin: int, end: int, known: int) -> bool:
-        """Tell whether the scheduler makes a chunk of a request of so many known tokens, for a recurrent layer."""
-        if begin >= known - 1:
-            return True
-        last = (known - 1) // size * size
-        is_aligned = end % size == 0 or end >= known
-        return is_aligned and not begin < last < end and (begin % size == 0 or end <= (begin // size + 1) * size)
+    def engine_would(self, state: State, action: Any) -> bool:
+        """Tell whether the scheduler makes such a call."""
+        return scheduled(state, action, lambda prefix: asked(self, prefix).length)
 
     def law_of(self, error: Exception) -> str:
         """Name the law that a call broke which ended in an error of the manager's own."""
         return "PLAN-1" if "free blocks from the pool" in str(error) else "REF-0"
-
-    def found_length(self, action: Any, prefix: Prefix) -> int:
-        """Give the length of the hit of a request that is to be admitted."""
-        if isinstance(action, Admit) and not action.asked:
-            return 0
-        return asked(self, prefix).length

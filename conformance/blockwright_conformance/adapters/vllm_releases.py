@@ -88,13 +88,19 @@ def under_test(version: str, capabilities: Capabilities, deviations: Any) -> Eng
         version=version,
         capabilities=capabilities,
         deviations=deviations,
-        laws=tuple((law.id, law.statement) for law in (*JUDGED, *STEPS)) + OWN_LAWS,
+        laws=(*LISTED, *OWN_LAWS),
         scopes=SCOPES,
         unfit=partial(unfit, version),
         explore=partial(explore, version),
         confirm=confirm,
     )
 
+
+LISTED = (
+    *((law.id, law.statement.partition("\n")[0]) for law in JUDGED),
+    *((law.id, law.statement.partition("\n")[0]) for law in STEPS),
+)
+"""The laws of states and of steps, each in one sentence."""
 
 OWN_LAWS = (
     ("PLAN-1", "a step is served exactly where the blocks that it takes are free"),

@@ -13,10 +13,8 @@ from ..vllm_offload import OLD as OLD_OFFLOAD
 
 FOLDER = Path(__file__).parent
 
-NAMES = tuple(
-    sorted(each.stem for each in FOLDER.glob("*.py") if each.stem not in ("__init__", "__main__", "vllm_setup"))
-)
-"""The scripts."""
+NAMES = tuple(sorted(each.stem for each in FOLDER.glob("[a-z]*.py") if not each.stem.endswith("_setup")))
+"""The scripts; those that begin with "old" are about vLLM 0.11.0."""
 
 
 def confirm(name: str, peer_path: Path | None = None) -> str:

@@ -27,7 +27,7 @@ def manager(num_blocks: int, **layers: Any) -> Any:
     )
 
     init_none_hash(sha256)  # once: the seed is another each time
-    make = {
+    make: dict[str, Any] = {
         "full": lambda _: FullAttentionSpec(2, **SIZES),
         "sliding": lambda window: SlidingWindowSpec(2, **SIZES, sliding_window=window),
         "chunked": lambda chunk: ChunkedLocalAttentionSpec(2, **SIZES, attention_chunk_size=chunk),
