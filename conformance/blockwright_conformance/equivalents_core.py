@@ -1,4 +1,6 @@
-"""Mutants that nothing can tell from the original, by key, each with the reason. Filled as samples show them."""
+"""Mutants of the core that nothing can tell from the original, each with the reason."""
+
+from .mutant_realm import Rule
 
 EQUIVALENT: dict[str, str] = {
     "core/index.py PrefixIndex.copy: return PrefixIndex(0, source=self) -> return PrefixIndex(1, source=self)": (
@@ -12,3 +14,5 @@ EQUIVALENT: dict[str, str] = {
     "core/request.py _tagged: return tag + len(data).to_bytes(8, 'little') + data -> "
     "return tag + len(data).to_bytes(9, 'little') + data": "both encode a length one to one",
 }
+
+RULES: tuple[Rule, ...] = ()

@@ -1,0 +1,57 @@
+"""Puts one copy of the implementation through one place, for mutants: as fast as can be, with the same comparisons."""
+
+import gc
+from functools import cache
+from types import ModuleType
+
+from .exhibit import OffloadPlace, Place, TablesPlace, Where
+from .museum import explored, tables_on
+from .paged_explore import PagedExplorer
+from .recording import Recording
+from .scopes import Scope
+from .watch import Limited, OutOfTimeError, alarm
+from .watched import adapter_on
+
+ENDLESS = "runs on and on"
+
+
+def difference(where: Where, package: ModuleType) -> tuple[str, int]:
+    """Say how a place shows that a package is wrong, if it does, and after how many transitions (0: unknown)."""
+    recording = recorded(where.scope) if isinstance(where, Place) else None
+    gc.disable()
+    try:
+        with alarm():
+            return visit(where, package, recording)
+    except OutOfTimeError:
+        return ENDLESS, 0
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", 0
+    finally:
+        gc.enable()
+
+
+def visit(where: Where, package: ModuleType, recording: Recording | None) -> tuple[str, int]:
+    """Visit a place, up to the first difference."""
+    if isinstance(where, Place):
+        assert recording is not None
+        base = adapter_on(package, where.adapter)
+        faults, steps = recording.replay(type(base.__name__, (Limited, base), {}))
+        return "; ".join(faults), steps
+    if callable(where):
+        fault = next(where(package), None)
+        return (f"{fault.law}: {fault.detail}" if fault else ""), 0
+    if isinstance(where, TablesPlace):
+        result = PagedExplorer(where.scope, tables_on(package), ()).run()
+    else:
+        assert isinstance(where, OffloadPlace)
+        result = explored(where, package)
+    return result.violation.detail if result.violation else "", result.transitions
+
+
+@cache
+def recorded(scope: Scope) -> Recording:
+    """Give a scope's recording, made once per process and kept from the garbage collector."""
+    recording = Recording(scope)
+    gc.collect()
+    gc.freeze()
+    return recording

@@ -1,0 +1,87 @@
+"""The long run: every mutant, one after another, each fate written as it comes, so that a run may be interrupted.
+
+    python -m blockwright_conformance.mutant_run --scope core/store.py --fates fates.jsonl [--most SECONDS]
+
+A fate is a line of JSON. Mutants that were killed, or lived in every place that executes them, are not tried again
+while their source is the same; with ``--again`` those that lived are. What no place executes is said to be unreached.
+"""
+
+import argparse
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from blockwright._terminal import progress
+
+from .mutant_fate import Fate, fate_of, limited_memory
+from .mutant_reach import able, imported, reach
+from .mutant_score import digest_of
+from .mutation import Mutation
+from .realms import REALMS, excuse, parsed
+
+Told = dict[str, Any]
+
+
+def told(fate: Fate) -> Told:
+    """Give a fate as data."""
+    mutation = fate.mutation
+    return {
+        "key": mutation.key,
+        "line": mutation.line,
+        "source": digest_of(mutation.file),
+        "killer": fate.killer,
+        "how": fate.how[:200],
+        "visited": fate.visited,
+        "seconds": round(fate.seconds, 3),
+        "whole": fate.whole,
+        "unreached": fate.unreached,
+    }
+
+
+def known(path: Path) -> dict[str, Told]:
+    """Give the last fate of each mutant whose source is still the same."""
+    if not path.exists():
+        return {}
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    digests = {file: digest_of(file) for realm in REALMS for file in realm.files}
+    return {line["key"]: line for line in lines if digests.get(line["key"].split(" ")[0]) == line["source"]}
+
+
+def wanted(scope: str, before: dict[str, Told], again: bool) -> list[Mutation]:
+    """Give the mutants that are still to be tried, those not listed as equivalent first."""
+    keys = {key for key, fate in before.items() if fate["killer"] or (fate["whole"] and not again)}
+    everything = [mutation for realm in REALMS for file in realm.files for mutation in parsed(file).mutations]
+    todo = [mutation for mutation in everything if scope in mutation.key and mutation.key not in keys]
+    return sorted(todo, key=lambda mutation: bool(excuse(mutation)))
+
+
+def main() -> None:
+    """Try mutants and write their fates."""
+    parser = argparse.ArgumentParser(prog="mutant_run", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--scope", default="", help="only mutants whose names contain this")
+    parser.add_argument("--fates", type=Path, required=True, help="a file of one JSON line per mutant, appended to")
+    parser.add_argument("--most", type=float, default=float("inf"), help="processor seconds per mutant")
+    parser.add_argument("--again", action="store_true", help="try those that lived once more")
+    args = parser.parse_args()
+    todo = wanted(args.scope, known(args.fates), args.again)
+    counts: Counter[str] = Counter()
+    with progress("mutants", len(todo)) as advance, args.fates.open("a", encoding="utf-8") as out, limited_memory():
+        for realm in REALMS:
+            mine = [mutation for mutation in todo if mutation.file in realm.files]
+            if not mine:
+                continue
+            places = able(realm, [reach(realm.name, number) for number in range(len(realm.places))])
+            for file, lines in imported(realm.name).items():
+                places[file].update({line: list(range(len(realm.places))) for line in lines})
+            for mutation in mine:
+                fate = fate_of(mutation, places[mutation.file].get(mutation.line, []), args.most)
+                counts["killed" if fate.killer else "unreached" if fate.unreached else "lives"] += 1
+                out.write(json.dumps(told(fate)) + "\n")
+                out.flush()
+                advance(1, mutation.function)
+    print(dict(counts))
+
+
+if __name__ == "__main__":
+    main()

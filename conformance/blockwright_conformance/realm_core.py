@@ -1,0 +1,210 @@
+"""Mutants of the core: its sources, and where it is at work: the museum's places, and what survivors asked for."""
+
+from typing import Any
+
+from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding
+
+from . import call_trials, places, trials
+from .equivalents_core import EQUIVALENT, RULES
+from .exhibit import Place, Where
+from .handed_out import handed_out
+from .mutant_realm import Realm
+from .scopes import of_groups, scope, strings
+from .watched import CrowdedAdapter, KeylessAdapter, ToldAdapter, ToldFineAdapter
+
+FEW: tuple[Prefix, ...] = ((0, (0,)), (0, (0, 0)), (0, (1, 1)))
+
+ALONE: tuple[Kind, ...] = (Full(), Sliding(2), Chunked(2), Mamba())
+PAIRS: tuple[tuple[tuple[Kind, int], ...], ...] = (((Full(), 2), (Sliding(2), 1)), ((Full(), 1), (Mamba(), 2)))
+LONG: dict[str, Any] = {"prompts": ((0, (0,) * 5), (0, (0, 0, 1, 1, 1))), "max_model_len": 5}
+ONES: dict[str, Any] = {"prompts": strings(1, 1, 3), "max_model_len": 4}
+TWOS: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 4}
+
+MORE: tuple[Place, ...] = (
+    Place(scope(Full(), 1, "mutants, wrong calls", 4, 3, "chunks misuse preempt", prompts=FEW)),
+    Place(scope(Sliding(3), 2, "mutants, wrong calls", 4, 5, "chunks misuse trim")),
+    Place(scope(Mamba(), 1, "mutants, wrong calls", 4, 3, "chunks misuse trim")),
+    Place(scope(Mamba(), 2, "mutants", 4, 5, "chunks misuse preempt batch trim", caching=False)),
+    Place(scope(Full(), 1, "mutants, held", 4, 3, "hold reset trim adopt")),
+    Place(scope(Mamba(), 1, "mutants", 4, 4, "chunks batch")),
+    Place(scope(Mamba(), 1, "mutants, put off", 4, 3, "later chunks")),
+    Place(scope(Full(), 2, "mutants, told", 4, 5, "", lookaheads=(0, 2), slots=1), ToldAdapter),
+    Place(scope(Full(), 2, "mutants, told in fine units", 4, 5, "", slots=1), ToldFineAdapter),
+    Place(scope(Sliding(2), 1, "mutants, told", 4, 4, ""), ToldAdapter),
+    Place(scope(Mamba(), 2, "mutants, told", 4, 5, "chunks", slots=1), ToldAdapter),
+    Place(
+        scope(Full(), 1, "mutants, crowded", 4, 3, "reset", prompts=strings(2, 1, 2), outputs=(0, 1)), CrowdedAdapter
+    ),
+    Place(scope(Sliding(2), 2, "mutants, quiet", 5, 6, "chunks batch", slots=1, lookaheads=(0, 1, 2), caching=False)),
+    Place(scope(Sliding(3), 2, "mutants, quiet", 5, 7, "chunks batch", slots=1, lookaheads=(0, 2))),
+    Place(scope(Chunked(4), 2, "mutants, quiet", 6, 8, "chunks batch", slots=1, lookaheads=(0, 2), caching=False)),
+    Place(scope(Chunked(2), 2, "mutants, quiet", 5, 6, "chunks batch", slots=1, lookaheads=(0, 2), caching=False)),
+    Place(scope(Chunked(4), 2, "mutants", 4, 6, "chunks trim")),
+    Place(scope(Chunked(4), 2, "mutants, long", 5, 8, "", slots=1, prompts=strings(1, 7, 7))),
+    Place(scope(Sliding(2), 1, "mutants, eagle", 4, 5, "", eagle=True)),
+    Place(scope(Sliding(2), 1, "mutants, drafts", 5, 4, "batch", lookaheads=(0, 1), drafts=1, max_model_len=5)),
+    Place(scope(Sliding(2), 2, "mutants, drafts", 5, 5, "", slots=1, drafts=2, max_model_len=7)),
+    Place(scope(Full(), 2, "mutants, quiet batches", 5, 5, "chunks batch", lookaheads=(0, 1), caching=False)),
+    Place(scope(Sliding(2), 1, "mutants, keyless", 4, 4, "chunks batch", caching=False), KeylessAdapter),
+    *(Place(scope(kind, 1, "mutants, explained", 4, 4, "explain reset", prompts=strings(1, 2, 3))) for kind in ALONE),
+    *(Place(of_groups(groups, "mutants, explained", 12, 5, "explain", **LONG)) for groups in PAIRS),
+    Place(of_groups(PAIRS[0], "mutants, admitted", 8, 4, "whole plan chunks", **ONES, watermark=1)),
+    Place(of_groups(PAIRS[1], "mutants, wrong calls", 7, 3, "misuse load", in_flight=1, drafts=1, slots=1, **TWOS)),
+    Place(scope(Mamba(1), 1, "mutants, wrong calls", 7, 3, "misuse", in_flight=2, drafts=1, slots=1, **TWOS)),
+    Place(scope(Full(), 2, "mutants, forked", 5, 4, "fork batch plan", prompts=strings(1, 3, 3), slots=3)),
+    Place(scope(Mamba(1), 2, "mutants, forked", 6, 3, "fork misuse", **TWOS)),
+    Place(of_groups(PAIRS[0], "mutants, forked", 7, 3, "fork", prompts=strings(1, 1, 1), outputs=(0, 1))),
+    Place(of_groups(PAIRS[1], "mutants, forked", 7, 3, "fork", prompts=strings(1, 2, 2), caching=False)),
+)
+"""Scopes that survivors asked for."""
+
+PLACES: tuple[Where, ...] = (
+    places.TIGHT,
+    places.UNCACHED,
+    places.FULL,
+    places.SLIDING,
+    places.TOLD,
+    places.MAMBA,
+    places.CHUNKED,
+    places.LATER,
+    places.DRAFTS,
+    places.EAGLE,
+    places.SLIDING_EAGLE,
+    places.SLIDING_WIDE,
+    places.SLIDING_NARROW,
+    places.SLIDING_LATER,
+    places.SLIDING_BATCH,
+    places.SLIDING_UNCACHED,
+    places.MAMBA_NARROW,
+    places.MAMBA_EAGLE,
+    places.FINE,
+    places.SPLIT,
+    places.SALTED,
+    places.FLYING,
+    places.FLYING_FAR,
+    places.FLYING_BOTH,
+    places.FLYING_SLIDING,
+    places.FLYING_DRAFTS,
+    places.SETTLING,
+    places.LOADING,
+    places.LOADING_BOTH,
+    places.PLANNED,
+    places.PLANNED_DRAFTS,
+    places.ADMITTED,
+    places.ENCODER,
+    places.MAMBA_UNCACHED,
+    places.BOTH_TIGHT,
+    places.BOTH_BATCH,
+    places.TURNED,
+    places.UNEQUAL,
+    trials.keys,
+    trials.pool,
+    call_trials.plans,
+    call_trials.refusals,
+    call_trials.keyless,
+    call_trials.pins,
+    call_trials.batches,
+    handed_out,
+    places.COLLIDING,
+    places.FORKED,
+    *MORE,
+)
+
+FILES = (
+    "core/store.py",
+    "core/index.py",
+    "core/group.py",
+    "core/window.py",
+    "core/tables.py",
+    "core/plan.py",
+    "core/steps.py",
+    "core/running.py",
+    "core/asking.py",
+    "core/timed.py",
+    "core/manager.py",
+    "core/explain.py",
+    "core/request.py",
+    "core/managers.py",
+    "core/pool.py",
+    "core/journal.py",
+)
+
+SELF_CHECK = "the self-check: it is what finds other mutants, and is tested on states broken by hand"
+CONSTRUCTOR = "checks of a constructor's arguments: no scope makes a wrong manager or request; unit tests do"
+ONE_BY_ONE = "a name for engines that call managers of one kind by themselves; unit tests compare it with this path"
+BARE_POOL = "a name of the bare pool; unit tests and the museum's trial of the pool"
+SHOWN = "a view for people, not used by any decision; unit tests"
+PACKING = "conversion of token ids from lists, buffers and tensors; unit tests"
+
+MEMORY = "what is remembered of lost prefixes, read by explanations only; unit tests compare it with a model"
+WRITTEN = "initial values, each written before it is read"
+
+LEFT_OUT: dict[str, str] = {
+    "core/store.py BlockStore.loss": MEMORY,
+    "core/explain.py eviction_stats": MEMORY,
+    "core/pool.py BlockPool.explains_evictions": MEMORY,
+    "core/pool.py BlockPool.tracks_evictions": SHOWN,
+    "core/manager.py KVCacheManager.overlap_steps": SHOWN,
+    "core/plan.py Ask.__init__": WRITTEN,
+    "core/group.py GroupTables.state_block": "asked by workers that run a model, not by a scheduler; unit tests",
+    "core/store.py BlockStore.check": SELF_CHECK,
+    "core/store.py BlockStore._backwards": SELF_CHECK,
+    "core/index.py PrefixIndex.slot_blocks": SELF_CHECK,
+    "core/journal.py Journal.check": SELF_CHECK,
+    "core/group.py GroupTables.is_row": SELF_CHECK,
+    "core/group.py GroupTables.most_states": SELF_CHECK,
+    "core/group.py GroupTables.all_tables": SELF_CHECK,
+    "core/running.py RunningRequests.check": SELF_CHECK,
+    "guards of core/pool.py BlockPool.__init__": CONSTRUCTOR,
+    "guards of core/manager.py KVCacheManager.__init__": CONSTRUCTOR,
+    "guards of core/managers.py SingleTypeKVCacheManager.__init__": CONSTRUCTOR,
+    "guards of core/request.py Request.__init__": CONSTRUCTOR,
+    "core/request.py _checked_items": CONSTRUCTOR,
+    "core/managers.py refuse_eagle": CONSTRUCTOR,
+    "core/pool.py require_group": CONSTRUCTOR,
+    "core/managers.py get_manager_for_kv_cache_spec": CONSTRUCTOR,
+    "core/group.py rule_for": CONSTRUCTOR,
+    "core/managers.py SingleTypeKVCacheManager.req_to_blocks": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.num_cached_block": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.save_new_computed_blocks": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.allocate_new_blocks": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.cache_blocks": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.free": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.find_longest_cache_hit": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.remove_skipped_blocks": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.table_of": ONE_BY_ONE,
+    "core/managers.py SingleTypeKVCacheManager.block_size": ONE_BY_ONE,
+    "core/managers.py SlidingWindowManager.sliding_window": ONE_BY_ONE,
+    "core/managers.py ChunkedLocalAttentionManager.attention_chunk_size": ONE_BY_ONE,
+    "core/managers.py CrossAttentionManager.save_new_computed_blocks": ONE_BY_ONE,
+    "core/managers.py CrossAttentionManager.cache_blocks": ONE_BY_ONE,
+    "core/managers.py _count": ONE_BY_ONE,
+    "core/pool.py BlockPool.get_cached_block": BARE_POOL,
+    "core/pool.py BlockPool.cache_full_blocks": BARE_POOL,
+    "core/pool.py BlockPool.get_new_blocks": BARE_POOL,
+    "core/pool.py BlockPool.touch": BARE_POOL,
+    "core/pool.py BlockPool.free_blocks": BARE_POOL,
+    "core/pool.py BlockPool.ids_of": BARE_POOL,
+    "core/pool.py BlockPool.__copy__": SHOWN,
+    "core/pool.py BlockPool.num_free": SHOWN,
+    "core/pool.py BlockPool.null_block": SHOWN,
+    "core/pool.py BlockPool.get_usage": SHOWN,
+    "core/pool.py BlockPool.num_evictions": SHOWN,
+    "core/pool.py BlockPool.views": SHOWN,
+    "core/pool.py KVCacheBlock": SHOWN,
+    "core/manager.py KVCacheManager.__copy__": SHOWN,
+    "core/manager.py KVCacheManager.usage": SHOWN,
+    "core/manager.py KVCacheManager.get_blocks": SHOWN,
+    "core/manager.py KVCacheManager.create_empty_block_list": SHOWN,
+    "core/manager.py KVCacheManager.max_model_len": SHOWN,
+    "core/request.py Request.prompt_token_ids": SHOWN,
+    "core/request.py Request.output_token_ids": SHOWN,
+    "core/request.py Request.all_token_ids": SHOWN,
+    "core/request.py Request.num_prompt_tokens": SHOWN,
+    "core/request.py Request.num_output_tokens": SHOWN,
+    "core/request.py pack_tokens": PACKING,
+    "core/request.py _pack_list": PACKING,
+    "core/request.py _pack_view": PACKING,
+}
+
+REALM = Realm("core", FILES, PLACES, EQUIVALENT, RULES, LEFT_OUT)
