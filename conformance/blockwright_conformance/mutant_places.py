@@ -1,12 +1,13 @@
 """Puts one copy of the implementation through one place, for mutants: as fast as can be, with the same comparisons."""
 
 import gc
-from functools import cache
 from types import ModuleType
+from typing import overload
 
 from .exhibit import OffloadPlace, Place, TablesPlace, Where
 from .museum import explored, tables_on
-from .paged_explore import PagedExplorer
+from .paged_recording import PagedRecording
+from .paged_scopes import PagedScope
 from .recording import Recording
 from .scopes import Scope
 from .watch import Limited, OutOfTimeError, alarm
@@ -17,11 +18,12 @@ ENDLESS = "runs on and on"
 
 def difference(where: Where, package: ModuleType) -> tuple[str, int]:
     """Say how a place shows that a package is wrong, if it does, and after how many transitions (0: unknown)."""
-    recording = recorded(where.scope) if isinstance(where, Place) else None
+    if isinstance(where, Place | TablesPlace):
+        recorded(where.scope)
     gc.disable()
     try:
         with alarm():
-            return visit(where, package, recording)
+            return visit(where, package)
     except OutOfTimeError:
         return ENDLESS, 0
     except Exception as error:
@@ -30,28 +32,34 @@ def difference(where: Where, package: ModuleType) -> tuple[str, int]:
         gc.enable()
 
 
-def visit(where: Where, package: ModuleType, recording: Recording | None) -> tuple[str, int]:
+def visit(where: Where, package: ModuleType) -> tuple[str, int]:
     """Visit a place, up to the first difference."""
     if isinstance(where, Place):
-        assert recording is not None
         base = adapter_on(package, where.adapter)
-        faults, steps = recording.replay(type(base.__name__, (Limited, base), {}))
+        faults, steps = recorded(where.scope).replay(type(base.__name__, (Limited, base), {}))
         return "; ".join(faults), steps
-    if callable(where):
-        fault = next(where(package), None)
-        return (f"{fault.law}: {fault.detail}" if fault else ""), 0
     if isinstance(where, TablesPlace):
-        result = PagedExplorer(where.scope, tables_on(package), ()).run()
-    else:
-        assert isinstance(where, OffloadPlace)
+        faults, steps = recorded(where.scope).replay(tables_on(package))
+        return "; ".join(faults), steps
+    if isinstance(where, OffloadPlace):
         result = explored(where, package)
-    return result.violation.detail if result.violation else "", result.transitions
+        return result.violation.detail if result.violation else "", result.transitions
+    fault = next(where(package), None)
+    return (f"{fault.law}: {fault.detail}" if fault else ""), 0
 
 
-@cache
-def recorded(scope: Scope) -> Recording:
+@overload
+def recorded(scope: Scope) -> Recording: ...
+@overload
+def recorded(scope: PagedScope) -> PagedRecording: ...
+def recorded(scope: Scope | PagedScope) -> Recording | PagedRecording:
     """Give a scope's recording, made once per process and kept from the garbage collector."""
-    recording = Recording(scope)
-    gc.collect()
-    gc.freeze()
-    return recording
+    found = RECORDINGS.get(scope)
+    if found is None:
+        found = RECORDINGS[scope] = PagedRecording(scope) if isinstance(scope, PagedScope) else Recording(scope)
+        gc.collect()
+        gc.freeze()
+    return found
+
+
+RECORDINGS: dict[Scope | PagedScope, Recording | PagedRecording] = {}

@@ -58,7 +58,9 @@ def wanted(scope: str, before: dict[str, Told], again: bool) -> list[Mutation]:
 
 def main() -> None:
     """Try mutants and write their fates."""
-    parser = argparse.ArgumentParser(prog="mutant_run", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="mutant_run", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--scope", default="", help="only mutants whose names contain this")
     parser.add_argument("--fates", type=Path, required=True, help="a file of one JSON line per mutant, appended to")
     parser.add_argument("--most", type=float, default=float("inf"), help="processor seconds per mutant")

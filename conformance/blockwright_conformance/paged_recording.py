@@ -93,7 +93,9 @@ class PagedRecording:
         """Tell whether an allocator answers and shows what was recorded."""
         if refusal_faults(moment.told, reply, adapter):
             return False
-        return tuple(sorted(reply.pairs)) == moment.pairs and adapter.observe(len(self.states[0].tables)) == moment.shows
+        return (
+            tuple(sorted(reply.pairs)) == moment.pairs and adapter.observe(len(self.states[0].tables)) == moment.shows
+        )
 
     def ask(self, adapter: PagedAdapter, number: int) -> list[str]:
         """Run an allocator's self-check, put every question to it, and name the wrong answers."""

@@ -23,9 +23,6 @@ ROOT = Path(blockwright.__file__).resolve().parent
 
 PACKAGE = "blockwright"
 
-MODULES = "__modules_of_the_variant__"
-"""Under which name a variant keeps its modules."""
-
 PARTS = ("paging", "offload", "offload.identity")
 """What is imported besides the package, which imports none of it."""
 
@@ -128,19 +125,12 @@ def load(changed: Mapping[str, CodeType] | None = None) -> ModuleType:
             importlib.import_module(f"{PACKAGE}.{name}")
     finally:
         sys.meta_path[:] = finders
-        names = [name for name in sys.modules if name.partition(".")[0] == PACKAGE]
-        modules = {name: sys.modules.pop(name) for name in names}
+        for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+            del sys.modules[name]
         sys.modules.update(kept)
     if unused := set(sources.changed) - sources.used:
         raise LookupError(f"not imported by {PACKAGE}: {', '.join(sorted(map(str, unused)))}")
-    vars(variant)[MODULES] = modules
     return variant
-
-
-def modules_of(package: ModuleType) -> dict[str, ModuleType]:
-    """Give the modules of a loaded variant, by name."""
-    modules: dict[str, ModuleType] = vars(package)[MODULES]
-    return modules
 
 
 def variant(*patches: Patch) -> ModuleType:
