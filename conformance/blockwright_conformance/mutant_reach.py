@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from types import CodeType
 
-from .mutant_places import difference
+from .exhibit import Place
+from .mutant_places import difference, recorded
 from .mutant_realm import Realm
 from .mutation import functions
 from .realms import realm
@@ -64,9 +65,10 @@ def marked_files(name: str) -> dict[str, CodeType]:
 
 
 def reach(name: str, number: int) -> Reach:
-    """Visit a place with the marked, otherwise unchanged implementation; once before, so that it is recorded."""
+    """Visit a place with the marked, otherwise unchanged implementation."""
     where = realm(name).places[number]
-    difference(where, load())
+    if isinstance(where, Place):
+        recorded(where.scope)
     package = load(marked_files(name))
     at_import = {file: set(marks) for file, marks in MARKS.items()}
     for marks in MARKS.values():

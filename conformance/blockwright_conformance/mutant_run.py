@@ -15,7 +15,8 @@ from typing import Any
 from blockwright._terminal import progress
 
 from .mutant_fate import Fate, fate_of, limited_memory
-from .mutant_reach import able, imported, reach
+from .mutant_reach import Reach, able, imported, reach
+from .mutant_realm import Realm, title_of
 from .mutant_score import digest_of
 from .mutation import Mutation
 from .realms import REALMS, excuse, parsed
@@ -56,6 +57,28 @@ def wanted(scope: str, before: dict[str, Told], again: bool) -> list[Mutation]:
     return sorted(todo, key=lambda mutation: bool(excuse(mutation)))
 
 
+def reached(realm: Realm, path: Path) -> list[Reach]:
+    """Give what each place of a realm executes; what an earlier run has written is not measured again."""
+    sources = "".join(digest_of(file) for file in realm.files)
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    before = {line["place"]: line for line in map(json.loads, lines) if line["sources"] == sources}
+    found = []
+    with path.open("a", encoding="utf-8") as out:
+        for number, where in enumerate(realm.places):
+            title = f"{title_of(where)} {getattr(where, 'scope', '')}"
+            line = before.get(title)
+            if line is None:
+                each = reach(realm.name, number)
+                if each.fault:
+                    raise SystemExit(f"{title_of(where)}: the unchanged implementation fails: {each.fault}")
+                line = {"place": title, "sources": sources, "seconds": each.seconds, "lines": each.lines}
+                out.write(json.dumps(line, default=sorted) + "\n")
+                out.flush()
+            files = {file: frozenset(held) for file, held in line["lines"].items()}
+            found.append(Reach(number, files, line["seconds"], ""))
+    return found
+
+
 def main() -> None:
     """Try mutants and write their fates."""
     parser = argparse.ArgumentParser(
@@ -73,7 +96,7 @@ def main() -> None:
             mine = [mutation for mutation in todo if mutation.file in realm.files]
             if not mine:
                 continue
-            places = able(realm, [reach(realm.name, number) for number in range(len(realm.places))])
+            places = able(realm, reached(realm, args.fates.with_suffix(".reach")))
             for file, lines in imported(realm.name).items():
                 places[file].update({line: list(range(len(realm.places))) for line in lines})
             for mutation in mine:

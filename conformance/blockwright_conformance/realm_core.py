@@ -48,12 +48,12 @@ MORE: tuple[Place, ...] = (
     Place(scope(Sliding(2), 1, "mutants, keyless", 4, 4, "chunks batch", caching=False), KeylessAdapter),
     *(Place(scope(kind, 1, "mutants, explained", 4, 4, "explain reset", prompts=strings(1, 2, 3))) for kind in ALONE),
     *(Place(of_groups(groups, "mutants, explained", 12, 5, "explain", **LONG)) for groups in PAIRS),
-    Place(of_groups(PAIRS[0], "mutants, admitted", 8, 4, "whole plan chunks", **ONES, watermark=1)),
+    Place(of_groups(PAIRS[0], "mutants, admitted", 7, 4, "whole plan", **ONES, watermark=1)),
     Place(of_groups(PAIRS[1], "mutants, wrong calls", 7, 3, "misuse load", in_flight=1, drafts=1, slots=1, **TWOS)),
     Place(scope(Mamba(1), 1, "mutants, wrong calls", 7, 3, "misuse", in_flight=2, drafts=1, slots=1, **TWOS)),
     Place(scope(Full(), 2, "mutants, forked", 5, 4, "fork batch plan", prompts=strings(1, 3, 3), slots=3)),
     Place(scope(Mamba(1), 2, "mutants, forked", 6, 3, "fork misuse", **TWOS)),
-    Place(of_groups(PAIRS[0], "mutants, forked", 7, 3, "fork", prompts=strings(1, 1, 1), outputs=(0, 1))),
+    Place(of_groups(PAIRS[0], "mutants, forked", 7, 3, "fork", prompts=strings(1, 1, 1))),
     Place(of_groups(PAIRS[1], "mutants, forked", 7, 3, "fork", prompts=strings(1, 2, 2), caching=False)),
 )
 """Scopes that survivors asked for."""
@@ -106,7 +106,7 @@ PLACES: tuple[Where, ...] = (
     call_trials.batches,
     handed_out,
     places.COLLIDING,
-    places.FORKED,
+    Place(scope(Full(), 2, "mutants, two forked", 5, 3, "fork", prompts=strings(1, 1, 1))),
     *MORE,
 )
 
