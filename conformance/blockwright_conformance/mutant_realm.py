@@ -34,6 +34,8 @@ class Realm:
     """Families of such mutants."""
     left_out: Mapping[str, str]
     """What is not mutated: a function, a class, or ``guards of`` a function, with the reason."""
+    tests: tuple[str, ...] = ()
+    """Files of unit tests, for mutants that no place executes or notices: see `mutant_tests`."""
 
     def excuse(self, key: str) -> str:
         """Give the reason why a mutant is listed as equivalent; empty if it is not."""

@@ -78,10 +78,27 @@ class Moves:
         self.engine.mark_computed(pick % len(self.engine.groups))
 
 
+def nothing() -> None:
+    """Do nothing before a step."""
+
+
 def random_walk(
-    world: World, seed: int, steps: int, reference: bool = True, package: ModuleType = blockwright
+    world: World,
+    seed: int,
+    steps: int,
+    reference: bool = True,
+    package: ModuleType = blockwright,
+    before: Callable[[], None] = nothing,
 ) -> PagedEngine:
     """Take a random walk, on the implementation or a copy of it; end every sequence, and give the engine.
+
+    Args:
+        world: the configuration of the manager.
+        seed: of the random draws.
+        steps: how many operations.
+        reference: whether the specification goes along.
+        package: the implementation, or a copy of it.
+        before: called before each operation.
 
     Raises:
         PagedHistoryError: the walk met a violation.
@@ -93,6 +110,7 @@ def random_walk(
         return random.randrange(2**16)
 
     for _ in range(steps):
+        before()
         possible: list[tuple[int, Callable[[], None]]] = [(1, engine.reset)]
         if engine.empty_slots:
             possible.append((4, lambda: moves.arrive(pick(), pick(), pick())))

@@ -1,11 +1,27 @@
 """Mutants of the block tables with copy-on-write: their sources, and where they are at work."""
 
-from . import paged_places
+from . import paged_places, paged_trials
 from .equivalents_paging import EQUIVALENT, RULES
-from .exhibit import Where
+from .exhibit import TablesPlace, Where
 from .mutant_realm import Realm
+from .paged_scopes import PAGED_PR
 
-FILES: tuple[str, ...] = ()
+FILES: tuple[str, ...] = tuple(
+    f"paging/{name}.py"
+    for name in (
+        "block_manager",
+        "block_table",
+        "computed_blocks",
+        "cpu_gpu",
+        "device_pool",
+        "interfaces",
+        "naive",
+        "null_block",
+        "pool_allocator",
+        "prefix_caching",
+        "sequence",
+    )
+)
 
 PLACES: tuple[Where, ...] = (
     paged_places.RETURNS,
@@ -16,8 +32,23 @@ PLACES: tuple[Where, ...] = (
     paged_places.FORKS,
     paged_places.appends_under_a_window,
     paged_places.comes_back,
+    *paged_trials.TRIALS,
+    *(TablesPlace(scope) for scope in PAGED_PR),
 )
 
 LEFT_OUT: dict[str, str] = {}
 
-REALM = Realm("paging", FILES, PLACES, EQUIVALENT, RULES, LEFT_OUT)
+TESTS = (
+    "tests/paging/test_access_times.py",
+    "tests/paging/test_allocators.py",
+    "tests/paging/test_beam_search.py",
+    "tests/paging/test_block_manager.py",
+    "tests/paging/test_block_table.py",
+    "tests/paging/test_eviction.py",
+    "tests/paging/test_interfaces.py",
+    "tests/paging/test_nothing_lost.py",
+    "tests/paging/test_swap.py",
+    "tests/paging/test_walk.py",
+)
+
+REALM = Realm("paging", FILES, PLACES, EQUIVALENT, RULES, LEFT_OUT, TESTS)

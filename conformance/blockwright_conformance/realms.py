@@ -2,11 +2,11 @@
 
 from functools import cache
 
-from . import realm_core, realm_offload, realm_paging
+from . import realm_connector, realm_core, realm_offload, realm_paging
 from .mutant_realm import Realm
 from .mutation import Mutation, Source
 
-REALMS: tuple[Realm, ...] = (realm_core.REALM, realm_paging.REALM, realm_offload.REALM)
+REALMS: tuple[Realm, ...] = (realm_core.REALM, realm_paging.REALM, realm_offload.REALM, realm_connector.REALM)
 
 
 def realm(name: str) -> Realm:

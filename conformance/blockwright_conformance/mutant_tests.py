@@ -1,0 +1,281 @@
+"""Mutants that no place executes, or notices, before the unit tests of the project's tree.
+
+Bookkeeping such as the connector's is called by no scope; unit tests call it. They are collected once, by a process of
+their own; each runs once with a mark before every statement, so that it is known which test executes what. Then, for
+each mutant, a fork gets the changed function in place of its own and runs the tests that execute the statement: those
+that failed for the last mutants of the function first, then the fastest. A test that computes or waits for too long is
+ended, which is a failure like any other. An installed kit has no tests, and says so.
+
+    python -m blockwright_conformance.mutant_tests REALM --fates FILE [--scope TEXT] [--keys FILE]
+
+writes a line of JSON for each mutant as it comes: its key, the test that failed and why, or that none did.
+"""
+
+import argparse
+import gc
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from .forked import in_fork
+from .mutant_reach import marked
+from .mutant_realm import Realm
+from .mutation import Mutation
+from .realms import excuse, parsed, realm
+from .variants import PACKAGE, ROOT
+
+TREE = ROOT.parents[1]
+"""The folder of the project, where the kit runs from its tree."""
+
+BUSY, WAITING = 15.0, 90.0
+"""Seconds that one test may compute, and that it may take."""
+
+OPTIONS = ("-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:faulthandler")
+
+ENDLESS = "runs on and on"
+
+
+class Tested(NamedTuple):
+    """What became of a mutant: the test that failed and how (both empty: none), and how many execute its statement."""
+
+    key: str
+    test: str
+    how: str
+    tests: int
+
+
+def are_there(owner: Realm) -> bool:
+    """Tell whether the tree with the tests of a realm is there."""
+    return all((TREE / file).exists() for file in owner.tests)
+
+
+def tested(owner: Realm, mutations: Iterable[Mutation]) -> dict[str, Tested]:
+    """Put mutants of a realm before its tests, in another process; give what became of each, by key.
+
+    Raises:
+        RuntimeError: a test fails without a mutant, or the process did not do its work.
+    """
+    keys = [mutation.key for mutation in mutations]
+    with tempfile.TemporaryDirectory() as folder:
+        wanted, fates = Path(folder, "keys"), Path(folder, "fates")
+        wanted.write_text(json.dumps(keys), encoding="utf-8")
+        command = [sys.executable, "-m", __name__, owner.name, "--fates", str(fates), "--keys", str(wanted)]
+        environment = {**os.environ, "BLOCKWRIGHT_PURE_PYTHON": "1"}
+        done = subprocess.run(command, cwd=TREE, env=environment, capture_output=True, text=True, check=False)
+        lines = fates.read_text(encoding="utf-8").splitlines() if fates.exists() else []
+    found = {line["key"]: Tested(**line) for line in map(json.loads, lines)}
+    if done.returncode or len(found) < len(keys):
+        raise RuntimeError(f"unit tests of {owner.name}: {(done.stderr or done.stdout)[-2000:]}")
+    return found
+
+
+# --- changing functions where they are
+
+
+def all_codes(code: CodeType) -> Iterator[CodeType]:
+    """Give the code of every function and method of a module, or a class; not of functions within functions."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield inner
+            if not inner.co_flags & 0x02:  # the body of a class, which has no fast locals
+                yield from all_codes(inner)
+
+
+def functions_of(module: ModuleType) -> dict[tuple[str, int], FunctionType]:
+    """Give the functions and methods of a module, by qualified name and line."""
+    found: dict[tuple[str, int], FunctionType] = {}
+    seen: set[type] = set()
+
+    def add(value: object) -> None:
+        value = getattr(value, "__wrapped__", value)
+        if isinstance(value, staticmethod | classmethod):
+            add(value.__func__)
+        elif isinstance(value, property):
+            add(value.fget)
+            add(value.fset)
+        elif isinstance(value, FunctionType) and value.__module__ == module.__name__:
+            found[value.__code__.co_qualname, value.__code__.co_firstlineno] = value
+        elif isinstance(value, type) and value.__module__ == module.__name__ and value not in seen:
+            seen.add(value)
+            for inner in list(vars(value).values()):
+                add(inner)
+
+    for value in list(vars(module).values()):
+        add(value)
+    return found
+
+
+def module_of(file: str) -> ModuleType:
+    """Give the module of a source."""
+    return importlib.import_module(f"{PACKAGE}.{file.removesuffix('.py').replace('/', '.')}")
+
+
+def change(functions: dict[tuple[str, int], FunctionType], code: CodeType) -> int:
+    """Give functions the code that a changed source has for them; count those that differ."""
+    count = 0
+    for each in all_codes(code):
+        function = functions.get((each.co_qualname, each.co_firstlineno))
+        if function is not None and function.__code__ != each:
+            function.__code__ = each
+            count += 1
+    return count
+
+
+# --- running tests
+
+
+class EndlessError(BaseException):
+    """A test runs on and on. No `Exception`, so that nothing on the way takes it for an answer."""
+
+
+def stop(_signal: int, _frame: FrameType | None) -> None:
+    """End the test that runs.
+
+    Raises:
+        EndlessError: always.
+    """
+    raise EndlessError(ENDLESS)
+
+
+class Runner:
+    """A plugin that takes the place of the loop over all tests."""
+
+    def __init__(self, owner: Realm, mutations: list[Mutation], out: Path) -> None:
+        self.owner, self.mutations, self.out = owner, mutations, out
+        self.functions = {file: functions_of(module_of(file)) for file in owner.files}
+        self.failed: tuple[str, str] | None = None
+        self.items: dict[str, Any] = {}
+        self.fault = ""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Remember the first test that failed."""
+        if report.failed and self.failed is None:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            text = str(crash.message if crash is not None else report.longrepr)
+            self.failed = report.nodeid, text.strip().partition("\n")[0][:200]
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        """Try the mutants."""
+        self.items = {item.nodeid: item for item in session.items}
+        told, ended = in_fork(self.survey, 1200.0)
+        survey = json.loads(told) if ended else {}
+        if not survey or survey["failed"]:
+            self.fault = f"without a mutant: {survey.get('failed') or 'the tests did not end'}"
+            return True
+        reached: dict[str, dict[str, list[int]]] = survey["lines"]
+        gc.collect()
+        gc.freeze()
+        last: dict[tuple[str, str], list[str]] = {}
+        with self.out.open("a", encoding="utf-8") as out:
+            for mutation in self.mutations:
+                able = [name for name, lines in reached.items() if mutation.line in lines.get(mutation.file, ())]
+                killers = last.setdefault((mutation.file, mutation.function), [])
+                fate = self.fate_of(mutation, sorted(able, key=lambda name: name not in killers))
+                if fate.test in self.items:
+                    killers[:] = [fate.test, *(name for name in killers if name != fate.test)][:6]
+                out.write(json.dumps(fate._asdict()) + "\n")
+                out.flush()
+        return True
+
+    def run(self, names: Iterable[str]) -> None:
+        """Run tests up to the first that fails."""
+        names = list(names)
+        for name, after in zip(names, [*names[1:], None], strict=True):
+            signal.setitimer(signal.ITIMER_VIRTUAL, BUSY)
+            signal.setitimer(signal.ITIMER_REAL, WAITING)
+            item = self.items[name]
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after and self.items[after])
+            if self.failed:
+                return
+
+    def survey(self) -> str:
+        """Run all tests with marked functions; tell which statements each executes, the fastest test first."""
+        marks: dict[str, set[int]] = {file: set() for file in self.owner.files}
+        for file, functions in self.functions.items():
+            vars(module_of(file))["__mark__"] = marks[file].add
+            change(functions, marked(file))
+        watched()
+        lines: dict[str, dict[str, list[int]]] = {}
+        seconds: dict[str, float] = {}
+        for name in self.items:
+            started = time.process_time()
+            self.run([name])
+            lines[name] = {file: sorted(held) for file, held in marks.items() if held}
+            seconds[name] = time.process_time() - started
+            for held in marks.values():
+                held.clear()
+            if self.failed:
+                break
+        return json.dumps(
+            {"failed": self.failed, "lines": {name: lines[name] for name in sorted(lines, key=seconds.__getitem__)}}
+        )
+
+    def fate_of(self, mutation: Mutation, names: list[str]) -> Tested:
+        """Run tests with a mutant in a fork."""
+        if not names:
+            return Tested(mutation.key, "", "", 0)
+        told, ended = in_fork(lambda: self.verdict(mutation, names), WAITING * 4)
+        test, how = json.loads(told) if ended and told else ("", ENDLESS)
+        return Tested(mutation.key, test or (how and "the process"), how, len(names))
+
+    def verdict(self, mutation: Mutation, names: list[str]) -> str:
+        """Put a mutant in and run tests; tell which failed, and how.
+
+        A function that cannot be changed where it is (it closes over other names than the original) lives.
+        """
+        try:
+            if not change(self.functions[mutation.file], parsed(mutation.file).compiled(mutation.key)):
+                return json.dumps(("", ""))
+        except ValueError:
+            return json.dumps(("", ""))
+        watched()
+        self.run(names)
+        return json.dumps(self.failed or ("", ""))
+
+
+def watched() -> None:
+    """Have tests that run on and on ended."""
+    signal.signal(signal.SIGVTALRM, stop)
+    signal.signal(signal.SIGALRM, stop)
+
+
+def main() -> None:
+    """Put mutants of a realm before its tests."""
+    parser = argparse.ArgumentParser(
+        prog="mutant_tests", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("realm")
+    parser.add_argument("--fates", type=Path, required=True, help="a file of one JSON line per mutant, appended to")
+    parser.add_argument("--keys", type=Path, help="a file with the keys of the mutants to try, as JSON; without: all")
+    parser.add_argument("--scope", default="", help="only mutants whose names contain this")
+    args = parser.parse_args()
+    os.chdir(TREE)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    sys.path.insert(0, str(TREE))
+    import pytest
+
+    owner = realm(args.realm)
+    keys = set(json.loads(args.keys.read_text(encoding="utf-8"))) if args.keys else None
+    mutations = [
+        mutation
+        for file in owner.files
+        for mutation in parsed(file).mutations
+        if args.scope in mutation.key and (mutation.key in keys if keys is not None else not excuse(mutation))
+    ]
+    runner = Runner(owner, mutations, args.fates)
+    code = pytest.main([*OPTIONS, *owner.tests], plugins=[runner])
+    if runner.fault or code not in (0, 5):
+        raise SystemExit(runner.fault or f"pytest ended with {code!r}")
+
+
+if __name__ == "__main__":
+    main()
