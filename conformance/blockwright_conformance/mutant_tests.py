@@ -21,10 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from .forked import in_fork
 from .mutant_reach import marked
@@ -39,9 +41,13 @@ TREE = ROOT.parents[1]
 BUSY, WAITING = 15.0, 90.0
 """Seconds that one test may compute, and that it may take."""
 
-OPTIONS = ("-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:faulthandler")
+OPTIONS = ("-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "no:unraisableexception")
 
 ENDLESS = "runs on and on"
+
+REMEMBERED = Path(__file__).with_name("mutant_tests.json")
+MOST = 4
+"""Tests that are remembered of a function."""
 
 
 class Tested(NamedTuple):
@@ -76,6 +82,28 @@ def tested(owner: Realm, mutations: Iterable[Mutation]) -> dict[str, Tested]:
     if done.returncode or len(found) < len(keys):
         raise RuntimeError(f"unit tests of {owner.name}: {(done.stderr or done.stdout)[-2000:]}")
     return found
+
+
+def function_of(mutation: Mutation) -> str:
+    """Name the function of a mutant."""
+    return f"{mutation.file} {mutation.function}"
+
+
+@cache
+def remembered() -> dict[str, list[str]]:
+    """Give the tests that killed mutants, by function."""
+    known: dict[str, list[str]] = json.loads(REMEMBERED.read_text(encoding="utf-8")) if REMEMBERED.exists() else {}
+    return known
+
+
+def remember(fates: Iterable[tuple[str, str]]) -> None:
+    """Write which tests killed mutants, most often first, from pairs of a mutant's key and a test."""
+    counts: dict[str, Counter[str]] = {}
+    for key, test in fates:
+        if "::" in test:
+            counts.setdefault(key.partition(":")[0], Counter())[test] += 1
+    told = {name: [test for test, _ in held.most_common(MOST)] for name, held in sorted(counts.items())}
+    REMEMBERED.write_text(json.dumps(told, indent=0) + "\n", encoding="utf-8")
 
 
 # --- changing functions where they are
@@ -155,6 +183,8 @@ class Runner:
         self.failed: tuple[str, str] | None = None
         self.items: dict[str, Any] = {}
         self.fault = ""
+        self.lines: dict[str, dict[str, list[int]]] = {}
+        self.killers: dict[str, list[str]] = {}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Remember the first test that failed."""
@@ -164,27 +194,53 @@ class Runner:
             self.failed = report.nodeid, text.strip().partition("\n")[0][:200]
 
     def pytest_runtestloop(self, session: Any) -> bool:
-        """Try the mutants."""
+        """Try the mutants, first where others of their functions were killed, and what is left everywhere."""
         self.items = {item.nodeid: item for item in session.items}
-        told, ended = in_fork(self.survey, 1200.0)
-        survey = json.loads(told) if ended else {}
-        if not survey or survey["failed"]:
-            self.fault = f"without a mutant: {survey.get('failed') or 'the tests did not end'}"
-            return True
-        reached: dict[str, dict[str, list[int]]] = survey["lines"]
         gc.collect()
         gc.freeze()
-        last: dict[tuple[str, str], list[str]] = {}
+        left = []
         with self.out.open("a", encoding="utf-8") as out:
             for mutation in self.mutations:
-                able = [name for name, lines in reached.items() if mutation.line in lines.get(mutation.file, ())]
-                killers = last.setdefault((mutation.file, mutation.function), [])
-                fate = self.fate_of(mutation, sorted(able, key=lambda name: name not in killers))
-                if fate.test in self.items:
-                    killers[:] = [fate.test, *(name for name in killers if name != fate.test)][:6]
-                out.write(json.dumps(fate._asdict()) + "\n")
-                out.flush()
+                names = [name for name in remembered().get(function_of(mutation), ()) if name in self.items]
+                fate = self.fate_of(mutation, names)
+                if fate.how:
+                    self.tell(out, fate)
+                else:
+                    left.append(mutation)
+            if left and self.surveyed():
+                for mutation in left:
+                    self.tell(out, self.fate_of(mutation, self.reaching(mutation)))
+        told, ended = in_fork(self.unchanged, 1200.0)
+        test, how = json.loads(told) if ended and told else ("", ENDLESS)
+        self.fault = self.fault or (f"without a mutant: {test}: {how}" if how else "")
         return True
+
+    def tell(self, out: TextIO, fate: Tested) -> None:
+        """Write a line."""
+        out.write(json.dumps(fate._asdict()) + "\n")
+        out.flush()
+
+    def surveyed(self) -> bool:
+        """Find out which statements each test executes."""
+        told, ended = in_fork(self.survey, 1200.0)
+        survey: dict[str, Any] = json.loads(told) if ended and told.startswith("{") else {"failed": told or ENDLESS}
+        if survey["failed"]:
+            self.fault = f"without a mutant: {survey['failed']}"
+            return False
+        self.lines = survey["lines"]
+        return True
+
+    def unchanged(self) -> str:
+        """Run every test that killed without a mutant, and tell which fails, if one does: it kills nothing."""
+        watched()
+        self.run({name for names in self.killers.values() for name in names if name in self.items})
+        return json.dumps(self.failed or ("", ""))
+
+    def reaching(self, mutation: Mutation) -> list[str]:
+        """Give the tests that execute a mutant's statement, the last killers of its function first."""
+        able = [name for name, lines in self.lines.items() if mutation.line in lines.get(mutation.file, ())]
+        killers = self.killers.get(function_of(mutation), [])
+        return sorted(able, key=lambda name: killers.index(name) if name in killers else len(killers))
 
     def run(self, names: Iterable[str]) -> None:
         """Run tests up to the first that fails."""
@@ -257,7 +313,12 @@ def main() -> None:
     parser.add_argument("--fates", type=Path, required=True, help="a file of one JSON line per mutant, appended to")
     parser.add_argument("--keys", type=Path, help="a file with the keys of the mutants to try, as JSON; without: all")
     parser.add_argument("--scope", default="", help="only mutants whose names contain this")
+    parser.add_argument("--remember", action="store_true", help="try nothing; remember the tests named in the fates")
     args = parser.parse_args()
+    if args.remember:
+        lines = map(json.loads, args.fates.read_text(encoding="utf-8").splitlines())
+        remember((line["key"], line["test"]) for line in lines)
+        return
     os.chdir(TREE)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     sys.path.insert(0, str(TREE))
