@@ -1,7 +1,11 @@
 """Puts one copy of the implementation through one place, for mutants: as fast as can be, with the same comparisons."""
 
 import gc
+import importlib
+import resource
+import sys
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 
 from .exhibit import OffloadPlace, Place, TablesPlace, Where
@@ -18,6 +22,7 @@ ENDLESS = "runs on and on"
 def difference(where: Where, package: ModuleType) -> tuple[str, int]:
     """Say how a place shows that a package is wrong, if it does, and after how many transitions (0: unknown)."""
     recording = recorded(where.scope) if isinstance(where, Place) else None
+    import_what(where)
     gc.disable()
     try:
         with alarm():
@@ -46,6 +51,24 @@ def visit(where: Where, package: ModuleType, recording: Recording | None) -> tup
         assert isinstance(where, OffloadPlace)
         result = explored(where, package)
     return result.violation.detail if result.violation else "", result.transitions
+
+
+def import_what(where: Where) -> None:
+    """Import large libraries that a trial says it `needs`, before it is watched, with as much memory as they take."""
+    missing = [name for name in getattr(where, "needs", ()) if name not in sys.modules]
+    if missing:
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+        before = memory_taken()
+        for name in missing:
+            importlib.import_module(name)
+        if soft != resource.RLIM_INFINITY:
+            resource.setrlimit(resource.RLIMIT_AS, (soft + memory_taken() - before, hard))
+
+
+def memory_taken() -> int:
+    """Give the bytes of address space that the process has."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
 
 
 @cache
