@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from .mutant_places import difference
+from .mutant_places import difference, memory_taken
 from .mutant_realm import title_of
 from .mutation import Mutation
 from .realms import parsed, realm_of
@@ -15,7 +15,7 @@ from .variants import load
 from .watch import OutOfTimeError, alarm
 
 MEMORY = 3 << 30
-"""Bytes that a process with mutants may take."""
+"""Bytes that a process may take for mutants."""
 
 IMPORT = "import"
 
@@ -93,7 +93,7 @@ def limited_memory() -> Iterator[None]:
     """Let a mutant that fills the memory fail instead."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, hard))
+        resource.setrlimit(resource.RLIMIT_AS, (memory_taken() + MEMORY, hard))
     try:
         yield
     finally:

@@ -1,6 +1,10 @@
 """Puts one copy of the implementation through one place, for mutants: as fast as can be, with the same comparisons."""
 
 import gc
+import importlib
+import resource
+import sys
+from pathlib import Path
 from types import ModuleType
 from typing import overload
 
@@ -20,6 +24,7 @@ def difference(where: Where, package: ModuleType) -> tuple[str, int]:
     """Say how a place shows that a package is wrong, if it does, and after how many transitions (0: unknown)."""
     if isinstance(where, Place | TablesPlace):
         recorded(where.scope)
+    import_what(where)
     gc.disable()
     try:
         with alarm():
@@ -46,6 +51,24 @@ def visit(where: Where, package: ModuleType) -> tuple[str, int]:
         return result.violation.detail if result.violation else "", result.transitions
     fault = next(where(package), None)
     return (f"{fault.law}: {fault.detail}" if fault else ""), 0
+
+
+def import_what(where: Where) -> None:
+    """Import large libraries that a trial says it `needs`, before it is watched, with as much memory as they take."""
+    missing = [name for name in getattr(where, "needs", ()) if name not in sys.modules]
+    if missing:
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+        before = memory_taken()
+        for name in missing:
+            importlib.import_module(name)
+        if soft != resource.RLIM_INFINITY:
+            resource.setrlimit(resource.RLIMIT_AS, (soft + memory_taken() - before, hard))
+
+
+def memory_taken() -> int:
+    """Give the bytes of address space that the process has."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
 
 
 @overload

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from types import CodeType
 
-from .exhibit import Place
+from .exhibit import Place, TablesPlace
 from .mutant_places import difference, recorded
 from .mutant_realm import Realm
 from .mutation import functions
@@ -67,7 +67,7 @@ def marked_files(name: str) -> dict[str, CodeType]:
 def reach(name: str, number: int) -> Reach:
     """Visit a place with the marked, otherwise unchanged implementation."""
     where = realm(name).places[number]
-    if isinstance(where, Place):
+    if isinstance(where, Place | TablesPlace):
         recorded(where.scope)
     package = load(marked_files(name))
     at_import = {file: set(marks) for file, marks in MARKS.items()}

@@ -25,6 +25,7 @@ from .mutant_listed import groups, listed_fates
 from .mutant_places import ENDLESS, difference
 from .mutant_reach import Reach, able, reach
 from .mutant_realm import title_of
+from .mutant_retry import retried
 from .mutation import Mutation
 from .parallel import in_parallel
 from .realms import REALMS, all_mutations, excuse, parsed, realm, realm_of
@@ -120,7 +121,8 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     if not profile.is_ours:
         return []
     found = run_sample(profile, progress) if profile.name in SAMPLE else run_all(profile, progress)
-    fates = sorted((fate for each in found for fate in each.fates), key=lambda fate: fate.mutation.line)
+    fates = retried([fate for each in found for fate in each.fates], profile.jobs)
+    fates.sort(key=lambda fate: fate.mutation.line)
     faults = {place: fault for each in found for place, fault in each.faults.items()}
     if not fates:
         return []

@@ -40,6 +40,7 @@ def walk_of(name: str, world: World) -> Trial:
         return walk(package, world)
 
     trial.__name__ = f"walk, {name}"
+    trial.needs = ("torch", "hypothesis")  # type: ignore[attr-defined]
     return trial
 
 
