@@ -48,6 +48,7 @@ PLACES: tuple[Where, ...] = (
 )
 
 TESTS = (
+    "tests/offload/test_connector_books.py",
     "tests/offload/test_connector_calls.py",
     "tests/offload/test_connector.py",
     "tests/offload/test_queue.py",

@@ -1,0 +1,120 @@
+"""Property: the connector remembers of a request what it must, and no longer than it may.
+
+How: small cases, each of which shows one line of its books: every one was asked for by a change of the source that no
+other test noticed (`blockwright conform --gate mutants`).
+Not covered: bytes (test_connector.py), and what each call says of the rest (test_connector_calls.py).
+"""
+
+import pytest
+from tests.offload.test_connector_calls import SIZES, Rig
+
+from blockwright import FullAttentionSpec, Request
+from blockwright.errors import InvalidArgumentError
+
+
+def asked(rig: Rig, name: str, tokens: range) -> tuple[Request, int]:
+    """A request, and how many tokens the connector could load for it."""
+    request = Request(name, list(tokens), 2)
+    return request, rig.connector.get_num_new_matched_tokens(request, 0)[0]
+
+
+def gone_from_the_host(rig: Rig) -> None:
+    """Have the host give all its places to another prompt, which the device forgets."""
+    rig.offloaded(range(100, 121))
+
+
+def test_what_was_found_once_is_forgotten_when_asked_again() -> None:
+    rig = Rig()
+    rig.offloaded(range(5))
+    request, external = asked(rig, "r", range(5))
+    assert external == 4
+    gone_from_the_host(rig)
+    assert rig.connector.get_num_new_matched_tokens(request, 0) == (0, False)
+    with pytest.raises(InvalidArgumentError, match="told 0"):
+        rig.connector.update_state_after_alloc(request, 4)
+
+
+def test_what_was_found_is_forgotten_with_the_request() -> None:
+    rig = Rig()
+    rig.offloaded(range(5))
+    request, external = asked(rig, "r", range(5))
+    rig.connector.request_finished(request)
+    with pytest.raises(InvalidArgumentError, match="told 0"):
+        rig.connector.update_state_after_alloc(request, external)
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_request_that_starts_again_is_stored_again(is_over: bool) -> None:
+    rig = Rig(num_blocks=14)
+    request = rig.compute("r", range(5))
+    rig.manager.free(request)
+    if is_over:
+        rig.connector.request_finished(request)
+    rig.handler.end()
+    rig.connector.poll()
+    gone_from_the_host(rig)
+    again = Request("r", list(range(5)), 2)
+    if not is_over:
+        assert rig.connector.get_num_new_matched_tokens(again, 0) == (0, False)
+    assert rig.manager.allocate_slots(again, 5) is not None
+    again.num_computed_tokens = 5
+    rig.connector.finish_step([again])
+    assert [len(source) for source, _ in rig.handler.blocks()] == [2]
+
+
+def failed(rig: Rig) -> Request:
+    """A request whose load has failed, and whose tokens another one has stored since."""
+    rig.offloaded(range(5))
+    request = rig.load("r", range(5))
+    rig.handler.end(success=False)
+    assert [result.num_tokens for result in rig.connector.poll()] == [0]
+    rig.offloaded(range(5))
+    return request
+
+
+def test_after_a_failure_nothing_is_loaded_once() -> None:
+    rig = Rig()
+    request = failed(rig)
+    assert rig.connector.get_num_new_matched_tokens(request, 0) == (0, False)
+    assert rig.connector.get_num_new_matched_tokens(request, 0) == (4, True)
+
+
+def test_a_failure_is_forgotten_with_the_request() -> None:
+    rig = Rig()
+    rig.connector.request_finished(failed(rig))
+    assert asked(rig, "r", range(5))[1] == 4
+
+
+def test_a_single_token_is_worth_a_load() -> None:
+    rig = Rig(FullAttentionSpec(block_size=1, **SIZES))  # type: ignore[arg-type]
+    request = Request("first", [7, 8], 1)
+    assert rig.manager.allocate_slots(request, 2) is not None
+    request.num_computed_tokens = 2
+    rig.connector.finish_step([request])
+    rig.end(request)
+    rig.handler.end()
+    rig.connector.poll()
+    assert rig.connector.get_num_new_matched_tokens(Request("r", [7, 9], 1), 0) == (1, True)
+
+
+def test_what_is_to_be_loaded_is_not_driven_out_by_what_the_device_loses() -> None:
+    rig = Rig(store_on="evict", num_blocks=5, host=6)
+    rig.end(rig.compute("first", range(5)))
+    rig.end(rig.compute("second", range(20, 28)))  # takes the blocks of the first, which go to the host
+    rig.end(rig.compute("third", range(40, 48)))  # and those of the second: the host is full
+    request, external = asked(rig, "r", range(5))
+    assert external == 4
+    assert rig.manager.allocate_slots(request, 0, num_external_computed_tokens=4) is not None
+    rig.connector.update_state_after_alloc(request, 4)
+    rig.connector.start_step()
+    rig.handler.end()
+    assert [result.num_tokens for result in rig.connector.poll()] == [4]
+
+
+def test_draining_waits_for_what_is_under_way() -> None:
+    rig = Rig()
+    rig.end(rig.compute("r", range(5)))
+    assert not rig.connector.is_idle
+    rig.connector.drain()
+    assert rig.connector.is_idle
+    assert rig.handler.waited == [0]
