@@ -5,11 +5,18 @@ other test noticed (`blockwright conform --gate mutants`).
 Not covered: bytes (test_connector.py), and what each call says of the rest (test_connector_calls.py).
 """
 
-import pytest
-from tests.offload.test_connector_calls import SIZES, Rig
+from collections.abc import Sequence
 
-from blockwright import FullAttentionSpec, Request
+import pytest
+from tests.offload.test_connector_calls import SIZES, Held, Rig, full, manager_of
+
+from blockwright import FullAttentionSpec, KVCacheSpec, Request
 from blockwright.errors import InvalidArgumentError
+from blockwright.offload.hits import external_hit, offload_key
+
+
+def single() -> KVCacheSpec:
+    return FullAttentionSpec(block_size=1, **SIZES)  # type: ignore[arg-type]
 
 
 def asked(rig: Rig, name: str, tokens: range) -> tuple[Request, int]:
@@ -86,7 +93,7 @@ def test_a_failure_is_forgotten_with_the_request() -> None:
 
 
 def test_a_single_token_is_worth_a_load() -> None:
-    rig = Rig(FullAttentionSpec(block_size=1, **SIZES))  # type: ignore[arg-type]
+    rig = Rig(single())
     request = Request("first", [7, 8], 1)
     assert rig.manager.allocate_slots(request, 2) is not None
     request.num_computed_tokens = 2
@@ -95,6 +102,35 @@ def test_a_single_token_is_worth_a_load() -> None:
     rig.handler.end()
     rig.connector.poll()
     assert rig.connector.get_num_new_matched_tokens(Request("r", [7, 9], 1), 0) == (1, True)
+
+
+def test_a_single_token_that_is_nowhere_is_no_hit() -> None:
+    manager = manager_of(single())
+    assert external_hit(Held(set()), manager.managers, Request("r", [7, 8], 1), 0, 1) == (0, [])
+
+
+def test_a_hit_of_the_engine_that_is_not_aligned_is_kept_whatever_is_held() -> None:
+    manager, request = manager_of(full(4)), Request("r", list(range(13)), 2)
+    held = Held({offload_key(digest, 0) for digest in request.block_hashes})
+    assert external_hit(held, manager.managers, request, 3, 1) == (3, [])
+
+
+def test_full_attention_is_looked_up_once() -> None:
+    class Counted(Held):
+        calls = 0
+
+        def lookup(self, block_hashes: Sequence[bytes]) -> int:
+            self.calls += 1
+            return super().lookup(block_hashes)
+
+    manager, request = manager_of(full()), Request("r", list(range(9)), 2)
+    held = Counted({offload_key(digest, 0) for digest in request.block_hashes[:3]})
+    assert external_hit(held, manager.managers, request, 0, 1)[0] == 6
+    assert held.calls == 1
+
+
+def test_the_key_of_a_block_is_its_digest_and_four_bytes_of_its_group() -> None:
+    assert offload_key(b"digest", 258) == b"digest\2\1\0\0"  # it is written to disks
 
 
 def test_what_is_to_be_loaded_is_not_driven_out_by_what_the_device_loses() -> None:
