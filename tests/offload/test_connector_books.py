@@ -8,10 +8,19 @@ Not covered: bytes (test_connector.py), and what each call says of the rest (tes
 from collections.abc import Sequence
 
 import pytest
-from tests.offload.test_connector_calls import SIZES, Held, Rig, full, manager_of
+from tests.offload.test_connector_calls import SIZES, Held, Rig, StillHandler, full, manager_of
 
 from blockwright import FullAttentionSpec, KVCacheSpec, Request
 from blockwright.errors import InvalidArgumentError
+from blockwright.offload import (
+    CPUBackend,
+    CPULoadStoreSpec,
+    GPULoadStoreSpec,
+    LRUOffloadingManager,
+    OffloadChain,
+    OffloadingConnector,
+    OffloadingWorker,
+)
 from blockwright.offload.hits import external_hit, offload_key
 
 
@@ -147,10 +156,81 @@ def test_what_is_to_be_loaded_is_not_driven_out_by_what_the_device_loses() -> No
     assert [result.num_tokens for result in rig.connector.poll()] == [4]
 
 
-def test_draining_waits_for_what_is_under_way() -> None:
+def test_draining_waits_for_what_is_under_way_and_tells_of_loads() -> None:
     rig = Rig()
     rig.end(rig.compute("r", range(5)))
     assert not rig.connector.is_idle
-    rig.connector.drain()
+    assert rig.connector.drain(5) == []
     assert rig.connector.is_idle
     assert rig.handler.waited == [0]
+    assert rig.manager.reset_prefix_cache()
+    rig.load("again", range(5))
+    assert [result.num_tokens for result in rig.connector.drain(5)] == [4]
+
+
+def test_draining_gives_up_when_a_handler_has_lost_a_transfer() -> None:
+    rig = Rig()
+    rig.end(rig.compute("r", range(5)))
+    rig.handler.begun.clear()
+    assert rig.connector.drain(0.01) == []
+    assert not rig.connector.is_idle
+
+
+def test_a_load_that_has_ended_is_still_to_be_told() -> None:
+    rig = Rig()
+    rig.offloaded(range(5))
+    rig.load("r", range(5))
+    rig.handler.end()
+    rig.connector.start_step()  # it learns of the end here
+    assert not rig.connector.is_idle
+    assert len(rig.connector.poll()) == 1
+    assert rig.connector.is_idle
+
+
+def test_a_move_between_tiers_is_under_way_too() -> None:
+    handler, manager = StillHandler(), manager_of(full())
+    tiers = [LRUOffloadingManager(CPUBackend(2, 4)) for _ in range(2)]
+    worker = OffloadingWorker()
+    for pair in ((GPULoadStoreSpec, CPULoadStoreSpec), (CPULoadStoreSpec, CPULoadStoreSpec)):
+        worker.register_handler(*pair, handler)
+    connector = OffloadingConnector(manager, OffloadChain(tiers, write="through"), worker)
+    request = Request("r", list(range(5)), 2)
+    assert manager.allocate_slots(request, 5) is not None
+    request.num_computed_tokens = 5
+    connector.finish_step([request])
+    handler.end()
+    connector.poll()
+    assert len(handler.begun) == 2  # from the first tier to the second
+    assert not connector.is_idle
+    handler.end()
+    connector.poll()
+    assert connector.is_idle
+
+
+def test_events_come_from_the_tiers() -> None:
+    manager, handler, worker = manager_of(full()), StillHandler(), OffloadingWorker()
+    worker.register_handler(GPULoadStoreSpec, CPULoadStoreSpec, handler)
+    chain = OffloadChain([LRUOffloadingManager(CPUBackend(2, 4), enable_events=True)])
+    connector = OffloadingConnector(manager, chain, worker)
+    request = Request("r", list(range(5)), 2)
+    assert manager.allocate_slots(request, 5) is not None
+    request.num_computed_tokens = 5
+    connector.finish_step([request])
+    handler.end()
+    connector.poll()
+    keys = [offload_key(digest, 0) for digest in request.block_hashes]
+    assert [(list(event.block_hashes), event.removed) for event in connector.take_events()] == [(keys, False)]
+    assert connector.take_events() == []
+
+
+def test_every_count_is_told_under_its_name() -> None:
+    rig = Rig()
+    rig.offloaded(range(5))
+    asked(rig, "elsewhere", range(50, 55))
+    asked(rig, "nowhere", range(60, 65))
+    asked(rig, "known", range(5))
+    rig.load("r", range(5))
+    rig.handler.end()
+    rig.connector.poll()
+    stats = rig.connector.stats()
+    assert (stats.lookups, stats.lookups_hit, stats.loads, stats.loaded_blocks) == (4, 2, 1, 2)
