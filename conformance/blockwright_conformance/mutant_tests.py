@@ -13,7 +13,6 @@ writes a line of JSON for each mutant as it comes: its key, the test that failed
 
 import argparse
 import gc
-import importlib
 import json
 import os
 import signal
@@ -22,18 +21,20 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import FrameType
 from typing import Any, NamedTuple, TextIO
 
 from .forked import in_fork
+from .in_place import change, functions_of, module_of
 from .mutant_reach import marked
 from .mutant_realm import Realm
 from .mutation import Mutation
 from .realms import excuse, parsed, realm
-from .variants import PACKAGE, ROOT
+from .variants import ROOT
 
 TREE = ROOT.parents[1]
 """The folder of the project, where the kit runs from its tree."""
@@ -104,58 +105,6 @@ def remember(fates: Iterable[tuple[str, str]]) -> None:
             counts.setdefault(key.partition(":")[0], Counter())[test] += 1
     told = {name: [test for test, _ in held.most_common(MOST)] for name, held in sorted(counts.items())}
     REMEMBERED.write_text(json.dumps(told, indent=0) + "\n", encoding="utf-8")
-
-
-# --- changing functions where they are
-
-
-def all_codes(code: CodeType) -> Iterator[CodeType]:
-    """Give the code of every function and method of a module, or a class; not of functions within functions."""
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield inner
-            if not inner.co_flags & 0x02:  # the body of a class, which has no fast locals
-                yield from all_codes(inner)
-
-
-def functions_of(module: ModuleType) -> dict[tuple[str, int], FunctionType]:
-    """Give the functions and methods of a module, by qualified name and line."""
-    found: dict[tuple[str, int], FunctionType] = {}
-    seen: set[type] = set()
-
-    def add(value: object) -> None:
-        value = getattr(value, "__wrapped__", value)
-        if isinstance(value, staticmethod | classmethod):
-            add(value.__func__)
-        elif isinstance(value, property):
-            add(value.fget)
-            add(value.fset)
-        elif isinstance(value, FunctionType) and value.__module__ == module.__name__:
-            found[value.__code__.co_qualname, value.__code__.co_firstlineno] = value
-        elif isinstance(value, type) and value.__module__ == module.__name__ and value not in seen:
-            seen.add(value)
-            for inner in list(vars(value).values()):
-                add(inner)
-
-    for value in list(vars(module).values()):
-        add(value)
-    return found
-
-
-def module_of(file: str) -> ModuleType:
-    """Give the module of a source."""
-    return importlib.import_module(f"{PACKAGE}.{file.removesuffix('.py').replace('/', '.')}")
-
-
-def change(functions: dict[tuple[str, int], FunctionType], code: CodeType) -> int:
-    """Give functions the code that a changed source has for them; count those that differ."""
-    count = 0
-    for each in all_codes(code):
-        function = functions.get((each.co_qualname, each.co_firstlineno))
-        if function is not None and function.__code__ != each:
-            function.__code__ = each
-            count += 1
-    return count
 
 
 # --- running tests
@@ -245,7 +194,7 @@ class Runner:
     def run(self, names: Iterable[str]) -> None:
         """Run tests up to the first that fails."""
         names = list(names)
-        for name, after in zip(names, [*names[1:], None], strict=True):
+        for name, after in zip_longest(names, names[1:]):
             signal.setitimer(signal.ITIMER_VIRTUAL, BUSY)
             signal.setitimer(signal.ITIMER_REAL, WAITING)
             item = self.items[name]
@@ -281,7 +230,10 @@ class Runner:
             return Tested(mutation.key, "", "", 0)
         told, ended = in_fork(lambda: self.verdict(mutation, names), WAITING * 4)
         test, how = json.loads(told) if ended and told else ("", ENDLESS)
-        return Tested(mutation.key, test or (how and "the process"), how, len(names))
+        if test:
+            known = self.killers.setdefault(function_of(mutation), [])
+            known[:] = [test, *(name for name in known if name != test)]
+        return Tested(mutation.key, test or ("the process" if how else ""), how, len(names))
 
     def verdict(self, mutation: Mutation, names: list[str]) -> str:
         """Put a mutant in and run tests; tell which failed, and how.
