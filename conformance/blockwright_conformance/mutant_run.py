@@ -2,8 +2,8 @@
 
     python -m blockwright_conformance.mutant_run --scope core/store.py --fates fates.jsonl [--most SECONDS]
 
-A fate is a line of JSON. Mutants that were killed, or lived in every place that executes them, are not tried again
-while their source is the same; with ``--again`` those that lived are. What no place executes is said to be unreached.
+A fate is a line of JSON. Mutants that have one are not tried again while their source is the same; with ``--again``
+those that lived are, and what counts is the last one. What no place executes is said to be unreached.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def known(path: Path) -> dict[str, Told]:
 
 def wanted(scope: str, before: dict[str, Told], again: bool) -> list[Mutation]:
     """Give the mutants that are still to be tried, those not listed as equivalent first."""
-    keys = {key for key, fate in before.items() if fate["killer"] or (fate["whole"] and not again)}
+    keys = {key for key, fate in before.items() if fate["killer"] or not again}
     everything = [mutation for realm in REALMS for file in realm.files for mutation in parsed(file).mutations]
     todo = [mutation for mutation in everything if scope in mutation.key and mutation.key not in keys]
     return sorted(todo, key=lambda mutation: bool(excuse(mutation)))
