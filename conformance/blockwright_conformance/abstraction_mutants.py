@@ -31,7 +31,7 @@ from .variants import KIT, load, variant
 
 @dataclass(frozen=True, slots=True)
 class Trusted:
-    """Functions of the kit that are trusted alike: where the unchanged implementation must pass, and which bugs show."""
+    """Functions of the kit that are trusted alike, where the unchanged implementation must pass, and which bugs show."""
 
     name: str
     functions: tuple[tuple[str, str], ...]

@@ -57,12 +57,15 @@ def wanted(scope: str, before: dict[str, Told], again: bool) -> list[Mutation]:
     return sorted(todo, key=lambda mutation: bool(excuse(mutation)))
 
 
-def reached(realm: Realm, path: Path) -> list[Reach]:
-    """Give what each place of a realm executes; what an earlier run has written is not measured again."""
-    sources = "".join(digest_of(file) for file in realm.files)
+def reached(realm: Realm, path: Path) -> tuple[list[Reach], dict[str, list[int]]]:
+    """Give what each place of a realm executes, and by source the places of which it is not known.
+
+    What an earlier run has written of sources that are still the same is not measured again.
+    """
+    now = {file: digest_of(file) for file in realm.files}
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    before = {line["place"]: line for line in map(json.loads, lines) if line["sources"] == sources}
-    found = []
+    before = {line["place"]: line for line in map(json.loads, lines)}
+    found, unknown = [], dict[str, list[int]]()
     with path.open("a", encoding="utf-8") as out:
         for number, where in enumerate(realm.places):
             title = f"{title_of(where)} {getattr(where, 'scope', '')}"
@@ -71,12 +74,15 @@ def reached(realm: Realm, path: Path) -> list[Reach]:
                 each = reach(realm.name, number)
                 if each.fault:
                     raise SystemExit(f"{title_of(where)}: the unchanged implementation fails: {each.fault}")
-                line = {"place": title, "sources": sources, "seconds": each.seconds, "lines": each.lines}
+                line = {"place": title, "digests": now, "seconds": each.seconds, "lines": each.lines}
                 out.write(json.dumps(line, default=sorted) + "\n")
                 out.flush()
-            files = {file: frozenset(held) for file, held in line["lines"].items()}
+            same = [file for file in realm.files if line["digests"].get(file) == now[file]]
+            files = {file: frozenset(line["lines"].get(file, ())) for file in same}
             found.append(Reach(number, files, line["seconds"], ""))
-    return found
+            for file in now.keys() - set(same):
+                unknown.setdefault(file, []).append(number)
+    return found, unknown
 
 
 def main() -> None:
@@ -96,11 +102,14 @@ def main() -> None:
             mine = [mutation for mutation in todo if mutation.file in realm.files]
             if not mine:
                 continue
-            places = able(realm, reached(realm, args.fates.with_suffix(".reach")))
+            reaches, unknown = reached(realm, args.fates.with_suffix(".reach"))
+            places, cost = able(realm, reaches), {each.place: each.seconds for each in reaches}
             for file, lines in imported(realm.name).items():
-                places[file].update({line: list(range(len(realm.places))) for line in lines})
+                places[file].update({line: sorted(cost, key=cost.__getitem__) for line in lines})
             for mutation in mine:
-                fate = fate_of(mutation, places[mutation.file].get(mutation.line, []), args.most)
+                numbers = [*places[mutation.file].get(mutation.line, ()), *unknown.get(mutation.file, ())]
+                numbers = sorted(dict.fromkeys(numbers), key=cost.__getitem__)
+                fate = fate_of(mutation, numbers, args.most)
                 counts["killed" if fate.killer else "unreached" if fate.unreached else "lives"] += 1
                 out.write(json.dumps(told(fate)) + "\n")
                 out.flush()

@@ -141,7 +141,10 @@ def packing(package: ModuleType) -> Iterator[Fault]:
     for length in (1, 2, 3, 4, 7, 8):
         tokens = [(5 * at) ** 9 % LIMIT for at in range(length)]
         ways: list[Any] = [tokens, tuple(tokens), iter(tokens), dict.fromkeys(tokens), Listed(tokens)]
-        ways += [array(kind, tokens) for kind in "iIlLqQ"] + [Listed(array("q", tokens)), memoryview(array("i", tokens))]
+        ways += [array(kind, tokens) for kind in "iIlLqQ"] + [
+            Listed(array("q", tokens)),
+            memoryview(array("i", tokens)),
+        ]
         ways += [memoryview(array("i", [each for token in tokens for each in (token, 1)]))[::2]]
         packed = b"".join(token.to_bytes(4, "little") for token in tokens)
         for given in ways:
@@ -178,16 +181,28 @@ def shown(package: ModuleType) -> Iterator[Fault]:
         ((request.num_prompt_tokens, request.num_output_tokens, request.num_tokens), (3, 2, 5)),
         ((request.prompt_token_ids, request.output_token_ids), ([5, 6, 7], [8, 9])),
         (list(request.all_token_ids), [5, 6, 7, 8, 9]),
-        ((first.block_id, first.ref_cnt, first.is_null, pool.null_block.is_null, pool.null_block.block_id), (1, 1, False, True, 0)),
+        (
+            (first.block_id, first.ref_cnt, first.is_null, pool.null_block.is_null, pool.null_block.block_id),
+            (1, 1, False, True, 0),
+        ),
         ((first.is_of(pool), first.is_of(plain)), (True, False)),
-        ((first == pool.views([1])[0], first == pool.views([2])[0], first == plain.views([1])[0], first == 1), (True, False, False, False)),
+        (
+            (first == pool.views([1])[0], first == pool.views([2])[0], first == plain.views([1])[0], first == 1),
+            (True, False, False, False),
+        ),
         (hash(first) == hash(pool.views([1])[0]) != hash(pool.views([2])[0]), True),
         (first.block_hash, pool.block_key(1)),
         (first.block_hash is None, False),
         (pool.views([pool.free_block_ids()[0]])[0].block_hash, None),
         ((pool.tracks_evictions, plain.tracks_evictions), (True, False)),
         ((pool.explains_evictions, package.BlockPool(4, explain_evictions=True).explains_evictions), (False, True)),
-        ((package.BlockPool(4, track_evictions=True).explains_evictions, package.BlockPool(4, explain_evictions=True).tracks_evictions), (False, False)),
+        (
+            (
+                package.BlockPool(4, track_evictions=True).explains_evictions,
+                package.BlockPool(4, explain_evictions=True).tracks_evictions,
+            ),
+            (False, False),
+        ),
         (pool.num_evictions, 0),
     )
     yield from evicted(package)
@@ -241,7 +256,10 @@ def walked(package: ModuleType, random: Random) -> str:
     errors: Any = package.errors
     requests = [package.Request(f"r{at}", [at, at, at], 1) for at in range(3)]
     for step in range(120):
-        some = [random.randrange(-1, 7) if random.random() < 0.1 else random.randrange(6) for _ in range(random.randrange(4))]
+        some = [
+            random.randrange(-1, 7) if random.random() < 0.1 else random.randrange(6)
+            for _ in range(random.randrange(4))
+        ]
         free = [at for at in range(1, 6) if not held[at]]
         known = all(0 <= block < 6 for block in some)
         move, error, wanted = random.choice(("take", "touch", "free", "free", "publish", "look")), None, False
@@ -264,12 +282,14 @@ def walked(package: ModuleType, random: Random) -> str:
             elif move == "free":
                 wanted = not known or any(block and some.count(block) > held[block] for block in some)
                 pool.free_blocks(given)
-                gone = [block for block in dict.fromkeys(some[::-1]) if block and held[block] == some.count(block)][::-1]
+                gone = [block for block in dict.fromkeys(some[::-1]) if block and held[block] == some.count(block)][
+                    ::-1
+                ]
                 for block in some:
                     held[block] -= block != 0
                 queue = pool.free_block_ids()
                 bare, cached = [each for each in gone if each not in keyed], [each for each in gone if each in keyed]
-                if cached and queue[-len(cached) :] != cached or not set(bare) <= set(queue):
+                if (cached and queue[-len(cached) :] != cached) or not set(bare) <= set(queue):
                     return f"step {step}: released {gone}, the queue became {queue}"
             elif move == "publish":
                 request, start, stop = requests[step % 3], random.randrange(-1, 3), random.randrange(-1, 5)
