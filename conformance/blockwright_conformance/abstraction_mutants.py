@@ -20,7 +20,8 @@ from blockwright_spec.reads import Full
 
 from . import offload_places, paged_places, places
 from .equivalents_abstraction import EQUIVALENT
-from .exhibit import Exhibit, OffloadPlace, Place, TablesPlace, Where
+from .exhibit import Exhibit, Place, Where
+from .gates import GateResult
 from .museum import EXHIBITS
 from .mutant_places import difference
 from .mutant_realm import title_of
@@ -28,16 +29,17 @@ from .mutation import Mutation, Source
 from .scopes import scope
 from .variants import KIT, load, variant
 
+KIT_CODE = "abstraction of the kit"
+
 
 @dataclass(frozen=True, slots=True)
 class Trusted:
-    """Functions of the kit that are trusted alike, where the unchanged implementation must pass, and which bugs show."""
+    """Functions of the kit that are trusted, where the unchanged implementation must pass, and what bugs show."""
 
     name: str
     functions: tuple[tuple[str, str], ...]
     """Module and qualified name."""
     places: tuple[Where, ...]
-    kind: type
 
 
 def functions_of(module: str, *names: str) -> tuple[tuple[str, str], ...]:
@@ -65,7 +67,6 @@ TRUSTED = (
             places.MAMBA,
             Place(scope(Full(), 2, "abstraction, forked", 5, 3, "fork batch", prompts=((0, (0,)),))),
         ),
-        Place,
     ),
     Trusted(
         "tables",
@@ -81,7 +82,6 @@ TRUSTED = (
             paged_places.NAIVE,
             paged_places.FORKS,
         ),
-        TablesPlace,
     ),
     Trusted(
         "tiers",
@@ -98,7 +98,6 @@ TRUSTED = (
             offload_places.BACK,
             offload_places.TIER,
         ),
-        OffloadPlace,
     ),
 )
 
@@ -166,7 +165,7 @@ def verdict_on(mutation: Mutation, trusted: Trusted) -> Verdict:
         for where in trusted.places:
             if how := difference(where, package)[0]:
                 return verdict(title_of(where), how)
-        for exhibit in shown_in(trusted.kind):
+        for exhibit in shown_in(trusted.places):
             if not difference(exhibit.where, wrong(exhibit))[0]:
                 return verdict("museum", f"{exhibit.id} is not noticed any more")
     return verdict("", "")
@@ -185,9 +184,9 @@ def wrong(exhibit: Exhibit) -> ModuleType:
 
 
 @cache
-def shown_in(kind: type) -> tuple[Exhibit, ...]:
-    """Give the exhibits of the museum that show themselves in a kind of place, and do so in lock-step."""
-    able = [exhibit for exhibit in EXHIBITS if isinstance(exhibit.where, kind)]
+def shown_in(where: tuple[Where, ...]) -> tuple[Exhibit, ...]:
+    """Give the exhibits of the museum that show themselves in some places, and do so in lock-step."""
+    able = [exhibit for exhibit in EXHIBITS if exhibit.where in where]
     return tuple(exhibit for exhibit in able if difference(exhibit.where, wrong(exhibit))[0])
 
 
@@ -201,7 +200,32 @@ def verdicts(keys: tuple[str, ...]) -> list[Verdict]:
     return [verdict_on(mutation, trusted) for mutation, trusted in all_mutants() if mutation.key in keys]
 
 
-def drawn_mutants(size: int | None, drawn: Callable[[str], bytes], scope: str = "") -> list[str]:
+def drawn_keys(size: int | None, drawn: Callable[[str], bytes], scope: str) -> list[str]:
     """Give the keys of a fixed sample of the mutants that are not listed, or of all."""
     keys = [mutation.key for mutation, _ in all_mutants() if scope in mutation.key]
-    return keys if size is None else sorted((key for key in keys if key not in EQUIVALENT), key=drawn)[:size]
+    if size is None:
+        return keys
+    picked = sorted((key for key in keys if key not in EQUIVALENT), key=drawn)[:size]
+    return [key for key in keys if key in picked]
+
+
+def rows_of(found: list[Verdict]) -> Iterator[GateResult]:
+    """Give a row per module, one for each mutant that lives or is listed and noticed, and one for stale entries."""
+    for module in dict.fromkeys(each.mutation.file for each in found):
+        mine = [each for each in found if each.mutation.file == module]
+        able = [each for each in mine if each.mutation.key not in EQUIVALENT]
+        noticed = [each for each in able if each.noticed_by]
+        seen = sum(each.noticed_by == "museum" for each in noticed)
+        detail = f"abstraction: {len(noticed)} of {len(able)} noticed, {seen} of them by the museum"
+        seconds = sum(each.seconds for each in mine)
+        yield GateResult("mutants", f"abstraction: {module}", KIT_CODE, len(mine), 0, 0, seconds, detail=detail)
+    for each in found:
+        if bool(each.noticed_by) == (each.mutation.key in EQUIVALENT):
+            told = f"listed, and noticed by {each.noticed_by}: {each.how}" if each.noticed_by else "lives"
+            detail = f"{each.mutation.key}: {told}"
+            yield GateResult("mutants", "abstraction", KIT_CODE, 1, 0, 1, each.seconds, "MUTANT-3", detail)
+
+
+def stale_keys() -> list[str]:
+    """Give the listed keys that the sources do not have any more."""
+    return sorted(set(EQUIVALENT) - {mutation.key for mutation, _ in all_mutants()})

@@ -1,6 +1,7 @@
 """The long run: every mutant, one after another, each fate written as it comes, so that a run may be interrupted.
 
     python -m blockwright_conformance.mutant_run --scope core/store.py --fates fates.jsonl [--most SECONDS]
+    python -m blockwright_conformance.mutant_run --fates fates.jsonl --write docs/data/mutants.json
 
 A fate is a line of JSON. Mutants that have one are not tried again while their source is the same; with ``--again``
 those that lived are, and what counts is the last one. What no place executes is said to be unreached.
@@ -17,7 +18,7 @@ from blockwright._terminal import progress
 from .mutant_fate import Fate, fate_of, limited_memory
 from .mutant_reach import Reach, able, imported, reach
 from .mutant_realm import Realm, title_of
-from .mutant_score import digest_of
+from .mutant_score import digest_of, write_hints, write_scores
 from .mutation import Mutation
 from .realms import REALMS, excuse, parsed
 
@@ -94,7 +95,14 @@ def main() -> None:
     parser.add_argument("--fates", type=Path, required=True, help="a file of one JSON line per mutant, appended to")
     parser.add_argument("--most", type=float, default=float("inf"), help="processor seconds per mutant")
     parser.add_argument("--again", action="store_true", help="try those that lived once more")
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="write the scores of all sources that were tried, and hints"
+    )
     args = parser.parse_args()
+    if args.write:
+        write_scores(args.write, known(args.fates))
+        write_hints(known(args.fates))
+        return
     todo = wanted(args.scope, known(args.fates), args.again)
     counts: Counter[str] = Counter()
     with progress("mutants", len(todo)) as advance, args.fates.open("a", encoding="utf-8") as out, limited_memory():
