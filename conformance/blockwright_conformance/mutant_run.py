@@ -1,9 +1,10 @@
 """The long run: every mutant, one after another, each fate written as it comes, so that a run may be interrupted.
 
     python -m blockwright_conformance.mutant_run --scope core/store.py --fates fates.jsonl [--most SECONDS]
+    python -m blockwright_conformance.mutant_run --fates fates.jsonl --write docs/data/mutants.json
 
-A fate is a line of JSON. Mutants that were killed, or lived in every place that executes them, are not tried again
-while their source is the same; with ``--again`` those that lived are. What no place executes is said to be unreached.
+A fate is a line of JSON. Mutants that have one are not tried again while their source is the same; with ``--again``
+those that lived are, and what counts is the last one. What no place executes is said to be unreached.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from blockwright._terminal import progress
 from .mutant_fate import Fate, fate_of, limited_memory
 from .mutant_reach import Reach, able, imported, reach
 from .mutant_realm import Realm, title_of
-from .mutant_score import digest_of
+from .mutant_score import digest_of, write_hints, write_scores
 from .mutation import Mutation
 from .realms import REALMS, excuse, parsed
 
@@ -51,18 +52,21 @@ def known(path: Path) -> dict[str, Told]:
 
 def wanted(scope: str, before: dict[str, Told], again: bool) -> list[Mutation]:
     """Give the mutants that are still to be tried, those not listed as equivalent first."""
-    keys = {key for key, fate in before.items() if fate["killer"] or (fate["whole"] and not again)}
+    keys = {key for key, fate in before.items() if fate["killer"] or not again}
     everything = [mutation for realm in REALMS for file in realm.files for mutation in parsed(file).mutations]
     todo = [mutation for mutation in everything if scope in mutation.key and mutation.key not in keys]
     return sorted(todo, key=lambda mutation: bool(excuse(mutation)))
 
 
-def reached(realm: Realm, path: Path) -> list[Reach]:
-    """Give what each place of a realm executes; what an earlier run has written is not measured again."""
-    sources = "".join(digest_of(file) for file in realm.files)
+def reached(realm: Realm, path: Path) -> tuple[list[Reach], dict[str, list[int]]]:
+    """Give what each place of a realm executes, and by source the places of which it is not known.
+
+    What an earlier run has written of sources that are still the same is not measured again.
+    """
+    now = {file: digest_of(file) for file in realm.files}
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    before = {line["place"]: line for line in map(json.loads, lines) if line["sources"] == sources}
-    found = []
+    before = {line["place"]: line for line in map(json.loads, lines)}
+    found, unknown = [], dict[str, list[int]]()
     with path.open("a", encoding="utf-8") as out:
         for number, where in enumerate(realm.places):
             title = f"{title_of(where)} {getattr(where, 'scope', '')}"
@@ -71,12 +75,15 @@ def reached(realm: Realm, path: Path) -> list[Reach]:
                 each = reach(realm.name, number)
                 if each.fault:
                     raise SystemExit(f"{title_of(where)}: the unchanged implementation fails: {each.fault}")
-                line = {"place": title, "sources": sources, "seconds": each.seconds, "lines": each.lines}
+                line = {"place": title, "digests": now, "seconds": each.seconds, "lines": each.lines}
                 out.write(json.dumps(line, default=sorted) + "\n")
                 out.flush()
-            files = {file: frozenset(held) for file, held in line["lines"].items()}
+            same = [file for file in realm.files if line["digests"].get(file) == now[file]]
+            files = {file: frozenset(line["lines"].get(file, ())) for file in same}
             found.append(Reach(number, files, line["seconds"], ""))
-    return found
+            for file in now.keys() - set(same):
+                unknown.setdefault(file, []).append(number)
+    return found, unknown
 
 
 def main() -> None:
@@ -88,7 +95,14 @@ def main() -> None:
     parser.add_argument("--fates", type=Path, required=True, help="a file of one JSON line per mutant, appended to")
     parser.add_argument("--most", type=float, default=float("inf"), help="processor seconds per mutant")
     parser.add_argument("--again", action="store_true", help="try those that lived once more")
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="write the scores of all sources that were tried, and hints"
+    )
     args = parser.parse_args()
+    if args.write:
+        write_scores(args.write, known(args.fates))
+        write_hints(known(args.fates))
+        return
     todo = wanted(args.scope, known(args.fates), args.again)
     counts: Counter[str] = Counter()
     with progress("mutants", len(todo)) as advance, args.fates.open("a", encoding="utf-8") as out, limited_memory():
@@ -96,11 +110,14 @@ def main() -> None:
             mine = [mutation for mutation in todo if mutation.file in realm.files]
             if not mine:
                 continue
-            places = able(realm, reached(realm, args.fates.with_suffix(".reach")))
+            reaches, unknown = reached(realm, args.fates.with_suffix(".reach"))
+            places, cost = able(realm, reaches), {each.place: each.seconds for each in reaches}
             for file, lines in imported(realm.name).items():
-                places[file].update({line: list(range(len(realm.places))) for line in lines})
+                places[file].update({line: sorted(cost, key=cost.__getitem__) for line in lines})
             for mutation in mine:
-                fate = fate_of(mutation, places[mutation.file].get(mutation.line, []), args.most)
+                numbers = [*places[mutation.file].get(mutation.line, ()), *unknown.get(mutation.file, ())]
+                numbers = sorted(dict.fromkeys(numbers), key=cost.__getitem__)
+                fate = fate_of(mutation, numbers, args.most)
                 counts["killed" if fate.killer else "unreached" if fate.unreached else "lives"] += 1
                 out.write(json.dumps(told(fate)) + "\n")
                 out.flush()

@@ -18,6 +18,7 @@ from hashlib import blake2b
 
 from blockwright._terminal import Advance
 
+from . import abstraction_mutants
 from .gates import GateResult, Profile
 from .mutant_fate import Fate, fate_of, limited_memory
 from .mutant_hints import first_places
@@ -33,6 +34,8 @@ from .variants import load
 
 SAMPLE = {"smoke": 6, "pr": 200}
 """How many mutants a profile takes; others take all."""
+ABSTRACTION = {"smoke": 2, "pr": 16}
+"""How many mutants of the abstraction it takes."""
 FLOOR = 90
 """Per cent of the mutants, listed equivalents aside, that must be killed."""
 SEED = 2
@@ -110,10 +113,11 @@ def size(profile: Profile) -> int:
     """Count the steps."""
     if not profile.is_ours:
         return 0
+    abstract = len(of_abstraction(profile))
     if profile.name in SAMPLE:
-        return len(sampled(profile))
+        return len(sampled(profile)) + abstract
     mutations = all_mutations()
-    return len({mutation.function for mutation in mutations}) + sum(len(each.places) for each in REALMS)
+    return len({mutation.function for mutation in mutations}) + sum(len(each.places) for each in REALMS) + abstract
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
@@ -125,7 +129,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     fates.sort(key=lambda fate: fate.mutation.line)
     faults = {place: fault for each in found for place, fault in each.faults.items()}
     if not fates:
-        return []
+        return abstraction(profile, progress)
     files = [file for each in REALMS for file in each.files]
     rows = [of_file(file, [fate for fate in fates if fate.mutation.file == file]) for file in files]
     wrong = [row for fate in fates if (row := of_fate(fate))]
@@ -135,8 +139,24 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
         of_all(fates),
         *(of_place(*place, fault) for place, fault in faults.items() if fault),
         *wrong,
+        *abstraction(profile, progress),
         *(() if profile.scope else stale()),
     ]
+
+
+def of_abstraction(profile: Profile, size: int = 8) -> list[tuple[tuple[str, ...]]]:
+    """Divide the mutants of the abstraction, those of one module together."""
+    keys = abstraction_mutants.drawn_keys(ABSTRACTION.get(profile.name), drawn, profile.scope)
+    return [(tuple(keys[at : at + size]),) for at in range(0, len(keys), size)]
+
+
+def abstraction(profile: Profile, progress: Advance) -> list[GateResult]:
+    """Try mutants of the abstraction."""
+    found = []
+    for _, some in in_parallel(abstraction_mutants.verdicts, of_abstraction(profile), profile.jobs):
+        found += some
+        progress(1, "the abstraction")
+    return list(abstraction_mutants.rows_of(found))
 
 
 def run_sample(profile: Profile, progress: Advance) -> list[Tried]:
@@ -230,3 +250,5 @@ def stale() -> Iterator[GateResult]:
         gone += [name for name in owner.left_out if name.removeprefix("guards of ") not in names]
         for name in gone:
             yield GateResult("mutants", "lists", CORE, 0, 0, 1, 0.0, "MUTANT-2", f"listed, and no longer there: {name}")
+    for key in abstraction_mutants.stale_keys():
+        yield GateResult("mutants", "lists", CORE, 0, 0, 1, 0.0, "MUTANT-2", f"listed, and no longer there: {key}")

@@ -75,9 +75,9 @@ class Swap:
 class Source:
     """A parsed source with all its mutations, but those of what is left out."""
 
-    def __init__(self, file: str, left_out: Collection[str] = ()) -> None:
+    def __init__(self, file: str, left_out: Collection[str] = (), text: str | None = None) -> None:
         self.file = file
-        self.tree = ast.parse(source_of(file))
+        self.tree = ast.parse(source_of(file) if text is None else text)
         self.swaps: dict[str, Swap] = {}
         self.mutations: list[Mutation] = []
         self.names: set[str] = set()

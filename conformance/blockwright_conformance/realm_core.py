@@ -4,7 +4,7 @@ from typing import Any
 
 from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding
 
-from . import call_trials, places, trials
+from . import alone_trials, call_trials, check_trials, name_trials, places, trials
 from .equivalents_core import EQUIVALENT, RULES
 from .exhibit import Place, Where
 from .handed_out import handed_out
@@ -99,6 +99,12 @@ PLACES: tuple[Where, ...] = (
     places.UNEQUAL,
     trials.keys,
     trials.pool,
+    name_trials.arguments,
+    name_trials.packing,
+    name_trials.shown,
+    name_trials.bare_pool,
+    alone_trials.alone,
+    check_trials.self_checks,
     call_trials.plans,
     call_trials.refusals,
     call_trials.keyless,
@@ -126,85 +132,18 @@ FILES = (
     "core/request.py",
     "core/managers.py",
     "core/pool.py",
+    "core/check.py",
+    "core/forks.py",
+    "core/peak.py",
     "core/journal.py",
 )
 
-SELF_CHECK = "the self-check: it is what finds other mutants, and is tested on states broken by hand"
-CONSTRUCTOR = "checks of a constructor's arguments: no scope makes a wrong manager or request; unit tests do"
-ONE_BY_ONE = "a name for engines that call managers of one kind by themselves; unit tests compare it with this path"
-BARE_POOL = "a name of the bare pool; unit tests and the museum's trial of the pool"
-SHOWN = "a view for people, not used by any decision; unit tests"
-PACKING = "conversion of token ids from lists, buffers and tensors; unit tests"
-
-MEMORY = "what is remembered of lost prefixes, read by explanations only; unit tests compare it with a model"
 WRITTEN = "initial values, each written before it is read"
+MODEL = "asked by workers that run a model, not by a scheduler; unit tests"
 
 LEFT_OUT: dict[str, str] = {
-    "core/store.py BlockStore.loss": MEMORY,
-    "core/explain.py eviction_stats": MEMORY,
-    "core/pool.py BlockPool.explains_evictions": MEMORY,
-    "core/pool.py BlockPool.tracks_evictions": SHOWN,
-    "core/manager.py KVCacheManager.overlap_steps": SHOWN,
     "core/plan.py Ask.__init__": WRITTEN,
-    "core/group.py GroupTables.state_block": "asked by workers that run a model, not by a scheduler; unit tests",
-    "core/store.py BlockStore.check": SELF_CHECK,
-    "core/store.py BlockStore._backwards": SELF_CHECK,
-    "core/index.py PrefixIndex.slot_blocks": SELF_CHECK,
-    "core/journal.py Journal.check": SELF_CHECK,
-    "core/group.py GroupTables.is_row": SELF_CHECK,
-    "core/group.py GroupTables.most_states": SELF_CHECK,
-    "core/group.py GroupTables.all_tables": SELF_CHECK,
-    "core/running.py RunningRequests.check": SELF_CHECK,
-    "guards of core/pool.py BlockPool.__init__": CONSTRUCTOR,
-    "guards of core/manager.py KVCacheManager.__init__": CONSTRUCTOR,
-    "guards of core/managers.py SingleTypeKVCacheManager.__init__": CONSTRUCTOR,
-    "guards of core/request.py Request.__init__": CONSTRUCTOR,
-    "core/request.py _checked_items": CONSTRUCTOR,
-    "core/managers.py refuse_eagle": CONSTRUCTOR,
-    "core/pool.py require_group": CONSTRUCTOR,
-    "core/managers.py get_manager_for_kv_cache_spec": CONSTRUCTOR,
-    "core/group.py rule_for": CONSTRUCTOR,
-    "core/managers.py SingleTypeKVCacheManager.req_to_blocks": ONE_BY_ONE,
-    "core/managers.py SingleTypeKVCacheManager.num_cached_block": ONE_BY_ONE,
-    "core/managers.py SingleTypeKVCacheManager.save_new_computed_blocks": ONE_BY_ONE,
-    "core/managers.py SingleTypeKVCacheManager.allocate_new_blocks": ONE_BY_ONE,
-    "core/managers.py SingleTypeKVCacheManager.cache_blocks": ONE_BY_ONE,
-    "core/managers.py SingleTypeKVCacheManager.free": ONE_BY_ONE,
-    "core/managers.py SingleTypeKVCacheManager.find_longest_cache_hit": ONE_BY_ONE,
-    "core/managers.py SingleTypeKVCacheManager.remove_skipped_blocks": ONE_BY_ONE,
-    "core/managers.py SingleTypeKVCacheManager.table_of": ONE_BY_ONE,
-    "core/managers.py SingleTypeKVCacheManager.block_size": ONE_BY_ONE,
-    "core/managers.py SlidingWindowManager.sliding_window": ONE_BY_ONE,
-    "core/managers.py ChunkedLocalAttentionManager.attention_chunk_size": ONE_BY_ONE,
-    "core/managers.py CrossAttentionManager.save_new_computed_blocks": ONE_BY_ONE,
-    "core/managers.py CrossAttentionManager.cache_blocks": ONE_BY_ONE,
-    "core/managers.py _count": ONE_BY_ONE,
-    "core/pool.py BlockPool.get_cached_block": BARE_POOL,
-    "core/pool.py BlockPool.cache_full_blocks": BARE_POOL,
-    "core/pool.py BlockPool.get_new_blocks": BARE_POOL,
-    "core/pool.py BlockPool.touch": BARE_POOL,
-    "core/pool.py BlockPool.free_blocks": BARE_POOL,
-    "core/pool.py BlockPool.ids_of": BARE_POOL,
-    "core/pool.py BlockPool.__copy__": SHOWN,
-    "core/pool.py BlockPool.num_free": SHOWN,
-    "core/pool.py BlockPool.null_block": SHOWN,
-    "core/pool.py BlockPool.get_usage": SHOWN,
-    "core/pool.py BlockPool.num_evictions": SHOWN,
-    "core/pool.py BlockPool.views": SHOWN,
-    "core/pool.py KVCacheBlock": SHOWN,
-    "core/manager.py KVCacheManager.__copy__": SHOWN,
-    "core/manager.py KVCacheManager.usage": SHOWN,
-    "core/manager.py KVCacheManager.get_blocks": SHOWN,
-    "core/manager.py KVCacheManager.create_empty_block_list": SHOWN,
-    "core/manager.py KVCacheManager.max_model_len": SHOWN,
-    "core/request.py Request.prompt_token_ids": SHOWN,
-    "core/request.py Request.output_token_ids": SHOWN,
-    "core/request.py Request.all_token_ids": SHOWN,
-    "core/request.py Request.num_prompt_tokens": SHOWN,
-    "core/request.py Request.num_output_tokens": SHOWN,
-    "core/request.py pack_tokens": PACKING,
-    "core/request.py _pack_list": PACKING,
-    "core/request.py _pack_view": PACKING,
+    "core/group.py GroupTables.state_block": MODEL,
 }
 
 REALM = Realm("core", FILES, PLACES, EQUIVALENT, RULES, LEFT_OUT)

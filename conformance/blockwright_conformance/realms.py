@@ -2,11 +2,17 @@
 
 from functools import cache
 
-from . import realm_connector, realm_core, realm_offload, realm_paging
+from . import realm_connector, realm_core, realm_offload, realm_paging, realm_parts
 from .mutant_realm import Realm
 from .mutation import Mutation, Source
 
-REALMS: tuple[Realm, ...] = (realm_core.REALM, realm_paging.REALM, realm_offload.REALM, realm_connector.REALM)
+REALMS: tuple[Realm, ...] = (
+    realm_core.REALM,
+    realm_parts.REALM,
+    realm_paging.REALM,
+    realm_offload.REALM,
+    realm_connector.REALM,
+)
 
 
 def realm(name: str) -> Realm:

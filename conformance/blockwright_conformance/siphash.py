@@ -1,4 +1,4 @@
-"""SipHash with 128-bit output, straight from the authors' paper and reference code: plain integers, a word at a time."""
+"""SipHash with 128-bit output, after the paper and the reference code of its authors: plain integers, word by word."""
 
 MASK = 2**64 - 1
 ROTATIONS = ((0, 1, 13), (2, 3, 16), (0, 3, 21), (2, 1, 17))
