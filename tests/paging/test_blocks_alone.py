@@ -187,7 +187,7 @@ def test_a_block_goes_out_and_comes_back(kind: Any) -> None:
         with pytest.raises(BlockError, match="has a place already"):
             allocator.swap_in([given])
     block.append_token_ids([1])
-    more = kind(None, 2) if kind is None else NaiveBlock(None, [1], 2, allocator)
+    more = NaiveBlock(None, [1], 2, allocator)
     with pytest.raises(NoFreeBlocksError):
         allocator.swap_in([more])
 
