@@ -54,6 +54,7 @@ TESTS = (
     "tests/offload/test_queue.py",
     "tests/offload/test_relay.py",
     "tests/offload/test_worker.py",
+    "tests/offload/test_worker_books.py",
     "tests/offload/test_identity.py",
     "tests/offload/test_breaker.py",
     "tests/offload/test_shared_manager.py",

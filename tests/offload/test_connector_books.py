@@ -191,8 +191,8 @@ def test_a_move_between_tiers_is_under_way_too() -> None:
     handler, manager = StillHandler(), manager_of(full())
     tiers = [LRUOffloadingManager(CPUBackend(2, 4)) for _ in range(2)]
     worker = OffloadingWorker()
-    for pair in ((GPULoadStoreSpec, CPULoadStoreSpec), (CPULoadStoreSpec, CPULoadStoreSpec)):
-        worker.register_handler(*pair, handler)
+    worker.register_handler(GPULoadStoreSpec, CPULoadStoreSpec, handler)
+    worker.register_handler(CPULoadStoreSpec, CPULoadStoreSpec, handler)
     connector = OffloadingConnector(manager, OffloadChain(tiers, write="through"), worker)
     request = Request("r", list(range(5)), 2)
     assert manager.allocate_slots(request, 5) is not None
