@@ -8,7 +8,7 @@ Not covered: bytes (test_connector.py), and what each call says of the rest (tes
 from collections.abc import Sequence
 
 import pytest
-from tests.offload.test_connector_calls import SIZES, Held, Rig, StillHandler, full, manager_of
+from tests.offload.test_connector_calls import SIZES, Held, Rig, StillHandler, full, manager_of, sliding
 
 from blockwright import FullAttentionSpec, KVCacheSpec, Request
 from blockwright.errors import InvalidArgumentError
@@ -113,8 +113,9 @@ def test_a_single_token_is_worth_a_load() -> None:
     assert rig.connector.get_num_new_matched_tokens(Request("r", [7, 9], 1), 0) == (1, True)
 
 
-def test_a_single_token_that_is_nowhere_is_no_hit() -> None:
-    manager = manager_of(single())
+@pytest.mark.parametrize("spec", [single(), sliding(1, 2)], ids=["full", "sliding"])
+def test_a_single_token_that_is_nowhere_is_no_hit(spec: KVCacheSpec) -> None:
+    manager = manager_of(spec)
     assert external_hit(Held(set()), manager.managers, Request("r", [7, 8], 1), 0, 1) == (0, [])
 
 
