@@ -49,6 +49,7 @@ TESTS = (
     "tests/paging/test_interfaces.py",
     "tests/paging/test_nothing_lost.py",
     "tests/paging/test_swap.py",
+    "tests/paging/test_table_books.py",
     "tests/paging/test_walk.py",
 )
 
