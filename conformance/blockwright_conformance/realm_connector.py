@@ -67,6 +67,8 @@ TESTS = (
     "tests/offload/test_host.py",
 )
 
-LEFT_OUT: dict[str, str] = {}
+LEFT_OUT: dict[str, str] = {
+    "offload/connector.py OffloadingConnector.check": "the self-check: it is tested on states broken by hand",
+}
 
 REALM = Realm("connector", FILES, PLACES, EQUIVALENT, RULES, LEFT_OUT, TESTS)

@@ -36,11 +36,20 @@ PLACES: tuple[Where, ...] = (
     *(TablesPlace(scope) for scope in PAGED_PR),
 )
 
-LEFT_OUT: dict[str, str] = {}
+SELF_CHECK = "the self-check: it is what finds other mutants, and is tested on states broken by hand"
+
+LEFT_OUT: dict[str, str] = {
+    "paging/block_table.py BlockTable.check": SELF_CHECK,
+    "paging/device_pool.py DevicePool.check_holders": SELF_CHECK,
+    "paging/cpu_gpu.py CpuGpuBlockAllocator.check": SELF_CHECK,
+    "paging/block_manager.py SelfAttnBlockSpaceManager.check": SELF_CHECK,
+    "paging/block_manager.py SelfAttnBlockSpaceManager._has_idle_null": SELF_CHECK,
+}
 
 TESTS = (
     "tests/paging/test_access_times.py",
     "tests/paging/test_allocators.py",
+    "tests/paging/test_bare_interfaces.py",
     "tests/paging/test_beam_search.py",
     "tests/paging/test_block_manager.py",
     "tests/paging/test_block_table.py",
