@@ -57,6 +57,7 @@ TESTS = (
     "tests/offload/test_worker_books.py",
     "tests/offload/test_identity.py",
     "tests/offload/test_breaker.py",
+    "tests/offload/test_shared_books.py",
     "tests/offload/test_shared_manager.py",
     "tests/offload/test_stores_books.py",
     "tests/offload/test_disk.py",
