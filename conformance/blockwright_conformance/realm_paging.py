@@ -56,6 +56,7 @@ TESTS = (
     "tests/paging/test_blocks_alone.py",
     "tests/paging/test_eviction.py",
     "tests/paging/test_interfaces.py",
+    "tests/paging/test_manager_books.py",
     "tests/paging/test_nothing_lost.py",
     "tests/paging/test_swap.py",
     "tests/paging/test_table_books.py",
