@@ -54,6 +54,7 @@ TESTS = (
     "tests/paging/test_block_manager.py",
     "tests/paging/test_block_table.py",
     "tests/paging/test_blocks_alone.py",
+    "tests/paging/test_device_books.py",
     "tests/paging/test_eviction.py",
     "tests/paging/test_interfaces.py",
     "tests/paging/test_manager_books.py",
