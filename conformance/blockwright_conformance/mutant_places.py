@@ -21,8 +21,7 @@ ENDLESS = "runs on and on"
 
 def difference(where: Where, package: ModuleType) -> tuple[str, int]:
     """Say how a place shows that a package is wrong, if it does, and after how many transitions (0: unknown)."""
-    recording = recorded(where.scope) if isinstance(where, Place) else None
-    import_what(where)
+    recording = prepared(where)
     gc.disable()
     try:
         with alarm():
@@ -33,6 +32,14 @@ def difference(where: Where, package: ModuleType) -> tuple[str, int]:
         return f"{type(error).__name__}: {error}", 0
     finally:
         gc.enable()
+
+
+def prepared(where: Where) -> Recording | None:
+    """Do what is done once per process and place: record a scope, import what a trial needs."""
+    if isinstance(where, Place):
+        return recorded(where.scope)
+    import_what(where)
+    return None
 
 
 def visit(where: Where, package: ModuleType, recording: Recording | None) -> tuple[str, int]:

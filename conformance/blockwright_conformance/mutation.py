@@ -88,7 +88,8 @@ class Source:
                 continue
             for statement, swap in changes(function, f"guards of {file} {name}" in left_out):
                 before, undo = text_of(statement), swap()
-                mutation = Mutation(file, name, statement.lineno, before, text_of(statement))
+                after = "pass" if isinstance(swap.node, ast.Pass) else text_of(statement)
+                mutation = Mutation(file, name, statement.lineno, before, after)
                 undo()
                 if mutation.after != before:
                     mutation = Mutation(file, name, statement.lineno, before, mutation.after, seen[mutation.key])

@@ -61,7 +61,7 @@ def digests(package: ModuleType) -> Iterator[Fault]:
 def refusals(package: ModuleType) -> Iterator[Fault]:
     """Give wrong keys, rounds and hashes to what hashes."""
     hashes: Any = package.core.block_hash
-    calls = [(package.siphash128, (KEY, b"", *rounds)) for rounds in REFUSED]
+    calls: list[tuple[Any, tuple[object, ...]]] = [(package.siphash128, (KEY, b"", *each)) for each in REFUSED]
     calls += [(package.siphash128, (key, b"")) for key in (KEY[1:], KEY + b"1")]
     calls += [(hashes.hash_words, (wrong,)) for wrong in (KEY[1:], bytearray(KEY))]
     for call, arguments in calls:
@@ -320,7 +320,7 @@ def handles(package: ModuleType) -> Iterator[Fault]:
     room = vec[i32](capacity=8)
     first = made(pool, [append(room, 1)])
     two, three = (first + made(pool, [vec[i32]([block])]) for block in (2, 3))
-    shown = (
+    shown: tuple[tuple[object, object], ...] = (
         (some.get_block_ids(), ([1, 0, 2], [3])),
         (none.get_block_ids(), ([], [])),
         (none.get_block_ids(True), None),

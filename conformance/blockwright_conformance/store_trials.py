@@ -68,7 +68,7 @@ def asked(found: Any, keys: dict[int, Key], some: list[Key]) -> str:
     for key, first in oldest.items():
         if found.find(*key) != first:
             return f"{key} found in block {found.find(*key)}, expected {first}"
-        ring, block = [], first
+        ring, block = list[int](), first
         while block and len(ring) < NUM_BLOCKS:
             ring.append(block)
             block = found.next_duplicate(block, first)
