@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from .mutant_places import difference, memory_taken
+from .mutant_places import difference, memory_taken, prepared
 from .mutant_realm import title_of
 from .mutation import Mutation
 from .realms import parsed, realm_of
@@ -64,8 +64,8 @@ MEMORY_OF_KILLERS = Memory()
 
 
 def fate_of(mutation: Mutation, numbers: list[int], limit: float = float("inf")) -> Fate:
-    """Look for a difference of one mutant in some places, one after another, for so much processor time."""
-    started, began, visited, transitions = time.perf_counter(), time.process_time(), 0, 0
+    """Look for a difference of one mutant in some places, one after another, for so much processor time in them."""
+    started, spent, visited, transitions = time.perf_counter(), 0.0, 0, 0
 
     def fate(killer: str, how: str, place: int | None = None, whole: bool = True) -> Fate:
         gc.collect()
@@ -78,9 +78,12 @@ def fate_of(mutation: Mutation, numbers: list[int], limit: float = float("inf"))
         return fate(IMPORT, f"{type(error).__name__}: {error}")
     places = realm_of(mutation.file).places
     for number in MEMORY_OF_KILLERS.order(mutation, numbers):
-        if time.process_time() - began > limit:
+        if spent > limit:
             return fate("", "", whole=False)
+        prepared(places[number])
+        began = time.process_time()
         how, steps = difference(places[number], package)
+        spent += time.process_time() - began
         visited, transitions = visited + 1, transitions + steps
         if how:
             MEMORY_OF_KILLERS.killed(mutation, number)
@@ -99,9 +102,3 @@ def limited_memory() -> Iterator[None]:
     finally:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-def fates_of(work: list[tuple[Mutation, list[int]]]) -> list[Fate]:
-    """Try some mutants, one after another, each in its places."""
-    with limited_memory():
-        return [fate_of(mutation, numbers) for mutation, numbers in work]

@@ -22,9 +22,7 @@ ENDLESS = "runs on and on"
 
 def difference(where: Where, package: ModuleType) -> tuple[str, int]:
     """Say how a place shows that a package is wrong, if it does, and after how many transitions (0: unknown)."""
-    if isinstance(where, Place | TablesPlace):
-        recorded(where.scope)
-    import_what(where)
+    prepared(where)
     gc.disable()
     try:
         with alarm():
@@ -35,6 +33,13 @@ def difference(where: Where, package: ModuleType) -> tuple[str, int]:
         return f"{type(error).__name__}: {error}", 0
     finally:
         gc.enable()
+
+
+def prepared(where: Where) -> None:
+    """Do what is done once per process and place: record a scope, import what a trial needs."""
+    if isinstance(where, Place | TablesPlace):
+        recorded(where.scope)
+    import_what(where)
 
 
 def visit(where: Where, package: ModuleType) -> tuple[str, int]:

@@ -48,4 +48,5 @@ def title_of(where: Where) -> str:
         return f"trial: {where.__name__}"
     adapter = getattr(where, "adapter", None)
     name = adapter.__name__.removesuffix("Adapter").lower() if adapter else "variant"
-    return where.scope.name + (f", {name}" if name != "variant" else "")
+    quiet = "" if getattr(getattr(where.scope, "config", None), "caching", True) else ", uncached"
+    return where.scope.name + quiet + (f", {name}" if name != "variant" else "")

@@ -75,7 +75,13 @@ def reached(realm: Realm, path: Path) -> tuple[list[Reach], dict[str, list[int]]
                 each = reach(realm.name, number)
                 if each.fault:
                     raise SystemExit(f"{title_of(where)}: the unchanged implementation fails: {each.fault}")
-                line = {"place": title, "digests": now, "seconds": each.seconds, "lines": each.lines}
+                line = {
+                    "place": title,
+                    "title": title_of(where),
+                    "digests": now,
+                    "seconds": each.seconds,
+                    "lines": each.lines,
+                }
                 out.write(json.dumps(line, default=sorted) + "\n")
                 out.flush()
             same = [file for file in realm.files if line["digests"].get(file) == now[file]]
@@ -84,6 +90,12 @@ def reached(realm: Realm, path: Path) -> tuple[list[Reach], dict[str, list[int]]
             for file in now.keys() - set(same):
                 unknown.setdefault(file, []).append(number)
     return found, unknown
+
+
+def seconds_in(path: Path) -> dict[str, float]:
+    """Give the seconds of a visit of each place, as far as measured."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {line["title"]: line["seconds"] for line in map(json.loads, lines)}
 
 
 def main() -> None:
@@ -95,13 +107,11 @@ def main() -> None:
     parser.add_argument("--fates", type=Path, required=True, help="a file of one JSON line per mutant, appended to")
     parser.add_argument("--most", type=float, default=float("inf"), help="processor seconds per mutant")
     parser.add_argument("--again", action="store_true", help="try those that lived once more")
-    parser.add_argument(
-        "--write", type=Path, metavar="FILE", help="write the scores of all sources that were tried, and hints"
-    )
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the scores of the sources tried, and hints")
     args = parser.parse_args()
     if args.write:
         write_scores(args.write, known(args.fates))
-        write_hints(known(args.fates))
+        write_hints(known(args.fates), seconds_in(args.fates.with_suffix(".reach")))
         return
     todo = wanted(args.scope, known(args.fates), args.again)
     counts: Counter[str] = Counter()

@@ -58,14 +58,13 @@ def write_scores(path: Path, fates: dict[str, dict[str, Any]]) -> None:
     path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
-def write_hints(fates: dict[str, dict[str, Any]]) -> None:
-    """Write which places killed most mutants of each function, and how long a visit took where nothing was found."""
+def write_hints(fates: dict[str, dict[str, Any]], seconds: dict[str, float]) -> None:
+    """Write which places killed most mutants of each function, and how long a visit of each place takes."""
     killers: dict[str, Counter[str]] = defaultdict(Counter)
     for key, fate in fates.items():
         if fate["killer"] and fate["killer"] != "import":
             killers[key.split(":")[0]][fate["killer"]] += 1
     found = {name: [title for title, _ in counts.most_common(MOST_HINTS)] for name, counts in killers.items()}
-    seconds = {fate["killer"]: 0.0 for fate in fates.values() if fate["killer"]}
-    told = {"seconds": hints()["seconds"], "killers": hints()["killers"] | found}
-    told["seconds"] = {title: told["seconds"].get(title, 1.0) for title in seconds} | told["seconds"]
+    rounded = {title: round(each, 2) for title, each in seconds.items()}
+    told = {"seconds": hints()["seconds"] | rounded, "killers": hints()["killers"] | found}
     HINTS.write_text(json.dumps(told, indent=0, sort_keys=True) + "\n", encoding="utf-8")

@@ -62,7 +62,19 @@ def wrong_requests(package: ModuleType) -> Iterator[Asked]:
         shorts[at] = -1 if kind != "Q" else LIMIT + 1
         yield f"tokens {shorts}", lambda shorts=shorts: make("r", shorts)  # type: ignore[misc]
     plane = memoryview(bytes(16)).cast("i", (2, 2))
-    for given in ([], (), b"1234", "1234", bytearray(4), 5, None, plane, array("d", [1.0]), array("f", [1.0])):
+    others: tuple[Any, ...] = (
+        [],
+        (),
+        b"1234",
+        "1234",
+        bytearray(4),
+        5,
+        None,
+        plane,
+        array("d", [1.0]),
+        array("f", [1.0]),
+    )
+    for given in others:
         yield f"tokens {given!r}", lambda given=given: make("r", given)  # type: ignore[misc]
 
 

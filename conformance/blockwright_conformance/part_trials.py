@@ -14,7 +14,7 @@ from random import Random
 from types import ModuleType
 from typing import Any
 
-from librt.vecs import vec
+from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from .exhibit import Fault
@@ -61,7 +61,7 @@ def digests(package: ModuleType) -> Iterator[Fault]:
 def refusals(package: ModuleType) -> Iterator[Fault]:
     """Give wrong keys, rounds and hashes to what hashes."""
     hashes: Any = package.core.block_hash
-    calls = [(package.siphash128, (KEY, b"", *rounds)) for rounds in REFUSED]
+    calls: list[tuple[Any, tuple[object, ...]]] = [(package.siphash128, (KEY, b"", *each)) for each in REFUSED]
     calls += [(package.siphash128, (key, b"")) for key in (KEY[1:], KEY + b"1")]
     calls += [(hashes.hash_words, (wrong,)) for wrong in (KEY[1:], bytearray(KEY))]
     for call, arguments in calls:
@@ -223,6 +223,7 @@ def unsound(package: ModuleType) -> Iterator[Fault]:
         ("_place", 1, 0),
         ("_place", 1, 3),
         ("_times", 1, 9.0),
+        ("_times", 2, -5.0),
         ("_times", 3, -5.0),
         ("_times", 5, -5.0),
         ("_times", 6, -5.0),
@@ -267,6 +268,7 @@ def lost(package: ModuleType, random: Random, size: int) -> str:
     for step in range(120):
         past = found.copy()
         told = [past.cause(*key) for key in keys]
+        counted, released = counts.copy(), releases[:]
         block, key = random.randrange(1, size), random.choice(keys)
         move = random.choice(("release", "lose", "lose", "all"))
         if move == "release":
@@ -290,8 +292,11 @@ def lost(package: ModuleType, random: Random, size: int) -> str:
         causes = {each[0]: each[1] for each in last if each}
         if [found.cause(*each) for each in keys] != [causes.get(each, 0) for each in keys]:
             return f"{size} blocks, step {step}, {move}: expected {causes}"
-        if [past.cause(*key) for key in keys] != told:
+        if [past.cause(*key) for key in keys] != told or past.counts != counted:
             return f"{size} blocks, step {step}, {move}: a copy has changed"
+        past.lose(block, *key)
+        if past.cause(*key) != released[block]:
+            return f"{size} blocks, step {step}, {move}: a copy remembers another release of {block}"
         if random.random() < 0.2:
             if found.take_counts() != counts:
                 return f"{size} blocks, step {step}: counts other than {counts}"
@@ -312,7 +317,10 @@ def handles(package: ModuleType) -> Iterator[Fault]:
     pool.get_new_blocks(3)
     pool.cache_full_blocks(package.Request("r", [1, 2], 2), [1], 0, 1, 2, 0)
     sums = (some + some, some + none, none + some)
-    shown = (
+    room = vec[i32](capacity=8)
+    first = made(pool, [append(room, 1)])
+    two, three = (first + made(pool, [vec[i32]([block])]) for block in (2, 3))
+    shown: tuple[tuple[object, object], ...] = (
         (some.get_block_ids(), ([1, 0, 2], [3])),
         (none.get_block_ids(), ([], [])),
         (none.get_block_ids(True), None),
@@ -322,6 +330,7 @@ def handles(package: ModuleType) -> Iterator[Fault]:
         (some.new_empty() == none, True),
         ([each.get_block_ids() for each in sums], [([1, 0, 2, 1, 0, 2], [3, 3]), *[([1, 0, 2], [3])] * 2]),
         (some.get_block_ids(), ([1, 0, 2], [3])),
+        ((two.get_block_ids(), three.get_block_ids()), (([1, 2],), ([1, 3],))),
         (tuple([[view.block_id for view in views] for views in some.blocks]), ([1, 0, 2], [3])),
         (some == made(pool, [vec[i32]([1, 0, 2]), vec[i32]([3])]), True),
         (some == made(other, some.ids), False),

@@ -4,7 +4,7 @@ from typing import Any
 
 from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding
 
-from . import alone_trials, call_trials, check_trials, name_trials, places, trials
+from . import alone_trials, call_trials, check_trials, name_trials, paged_places, places, store_trials, trials
 from .equivalents_core import EQUIVALENT, RULES
 from .exhibit import Place, Where
 from .handed_out import handed_out
@@ -105,6 +105,11 @@ PLACES: tuple[Where, ...] = (
     name_trials.bare_pool,
     alone_trials.alone,
     check_trials.self_checks,
+    store_trials.index,
+    store_trials.stale_plans,
+    store_trials.explained,
+    paged_places.ACCESS,
+    paged_places.EVICTIONS,
     call_trials.plans,
     call_trials.refusals,
     call_trials.keyless,
