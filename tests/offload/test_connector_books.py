@@ -125,6 +125,11 @@ def test_a_hit_of_the_engine_that_is_not_aligned_is_kept_whatever_is_held() -> N
     assert external_hit(held, manager.managers, request, 3, 1) == (3, [])
 
 
+def test_a_hit_of_the_engine_that_is_whole_is_kept() -> None:
+    manager, request = manager_of(full()), Request("r", [1, 2, 3, 4], 2)
+    assert external_hit(Held(set()), manager.managers, request, 4, 1) == (4, [])
+
+
 def test_full_attention_is_looked_up_once() -> None:
     class Counted(Held):
         calls = 0

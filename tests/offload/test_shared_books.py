@@ -139,6 +139,8 @@ def test_tensors_of_several_widths_lie_aligned(width: int) -> None:
     caches = [torch.zeros((2, width), dtype=torch.uint8), torch.zeros((2, 1), dtype=torch.int64)]
     pool = HostPool(caches, 2)
     assert (pool.offsets, pool.bytes_per_block) == ([0, 8], 16)
+    made: Any = pool.caches
+    assert [tuple(each.shape) for each in made] == [(2, width), (2, 1)]
     turned = HostPool(caches[::-1], 2)
     assert (turned.offsets, turned.bytes_per_block) == ([0, 8], 16)
 
@@ -277,6 +279,8 @@ def test_a_breaker_opens_backs_off_and_closes() -> None:
     assert [breaker.failed(), breaker.failed()] == [False, True]
     now[0] += 1.0  # the first pause again
     assert breaker.may_try() is True
+    single = CircuitBreaker(1, 1.0, 3.0, lambda: now[0])
+    assert [single.failed(), single.succeeded(), single.succeeded()] == [True, True, False]
 
 
 @pytest.mark.parametrize("given", [(0, 1, 1), (1, 0, 1), (1, -1, 1), (1, 2, 1), ("1", 1, 1), (1, None, 1), (1, 1, "2")])

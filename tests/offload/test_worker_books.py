@@ -6,10 +6,12 @@ Not covered: threads (test_queue.py), and what connectors make of it (test_conne
 """
 
 from collections.abc import Collection
+from typing import Any
 
 import pytest
 from tests.offload.test_connector_calls import Rig, StillHandler
 
+from blockwright.errors import InvalidArgumentError
 from blockwright.offload import (
     CPUBackend,
     CPULoadStoreSpec,
@@ -19,6 +21,7 @@ from blockwright.offload import (
     OffloadingHandler,
     OffloadingWorker,
 )
+from blockwright.offload.relay import RelayHandler
 from blockwright.offload.transfers import TransferDesk
 from blockwright.offload.worker import TransferResult, TransferSpec
 
@@ -169,3 +172,11 @@ def test_a_handler_need_not_cancel_count_or_close() -> None:
     worker.close()
     assert worker.num_handler_errors == 0
     assert worker.num_under_way == 1
+
+
+def test_a_relay_takes_blocks_of_a_byte() -> None:
+    store: Any = object()
+    RelayHandler(store, store, 1).close()
+    for wrong in (0, -1, True, 1.0, "1"):
+        with pytest.raises(InvalidArgumentError, match="block_bytes"):
+            RelayHandler(store, store, wrong)  # type: ignore[arg-type]
