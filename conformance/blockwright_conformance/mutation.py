@@ -15,12 +15,10 @@ again. What is never changed: docstrings, annotations, default arguments, the te
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import cache
 from types import CodeType
 
-from .mutant_limits import LEFT_OUT
 from .variants import ROOT, source_of
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -75,22 +73,23 @@ class Swap:
 
 
 class Source:
-    """A parsed source with all its mutations."""
+    """A parsed source with all its mutations, but those of what is left out."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, left_out: Collection[str] = (), text: str | None = None) -> None:
         self.file = file
-        self.tree = ast.parse(source_of(file))
+        self.tree = ast.parse(source_of(file) if text is None else text)
         self.swaps: dict[str, Swap] = {}
         self.mutations: list[Mutation] = []
         self.names: set[str] = set()
         seen: Counter[str] = Counter()
         for name, function in functions(self.tree, ""):
             self.names |= {f"{file} {name}", f"{file} {name.rpartition('.')[0]}"}
-            if left_out(f"{file} {name}"):
+            if names_any(f"{file} {name}", left_out):
                 continue
-            for statement, swap in changes(function, f"guards of {file} {name}" in LEFT_OUT):
+            for statement, swap in changes(function, f"guards of {file} {name}" in left_out):
                 before, undo = text_of(statement), swap()
-                mutation = Mutation(file, name, statement.lineno, before, text_of(statement))
+                after = "pass" if isinstance(swap.node, ast.Pass) else text_of(statement)
+                mutation = Mutation(file, name, statement.lineno, before, after)
                 undo()
                 if mutation.after != before:
                     mutation = Mutation(file, name, statement.lineno, before, mutation.after, seen[mutation.key])
@@ -105,12 +104,6 @@ class Source:
             return compile(ast.fix_missing_locations(self.tree), str(ROOT / self.file), "exec", dont_inherit=True)
         finally:
             undo()
-
-
-@cache
-def parsed(file: str) -> Source:
-    """Give a source, parsed once per process."""
-    return Source(file)
 
 
 def functions(node: ast.AST, within: str) -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -138,9 +131,9 @@ def text_of(statement: ast.stmt) -> str:
 Change = tuple[ast.stmt, Swap]
 
 
-def left_out(name: str) -> bool:
-    """Tell whether a function, or the class it is in, is not to be mutated."""
-    return name in LEFT_OUT or name.rpartition(".")[0] in LEFT_OUT
+def names_any(name: str, listed: Collection[str]) -> bool:
+    """Tell whether a function, or the class it is in, is listed."""
+    return name in listed or name.rpartition(".")[0] in listed
 
 
 def changes(function: ast.FunctionDef, unguarded: bool) -> Iterator[Change]:

@@ -7,16 +7,11 @@ what the manager answers to its questions are compared.
 
 from collections.abc import Callable, Sequence
 from itertools import takewhile
+from types import ModuleType
 from typing import Any
 
-from blockwright.errors import NoFreeBlocksError
-from blockwright.paging import (
-    AllocStatus,
-    SelfAttnBlockSpaceManager,
-    SequenceStatus,
-    SimpleSequence,
-    SimpleSequenceGroup,
-)
+import blockwright
+from blockwright.paging import SelfAttnBlockSpaceManager, SequenceStatus, SimpleSequence, SimpleSequenceGroup
 from blockwright_spec.outcomes import When
 from blockwright_spec.paged_counts import cached_tokens, can_allocate, can_append_slots, can_swap
 from blockwright_spec.paged_outcomes import PagedDone
@@ -37,7 +32,7 @@ from .paged_actions import (
     time_of,
 )
 from .paged_adapter import PagedObservation
-from .paged_blockwright import BlockwrightTables
+from .paged_blockwright import BlockwrightTables, refusals_of
 from .paged_lockstep import PagedReply, paged_follow
 from .paged_tensors import TokenCaches, code
 from .paged_worlds import World
@@ -45,8 +40,8 @@ from .paged_worlds import World
 LAWS_EVERY = 16
 """Operations between two checks of the laws of states."""
 
-WHEN = {None: AllocStatus.OK, When.NOT_NOW: AllocStatus.LATER, When.NEVER: AllocStatus.NEVER}
-"""What the manager answers for each of the specification's answers."""
+WHEN = {None: "OK", When.NOT_NOW: "LATER", When.NEVER: "NEVER"}
+"""The name of what the manager answers for each of the specification's answers."""
 
 
 class PagedHistoryError(AssertionError):
@@ -83,17 +78,28 @@ class ManagerTables(BlockwrightTables):
         return super().observe(slots)
 
 
-class PagedEngine:
-    """An engine; `reference`: whether the specification goes along."""
+def tables_of(package: ModuleType) -> type[ManagerTables]:
+    """Give the class that shows the tables of managers of a copy of the package."""
+    errors: Any = package.errors
+    names = {"package": package, "errors": refusals_of(package), "short": errors.NoFreeBlocksError}
+    return type("Tables", (ManagerTables,), names)
 
-    def __init__(self, world: World, reference: bool = True) -> None:
+
+class PagedEngine:
+    """An engine; `reference`: whether the specification goes along; `package`: the implementation, or a copy of it."""
+
+    def __init__(self, world: World, reference: bool = True, package: ModuleType = blockwright) -> None:
         self.world, self.reference = world, reference
-        self.manager = SelfAttnBlockSpaceManager(
+        self.paging: Any = package.paging
+        self.errors: Any = package.errors
+        self.running: SequenceStatus = self.paging.SequenceStatus.RUNNING
+        self.swapped: SequenceStatus = self.paging.SequenceStatus.SWAPPED
+        self.manager: SelfAttnBlockSpaceManager = self.paging.SelfAttnBlockSpaceManager(
             world.size, world.num_gpu, world.num_cpu, world.watermark, world.sliding_window, world.caching
         )
         self.config = PagedConfig(world.size, world.num_gpu, world.num_cpu, world.caching, world.window)
         self.state: Paged = paged(self.config, world.slots)
-        self.shown = ManagerTables(self.config, self.manager)
+        self.shown = tables_of(package)(self.config, self.manager)
         self.caches = TokenCaches(world.num_gpu, world.num_cpu, world.size)
         self.groups: list[tuple[SimpleSequenceGroup, list[Member]]] = []
         self.count, self.clock, self.operations = 0, 0, 0
@@ -122,15 +128,17 @@ class PagedEngine:
     def arrive(self, tokens: list[int], extra: int, width: int, ahead: int) -> None:
         """Send a group of `width` sequences with one prompt; admit it if the manager says that it fits."""
         slots = self.empty_slots[:width]
-        seqs = [SimpleSequence(self.count + at, tokens, extra_hash=extra or None) for at in range(len(slots))]
-        group = SimpleSequenceGroup(f"g{self.count}", seqs)
+        make, extra_hash = self.paging.SimpleSequence, extra or None
+        seqs: list[SimpleSequence] = [make(self.count + at, tokens, extra_hash=extra_hash) for at in range(len(slots))]
+        group: SimpleSequenceGroup = self.paging.SimpleSequenceGroup(f"g{self.count}", seqs)
         self.count += len(seqs)
         prefix: Prefix = (extra if self.world.caching else 0, tuple(tokens))
         answer = self.manager.can_allocate(group, ahead)
         self.say(f"can_allocate({tokens}, {ahead}): {answer.name}")
         watermark = self.manager.watermark_blocks
-        self.compare("can_allocate", lambda: WHEN[can_allocate(self.state, len(tokens), ahead, watermark)], answer)
-        if answer is not AllocStatus.OK:
+        wanted = can_allocate
+        self.compare("can_allocate", lambda: WHEN[wanted(self.state, len(tokens), ahead, watermark)], answer.name)
+        if answer is not self.paging.AllocStatus.OK:
             self.fired[answer.name] = self.fired.get(answer.name, 0) + 1
             return
         known = self.cached(seqs[0], prefix)
@@ -144,7 +152,7 @@ class PagedEngine:
         members = [Member(seq, slot, codes[:]) for seq, slot in zip(seqs, slots, strict=True)]
         self.groups.append((group, members))
         for member in members:
-            member.seq.status = SequenceStatus.RUNNING
+            member.seq.status = self.running
             member.seq.num_computed_tokens = member.placed = len(tokens)
         start = min(known, len(tokens))
         self.caches.write(self.table(members[0]), start, codes[start:], tokens[start:])
@@ -227,8 +235,8 @@ class PagedEngine:
     def swap_in(self, index: int, ahead: int) -> None:
         """Move a swapped group back, whether or not the manager says that it fits."""
         answer = self.manager.can_swap_in(self.groups[index][0], ahead)
-        self.compare("can_swap_in", lambda: WHEN[self.swappable(index, Device.GPU, ahead)], answer)
-        self.swap(index, Device.GPU, answer is AllocStatus.OK)
+        self.compare("can_swap_in", lambda: WHEN[self.swappable(index, Device.GPU, ahead)], answer.name)
+        self.swap(index, Device.GPU, answer is self.paging.AllocStatus.OK)
 
     def swappable(self, index: int, to: Device, ahead: int) -> When | None:
         """Give what the specification says of a swap."""
@@ -245,7 +253,7 @@ class PagedEngine:
             return
         (self.caches.swap_out if to is Device.CPU else self.caches.swap_in)(pairs)
         for member in members:
-            member.seq.status = SequenceStatus.SWAPPED if to is Device.CPU else SequenceStatus.RUNNING
+            member.seq.status = self.swapped if to is Device.CPU else self.running
         self.done()
 
     def access(self, index: int) -> None:
@@ -306,7 +314,7 @@ class PagedEngine:
         name, order = type(actions[0]).__name__, self.shown.order() if self.reference else ()
         try:
             pairs, error = call() or [], None
-        except NoFreeBlocksError as short:
+        except self.errors.NoFreeBlocksError as short:
             pairs, error, name = [], short, "NO_FREE_BLOCKS"
             if must:
                 raise PagedHistoryError(

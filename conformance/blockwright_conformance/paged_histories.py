@@ -9,11 +9,13 @@ under pressure, lookahead slots and windows that straddle blocks.
 from collections.abc import Callable
 from functools import partial
 from random import Random
+from types import ModuleType
 from typing import ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
+import blockwright
 from blockwright.paging import SequenceStatus
 
 from .gates import GateResult
@@ -23,8 +25,6 @@ from .paged_worlds import HISTORIES, World
 
 LENGTHS = {"smoke": (1, 20, 60, 1), "pr": (12, 50, 600, 2), "nightly": (1000, 100, 3000, 20)}
 """Per profile: examples of the machine, steps of each, steps of a walk, walks."""
-
-RUNNING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.SWAPPED
 
 
 class Moves:
@@ -42,7 +42,7 @@ class Moves:
     def growable(self) -> list[int]:
         """Running groups whose sequences may still grow."""
         groups, most = self.engine.groups, self.world.max_tokens
-        return [at for at in self.indices(RUNNING) if all(each.placed < most for each in groups[at][1])]
+        return [at for at in self.indices(self.engine.running) if all(each.placed < most for each in groups[at][1])]
 
     def arrive(self, pick: int, length: int, width: int) -> None:
         world, tokens = self.world, []
@@ -64,11 +64,11 @@ class Moves:
         self.engine.free(pick % len(self.engine.groups), which)
 
     def swap_out(self, pick: int) -> None:
-        running = self.indices(RUNNING)
+        running = self.indices(self.engine.running)
         self.engine.swap_out(running[pick % len(running)])
 
     def swap_in(self, pick: int, ahead: int) -> None:
-        swapped = self.indices(SWAPPED)
+        swapped = self.indices(self.engine.swapped)
         self.engine.swap_in(swapped[pick % len(swapped)], ahead % (self.world.most_ahead + 1))
 
     def access(self, pick: int) -> None:
@@ -78,19 +78,39 @@ class Moves:
         self.engine.mark_computed(pick % len(self.engine.groups))
 
 
-def random_walk(world: World, seed: int, steps: int, reference: bool = True) -> PagedEngine:
-    """Take a random walk, end every sequence, and give the engine.
+def nothing() -> None:
+    """Do nothing before a step."""
+
+
+def random_walk(
+    world: World,
+    seed: int,
+    steps: int,
+    reference: bool = True,
+    package: ModuleType = blockwright,
+    before: Callable[[], None] = nothing,
+) -> PagedEngine:
+    """Take a random walk, on the implementation or a copy of it; end every sequence, and give the engine.
+
+    Args:
+        world: the configuration of the manager.
+        seed: of the random draws.
+        steps: how many operations.
+        reference: whether the specification goes along.
+        package: the implementation, or a copy of it.
+        before: called before each operation.
 
     Raises:
         PagedHistoryError: the walk met a violation.
     """
-    random, engine = Random(seed), PagedEngine(world, reference)
+    random, engine = Random(seed), PagedEngine(world, reference, package)
     moves = Moves(engine)
 
     def pick() -> int:
         return random.randrange(2**16)
 
     for _ in range(steps):
+        before()
         possible: list[tuple[int, Callable[[], None]]] = [(1, engine.reset)]
         if engine.empty_slots:
             possible.append((4, lambda: moves.arrive(pick(), pick(), pick())))
@@ -101,9 +121,9 @@ def random_walk(world: World, seed: int, steps: int, reference: bool = True) -> 
             possible.append((1, lambda: moves.mark(pick())))
         if engine.groups and engine.empty_slots:
             possible.append((4, lambda: moves.fork(pick(), pick())))
-        if moves.indices(RUNNING):
+        if moves.indices(engine.running):
             possible.append((2, lambda: moves.swap_out(pick())))
-        if moves.indices(SWAPPED):
+        if moves.indices(engine.swapped):
             possible.append((3, lambda: moves.swap_in(pick(), pick())))
         random.choices([move for _, move in possible], [weight for weight, _ in possible])[0]()
     engine.finish()
@@ -152,12 +172,12 @@ class TablesMachine(RuleBasedStateMachine):
     def free(self, pick: int, which: int) -> None:
         self.moves.free(pick, which)
 
-    @precondition(lambda self: self.moves.indices(RUNNING))
+    @precondition(lambda self: self.moves.indices(self.engine.running))
     @rule(pick=PICKS)
     def swap_out(self, pick: int) -> None:
         self.moves.swap_out(pick)
 
-    @precondition(lambda self: self.moves.indices(SWAPPED))
+    @precondition(lambda self: self.moves.indices(self.engine.swapped))
     @rule(pick=PICKS, ahead=PICKS)
     def swap_in(self, pick: int, ahead: int) -> None:
         self.moves.swap_in(pick, ahead)

@@ -7,7 +7,8 @@ and drop it. Its classes, errors among them, are its own; what the rest of the p
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.abc import Loader, MetaPathFinder
@@ -23,8 +24,12 @@ ROOT = Path(blockwright.__file__).resolve().parent
 
 PACKAGE = "blockwright"
 
-PARTS = ("paging", "offload", "offload.identity")
+PARTS = ("core.peak", "core.replica", "paging", "offload", "offload.identity")
 """What is imported besides the package, which imports none of it."""
+
+KIT = "blockwright_conformance"
+HELD = "__variant__"
+"""The name under which a variant keeps its finder and its modules, so that more of it can be imported later."""
 
 
 class StalePatchError(Exception):
@@ -113,24 +118,59 @@ def load(changed: Mapping[str, CodeType] | None = None) -> ModuleType:
         LookupError: a changed file is no module that the package imports.
         Exception: whatever the changed code raises when it is imported.
     """
-    kept = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == PACKAGE}
-    finders = sys.meta_path[:]
-    sources = Sources(changed or {})
-    for name in kept:
-        del sys.modules[name]
-    sys.meta_path.insert(0, sources)
-    try:
+    sources, modules = Sources(changed or {}), dict[str, ModuleType]()
+    with instead(sources, modules):
         variant = importlib.import_module(PACKAGE)
         for name in PARTS:
             importlib.import_module(f"{PACKAGE}.{name}")
-    finally:
-        sys.meta_path[:] = finders
-        for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
-            del sys.modules[name]
-        sys.modules.update(kept)
     if unused := set(sources.changed) - sources.used:
         raise LookupError(f"not imported by {PACKAGE}: {', '.join(sorted(map(str, unused)))}")
+    setattr(variant, HELD, (sources, modules))
     return variant
+
+
+@contextmanager
+def instead(sources: Sources, modules: dict[str, ModuleType]) -> Iterator[None]:
+    """Let a variant's modules stand in place of the package's; what is imported meanwhile is added to them."""
+    kept, finders = held(PACKAGE), sys.meta_path[:]
+    for name in kept:
+        del sys.modules[name]
+    sys.modules.update(modules)
+    sys.meta_path.insert(0, sources)
+    try:
+        yield
+    finally:
+        sys.meta_path[:] = finders
+        modules.update(held(PACKAGE))
+        for name in held(PACKAGE):
+            del sys.modules[name]
+        sys.modules.update(kept)
+
+
+def held(package: str) -> dict[str, ModuleType]:
+    """Give the modules of a package that are imported."""
+    return {name: module for name, module in sys.modules.items() if name.partition(".")[0] == package}
+
+
+def kit_on(package: ModuleType, *names: str) -> tuple[ModuleType, ...]:
+    """Import some modules of the kit once more, in order, on a variant: the package that they import is this one.
+
+    The others that they import stay those of the process, so name all that stand on the package.
+    """
+    sources, modules = getattr(package, HELD)
+    fresh = [f"{KIT}.{name}" for name in names]
+    kept = {name: sys.modules.pop(name) for name in fresh if name in sys.modules}
+    kit = importlib.import_module(KIT)
+    before = {name: getattr(kit, name) for name in names if hasattr(kit, name)}
+    try:
+        with instead(sources, modules):
+            return tuple(importlib.import_module(name) for name in fresh)
+    finally:
+        for name in fresh:
+            sys.modules.pop(name, None)
+        sys.modules.update(kept)
+        for name, module in before.items():
+            setattr(kit, name, module)
 
 
 def variant(*patches: Patch) -> ModuleType:

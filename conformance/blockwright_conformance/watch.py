@@ -26,7 +26,7 @@ def rearm() -> None:
 
 
 @contextmanager
-def watch() -> Iterator[None]:
+def alarm() -> Iterator[None]:
     """Let nothing run for longer than `SECONDS` without starting the watch anew.
 
     Raises:
@@ -37,13 +37,26 @@ def watch() -> Iterator[None]:
         raise OutOfTimeError
 
     before = signal.signal(signal.SIGVTALRM, stop)
-    gc.freeze()
     try:
         rearm()
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
+
+
+@contextmanager
+def watch() -> Iterator[None]:
+    """Watch as `alarm` does, with what the process holds already kept from the collector.
+
+    Raises:
+        OutOfTimeError: something ran for too long.
+    """
+    gc.freeze()
+    try:
+        with alarm():
+            yield
+    finally:
         gc.unfreeze()
 
 

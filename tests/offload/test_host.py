@@ -284,3 +284,19 @@ def test_out_of_time() -> None:
     assert handler.get_finished() == [(1, False)]
     assert handler.stats()["GPU", "CPU"].timed_out == 1
     handler.close()
+
+
+@pytest.mark.parametrize("name", ["num_blocks", "device_blocks_per_block"])
+@pytest.mark.parametrize("value", [-1, True, 1.0, "1", None])
+def test_counts_are_whole_numbers(name: str, value: object) -> None:
+    with pytest.raises(InvalidArgumentError, match=name):
+        HostPool(torch.zeros(2, 3), **{"num_blocks": 2, name: value})  # type: ignore[arg-type]
+
+
+def test_a_block_of_bytes_is_not_padded_and_ids_count_from_zero() -> None:
+    pool = HostPool(torch.zeros((2, 3), dtype=torch.uint8), 2)
+    assert pool.bytes_per_block == 3
+    for wrong in (-1, 2):
+        with pytest.raises(BlockError, match="ids count from 0 to 1"):
+            pool.block_view(wrong)
+    assert [len(pool.block_view(block)) for block in (0, 1)] == [3, 3]

@@ -250,7 +250,7 @@ class BlockPool(BlockStore):
         for block in ids:
             if block != 0 and self._ref[i64(block)] == 0 and not self._index.has_key(i64(block)):
                 raise BlockError(f"blocks: block {block} is free and has no content; take blocks with get_new_blocks")
-        self._num_pins += len(ids)
+        self._num_pins += held_blocks(ids)
         self.touch_entries(ids)
 
     def free_blocks(self, ordered_blocks: Iterable[object]) -> None:
@@ -276,7 +276,7 @@ class BlockPool(BlockStore):
                     raise BlockError(
                         f"ordered_blocks: block {block} has {self._ref[i64(block)]} holders, released {times} times"
                     )
-        self._num_pins -= len(backwards)
+        self._num_pins -= held_blocks(ids)
         self.release(backwards, 0, len(backwards))
 
     def ids_of(self, blocks: Iterable[object]) -> vec[i32]:
@@ -370,6 +370,15 @@ class KVCacheBlock:
     def __repr__(self) -> str:
         """Describe the block in one line."""
         return f"KVCacheBlock({self._id}, ref_cnt={self.ref_cnt}, published={self.block_hash is not None})"
+
+
+def held_blocks(ids: vec[i32]) -> i64:
+    """Count the blocks that can be held: all but null ones."""
+    count: i64 = 0
+    for block in ids:
+        if block != 0:
+            count += 1
+    return count
 
 
 def require_group(group: int) -> None:

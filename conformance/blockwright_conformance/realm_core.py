@@ -1,19 +1,16 @@
-"""Where mutants are looked for, fastest killers first: places of the museum, and more that survivors asked for."""
+"""Mutants of the core: its sources, and where it is at work: the museum's places, and what survivors asked for."""
 
 from typing import Any
 
 from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding
 
-from . import call_trials, offload_places, places, trials
-from .exhibit import OffloadPlace, Place, Trial
+from . import alone_trials, call_trials, check_trials, name_trials, paged_places, places, store_trials, trials
+from .equivalents_core import EQUIVALENT, RULES
+from .exhibit import Place, Where
 from .handed_out import handed_out
-from .offload_scopes import FIRST, KEYS, SECOND, TierScope, chain_scope, lists, request
-from .offload_walk import walk
+from .mutant_realm import Realm
 from .scopes import of_groups, scope, strings
 from .watched import CrowdedAdapter, KeylessAdapter, ToldAdapter, ToldFineAdapter
-
-WIDE = (request(2, (KEYS[0], 0)), request(2, (KEYS[1], 1)))
-"""Two blocks, each of which spans two of the device."""
 
 FEW: tuple[Prefix, ...] = ((0, (0,)), (0, (0, 0)), (0, (1, 1)))
 
@@ -51,44 +48,17 @@ MORE: tuple[Place, ...] = (
     Place(scope(Sliding(2), 1, "mutants, keyless", 4, 4, "chunks batch", caching=False), KeylessAdapter),
     *(Place(scope(kind, 1, "mutants, explained", 4, 4, "explain reset", prompts=strings(1, 2, 3))) for kind in ALONE),
     *(Place(of_groups(groups, "mutants, explained", 12, 5, "explain", **LONG)) for groups in PAIRS),
-    Place(of_groups(PAIRS[0], "mutants, admitted", 8, 4, "whole plan chunks", **ONES, watermark=1)),
+    Place(of_groups(PAIRS[0], "mutants, admitted", 7, 4, "whole plan", **ONES, watermark=1)),
     Place(of_groups(PAIRS[1], "mutants, wrong calls", 7, 3, "misuse load", in_flight=1, drafts=1, slots=1, **TWOS)),
     Place(scope(Mamba(1), 1, "mutants, wrong calls", 7, 3, "misuse", in_flight=2, drafts=1, slots=1, **TWOS)),
     Place(scope(Full(), 2, "mutants, forked", 5, 4, "fork batch plan", prompts=strings(1, 3, 3), slots=3)),
     Place(scope(Mamba(1), 2, "mutants, forked", 6, 3, "fork misuse", **TWOS)),
-    Place(of_groups(PAIRS[0], "mutants, forked", 7, 3, "fork", prompts=strings(1, 1, 1), outputs=(0, 1))),
+    Place(of_groups(PAIRS[0], "mutants, forked", 7, 3, "fork", prompts=strings(1, 1, 1))),
     Place(of_groups(PAIRS[1], "mutants, forked", 7, 3, "fork", prompts=strings(1, 2, 2), caching=False)),
 )
 """Scopes that survivors asked for."""
 
-OFF: tuple[OffloadPlace | Trial, ...] = (
-    offload_places.NEAR,
-    offload_places.BACK,
-    offload_places.TIER,
-    offload_places.BELOW,
-    offload_places.SHARED,
-    offload_places.OVER,
-    OffloadPlace(TierScope("mutants, ARC", "ARC", 1, (*lists(3, 1), KEYS[:2]))),
-    OffloadPlace(TierScope("mutants, foreign", "LRU foreign", 1, (*lists(2, 1), KEYS[:2]), recovered=KEYS[1:2])),
-    OffloadPlace(TierScope("mutants, silent", "LRU silent", 1, lists(2, 1))),
-    OffloadPlace(chain_scope("mutants, wrong calls", (2, 1), reserve=(0,), misuse=True, most=2)),
-    OffloadPlace(chain_scope("mutants, no room", (2, 0), reserve=(1,), under_way=1)),
-    OffloadPlace(
-        chain_scope(
-            "mutants, whole requests", (2, 1), reserve=(1,), stores=(FIRST, SECOND), loads=(FIRST,), under_way=1
-        )
-    ),
-    walk,
-    OffloadPlace(
-        chain_scope(
-            "mutants, handed out late", (1, 1), through=True, frees=True, loads=(FIRST[:1],), eager=False, under_way=2
-        )
-    ),
-    OffloadPlace(chain_scope("mutants, span 2", (1, 1), 4, span=2, stores=WIDE, loads=WIDE, under_way=2)),
-)
-"""Those of what is kept off the device."""
-
-WHERE: tuple[Place | OffloadPlace | Trial, ...] = (
+PLACES: tuple[Where, ...] = (
     places.TIGHT,
     places.UNCACHED,
     places.FULL,
@@ -129,6 +99,17 @@ WHERE: tuple[Place | OffloadPlace | Trial, ...] = (
     places.UNEQUAL,
     trials.keys,
     trials.pool,
+    name_trials.arguments,
+    name_trials.packing,
+    name_trials.shown,
+    name_trials.bare_pool,
+    alone_trials.alone,
+    check_trials.self_checks,
+    store_trials.index,
+    store_trials.stale_plans,
+    store_trials.explained,
+    paged_places.ACCESS,
+    paged_places.EVICTIONS,
     call_trials.plans,
     call_trials.refusals,
     call_trials.keyless,
@@ -136,7 +117,38 @@ WHERE: tuple[Place | OffloadPlace | Trial, ...] = (
     call_trials.batches,
     handed_out,
     places.COLLIDING,
-    places.FORKED,
+    Place(scope(Full(), 2, "mutants, two forked", 5, 3, "fork", prompts=strings(1, 1, 1))),
     *MORE,
-    *OFF,
 )
+
+FILES = (
+    "core/store.py",
+    "core/index.py",
+    "core/group.py",
+    "core/window.py",
+    "core/tables.py",
+    "core/plan.py",
+    "core/steps.py",
+    "core/running.py",
+    "core/asking.py",
+    "core/timed.py",
+    "core/manager.py",
+    "core/explain.py",
+    "core/request.py",
+    "core/managers.py",
+    "core/pool.py",
+    "core/check.py",
+    "core/forks.py",
+    "core/peak.py",
+    "core/journal.py",
+)
+
+WRITTEN = "initial values, each written before it is read"
+MODEL = "asked by workers that run a model, not by a scheduler; unit tests"
+
+LEFT_OUT: dict[str, str] = {
+    "core/plan.py Ask.__init__": WRITTEN,
+    "core/group.py GroupTables.state_block": MODEL,
+}
+
+REALM = Realm("core", FILES, PLACES, EQUIVALENT, RULES, LEFT_OUT)

@@ -1,0 +1,70 @@
+"""The committed scores of mutants: per source, what became of its mutants, and the digest of the source measured."""
+
+import json
+from collections import Counter, defaultdict
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from .mutant_hints import FILE as HINTS
+from .mutant_hints import hints
+from .mutation import Mutation
+from .realms import REALMS, excuse, parsed
+from .variants import source_of
+
+KINDS = ("killed", "equivalent", "unreached", "lives", "untried")
+MOST_HINTS = 6
+"""Places that are remembered of a function."""
+
+
+@cache
+def digest_of(file: str) -> str:
+    """Give the digest of a source."""
+    return blake2b(source_of(file).encode(), digest_size=8).hexdigest()
+
+
+def kind_of(mutation: Mutation, fate: dict[str, Any] | None) -> str:
+    """Say what became of a mutant: one of `KINDS`."""
+    if fate is not None and fate["killer"]:
+        return "killed"
+    if excuse(mutation):
+        return "equivalent"
+    if fate is None:
+        return "untried"
+    return "unreached" if fate["unreached"] else "lives"
+
+
+def score_of(file: str, fates: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Give the score of a source."""
+    mutations = parsed(file).mutations
+    counts = Counter(kind_of(mutation, fates.get(mutation.key)) for mutation in mutations)
+    left = [each.key for each in mutations if kind_of(each, fates.get(each.key)) in ("unreached", "lives")]
+    digest, counted = digest_of(file), {kind: counts[kind] for kind in KINDS}
+    return {"digest": digest, "mutants": len(mutations), **counted, "alive": left}
+
+
+def write_scores(path: Path, fates: dict[str, dict[str, Any]]) -> None:
+    """Write the scores of all sources of which any mutant was tried; the others stay as they were."""
+    told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"files": {}}
+    tried = {key.split(" ")[0] for key in fates}
+    files = [file for realm in REALMS for file in realm.files]
+    told["files"] = {
+        file: score_of(file, fates) if file in tried else told["files"][file]
+        for file in files
+        if file in tried or file in told["files"]
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+def write_hints(fates: dict[str, dict[str, Any]], seconds: dict[str, float]) -> None:
+    """Write which places killed most mutants of each function, and how long a visit of each place takes."""
+    killers: dict[str, Counter[str]] = defaultdict(Counter)
+    for key, fate in fates.items():
+        if fate["killer"] and fate["killer"] != "import":
+            killers[key.split(":")[0]][fate["killer"]] += 1
+    found = {name: [title for title, _ in counts.most_common(MOST_HINTS)] for name, counts in killers.items()}
+    rounded = {title: round(each, 2) for title, each in seconds.items()}
+    told = {"seconds": hints()["seconds"] | rounded, "killers": hints()["killers"] | found}
+    HINTS.write_text(json.dumps(told, indent=0, sort_keys=True) + "\n", encoding="utf-8")
