@@ -28,7 +28,7 @@ LENGTHS = {"smoke": Length(2, 20, 100), "pr": Length(15, 40, 600), "nightly": Le
 
 def size(profile: Profile) -> int:
     """Count the runs."""
-    return 2 * len(chosen(profile))
+    return len(chosen(profile)) * len(tasks(profile))
 
 
 def chosen(profile: Profile) -> list[Scope]:
@@ -39,12 +39,19 @@ def chosen(profile: Profile) -> list[Scope]:
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Run both for every large scope, in parallel processes."""
-    calls = [(task, profile, each) for each in chosen(profile) for task in (machine, walks)]
+    calls = [(task, profile, each) for each in chosen(profile) for task in tasks(profile)]
     rows: dict[int, GateResult] = {}
     for index, result in in_parallel(apply, calls, profile.jobs):
         rows[index] = result
         progress(1, result.scope)
     return [rows[index] for index in sorted(rows)]
+
+
+def tasks(profile: Profile) -> tuple[Callable[[Profile, Scope], GateResult], ...]:
+    """Give what is run for each scope: the state machine makes every call, so it is for managers that do everything."""
+    if profile.is_ours or capabilities_of(factory_of(profile.implementation)) is None:
+        return machine, walks
+    return (walks,)
 
 
 def apply(task: Callable[[Profile, Scope], GateResult], profile: Profile, scope: Scope) -> GateResult:
