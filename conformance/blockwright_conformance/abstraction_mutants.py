@@ -20,12 +20,13 @@ from blockwright_spec.reads import Full
 
 from . import offload_places, paged_places, places
 from .equivalents_abstraction import EQUIVALENT
-from .exhibit import Exhibit, Place, TablesPlace, Where
+from .exhibit import Exhibit, OffloadPlace, Place, TablesPlace, Where
 from .gates import GateResult
 from .museum import EXHIBITS
 from .mutant_places import difference
 from .mutant_realm import title_of
 from .mutation import Mutation, Source
+from .offload_scopes import chain_scope
 from .paged_scopes import paged_scope
 from .scopes import scope, strings
 from .variants import KIT, load, variant
@@ -104,6 +105,7 @@ TRUSTED = (
             offload_places.OVER,
             offload_places.BACK,
             offload_places.TIER,
+            OffloadPlace(chain_scope("abstraction, no room", (2, 0), reserve=(1,), under_way=1)),
         ),
     ),
 )
