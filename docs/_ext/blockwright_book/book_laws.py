@@ -1,0 +1,140 @@
+"""Pages of the laws: a table of all, and an entry for each with what is known of it."""
+
+from collections.abc import Iterator
+
+from . import data, museum, spec, tags
+from .chapters import TITLES
+from .laws import Family, Law, by_id, label
+from .markdown import count, prose, span, table
+
+NOT_MEASURED = "not measured"
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Give the table and the page of each part."""
+    yield "laws/index", index()
+    for part in range(1, len(spec.PARTS) + 1):
+        yield f"laws/part-{part}", of_part(part)
+
+
+def index() -> str:
+    """Give the table of all laws."""
+    notes = (
+        "(laws-table)=\n# The laws\n\n"
+        "Every law is a function of the specification that the gates call; its name and sentence are the first line of "
+        "that function. *Checked* counts the states or calls in which it was evaluated in the last report of profile "
+        f"`{profile()}`, *shown by* the exhibits of the museum that name it as their catcher, and *alone* the mutants "
+        "of the specification that no other law notices."
+    )
+    parts = [notes]
+    for part, title in enumerate(TITLES, 1):
+        cells = [row(law) for law in by_id().values() if law.family.part == part]
+        heads = ("law", "says", "checked", "shown by", "alone")
+        parts.append(f"## Part {spec.PARTS[part - 1]}: {title[0].lower()}{title[1:]}")
+        parts.append(f":::{{div}} laws-table\n{table(heads, cells, frozenset((2, 3, 4)))}\n:::")
+    links = "\n".join(f"part-{part}" for part in range(1, len(TITLES) + 1))
+    parts.append(f"```{{toctree}}\n:hidden:\n\n{links}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def profile() -> str:
+    """Give the profile of the report."""
+    return str((data.load("gates") or {"profile": NOT_MEASURED})["profile"])
+
+
+def row(law: Law) -> tuple[str, ...]:
+    """Give the row of a law."""
+    number = checked(law.family)
+    alone = only(law)
+    return (
+        f"[{law.id}](#{label(law.id)})",
+        prose(law.statement, names(law)),
+        "–" if number is None else f"{number:,}",
+        f"{len(museum.of_law(law.id)):,}",
+        "–" if alone is None else f"{len(alone):,}",
+    )
+
+
+def names(law: Law) -> dict[str, str]:
+    """Give the labels of the names that the chapter of a law knows."""
+    return spec.known(next(chapter for chapter in spec.chapters() if chapter.name == law.chapter))
+
+
+def checked(family: Family) -> int | None:
+    """Count the states or calls in which the laws of a family were evaluated; None where that was not measured."""
+    rows = family.rows()
+    return sum(row.get(family.counted, 0) for row in rows) if rows else None
+
+
+def only(law: Law) -> list[str] | None:
+    """Give the mutants of the specification that only this law notices; None where that was not measured."""
+    measured = data.load("spec_mutants")
+    return None if measured is None else list(measured.get("laws", {}).get(law.id, {}).get("only", ()))
+
+
+def of_part(part: int) -> str:
+    """Give the page of a part: an entry for each law."""
+    title = TITLES[part - 1]
+    parts = [f"# Laws of part {spec.PARTS[part - 1]}: {title[0].lower()}{title[1:]}"]
+    parts += [entry(law) for law in by_id().values() if law.family.part == part]
+    return "\n\n".join(parts) + "\n"
+
+
+def entry(law: Law) -> str:
+    """Give the entry of a law."""
+    statement = prose(f"{law.statement[0].upper()}{law.statement[1:]}", names(law))
+    parts = [f"({label(law.id)})=\n## {law.id}", f"**{statement}**", prose(law.more, names(law))]
+    facts = {
+        "Defined": f"in chapter {span(f'`{law.chapter}`', {})}, [`{law.function}`]"
+        f"(#{spec.label(law.chapter, law.function)})",
+        "Source": prose(law.source),
+        "Checked": told_checked(law.family),
+        "Proof": proof(law),
+        "Museum": told_exhibits(law),
+        "Mutants only it notices": told_alone(law),
+        "Upheld in": told_tags(law),
+    }
+    return "\n\n".join(filter(None, [*parts, "\n".join(f"{name}\n: {text}\n" for name, text in facts.items())]))
+
+
+def told_checked(family: Family) -> str:
+    """Say where laws were checked."""
+    rows = family.rows()
+    if not rows:
+        return NOT_MEASURED
+    kinds = " and ".join(f"`{kind}`" for kind in dict.fromkeys(row["kind"] for row in rows))
+    number, what = checked(family), family.counted.removesuffix("s")
+    return f"in {family.of}: {count(number or 0, what)}, {count(len(rows), 'scope')} of the gates {kinds}"
+
+
+def proof(law: Law) -> str:
+    """Say what is proved of a law beyond the scopes."""
+    found = [row for row in data.rows("proof") if law.id in f"{row['scope']} {row.get('detail', '')}"]
+    if not found:
+        return "none for worlds beyond the scopes; the arithmetic it rests on is proved ([proofs](/book/proofs.md))"
+    return "; ".join(dict.fromkeys(prose(row["scope"]) for row in found))
+
+
+def told_exhibits(law: Law) -> str:
+    """Say which exhibits a law catches."""
+    found = museum.of_law(law.id)
+    links = ", ".join(f"[{each.id}](#{museum.label(each.id)})" for each in found)
+    return f"it catches {links}" if found else "no exhibit names it as its catcher"
+
+
+def told_alone(law: Law) -> str:
+    """Say which mutants only this law notices."""
+    found, measured = only(law), data.load("spec_mutants") or {}
+    if found is None:
+        return NOT_MEASURED
+    if not found:
+        implied = measured.get("implied", {}).get(law.id)
+        return f"none; {prose(str(implied))}" if implied else "none"
+    shown = ", ".join(f"`{each}`" for each in found[:6])
+    return f"{len(found):,}: {shown}{', ...' if len(found) > 6 else ''}"
+
+
+def told_tags(law: Law) -> str:
+    """Say where the implementation claims to uphold a law."""
+    places = tags.claims().get(law.id, [])
+    return ", ".join(f"`{file}`: `{function}`" for file, function in places) if places else "no line claims it"

@@ -1,0 +1,215 @@
+"""Pages of what was measured: gates and scopes, proofs, mutants, law tags, other engines, sources, worked examples."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from . import book_engines, data, laws, tags
+from .markdown import block, count, law, plain, prose, span, table
+
+NOT_MEASURED = "Not measured."
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Give the pages."""
+    yield "gates", gates()
+    yield "proofs", proofs()
+    yield "mutants", mutants()
+    yield "examples", examples()
+    yield "tags", tagged()
+    yield "engines", book_engines.page()
+    yield "sources", sources()
+
+
+def gates() -> str:
+    """Give the page of the last report."""
+    report = data.load("gates")
+    if report is None:
+        return f"# What was checked\n\n{NOT_MEASURED}\n"
+    kinds = list(dict.fromkeys(row["kind"] for row in report["rows"]))
+    sums = [(f"[`{kind}`](#rows-of-{kind.replace(' ', '-')})", *summed(kind)) for kind in kinds]
+    parts = [
+        "(gates-report)=\n# What was checked",
+        f"The last report of profile `{report['profile']}` on one build, {plain(report['build'])}: "
+        f"{report['transitions']:,} transitions in lock-step. Seconds are of that run, on two shared cores, and are "
+        "the sum over two processes; the other numbers are the same in every run, but for the random histories.",
+        table(("gate", "rows", "states", "transitions", "violations", "seconds"), sums, frozenset(range(1, 6))),
+        *(scopes(kind) for kind in kinds if kind not in ("museum", "damage", "proof")),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def summed(kind: str) -> tuple[str, ...]:
+    """Sum the rows of a gate."""
+    rows = data.rows(kind)
+    whole = [f"{sum(row.get(name, 0) for row in rows):,}" for name in ("states", "transitions", "violations")]
+    return (f"{len(rows):,}", *whole, f"{sum(row.get('seconds', 0.0) for row in rows):.1f}")
+
+
+def scopes(kind: str) -> str:
+    """Give the rows of a gate."""
+    cells = [
+        (plain(row["scope"]), *(f"{row.get(name, 0):,}" for name in ("states", "transitions")), f"{row.get('seconds', 0.0):.1f}")
+        for row in data.rows(kind)
+    ]
+    heads = ("scope", "states", "transitions", "seconds")
+    return f"(rows-of-{kind.replace(' ', '-')})=\n## {kind}\n\n" + table(heads, cells, frozenset((1, 2, 3)))
+
+
+def proofs() -> str:
+    """Give the page of the theorems."""
+    rows = data.rows("proof")
+    cells = [(plain(row["manager"]), prose(row["scope"]), told(row)) for row in rows]
+    opening = (
+        "(proofs)=\n# Proofs\n\nScopes are small; arithmetic is proved for all integers. Each line is a theorem whose negation "
+        "z3 shows to have no solution (or a contract that CrossHair confirms), read from the sources that run: both "
+        "the specification's sets and the closed forms of the implementation."
+    )
+    held = sum(not row.get("violations") for row in rows)
+    found = f"{held:,} of {count(len(rows), 'theorem')} hold in the last report." if rows else NOT_MEASURED
+    return "\n\n".join([opening, found, table(("of", "theorem", ""), cells) if rows else ""]) + "\n"
+
+
+def told(row: dict[str, Any]) -> str:
+    """Say what became of a theorem."""
+    return plain(row.get("detail", "")) or ("does not hold" if row.get("violations") else "proved")
+
+
+def mutants() -> str:
+    """Give the page of the mutants."""
+    parts = [
+        "(mutants)=\n# Mutants",
+        "A mutant is the source with one small thing changed: a comparison, a constant, an argument, a condition, a "
+        "line left out. A check that does not notice it says nothing about that place.",
+        "## Of the implementation",
+        of_files(data.load("mutants")),
+        "## Of the specification",
+        of_spec(data.load("spec_mutants")),
+        "## The fixed sample of each run",
+        sample(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def of_files(measured: Any) -> str:
+    """Give the table of the files of the implementation."""
+    if not measured or "files" not in measured:
+        return NOT_MEASURED
+    fields = ("mutants", "killed", "equivalent", "unreached", "lives")
+    files = measured["files"]
+    cells = [(f"`{file}`", *(number(row.get(name, 0)) for name in fields)) for file, row in files.items()]
+    whole = ("**all**", *(number(sum(size(row.get(name, 0)) for row in files.values())) for name in fields))
+    return table(("file", *fields), [*cells, whole], frozenset(range(1, 6)))
+
+
+def size(value: Any) -> int:
+    """Count a number, or a list of names."""
+    return value if isinstance(value, int) else len(value)
+
+
+def number(value: Any) -> str:
+    """Give a number, or how many names there are."""
+    return f"{size(value):,}"
+
+
+def of_spec(measured: Any) -> str:
+    """Say how many mutants of the specification its laws notice."""
+    if not measured:
+        return NOT_MEASURED
+    facts = {name: measured[name] for name in ("mutants", "noticed", "equivalent") if name in measured}
+    cells = [
+        (law(name), number(laws_of.get("notices", 0)), number(laws_of.get("only", ())))
+        for name, laws_of in measured.get("laws", {}).items()
+    ]
+    opening = ", ".join(f"{size(value):,} {name}" for name, value in facts.items())
+    return f"{opening}\n\n" + table(("law", "mutants it notices", "only it"), cells, frozenset((1, 2)))
+
+
+def sample() -> str:
+    """Give what the last report says of its sample."""
+    rows = [row for row in data.rows("mutants") if not row["scope"].startswith("unchanged")]
+    cells = [(f"`{row['scope']}`", plain(row.get("detail", ""))) for row in rows if "/" in row["scope"]]
+    return table(("file", "in the last report"), cells) if cells else NOT_MEASURED
+
+
+def examples() -> str:
+    """Give the page of the worked examples."""
+    found = data.load("examples") or {}
+    opening = (
+        "(worked-examples)=\n# Worked examples\n\nEach is the shortest way to something worth seeing, found by "
+        "searching the states of a scope that the gates visit whole, and printed as counterexamples are: calls that "
+        "can be pasted at a prompt. The table shows the state of the specification after each step. `*` marks a "
+        "published block, `·` an entry that is null."
+    )
+    return "\n\n".join([opening, *(example(name, each) for name, each in found.items())] or [NOT_MEASURED]) + "\n"
+
+
+def example(name: str, each: dict[str, Any]) -> str:
+    """Give one worked example."""
+    links = ", ".join(law(name) for name in each["laws"])
+    steps = [(f"{at}. {step['action']}", *after(step)) for at, step in enumerate(each["steps"], 1)]
+    return "\n\n".join(
+        [
+            f"(example-{name})=\n## {each['title']}",
+            prose(each["text"]),
+            f"*Laws: {links}. Scope: {plain(each['scope'])}.*",
+            block("python", "\n".join(each["trace"])),
+            table(("step", "tables", "free queue", "also"), steps),
+        ]
+    )
+
+
+def after(step: dict[str, Any]) -> tuple[str, str, str]:
+    """Give the state after a step in words."""
+    published = set(step["published"])
+
+    def blocks(ids: list[int]) -> str:
+        return " ".join("·" if block == 0 else f"{block}{'*' if block in published else ''}" for block in ids)
+
+    tables = "; ".join(
+        f"{each['request']}: {', '.join(f'[{blocks(table)}]' for table in each['groups'])}" for each in step["tables"]
+    )
+    also = [f"refused: {step['refused']}"] if step["refused"] else []
+    also += [f"behind a fence: {blocks(step['fenced'])}"] if step["fenced"] else []
+    also += [f"to copy: {', '.join(f'{source} to {target}' for source, target in step['copies'])}"] if step["copies"] else []
+    return plain(tables) or "–", plain(blocks(step["free"])) or "–", plain("; ".join(also)) or "–"
+
+
+def tagged() -> str:
+    """Give the page of the law tags: the map from laws to the code that upholds them."""
+    found = tags.claims()
+    opening = (
+        "(law-tags)=\n# Laws in the code\n\nA comment `# law: ID` in the implementation marks where a law is upheld. This is the "
+        "map from laws to code, for reading both side by side."
+    )
+    cells = [
+        (law(name), "; ".join(f"`{file}`: {', '.join(span(f'`{each}`', {}) for each in of)}" for file, of in grouped(found[name])))
+        for name in laws.by_id()
+        if name in found
+    ]
+    if not cells:
+        return f"{opening}\n\nNo line is marked yet.\n"
+    missing = [law(name) for name in laws.by_id() if name not in found]
+    rest = f"Laws that no line claims: {', '.join(missing)}." if missing else "Every law is claimed somewhere."
+    return "\n\n".join([opening, table(("law", "upheld in"), cells), rest]) + "\n"
+
+
+def grouped(places: list[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
+    """Give places by file."""
+    for file in dict.fromkeys(file for file, _ in places):
+        yield file, [function for other, function in places if other == file]
+
+
+def sources() -> str:
+    """Give the page that stands for folders of the repository that documents name."""
+    parts = ["(sources)=\n# Folders of the repository"]
+    for folder in ("conformance/blockwright_conformance/engine",):
+        label = folder.replace("/", "-").replace("_", "-")
+        files = sorted(path for path in (data.ROOT / folder).glob("*.py") if path.name != "__init__.py")
+        lines = [f"- `{path.name}`: {prose(first_line(path.read_text(encoding='utf-8')))}" for path in files]
+        parts.append(f"({label})=\n## {folder}\n\n" + "\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def first_line(source: str) -> str:
+    """Give the first line of a module's docstring."""
+    return source.removeprefix('"""').partition("\n")[0].removesuffix('"""')

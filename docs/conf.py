@@ -1,0 +1,45 @@
+"""The documentation site: Sphinx with furo and MyST; `make docs` builds it to build/html, warnings as errors."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ["BLOCKWRIGHT_PURE_PYTHON"] = "1"  # signatures and docstrings are those of the sources
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "docs/_ext"), *(str(ROOT / name) for name in ("spec", "impl", "conformance"))]
+
+import blockwright  # noqa: E402  (found through the paths above)
+from blockwright_book import numbers  # noqa: E402
+
+project = "Blockwright"
+author = "the Blockwright authors"
+version = release = blockwright.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "blockwright_book"]
+exclude_patterns = ["_ext", "data"]
+nitpicky = True
+suppress_warnings = ["toc.empty_glob"]  # pages of other engines and of vectors are listed where they are there
+
+html_theme = "furo"
+html_title = "Blockwright"
+html_static_path = ["_static"]
+html_css_files = ["book.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_show_copyright = False
+pygments_style = "friendly"
+pygments_dark_style = "github-dark"
+
+myst_enable_extensions = ["colon_fence", "deflist", "substitution", "html_image"]
+myst_heading_anchors = 3
+myst_substitutions = numbers.substitutions()
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"members": True, "show-inheritance": False}
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+autoclass_content = "class"
+
+# The standard library, torch and private names are not documented here.
+nitpick_ignore_regex = [("py:.*", r".*")]
