@@ -15,10 +15,9 @@ project = "Blockwright"
 author = "the Blockwright authors"
 version = release = blockwright.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "blockwright_book"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "blockwright_book"]
 exclude_patterns = ["_ext", "data"]
 nitpicky = True
-suppress_warnings = ["toc.empty_glob"]  # pages of other engines and of vectors are listed where they are there
 
 html_theme = "furo"
 html_title = "Blockwright"
@@ -35,11 +34,12 @@ myst_heading_anchors = 3
 myst_substitutions = numbers.substitutions()
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": False}
-napoleon_google_docstring = True
-napoleon_numpy_docstring = False
-autoclass_content = "class"
+autodoc_default_options = {"members": True}
 
-# The standard library, torch and private names are not documented here.
-nitpick_ignore_regex = [("py:.*", r".*")]
+# Not documented here: other packages, and what the public names are built on.
+nitpick_ignore_regex = [
+    ("py:.*", r"(abc|collections|ctypes|enum|os|torch)\..*"),
+    ("py:.*", r"blockwright\.[a-z_.]+\.[A-Z]\w*|blockwright_spec\..*|blockwright\._terminal\..*"),
+    ("py:class", r"vec|Bytes|BlockMask|(dict|collections\.abc\.\w+)\[.*"),
+    ("py:exc", r".* .*"),  # errors that are told in words
+]

@@ -20,10 +20,18 @@ def gates(report: Row) -> Row:
 
 
 def museum(report: Row) -> Row:
-    """Give what was seen of each exhibit: who caught it, how soon, and the shortest way."""
+    """Give what was seen of each exhibit: who caught it, how soon, the shortest way, and what it does to a model."""
     kept = ("law", "detail", "states", "transitions", "seconds", "trace")
+    harm = {exhibit_of(row): row["detail"] for row in report["gates"] if row["kind"] == "damage"}
     rows = [row for row in report["gates"] if row["kind"] == "museum" and not row["scope"].startswith("unchanged")]
-    return {row["scope"].partition(" ")[0]: {name: row[name] for name in kept} for row in rows}
+    return {
+        exhibit_of(row): {**{name: row[name] for name in kept}, "damage": harm.get(exhibit_of(row))} for row in rows
+    }
+
+
+def exhibit_of(row: Row) -> str:
+    """Give the exhibit that a row speaks of."""
+    return str(row["scope"]).partition(" ")[0]
 
 
 def stale(kept: Row, report: Row) -> Iterator[str]:

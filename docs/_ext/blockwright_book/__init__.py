@@ -10,7 +10,7 @@ from typing import Any
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
-from . import code, figures, links, pages
+from . import code, docstrings, figures, links, pages
 
 
 def write_pages(app: Sphinx, config: Config) -> None:
@@ -24,4 +24,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", links.to_pages)
     code.add(app)
     figures.add(app)
+    docstrings.add(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -24,7 +24,7 @@ def hall() -> str:
     shown = {each.id.rstrip("abcdefgh") for each in museum.EXHIBITS if each.id.startswith("B")}
     lengths = sorted(length for each in museum.EXHIBITS if (length := museum.calls(each)) is not None)
     parts = [
-        "(museum)=\n# The museum",
+        "(the-museum)=\n# The museum",
         f"Real bugs of other managers, from their public threads, each put back into this one as a small patch and "
         f"caught by the law named for it: {len(museum.EXHIBITS)} exhibits of {len(shown)} bugs, and some of choices "
         "that we made otherwise (D). Where a bug shows on the way of a search, that way is the shortest there is.",
@@ -61,6 +61,8 @@ def entry(exhibit: Exhibit) -> str:
         "Caught by": caught(exhibit),
         "Looked for in": f"*{plain(title_of(exhibit.where))}*{searched(row)}",
     }
+    if row.get("damage"):
+        facts["Does to a model"] = plain(str(row["damage"]).removeprefix("caught by "))
     title = f"{exhibit.id}: {plain(exhibit.title)}"
     parts = [
         f"({museum.label(exhibit.id)})=\n## {title}",

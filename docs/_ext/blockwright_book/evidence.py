@@ -7,6 +7,13 @@ from . import book_engines, data, laws, tags
 from .markdown import block, count, law, plain, prose, span, table
 
 NOT_MEASURED = "Not measured."
+ELSEWHERE = {"proof": "the-proofs", "museum": "the-museum", "damage": "the-museum", "mutants": "the-mutants"}
+"""Gates whose rows have pages of their own, and their labels."""
+
+
+def rows_label(kind: str) -> str:
+    """Give the label of the rows of a gate."""
+    return f"rows-of-{kind.replace(' ', '-')}"
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -26,14 +33,14 @@ def gates() -> str:
     if report is None:
         return f"# What was checked\n\n{NOT_MEASURED}\n"
     kinds = list(dict.fromkeys(row["kind"] for row in report["rows"]))
-    sums = [(f"[`{kind}`](#rows-of-{kind.replace(' ', '-')})", *summed(kind)) for kind in kinds]
+    sums = [(f"[`{kind}`](#{ELSEWHERE.get(kind, rows_label(kind))})", *summed(kind)) for kind in kinds]
     parts = [
         "(gates-report)=\n# What was checked",
         f"The last report of profile `{report['profile']}` on one build, {plain(report['build'])}: "
         f"{report['transitions']:,} transitions in lock-step. Seconds are of that run, on two shared cores, and are "
         "the sum over two processes; the other numbers are the same in every run, but for the random histories.",
         table(("gate", "rows", "states", "transitions", "violations", "seconds"), sums, frozenset(range(1, 6))),
-        *(scopes(kind) for kind in kinds if kind not in ("museum", "damage", "proof")),
+        *(scopes(kind) for kind in kinds if kind not in ELSEWHERE),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -52,7 +59,7 @@ def scopes(kind: str) -> str:
         for row in data.rows(kind)
     ]
     heads = ("scope", "states", "transitions", "seconds")
-    return f"(rows-of-{kind.replace(' ', '-')})=\n## {kind}\n\n" + table(heads, cells, frozenset((1, 2, 3)))
+    return f"({rows_label(kind)})=\n## {kind}\n\n" + table(heads, cells, frozenset((1, 2, 3)))
 
 
 def proofs() -> str:
@@ -60,7 +67,7 @@ def proofs() -> str:
     rows = data.rows("proof")
     cells = [(plain(row["manager"]), prose(row["scope"]), told(row)) for row in rows]
     opening = (
-        "(proofs)=\n# Proofs\n\nScopes are small; arithmetic is proved for all integers. Each line is a theorem whose negation "
+        "(the-proofs)=\n# Proofs\n\nScopes are small; arithmetic is proved for all integers. Each line is a theorem whose negation "
         "z3 shows to have no solution (or a contract that CrossHair confirms), read from the sources that run: both "
         "the specification's sets and the closed forms of the implementation."
     )
@@ -77,7 +84,7 @@ def told(row: dict[str, Any]) -> str:
 def mutants() -> str:
     """Give the page of the mutants."""
     parts = [
-        "(mutants)=\n# Mutants",
+        "(the-mutants)=\n# Mutants",
         "A mutant is the source with one small thing changed: a comparison, a constant, an argument, a condition, a "
         "line left out. A check that does not notice it says nothing about that place.",
         "## Of the implementation",

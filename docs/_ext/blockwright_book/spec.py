@@ -139,8 +139,9 @@ def defined() -> dict[str, dict[str, str]]:
 
 
 def label(chapter: str, name: str = "") -> str:
-    """Give the label of a chapter, or of a name in it."""
-    return "-".join(filter(None, ("spec", chapter.replace("_", "-"), name.lower().replace("_", "-").strip("-"))))
+    """Give the label of a chapter, or of a name in it; labels do not tell capitals, and names of records do."""
+    record = "type" if name[:1].isupper() and not name.isupper() else ""
+    return "-".join(filter(None, ("spec", chapter.replace("_", "-"), name.lower().replace("_", "-").strip("-"), record)))
 
 
 @cache
