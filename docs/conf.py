@@ -18,6 +18,7 @@ version = release = blockwright.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "blockwright_book"]
 exclude_patterns = ["_ext", "data"]
 nitpicky = True
+default_role = "py:obj"
 
 html_theme = "furo"
 html_title = "Blockwright"
@@ -42,4 +43,5 @@ nitpick_ignore_regex = [
     ("py:.*", r"blockwright\.[a-z_.]+\.[A-Z]\w*|blockwright_spec\..*|blockwright\._terminal\..*"),
     ("py:class", r"vec|Bytes|BlockMask|(dict|collections\.abc\.\w+)\[.*"),
     ("py:exc", r".* .*"),  # errors that are told in words
+    ("py:obj", r".*"),  # names in backticks: links where they lead somewhere
 ]

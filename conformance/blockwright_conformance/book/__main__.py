@@ -13,13 +13,17 @@ from . import examples, files, report, spaces
 def main(arguments: list[str] | None = None) -> int:
     """Write the data or check it; 1 where it is not current."""
     parser = argparse.ArgumentParser(prog="python -m blockwright_conformance.book", description=__doc__)
-    parser.add_argument("--report", type=Path, help="a report of the gates (blockwright conform --json FILE)")
-    parser.add_argument("--folder", type=Path, default=files.FOLDER, help=f"where the data lies (default: {files.FOLDER})")
+    text = "a report of the gates (blockwright conform --json FILE); of several, each adds the gates that are missing"
+    parser.add_argument("--report", type=Path, action="append", default=[], metavar="FILE", help=text)
+    parser.add_argument(
+        "--folder", type=Path, default=files.FOLDER, help=f"where the data lies (default: {files.FOLDER})"
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; say what is no longer so")
     args = parser.parse_args(arguments)
-    if args.report is not None and not args.report.exists():
-        parser.error(f"--report: there is no file {args.report}; blockwright conform --json {args.report} writes it")
-    told = json.loads(args.report.read_text(encoding="utf-8")) if args.report is not None else None
+    for path in args.report:
+        if not path.exists():
+            parser.error(f"--report: there is no file {path}; blockwright conform --json {path} writes it")
+    told = report.joined([json.loads(path.read_text(encoding="utf-8")) for path in args.report])
     if not args.check:
         for name, data in made(told):
             files.write(args.folder, name, data)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from blockwright_spec.outcomes import Reason
-from blockwright_spec.state import NULL, Running, State, Waiting, holders, key
+from blockwright_spec.state import NULL, Running, State, holders, key
 
 from ..actions import Action, Admit, FinishLoad, Fork, Grow, Settle, Told, meaning
 from ..explore import Explorer, Node
@@ -76,7 +76,7 @@ def is_rejected(before: State, action: Action, told: Told) -> bool:
 
 def is_part_of_a_load(before: State, action: Action, told: Told) -> bool:
     """Look for a load of which only a part came."""
-    return isinstance(action, FinishLoad) and 0 < action.came and any(loads(before, action.came)) and not told.refusal
+    return isinstance(action, FinishLoad) and action.came > 0 and any(loads(before, action.came)) and not told.refusal
 
 
 def loads(state: State, came: int) -> Iterator[bool]:
@@ -166,8 +166,8 @@ EXAMPLES: tuple[Example, ...] = (
     Example(
         "carried",
         "A recurrent layer moves on",
-        "A token of a mamba layer reads only the state after the token before it. The state goes on to a new block, and "
-        "the entries before it are null.",
+        "A token of a mamba layer reads only the state after the token before it. The state goes on to a new block, "
+        "and the entries before it are null.",
         "MAMBA-1 STATE-1",
         "mamba, block 1: life",
         is_carried,
@@ -258,9 +258,10 @@ def steps(each: Scope, actions: tuple[Action, ...]) -> Iterator[Record]:
     for action in actions:
         told = meaning(state, action)
         state = told.state
-        yield {"action": told_action(action), "refused": told.refusal.reason.value[1] if told.refusal else None} | after(
-            state
-        )
+        yield {
+            "action": told_action(action),
+            "refused": told.refusal.reason.value[1] if told.refusal else None,
+        } | after(state)
 
 
 def told_action(action: Action) -> str:

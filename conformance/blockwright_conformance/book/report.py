@@ -13,6 +13,17 @@ EQUAL = ("states", "transitions", "violations", "law", "detail")
 """What is compared of a row; seconds are told, and differ."""
 
 
+def joined(reports: list[Row]) -> Row | None:
+    """Give several reports as one: the first, and of the others the gates that those before them did not run."""
+    if not reports:
+        return None
+    rows: list[Row] = []
+    for report in reports:
+        kinds = {row["kind"] for row in rows}
+        rows += [row for row in report["gates"] if row["kind"] not in kinds]
+    return {**reports[0], "gates": rows}
+
+
 def gates(report: Row) -> Row:
     """Give what is kept of a report: the rows without their traces."""
     rows = [{name: row[name] for name in KEPT if row[name] not in (None, 0.0)} for row in report["gates"]]
@@ -45,7 +56,11 @@ def stale(kept: Row, report: Row) -> Iterator[str]:
     old, new = rows_of(kept["rows"]), rows_of(report["gates"])
     kinds = {kind for kind, _ in new}
     for name in sorted(old.keys() | new.keys()):
-        if name[0] in kinds and (name in old or not report.get("scope")) and not (report.get("scope") and name not in new):
+        if (
+            name[0] in kinds
+            and (name in old or not report.get("scope"))
+            and not (report.get("scope") and name not in new)
+        ):
             yield from different(" ".join(name), old.get(name), new.get(name))
 
 

@@ -38,11 +38,7 @@ def counted(each: Scope) -> Record:
 
 def growth() -> list[Record]:
     """Count the states with one, two and three requests, as blocks are added."""
-    return [
-        counted(world(Full(), 1, blocks, slots))
-        for slots in (1, 2, 3)
-        for blocks in range(2, MOST_BLOCKS + 1 - (slots == 3))
-    ]
+    return [counted(world(Full(), 1, blocks, slots)) for slots in (1, 2, 3) for blocks in range(2, MOST_BLOCKS + 1)]
 
 
 def kinds() -> list[Record]:

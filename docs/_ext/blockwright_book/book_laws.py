@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from . import data, museum, spec, tags
 from .chapters import TITLES
 from .laws import Family, Law, by_id, label
-from .markdown import count, prose, span, table
+from .markdown import BUG, count, prose, span, table
 
 NOT_MEASURED = "not measured"
 
@@ -87,7 +87,7 @@ def entry(law: Law) -> str:
     facts = {
         "Defined": f"in chapter {span(f'`{law.chapter}`', {})}, [`{law.function}`]"
         f"(#{spec.label(law.chapter, law.function)})",
-        "Source": prose(law.source),
+        "Source": BUG.sub(lambda match: bug(match[0]), prose(law.source)),
         "Checked": told_checked(law.family),
         "Proof": proof(law),
         "Museum": told_exhibits(law),
@@ -105,6 +105,12 @@ def told_checked(family: Family) -> str:
     kinds = " and ".join(f"`{kind}`" for kind in dict.fromkeys(row["kind"] for row in rows))
     number, what = checked(family), family.counted.removesuffix("s")
     return f"in {family.of}: {count(number or 0, what)}, {count(len(rows), 'scope')} of the gates {kinds}"
+
+
+def bug(name: str) -> str:
+    """Give the number of a bug of the corpus, as a link to its first exhibit."""
+    first = next((each for each in museum.EXHIBITS if each.id.startswith(name)), None)
+    return f"[{name}](#{museum.label(first.id)})" if first else name
 
 
 def proof(law: Law) -> str:

@@ -7,7 +7,7 @@ from blockwright_conformance.museum import title_of
 
 from . import museum
 from .laws import by_id
-from .markdown import block, count, folded, law, plain, prose, table
+from .markdown import block, count, folded, law, plain, prose, table, threads
 
 NOT_MEASURED = "not measured"
 
@@ -57,7 +57,7 @@ def entry(exhibit: Exhibit) -> str:
     """Give the entry of an exhibit."""
     row = museum.seen(exhibit) or {}
     facts = {
-        "Told in": prose(exhibit.source),
+        "Told in": threads(exhibit.source),
         "Caught by": caught(exhibit),
         "Looked for in": f"*{plain(title_of(exhibit.where))}*{searched(row)}",
     }
@@ -90,7 +90,8 @@ def searched(row: dict[str, object]) -> str:
         return ""
     seconds = row.get("seconds") or 0.0
     number = row.get("transitions") or 0
-    assert isinstance(seconds, float | int) and isinstance(number, int)
+    assert isinstance(seconds, float | int)
+    assert isinstance(number, int)
     looked = f": {count(number, 'transition')} until it showed" if number else ""
     return f"{looked}, in {seconds:.2f} s" if looked else f", in {seconds:.2f} s"
 

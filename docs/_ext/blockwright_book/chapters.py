@@ -23,11 +23,13 @@ def pages() -> Iterator[tuple[str, str]]:
 
 def index() -> str:
     """Give the page that lists the parts and their chapters."""
-    parts = ["(spec-chapters)=\n# The chapters\n\nIn order. Each opens with what it is about; the code is what the gates run."]
+    opening = "In order. Each opens with what it is about; the code is what the gates run."
+    parts = [f"(spec-chapters)=\n# The chapters\n\n{opening}"]
     for part, title in enumerate(TITLES, 1):
         own = [chapter for chapter in spec.chapters() if chapter.part == part]
-        names = "\n".join(f"{each.number}. {spec.titled(each)[0]} <{each.name}>" for each in own)
-        parts.append(f"## Part {spec.PARTS[part - 1]}: {title[0].lower()}{title[1:]}\n\n```{{toctree}}\n:maxdepth: 1\n\n{names}\n```")
+        names = "\n".join(f"{each.number}. {spec.titled(each)[0].replace('`', '')} <{each.name}>" for each in own)
+        parts.append(f"## Part {spec.PARTS[part - 1]}: {title[0].lower()}{title[1:]}")
+        parts.append(f"```{{toctree}}\n:maxdepth: 1\n\n{names}\n```")
     return "\n\n".join(parts) + "\n"
 
 
@@ -51,7 +53,9 @@ def section(chapter: Chapter, entry: Entry) -> str:
     names, said = spec.known(chapter), entry.said
     heading = f"({spec.label(chapter.name, entry.name)})=\n## {entry.name}"
     after = ""
-    law = next((law for law in laws.by_id().values() if (law.chapter, law.function) == (chapter.name, entry.name)), None)
+    law = next(
+        (law for law in laws.by_id().values() if (law.chapter, law.function) == (chapter.name, entry.name)), None
+    )
     if law is not None:
         heading = f"({spec.label(chapter.name, entry.name)})=\n## {law.id}"
         said = f"{law.statement[0].upper()}{law.statement[1:]}\n\n{law.more}"

@@ -7,9 +7,8 @@ from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import directives
-from pygments.formatters.html import _get_ttype_class
 from pygments.lexers.python import PythonLexer
-from pygments.token import Comment, String
+from pygments.token import STANDARD_TYPES, Comment, String
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.writers.html5 import HTML5Translator
@@ -43,9 +42,11 @@ def targets(chapter: spec.Chapter) -> dict[Place, str]:
     known, found = spec.known(chapter), {}
 
     def visit(node: ast.AST, local: frozenset[str]) -> None:
-        if isinstance(node, ast.FunctionDef | ast.Lambda | ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp):
+        if isinstance(
+            node, ast.FunctionDef | ast.Lambda | ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp
+        ):
             local |= bound(node)
-        if isinstance(node, ast.Name) and node.id in known and node.id not in local:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in known.keys() - local:
             found[node.lineno, node.col_offset] = known[node.id]
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             module = known.get(node.value.id, "")
@@ -78,11 +79,18 @@ def rendered(chapter: spec.Chapter, numbers: list[int], href: Any) -> str:
             content = f'<a class="spec-link" href="{href(label)}">{content}</a>'
         elif kind in Comment or kind in String:
             content = laws.NAMED.sub(lambda match: linked(match[0], href), content)
-        style = _get_ttype_class(kind)
+        style = style_of(kind)
         parts.append(f'<span class="{style}">{content}</span>' if style and value.strip() else content)
         line += value.count("\n")
         column = len(value) - value.rfind("\n") - 1 if "\n" in value else column + len(value)
     return "".join(parts)
+
+
+def style_of(kind: Any) -> str:
+    """Give the short name of a kind of token, or of the nearest kind that has one."""
+    while kind not in STANDARD_TYPES:
+        kind = kind.parent
+    return str(STANDARD_TYPES[kind])
 
 
 def linked(name: str, href: Any) -> str:
@@ -100,7 +108,9 @@ def visit_spec_code(self: HTML5Translator, node: SpecCode) -> None:
         return f"#{label}" if page == here else f"{self.builder.get_relative_uri(here, page)}#{label}"
 
     body = rendered(chapter, node["numbers"], href)
-    self.body.append(f'<div class="highlight-python notranslate"><div class="highlight"><pre>{body}</pre></div></div>\n')
+    self.body.append(
+        f'<div class="highlight-python notranslate"><div class="highlight"><pre>{body}</pre></div></div>\n'
+    )
     raise nodes.SkipNode
 
 
@@ -124,5 +134,3 @@ def add(app: Sphinx) -> None:
     """Add the directive."""
     app.add_node(SpecCode, html=(visit_spec_code, None), text=(skip, None), latex=(skip, None), man=(skip, None))
     app.add_directive("spec-code", SpecCodeDirective)
-
-

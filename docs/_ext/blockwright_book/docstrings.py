@@ -4,10 +4,11 @@ import re
 from typing import Any
 
 from sphinx.application import Sphinx
-from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.ext.napoleon import Config
+from sphinx.ext.napoleon.docstring import GoogleDocstring
 
 INTEGER = re.compile(r"(?:mypy_extensions\.)?\bi(?:64|32|16)\b")
-SECTIONS = Config(napoleon_use_ivar=True)
+SECTIONS: Any = Config(napoleon_use_ivar=True)
 
 
 class Google(GoogleDocstring):
@@ -24,7 +25,7 @@ class Google(GoogleDocstring):
 
 def sections(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Turn sections into fields; what is said of an attribute is never a type before a colon."""
-    kind = "method" if what in ("attribute", "property", "data") else what
+    kind: Any = "method" if what in ("attribute", "property", "data") else what
     lines[:] = Google(lines, SECTIONS, None, kind, name, obj, options).lines()
 
 

@@ -55,7 +55,11 @@ def summed(kind: str) -> tuple[str, ...]:
 def scopes(kind: str) -> str:
     """Give the rows of a gate."""
     cells = [
-        (plain(row["scope"]), *(f"{row.get(name, 0):,}" for name in ("states", "transitions")), f"{row.get('seconds', 0.0):.1f}")
+        (
+            plain(row["scope"]),
+            *(f"{row.get(name, 0):,}" for name in ("states", "transitions")),
+            f"{row.get('seconds', 0.0):.1f}",
+        )
         for row in data.rows(kind)
     ]
     heads = ("scope", "states", "transitions", "seconds")
@@ -67,8 +71,8 @@ def proofs() -> str:
     rows = data.rows("proof")
     cells = [(plain(row["manager"]), prose(row["scope"]), told(row)) for row in rows]
     opening = (
-        "(the-proofs)=\n# Proofs\n\nScopes are small; arithmetic is proved for all integers. Each line is a theorem whose negation "
-        "z3 shows to have no solution (or a contract that CrossHair confirms), read from the sources that run: both "
+        "(the-proofs)=\n# Proofs\n\nScopes are small; arithmetic is proved for all integers. Each line is a theorem "
+        "whose negation z3 shows to have no solution (or a contract that CrossHair confirms), read from the sources that run: both "
         "the specification's sets and the closed forms of the implementation."
     )
     held = sum(not row.get("violations") for row in rows)
@@ -147,7 +151,7 @@ def examples() -> str:
         "can be pasted at a prompt. The table shows the state of the specification after each step. `*` marks a "
         "published block, `·` an entry that is null."
     )
-    return "\n\n".join([opening, *(example(name, each) for name, each in found.items())] or [NOT_MEASURED]) + "\n"
+    return "\n\n".join([opening, *(example(name, each) for name, each in found.items())]) + "\n"
 
 
 def example(name: str, each: dict[str, Any]) -> str:
@@ -177,7 +181,11 @@ def after(step: dict[str, Any]) -> tuple[str, str, str]:
     )
     also = [f"refused: {step['refused']}"] if step["refused"] else []
     also += [f"behind a fence: {blocks(step['fenced'])}"] if step["fenced"] else []
-    also += [f"to copy: {', '.join(f'{source} to {target}' for source, target in step['copies'])}"] if step["copies"] else []
+    also += (
+        [f"to copy: {', '.join(f'{source} to {target}' for source, target in step['copies'])}"]
+        if step["copies"]
+        else []
+    )
     return plain(tables) or "–", plain(blocks(step["free"])) or "–", plain("; ".join(also)) or "–"
 
 
@@ -185,11 +193,16 @@ def tagged() -> str:
     """Give the page of the law tags: the map from laws to the code that upholds them."""
     found = tags.claims()
     opening = (
-        "(law-tags)=\n# Laws in the code\n\nA comment `# law: ID` in the implementation marks where a law is upheld. This is the "
-        "map from laws to code, for reading both side by side."
+        "(law-tags)=\n# Laws in the code\n\nA comment `# law: ID` in the implementation marks where a law is upheld. "
+        "This is the map from laws to code, for reading both side by side."
     )
     cells = [
-        (law(name), "; ".join(f"`{file}`: {', '.join(span(f'`{each}`', {}) for each in of)}" for file, of in grouped(found[name])))
+        (
+            law(name),
+            "; ".join(
+                f"`{file}`: {', '.join(span(f'`{each}`', {}) for each in of)}" for file, of in grouped(found[name])
+            ),
+        )
         for name in laws.by_id()
         if name in found
     ]

@@ -13,7 +13,7 @@ from sphinx.util.docutils import SphinxDirective
 from . import data, museum
 
 Series = tuple[str, list[tuple[float, float]]]
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 340, 64, 46, 16, 150
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 340, 64, 46, 34, 150
 
 
 def line_chart(series: Sequence[Series], across: str, up: str, title: str) -> str:
@@ -37,10 +37,14 @@ def line_chart(series: Sequence[Series], across: str, up: str, title: str) -> st
         way = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*point) for point in points))
         x, y = at(*points[-1])
         parts.append(f'<polyline class="line line-{number}" points="{way}"/>')
-        parts += [f'<circle class="dot line-{number}" cx="{a:.1f}" cy="{b:.1f}" r="3"/>' for a, b in (at(*p) for p in points)]
-        parts.append(words(x + 8, y + 4 + nudge(series, number, at), f"{name}: {points[-1][1]:,.0f}", "start", f"line-{number}"))
+        parts += [
+            f'<circle class="dot line-{number}" cx="{a:.1f}" cy="{b:.1f}" r="3"/>' for a, b in (at(*p) for p in points)
+        ]
+        parts.append(
+            words(x + 8, y + 4 + nudge(series, number, at), f"{name}: {points[-1][1]:,.0f}", "start", f"line-{number}")
+        )
     parts.append(words((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, across, "middle"))
-    parts.append(words(LEFT - 52, TOP - 4, up, "start"))
+    parts.append(words(LEFT, TOP - 18, up, "middle"))
     return svg(WIDTH, HEIGHT, parts, title)
 
 
@@ -62,7 +66,9 @@ def bar_chart(bars: Sequence[tuple[str, int]], across: str, title: str) -> str:
     for at, (name, number) in enumerate(bars):
         height = number / highest * (HEIGHT - BOTTOM - TOP - 24)
         x, y = 24 + at * step, HEIGHT - BOTTOM - height
-        parts.append(f'<rect class="bar" x="{x + step * 0.12:.1f}" y="{y:.1f}" width="{step * 0.76:.1f}" height="{height:.1f}"/>')
+        parts.append(
+            f'<rect class="bar" x="{x + step * 0.12:.1f}" y="{y:.1f}" width="{step * 0.76:.1f}" height="{height:.1f}"/>'
+        )
         parts.append(words(x + step / 2, y - 6, f"{number}", "middle"))
         parts.append(words(x + step / 2, HEIGHT - BOTTOM + 18, name, "middle"))
     parts.append(words(WIDTH / 2, HEIGHT - 6, across, "middle"))
@@ -89,7 +95,10 @@ def growth() -> str:
     """Draw how many states there are with more blocks and more requests."""
     rows = (data.load("spaces") or {"growth": []})["growth"]
     series = [
-        (f"{slots} request{'s' * (slots > 1)}", [(row["blocks"], row["states"]) for row in rows if row["requests"] == slots])
+        (
+            f"{slots} request{'s' * (slots > 1)}",
+            [(row["blocks"], row["states"]) for row in rows if row["requests"] == slots],
+        )
         for slots in sorted({row["requests"] for row in rows})
     ]
     return line_chart(series, "usable blocks", "states", "States by blocks, for one, two and three requests")
@@ -144,7 +153,9 @@ def arranged(states: Sequence[dict[str, Any]], edges: Sequence[Any]) -> list[lis
         for at in (*range(1, len(layers)), *reversed(range(len(layers) - 1))):
             place = {number: index / max(1, len(layer) - 1) for layer in layers for index, number in enumerate(layer)}
             near = {
-                number: [place[a if b == number else b] for a, b, _ in edges if number in (a, b) and depth[a] != depth[b]]
+                number: [
+                    place[a if b == number else b] for a, b, _ in edges if number in (a, b) and depth[a] != depth[b]
+                ]
                 for number in layers[at]
             }
             layers[at].sort(key=lambda number, near=near: sum(near[number]) / max(1, len(near[number])))  # type: ignore[misc]
@@ -160,11 +171,13 @@ def edge(places: dict[int, tuple[float, float]], start: int, end: int, names: Se
     title = f"<title>{html.escape(', '.join(names))}</title>"
     if y1 == y2:
         side = 1 if x2 > x1 else -1
-        middle = y1 + BOX_HEIGHT + 22
-        return f'<path class="{style}" d="M{a:.0f},{y1 + BOX_HEIGHT} Q{(a + b) / 2:.0f},{middle + 6 * side} {b:.0f},{y2 + BOX_HEIGHT}">{title}</path>'
+        low = y1 + BOX_HEIGHT
+        way = f"M{a:.0f},{low} Q{(a + b) / 2:.0f},{low + 22 + 6 * side} {b:.0f},{low}"
+        return f'<path class="{style}" d="{way}">{title}</path>'
     top, bottom = (y1 + BOX_HEIGHT, y2) if down else (y1, y2 + BOX_HEIGHT)
     half = (top + bottom) / 2
-    return f'<path class="{style}" d="M{a:.0f},{top} C{a:.0f},{half:.0f} {b:.0f},{half:.0f} {b:.0f},{bottom}">{title}</path>'
+    way = f"M{a:.0f},{top} C{a:.0f},{half:.0f} {b:.0f},{half:.0f} {b:.0f},{bottom}"
+    return f'<path class="{style}" d="{way}">{title}</path>'
 
 
 def box(x: float, y: float, state: dict[str, Any]) -> str:

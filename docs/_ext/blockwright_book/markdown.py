@@ -44,6 +44,24 @@ def law(name: str) -> str:
     return f"[{name}](#{laws.label(name)})" if name in laws.by_id() else name
 
 
+THREAD = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)?#(?P<number>\d+)")
+BUG = re.compile(r"\bB\d\d\b")
+
+
+def threads(text: str) -> str:
+    """Give sources as Markdown: numbers of public threads are links; a bare one is of the repository before it."""
+    repository = ""
+
+    def link(match: re.Match[str]) -> str:
+        nonlocal repository
+        repository = match["repository"] or repository
+        if not repository:
+            return f"\\{match[0]}"
+        return f"[{match[0]}](https://github.com/{repository}/issues/{match['number']})"
+
+    return THREAD.sub(link, text)
+
+
 def table(heads: Sequence[str], cells: Sequence[Sequence[object]], numbers: frozenset[int] = frozenset()) -> str:
     """Give a table; columns of `numbers` stand to the right."""
     line = "|".join("---:" if at in numbers else ":---" for at in range(len(heads)))

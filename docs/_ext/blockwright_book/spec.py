@@ -83,16 +83,25 @@ def is_text(node: ast.stmt) -> bool:
 
 def text_of(node: ast.stmt) -> str:
     """Give that string."""
-    assert isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    assert isinstance(node, ast.Expr)
+    assert isinstance(node.value, ast.Constant)
     return str(node.value.value)
 
 
-def code_lines(node: ast.stmt, after: int) -> list[int]:
+def end_of(node: ast.stmt, lines: list[str]) -> int:
+    """Give the number of the last line of a statement, with the comments at the end of its body (``# SAME: ...``)."""
+    end = last = node.end_lineno or node.lineno
+    while end < len(lines) and (not lines[end].strip() or lines[end].startswith(" ")):
+        end += 1
+        last = end if lines[end - 1].strip() else last
+    return last
+
+
+def code_lines(node: ast.stmt, after: int, end: int) -> list[int]:
     """Give the numbers of the lines of a definition, with comments that stand before it and without its docstring."""
-    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))])
-    numbers = list(range(after + 1, (node.end_lineno or first) + 1))
+    numbers = list(range(after + 1, end + 1))
     body = getattr(node, "body", [])
-    if isinstance(node, ast.FunctionDef | ast.ClassDef) and body and is_text(body[0]):
+    if isinstance(node, ast.FunctionDef | ast.ClassDef) and len(body) > 1 and is_text(body[0]):
         said = range(body[0].lineno, (body[0].end_lineno or 0) + 1)
         numbers = [number for number in numbers if number not in said]
     return numbers
@@ -107,13 +116,13 @@ def entries(chapter: Chapter) -> list[Entry]:
     for at, node in enumerate(body):
         names = names_of(node)
         if names:
-            numbers = trimmed(code_lines(node, end), lines)
+            numbers = trimmed(code_lines(node, end, end_of(node, lines)), lines)
             following = body[at + 1] if at + 1 < len(body) else None
             said = ast.get_docstring(node) or "" if isinstance(node, ast.FunctionDef | ast.ClassDef) else ""
             if not said and following is not None and is_text(following):
                 said = text_of(following)
             found.append(Entry(names[0], isinstance(node, ast.FunctionDef), said, tuple(numbers)))
-        end = node.end_lineno or end
+        end = end_of(node, lines)
     return found
 
 
@@ -141,7 +150,9 @@ def defined() -> dict[str, dict[str, str]]:
 def label(chapter: str, name: str = "") -> str:
     """Give the label of a chapter, or of a name in it; labels do not tell capitals, and names of records do."""
     record = "type" if name[:1].isupper() and not name.isupper() else ""
-    return "-".join(filter(None, ("spec", chapter.replace("_", "-"), name.lower().replace("_", "-").strip("-"), record)))
+    return "-".join(
+        filter(None, ("spec", chapter.replace("_", "-"), name.lower().replace("_", "-").strip("-"), record))
+    )
 
 
 @cache
