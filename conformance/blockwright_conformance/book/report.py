@@ -5,7 +5,7 @@ from typing import Any
 
 Row = dict[str, Any]
 
-COMPARED = ("proof", "lockstep", "coverage", "choices", "paged", "offload", "museum")
+COMPARED = ("proof", "contract", "tie", "lockstep", "coverage", "choices", "paged", "offload", "museum")
 """Rows whose numbers are the same in every run of a profile: all but those of random histories, damage and mutants."""
 
 KEPT = ("kind", "manager", "scope", "states", "transitions", "violations", "seconds", "law", "detail")

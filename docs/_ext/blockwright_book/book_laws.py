@@ -1,11 +1,12 @@
 """Pages of the laws: a table of all, and an entry for each with what is known of it."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from . import data, museum, spec, tags
 from .chapters import TITLES
 from .laws import Family, Law, by_id, label
-from .markdown import BUG, count, prose, span, table
+from .markdown import BUG, count, prose, size, span, table
 
 NOT_MEASURED = "not measured"
 
@@ -51,7 +52,7 @@ def row(law: Law) -> tuple[str, ...]:
         prose(law.statement, names(law)),
         "–" if number is None else f"{number:,}",
         f"{len(museum.of_law(law.id)):,}",
-        "–" if alone is None else f"{len(alone):,}",
+        "–" if alone is None else f"{alone:,}",
     )
 
 
@@ -66,10 +67,16 @@ def checked(family: Family) -> int | None:
     return sum(row.get(family.counted, 0) for row in rows) if rows else None
 
 
-def only(law: Law) -> list[str] | None:
-    """Give the mutants of the specification that only this law notices; None where that was not measured."""
-    measured = data.load("spec_mutants")
-    return None if measured is None else list(measured.get("laws", {}).get(law.id, {}).get("only", ()))
+def only(law: Law) -> int | None:
+    """Count the mutants of the specification that only this law notices; None where that was not measured."""
+    found = of_mutants(law)
+    return None if found is None else size(found.get("alone", 0))
+
+
+def of_mutants(law: Law) -> dict[str, Any] | None:
+    """Give what mutants of the specification say of a law; None where that was not measured."""
+    found: dict[str, Any] | None = (data.load("spec_mutants") or {}).get("laws", {}).get(law.id)
+    return found
 
 
 def of_part(part: int) -> str:
@@ -115,7 +122,9 @@ def bug(name: str) -> str:
 
 def proof(law: Law) -> str:
     """Say what is proved of a law beyond the scopes."""
-    found = [row for row in data.rows("proof") if law.id in f"{row['scope']} {row.get('detail', '')}"]
+    found = [
+        row for row in data.rows("proof", "contract", "tie") if law.id in f"{row['scope']} {row.get('detail', '')}"
+    ]
     if not found:
         return "none for worlds beyond the scopes; the arithmetic it rests on is proved ([proofs](/book/proofs.md))"
     return "; ".join(dict.fromkeys(prose(row["scope"]) for row in found))
@@ -129,15 +138,13 @@ def told_exhibits(law: Law) -> str:
 
 
 def told_alone(law: Law) -> str:
-    """Say which mutants only this law notices."""
-    found, measured = only(law), data.load("spec_mutants") or {}
-    if found is None:
+    """Say how many mutants only this law notices, or which laws imply it."""
+    number, found = only(law), of_mutants(law)
+    if number is None or found is None:
         return NOT_MEASURED
-    if not found:
-        implied = measured.get("implied", {}).get(law.id)
-        return f"none; {prose(str(implied))}" if implied else "none"
-    shown = ", ".join(f"`{each}`" for each in found[:6])
-    return f"{len(found):,}: {shown}{', ...' if len(found) > 6 else ''}"
+    implied = ", ".join(f"[{each}](#{label(each)})" for each in found.get("implied_by", ()))
+    witness = f", for one `{found['witness']}`" if found.get("witness") else ""
+    return f"{number:,}{witness}" + (f"; it is implied by {implied}" if implied else "")
 
 
 def told_tags(law: Law) -> str:

@@ -4,10 +4,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import book_engines, data, laws, tags
-from .markdown import block, count, law, plain, prose, span, table
+from .markdown import block, count, law, plain, prose, size, span, table
 
 NOT_MEASURED = "Not measured."
-ELSEWHERE = {"proof": "the-proofs", "museum": "the-museum", "damage": "the-museum", "mutants": "the-mutants"}
+ELSEWHERE = {
+    "proof": "the-proofs",
+    "contract": "the-proofs",
+    "tie": "the-proofs",
+    "museum": "the-museum",
+    "damage": "the-museum",
+    "mutants": "the-mutants",
+}
 """Gates whose rows have pages of their own, and their labels."""
 
 
@@ -68,21 +75,24 @@ def scopes(kind: str) -> str:
 
 def proofs() -> str:
     """Give the page of the theorems."""
-    rows = data.rows("proof")
+    rows = data.rows("proof", "contract", "tie")
     cells = [(plain(row["manager"]), prose(row["scope"]), told(row)) for row in rows]
     opening = (
         "(the-proofs)=\n# Proofs\n\nScopes are small; arithmetic is proved for all integers. Each line is a theorem "
-        "whose negation z3 shows to have no solution (or a contract that CrossHair confirms), read from the sources that run: both "
-        "the specification's sets and the closed forms of the implementation."
+        "whose negation z3 shows to have no solution, or a contract that CrossHair confirms, read from the sources "
+        "that run: both the sets of the specification and the closed forms of the implementation."
     )
     held = sum(not row.get("violations") for row in rows)
-    found = f"{held:,} of {count(len(rows), 'theorem')} hold in the last report." if rows else NOT_MEASURED
+    found = f"{held:,} of {count(len(rows), 'statement')} hold in the last report." if rows else NOT_MEASURED
     return "\n\n".join([opening, found, table(("of", "theorem", ""), cells) if rows else ""]) + "\n"
 
 
 def told(row: dict[str, Any]) -> str:
     """Say what became of a theorem."""
-    return plain(row.get("detail", "")) or ("does not hold" if row.get("violations") else "proved")
+    if row.get("violations"):
+        return plain(row.get("detail", "")) or "does not hold"
+    held = {"proof": "proved", "contract": "confirmed", "tie": "tied to the specification"}[row["kind"]]
+    return f"{held}: {plain(row['detail'])}" if row.get("detail") else held
 
 
 def mutants() -> str:
@@ -105,16 +115,11 @@ def of_files(measured: Any) -> str:
     """Give the table of the files of the implementation."""
     if not measured or "files" not in measured:
         return NOT_MEASURED
-    fields = ("mutants", "killed", "equivalent", "unreached", "lives")
+    fields = ("mutants", "killed", "equivalent", "unreached", "lives", "untried")
     files = measured["files"]
     cells = [(f"`{file}`", *(number(row.get(name, 0)) for name in fields)) for file, row in files.items()]
     whole = ("**all**", *(number(sum(size(row.get(name, 0)) for row in files.values())) for name in fields))
-    return table(("file", *fields), [*cells, whole], frozenset(range(1, 6)))
-
-
-def size(value: Any) -> int:
-    """Count a number, or a list of names."""
-    return value if isinstance(value, int) else len(value)
+    return table(("file", *fields), [*cells, whole], frozenset(range(1, 7)))
 
 
 def number(value: Any) -> str:
@@ -128,11 +133,19 @@ def of_spec(measured: Any) -> str:
         return NOT_MEASURED
     facts = {name: measured[name] for name in ("mutants", "noticed", "equivalent") if name in measured}
     cells = [
-        (law(name), number(laws_of.get("notices", 0)), number(laws_of.get("only", ())))
-        for name, laws_of in measured.get("laws", {}).items()
+        (
+            law(name),
+            number(found.get("mutants", 0)),
+            number(found.get("alone", 0)),
+            f"`{found['witness']}`" if found.get("witness") else "",
+            ", ".join(law(each) for each in found.get("implied_by", ())),
+        )
+        for name, found in measured.get("laws", {}).items()
     ]
     opening = ", ".join(f"{size(value):,} {name}" for name, value in facts.items())
-    return f"{opening}\n\n" + table(("law", "mutants it notices", "only it"), cells, frozenset((1, 2)))
+    return f"{opening}\n\n" + table(
+        ("law", "mutants it notices", "only it", "for one", "implied by"), cells, frozenset((1, 2))
+    )
 
 
 def sample() -> str:

@@ -82,3 +82,8 @@ def folded(title: str, body: str) -> str:
 def count(number: int, what: str) -> str:
     """Give a number of things in words: 1 call, 2 calls."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def size(value: object) -> int:
+    """Give a number, or count a list of names."""
+    return value if isinstance(value, int) else len(value) if isinstance(value, list | tuple | dict) else 0
