@@ -21,6 +21,9 @@ from blockwright_spec.storage_laws import PART_FOUR_LAWS
 
 from .gates import GATES, OURS, GateResult, Profile, factory_of, gate
 from .scopes import PROFILES
+from .summary import COLUMNS as SUMMARY
+from .summary import cells as summary
+from .summary import told
 
 _COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violations", "seconds", "law")
 
@@ -48,6 +51,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--profile", choices=tuple(PROFILES), default="pr", help="how far to go (default: pr)")
     parser.add_argument("--gate", choices=tuple(GATES), action="append", help="only this gate (may be repeated)")
+    parser.add_argument("--skip", choices=tuple(GATES), action="append", help="all but this gate (may be repeated)")
     parser.add_argument("--scope", default="", metavar="TEXT", help="only scopes whose names contain TEXT")
     parser.add_argument("--impl", default=OURS, metavar="MODULE:FACTORY", help="the manager to test (default: ours)")
     parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="processes to use (default: 2)")
@@ -71,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     profile = Profile(args.profile, args.jobs, args.impl, args.scope)
     _check(profile, args.json)
     started, rows = time.perf_counter(), []
-    for name in args.gate or GATES:
+    for name in wanted(args.gate, args.skip):
         run_gate, units = gate(name, profile)
         with progress(name, units) as advance:
             rows += run_gate(profile, advance)
@@ -84,6 +88,18 @@ def run(args: argparse.Namespace) -> int:
     if args.json != Path("-"):
         _print(profile, rows, seconds)
     return int(any(row.violations for row in rows))
+
+
+def wanted(only: list[str] | None, but: list[str] | None) -> list[str]:
+    """Give the gates to run.
+
+    Raises:
+        InvalidArgumentError: none is left.
+    """
+    names = [name for name in only or GATES if name not in (but or ())]
+    if not names:
+        raise InvalidArgumentError("--skip: leaves no gate to run; name fewer, or other gates with --gate")
+    return names
 
 
 def _check(profile: Profile, file: Path | None) -> None:
@@ -118,6 +134,7 @@ def _report(profile: Profile, rows: list[GateResult], seconds: float) -> dict[st
         "peak_memory_bytes": max(own, children) * (1 if sys.platform == "darwin" else 1024),
         "transitions": sum(row.transitions for row in rows if row.kind in LOCKSTEP),
         "violations": sum(row.violations for row in rows),
+        "summary": told(rows),
         "gates": [_row(row) for row in rows],
         "laws": [
             {"id": law.id, "statement": law.statement, "source": law.source, "violations": broken.get(law.id, 0)}
@@ -135,6 +152,8 @@ def _row(row: GateResult) -> dict[str, Any]:
         "scope": row.scope,
         "states": row.states,
         "transitions": row.transitions,
+        "tried": row.tried,
+        "passed": row.passed,
         "violations": row.violations,
         "seconds": round(row.seconds, 3),
         "law": row.law or None,
@@ -181,9 +200,10 @@ def _print(profile: Profile, rows: list[GateResult], seconds: float) -> None:
     total = sum(row.transitions for row in rows if row.kind in LOCKSTEP)
     broken = sum(row.violations for row in rows)
     footer = f"{total:,} transitions in lock-step, {broken:,} violations, {seconds:.1f} s; {build_info()}"
-    print_table(f"blockwright conform, profile {profile.name}", _COLUMNS, cells, footer)
+    print_table(f"blockwright conform, profile {profile.name}: rows", _COLUMNS, cells)
     for row in rows:
         if row.violations:
             print(f"\n{row.kind}, {row.scope}: {row.law}: {row.detail}")
             if row.script:
                 print(f"\n{row.script}")
+    print_table(f"blockwright conform, profile {profile.name}: all in all", SUMMARY, summary(rows), footer)

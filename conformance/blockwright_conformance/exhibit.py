@@ -23,6 +23,8 @@ class Fault(NamedTuple):
     law: str
     detail: str
     length: int
+    calls: str = ""
+    """The calls that show it, where the trial's own text does not."""
 
 
 Trial = Callable[[ModuleType], Iterator[Fault]]

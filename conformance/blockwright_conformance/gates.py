@@ -56,6 +56,10 @@ class GateResult:
     """The shortest way to the violation, as calls."""
     fired: dict[str, int] = field(default_factory=dict)
     """How often each action happened, and each refusal."""
+    tried: int = 0
+    """Theorems, mutants or exhibits that the row speaks of."""
+    passed: int = 0
+    """Those of them that came out as they must: proved, killed, caught."""
 
 
 Run = Callable[[Profile, Advance], list[GateResult]]

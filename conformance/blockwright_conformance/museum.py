@@ -9,6 +9,7 @@ any of the places: what fails always says nothing.
 Variants are uncompiled, whatever build the process runs.
 """
 
+import inspect
 import time
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -161,7 +162,9 @@ def shown(exhibit: Exhibit) -> GateResult:
         seconds=time.perf_counter() - started,
         law=exhibit.law,
         detail=detail,
-        script="" if caught else trace(where, seen),
+        script=trace(where, seen),
+        tried=1,
+        passed=int(caught),
     )
 
 
@@ -175,6 +178,7 @@ class Seen:
     states: int = 0
     transitions: int = 0
     actions: tuple[Any, ...] = ()
+    calls: str = ""
 
 
 def looked_at(where: Where, package: ModuleType, judged: bool) -> Seen:
@@ -189,7 +193,8 @@ def looked_at(where: Where, package: ModuleType, judged: bool) -> Seen:
         rearm()
         faults = list(where(package))
         length = max((fault.length for fault in faults), default=0)
-        return Seen(tuple(fault.law for fault in faults), length, "; ".join(fault.detail for fault in faults))
+        detail, calls = next(((fault.detail, fault.calls) for fault in faults), ("", ""))
+        return Seen(tuple(fault.law for fault in faults), length, detail, calls=calls)
     if result.violation is None:
         return Seen(states=result.states, transitions=result.transitions)
     law, detail, actions = result.violation.law, result.violation.detail, result.violation.actions
@@ -231,9 +236,11 @@ def diagnosed(
 
 
 def trace(where: Where, seen: Seen) -> str:
-    """Give the way to a fault as calls."""
-    if callable(where) or not seen.actions:
+    """Give the way to a fault as calls; that of a trial which does not tell them is its own text."""
+    if not seen.laws:
         return ""
+    if callable(where):
+        return f"{(seen.calls or inspect.getsource(where)).rstrip()}\n# {seen.detail}"
     if isinstance(where, TablesPlace):
         return paged_script(where.scope, seen.actions, seen.detail)
     if isinstance(where, OffloadPlace):

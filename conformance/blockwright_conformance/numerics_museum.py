@@ -105,6 +105,8 @@ def caught(scope: str, world: World, patches: tuple[Patch, ...]) -> GateResult:
         seconds=time.perf_counter() - started,
         law=law,
         detail=f"not caught: {told_of(error)}" if missed else f"caught by {told_of(error)}",
+        tried=1,
+        passed=int(not missed),
     )
 
 

@@ -77,6 +77,8 @@ def proved(theorem: Theorem) -> GateResult:
         seconds=time.perf_counter() - started,
         law="PROOF-1" if detail else "",
         detail=detail,
+        tried=1,
+        passed=int(answer == z3.unsat),
     )
 
 

@@ -45,4 +45,6 @@ def covered(kind: str, scope: str, results: list[GateResult], everything: frozen
         law="SEEN-1" if missing else "",
         detail=f"never happened: {', '.join(missing)}" if missing else "",
         fired=dict(fired),
+        tried=len(everything),
+        passed=len(everything) - len(missing),
     )

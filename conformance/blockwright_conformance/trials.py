@@ -67,13 +67,21 @@ def keys(package: ModuleType) -> Iterator[Fault]:
     key_of: dict[tuple[object, ...], bytes] = {}
     for prefix, key in requests(package):
         if meaning.setdefault(key, prefix) != prefix or key_of.setdefault(prefix, key) != key:
-            yield Fault("HASH-1", f"one key for {meaning[key]} and {prefix}", 2)
+            calls = f"{requested(meaning[key])}\n{requested(prefix)}"
+            yield Fault("HASH-1", f"one key for {meaning[key]} and {prefix}", 2, calls)
             break
     if package.Request("r", [0], block_size=1, hasher=package.SipHasher()).block_hashes == (
         package.Request("r", [0], block_size=1, hasher=package.SipHasher()).block_hashes
     ):
         yield Fault("HASH-2", "two hashers without a key of their own give equal keys", 2)
     yield from weak(package)
+
+
+def requested(meaning: tuple[Any, ...]) -> str:
+    """Give the call that makes the request of a key."""
+    lora, salt, tokens, items = meaning
+    told = ", ".join(f"MultiModalItem{item}" for item in items)
+    return f"Request('r', {list(tokens)}, {BLOCK_SIZE}, lora_name={lora!r}, cache_salt={salt!r}, mm_items=[{told}])"
 
 
 def weak(package: ModuleType) -> Iterator[Fault]:
@@ -124,17 +132,26 @@ def pool(package: ModuleType) -> Iterator[Fault]:
                 try:
                     twin.check()
                 except package.errors.InvariantError as error:
-                    yield Fault(error.law, f"after {(*calls, call)}: {error}", len(calls) + 1)
+                    way = "\n".join(["pool = BlockPool(3)", *(told(*each) for each in (*calls, call)), "pool.check()"])
+                    yield Fault(error.law, f"after {(*calls, call)}: {error}", len(calls) + 1, way)
                     return
                 following.append((twin, (*calls, call)))
         frontier = following
 
 
+def meant(name: str, ids: tuple[int, ...]) -> tuple[str, Any]:
+    """Give the method of a pool that a call is, and its argument."""
+    methods = {"take": "get_new_blocks", "touch": "touch", "free": "free_blocks"}
+    return methods[name], len(ids) if name == "take" else ids
+
+
 def perform(blocks: Any, name: str, ids: tuple[int, ...]) -> None:
     """Make one call of a pool."""
-    if name == "take":
-        blocks.get_new_blocks(len(ids))
-    elif name == "touch":
-        blocks.touch(ids)
-    else:
-        blocks.free_blocks(ids)
+    method, argument = meant(name, ids)
+    getattr(blocks, method)(argument)
+
+
+def told(name: str, ids: tuple[int, ...]) -> str:
+    """Write one call of a pool."""
+    method, argument = meant(name, ids)
+    return f"pool.{method}({argument})"

@@ -45,6 +45,15 @@ def test_smoke_profile_passes_and_reports(tmp_path: Path) -> None:
     for gate in report["gates"]:
         assert {"kind", "scope", "states", "transitions", "violations", "seconds"} <= gate.keys()
     assert {gate["kind"] for gate in report["gates"]} == {"lockstep", "coverage", "choices"}
+    assert report["summary"]["lock-step"]["transitions"] == report["transitions"]
+    assert report["summary"]["lock-step"]["passed"] == report["summary"]["lock-step"]["tried"] > 20
+    assert "all in all" in done.stdout
+
+
+def test_skipped_gates_do_not_run() -> None:
+    done = conform("--gate", "choices", "--gate", "proofs", "--skip", "proofs", "--profile", "smoke", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    assert {gate["kind"] for gate in json.loads(done.stdout)["gates"]} == {"choices"}
 
 
 def test_report_on_standard_output_is_data_alone() -> None:
@@ -74,6 +83,7 @@ def test_a_violation_exits_with_1_and_prints_the_calls(tmp_path: Path) -> None:
         (("--profile", "long"), "--profile"),
         (("--jobs", "0"), "--jobs"),
         (("--gate", "nothing"), "--gate"),
+        (("--gate", "proofs", "--skip", "proofs"), "--skip: leaves no gate to run"),
         (("--gate", "lockstep", "--scope", "three", "--json", "/no/such/folder/x"), "--json: cannot write"),
     ],
 )

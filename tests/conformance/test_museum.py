@@ -114,6 +114,16 @@ def test_the_way_to_a_fault_is_a_shortest_one() -> None:
     assert "after 6 calls" in shown(BY_ID["B56b"]).detail
 
 
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [("B20", "allocate_slots("), ("D05", "KVCacheManager("), ("B02", "pool.free_blocks(")],
+)
+def test_every_exhibit_tells_its_way_as_calls(name: str, call: str) -> None:
+    row = shown(BY_ID[name])
+    assert (row.violations, row.tried, row.passed) == (0, 1, 1)
+    assert call in row.script
+
+
 def test_a_harmless_exhibit_is_not_caught_and_fails() -> None:
     same = patch("store.py", "self._num_free = count - 1", "self._num_free = -1 + count")
     row = shown(replace(BY_ID["B03"], patches=(same,), where=TIGHT))

@@ -1,0 +1,102 @@
+"""The last table of the report: what was checked in all, a line for each way of checking."""
+
+from typing import Any, Final, NamedTuple
+
+from .gates import GateResult
+
+COLUMNS: Final = ("checked by", "what", "came out", "states", "transitions", "violations", "seconds")
+
+
+class Way(NamedTuple):
+    """A way of checking: its name, the kinds of rows that belong to it, and what those rows count."""
+
+    name: str
+    kinds: tuple[str, ...]
+    things: str
+    verdict: str = "without violation"
+    """What is said of a thing that came out as it must."""
+
+
+WAYS: Final = (
+    Way("proofs", ("proof",), "theorems and contracts", "proved"),
+    Way("lock-step", ("lockstep", "paged", "offload"), "scopes, each explored whole"),
+    Way("coverage", ("coverage",), "goals of coverage"),
+    Way("choices", ("choices",), "scopes, under any legal choice"),
+    Way("histories", ("machine", "walk", "paged machine", "offload machine"), "random worlds"),
+    Way("inputs", ("plans", "inputs machine"), "worlds of a step's inputs"),
+    Way("faults", ("faults",), "runs of stores that fail"),
+    Way("numerics", ("numerics",), "worlds of a tiny engine"),
+    Way("spec mutants", ("spec",), "wrong specifications", "noticed"),
+    Way("mutants", ("mutants",), "wrong implementations", "killed"),
+    Way("museum", ("museum",), "known bugs of other managers", "caught"),
+    Way("damage", ("damage",), "known bugs, in the engine", "caught"),
+)
+"""Every kind of row belongs to one."""
+
+
+class Sum(NamedTuple):
+    """What all rows of a way come to."""
+
+    way: Way
+    tried: int
+    passed: int
+    states: int
+    transitions: int
+    violations: int
+    seconds: float
+
+
+def sums(rows: list[GateResult]) -> list[Sum]:
+    """Add up the rows of each way that was gone; rows of a kind that has no way make one of their own."""
+    known = {kind for way in WAYS for kind in way.kinds}
+    others = dict.fromkeys(row.kind for row in rows if row.kind not in known)
+    ways = (*WAYS, *(Way(kind, (kind,), "rows") for kind in others))
+    found = [(way, [row for row in rows if row.kind in way.kinds]) for way in ways]
+    return [summed(way, own) for way, own in found if own]
+
+
+def summed(way: Way, rows: list[GateResult]) -> Sum:
+    """Add up the rows of one way; where none of them counts things, each is one."""
+    counts = [(row.tried, row.passed) for row in rows]
+    if not any(tried for tried, _ in counts):
+        counts = [(1, int(not row.violations)) for row in rows]
+    return Sum(
+        way,
+        sum(tried for tried, _ in counts),
+        sum(passed for _, passed in counts),
+        sum(row.states for row in rows),
+        sum(row.transitions for row in rows),
+        sum(row.violations for row in rows),
+        sum(row.seconds for row in rows),
+    )
+
+
+def cells(rows: list[GateResult]) -> list[tuple[str, ...]]:
+    """Give the table's cells."""
+    return [
+        (
+            each.way.name,
+            each.way.things,
+            f"{each.passed:,} of {each.tried:,} {each.way.verdict}",
+            f"{each.states:,}",
+            f"{each.transitions:,}",
+            f"{each.violations:,}",
+            f"{each.seconds:.1f}",
+        )
+        for each in sums(rows)
+    ]
+
+
+def told(rows: list[GateResult]) -> dict[str, Any]:
+    """Give the same as data."""
+    return {
+        each.way.name: {
+            "tried": each.tried,
+            "passed": each.passed,
+            "states": each.states,
+            "transitions": each.transitions,
+            "violations": each.violations,
+            "seconds": round(each.seconds, 3),
+        }
+        for each in sums(rows)
+    }
