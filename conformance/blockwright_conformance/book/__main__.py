@@ -49,11 +49,13 @@ def checked(folder: Path, told: Any) -> Iterator[str]:
     for name, data in made(None):
         if files.read(folder, name) != json.loads(files.text_of(data)):
             yield f"{name}.json: recomputed, it differs; python -m blockwright_conformance.book writes it anew"
-    kept = files.read(folder, "gates")
-    if told is not None and kept is not None:
+    kept, exhibits = files.read(folder, "gates"), files.read(folder, "museum")
+    if kept is None or exhibits is None:
+        yield "gates.json, museum.json: missing; python -m blockwright_conformance.book --report FILE writes them"
+        return
+    yield from report.misnamed(kept, exhibits)
+    if told is not None:
         yield from report.stale(kept, told)
-    elif kept is None:
-        yield "gates.json: missing; python -m blockwright_conformance.book --report build/conform.json writes it"
 
 
 if __name__ == "__main__":

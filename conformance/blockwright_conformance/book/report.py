@@ -3,13 +3,31 @@
 from collections.abc import Iterator
 from typing import Any
 
+from ..command import LOCKSTEP
+from ..museum import EXHIBITS
+from ..offload_scopes import CHAIN_PROFILES, TIER_PROFILES
+from ..paged_scopes import PAGED_PROFILES
+from ..scopes import PROFILES
+
 Row = dict[str, Any]
 
 COMPARED = ("proof", "contract", "tie", "lockstep", "coverage", "choices", "paged", "offload", "museum")
 """Rows whose numbers are the same in every run of a profile: all but those of random histories, damage and mutants."""
 
-KEPT = ("kind", "manager", "scope", "states", "transitions", "violations", "seconds", "law", "detail")
-EQUAL = ("states", "transitions", "violations", "law", "detail")
+KEPT = (
+    "kind",
+    "manager",
+    "scope",
+    "states",
+    "transitions",
+    "tried",
+    "passed",
+    "violations",
+    "seconds",
+    "law",
+    "detail",
+)
+EQUAL = ("states", "transitions", "tried", "passed", "violations", "law", "detail")
 """What is compared of a row; seconds are told, and differ."""
 
 
@@ -26,8 +44,9 @@ def joined(reports: list[Row]) -> Row | None:
 
 def gates(report: Row) -> Row:
     """Give what is kept of a report: the rows without their traces."""
-    rows = [{name: row[name] for name in KEPT if row[name] not in (None, 0.0)} for row in report["gates"]]
-    return {"profile": report["profile"], "build": report["build"], "transitions": report["transitions"], "rows": rows}
+    rows = [{name: row[name] for name in KEPT if row.get(name)} for row in report["gates"]]
+    transitions = sum(row["transitions"] for row in report["gates"] if row["kind"] in LOCKSTEP)
+    return {"profile": report["profile"], "build": report["build"], "transitions": transitions, "rows": rows}
 
 
 def museum(report: Row) -> Row:
@@ -48,20 +67,36 @@ def exhibit_of(row: Row) -> str:
 def stale(kept: Row, report: Row) -> Iterator[str]:
     """Say what the documentation tells of the gates and a fresh report does not, and the other way round.
 
-    Only gates that the report ran are compared, and only scopes that it chose.
+    Only gates that the report ran are compared, and of a report on some scopes only those.
     """
     if report["profile"] != kept["profile"]:
         yield f"the report is of profile {report['profile']}, the documentation tells of {kept['profile']}"
         return
     old, new = rows_of(kept["rows"]), rows_of(report["gates"])
     kinds = {kind for kind, _ in new}
-    for name in sorted(old.keys() | new.keys()):
-        if (
-            name[0] in kinds
-            and (name in old or not report.get("scope"))
-            and not (report.get("scope") and name not in new)
-        ):
-            yield from different(" ".join(name), old.get(name), new.get(name))
+    names = new.keys() if report.get("scope") else {name for name in old if name[0] in kinds} | new.keys()
+    for name in sorted(names):
+        yield from different(" ".join(name), old.get(name), new.get(name))
+
+
+def misnamed(kept: Row, exhibits: Row) -> Iterator[str]:
+    """Say which scopes and exhibits of the profile the documentation does not tell of, or tells of in vain.
+
+    What is compared where there is no fresh report: names alone.
+    """
+    profile = kept["profile"]
+    for kind, scopes in (
+        ("lockstep", PROFILES[profile]),
+        ("paged", PAGED_PROFILES[profile]),
+        ("offload", (*TIER_PROFILES[profile], *CHAIN_PROFILES[profile])),
+    ):
+        told = {row["scope"] for row in kept["rows"] if row["kind"] == kind}
+        there = {each.name for each in scopes}
+        yield from (f"{kind} {name}: no such scope in profile {profile}" for name in sorted(told - there))
+        yield from (f"{kind} {name}: not in the documentation" for name in sorted(there - told))
+    ids = {each.id for each in EXHIBITS}
+    yield from (f"museum {name}: no such exhibit" for name in sorted(exhibits.keys() - ids))
+    yield from (f"museum {name}: not in the documentation" for name in sorted(ids - exhibits.keys()))
 
 
 def rows_of(rows: list[Row]) -> dict[tuple[str, str], Row]:
