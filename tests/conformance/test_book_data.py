@@ -107,7 +107,7 @@ def test_the_museum_is_kept_with_its_traces_and_its_harm() -> None:
 
 def test_scopes_and_exhibits_without_numbers_are_named() -> None:
     rows = [row("lockstep", each.name) for each in PROFILES["pr"]]
-    exhibits = {each.id: {} for each in EXHIBITS}
+    exhibits: dict[str, Any] = {each.id: {} for each in EXHIBITS}
     kept = {"profile": "pr", "rows": rows[1:]}
     faults = list(report.misnamed(kept, {**exhibits, "B99": {}}))
     assert f"lockstep {rows[0]['scope']}: not in the documentation" in faults

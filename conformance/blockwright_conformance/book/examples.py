@@ -1,6 +1,7 @@
 """Worked examples: the shortest way to something worth seeing, found by search, with the state after each call."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 from blockwright_spec.outcomes import Reason
@@ -226,8 +227,9 @@ class Seeker(Explorer):
         return super().arrived(node, action, told, after)
 
 
+@cache
 def data() -> Record:
-    """Give every example."""
+    """Give every example; found once a process."""
     return {each.id: found(each) for each in EXAMPLES}
 
 

@@ -85,13 +85,14 @@ def misnamed(kept: Row, exhibits: Row) -> Iterator[str]:
     What is compared where there is no fresh report: names alone.
     """
     profile = kept["profile"]
+    tiers = [each.name for each in TIER_PROFILES[profile]]
     for kind, scopes in (
-        ("lockstep", PROFILES[profile]),
-        ("paged", PAGED_PROFILES[profile]),
-        ("offload", (*TIER_PROFILES[profile], *CHAIN_PROFILES[profile])),
+        ("lockstep", [each.name for each in PROFILES[profile]]),
+        ("paged", [each.name for each in PAGED_PROFILES[profile]]),
+        ("offload", tiers + [each.name for each in CHAIN_PROFILES[profile]]),
     ):
         told = {row["scope"] for row in kept["rows"] if row["kind"] == kind}
-        there = {each.name for each in scopes}
+        there = set(scopes)
         yield from (f"{kind} {name}: no such scope in profile {profile}" for name in sorted(told - there))
         yield from (f"{kind} {name}: not in the documentation" for name in sorted(there - told))
     ids = {each.id for each in EXHIBITS}

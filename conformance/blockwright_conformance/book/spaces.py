@@ -3,6 +3,7 @@
 The specification alone is explored, without laws: the gates check those, in larger worlds.
 """
 
+from functools import cache
 from typing import Any
 
 from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Sliding
@@ -19,8 +20,9 @@ GROWN: tuple[tuple[Kind, int], ...] = ((Full(), 1), (Sliding(2), 1), (Chunked(2)
 Record = dict[str, Any]
 
 
+@cache
 def data() -> Record:
-    """Give all of it."""
+    """Give all of it; worked out once a process."""
     return {"growth": growth(), "kinds": kinds(), "graph": graph(world(Full(), 1, 3, 2))}
 
 
