@@ -27,8 +27,6 @@ html_css_files = ["book.css"]
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
-pygments_style = "friendly"
-pygments_dark_style = "github-dark"
 
 myst_enable_extensions = ["colon_fence", "deflist", "substitution", "html_image"]
 myst_heading_anchors = 3

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("sphinx")
 
 from blockwright.errors import BlockwrightError
-from blockwright_book import book_museum, code, data, laws, links, markdown, museum, pages, spec, tags
+from blockwright_book import book_museum, code, data, laws, links, markdown, museum, pages, spec
 from blockwright_conformance.museum import EXHIBITS
 from blockwright_spec.laws import LAWS
 
@@ -131,13 +131,6 @@ def test_signs_of_markdown_are_escaped() -> None:
 )
 def test_links_to_sources_lead_to_pages(link: str, page: str) -> None:
     assert links.rewritten(link, "engine") == page
-
-
-def test_tags_are_found_with_their_functions() -> None:
-    tree = ast.parse("class A:\n    def f(self):\n        pass\n\n\ndef g():\n    pass\n")
-    functions = tags.spans(tree)
-    assert [tags.innermost(functions, line) for line in (2, 3, 5, 7)] == ["A.f", "A.f", "g", "g"]
-    assert tags.innermost(functions, 20) == "module"
 
 
 @pytest.mark.parametrize("name", data.load("examples") or [])

@@ -39,7 +39,8 @@ def joined(reports: list[Row]) -> Row | None:
     for report in reports:
         kinds = {row["kind"] for row in rows}
         rows += [row for row in report["gates"] if row["kind"] not in kinds]
-    return {**reports[0], "gates": rows}
+    builds = dict.fromkeys(report["build"] for report in reports)
+    return {**reports[0], "build": "; ".join(builds), "gates": rows}
 
 
 def gates(report: Row) -> Row:

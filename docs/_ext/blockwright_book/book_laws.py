@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from . import data, museum, spec, tags
+from blockwright_conformance.law_tags import UNCLAIMED, Place, claims
+
+from . import data, museum, spec
 from .chapters import TITLES
 from .laws import Family, Law, by_id, label
 from .markdown import BUG, count, prose, size, span, table
@@ -148,6 +150,14 @@ def told_alone(law: Law) -> str:
 
 
 def told_tags(law: Law) -> str:
-    """Say where the implementation claims to uphold a law."""
-    places = tags.claims().get(law.id, [])
-    return ", ".join(f"`{file}`: `{function}`" for file, function in places) if places else "no line claims it"
+    """Say where the implementation claims to uphold a law, or why no single place does."""
+    places = claims()[law.id]
+    if not places:
+        return prose(UNCLAIMED.get(law.id, "no line claims it"))
+    shown = (f"`{file}`" + (f": `{function}`" if function else "") for file, function in of_functions(places))
+    return ", ".join(shown)
+
+
+def of_functions(places: list[Place]) -> list[tuple[str, str]]:
+    """Give the files and functions of places, each once."""
+    return list(dict.fromkeys((each.file.removeprefix("blockwright/"), each.function) for each in places))

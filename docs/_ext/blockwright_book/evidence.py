@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from . import book_engines, data, laws, tags
-from .markdown import block, count, law, plain, prose, size, span, table
+from blockwright_conformance.law_tags import UNCLAIMED, Place, claims
+
+from . import book_engines, book_laws, data, laws
+from .markdown import block, count, law, plain, prose, size, table
 
 NOT_MEASURED = "Not measured."
 ELSEWHERE = {
@@ -43,9 +45,10 @@ def gates() -> str:
     sums = [(f"[`{kind}`](#{ELSEWHERE.get(kind, rows_label(kind))})", *summed(kind)) for kind in kinds]
     parts = [
         "(gates-report)=\n# What was checked",
-        f"The last report of profile `{report['profile']}` on one build, {plain(report['build'])}: "
-        f"{report['transitions']:,} transitions in lock-step. Seconds are of that run, on two shared cores, and are "
-        "the sum over two processes; the other numbers are the same in every run, but for the random histories.",
+        f"The last report of profile `{report['profile']}`: {report['transitions']:,} transitions in lock-step on each "
+        f"build ({plain(report['build'])}); gates that change source run once. Seconds are those of the first run of "
+        "each gate, on two shared cores, summed over two processes; the other numbers are the same in every run, but "
+        "for the random histories.",
         table(("gate", "rows", "states", "transitions", "violations", "seconds"), sums, frozenset(range(1, 6))),
         *(scopes(kind) for kind in kinds if kind not in ELSEWHERE),
     ]
@@ -204,32 +207,25 @@ def after(step: dict[str, Any]) -> tuple[str, str, str]:
 
 def tagged() -> str:
     """Give the page of the law tags: the map from laws to the code that upholds them."""
-    found = tags.claims()
+    found = claims()
     opening = (
-        "(law-tags)=\n# Laws in the code\n\nA comment `# law: ID` in the implementation marks where a law is upheld. "
-        "This is the map from laws to code, for reading both side by side."
+        "(law-tags)=\n# Laws in the code\n\nA tag `law: ID`, in a comment or a docstring of the implementation, marks "
+        "where a law is upheld. This is the map from laws to code, for reading both side by side."
     )
-    cells = [
-        (
-            law(name),
-            "; ".join(
-                f"`{file}`: {', '.join(span(f'`{each}`', {}) for each in of)}" for file, of in grouped(found[name])
-            ),
-        )
-        for name in laws.by_id()
-        if name in found
-    ]
-    if not cells:
-        return f"{opening}\n\nNo line is marked yet.\n"
-    missing = [law(name) for name in laws.by_id() if name not in found]
-    rest = f"Laws that no line claims: {', '.join(missing)}." if missing else "Every law is claimed somewhere."
-    return "\n\n".join([opening, table(("law", "upheld in"), cells), rest]) + "\n"
+    cells = [(law(name), "; ".join(grouped(found[name]))) for name in laws.by_id() if found[name]]
+    rest = [(law(name), prose(UNCLAIMED.get(name, "not yet said"))) for name in laws.by_id() if not found[name]]
+    parts = [opening, table(("law", "upheld in"), cells) if cells else "No line is marked yet."]
+    if rest:
+        parts += ["## Laws that no single place upholds", table(("law", "why"), rest)]
+    return "\n\n".join(parts) + "\n"
 
 
-def grouped(places: list[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
+def grouped(places: list[Place]) -> Iterator[str]:
     """Give places by file."""
-    for file in dict.fromkeys(file for file, _ in places):
-        yield file, [function for other, function in places if other == file]
+    pairs = book_laws.of_functions(places)
+    for file in dict.fromkeys(file for file, _ in pairs):
+        names = [f"`{function}`" for other, function in pairs if other == file and function]
+        yield f"`{file}`" + (f": {', '.join(names)}" if names else "")
 
 
 def sources() -> str:
