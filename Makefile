@@ -27,8 +27,11 @@ CURRENT := $(RUN)/python -c 'import sys, blockwright; sys.exit(blockwright.build
 SKIPPED := $(if $(findstring --gate,$(CONFORM_ARGS)),,--skip museum --skip damage --skip mutants)
 SKIPPED_PURE := $(if $(findstring --gate,$(CONFORM_ARGS)),,--skip faults)
 
+# What the last 'make conform' found, if it was run: the documentation's numbers are compared with it, or taken from it.
+REPORTS = $(addprefix --report ,$(wildcard build/conform-compiled.json build/conform-pure.json))
+
 .DEFAULT_GOAL := help
-.PHONY: help build test test-compiled test-pure test-cuda conform bench bench-peers peers-conform lint format types imports docs-check check clean
+.PHONY: help build test test-compiled test-pure test-cuda conform bench bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,7 +45,7 @@ $(INSTALLED): pyproject.toml setup.py constraints-dev.txt
 	@test -x $(RUN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing the development environment (first time: a minute or two)"
 	@$(PIP) install --constraint constraints-dev.txt setuptools mypy librt
-	@BLOCKWRIGHT_REQUIRE_COMPILED=0 PYTHONWARNINGS=ignore $(PIP) install --constraint constraints-dev.txt --no-build-isolation --editable '.[cli,conformance,plots,dev]'
+	@BLOCKWRIGHT_REQUIRE_COMPILED=0 PYTHONWARNINGS=ignore $(PIP) install --constraint constraints-dev.txt --no-build-isolation --editable '.[cli,conformance,plots,docs,dev]'
 	@touch $@
 
 build: $(INSTALLED) ## set up .venv and compile the core, if a source of it has changed
@@ -93,12 +96,19 @@ types: $(INSTALLED) ## mypy --strict over the whole tree
 imports: $(INSTALLED) ## who may import whom
 	$(RUN)/lint-imports
 
-docs-check: build ## run the sessions in README.md and docs/
+docs: build ## build the documentation site to build/html, warnings as errors
+	$(PURE) $(RUN)/python -m sphinx -b html -W --keep-going -n -q docs build/html
+
+docs-data: build ## take the numbers of the documentation from the reports of the last 'make conform'
+	$(RUN)/python -m blockwright_conformance.book $(REPORTS)
+
+docs-check: build ## run the sessions in README.md and docs/, and compare the documentation's numbers with the last report
+	$(RUN)/python -m blockwright_conformance.book --check $(REPORTS)
 	$(RUN)/python -m pytest tests/docs
 
 check: lint types imports docs-check ## all four of the above
 
 clean: ## delete .venv, builds and caches
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache docs/book
 	rm -f impl/blockwright/core/*.so impl/blockwright/core/native.*.json impl/blockwright/paging/*.so impl/blockwright/offload/tiers/*.so
 	find spec impl conformance tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -158,6 +158,7 @@ def _report(profile: Profile, rows: list[GateResult], seconds: float) -> dict[st
         "build": str(build_info()),
         "python": platform.python_version(),
         "profile": profile.name,
+        "scope": profile.scope,
         "implementation": profile.implementation,
         "seconds": round(seconds, 3),
         "peak_memory_bytes": max(own, children) * (1 if sys.platform == "darwin" else 1024),

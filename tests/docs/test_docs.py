@@ -3,18 +3,23 @@
 How: in each document, Python blocks run in order in one namespace: those with prompts as doctests (their output is
 compared), those without as plain code. Make targets and sub-commands named in shell blocks must exist, and relative
 links must lead somewhere.
+Pages that the site's build generates (docs/book) are not documents here, but links may lead to them.
 Not covered: numbers quoted in prose, shell commands beyond their name, links to other hosts.
 """
 
 import doctest
+import importlib
 import importlib.metadata
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+DOCUMENTS = sorted(
+    path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")) if not path.is_relative_to(ROOT / "docs/book")
+)
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?:\$ )?(?:\w+=\S+ )*(make|blockwright)((?: [a-z][a-z-]*)+)", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -72,7 +77,22 @@ def test_commands_exist(document: Path) -> None:
 @each_document
 def test_links_lead_somewhere(document: Path) -> None:
     links = {link.split("#")[0] for link in LINK.findall(document.read_text(encoding="utf-8")) if "://" not in link}
-    assert [link for link in sorted(links) if link and not (document.parent / link).exists()] == []
+    assert [link for link in sorted(links) if link and not leads_somewhere(document, link)] == []
+
+
+def leads_somewhere(document: Path, link: str) -> bool:
+    """Whether there is such a file; a link that begins with a slash begins at docs, where pages are generated too."""
+    if link.startswith("/book/"):
+        return link.removeprefix("/book/").removesuffix(".md") in generated()
+    return (ROOT / "docs" / link[1:] if link.startswith("/") else document.parent / link).exists()
+
+
+@cache
+def generated() -> frozenset[str]:
+    """The names of the pages that the build generates; without what it needs, links to them cannot be judged."""
+    pytest.importorskip("sphinx")
+    pages = importlib.import_module("blockwright_book.pages")
+    return frozenset(name for name, _ in pages.every())
 
 
 @pytest.mark.parametrize(

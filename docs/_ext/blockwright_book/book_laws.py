@@ -1,0 +1,163 @@
+"""Pages of the laws: a table of all, and an entry for each with what is known of it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from blockwright_conformance.law_tags import UNCLAIMED, Place, claims
+
+from . import data, museum, spec
+from .chapters import TITLES
+from .laws import Family, Law, by_id, label
+from .markdown import BUG, count, prose, size, span, table
+
+NOT_MEASURED = "not measured"
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Give the table and the page of each part."""
+    yield "laws/index", index()
+    for part in range(1, len(spec.PARTS) + 1):
+        yield f"laws/part-{part}", of_part(part)
+
+
+def index() -> str:
+    """Give the table of all laws."""
+    notes = (
+        "(laws-table)=\n# The laws\n\n"
+        "Every law is a function of the specification that the gates call; its name and sentence are the first line of "
+        "that function. *Checked* counts the states or calls in which it was evaluated in the last report of profile "
+        f"`{profile()}`, *shown by* the exhibits of the museum that name it as their catcher, and *alone* the mutants "
+        "of the specification that no other law notices."
+    )
+    parts = [notes]
+    for part, title in enumerate(TITLES, 1):
+        cells = [row(law) for law in by_id().values() if law.family.part == part]
+        heads = ("law", "says", "checked", "shown by", "alone")
+        parts.append(f"## Part {spec.PARTS[part - 1]}: {title[0].lower()}{title[1:]}")
+        parts.append(f":::{{container}} laws-table\n{table(heads, cells, frozenset((2, 3, 4)))}\n:::")
+    links = "\n".join(f"part-{part}" for part in range(1, len(TITLES) + 1))
+    parts.append(f"```{{toctree}}\n:hidden:\n\n{links}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def profile() -> str:
+    """Give the profile of the report."""
+    return str((data.load("gates") or {"profile": NOT_MEASURED})["profile"])
+
+
+def row(law: Law) -> tuple[str, ...]:
+    """Give the row of a law."""
+    number = checked(law.family)
+    alone = only(law)
+    return (
+        f"[{law.id}](#{label(law.id)})",
+        prose(law.statement, names(law)),
+        "–" if number is None else f"{number:,}",
+        f"{len(museum.of_law(law.id)):,}",
+        "–" if alone is None else f"{alone:,}",
+    )
+
+
+def names(law: Law) -> dict[str, str]:
+    """Give the labels of the names that the chapter of a law knows."""
+    return spec.known(next(chapter for chapter in spec.chapters() if chapter.name == law.chapter))
+
+
+def checked(family: Family) -> int | None:
+    """Count the states or calls in which the laws of a family were evaluated; None where that was not measured."""
+    rows = family.rows()
+    return sum(row.get(family.counted, 0) for row in rows) if rows else None
+
+
+def only(law: Law) -> int | None:
+    """Count the mutants of the specification that only this law notices; None where that was not measured."""
+    found = of_mutants(law)
+    return None if found is None else size(found.get("alone", 0))
+
+
+def of_mutants(law: Law) -> dict[str, Any] | None:
+    """Give what mutants of the specification say of a law; None where that was not measured."""
+    found: dict[str, Any] | None = (data.load("spec_mutants") or {}).get("laws", {}).get(law.id)
+    return found
+
+
+def of_part(part: int) -> str:
+    """Give the page of a part: an entry for each law."""
+    title = TITLES[part - 1]
+    parts = [f"# Laws of part {spec.PARTS[part - 1]}: {title[0].lower()}{title[1:]}"]
+    parts += [entry(law) for law in by_id().values() if law.family.part == part]
+    return "\n\n".join(parts) + "\n"
+
+
+def entry(law: Law) -> str:
+    """Give the entry of a law."""
+    statement = prose(f"{law.statement[0].upper()}{law.statement[1:]}", names(law))
+    parts = [f"({label(law.id)})=\n## {law.id}", f"**{statement}**", prose(law.more, names(law))]
+    facts = {
+        "Defined": f"in chapter {span(f'`{law.chapter}`', {})}, [`{law.function}`]"
+        f"(#{spec.label(law.chapter, law.function)})",
+        "Source": BUG.sub(lambda match: bug(match[0]), prose(law.source)),
+        "Checked": told_checked(law.family),
+        "Proof": proof(law),
+        "Museum": told_exhibits(law),
+        "Mutants only it notices": told_alone(law),
+        "Upheld in": told_tags(law),
+    }
+    return "\n\n".join(filter(None, [*parts, "\n".join(f"{name}\n: {text}\n" for name, text in facts.items())]))
+
+
+def told_checked(family: Family) -> str:
+    """Say where laws were checked."""
+    rows = family.rows()
+    if not rows:
+        return NOT_MEASURED
+    kinds = " and ".join(f"`{kind}`" for kind in dict.fromkeys(row["kind"] for row in rows))
+    number, what = checked(family), family.counted.removesuffix("s")
+    return f"in {family.of}: {count(number or 0, what)}, {count(len(rows), 'scope')} of the gates {kinds}"
+
+
+def bug(name: str) -> str:
+    """Give the number of a bug of the corpus, as a link to its first exhibit."""
+    first = next((each for each in museum.EXHIBITS if each.id.startswith(name)), None)
+    return f"[{name}](#{museum.label(first.id)})" if first else name
+
+
+def proof(law: Law) -> str:
+    """Say what is proved of a law beyond the scopes."""
+    found = [
+        row for row in data.rows("proof", "contract", "tie") if law.id in f"{row['scope']} {row.get('detail', '')}"
+    ]
+    if not found:
+        return "none for worlds beyond the scopes; the arithmetic it rests on is proved ([proofs](/book/proofs.md))"
+    return "; ".join(dict.fromkeys(prose(row["scope"]) for row in found))
+
+
+def told_exhibits(law: Law) -> str:
+    """Say which exhibits a law catches."""
+    found = museum.of_law(law.id)
+    links = ", ".join(f"[{each.id}](#{museum.label(each.id)})" for each in found)
+    return f"it catches {links}" if found else "no exhibit names it as its catcher"
+
+
+def told_alone(law: Law) -> str:
+    """Say how many mutants only this law notices, or which laws imply it."""
+    number, found = only(law), of_mutants(law)
+    if number is None or found is None:
+        return NOT_MEASURED
+    implied = ", ".join(f"[{each}](#{label(each)})" for each in found.get("implied_by", ()))
+    witness = f", for one `{found['witness']}`" if found.get("witness") else ""
+    return f"{number:,}{witness}" + (f"; it is implied by {implied}" if implied else "")
+
+
+def told_tags(law: Law) -> str:
+    """Say where the implementation claims to uphold a law, or why no single place does."""
+    places = claims()[law.id]
+    if not places:
+        return prose(UNCLAIMED.get(law.id, "no line claims it"))
+    shown = (f"`{file}`" + (f": `{function}`" if function else "") for file, function in of_functions(places))
+    return ", ".join(shown)
+
+
+def of_functions(places: list[Place]) -> list[tuple[str, str]]:
+    """Give the files and functions of places, each once."""
+    return list(dict.fromkeys((each.file.removeprefix("blockwright/"), each.function) for each in places))

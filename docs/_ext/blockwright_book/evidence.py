@@ -1,0 +1,244 @@
+"""Pages of what was measured: gates and scopes, proofs, mutants, law tags, other engines, sources, worked examples."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from blockwright_conformance.law_tags import UNCLAIMED, Place, claims
+
+from . import book_engines, book_laws, data, laws
+from .markdown import block, count, law, plain, prose, size, table
+
+NOT_MEASURED = "Not measured."
+ELSEWHERE = {
+    "proof": "the-proofs",
+    "contract": "the-proofs",
+    "tie": "the-proofs",
+    "museum": "the-museum",
+    "damage": "the-museum",
+    "mutants": "the-mutants",
+}
+"""Gates whose rows have pages of their own, and their labels."""
+
+
+def rows_label(kind: str) -> str:
+    """Give the label of the rows of a gate."""
+    return f"rows-of-{kind.replace(' ', '-')}"
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Give the pages."""
+    yield "gates", gates()
+    yield "proofs", proofs()
+    yield "mutants", mutants()
+    yield "examples", examples()
+    yield "tags", tagged()
+    yield "engines", book_engines.page()
+    yield "sources", sources()
+
+
+def gates() -> str:
+    """Give the page of the last report."""
+    report = data.load("gates")
+    if report is None:
+        return f"# What was checked\n\n{NOT_MEASURED}\n"
+    kinds = list(dict.fromkeys(row["kind"] for row in report["rows"]))
+    sums = [(f"[`{kind}`](#{ELSEWHERE.get(kind, rows_label(kind))})", *summed(kind)) for kind in kinds]
+    parts = [
+        "(gates-report)=\n# What was checked",
+        f"The last report of profile `{report['profile']}`: {report['transitions']:,} transitions in lock-step on each "
+        f"build ({plain(report['build'])}); gates that change source run once. Seconds are those of the first run of "
+        "each gate, on two shared cores, summed over two processes; the other numbers are the same in every run, but "
+        "for the random histories.",
+        table(("gate", "rows", "states", "transitions", "violations", "seconds"), sums, frozenset(range(1, 6))),
+        *(scopes(kind) for kind in kinds if kind not in ELSEWHERE),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def summed(kind: str) -> tuple[str, ...]:
+    """Sum the rows of a gate."""
+    rows = data.rows(kind)
+    whole = [f"{sum(row.get(name, 0) for row in rows):,}" for name in ("states", "transitions", "violations")]
+    return (f"{len(rows):,}", *whole, f"{sum(row.get('seconds', 0.0) for row in rows):.1f}")
+
+
+def scopes(kind: str) -> str:
+    """Give the rows of a gate."""
+    cells = [
+        (
+            plain(row["scope"]),
+            *(f"{row.get(name, 0):,}" for name in ("states", "transitions")),
+            f"{row.get('seconds', 0.0):.1f}",
+        )
+        for row in data.rows(kind)
+    ]
+    heads = ("scope", "states", "transitions", "seconds")
+    return f"({rows_label(kind)})=\n## {kind}\n\n" + table(heads, cells, frozenset((1, 2, 3)))
+
+
+def proofs() -> str:
+    """Give the page of the theorems."""
+    rows = data.rows("proof", "contract", "tie")
+    cells = [(plain(row["manager"]), prose(row["scope"]), told(row)) for row in rows]
+    opening = (
+        "(the-proofs)=\n# Proofs\n\nScopes are small; arithmetic is proved for all integers. Each line is a theorem "
+        "whose negation z3 shows to have no solution, or a contract that CrossHair confirms, read from the sources "
+        "that run: both the sets of the specification and the closed forms of the implementation."
+    )
+    held = sum(not row.get("violations") for row in rows)
+    found = f"{held:,} of {count(len(rows), 'statement')} hold in the last report." if rows else NOT_MEASURED
+    return "\n\n".join([opening, found, table(("of", "theorem", ""), cells) if rows else ""]) + "\n"
+
+
+def told(row: dict[str, Any]) -> str:
+    """Say what became of a theorem."""
+    if row.get("violations"):
+        return plain(row.get("detail", "")) or "does not hold"
+    held = {"proof": "proved", "contract": "confirmed", "tie": "tied to the specification"}[row["kind"]]
+    return f"{held}: {plain(row['detail'])}" if row.get("detail") else held
+
+
+def mutants() -> str:
+    """Give the page of the mutants."""
+    parts = [
+        "(the-mutants)=\n# Mutants",
+        "A mutant is the source with one small thing changed: a comparison, a constant, an argument, a condition, a "
+        "line left out. A check that does not notice it says nothing about that place.",
+        "## Of the implementation",
+        of_files(data.load("mutants")),
+        "## Of the specification",
+        of_spec(data.load("spec_mutants")),
+        "## The fixed sample of each run",
+        sample(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def of_files(measured: Any) -> str:
+    """Give the table of the files of the implementation."""
+    if not measured or "files" not in measured:
+        return NOT_MEASURED
+    fields = ("mutants", "killed", "equivalent", "unreached", "lives", "untried")
+    files = measured["files"]
+    cells = [(f"`{file}`", *(number(row.get(name, 0)) for name in fields)) for file, row in files.items()]
+    whole = ("**all**", *(number(sum(size(row.get(name, 0)) for row in files.values())) for name in fields))
+    return table(("file", *fields), [*cells, whole], frozenset(range(1, 7)))
+
+
+def number(value: Any) -> str:
+    """Give a number, or how many names there are."""
+    return f"{size(value):,}"
+
+
+def of_spec(measured: Any) -> str:
+    """Say how many mutants of the specification its laws notice."""
+    if not measured:
+        return NOT_MEASURED
+    facts = {name: measured[name] for name in ("mutants", "noticed", "equivalent") if name in measured}
+    cells = [
+        (
+            law(name),
+            number(found.get("mutants", 0)),
+            number(found.get("alone", 0)),
+            f"`{found['witness']}`" if found.get("witness") else "",
+            ", ".join(law(each) for each in found.get("implied_by", ())),
+        )
+        for name, found in measured.get("laws", {}).items()
+    ]
+    opening = ", ".join(f"{size(value):,} {name}" for name, value in facts.items())
+    return f"{opening}\n\n" + table(
+        ("law", "mutants it notices", "only it", "for one", "implied by"), cells, frozenset((1, 2))
+    )
+
+
+def sample() -> str:
+    """Give what the last report says of its sample."""
+    rows = [row for row in data.rows("mutants") if not row["scope"].startswith("unchanged")]
+    cells = [(f"`{row['scope']}`", plain(row.get("detail", ""))) for row in rows if "/" in row["scope"]]
+    return table(("file", "in the last report"), cells) if cells else NOT_MEASURED
+
+
+def examples() -> str:
+    """Give the page of the worked examples."""
+    found = data.load("examples") or {}
+    opening = (
+        "(worked-examples)=\n# Worked examples\n\nEach is the shortest way to something worth seeing, found by "
+        "searching the states of a scope that the gates visit whole, and printed as counterexamples are: calls that "
+        "can be pasted at a prompt. The table shows the state of the specification after each step. `*` marks a "
+        "published block, `·` an entry that is null."
+    )
+    return "\n\n".join([opening, *(example(name, each) for name, each in found.items())]) + "\n"
+
+
+def example(name: str, each: dict[str, Any]) -> str:
+    """Give one worked example."""
+    links = ", ".join(law(name) for name in each["laws"])
+    steps = [(f"{at}. {step['action']}", *after(step)) for at, step in enumerate(each["steps"], 1)]
+    return "\n\n".join(
+        [
+            f"(example-{name})=\n## {each['title']}",
+            prose(each["text"]),
+            f"*Laws: {links}. Scope: {plain(each['scope'])}.*",
+            block("python", "\n".join(each["trace"])),
+            table(("step", "tables", "free queue", "also"), steps),
+        ]
+    )
+
+
+def after(step: dict[str, Any]) -> tuple[str, str, str]:
+    """Give the state after a step in words."""
+    published = set(step["published"])
+
+    def blocks(ids: list[int]) -> str:
+        return " ".join("·" if block == 0 else f"{block}{'*' if block in published else ''}" for block in ids)
+
+    tables = "; ".join(
+        f"{each['request']}: {', '.join(f'[{blocks(table)}]' for table in each['groups'])}" for each in step["tables"]
+    )
+    also = [f"refused: {step['refused']}"] if step["refused"] else []
+    also += [f"behind a fence: {blocks(step['fenced'])}"] if step["fenced"] else []
+    also += (
+        [f"to copy: {', '.join(f'{source} to {target}' for source, target in step['copies'])}"]
+        if step["copies"]
+        else []
+    )
+    return plain(tables) or "–", plain(blocks(step["free"])) or "–", plain("; ".join(also)) or "–"
+
+
+def tagged() -> str:
+    """Give the page of the law tags: the map from laws to the code that upholds them."""
+    found = claims()
+    opening = (
+        "(law-tags)=\n# Laws in the code\n\nA tag `law: ID`, in a comment or a docstring of the implementation, marks "
+        "where a law is upheld. This is the map from laws to code, for reading both side by side."
+    )
+    cells = [(law(name), "; ".join(grouped(found[name]))) for name in laws.by_id() if found[name]]
+    rest = [(law(name), prose(UNCLAIMED.get(name, "not yet said"))) for name in laws.by_id() if not found[name]]
+    parts = [opening, table(("law", "upheld in"), cells) if cells else "No line is marked yet."]
+    if rest:
+        parts += ["## Laws that no single place upholds", table(("law", "why"), rest)]
+    return "\n\n".join(parts) + "\n"
+
+
+def grouped(places: list[Place]) -> Iterator[str]:
+    """Give places by file."""
+    pairs = book_laws.of_functions(places)
+    for file in dict.fromkeys(file for file, _ in pairs):
+        names = [f"`{function}`" for other, function in pairs if other == file and function]
+        yield f"`{file}`" + (f": {', '.join(names)}" if names else "")
+
+
+def sources() -> str:
+    """Give the page that stands for folders of the repository that documents name."""
+    parts = ["(sources)=\n# Folders of the repository"]
+    for folder in ("conformance/blockwright_conformance/engine",):
+        label = folder.replace("/", "-").replace("_", "-")
+        files = sorted(path for path in (data.ROOT / folder).glob("*.py") if path.name != "__init__.py")
+        lines = [f"- `{path.name}`: {prose(first_line(path.read_text(encoding='utf-8')))}" for path in files]
+        parts.append(f"({label})=\n## {folder}\n\n" + "\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def first_line(source: str) -> str:
+    """Give the first line of a module's docstring."""
+    return source.removeprefix('"""').partition("\n")[0].removesuffix('"""')

@@ -1,0 +1,98 @@
+"""The laws as data: every law of the four parts, and what is known of each."""
+
+import inspect
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from blockwright_spec.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
+from blockwright_spec.input_laws import INPUT_LAWS, ROW_LAWS
+from blockwright_spec.laws import LAWS, STEP_LAWS
+from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.storage_laws import STORAGE_LAWS
+from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
+
+from . import data
+
+NAMED = re.compile(r"\b[A-Z]+-[1-9]\d*\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Laws that are checked together: of what, and by which rows of the report."""
+
+    part: int
+    of: str
+    """What they are laws of."""
+    counted: str
+    """What is counted of the rows: ``states`` or ``transitions``."""
+    kinds: tuple[str, ...]
+    managers: tuple[str, ...] = ()
+    """Only rows of these managers, if any are named, or of others than these if `others`."""
+    others: bool = False
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Give the rows of the report in which these laws are checked."""
+        found = data.rows(*self.kinds)
+        return [row for row in found if not self.managers or (row["manager"] in self.managers) is not self.others]
+
+
+TIERS = ("LRU", "ARC")
+FAMILIES: tuple[tuple[Family, tuple[Any, ...]], ...] = (
+    (Family(1, "every state of a manager", "states", ("lockstep", "choices")), LAWS),
+    (Family(1, "every step of a manager", "transitions", ("lockstep", "choices")), STEP_LAWS),
+    (Family(2, "every state of block tables", "states", ("paged",)), PAGED_LAWS),
+    (Family(2, "every call on block tables", "transitions", ("paged",)), PAGED_STEP_LAWS),
+    (Family(3, "every state of a tier, alone or in a chain", "states", ("offload",)), TIER_LAWS),
+    (Family(3, "every call on a tier", "transitions", ("offload",), TIERS), TIER_STEP_LAWS),
+    (Family(3, "every state of a chain", "states", ("offload",), TIERS, True), CHAIN_LAWS),
+    (Family(3, "every call on a chain", "transitions", ("offload",), TIERS, True), CHAIN_STEP_LAWS),
+    (Family(4, "every step's inputs", "transitions", ("inputs machine",)), INPUT_LAWS),
+    (Family(4, "every call on the rows", "transitions", ("inputs machine",)), ROW_LAWS),
+    (Family(4, "every plan of a device's memory", "transitions", ("plans",)), STORAGE_LAWS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """One law."""
+
+    id: str
+    family: Family
+    statement: str
+    more: str
+    """What its docstring says beyond the sentence."""
+    source: str
+    chapter: str
+    function: str
+
+
+def read(family: Family, law: Any) -> Law:
+    """Give a law of a list."""
+    said = inspect.getdoc(law.holds) or ""
+    sentence, _, more = said.partition("\n\n")
+    statement = " ".join(sentence.partition(": ")[2].split())
+    chapter = law.holds.__module__.rpartition(".")[2]
+    return Law(law.id, family, statement, more, law.source, chapter, law.holds.__name__)
+
+
+@cache
+def by_id() -> dict[str, Law]:
+    """Give every law by its id, in the order of the lists."""
+    return {law.id: read(family, law) for family, listed in FAMILIES for law in listed}
+
+
+def label(name: str) -> str:
+    """Give the label of a law's entry."""
+    return f"law-{name.lower()}"
+
+
+def page_of(label: str) -> str:
+    """Give the document that holds a law's entry."""
+    return page(by_id()[label.removeprefix("law-").upper()].family.part)
+
+
+def page(part: int) -> str:
+    """Give the document of the laws of a part."""
+    return f"book/laws/part-{part}"

@@ -1,0 +1,33 @@
+"""Numbers that pages quote: ``{{ states }}`` and others, from the measured data."""
+
+from . import data, laws, museum, spec
+
+
+def substitutions() -> dict[str, str]:
+    """Give each number by its name."""
+    report = data.load("gates")
+    return {
+        "transitions": f"{report['transitions']:,}" if report else "not measured",
+        "scopes": f"{len(data.rows('lockstep', 'paged', 'offload')):,}",
+        "states": f"{sum(row.get('states', 0) for row in data.rows('lockstep', 'paged', 'offload')):,}",
+        "theorems": f"{len(data.rows('proof')):,}",
+        "exhibits": f"{len(museum.EXHIBITS):,}",
+        "laws": f"{len(laws.by_id()):,}",
+        "chapters": f"{len(spec.chapters()):,}",
+        **graph(),
+    }
+
+
+def graph() -> dict[str, str]:
+    """Give the numbers of the world that is drawn whole."""
+    found = (data.load("spaces") or {}).get("graph")
+    if found is None:
+        return {}
+    names = ("blocks", "requests", "tokens", "transitions")
+    refused = sum(state["refused"] for state in found["states"])
+    return {
+        **{f"graph_{name}": f"{found[name]:,}" for name in names},
+        "graph_states": f"{len(found['states']):,}",
+        "graph_ways": f"{len(found['edges']):,}",
+        "graph_refused": f"{refused:,}",
+    }
