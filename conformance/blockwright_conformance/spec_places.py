@@ -1,0 +1,275 @@
+"""Where mutants of the specification are looked for: small worlds of each part, alone and beside the implementation."""
+
+import marshal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from itertools import chain as joined
+from typing import Any
+
+from blockwright_spec import chain_state, paged_state, state, tier_state
+from blockwright_spec.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
+from blockwright_spec.chain_outcomes import ChainDone
+from blockwright_spec.laws import LAWS, STEP_LAWS
+from blockwright_spec.paged_outcomes import PagedDone
+from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.tier_calls import TierDone
+from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
+
+from . import offload_places, paged_places, places
+from .actions import meaning
+from .blockwright_adapter import BlockwrightAdapter
+from .enabled import enabled
+from .exhibit import OffloadPlace, Place, TablesPlace
+from .explore import LOOKUP_LAWS, Explorer, lookup_view
+from .mutant_scopes import MORE
+from .offload_actions import chain_enabled, chain_told
+from .offload_chain_explore import ChainExplorer, alike, plain
+from .offload_chains import ChainUnderTest
+from .offload_scopes import FIRST, KEYS, ChainScope, TierScope, chain_scope, lists, request
+from .offload_tier_explore import TierExplorer, tier_calls_of, told_of
+from .offload_tiers import TierUnderTest
+from .paged_actions import paged_enabled, paged_meaning
+from .paged_blockwright import BlockwrightTables
+from .paged_explore import PagedExplorer
+from .paged_scopes import PagedScope, paged_scope
+from .paged_symmetry import PagedNames
+from .scopes import Scope, strings
+from .search import Search
+from .spec_search import Came, Enough, Judge, Noticed, World, judged
+from .spec_workers import WORKERS, workers
+from .symmetry import Names
+from .watch import SECONDS, Limited, OutOfTimeError, rearm, watch
+
+AnyScope = Scope | PagedScope | TierScope | ChainScope
+
+
+@dataclass(frozen=True, slots=True)
+class SpecPlace:
+    """A small scope of one part of the specification; `makes` gives its world."""
+
+    gate: str
+    """The gate that looks at such scopes beside the implementation."""
+    scope: AnyScope
+    makes: Callable[[Any], World]
+    beside: Callable[[Any, int], str]
+    """Says in what a scope's specification differs from the implementation, looking so far; empty if in nothing."""
+
+    @property
+    def name(self) -> str:
+        """Name it."""
+        return f"{self.gate}: {self.scope.name}"
+
+    def alone(self, enough: Enough, limit: int) -> Noticed:
+        """Give what its laws notice of the specification alone."""
+        with watch():
+            return judged(self.makes(self.scope), enough, limit)
+
+    def differs(self, limit: int) -> str:
+        """Say in what the specification differs from the implementation, or that it fails."""
+        try:
+            with watch():
+                return self.beside(self.scope, limit)
+        except (Exception, OutOfTimeError) as error:
+            return f"{type(error).__name__}: {error}"
+
+
+def in_lockstep(scope: AnyScope, limit: int) -> str:
+    """Explore a scope in lock-step, and give the first difference."""
+    found = search_of(scope, limit).run().violation
+    return found.detail if found else ""
+
+
+def search_of(scope: AnyScope, limit: int) -> Search[Any, Any, Any, Any]:
+    """Give the search that compares the specification with the implementation; laws of states are left out."""
+    match scope:
+        case Scope():
+            return Explorer(scope, limited(BlockwrightAdapter), (), max_transitions=limit)
+        case PagedScope():
+            return PagedExplorer(scope, limited(BlockwrightTables), (), max_transitions=limit)
+        case TierScope():
+            return TierExplorer(scope, limited(TierUnderTest), max_transitions=limit)
+        case ChainScope():
+            return ChainExplorer(scope, limited(ChainUnderTest), max_transitions=limit)
+
+
+def in_histories(scope: Scope, limit: int) -> str:
+    """Have two workers beside a manager take random walks in the worlds of the gate, and give the first difference."""
+    from .inputs_histories import inputs_walk  # it imports torch and Hypothesis
+    from .inputs_worker import InputsError
+    from .inputs_worlds import INPUT_WORLDS
+
+    for seed, world in enumerate(INPUT_WORLDS.values()):
+        rearm(10 * SECONDS)
+        try:
+            inputs_walk(world, seed, limit // 50)
+        except InputsError as error:
+            return str(error)
+    return ""
+
+
+def limited(adapter: type) -> Any:
+    """Give an adapter under the watch."""
+    return type(adapter.__name__, (Limited, adapter), {})
+
+
+def judges(*laws: tuple[Any, ...]) -> tuple[Judge, ...]:
+    """Give the laws of some lists."""
+    return tuple(Judge(law.id, law.holds) for each in laws for law in each)
+
+
+def in_turn(before: Any, outcomes: tuple[Any, ...], kind: type) -> Iterator[tuple[Any, Any]]:
+    """Give outcomes, each with the state before it."""
+    for outcome in outcomes:
+        yield before, outcome
+        before = outcome.state if isinstance(outcome, kind) else before
+
+
+def managers(scope: Scope) -> World:
+    """Give the world of part one."""
+
+    def told(now: state.State, action: Any) -> Came:
+        said = meaning(now, action)
+        return Came(tuple(in_turn(now, said.steps, object)), said.state)
+
+    return World(
+        scope.name,
+        lambda: state.initial(scope.config, scope.slots),
+        partial(enabled, scope),
+        told,
+        lambda: Names().digest,
+        judges(LAWS),
+        judges(STEP_LAWS),
+        lookup_view,
+        LOOKUP_LAWS,
+    )
+
+
+def tables(scope: PagedScope) -> World:
+    """Give the world of part two."""
+
+    def told(now: paged_state.Paged, action: Any) -> Came:
+        said = paged_meaning(now, action)
+        return Came(tuple(in_turn(now, said.outcomes, PagedDone)), said.state)
+
+    return World(
+        scope.name,
+        lambda: paged_state.paged(scope.config, scope.slots),
+        partial(paged_enabled, scope),
+        told,
+        lambda: PagedNames().digest,
+        judges(PAGED_LAWS),
+        judges(PAGED_STEP_LAWS),
+    )
+
+
+def tier_name(now: tier_state.Tier) -> bytes:
+    """Name a state of a tier by all of it: contents and announcements do not follow from the rest if it is wrong."""
+    entries = [(each.key, each.place, each.phase.name, each.readers) for each in now.entries]
+    return marshal.dumps((entries, now.freed, now.contents, sorted(now.announced)), 2)
+
+
+def one_tier(scope: TierScope) -> World:
+    """Give the world of one tier."""
+
+    def told(now: tier_state.Tier, call: Any) -> Came:
+        said = told_of(now, call)
+        steps = ((said.before, said.outcome),) if isinstance(said.outcome, TierDone) else ()
+        return Came(steps, said.now.tier)
+
+    return World(
+        scope.name,
+        lambda: tier_state.tier(scope.capacity, scope.recovered),
+        partial(tier_calls_of, scope),
+        told,
+        lambda: tier_name,
+        judges(TIER_LAWS),
+        judges(TIER_STEP_LAWS),
+    )
+
+
+def chains(scope: ChainScope) -> World:
+    """Give the world of a chain; the laws of one tier hold in each of its tiers."""
+    exchanges = list(alike(scope))
+
+    def told(now: chain_state.Chain, action: Any) -> Came:
+        said = chain_told(now, action, scope.eager)
+        return Came(tuple(each for each in said.steps if isinstance(each[1], ChainDone)), said.state)
+
+    def name(now: chain_state.Chain) -> bytes:
+        named = (marshal.dumps(plain(now, each), 2) for each in ({}, *exchanges))
+        return blake2b(min(named) + b"".join(map(tier_name, now.tiers)) * (not exchanges)).digest()
+
+    def in_each(law: Judge) -> Judge:
+        return Judge(law.id, lambda now: all(law.holds(each) for each in now.tiers))
+
+    return World(
+        scope.name,
+        lambda: chain_state.chain(scope.config),
+        partial(chain_enabled, scope),
+        told,
+        lambda: name,
+        judges(CHAIN_LAWS) + tuple(map(in_each, judges(TIER_LAWS))),
+        judges(CHAIN_STEP_LAWS),
+    )
+
+
+MANAGERS: tuple[Scope, ...] = tuple(
+    dict.fromkeys(
+        each.scope
+        for each in (*vars(places).values(), *MORE)
+        if isinstance(each, Place) and not (len(each.scope.outputs) > 1 and "fork" in each.scope.calls)
+    )
+)
+"""Small scopes of part one: those of the museum and of the mutants of the implementation."""
+
+_SOME: dict[str, Any] = {"prompts": strings(1, 1, 2)}
+TABLES: tuple[PagedScope, ...] = (
+    *(each.scope for each in vars(paged_places).values() if isinstance(each, TablesPlace)),
+    *(
+        paged_scope(f"spec, {theme}", size, gpu, cpu, tokens, words, caching=caching, **rest)
+        for caching in (True, False)
+        for theme, size, gpu, cpu, tokens, words, rest in (
+            ("wrong calls", 1, 3, 0, 2, "ensure misuse", {**_SOME, "lookaheads": (0, 2)}),
+            ("window", 1, 4, 0, 4, "late misuse", {**_SOME, "window": 1, "slots": 1}),
+            ("windows shared", 2, 4, 0, 5, "late", {**_SOME, "window": 1}),
+            ("swap", 1, 2, 2, 2, "swap host misuse delay", {**_SOME, "lookaheads": (0, 1)}),
+            ("swap under a window", 1, 3, 2, 3, "swap late", {**_SOME, "window": 1}),
+            ("two symbols", 1, 3, 0, 2, "delay mark reset", {"outputs": ((0,), (1,)), "prompts": strings(2, 1, 1)}),
+            ("chunks", 2, 3, 0, 4, "delay", {"outputs": ((), (0,), (0, 0, 0)), "lookaheads": (0, 3), **_SOME}),
+        )
+    ),
+    paged_scope("spec, access", 1, 3, 0, 2, "access reset misuse", slots=1, prompts=strings(1, 1, 2)),
+    paged_scope("spec, access, swap", 1, 2, 1, 2, "access swap mark misuse", slots=1, prompts=strings(2, 1, 2)),
+)
+"""Small scopes of part two."""
+
+WIDE = (request(2, (KEYS[0], 0)), request(2, (KEYS[1], 1)))
+OFFLOAD: tuple[TierScope | ChainScope, ...] = tuple(
+    dict.fromkeys(
+        joined(
+            (each.scope for each in vars(offload_places).values() if isinstance(each, OffloadPlace)),
+            (
+                TierScope("spec, LRU", "LRU", 2, (*lists(2, 2), KEYS[2:3]), readers=2),
+                TierScope("spec, recovered", "LRU", 2, lists(2, 1), recovered=KEYS[1:2]),
+                TierScope("spec, ARC", "ARC", 1, (*lists(3, 1), KEYS[:2])),
+                chain_scope("spec, wrong calls", (2, 1), reserve=(0,), misuse=True, most=2, under_way=2),
+                chain_scope("spec, through", (1, 1), through=True, under_way=2),
+                chain_scope("spec, late", (1, 1), through=True, loads=(FIRST[:1],), eager=False, under_way=2),
+                chain_scope("spec, freed", (1, 1), through=True, frees=True, loads=(FIRST[:1],), under_way=2),
+                chain_scope("spec, back", (2, 1), reserve=(1,), stores=(FIRST,), loads=(FIRST,), under_way=1),
+                chain_scope("spec, span 2", (1, 1), 4, span=2, stores=WIDE, loads=WIDE, under_way=2),
+            ),
+        )
+    )
+)
+"""Small scopes of part three."""
+
+PLACES: tuple[SpecPlace, ...] = (
+    *(SpecPlace("lockstep", each, managers, in_lockstep) for each in MANAGERS),
+    *(SpecPlace("paged", each, tables, in_lockstep) for each in TABLES),
+    *(SpecPlace("offload", each, one_tier if isinstance(each, TierScope) else chains, in_lockstep) for each in OFFLOAD),
+    *(SpecPlace("inputs", each, workers, in_histories) for each in WORKERS),
+)
+BY_NAME = {place.name: place for place in PLACES}
