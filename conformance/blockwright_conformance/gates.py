@@ -56,6 +56,10 @@ class GateResult:
     """The shortest way to the violation, as calls."""
     fired: dict[str, int] = field(default_factory=dict)
     """How often each action happened, and each refusal."""
+    tried: int = 0
+    """Of how many things the row speaks (theorems, mutants, exhibits, tampers), equivalent mutants apart."""
+    passed: int = 0
+    """How many of them came out as they must: proved, killed, noticed, caught."""
 
 
 Run = Callable[[Profile, Advance], list[GateResult]]

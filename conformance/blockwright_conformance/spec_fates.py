@@ -16,11 +16,11 @@ from .spec_reach import is_reached, matters
 from .spec_search import UNDEFINED, Noticed
 from .watch import OutOfTimeError
 
-PLACES_JUDGED, PLACES_NOTICED, PLACES_BESIDE = 6, 2, 3
+PLACES_JUDGED, PLACES_NOTICED, PLACES_BESIDE = 6, 2, 2
 """In how many places laws are asked, until so many have noticed; and in how many lock-step is."""
-FAR = 1500
+FAR = 1200
 """How many transitions of a place are looked at."""
-BEYOND = 300
+BEYOND = 200
 """How many more once something was noticed."""
 
 
@@ -75,9 +75,15 @@ def fate_of(mutation: Mutation, places: tuple[SpecPlace, ...] = PLACES) -> Fate:
         noticed += bool(found.lengths)
         if noticed == PLACES_NOTICED:
             break
-    fate.beside = next((place.name for place in different[:PLACES_BESIDE] if differs_in(place, exchange)), "")
+    fate.beside = next((place.name for place in besides(different) if differs_in(place, exchange)), "")
     fate.seconds = time.process_time() - started
     return fate
+
+
+def besides(places: list[SpecPlace]) -> list[SpecPlace]:
+    """Give the places in which to look beside the implementation; the histories of workers are all one."""
+    workers = [place for place in places if place.gate == "inputs"][:1]
+    return [place for place in places if place.gate not in ("inputs", "spec")][:PLACES_BESIDE] + workers
 
 
 def differing(places: list[SpecPlace], exchange: Exchange) -> Iterator[SpecPlace]:

@@ -2,7 +2,7 @@
 
 import marshal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import chain as joined
@@ -14,6 +14,7 @@ from blockwright_spec.chain_outcomes import ChainDone
 from blockwright_spec.laws import LAWS, STEP_LAWS
 from blockwright_spec.paged_outcomes import PagedDone
 from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
 from blockwright_spec.tier_calls import TierDone
 from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 
@@ -23,7 +24,6 @@ from .blockwright_adapter import BlockwrightAdapter
 from .enabled import enabled
 from .exhibit import OffloadPlace, Place, TablesPlace
 from .explore import LOOKUP_LAWS, Explorer, lookup_view
-from .mutant_scopes import MORE
 from .offload_actions import chain_enabled, chain_told
 from .offload_chain_explore import ChainExplorer, alike, plain
 from .offload_chains import ChainUnderTest
@@ -35,8 +35,9 @@ from .paged_blockwright import BlockwrightTables
 from .paged_explore import PagedExplorer
 from .paged_scopes import PagedScope, paged_scope
 from .paged_symmetry import PagedNames
-from .scopes import Scope, strings
+from .scopes import Scope, of_groups, scope, strings
 from .search import Search
+from .spec_refusals import REFUSED, desk_refuses, refuses
 from .spec_search import Came, Enough, Judge, Noticed, World, judged
 from .spec_workers import WORKERS, workers
 from .symmetry import Names
@@ -92,6 +93,11 @@ def search_of(scope: AnyScope, limit: int) -> Search[Any, Any, Any, Any]:
             return TierExplorer(scope, limited(TierUnderTest), max_transitions=limit)
         case ChainScope():
             return ChainExplorer(scope, limited(ChainUnderTest), max_transitions=limit)
+
+
+def nowhere(_scope: AnyScope, _limit: int) -> str:
+    """Compare nothing: no implementation can be asked."""
+    return ""
 
 
 def in_histories(scope: Scope, limit: int) -> str:
@@ -215,14 +221,42 @@ def chains(scope: ChainScope) -> World:
     )
 
 
-MANAGERS: tuple[Scope, ...] = tuple(
-    dict.fromkeys(
-        each.scope
-        for each in (*vars(places).values(), *MORE)
-        if isinstance(each, Place) and not (len(each.scope.outputs) > 1 and "fork" in each.scope.calls)
-    )
+_FEW: dict[str, Any] = {"prompts": strings(1, 1, 2), "max_model_len": 4}
+_TWOS: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 4}
+_BOTH: tuple[tuple[Kind, int], ...] = ((Full(), 2), (Sliding(2), 1))
+_STATES: tuple[tuple[Kind, int], ...] = ((Full(), 1), (Mamba(), 2))
+
+MANAGERS: tuple[Scope, ...] = (
+    *{
+        each.scope.name: each.scope
+        for each in vars(places).values()
+        if isinstance(each, Place) and each is not places.FORKED and "told" not in each.scope.name
+    }.values(),
+    scope(Full(), 1, "spec, wrong calls", 4, 3, "batch misuse preempt hold adopt unasked reset", **_FEW),
+    scope(Sliding(3), 2, "spec, wrong calls", 4, 5, "chunks misuse trim", slots=1),
+    scope(Mamba(), 1, "spec, wrong calls", 4, 3, "chunks misuse trim later"),
+    scope(Mamba(), 2, "spec", 4, 5, "chunks preempt batch trim", caching=False),
+    scope(Full(), 1, "spec, two symbols", 4, 3, "reset hold", prompts=strings(2, 1, 2), outputs=(0, 1)),
+    scope(Full(), 2, "spec, extra keys", 4, 3, "reset misuse", prompts=strings(1, 2, 3, (0, 1))),
+    scope(Sliding(2), 1, "spec, eagle", 4, 5, "", eagle=True),
+    scope(Sliding(2), 2, "spec, drafts", 5, 5, "", slots=1, drafts=2, max_model_len=7, lookaheads=(0, 2)),
+    scope(Chunked(4), 2, "spec", 5, 8, "chunks", slots=1, prompts=strings(1, 5, 7)),
+    *(scope(kind, 1, "spec, explained", 4, 4, "explain reset", prompts=strings(1, 2, 3)) for kind in (Full(), Mamba())),
+    scope(Full(), 1, "spec, explained, eagle", 4, 4, "explain reset", prompts=strings(1, 2, 4), eagle=True),
+    of_groups(_BOTH, "spec, explained", 8, 4, "explain reset", prompts=((0, (0,) * 4), (0, (0, 0, 1, 1)))),
+    of_groups(_BOTH, "spec, admitted", 6, 4, "whole plan", **_TWOS, watermark=1),
+    of_groups(_STATES, "spec, wrong calls", 7, 3, "misuse load", in_flight=1, drafts=1, slots=1, **_TWOS),
+    scope(Mamba(1), 1, "spec, wrong calls", 7, 3, "misuse", in_flight=2, drafts=1, slots=1, **_TWOS),
+    scope(Mamba(1), 2, "spec, drafts", 6, 4, "misuse batch", drafts=2, lookaheads=(0, 1), **_TWOS),
+    scope(Full(), 1, "spec, late drafts", 6, 3, "", in_flight=2, settles=True, drafts=1, slots=1, **_FEW),
+    of_groups(((Full(), 1), (Cross(), 2)), "spec, encoder", 7, 3, "misuse", encoder=3, caching=False, **_FEW),
+    scope(Full(), 2, "spec, forked", 5, 4, "fork batch plan", prompts=strings(1, 3, 3), slots=3),
+    scope(Full(), 2, "spec, forked, uncached", 5, 4, "fork misuse", prompts=strings(1, 1, 3), caching=False),
+    scope(Full(), 2, "spec, forked in flight", 4, 3, "fork load", in_flight=1, **_TWOS),
+    scope(Mamba(1), 2, "spec, forked", 6, 3, "fork misuse", drafts=1, **_TWOS),
+    of_groups(_STATES, "spec, forked", 7, 3, "fork", prompts=strings(1, 2, 2), caching=False),
 )
-"""Small scopes of part one: those of the museum and of the mutants of the implementation."""
+"""Small scopes of part one: those of the museum, and more."""
 
 _SOME: dict[str, Any] = {"prompts": strings(1, 1, 2)}
 TABLES: tuple[PagedScope, ...] = (
@@ -266,10 +300,30 @@ OFFLOAD: tuple[TierScope | ChainScope, ...] = tuple(
 )
 """Small scopes of part three."""
 
+ASKED: tuple[Scope, ...] = (
+    of_groups(((Sliding(2), 1),), "spec, wrong calls", 4, 3, "trim preempt batch later chunks", **_FEW),
+    of_groups(((Full(), 1),), "spec, wrong calls", 4, 3, "preempt", in_flight=1, settles=True, drafts=1, **_FEW),
+    of_groups(((Full(), 2),), "spec, wrong calls", 5, 3, "fork", prompts=strings(1, 1, 1)),
+)
+"""Small scopes in which what no manager can be asked is asked of the specification."""
+
+
+def refusing(scope: Scope) -> World:
+    """Give the world of part one in which wrong calls must be refused, and nothing else is judged."""
+    return replace(managers(scope), state_laws=(Judge(REFUSED, refuses),), step_laws=())
+
+
+def refusing_workers(scope: Scope) -> World:
+    """Give the same of part four."""
+    return replace(workers(scope), state_laws=(Judge(REFUSED, desk_refuses),), step_laws=())
+
+
 PLACES: tuple[SpecPlace, ...] = (
     *(SpecPlace("lockstep", each, managers, in_lockstep) for each in MANAGERS),
     *(SpecPlace("paged", each, tables, in_lockstep) for each in TABLES),
     *(SpecPlace("offload", each, one_tier if isinstance(each, TierScope) else chains, in_lockstep) for each in OFFLOAD),
     *(SpecPlace("inputs", each, workers, in_histories) for each in WORKERS),
+    *(SpecPlace("spec", each, refusing, nowhere) for each in ASKED),
+    *(SpecPlace("spec", each, refusing_workers, nowhere) for each in WORKERS[:2]),
 )
 BY_NAME = {place.name: place for place in PLACES}

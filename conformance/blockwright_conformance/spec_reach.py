@@ -5,8 +5,9 @@ nothing there, and need not be looked for. So what each function is asked in a p
 """
 
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from enum import Enum
 from functools import cache
 from random import Random
 from types import CodeType, FrameType, FunctionType
@@ -15,9 +16,11 @@ from typing import Any
 from .spec_mutation import CHAPTERS, Exchange, chapter, function_of, functions, put_in
 from .spec_places import SpecPlace
 
-SAMPLE = 40
-"""How many calls of a function are kept from a place."""
-FAR = 700
+SAMPLE = 8
+"""How many calls of a function with answers that look alike are kept from a place."""
+LOOKS = 12
+"""How many sorts of answers are told apart."""
+FAR = 1000
 """How many transitions of a place are recorded."""
 
 
@@ -36,30 +39,42 @@ def codes() -> dict[CodeType, FunctionType]:
 @cache
 def asked(place: SpecPlace) -> dict[FunctionType, list[tuple[Any, ...]]]:
     """Give what each function is asked in a place, a sample of it."""
-    known, kept, counts = codes(), defaultdict[FunctionType, list[tuple[Any, ...]]](list), defaultdict[Any, int](int)
+    known = codes()
+    kept: dict[FunctionType, dict[str, list[tuple[Any, ...]]]] = defaultdict(dict)
+    counts = Counter[tuple[FunctionType, str]]()
+    open_calls: dict[FrameType, tuple[Any, ...]] = {}
     draw = Random(0).randrange
 
-    def note(frame: FrameType, event: str, _argument: object) -> None:
-        if event != "call" or (function := known.get(frame.f_code)) is None:
+    def note(frame: FrameType, event: str, said: object) -> None:
+        if (function := known.get(frame.f_code)) is None:
             return
-        counts[function] += 1
-        held, count = kept[function], counts[function]
-        at = count - 1 if count <= SAMPLE else draw(count)
-        if at >= SAMPLE:
-            return
-        names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
-        given = tuple(frame.f_locals[name] for name in names)
-        if at < len(held):
-            held[at] = given
-        else:
-            held.append(given)
+        if event == "call":
+            names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+            open_calls[frame] = tuple(frame.f_locals[name] for name in names)
+        elif event == "return" and (given := open_calls.pop(frame, None)) is not None:
+            looks, look = kept[function], look_of(said)
+            look = look if look in looks or len(looks) < LOOKS else "other"
+            held = looks.setdefault(look, [])
+            counts[function, look] += 1
+            at = draw(counts[function, look])
+            if len(held) < SAMPLE:
+                held.append(given)
+            elif at < SAMPLE:
+                held[at] = given
 
     sys.setprofile(note)
     try:
         place.alone(lambda _: True, FAR)
     finally:
         sys.setprofile(None)
-    return dict(kept)
+    return {function: [each for held in looks.values() for each in held] for function, looks in kept.items()}
+
+
+def look_of(said: object) -> str:
+    """Say of which sort an answer is, so that rare ones are kept too: refusals by their reason."""
+    if isinstance(said, bool | int | Enum | None):
+        return repr(said)
+    return str(getattr(said, "reason", type(said).__name__))
 
 
 def answers(function: FunctionType, questions: list[tuple[Any, ...]]) -> Iterator[Any]:
