@@ -8,6 +8,7 @@ from .explore import EVERYTHING, Explorer, Result
 from .gates import GateResult, Profile, factory_of
 from .parallel import in_parallel
 from .rows import LIMIT, covered, explored
+from .scope_goals import goals_row
 from .scopes import PROFILES, Scope
 from .trace import script
 
@@ -22,7 +23,10 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
         rows[largest[index].name] = report(result)
         progress(1, largest[index].name)
     results = [rows[each.name] for each in scopes]
-    return results if profile.scope else [*results, coverage(results)]
+    if profile.scope:
+        return results
+    whole = [goals_row("lockstep", results, scopes)] if profile.is_ours and profile.name != "smoke" else []
+    return [*results, coverage(results), *whole]
 
 
 def size(profile: Profile) -> int:

@@ -1,30 +1,34 @@
-"""What the scopes of lock-step must have met between them, by the dimensions of the specification and not by its list.
+"""What the scopes of a gate must have met between them: the row of the report that fails when one is left out.
 
-A goal is an *event* in a *setting*. Events are what may happen in one call: each action, each refusal of each action, and
-each particular of them (a hit, an eviction, a copy, a rejected draft, a load that came in part, and so on). Settings are
-the kinds of layers with the relation of their window, chunk or state to a block, the hybrids of them, and the modes of
-the manager. Every event is wanted in every setting in which it can happen; `impossible` says by rules where it cannot.
+A goal is an *event* in a *setting*, and both are dimensions of the specification, not names of scopes. Events are what
+may happen in one call: each action, each refusal of each action, and each particular of them (a hit, an eviction, a
+copy, a rejected draft, a load that came in part, and so on). Settings are the kinds of layers with the relation of
+their window, chunk or state to a block, the hybrids of them, and the modes of the manager; of block tables the
+allocator, the block and the devices; of tiers and chains the policy and the ways of writing.
+
+Which goals can be met at all is data (`scope_goals.json`), written by ``python -m blockwright_conformance.scope_goals``
+from everything that was met once: what was met stays met. A scope that alone meets no goal is not needed for them.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
-from blockwright_spec.outcomes import Done
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
-from blockwright_spec.state import NULL, Absent, Running, State, Waiting
 
-from .actions import (
-    Action,
-    Admit,
-    AdmitHeld,
-    Append,
-    FinishLoad,
-    Fork,
-    Grow,
-    GrowEach,
-    Settle,
-    Told,
-)
-from .scopes import Scope
+from .explore import Explorer
+from .gates import GateResult
+from .offload_chain_explore import ChainExplorer
+from .offload_scopes import CHAIN_PROFILES, TIER_PROFILES, ChainScope, TierScope
+from .offload_tier_explore import TierExplorer
+from .paged_explore import PagedExplorer
+from .paged_scopes import PAGED_PROFILES, PagedScope
+from .rows import LIMIT
+from .scopes import PROFILES, Scope
+from .search import Search
 
 Goal = tuple[str, str]
 """A setting, and an event in it."""
@@ -33,13 +37,13 @@ Goal = tuple[str, str]
 def relation(group: Group) -> str:
     """Give the kind of a group's layers, and how its lengths relate to a block."""
     size = group.block_size
-    block = "block 1" if size == 1 else "longer block"
+    block = block_of(size)
     match group.kind:
         case Full():
             return f"full, {block}"
         case Sliding(window):
-            reach = "none of a block" if window == 1 else f"{'below' if window < size else 'at' if window == size else 'above'} a block"
-            return f"sliding {reach}, {block}"
+            reach = "below" if window < size else "at" if window == size else "above"
+            return f"sliding {reach} a block, {block}"
         case Chunked(chunk):
             return f"chunk of {'one block' if chunk == size else 'blocks'}, {block}"
         case Mamba(drafts):
@@ -48,8 +52,38 @@ def relation(group: Group) -> str:
             return f"cross, {block}"
 
 
-def settings(scope: Scope) -> Iterator[str]:
+AnyScope = Scope | PagedScope | TierScope | ChainScope
+
+
+def settings(scope: AnyScope) -> Iterator[str]:
     """Give the settings that a scope is an instance of."""
+    match scope:
+        case Scope():
+            yield from of_manager(scope)
+        case PagedScope(config=config):
+            allocator = "prefix caching" if config.caching else "naive"
+            yield f"{allocator}, {block_of(config.block_size)}"
+            yield f"{allocator}, {'two devices' if config.num_cpu else 'one device'}"
+            yield f"{allocator}, {'no window' if config.window is None else 'window'}"
+        case TierScope():
+            yield scope.manager
+            yield f"{'some' if scope.capacity else 'no'} places"
+            yield "recovered" if scope.recovered else "new"
+        case ChainScope(config=config):
+            way = "through" if config.through else "back"
+            yield f"written {way}, {'a block' if config.span == 1 else 'blocks'} of the device"
+            yield f"written {way}, {'at once' if scope.eager else 'handed out late'}"
+            yield f"written {way}, {'loads free' if config.frees else 'loads keep'}"
+            yield "some tier has no places" if 0 in config.capacities else "all tiers have places"
+
+
+def block_of(size: int) -> str:
+    """Say how long a block is."""
+    return "block 1" if size == 1 else "longer block"
+
+
+def of_manager(scope: Scope) -> Iterator[str]:
+    """Give the settings of part one."""
     config = scope.config
     kinds = [type(group.kind).__name__.lower() for group in config.groups]
     if len(kinds) == 1:
@@ -63,74 +97,97 @@ def settings(scope: Scope) -> Iterator[str]:
     yield from (name for name, is_on in modes if is_on)
 
 
-def events(before: State, action: Action, told: Told) -> Iterator[str]:
-    """Give the events of one call."""
-    name = type(action).__name__
-    if told.refusal is not None:
-        yield f"{name} refused: {told.refusal.reason.name}"
-        if not told.steps:
-            return
-    yield name
-    yield from (f"{name}: {each}" for each in (*asked(before, action, told), *done(before, told)))
+# --- the goals of a gate
 
 
-def asked(before: State, action: Action, told: Told) -> Iterator[str]:
-    """Give the particulars of a call."""
-    match action:
-        case Admit():
-            wants = {
-                "lookahead": action.lookahead, "put off": action.later, "unasked": not action.asked,
-                "loads": action.external, "whole": action.whole, "reserve": action.reserve, "planned": action.planned,
-                "adopts": not action.new, "hit": told.hit and told.hit.length,
-                "again": isinstance(before.requests[action.slot], Waiting),
-            }  # fmt: skip
-            yield from (name for name, value in wants.items() if value)
-        case AdmitHeld(slot):
-            request = before.requests[slot]
-            yield "hit" if isinstance(request, Waiting) and request.hit.length else "no hit"
-        case Grow():
-            wants = {
-                "lookahead": action.lookahead, "put off": action.later, "drafts": action.drafts,
-                "planned": action.planned,
-            }  # fmt: skip
-            yield from (name for name, value in wants.items() if value)
-        case GrowEach():
-            yield "in part" if told.refusal else "all"
-        case Append():
-            yield "accepted" if action.accepted else "new"
-        case Settle():
-            yield "rejected" if action.rejected else "kept"
-        case FinishLoad(slot, came):
-            request = before.requests[slot]
-            is_there = isinstance(request, Running) and request.loading
-            yield ("all" if came == is_there else "some" if came else "none") if is_there else "for nobody"
-        case Fork(_, child):
-            yield "absent" if isinstance(before.requests[child], Absent) else "waiting"
-
-
-def done(before: State, told: Told) -> Iterator[str]:
-    """Give the particulars of what came of a call."""
-    for step in told.steps:
-        if isinstance(step, Done):
-            yield from (name for name, is_so in particulars(before, step).items() if is_so)
-
-
-def particulars(before: State, step: Done) -> dict[str, bool]:
-    """Tell what a step did."""
-    after = step.state
+@cache
+def wanted() -> dict[str, frozenset[Goal]]:
+    """Give the goals of each gate."""
+    text = (files(__package__) / DATA).read_text(encoding="utf-8")
     return {
-        "takes": any(block != NULL for table in step.new for block in table),
-        "jumps": any(block == NULL for table in step.new for block in table),
-        "trims": any(step.nulled),
-        "evicts": bool(step.evicted),
-        "copies": any(entry is not None for entry in step.copied),
-        "publishes": len(after.keys) > len(before.keys),
-        "duplicate": len({content for _, content in after.keys}) < len(after.keys),
-        "fences": len(after.fences) > len(before.fences),
-        "unfences": len(after.fences) < len(before.fences),
-        "beside a step": len(before.flights) > 1,
-        "beside a fence": bool(before.fences),
-        "beside a load": any(isinstance(each, Running) and each.loading for each in before.requests),
-        "beside a copy": bool(before.copies),
-        "shared": after.queue == before.queue and any(map(bool, step.new)),
+        gate: frozenset((setting, event) for setting, events in own.items() for event in events)
+        for gate, own in json.loads(text).items()
     }
+
+
+DATA = "scope_goals.json"
+
+SCOPES: dict[str, tuple[AnyScope, ...]] = {
+    "lockstep": PROFILES["pr"],
+    "paged": PAGED_PROFILES["pr"],
+    "offload": (*TIER_PROFILES["pr"], *CHAIN_PROFILES["pr"]),
+}
+"""The scopes of the gates that must meet goals."""
+
+
+def goals_of(scope: AnyScope, fired: Iterable[str]) -> frozenset[Goal]:
+    """Give the goals that a scope has met."""
+    return frozenset((setting, event) for setting in settings(scope) for event in fired)
+
+
+def goals_row(gate: str, rows: Iterable[GateResult], scopes: Iterable[AnyScope]) -> GateResult:
+    """Give the row that fails if a goal of a gate was not met by the scopes of these rows."""
+    by_name = {scope.name: scope for scope in scopes}
+    met = {goal for row in rows if row.scope in by_name for goal in goals_of(by_name[row.scope], row.fired)}
+    unmet = sorted(wanted()[gate] - met)
+    few = "; ".join(f"{event} ({setting})" for setting, event in unmet[:3])
+    detail = f"{len(unmet)} goals are not met, first {few}" if unmet else ""
+    count = len(wanted()[gate])
+    return GateResult(
+        "coverage", f"goals of {gate}", "all", count, 0, len(unmet), 0.0, "SEEN-2" if unmet else "", detail
+    )
+
+
+# --- without an implementation
+
+
+@cache
+def fired_alone(gate: str, number: int) -> frozenset[str]:
+    """Explore a scope with the specification alone, judging nothing, and give what happened."""
+    scope = SCOPES[gate][number]
+    match scope:
+        case Scope():
+            search: Search[Any, Any, Any, Any] = Explorer(scope, None, (), max_transitions=LIMIT)
+        case PagedScope():
+            search = PagedExplorer(scope, None, (), max_transitions=LIMIT)
+        case TierScope():
+            search = TierExplorer(scope, None, max_transitions=LIMIT)
+        case ChainScope():
+            search = ChainExplorer(scope, None, max_transitions=LIMIT)
+    return frozenset(search.run().fired)
+
+
+def names() -> Iterator[str]:
+    """Give the scopes by their names, with the gate before."""
+    for gate, scopes in SCOPES.items():
+        yield from (f"{gate}: {scope.name}" for scope in scopes)
+
+
+def gate_of(name: str) -> str:
+    """Give the gate of a scope's name."""
+    return name.partition(": ")[0]
+
+
+def goals_met(skipped: str) -> GateResult:
+    """Give the row of goals of a scope's gate when that scope is skipped, with the specification alone."""
+    gate = gate_of(skipped)
+    rows = [
+        GateResult(gate, scope.name, "all", 0, 0, 0, 0.0, fired=dict.fromkeys(fired_alone(gate, number), 1))
+        for number, scope in enumerate(SCOPES[gate])
+        if f"{gate}: {scope.name}" != skipped
+    ]
+    return goals_row(gate, rows, SCOPES[gate])
+
+
+def found() -> dict[str, dict[str, list[str]]]:
+    """Give the goals that the scopes of each gate meet now."""
+    goals: dict[str, dict[str, set[str]]] = {gate: {} for gate in SCOPES}
+    for gate, scopes in SCOPES.items():
+        for number, scope in enumerate(scopes):
+            for setting, event in goals_of(scope, fired_alone(gate, number)):
+                goals[gate].setdefault(setting, set()).add(event)
+    return {gate: {key: sorted(held) for key, held in sorted(own.items())} for gate, own in goals.items()}
+
+
+if __name__ == "__main__":
+    Path(str(files(__package__) / DATA)).write_text(json.dumps(found(), indent=1) + "\n", encoding="utf-8")

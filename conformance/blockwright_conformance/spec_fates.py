@@ -1,12 +1,12 @@
 """What becomes of a mutant of the specification: the laws that notice it, and whether lock-step does.
 
-A mutant is looked for where it makes a difference (`spec_reach`), in few places and not far: first by the laws, of the
-wrong specification alone; then beside the implementation as it is. Laws are wrong too if the function is one of theirs.
+First it is looked for in the places of its chapter, not far, last killers of its function first; laws judge the wrong
+specification alone, and are wrong too if the function is one of theirs. What is not noticed there is looked for further
+in the places where it makes a difference at all (`spec_reach`); then beside the implementation as it is.
 """
 
 import gc
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .mutation import Mutation
@@ -16,12 +16,17 @@ from .spec_reach import is_reached, matters
 from .spec_search import UNDEFINED, Noticed
 from .watch import OutOfTimeError
 
-PLACES_JUDGED, PLACES_NOTICED, PLACES_BESIDE = 6, 2, 2
-"""In how many places laws are asked, until so many have noticed; and in how many lock-step is."""
-FAR = 1200
-"""How many transitions of a place are looked at."""
-BEYOND = 200
-"""How many more once something was noticed."""
+NEAR, NEAR_PLACES = 400, 12
+"""How many transitions of how many places are looked at first."""
+FAR, FAR_PLACES = 1500, 6
+"""The same of those in which a mutant makes a difference."""
+BEYOND = 150
+"""How many transitions more once something was noticed."""
+BESIDE_PLACES = 2
+"""In how many places lock-step looks."""
+
+GATES = {"paged": "paged", "tier": "offload", "chain": "offload", "rows": "inputs", "inputs": "inputs"}
+"""Which places belong to a chapter, by the first word of its name; those of part one else."""
 
 
 @dataclass(slots=True)
@@ -30,13 +35,15 @@ class Fate:
 
     mutation: Mutation
     reached: int = 0
-    """In how many places its function is asked anything."""
+    """In how many places its function is asked anything, if that was looked at."""
     different: int = 0
-    """In how many of those looked at it answers differently."""
+    """In how many of those it answers differently."""
     laws: dict[str, str] = field(default_factory=dict)
     """The laws that notice it, each with a place."""
     alone: list[str] = field(default_factory=list)
     """Those of them that are the only ones broken in some step."""
+    together: list[list[str]] = field(default_factory=list)
+    """Which of them were broken together in one step."""
     beside: str = ""
     """A place in which it differs from the implementation."""
     transitions: int = 0
@@ -58,47 +65,73 @@ class Fate:
         return frozenset(self.laws) - {UNDEFINED}
 
 
-def fate_of(mutation: Mutation, places: tuple[SpecPlace, ...] = PLACES) -> Fate:
+class Memory:
+    """In which order to visit places: the last killers of a function first."""
+
+    def __init__(self) -> None:
+        self.orders: dict[tuple[str, str], list[SpecPlace]] = {}
+
+    def order(self, mutation: Mutation) -> list[SpecPlace]:
+        """Give the places of a mutant's chapter."""
+        own = (mutation.file, mutation.function)
+        if own not in self.orders:
+            gate = GATES.get(mutation.file.removesuffix(".py").partition("_")[0], "lockstep")
+            places = [each for each in PLACES if each.gate == gate or is_asked(each, gate)]
+            self.orders[own] = sorted(places, key=lambda each: "Refus" in mutation.before and "wrong" not in each.name)
+        return self.orders[own]
+
+    def killed(self, mutation: Mutation, place: SpecPlace) -> None:
+        """Remember a killer."""
+        order = self.order(mutation)
+        order.remove(place)
+        order.insert(0, place)
+
+
+def is_asked(place: SpecPlace, gate: str) -> bool:
+    """Tell whether a place in which wrong calls must be refused is one of a gate's part."""
+    return place.gate == "spec" and {True: "inputs", False: "lockstep"}["workers" in place.name] == gate
+
+
+MEMORY = Memory()
+
+
+def fate_of(mutation: Mutation) -> Fate:
     """Look for a mutant."""
     started, fate, exchange = time.process_time(), Fate(mutation), of_mutation(mutation)
-    own = [place for place in places if is_reached(place, exchange)]
-    fate.reached = len(own)
-    different = list(several(differing(own, exchange), PLACES_JUDGED))
-    fate.different = len(different)
-    noticed = 0
-    for place in different:
-        found = noticed_in(place, exchange)
-        fate.transitions += found.transitions
-        for law in found.lengths:
-            fate.laws.setdefault(law, place.name)
-        fate.alone += [law for laws in found.together if len(laws) == 1 for law in laws if law not in fate.alone]
-        noticed += bool(found.lengths)
-        if noticed == PLACES_NOTICED:
-            break
-    fate.beside = next((place.name for place in besides(different) if differs_in(place, exchange)), "")
+    near = MEMORY.order(mutation)[:NEAR_PLACES]
+    found = look(fate, exchange, near, NEAR)
+    if found is None:
+        reached = [place for place in MEMORY.order(mutation) if is_reached(place, exchange)]
+        different = [place for place in reached if matters(place, exchange)]
+        fate.reached, fate.different = len(reached), len(different)
+        found = look(fate, exchange, different[:FAR_PLACES], FAR)
+        near = different or near
+    if found is not None:
+        MEMORY.killed(mutation, found)
+        near = [found, *near]
+    fate.beside = next((place.name for place in besides(near) if differs_in(place, exchange)), "")
     fate.seconds = time.process_time() - started
     return fate
+
+
+def look(fate: Fate, exchange: Exchange, places: list[SpecPlace], far: int) -> SpecPlace | None:
+    """Have the laws look for a mutant in some places; give the first in which they notice something."""
+    for place in places:
+        noticed = noticed_in(place, exchange, far=far)
+        fate.transitions += noticed.transitions
+        for law in noticed.lengths:
+            fate.laws.setdefault(law, place.name)
+        if noticed.lengths:
+            fate.alone = sorted({law for laws in noticed.together if len(laws) == 1 for law in laws})
+            fate.together = sorted(sorted(laws) for laws in noticed.together)
+            return place
+    return None
 
 
 def besides(places: list[SpecPlace]) -> list[SpecPlace]:
     """Give the places in which to look beside the implementation; the histories of workers are all one."""
     workers = [place for place in places if place.gate == "inputs"][:1]
-    return [place for place in places if place.gate not in ("inputs", "spec")][:PLACES_BESIDE] + workers
-
-
-def differing(places: list[SpecPlace], exchange: Exchange) -> Iterator[SpecPlace]:
-    """Give the places in which a mutant answers differently; where it runs on and on, too."""
-    for place in places:
-        if matters(place, exchange):
-            yield place
-
-
-def several(places: Iterator[SpecPlace], count: int) -> Iterator[SpecPlace]:
-    """Give the first places."""
-    for _ in range(count):
-        if (place := next(places, None)) is None:
-            return
-        yield place
+    return [place for place in places if place.gate not in ("inputs", "spec")][:BESIDE_PLACES] + workers
 
 
 def noticed_in(place: SpecPlace, exchange: Exchange, law: str = "", far: int = FAR) -> Noticed:

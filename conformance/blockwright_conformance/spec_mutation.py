@@ -6,7 +6,8 @@ function another code, so that every chapter that has imported it sees it at onc
 A law is removed in the same way: from then on it says that all is well.
 
 What is never changed: the laws and what only they call, docstrings, and the policy of chapter 4 (which laws must not
-depend on: gate `choices`). Exchanged arguments are left to the type checker, since few of equal types stand side by side.
+depend on: gate `choices`). What the type checker refuses is left to it: exchanged arguments, few of which are of one type, a
+name that is never bound, and a function that ends without its answer.
 """
 
 import ast
@@ -149,21 +150,33 @@ def of_function(function: ast.FunctionDef) -> Iterator[Change]:
     cases = (case for node in ast.walk(function) if isinstance(node, ast.Match) for case in node.cases)
     for owner in (function, *cases):
         for statement, swap in of_block(owner, "body", returns):
-            if not is_left(statement, swap):
+            if not is_left(function, statement, swap):
                 yield statement, swap
     for statement in statements(function):
         yield from ((statement, swap) for swap in of_expressions(statement))
 
 
-def is_left(statement: ast.stmt, swap: Swap) -> bool:
-    """Tell whether a change is not made here: exchanged arguments, and what is a refusal left out, or as good as that.
+def is_left(function: ast.FunctionDef, statement: ast.stmt, swap: Swap) -> bool:
+    """Tell whether a change is not made here: one that the type checker refuses, or that is a refusal left out.
 
-    To return nothing is to leave the return out.
+    To return nothing is to leave the return out, and to negate twice changes nothing.
     """
     is_exchange = swap.field == "args" and isinstance(swap.owner, ast.Call) and swap.index is None
     is_nothing = swap.owner is statement and isinstance(swap.node, ast.Constant) and swap.node.value is None
-    is_guard = isinstance(swap.node, ast.Pass) and isinstance(statement, ast.Return) and refuses(statement.value)
-    return is_exchange or is_nothing or is_guard
+    is_twice = isinstance(swap.node, ast.UnaryOp) and isinstance(swap.node.operand, ast.UnaryOp)
+    is_gone = isinstance(swap.node, ast.Pass) and (
+        (isinstance(statement, ast.Return) and (statement is function.body[-1] or refuses(statement.value)))
+        or (isinstance(statement, ast.Assign) and is_bound_once(function, statement))
+    )
+    return is_exchange or is_nothing or is_twice or is_gone
+
+
+def is_bound_once(function: ast.FunctionDef, statement: ast.Assign) -> bool:
+    """Tell whether a statement binds a name that nothing else in the function does."""
+    bound = [node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    bound += [argument.arg for argument in function.args.args]
+    own = [node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+    return any(bound.count(name) == 1 for name in own)
 
 
 def statements(function: ast.FunctionDef) -> Iterator[ast.stmt]:

@@ -39,9 +39,9 @@ def all_refused(calls: Iterator[Wrong]) -> bool:
 
 def refuses(state: State) -> bool:
     """Tell whether a manager's state refuses what is wrong there."""
-    return all_refused(each for slot in range(len(state.requests)) for each in wrong_calls(state, slot)) and all_refused(
-        of_all(state)
-    )
+    return all_refused(
+        each for slot in range(len(state.requests)) for each in wrong_calls(state, slot)
+    ) and all_refused(of_all(state))
 
 
 def wrong_calls(state: State, slot: int) -> Iterator[Wrong]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from blockwright_spec import rows as calls
 from blockwright_spec.forks import take_copies
 from blockwright_spec.input_laws import INPUT_LAWS, ROW_LAWS, Handed, RowCall
-from blockwright_spec.inputs import Inputs, Work, inputs, stepped
+from blockwright_spec.inputs import Work, inputs, stepped
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done
 from blockwright_spec.reads import Chunked, Cross, Full, Mamba, Sliding
@@ -204,6 +204,20 @@ RIGHT = StoragePlan(
 """A plan of two groups on two tensors."""
 
 
-def altered(**fields: Any) -> StoragePlan:
-    """Give the right plan with other fields."""
-    return replace(RIGHT, **fields)
+TWICE = (PlannedGroup((0, 1), 2, 0), PlannedGroup((2, 2), 2, 0))
+MIXED = (PlannedGroup((0, 2), 2, 0), PlannedGroup((1, 3), 2, 2))
+WASTED = (PlannedGroup((0, 1), 2, 0), PlannedGroup((2, 3), 2, 3))
+UNEVEN = (PlannedGroup((0, 1), 2, 1), PlannedGroup((2, 3), 2, 3))
+
+PLANS: dict[str, StoragePlan] = {
+    "LAYOUT-1": replace(RIGHT, groups=TWICE),
+    "LAYOUT-2": replace(RIGHT, groups=MIXED),
+    "LAYOUT-3": replace(RIGHT, pages=(10, 6)),
+    "LAYOUT-4": replace(RIGHT, num_blocks=11),
+    "LAYOUT-5": replace(RIGHT, num_blocks=9),
+    "LAYOUT-6": replace(RIGHT, request_blocks=9),
+    "LAYOUT-7": replace(RIGHT, groups=WASTED),
+    "LAYOUT-8": replace(RIGHT, groups=UNEVEN, pages=(9, 8)),
+    "LAYOUT-9": replace(RIGHT, loss=Fraction(0)),
+}
+"""For each law of plans, the right plan altered so that this law alone is broken."""
