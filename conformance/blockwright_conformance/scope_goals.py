@@ -83,18 +83,28 @@ def block_of(size: int) -> str:
 
 
 def of_manager(scope: Scope) -> Iterator[str]:
-    """Give the settings of part one."""
+    """Give the settings of part one: the layers, the mode, and both together."""
     config = scope.config
     kinds = [type(group.kind).__name__.lower() for group in config.groups]
-    if len(kinds) == 1:
-        yield relation(config.groups[0])
-    else:
-        sizes = {group.block_size for group in config.groups}
-        yield f"{' + '.join(kinds)}, {'equal' if len(sizes) == 1 else 'unequal'} blocks"
-    yield "cached" if config.caching else "uncached"
-    yield "in flight" if config.overlaps else "one step at a time"
-    modes = ("eagle", config.eagle), ("settled publication", config.settles), ("watermark", config.watermark > 0)
-    yield from (name for name, is_on in modes if is_on)
+    sizes = {group.block_size for group in config.groups}
+    hybrid = f"{' + '.join(kinds)}, {'equal' if len(sizes) == 1 else 'unequal'} blocks"
+    layers = relation(config.groups[0]) if len(kinds) == 1 else hybrid
+    modes = {
+        "uncached": not config.caching,
+        "eagle": config.eagle,
+        "in flight": config.overlaps,
+        "two in flight": scope.in_flight > 1,
+        "settled publication": config.settles,
+        "watermark": config.watermark > 0,
+        "three requests": scope.slots > 2,
+        "two symbols": len({token for _, tokens in scope.prompts for token in tokens} | {*scope.outputs}) > 1,
+        "extra keys": len({extra for extra, _ in scope.prompts}) > 1,
+    }
+    mode = ", ".join(name for name, is_on in modes.items() if is_on)
+    yield layers
+    yield from (name for name, is_on in modes.items() if is_on)
+    if mode:
+        yield f"{layers}: {mode}"
 
 
 # --- the goals of a gate

@@ -1,8 +1,8 @@
 """Writes the data of gate `spec`: which laws notice which mutants of the specification, and where.
 
-``python -m blockwright_conformance.spec_data`` looks for every mutant (a quarter of an hour on two quiet cores), keeps what
-it has found in ``build/spec_fates.jsonl``, from which it goes on if it is interrupted, and then writes two files:
-``spec_sample.json`` beside this module, which the gate goes by, and ``docs/data/spec_mutants.json``, which documents show.
+``python -m blockwright_conformance.spec_data`` looks for every mutant (a quarter of an hour on two quiet cores), keeps
+what it has found in ``build/spec_fates.jsonl``, from which it goes on if it is interrupted, and then writes two files:
+``spec_sample.json`` beside this module, which the gate goes by, and ``docs/data/spec_mutants.json`` for documents.
 """
 
 import argparse

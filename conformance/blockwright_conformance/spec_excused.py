@@ -1,8 +1,8 @@
 """Mutants of the specification that its laws need not notice, by rules that a reviewer can check.
 
-Two sorts. What is *the same* says nothing else than before, in any state that can be reached. What is *no law's business*
-is the definition of something, or of a refusal, that laws are stated with or leave open: it is pinned by lock-step, which
-must notice it.
+Two sorts. What is *the same* says nothing else than before, in any state that can be reached. What is *no law's
+business* is the definition of something, or of a refusal, that laws are stated with or leave open: it is pinned by
+lock-step, which must notice it.
 """
 
 import re

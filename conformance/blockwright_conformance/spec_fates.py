@@ -6,12 +6,14 @@ in the places where it makes a difference at all (`spec_reach`); then beside the
 """
 
 import gc
+import re
 import time
 from dataclasses import dataclass, field
+from functools import cache
 
 from .mutation import Mutation
 from .spec_mutation import Exchange, of_mutation, put_in
-from .spec_places import PLACES, SpecPlace
+from .spec_places import PLACES, SpecPlace, search_of
 from .spec_reach import is_reached, matters
 from .spec_search import UNDEFINED, Noticed
 from .watch import OutOfTimeError
@@ -22,7 +24,7 @@ FAR, FAR_PLACES = 1500, 6
 """The same of those in which a mutant makes a difference."""
 BEYOND = 150
 """How many transitions more once something was noticed."""
-BESIDE_PLACES = 2
+BESIDE_PLACES = 3
 """In how many places lock-step looks."""
 
 GATES = {"paged": "paged", "tier": "offload", "chain": "offload", "rows": "inputs", "inputs": "inputs"}
@@ -73,11 +75,14 @@ class Memory:
 
     def order(self, mutation: Mutation) -> list[SpecPlace]:
         """Give the places of a mutant's chapter."""
-        own = (mutation.file, mutation.function)
+        own = (mutation.file, mutation.before if "Refusal" in mutation.before else mutation.function)
         if own not in self.orders:
             gate = GATES.get(mutation.file.removesuffix(".py").partition("_")[0], "lockstep")
             places = [each for each in PLACES if each.gate == gate or is_asked(each, gate)]
-            self.orders[own] = sorted(places, key=lambda each: "Refus" in mutation.before and "wrong" not in each.name)
+            reason = re.search(r"(?:Reason|RowRefusal)[.](\w+)", mutation.before)
+            self.orders[own] = (
+                sorted(places, key=lambda each: reason and not refuses(each, reason[1])) if reason else places
+            )
         return self.orders[own]
 
     def killed(self, mutation: Mutation, place: SpecPlace) -> None:
@@ -90,6 +95,18 @@ class Memory:
 def is_asked(place: SpecPlace, gate: str) -> bool:
     """Tell whether a place in which wrong calls must be refused is one of a gate's part."""
     return place.gate == "spec" and {True: "inputs", False: "lockstep"}["workers" in place.name] == gate
+
+
+@cache
+def refusals_in(place: SpecPlace) -> frozenset[str]:
+    """Give the reasons for which calls are refused in a place."""
+    fired = search_of(place.scope, FAR, alone=True).run().fired if place.gate != "inputs" else ()
+    return frozenset(name.rpartition(": ")[2] for name in fired)
+
+
+def refuses(place: SpecPlace, reason: str) -> bool:
+    """Tell whether a call is refused for a reason in a place, or must be."""
+    return place.gate == "spec" or reason in refusals_in(place)
 
 
 MEMORY = Memory()

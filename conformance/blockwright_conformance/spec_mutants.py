@@ -1,4 +1,4 @@
-"""Gate `spec`: wrong specifications must be noticed, most of them by their own laws, before any implementation is asked.
+"""Gate `spec`: wrong specifications must be noticed, most of them by their own laws, with no implementation asked.
 
 A law that nothing breaks says nothing. So each law has a *witness*, a mutant of the specification (or, of the laws of
 plans, an altered plan) that it notices; each condition under which the specification refuses a call is left out in turn
@@ -12,7 +12,7 @@ are theirs to notice; `spec_excused` says of which they are not, and each of tho
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -172,26 +172,11 @@ def guards_are_listed() -> GateResult:
 
 
 def plans_are_judged() -> GateResult:
-    """Give the row of the laws of plans: the right plan breaks none, and each altered one that which is named for it."""
+    """Give the row of the laws of plans: the right plan breaks none, and each altered one that named for it."""
     broken = [law.id for law in STORAGE_LAWS if not law.holds(RIGHT)]
     unseen = [law.id for law in STORAGE_LAWS if law.id in PLANS and law.holds(PLANS[law.id])]
     row = missing("each law of plans notices an altered plan", "SPEC-1", broken + unseen, len(STORAGE_LAWS))
-    return GateResult(*row_fields(row), tried=len(STORAGE_LAWS), passed=len(STORAGE_LAWS) - len(broken + unseen))
-
-
-def row_fields(row: GateResult) -> tuple[Any, ...]:
-    """Give what a row says before its counts."""
-    return (
-        row.kind,
-        row.scope,
-        row.manager,
-        row.states,
-        row.transitions,
-        row.violations,
-        row.seconds,
-        row.law,
-        row.detail,
-    )
+    return replace(row, tried=len(STORAGE_LAWS), passed=len(STORAGE_LAWS) - len(broken + unseen))
 
 
 # --- every mutant

@@ -6,8 +6,8 @@ function another code, so that every chapter that has imported it sees it at onc
 A law is removed in the same way: from then on it says that all is well.
 
 What is never changed: the laws and what only they call, docstrings, and the policy of chapter 4 (which laws must not
-depend on: gate `choices`). What the type checker refuses is left to it: exchanged arguments, few of which are of one type, a
-name that is never bound, and a function that ends without its answer.
+depend on: gate `choices`). What the type checker refuses is left to it: exchanged arguments, few of which are of one
+type, a name that is never bound, and a function that ends without its answer.
 """
 
 import ast

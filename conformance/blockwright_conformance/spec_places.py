@@ -82,17 +82,17 @@ def in_lockstep(scope: AnyScope, limit: int) -> str:
     return found.detail if found else ""
 
 
-def search_of(scope: AnyScope, limit: int) -> Search[Any, Any, Any, Any]:
-    """Give the search that compares the specification with the implementation; laws of states are left out."""
+def search_of(scope: AnyScope, limit: int, alone: bool = False) -> Search[Any, Any, Any, Any]:
+    """Give the search beside the implementation, or of the specification `alone`; laws of states are left out."""
     match scope:
         case Scope():
-            return Explorer(scope, limited(BlockwrightAdapter), (), max_transitions=limit)
+            return Explorer(scope, None if alone else limited(BlockwrightAdapter), (), max_transitions=limit)
         case PagedScope():
-            return PagedExplorer(scope, limited(BlockwrightTables), (), max_transitions=limit)
+            return PagedExplorer(scope, None if alone else limited(BlockwrightTables), (), max_transitions=limit)
         case TierScope():
-            return TierExplorer(scope, limited(TierUnderTest), max_transitions=limit)
+            return TierExplorer(scope, None if alone else limited(TierUnderTest), max_transitions=limit)
         case ChainScope():
-            return ChainExplorer(scope, limited(ChainUnderTest), max_transitions=limit)
+            return ChainExplorer(scope, None if alone else limited(ChainUnderTest), max_transitions=limit)
 
 
 def nowhere(_scope: AnyScope, _limit: int) -> str:

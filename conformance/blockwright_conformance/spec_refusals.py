@@ -10,6 +10,7 @@ from typing import Any
 
 from blockwright_spec import flights, forks, rows, transitions
 from blockwright_spec.choices import Choice
+from blockwright_spec.hits import found
 from blockwright_spec.inputs import Work, inputs
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Reason, Refusal, Step
@@ -60,6 +61,22 @@ def wrong_calls(state: State, slot: int) -> Iterator[Wrong]:
         yield Reason.NOT_WAITING, lambda: transitions.admit(state, slot, Hit(), Step(1), LRU)
     if not isinstance(request, Absent):
         yield Reason.NOT_WAITING, lambda: transitions.arrive(state, slot, (0, (0,)))
+    if isinstance(request, Waiting):
+        yield from of_waiting(state, slot, request)
+
+
+def of_waiting(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
+    """Give the wrong calls about a waiting request: forks to it that are none, and lookups served by foreign blocks."""
+    if any(map(any, found(state, request.prefix, LRU).tables)):
+        foreign = replace(LRU, serve=lambda holders: state.config.num_blocks)
+        yield Reason.ILLEGAL_CHOICE, lambda: transitions.find(state, slot, foreign)
+    for parent, one in enumerate(state.requests):
+        if isinstance(one, Running) and not one.loading and one.computed == one.written and not state.flights:
+            extra, tokens = one.prefix
+            other = replace(request, prefix=(extra, tuple(1 - token for token in tokens)))
+            wrong = replace(state, requests=(*state.requests[:slot], other, *state.requests[slot + 1 :]))
+            if one.computed and not state.copies:
+                yield Reason.NOT_A_FORK, lambda parent=parent, wrong=wrong: forks.fork(wrong, parent, slot, LRU)  # type: ignore[misc]
 
 
 def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:

@@ -1,13 +1,13 @@
 """Tampering is noticed: each law removed, each refusal weakened, each scope skipped, exhibits taken away.
 
-Each tamper is done, and the gate that then fails is run and named; a tamper that no gate misses is a fault of the gates.
+Each tamper is done, and the gate that then fails is run and named; a tamper that no gate misses is a fault of theirs.
 ``python -m blockwright_conformance.tampering`` does all of them, ``--sample N`` every N-th, and prints a table.
 """
 
 import argparse
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from blockwright._terminal import print_table
@@ -61,7 +61,7 @@ def refusal_missed(entry: Entry) -> tuple[str, str]:
 
 def scope_skipped(name: str) -> tuple[str, str]:
     """Leave a scope out: goals that it alone met are not met, and the row `coverage` of its gate fails."""
-    return failed(scope_goals.gate_of(name), scope_goals.goals_met(frozenset((name,))))
+    return failed(scope_goals.gate_of(name), scope_goals.goals_met(name))
 
 
 def exhibits_gone(name: str) -> tuple[str, str]:
@@ -83,7 +83,7 @@ def row_of(tamper: Tamper) -> GateResult:
     seconds = time.perf_counter() - started
     row = GateResult("tampering", f"{tamper.sort}: {tamper.name}", gate, 1, 0, int(not gate), seconds)
     law, detail = ("", f"{gate}: {said}") if gate else ("TAMPER-1", "no gate fails")
-    return GateResult(*spec_mutants.row_fields(row)[:7], law, detail, tried=1, passed=int(bool(gate)))
+    return replace(row, law=law, detail=detail, tried=1, passed=int(bool(gate)))
 
 
 def size(profile: Profile) -> int:

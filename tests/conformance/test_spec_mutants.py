@@ -1,8 +1,8 @@
 """Property: wrong specifications are noticed, by the laws named, and the gate fails where one is not.
 
 How: mutants are put in and taken out again, and found in small worlds by their laws and beside the implementation; the
-unchanged specification breaks nothing there; entries of the data with another law or place, and laws that say that all is
-well, fail the gate; the data names mutants, places and laws that there are, and the documents' data is of these chapters.
+unchanged specification breaks nothing there; entries of the data with another law or place, and laws that say that all
+is well, fail the gate; the data names mutants, places and laws that there are, and the documents are of these chapters.
 Not covered: every mutant (gate `spec`, profile nightly), every entry of the data (profile pr).
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from blockwright_conformance import spec_mutants
+from blockwright_conformance.mutation import Mutation
 from blockwright_conformance.spec_data import digest, fate, noticed, record, witness
 from blockwright_conformance.spec_fates import Fate, differs_in, noticed_in
 from blockwright_conformance.spec_mutants import ALL_LAWS, BESIDE, Entry, guards_are_listed, laws_are_witnessed, sample
@@ -26,7 +27,8 @@ from blockwright_conformance.spec_mutation import (
     put_in,
     removed,
 )
-from blockwright_conformance.spec_places import BY_NAME, PLACES
+from blockwright_conformance.spec_places import BY_NAME, PLACES, SpecPlace
+from blockwright_conformance.spec_refusals import REFUSED
 from blockwright_conformance.spec_search import UNDEFINED
 from blockwright_conformance.spec_workers import PLANS, RIGHT
 from blockwright_spec.pool_laws import law_queue_holds_the_unheld
@@ -37,7 +39,7 @@ LOST = "effects.py requeued: queue = (*bare[::-1], *state.queue, *candidates) ->
 TIGHT = BY_NAME["lockstep: full, block 1: museum, tight"]
 
 
-def mutant(key: str) -> spec_mutants.Mutation:
+def mutant(key: str) -> Mutation:
     """The mutant of a name."""
     found = spec_mutants.known(key)
     assert found is not None, key
@@ -75,7 +77,7 @@ def test_a_mutant_is_noticed_by_its_laws_and_beside_the_implementation() -> None
 
 
 @pytest.mark.parametrize("place", PLACES[:: max(1, len(PLACES) // 12)], ids=lambda place: place.name)
-def test_the_specification_as_it_is_breaks_nothing(place: spec_mutants.Any) -> None:
+def test_the_specification_as_it_is_breaks_nothing(place: SpecPlace) -> None:
     assert not place.alone(lambda _: True, 300).lengths
 
 
@@ -106,7 +108,7 @@ def test_every_law_has_a_witness_and_every_refusal_is_looked_for() -> None:
 
 
 def test_the_data_names_what_there_is() -> None:
-    laws = {law.id for law in ALL_LAWS} | {UNDEFINED, BESIDE, spec_mutants.REFUSED}
+    laws = {law.id for law in ALL_LAWS} | {UNDEFINED, BESIDE, REFUSED}
     for entries in sample().values():
         for entry in entries:
             assert spec_mutants.known(entry.mutant) is not None, entry
