@@ -15,6 +15,7 @@ from .actions import Action, Told, meaning
 from .adapter import ManagerAdapter
 from .enabled import enabled
 from .lockstep import act, examine
+from .scope_events import particulars
 from .scopes import Scope
 from .search import Node as AnyNode
 from .search import Result, Search, Violation
@@ -90,6 +91,11 @@ class Explorer(Search[State, Action, ManagerAdapter, Told]):
             self.result.fired[type(action).__name__] += 1
         if told.refusal is not None:
             self.result.fired[told.refusal.reason.name] += 1
+
+    def arrived(self, node: Node, action: Action, told: Told, after: Node) -> Node | None:
+        """Record what happened in particular, and go on as every search does."""
+        self.result.fired.update(particulars(node.state, action, told))
+        return super().arrived(node, action, told, after)
 
     def steps_fault(self, node: Node, told: Told, after: Node) -> None:
         """Check the laws of steps."""

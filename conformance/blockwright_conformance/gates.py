@@ -82,6 +82,7 @@ GATES: dict[str, str] = {
     "museum": "blockwright_conformance.museum",
     "damage": "blockwright_conformance.numerics_museum",
     "mutants": "blockwright_conformance.mutants",
+    "spec": "blockwright_conformance.spec_mutants",
 }
 """Every gate and its module."""
 

@@ -9,6 +9,7 @@ from .fitting import capabilities_of, fitting
 from .gates import GateResult, Profile, factory_of
 from .parallel import in_parallel
 from .rows import LIMIT, covered, explored
+from .scope_goals import goals_row
 from .scopes import PROFILES, Scope
 from .trace import script
 
@@ -23,7 +24,10 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
         rows[largest[index].name] = report(result)
         progress(1, largest[index].name)
     results = [rows[each.name] for each in scopes]
-    return [*results, coverage(results)] if profile.is_ours and not profile.scope else results
+    if profile.scope or not profile.is_ours:
+        return results
+    whole = [goals_row("lockstep", results, scopes)] if profile.name != "smoke" else []
+    return [*results, coverage(results), *whole]
 
 
 def size(profile: Profile) -> int:

@@ -33,6 +33,7 @@ from .exhibits_tiers import TIERS
 from .exhibits_time import TIME
 from .explore import Explorer
 from .gates import GateResult, Profile
+from .museum_corpus import owed
 from .offload_chain_explore import ChainExplorer
 from .offload_chains import chain_of
 from .offload_diagnosis import diagnose_chain, diagnose_tier
@@ -94,7 +95,9 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
         progress(1, row.scope)
     ordered = [rows[index] for index in range(len(names))]
     places = [row for row, name in zip(ordered, names, strict=True) if name.startswith("place ")]
-    return [*summed(places), *(row for row in ordered if row not in places)]
+    bugs = [row for row in ordered if row not in places]
+    whole = [owed(bugs, EXHIBITS, NOT_POSSIBLE)] if profile.is_ours and not profile.scope else []
+    return [*summed(places), *bugs, *whole]
 
 
 def summed(places: list[GateResult]) -> list[GateResult]:

@@ -12,6 +12,7 @@ from .paged_trace import paged_script
 from .paged_worlds import HISTORIES
 from .parallel import in_parallel
 from .rows import LIMIT, covered, explored
+from .scope_goals import goals_row
 from .search import Result
 
 
@@ -27,7 +28,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
         progress(1, row.scope)
     results = [rows["paged", each.name] for each in scopes]
     if scopes and not profile.scope and profile.name != "smoke":
-        results.append(coverage(results))
+        results += [coverage(results), goals_row("paged", results, scopes)]
     return results + [rows["paged machine", name] for name in long]
 
 

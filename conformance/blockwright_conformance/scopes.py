@@ -12,6 +12,8 @@ from typing import Any
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Prefix, Sliding, reads
 from blockwright_spec.state import Config
 
+from .scopes_spare import SPARE
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -354,7 +356,7 @@ def of_forked_states() -> Iterator[Scope]:
     yield of_groups(((Full(), 2), (Cross(), 2)), "forks, encoder", 7, 4, "fork", **few, encoder=3, caching=False)
 
 
-PR: tuple[Scope, ...] = (
+EVERY: tuple[Scope, ...] = (
     *(each for kind, size in KINDS for each in of_kind(kind, size)),
     *of_all(),
     *(each for groups in GROUPS for each in of_hybrid(groups)),
@@ -364,9 +366,10 @@ PR: tuple[Scope, ...] = (
     *(each for groups in FORKED for each in of_forks(groups)),
     *of_forked_states(),
 )
+PR: tuple[Scope, ...] = tuple(each for each in EVERY if each.name not in SPARE)
 PROFILES: dict[str, tuple[Scope, ...]] = {
     "smoke": tuple(each for each in PR if is_smoke(each)),
     "pr": PR,
-    "nightly": (*PR, *(each for kind, size in KINDS for each in larger(kind, size))),
+    "nightly": (*EVERY, *(each for kind, size in KINDS for each in larger(kind, size))),
 }
 """The scopes of each profile."""

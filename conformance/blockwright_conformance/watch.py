@@ -20,9 +20,9 @@ class OutOfTimeError(BaseException):
     """Something runs on and on. No `Exception`, so that nothing on the way takes it for an answer."""
 
 
-def rearm() -> None:
+def rearm(seconds: float = SECONDS) -> None:
     """Start the watch anew."""
-    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS, SECONDS)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds)
 
 
 @contextmanager

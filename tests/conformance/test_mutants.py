@@ -20,6 +20,7 @@ from blockwright_conformance import (
     mutants,
     name_trials,
     part_trials,
+    places,
     store_trials,
     worker_trials,
 )

@@ -1,0 +1,175 @@
+"""Writes the data of gate `spec`: which laws notice which mutants of the specification, and where.
+
+``python -m blockwright_conformance.spec_data`` looks for every mutant (a quarter of an hour on two quiet cores), keeps
+what it has found in ``build/spec_fates.jsonl``, from which it goes on if it is interrupted, and then writes two files:
+``spec_sample.json`` beside this module, which the gate goes by, and ``docs/data/spec_mutants.json`` for documents.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from hashlib import blake2b
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from blockwright._terminal import progress
+
+from .mutation import Mutation
+from .parallel import in_parallel
+from .spec_excused import EXCUSED, IMPLIED, reason_for
+from .spec_fates import Fate, fate_of
+from .spec_mutants import ALL_LAWS, BESIDE, by_key
+from .spec_mutation import CHAPTERS, all_guards, all_mutations, chapter
+from .spec_search import UNDEFINED
+from .spec_workers import PLANS
+
+SAMPLE = 60
+"""How many mutants beside witnesses and refusals are looked for each time."""
+
+
+def drawn(key: str) -> bytes:
+    """Give the lot of a mutant."""
+    return blake2b(key.encode(), digest_size=8).digest()
+
+
+def in_order() -> list[Mutation]:
+    """Give every mutant: refusals left out first, then by lot, so that what is there early is a fair sample."""
+    guards = {guard.key for guard in all_guards()}
+    return sorted(all_mutations(), key=lambda mutation: (mutation.key not in guards, drawn(mutation.key)))
+
+
+def fates_of(keys: list[str]) -> list[dict[str, Any]]:
+    """Look for some mutants."""
+    return [record(fate_of(by_key()[key])) for key in keys]
+
+
+def record(fate: Fate) -> dict[str, Any]:
+    """Give a fate as data."""
+    held = asdict(fate)
+    del held["mutation"]
+    return {"key": fate.mutation.key, **held, "seconds": round(fate.seconds, 3)}
+
+
+def fate(held: dict[str, Any]) -> Fate:
+    """Give the fate that some data tell of."""
+    return Fate(by_key()[held["key"]], **{name: value for name, value in held.items() if name != "key"})
+
+
+def kept(path: Path) -> Iterator[Fate]:
+    """Give the fates found before, of mutants that there are."""
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        held = json.loads(line)
+        if held["key"] in by_key():
+            yield fate(held)
+
+
+# --- the data of the gate
+
+
+def sample_of(fates: list[Fate]) -> dict[str, list[list[str]]]:
+    """Give what the gate goes by: for each law a witness, each refusal left out, and some others."""
+    guards = {guard.key for guard in all_guards()}
+    others = [each for each in fates if each.mutation.key not in guards and each.is_noticed]
+    laws = (witness(law.id, fates) for law in ALL_LAWS if law.id not in PLANS)
+    return {
+        "laws": [each for each in laws if each],
+        "guards": [noticed(each) for each in fates if each.mutation.key in guards and each.is_noticed],
+        "others": [noticed(each) for each in sorted(others, key=lambda each: drawn(each.mutation.key))[:SAMPLE]],
+    }
+
+
+def witness(law: str, fates: list[Fate]) -> list[str]:
+    """Give a mutant that a law notices, if it can be one that no other does, and one that is found soon."""
+
+    def rank(each: Fate) -> tuple[bool, bool, int]:
+        return len(each.laws) > 1, law not in each.alone, each.transitions
+
+    found = min((each for each in fates if law in each.laws), key=rank, default=None)
+    return [found.mutation.key, law, found.laws[law]] if found else []
+
+
+def noticed(fate: Fate) -> list[str]:
+    """Give by what a mutant is noticed and where: by a law if there is one."""
+    laws = sorted(fate.laws, key=lambda law: (law == UNDEFINED, law not in fate.alone))
+    by = next(iter(laws), BESIDE)
+    return [fate.mutation.key, by, fate.laws.get(by, fate.beside)]
+
+
+# --- the data of documents
+
+
+def matrix(fates: list[Fate]) -> dict[str, Any]:
+    """Give what documents show: the score, the laws with the mutants that only they notice, and the whole matrix."""
+    own = [each for each in fates if reason_for(each.mutation) is None]
+    same = sum(1 for each in fates if (rule := reason_for(each.mutation)) is not None and EXCUSED[rule].is_same)
+    return {
+        "mutants": len(all_mutations()),
+        "looked_for": len(fates),
+        "noticed": sum(each.is_noticed for each in fates),
+        "noticed_by_laws": sum(each.is_judged for each in own),
+        "business_of_laws": len(own),
+        "equivalent": same,
+        "laws": {law.id: of_law(law.id, fates) for law in ALL_LAWS},
+        "implied": {law: reason for law, (_, reason) in IMPLIED.items()},
+        "chapters": {f"{name}.py": of_chapter(name, fates) for name in CHAPTERS},
+    }
+
+
+def of_law(law: str, fates: list[Fate]) -> dict[str, Any]:
+    """Give how many mutants a law notices, and those that only it does."""
+    if law in PLANS:
+        return {"notices": 1, "only": ["a right plan, altered"]}
+    notices = [each for each in fates if law in each.laws]
+    return {"notices": len(notices), "only": [each.mutation.key for each in notices if each.seen_by == {law}]}
+
+
+def of_chapter(name: str, fates: list[Fate]) -> dict[str, Any]:
+    """Give the matrix of a chapter: each mutant with the laws that notice it, and whether lock-step does."""
+    own = sorted((each for each in fates if each.mutation.file == f"{name}.py"), key=lambda each: each.mutation.key)
+    return {
+        "digest": digest(name),
+        "mutants": {
+            each.mutation.key.partition(" ")[2]: [*sorted(each.laws), *([BESIDE] * bool(each.beside))] for each in own
+        },
+    }
+
+
+def digest(name: str) -> str:
+    """Give the digest of a chapter's mutants: it changes with their names, and so not with comments."""
+    keys = "\n".join(mutation.key for mutation in chapter(f"{name}.py").mutations)
+    return blake2b(keys.encode(), digest_size=8).hexdigest()
+
+
+def main() -> int:
+    """Look for what was not looked for, and write the data."""
+    parser = argparse.ArgumentParser(prog="python -m blockwright_conformance.spec_data", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes to use")
+    parser.add_argument("--most", type=int, default=10**6, metavar="N", help="look for so many mutants at most")
+    parser.add_argument("--kept", type=Path, default=Path("build/spec_fates.jsonl"), metavar="FILE")
+    parser.add_argument("--out", type=Path, default=Path("docs/data/spec_mutants.json"), metavar="FILE")
+    args = parser.parse_args()
+    args.kept.parent.mkdir(parents=True, exist_ok=True)
+    known = {each.mutation.key for each in kept(args.kept)}
+    keys = [mutation.key for mutation in in_order() if mutation.key not in known][: args.most]
+    parcels = [(keys[at : at + 40],) for at in range(0, len(keys), 40)]
+    with progress("mutants of the specification", len(keys)) as advance, args.kept.open("a", encoding="utf-8") as file:
+        for _, held in in_parallel(fates_of, parcels, args.jobs):
+            file.writelines(json.dumps(each) + "\n" for each in held)
+            file.flush()
+            advance(len(held))
+    written(list(kept(args.kept)), args.out)
+    return 0
+
+
+def written(fates: list[Fate], out: Path) -> None:
+    """Write both files."""
+    beside = Path(str(files(__package__) / "spec_sample.json"))
+    beside.write_text(json.dumps(sample_of(fates), indent=0) + "\n", encoding="utf-8")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(matrix(fates), indent=0) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

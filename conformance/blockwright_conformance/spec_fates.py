@@ -1,0 +1,181 @@
+"""What becomes of a mutant of the specification: the laws that notice it, and whether lock-step does.
+
+First it is looked for in the places of its chapter, not far, last killers of its function first; laws judge the wrong
+specification alone, and are wrong too if the function is one of theirs. What is not noticed there is looked for further
+in the places where it makes a difference at all (`spec_reach`); then beside the implementation as it is.
+"""
+
+import gc
+import re
+import time
+from dataclasses import dataclass, field
+from functools import cache
+
+from .mutation import Mutation
+from .spec_mutation import Exchange, of_mutation, put_in
+from .spec_places import PLACES, SpecPlace, search_of
+from .spec_reach import is_reached, matters
+from .spec_search import UNDEFINED, Noticed
+from .watch import OutOfTimeError
+
+NEAR, NEAR_PLACES = 400, 12
+"""How many transitions of how many places are looked at first."""
+FAR, FAR_PLACES = 1500, 6
+"""The same of those in which a mutant makes a difference."""
+BEYOND = 150
+"""How many transitions more once something was noticed."""
+BESIDE_PLACES = 3
+"""In how many places lock-step looks."""
+
+GATES = {"paged": "paged", "tier": "offload", "chain": "offload", "rows": "inputs", "inputs": "inputs"}
+"""Which places belong to a chapter, by the first word of its name; those of part one else."""
+
+
+@dataclass(slots=True)
+class Fate:
+    """What became of a mutant."""
+
+    mutation: Mutation
+    reached: int = 0
+    """In how many places its function is asked anything, if that was looked at."""
+    different: int = 0
+    """In how many of those it answers differently."""
+    laws: dict[str, str] = field(default_factory=dict)
+    """The laws that notice it, each with a place."""
+    alone: list[str] = field(default_factory=list)
+    """Those of them that are the only ones broken in some step."""
+    together: list[list[str]] = field(default_factory=list)
+    """Which of them were broken together in one step."""
+    beside: str = ""
+    """A place in which it differs from the implementation."""
+    transitions: int = 0
+    seconds: float = 0.0
+
+    @property
+    def is_judged(self) -> bool:
+        """Tell whether the laws notice it, or it fails by itself."""
+        return bool(self.laws)
+
+    @property
+    def is_noticed(self) -> bool:
+        """Tell whether anything notices it."""
+        return self.is_judged or bool(self.beside)
+
+    @property
+    def seen_by(self) -> frozenset[str]:
+        """The laws that notice it."""
+        return frozenset(self.laws) - {UNDEFINED}
+
+
+class Memory:
+    """In which order to visit places: the last killers of a function first."""
+
+    def __init__(self) -> None:
+        self.orders: dict[tuple[str, str], list[SpecPlace]] = {}
+
+    def order(self, mutation: Mutation) -> list[SpecPlace]:
+        """Give the places of a mutant's chapter."""
+        own = (mutation.file, mutation.before if "Refusal" in mutation.before else mutation.function)
+        if own not in self.orders:
+            gate = GATES.get(mutation.file.removesuffix(".py").partition("_")[0], "lockstep")
+            places = [each for each in PLACES if each.gate == gate or is_asked(each, gate)]
+            reason = re.search(r"(?:Reason|RowRefusal)[.](\w+)", mutation.before)
+            self.orders[own] = (
+                sorted(places, key=lambda each: reason and not refuses(each, reason[1])) if reason else places
+            )
+        return self.orders[own]
+
+    def killed(self, mutation: Mutation, place: SpecPlace) -> None:
+        """Remember a killer."""
+        order = self.order(mutation)
+        order.remove(place)
+        order.insert(0, place)
+
+
+def is_asked(place: SpecPlace, gate: str) -> bool:
+    """Tell whether a place in which wrong calls must be refused is one of a gate's part."""
+    return place.gate == "spec" and {True: "inputs", False: "lockstep"}["workers" in place.name] == gate
+
+
+@cache
+def refusals_in(place: SpecPlace) -> frozenset[str]:
+    """Give the reasons for which calls are refused in a place."""
+    fired = search_of(place.scope, FAR, alone=True).run().fired if place.gate != "inputs" else ()
+    return frozenset(name.rpartition(": ")[2] for name in fired)
+
+
+def refuses(place: SpecPlace, reason: str) -> bool:
+    """Tell whether a call is refused for a reason in a place, or must be."""
+    return place.gate == "spec" or reason in refusals_in(place)
+
+
+MEMORY = Memory()
+
+
+def fate_of(mutation: Mutation) -> Fate:
+    """Look for a mutant."""
+    started, fate, exchange = time.process_time(), Fate(mutation), of_mutation(mutation)
+    near = MEMORY.order(mutation)[:NEAR_PLACES]
+    found = look(fate, exchange, near, NEAR)
+    if found is None:
+        reached = [place for place in MEMORY.order(mutation) if is_reached(place, exchange)]
+        different = [place for place in reached if matters(place, exchange)]
+        fate.reached, fate.different = len(reached), len(different)
+        found = look(fate, exchange, different[:FAR_PLACES], FAR)
+        near = different or near
+    if found is not None:
+        MEMORY.killed(mutation, found)
+        near = [found, *near]
+    fate.beside = next((place.name for place in besides(near) if differs_in(place, exchange)), "")
+    fate.seconds = time.process_time() - started
+    return fate
+
+
+def look(fate: Fate, exchange: Exchange, places: list[SpecPlace], far: int) -> SpecPlace | None:
+    """Have the laws look for a mutant in some places; give the first in which they notice something."""
+    for place in places:
+        noticed = noticed_in(place, exchange, far=far)
+        fate.transitions += noticed.transitions
+        for law in noticed.lengths:
+            fate.laws.setdefault(law, place.name)
+        if noticed.lengths:
+            fate.alone = sorted({law for laws in noticed.together if len(laws) == 1 for law in laws})
+            fate.together = sorted(sorted(laws) for laws in noticed.together)
+            return place
+    return None
+
+
+def besides(places: list[SpecPlace]) -> list[SpecPlace]:
+    """Give the places in which to look beside the implementation; the histories of workers are all one."""
+    workers = [place for place in places if place.gate == "inputs"][:1]
+    return [place for place in places if place.gate not in ("inputs", "spec")][:BESIDE_PLACES] + workers
+
+
+def noticed_in(place: SpecPlace, exchange: Exchange, law: str = "", far: int = FAR) -> Noticed:
+    """Give what the laws notice of a wrong specification in a place; if a law is named, no further than that."""
+    first: list[int] = []
+
+    def enough(noticed: Noticed) -> bool:
+        if law:
+            return law in noticed.lengths
+        first.append(noticed.transitions)
+        return noticed.transitions > first[0] + BEYOND
+
+    gc.disable()
+    try:
+        with put_in(exchange):
+            return place.alone(enough, far)
+    except OutOfTimeError:
+        return Noticed({UNDEFINED: 0})
+    finally:
+        gc.enable()
+
+
+def differs_in(place: SpecPlace, exchange: Exchange, far: int = FAR) -> str:
+    """Say in what a wrong specification differs from the implementation in a place."""
+    gc.disable()
+    try:
+        with put_in(exchange):
+            return place.differs(far)
+    finally:
+        gc.enable()

@@ -1,0 +1,254 @@
+"""Mutants of the specification: every small wrong change of a chapter, put into the functions that run.
+
+The rules are those of `mutation`, and three that suit a text of expressions: a filter of a comprehension left out, a
+field of a ``replace(...)`` left as it was, and an element of a display left out. A change is put in by giving the
+function another code, so that every chapter that has imported it sees it at once, laws too; and it is taken out again.
+A law is removed in the same way: from then on it says that all is well.
+
+What is never changed: the laws and what only they call, docstrings, and the policy of chapter 4 (which laws must not
+depend on: gate `choices`). What the type checker refuses is left to it: exchanged arguments, few of which are of one
+type, a name that is never bound, and a function that ends without its answer.
+"""
+
+import ast
+import importlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import CodeType, FunctionType
+
+import blockwright_spec
+
+from .mutation import Mutation, Swap, functions, of_block, text_of
+
+SPEC = Path(blockwright_spec.__file__).resolve().parent
+"""The folder of the specification's sources."""
+
+CHAPTERS = (
+    "reads", "state", "choices", "hits", "asks", "plans", "effects", "transitions", "flights", "forks", "explain",
+    "paged_state", "paged_outcomes", "paged_effects", "paged_counts", "paged_tables",
+    "tier_state", "tier_calls", "chain_state", "chain_effects", "chain_calls",
+    "rows", "inputs", "storage",
+)  # fmt: skip
+"""The chapters that say what happens; the others only name it, or are laws."""
+
+ONLY_LAWS = {
+    "explain.py unread": "what EXPLAIN-1 compares explanations with",
+    "chain_state.py readers": "what CHAIN-1 counts readers with",
+    "chain_state.py writers": "what CHAIN-1 counts writers with",
+    "chain_state.py reads": "what CHAIN-2 says that a transfer reads",
+    "chain_state.py writes": "what CHAIN-2 says that a transfer writes",
+    "storage.py plain_plans": "what LAYOUT-9 compares plans with",
+    "storage.py like": "what LAYOUT-9 compares plans with",
+    "storage.py whole": "what LAYOUT-9 compares plans with",
+    "storage.py may_hold": "what LAYOUT-2 demands",
+    "storage.py used_bytes": "what LAYOUT-7 counts waste with",
+}
+"""Functions that nothing but laws calls: they belong to the laws."""
+
+
+class Chapter:
+    """A parsed chapter with all its mutations."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.tree = ast.parse((SPEC / file).read_text(encoding="utf-8"))
+        self.swaps: dict[str, Swap] = {}
+        self.mutations: list[Mutation] = []
+        self.guards: list[Mutation] = []
+        """Those that leave a refusal out."""
+        seen: Counter[str] = Counter()
+        for name, function in functions(self.tree, ""):
+            if name.startswith("law_") or f"{file} {name}" in ONLY_LAWS:
+                continue
+            for statement, swap in of_function(function):
+                self.add(name, statement, swap, seen)
+            for statement, swap in guards_of(function):
+                self.guards.append(self.add(name, statement, swap, seen))
+
+    def add(self, function: str, statement: ast.stmt, swap: Swap, seen: Counter[str]) -> Mutation:
+        """Add a mutation, under a name of its own where another reads the same."""
+        before, undo = text_of(statement), swap()
+        after = "pass" if isinstance(swap.node, ast.Pass) else text_of(statement)
+        undo()
+        plain = Mutation(self.file, function, statement.lineno, before, after)
+        named = Mutation(self.file, function, statement.lineno, before, after, seen[plain.key])
+        if after != before:
+            seen[plain.key] += 1
+            self.mutations.append(named)
+            self.swaps[named.key] = swap
+        return named
+
+    def compiled(self, key: str) -> CodeType:
+        """Give the code of the chapter with one mutation."""
+        undo = self.swaps[key]()
+        try:
+            return compile(ast.fix_missing_locations(self.tree), self.file, "exec", dont_inherit=True)
+        finally:
+            undo()
+
+
+@cache
+def chapter(file: str) -> Chapter:
+    """Give a chapter, parsed once per process."""
+    return Chapter(file)
+
+
+def all_mutations() -> list[Mutation]:
+    """Give every mutant of the specification, in the order of the book."""
+    return [mutation for name in CHAPTERS for mutation in chapter(f"{name}.py").mutations]
+
+
+def all_guards() -> list[Mutation]:
+    """Give the mutants that leave a refusal out: every condition under which a call is refused, found by the tree."""
+    return [mutation for name in CHAPTERS for mutation in chapter(f"{name}.py").guards]
+
+
+Change = tuple[ast.stmt, Swap]
+
+REFUSALS = ("Refusal(", "PagedRefusal(", "TierRefusal(", "ChainRefusal(", "RowRefusal.")
+
+
+def refuses(value: ast.expr | None) -> bool:
+    """Tell whether an expression is a refusal: one that is made here, or one that was found before."""
+    if isinstance(value, ast.Tuple):
+        return len(value.elts) == 2 and ast.unparse(value.elts[0]) == "()" and refuses(value.elts[1])
+    if isinstance(value, ast.BoolOp):
+        return all(map(refuses, value.values))
+    if value is None or isinstance(value, ast.IfExp):
+        return False
+    return ast.unparse(value) in ("refusal", "wrong") or ast.unparse(value).startswith(REFUSALS)
+
+
+def guards_of(function: ast.FunctionDef) -> Iterator[Change]:
+    """Give the changes that leave out one refusal of a function, whatever its condition."""
+    for owner, field, at, statement in blocks(function):
+        value = statement.value if isinstance(statement, ast.Return) else None
+        if refuses(value) or (isinstance(statement, ast.Raise) and "Illegal" in ast.unparse(statement)):
+            yield statement, Swap(owner, field, at, ast.copy_location(ast.Pass(), statement))
+        elif isinstance(value, ast.IfExp) and refuses(value.body) != refuses(value.orelse):
+            rest = value.orelse if refuses(value.body) else value.body
+            yield statement, Swap(statement, "value", None, rest)
+        elif isinstance(value, ast.BoolOp) and refuses(value.values[-1]):
+            yield statement, Swap(statement, "value", None, value.values[0])
+
+
+def blocks(function: ast.FunctionDef) -> Iterator[tuple[ast.AST, str, int, ast.stmt]]:
+    """Give every statement of a function, with where it stands."""
+    for owner in ast.walk(function):
+        for field in ("body", "orelse"):
+            held = getattr(owner, field, None)
+            yield from ((owner, field, at, each) for at, each in enumerate(held if isinstance(held, list) else ()))
+
+
+def of_function(function: ast.FunctionDef) -> Iterator[Change]:
+    """Give every change of a function; those of the cases of a match, which `mutation` passes over, too."""
+    returns = ast.unparse(function.returns) if function.returns else "None"
+    cases = (case for node in ast.walk(function) if isinstance(node, ast.Match) for case in node.cases)
+    for owner in (function, *cases):
+        for statement, swap in of_block(owner, "body", returns):
+            if not is_left(function, statement, swap):
+                yield statement, swap
+    for statement in statements(function):
+        yield from ((statement, swap) for swap in of_expressions(statement))
+
+
+def is_left(function: ast.FunctionDef, statement: ast.stmt, swap: Swap) -> bool:
+    """Tell whether a change is not made here: one that the type checker refuses, or that is a refusal left out.
+
+    To return nothing is to leave the return out, and to negate twice changes nothing.
+    """
+    is_exchange = swap.field == "args" and isinstance(swap.owner, ast.Call) and swap.index is None
+    is_nothing = swap.owner is statement and isinstance(swap.node, ast.Constant) and swap.node.value is None
+    is_twice = isinstance(swap.node, ast.UnaryOp) and isinstance(swap.node.operand, ast.UnaryOp)
+    is_gone = isinstance(swap.node, ast.Pass) and (
+        (isinstance(statement, ast.Return) and (statement is function.body[-1] or refuses(statement.value)))
+        or (isinstance(statement, ast.Assign) and is_bound_once(function, statement))
+    )
+    return is_exchange or is_nothing or is_twice or is_gone
+
+
+def is_bound_once(function: ast.FunctionDef, statement: ast.Assign) -> bool:
+    """Tell whether a statement binds a name that nothing else in the function does."""
+    bound = [node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    bound += [argument.arg for argument in function.args.args]
+    own = [node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+    return any(bound.count(name) == 1 for name in own)
+
+
+def statements(function: ast.FunctionDef) -> Iterator[ast.stmt]:
+    """Give the simple statements of a function, and the heads of compound ones."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.stmt) and not isinstance(node, ast.FunctionDef | ast.Assert | ast.Raise | ast.Match):
+            yield node
+
+
+def of_expressions(statement: ast.stmt) -> Iterator[Swap]:
+    """Give the changes of a statement's expressions that `mutation` has no rule for."""
+    for root in ast.iter_child_nodes(statement):
+        for node in ast.walk(root) if isinstance(root, ast.expr) else ():
+            if isinstance(node, ast.comprehension):
+                yield from (shorter(node, "ifs", node.ifs, at) for at in range(len(node.ifs)))
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("replace", "Done", "PagedDone", "TierDone"):
+                yield from (shorter(node, "keywords", node.keywords, at) for at in range(len(node.keywords)))
+            elif isinstance(node, ast.Tuple) and any(isinstance(each, ast.Starred) for each in node.elts):
+                yield from (shorter(node, "elts", node.elts, at) for at in range(len(node.elts)))
+
+
+def shorter(owner: ast.AST, field: str, held: list[ast.AST], at: int) -> Swap:
+    """Give the change that leaves one of a list out."""
+    return Swap(owner, field, None, [each for number, each in enumerate(held) if number != at])
+
+
+# --- in the functions that run
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A function, and the code that it is to have."""
+
+    function: FunctionType
+    code: CodeType
+
+
+def of_mutation(mutation: Mutation) -> Exchange:
+    """Give the exchange that a mutation comes to."""
+    return Exchange(
+        function_of(mutation.file, mutation.function),
+        code_of(chapter(mutation.file).compiled(mutation.key), mutation.function),
+    )
+
+
+def function_of(file: str, name: str) -> FunctionType:
+    """Give a function of a chapter."""
+    found = getattr(importlib.import_module(f"blockwright_spec.{file.removesuffix('.py')}"), name)
+    assert isinstance(found, FunctionType), name
+    return found
+
+
+def code_of(module: CodeType, name: str) -> CodeType:
+    """Give the code of a function in that of its module."""
+    return next(each for each in module.co_consts if isinstance(each, CodeType) and each.co_name == name)
+
+
+def removed(law: FunctionType) -> Exchange:
+    """Give the exchange that removes a law: it holds everywhere."""
+    names = law.__code__.co_varnames[: law.__code__.co_argcount]
+    module = compile(f"def {law.__name__}({', '.join(names)}):\n    return True\n", "<removed law>", "exec")
+    return Exchange(law, code_of(module, law.__name__))
+
+
+@contextmanager
+def put_in(*exchanges: Exchange) -> Iterator[None]:
+    """Let functions have other code for a while."""
+    held = [(each.function, each.function.__code__) for each in exchanges]
+    try:
+        for each in exchanges:
+            each.function.__code__ = each.code
+        yield
+    finally:
+        for function, code in held[::-1]:
+            function.__code__ = code

@@ -1,0 +1,329 @@
+"""Where mutants of the specification are looked for: small worlds of each part, alone and beside the implementation."""
+
+import marshal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+from itertools import chain as joined
+from typing import Any
+
+from blockwright_spec import chain_state, paged_state, state, tier_state
+from blockwright_spec.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
+from blockwright_spec.chain_outcomes import ChainDone
+from blockwright_spec.laws import LAWS, STEP_LAWS
+from blockwright_spec.paged_outcomes import PagedDone
+from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
+from blockwright_spec.tier_calls import TierDone
+from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
+
+from . import offload_places, paged_places, places
+from .actions import meaning
+from .blockwright_adapter import BlockwrightAdapter
+from .enabled import enabled
+from .exhibit import OffloadPlace, Place, TablesPlace
+from .explore import LOOKUP_LAWS, Explorer, lookup_view
+from .offload_actions import chain_enabled, chain_told
+from .offload_chain_explore import ChainExplorer, alike, plain
+from .offload_chains import ChainUnderTest
+from .offload_scopes import FIRST, KEYS, ChainScope, TierScope, chain_scope, lists, request
+from .offload_tier_explore import TierExplorer, tier_calls_of, told_of
+from .offload_tiers import TierUnderTest
+from .paged_actions import paged_enabled, paged_meaning
+from .paged_blockwright import BlockwrightTables
+from .paged_explore import PagedExplorer
+from .paged_scopes import PagedScope, paged_scope
+from .paged_symmetry import PagedNames
+from .scopes import Scope, of_groups, scope, strings
+from .search import Search
+from .spec_refusals import REFUSED, desk_refuses, refuses
+from .spec_search import Came, Enough, Judge, Noticed, World, judged
+from .spec_workers import WORKERS, workers
+from .symmetry import Names
+from .watch import SECONDS, Limited, OutOfTimeError, rearm, watch
+
+AnyScope = Scope | PagedScope | TierScope | ChainScope
+
+
+@dataclass(frozen=True, slots=True)
+class SpecPlace:
+    """A small scope of one part of the specification; `makes` gives its world."""
+
+    gate: str
+    """The gate that looks at such scopes beside the implementation."""
+    scope: AnyScope
+    makes: Callable[[Any], World]
+    beside: Callable[[Any, int], str]
+    """Says in what a scope's specification differs from the implementation, looking so far; empty if in nothing."""
+
+    @property
+    def name(self) -> str:
+        """Name it."""
+        return f"{self.gate}: {self.scope.name}"
+
+    def alone(self, enough: Enough, limit: int) -> Noticed:
+        """Give what its laws notice of the specification alone."""
+        with watch():
+            return judged(self.makes(self.scope), enough, limit)
+
+    def differs(self, limit: int) -> str:
+        """Say in what the specification differs from the implementation, or that it fails."""
+        try:
+            with watch():
+                return self.beside(self.scope, limit)
+        except (Exception, OutOfTimeError) as error:
+            return f"{type(error).__name__}: {error}"
+
+
+def in_lockstep(scope: AnyScope, limit: int) -> str:
+    """Explore a scope in lock-step, and give the first difference."""
+    found = search_of(scope, limit).run().violation
+    return found.detail if found else ""
+
+
+def search_of(scope: AnyScope, limit: int, alone: bool = False) -> Search[Any, Any, Any, Any]:
+    """Give the search beside the implementation, or of the specification `alone`; laws of states are left out."""
+    match scope:
+        case Scope():
+            return Explorer(scope, None if alone else limited(BlockwrightAdapter), (), max_transitions=limit)
+        case PagedScope():
+            return PagedExplorer(scope, None if alone else limited(BlockwrightTables), (), max_transitions=limit)
+        case TierScope():
+            return TierExplorer(scope, None if alone else limited(TierUnderTest), max_transitions=limit)
+        case ChainScope():
+            return ChainExplorer(scope, None if alone else limited(ChainUnderTest), max_transitions=limit)
+
+
+def nowhere(_scope: AnyScope, _limit: int) -> str:
+    """Compare nothing: no implementation can be asked."""
+    return ""
+
+
+def in_histories(scope: Scope, limit: int) -> str:
+    """Have two workers beside a manager take random walks in the worlds of the gate, and give the first difference."""
+    from .inputs_histories import inputs_walk  # it imports torch and Hypothesis
+    from .inputs_worker import InputsError
+    from .inputs_worlds import INPUT_WORLDS
+
+    for seed, world in enumerate(INPUT_WORLDS.values()):
+        rearm(10 * SECONDS)
+        try:
+            inputs_walk(world, seed, limit // 50)
+        except InputsError as error:
+            return str(error)
+    return ""
+
+
+def limited(adapter: type) -> Any:
+    """Give an adapter under the watch."""
+    return type(adapter.__name__, (Limited, adapter), {})
+
+
+def judges(*laws: tuple[Any, ...]) -> tuple[Judge, ...]:
+    """Give the laws of some lists."""
+    return tuple(Judge(law.id, law.holds) for each in laws for law in each)
+
+
+def in_turn(before: Any, outcomes: tuple[Any, ...], kind: type) -> Iterator[tuple[Any, Any]]:
+    """Give outcomes, each with the state before it."""
+    for outcome in outcomes:
+        yield before, outcome
+        before = outcome.state if isinstance(outcome, kind) else before
+
+
+def managers(scope: Scope) -> World:
+    """Give the world of part one."""
+
+    def told(now: state.State, action: Any) -> Came:
+        said = meaning(now, action)
+        return Came(tuple(in_turn(now, said.steps, object)), said.state)
+
+    return World(
+        scope.name,
+        lambda: state.initial(scope.config, scope.slots),
+        partial(enabled, scope),
+        told,
+        lambda: Names().digest,
+        judges(LAWS),
+        judges(STEP_LAWS),
+        lookup_view,
+        LOOKUP_LAWS,
+    )
+
+
+def tables(scope: PagedScope) -> World:
+    """Give the world of part two."""
+
+    def told(now: paged_state.Paged, action: Any) -> Came:
+        said = paged_meaning(now, action)
+        return Came(tuple(in_turn(now, said.outcomes, PagedDone)), said.state)
+
+    return World(
+        scope.name,
+        lambda: paged_state.paged(scope.config, scope.slots),
+        partial(paged_enabled, scope),
+        told,
+        lambda: PagedNames().digest,
+        judges(PAGED_LAWS),
+        judges(PAGED_STEP_LAWS),
+    )
+
+
+def tier_name(now: tier_state.Tier) -> bytes:
+    """Name a state of a tier by all of it: contents and announcements do not follow from the rest if it is wrong."""
+    entries = [(each.key, each.place, each.phase.name, each.readers) for each in now.entries]
+    return marshal.dumps((entries, now.freed, now.contents, sorted(now.announced)), 2)
+
+
+def one_tier(scope: TierScope) -> World:
+    """Give the world of one tier."""
+
+    def told(now: tier_state.Tier, call: Any) -> Came:
+        said = told_of(now, call)
+        steps = ((said.before, said.outcome),) if isinstance(said.outcome, TierDone) else ()
+        return Came(steps, said.now.tier)
+
+    return World(
+        scope.name,
+        lambda: tier_state.tier(scope.capacity, scope.recovered),
+        partial(tier_calls_of, scope),
+        told,
+        lambda: tier_name,
+        judges(TIER_LAWS),
+        judges(TIER_STEP_LAWS),
+    )
+
+
+def chains(scope: ChainScope) -> World:
+    """Give the world of a chain; the laws of one tier hold in each of its tiers."""
+    exchanges = list(alike(scope))
+
+    def told(now: chain_state.Chain, action: Any) -> Came:
+        said = chain_told(now, action, scope.eager)
+        return Came(tuple(each for each in said.steps if isinstance(each[1], ChainDone)), said.state)
+
+    def name(now: chain_state.Chain) -> bytes:
+        named = (marshal.dumps(plain(now, each), 2) for each in ({}, *exchanges))
+        return blake2b(min(named) + b"".join(map(tier_name, now.tiers)) * (not exchanges)).digest()
+
+    def in_each(law: Judge) -> Judge:
+        return Judge(law.id, lambda now: all(law.holds(each) for each in now.tiers))
+
+    return World(
+        scope.name,
+        lambda: chain_state.chain(scope.config),
+        partial(chain_enabled, scope),
+        told,
+        lambda: name,
+        judges(CHAIN_LAWS) + tuple(map(in_each, judges(TIER_LAWS))),
+        judges(CHAIN_STEP_LAWS),
+    )
+
+
+_FEW: dict[str, Any] = {"prompts": strings(1, 1, 2), "max_model_len": 4}
+_TWOS: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 4}
+_BOTH: tuple[tuple[Kind, int], ...] = ((Full(), 2), (Sliding(2), 1))
+_STATES: tuple[tuple[Kind, int], ...] = ((Full(), 1), (Mamba(), 2))
+
+MANAGERS: tuple[Scope, ...] = (
+    *{
+        each.scope.name: each.scope
+        for each in vars(places).values()
+        if isinstance(each, Place) and each is not places.FORKED and "told" not in each.scope.name
+    }.values(),
+    scope(Full(), 1, "spec, wrong calls", 4, 3, "batch misuse preempt hold adopt unasked reset", **_FEW),
+    scope(Sliding(3), 2, "spec, wrong calls", 4, 5, "chunks misuse trim", slots=1),
+    scope(Mamba(), 1, "spec, wrong calls", 4, 3, "chunks misuse trim later"),
+    scope(Mamba(), 2, "spec", 4, 5, "chunks preempt batch trim", caching=False),
+    scope(Full(), 1, "spec, two symbols", 4, 3, "reset hold", prompts=strings(2, 1, 2), outputs=(0, 1)),
+    scope(Full(), 2, "spec, extra keys", 4, 3, "reset misuse", prompts=strings(1, 2, 3, (0, 1))),
+    scope(Sliding(2), 1, "spec, eagle", 4, 5, "", eagle=True),
+    scope(Sliding(2), 2, "spec, drafts", 5, 5, "", slots=1, drafts=2, max_model_len=7, lookaheads=(0, 2)),
+    scope(Chunked(4), 2, "spec", 5, 8, "chunks", slots=1, prompts=strings(1, 5, 7)),
+    *(scope(kind, 1, "spec, explained", 4, 4, "explain reset", prompts=strings(1, 2, 3)) for kind in (Full(), Mamba())),
+    scope(Full(), 1, "spec, explained, eagle", 4, 4, "explain reset", prompts=strings(1, 2, 4), eagle=True),
+    of_groups(_BOTH, "spec, explained", 8, 4, "explain reset", prompts=((0, (0,) * 4), (0, (0, 0, 1, 1)))),
+    of_groups(_BOTH, "spec, admitted", 6, 4, "whole plan", **_TWOS, watermark=1),
+    of_groups(_STATES, "spec, wrong calls", 7, 3, "misuse load", in_flight=1, drafts=1, slots=1, **_TWOS),
+    scope(Mamba(1), 1, "spec, wrong calls", 7, 3, "misuse", in_flight=2, drafts=1, slots=1, **_TWOS),
+    scope(Mamba(1), 2, "spec, drafts", 6, 4, "misuse batch", drafts=2, lookaheads=(0, 1), **_TWOS),
+    scope(Full(), 1, "spec, late drafts", 6, 3, "", in_flight=2, settles=True, drafts=1, slots=1, **_FEW),
+    of_groups(((Full(), 1), (Cross(), 2)), "spec, encoder", 7, 3, "misuse", encoder=3, caching=False, **_FEW),
+    scope(Full(), 2, "spec, forked", 5, 4, "fork batch plan", prompts=strings(1, 3, 3), slots=3),
+    scope(Full(), 2, "spec, forked, uncached", 5, 4, "fork misuse", prompts=strings(1, 1, 3), caching=False),
+    scope(Full(), 2, "spec, forked in flight", 4, 3, "fork load", in_flight=1, **_TWOS),
+    scope(Mamba(1), 2, "spec, forked", 6, 3, "fork misuse", drafts=1, **_TWOS),
+    of_groups(_STATES, "spec, forked", 7, 3, "fork", prompts=strings(1, 2, 2), caching=False),
+)
+"""Small scopes of part one: those of the museum, and more."""
+
+_SOME: dict[str, Any] = {"prompts": strings(1, 1, 2)}
+TABLES: tuple[PagedScope, ...] = (
+    *(each.scope for each in vars(paged_places).values() if isinstance(each, TablesPlace)),
+    *(
+        paged_scope(f"spec, {theme}", size, gpu, cpu, tokens, words, caching=caching, **rest)
+        for caching in (True, False)
+        for theme, size, gpu, cpu, tokens, words, rest in (
+            ("wrong calls", 1, 3, 0, 2, "ensure misuse", {**_SOME, "lookaheads": (0, 2)}),
+            ("window", 1, 4, 0, 4, "late misuse", {**_SOME, "window": 1, "slots": 1}),
+            ("windows shared", 2, 4, 0, 5, "late", {**_SOME, "window": 1}),
+            ("swap", 1, 2, 2, 2, "swap host misuse delay", {**_SOME, "lookaheads": (0, 1)}),
+            ("swap under a window", 1, 3, 2, 3, "swap late", {**_SOME, "window": 1}),
+            ("two symbols", 1, 3, 0, 2, "delay mark reset", {"outputs": ((0,), (1,)), "prompts": strings(2, 1, 1)}),
+            ("chunks", 2, 3, 0, 4, "delay", {"outputs": ((), (0,), (0, 0, 0)), "lookaheads": (0, 3), **_SOME}),
+        )
+    ),
+    paged_scope("spec, access", 1, 3, 0, 2, "access reset misuse", slots=1, prompts=strings(1, 1, 2)),
+    paged_scope("spec, access, swap", 1, 2, 1, 2, "access swap mark misuse", slots=1, prompts=strings(2, 1, 2)),
+)
+"""Small scopes of part two."""
+
+WIDE = (request(2, (KEYS[0], 0)), request(2, (KEYS[1], 1)))
+OFFLOAD: tuple[TierScope | ChainScope, ...] = tuple(
+    dict.fromkeys(
+        joined(
+            (each.scope for each in vars(offload_places).values() if isinstance(each, OffloadPlace)),
+            (
+                TierScope("spec, LRU", "LRU", 2, (*lists(2, 2), KEYS[2:3]), readers=2),
+                TierScope("spec, recovered", "LRU", 2, lists(2, 1), recovered=KEYS[1:2]),
+                TierScope("spec, ARC", "ARC", 1, (*lists(3, 1), KEYS[:2])),
+                chain_scope("spec, wrong calls", (2, 1), reserve=(0,), misuse=True, most=2, under_way=2),
+                chain_scope("spec, through", (1, 1), through=True, under_way=2),
+                chain_scope("spec, late", (1, 1), through=True, loads=(FIRST[:1],), eager=False, under_way=2),
+                chain_scope("spec, freed", (1, 1), through=True, frees=True, loads=(FIRST[:1],), under_way=2),
+                chain_scope("spec, back", (2, 1), reserve=(1,), stores=(FIRST,), loads=(FIRST,), under_way=1),
+                chain_scope("spec, span 2", (1, 1), 4, span=2, stores=WIDE, loads=WIDE, under_way=2),
+            ),
+        )
+    )
+)
+"""Small scopes of part three."""
+
+ASKED: tuple[Scope, ...] = (
+    of_groups(((Sliding(2), 1),), "spec, wrong calls", 4, 3, "trim preempt batch later chunks", **_FEW),
+    of_groups(((Full(), 1),), "spec, wrong calls", 4, 3, "preempt", in_flight=1, settles=True, drafts=1, **_FEW),
+    of_groups(((Full(), 2),), "spec, wrong calls", 5, 3, "fork", prompts=strings(1, 1, 1)),
+)
+"""Small scopes in which what no manager can be asked is asked of the specification."""
+
+
+def refusing(scope: Scope) -> World:
+    """Give the world of part one in which wrong calls must be refused, and nothing else is judged."""
+    return replace(managers(scope), state_laws=(Judge(REFUSED, refuses),), step_laws=())
+
+
+def refusing_workers(scope: Scope) -> World:
+    """Give the same of part four."""
+    return replace(workers(scope), state_laws=(Judge(REFUSED, desk_refuses),), step_laws=())
+
+
+PLACES: tuple[SpecPlace, ...] = (
+    *(SpecPlace("lockstep", each, managers, in_lockstep) for each in MANAGERS),
+    *(SpecPlace("paged", each, tables, in_lockstep) for each in TABLES),
+    *(SpecPlace("offload", each, one_tier if isinstance(each, TierScope) else chains, in_lockstep) for each in OFFLOAD),
+    *(SpecPlace("inputs", each, workers, in_histories) for each in WORKERS),
+    *(SpecPlace("spec", each, refusing, nowhere) for each in ASKED),
+    *(SpecPlace("spec", each, refusing_workers, nowhere) for each in WORKERS[:2]),
+)
+BY_NAME = {place.name: place for place in PLACES}

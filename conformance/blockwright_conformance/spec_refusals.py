@@ -1,0 +1,192 @@
+"""Wrong calls on the specification itself: in every state each must be refused, for the reason that it gives.
+
+Lock-step makes the wrong calls that a manager can be asked. Here are those that none can: choices that are not open,
+events of requests that the engine keeps for itself, and a worker's rows.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from blockwright_spec import flights, forks, rows, transitions
+from blockwright_spec.choices import Choice
+from blockwright_spec.hits import found
+from blockwright_spec.inputs import Work, inputs
+from blockwright_spec.lru import LRU
+from blockwright_spec.outcomes import Done, Reason, Refusal, Step
+from blockwright_spec.rows import Row, RowRefusal
+from blockwright_spec.state import NULL, Absent, Hit, Running, State, Waiting
+
+from .actions import computed_of
+from .spec_workers import Desk
+
+REFUSED = "wrong calls refused"
+"""Stands for a law: wrong calls are refused, for their reason."""
+
+Wrong = tuple[object, Callable[[], Any]]
+"""A call, and why it is refused."""
+
+
+def reason_of(outcome: Any) -> object:
+    """Give why something was refused; None if it was not."""
+    refusal = outcome[1] if isinstance(outcome, tuple) and len(outcome) == 2 else outcome
+    return refusal.reason if isinstance(refusal, Refusal) else refusal if isinstance(refusal, RowRefusal) else None
+
+
+def all_refused(calls: Iterator[Wrong]) -> bool:
+    """Tell whether each call is refused for its reason."""
+    return all(reason_of(call()) is reason for reason, call in calls)
+
+
+def refuses(state: State) -> bool:
+    """Tell whether a manager's state refuses what is wrong there."""
+    return all_refused(
+        each for slot in range(len(state.requests)) for each in wrong_calls(state, slot)
+    ) and all_refused(of_all(state))
+
+
+def wrong_calls(state: State, slot: int) -> Iterator[Wrong]:
+    """Give the wrong calls about one request."""
+    request = state.requests[slot]
+    if not isinstance(request, Running):
+        yield Reason.NOT_RUNNING, lambda: transitions.trim(state, slot, 0, LRU)
+        yield Reason.NOT_RUNNING, lambda: transitions.publish(state, slot, 0)
+        yield Reason.NOT_RUNNING, lambda: transitions.append_output(state, slot, (0,))
+        yield Reason.NOT_RUNNING, lambda: transitions.preempt(state, slot, LRU)
+        yield Reason.NOT_RUNNING, lambda: forks.fork(state, slot, slot, LRU)
+    else:
+        yield from of_running(state, slot, request)
+    if not isinstance(request, Waiting):
+        yield Reason.NOT_WAITING, lambda: transitions.find(state, slot, LRU)
+        yield Reason.NOT_WAITING, lambda: transitions.admit(state, slot, Hit(), Step(1), LRU)
+    if not isinstance(request, Absent):
+        yield Reason.NOT_WAITING, lambda: transitions.arrive(state, slot, (0, (0,)))
+    if isinstance(request, Waiting):
+        yield from of_waiting(state, slot, request)
+
+
+def of_waiting(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
+    """Give the wrong calls about a waiting request: forks to it that are none, and lookups served by foreign blocks."""
+    if any(map(any, found(state, request.prefix, LRU).tables)):
+        foreign = replace(LRU, serve=lambda holders: state.config.num_blocks)
+        yield Reason.ILLEGAL_CHOICE, lambda: transitions.find(state, slot, foreign)
+    for parent, one in enumerate(state.requests):
+        if isinstance(one, Running) and not one.loading and one.computed == one.written and not state.flights:
+            extra, tokens = one.prefix
+            other = replace(request, prefix=(extra, tuple(1 - token for token in tokens)))
+            wrong = replace(state, requests=(*state.requests[:slot], other, *state.requests[slot + 1 :]))
+            if one.computed and not state.copies:
+                yield Reason.NOT_A_FORK, lambda parent=parent, wrong=wrong: forks.fork(wrong, parent, slot, LRU)  # type: ignore[misc]
+
+
+def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
+    """Give the wrong calls about a running request, illegal choices among them."""
+    more = request.written + 1
+    accepted = (0,) * (request.written + 1)
+    yield Reason.UNWRITTEN, lambda: transitions.trim(state, slot, more, LRU)
+    yield Reason.UNWRITTEN, lambda: transitions.publish(state, slot, more)
+    yield Reason.UNWRITTEN, lambda: transitions.append_output(state, slot, accepted, len(accepted))
+    if state.config.overlaps and request.settled < request.written:
+        yield Reason.UNSETTLED, lambda: transitions.trim(state, slot, request.written, LRU)
+    if state.config.settles and request.settled < request.written:
+        yield Reason.UNSETTLED, lambda: transitions.publish(state, slot, request.written)
+    yield Reason.NOT_WAITING, lambda: forks.fork(state, slot, slot, LRU)
+    if any(block != NULL for table in request.tables for block in table):
+        yield from of_choices(state, slot, request)
+
+
+def of_choices(state: State, slot: int, request: Running) -> Iterator[Wrong]:
+    """Give steps and releases by choices that are not open."""
+    lossy = replace(LRU, order=lambda batch: LRU.order(batch)[1:])
+    if not request.loading and not any(flight.slot == slot for step in state.flights for flight in step):
+        yield Reason.ILLEGAL_CHOICE, lambda: transitions.release(state, slot, lossy)
+    if isinstance(done := transitions.trim(state, slot, request.settled, LRU), Done) and any(done.nulled):
+        yield Reason.ILLEGAL_CHOICE, lambda: transitions.trim(state, slot, request.settled, lossy)
+    step, computed = Step(1), computed_of(state, slot)
+    if isinstance(done := transitions.grow(state, slot, computed, step, LRU), Done) and any(map(any, done.new)):
+        for illegal in (twice(LRU), greedy(LRU), null_instead(LRU)):
+            yield Reason.ILLEGAL_CHOICE, lambda illegal=illegal: transitions.grow(state, slot, computed, step, illegal)  # type: ignore[misc]
+
+
+def twice(policy: Choice) -> Choice:
+    """Take a block more than is asked for."""
+    return replace(policy, take=lambda queue, count: policy.take(queue, count) + queue[:1])
+
+
+def greedy(policy: Choice) -> Choice:
+    """Take one block again and again."""
+    return replace(policy, take=lambda queue, count: policy.take(queue, count)[:-1] + (queue[0],) * 2)
+
+
+def null_instead(policy: Choice) -> Choice:
+    """Take the null block."""
+    return replace(policy, take=lambda queue, count: (NULL,) * count)
+
+
+def of_all(state: State) -> Iterator[Wrong]:
+    """Give the wrong calls about no request, or several."""
+    if not state.config.overlaps:
+        yield Reason.NO_STEP, lambda: flights.begin(state)
+    if not state.flights:
+        yield Reason.NO_STEP, lambda: flights.settle(state, (), LRU)
+    running = [slot for slot, request in enumerate(state.requests) if isinstance(request, Running)]
+    asks = tuple((slot, computed_of(state, slot), Step(1)) for slot in running[:1])
+    if asks:
+        yield Reason.REPEATED, lambda: transitions.grow_each(state, asks * 2, LRU)
+        yield Reason.NO_TOKENS, lambda: transitions.grow_each(state, (*asks[1:], (*asks[0][:2], Step(0))), LRU)
+    if state.copies:
+        lossy = replace(LRU, order=lambda batch: LRU.order(batch)[1:])
+        yield Reason.ILLEGAL_CHOICE, lambda: forks.take_copies(state, lossy)
+
+
+STRANGER = 99
+"""The slot of a request that no worker knows."""
+
+
+def desk_refuses(desk: Desk) -> bool:
+    """Tell whether a worker's rows refuse what is wrong there."""
+    return all_refused(wrong_rows(desk))
+
+
+def wrong_rows(desk: Desk) -> Iterator[Wrong]:
+    """Give the wrong calls on a worker's rows."""
+    held, beyond = desk.rows, len(desk.rows)
+    told = (STRANGER, Done(desk.state))
+    yield RowRefusal.NO_ROW, lambda: rows.remove(held, STRANGER)
+    yield RowRefusal.NO_ROW, lambda: rows.move(held, STRANGER, 0)
+    yield RowRefusal.NO_ROW, lambda: rows.apply(held, (told,))
+    yield RowRefusal.NO_ROW, lambda: rows.arrange(held, (STRANGER,), tuple(range(beyond)))
+    yield RowRefusal.NO_ROW, lambda: inputs(desk.state.config, held, (Work(STRANGER, 0, 1),), ())
+    yield RowRefusal.REPEATED, lambda: rows.apply(held, (told, told))
+    yield RowRefusal.NO_PLACE, lambda: rows.swap(held, 0, beyond)
+    yield RowRefusal.NO_PLACE, lambda: rows.swap(held, -1, 0)
+    for place, row in enumerate(held):
+        if row is not None:
+            yield from wrong_row(desk, place, row)
+    if any(held) and None in held[: max(place for place, row in enumerate(held) if row)]:
+        yield RowRefusal.ILLEGAL_ORDER, lambda: rows.compact(held, ())
+
+
+def wrong_row(desk: Desk, place: int, row: Row) -> Iterator[Wrong]:
+    """Give the wrong calls about a request that has a row."""
+    config, held, slot = desk.state.config, desk.rows, row.slot
+    strange, same, work = replace(row, slot=STRANGER), tuple(range(len(held))), Work(slot, 0, 1)
+    full = tuple(each or strange for each in held)
+    other = next((at for at, each in enumerate(held) if each is not None and at != place), None)
+    yield RowRefusal.NO_PLACE, lambda: rows.move(held, slot, len(held))
+    yield RowRefusal.NO_PLACE, lambda: rows.move(held, slot, -1)
+    yield RowRefusal.TAKEN, lambda: rows.add(held, strange, place) if None in held else RowRefusal.TAKEN
+    yield RowRefusal.TAKEN, lambda: rows.add(held, strange, len(held)) if None in held else RowRefusal.TAKEN
+    yield RowRefusal.NO_PLACE, lambda: rows.add(full, replace(row, slot=STRANGER + 1), place)
+    yield RowRefusal.REPEATED, lambda: rows.arrange(held, (slot, slot), same)
+    yield RowRefusal.ILLEGAL_ORDER, lambda: rows.arrange(held, (slot,), (place,) * len(held))
+    yield RowRefusal.ILLEGAL_ORDER, lambda: rows.compact(held, ((place, place),))
+    yield RowRefusal.REPEATED, lambda: inputs(config, held, (work, work), ())
+    for begin, new, drafts in ((-1, 1, 0), (0, -1, 0), (0, 1, -1), (0, 1, 1)):
+        wrong = Work(slot, begin, new, drafts)
+        yield RowRefusal.WRONG_COUNT, lambda wrong=wrong: inputs(config, held, (wrong,), ())  # type: ignore[misc]
+    if any(not is_encoder for is_encoder in (type(group.kind).__name__ == "Cross" for group in config.groups)):
+        far = Work(slot, config.max_model_len + 9, 1)
+        yield RowRefusal.NO_BLOCK, lambda: inputs(config, held, (far,), ())
+    if other is not None:
+        yield RowRefusal.TAKEN, lambda: rows.move(held, slot, other)
