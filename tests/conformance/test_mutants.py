@@ -219,11 +219,12 @@ def test_a_blind_comparison_is_noticed_by_the_museum() -> None:
     trusted = abstraction_mutants.TRUSTED[0]
     mutations = abstraction_mutants.mutations_of(trusted)
     blind = next(each for each in mutations if "differences: if wanted == shown -> if wanted != shown" in each.key)
-    few = replace(trusted, places=(abstraction_mutants.places.TIGHT, abstraction_mutants.places.FULL))
+    few = replace(trusted, places=(abstraction_mutants.places.TIGHT,), bugs=("B09",))
     verdict = abstraction_mutants.verdict_on(blind, few)
     assert verdict.noticed_by == "museum"
     rows = list(abstraction_mutants.rows_of([verdict, replace(verdict, noticed_by="")]))
-    assert [row.violations for row in rows] == [0, 1]
+    assert [row.violations for row in rows] == [0, 1, 0]
+    assert rows[-1].detail.endswith("lives")
 
 
 TRIALS: tuple[tuple[Trial, str, str], ...] = (
