@@ -234,9 +234,9 @@ def rows_of(found: list[Verdict]) -> Iterator[GateResult]:
         seconds = sum(each.seconds for each in mine)
         yield GateResult("mutants", f"abstraction: {module}", KIT_CODE, len(mine), 0, 0, seconds, detail=detail)
     able = [each for each in found if each.mutation.key not in EQUIVALENT]
-    noticed = sum(bool(each.noticed_by) for each in able)
-    low = 100 * noticed < FLOOR * len(able)
-    detail = f"abstraction: {noticed} of {len(able)} noticed, at least {FLOOR} % must be"
+    count = sum(bool(each.noticed_by) for each in able)
+    low = 100 * count < FLOOR * len(able)
+    detail = f"abstraction: {count} of {len(able)} noticed, at least {FLOOR} % must be"
     yield GateResult("mutants", detail, KIT_CODE, len(able), 0, int(low), 0.0, "MUTANT-3" if low else "", detail)
     for each in found:
         listed = each.mutation.key in EQUIVALENT
