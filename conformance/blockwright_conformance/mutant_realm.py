@@ -48,5 +48,7 @@ def title_of(where: Where) -> str:
         return f"trial: {where.__name__}"
     adapter = getattr(where, "adapter", None)
     name = adapter.__name__.removesuffix("Adapter").lower() if adapter else "variant"
-    quiet = "" if getattr(getattr(where.scope, "config", None), "caching", True) else ", uncached"
-    return where.scope.name + quiet + (f", {name}" if name != "variant" else "")
+    config = getattr(where.scope, "config", None)
+    quiet = "" if getattr(config, "caching", True) else ", uncached"
+    eagle = ", eagle" if getattr(config, "eagle", False) else ""
+    return where.scope.name + quiet + eagle + (f", {name}" if name != "variant" else "")

@@ -1,5 +1,6 @@
 """The committed scores of mutants: per source, what became of its mutants, and the digest of the source measured."""
 
+import ast
 import json
 from collections import Counter, defaultdict
 from functools import cache
@@ -7,8 +8,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from . import mutation as mutation_rules
 from .mutant_hints import FILE as HINTS
 from .mutant_hints import hints
+from .mutant_realm import title_of
 from .mutation import Mutation
 from .realms import REALMS, excuse, parsed
 from .variants import source_of
@@ -20,8 +23,10 @@ MOST_HINTS = 6
 
 @cache
 def digest_of(file: str) -> str:
-    """Give the digest of a source."""
-    return blake2b(source_of(file).encode(), digest_size=8).hexdigest()
+    """Give the digest of a source, comments aside, and of the rules by which it is mutated."""
+    texts = (source_of(file), Path(mutation_rules.__file__).read_text(encoding="utf-8"))
+    trees = "".join(ast.dump(ast.parse(text)) for text in texts)
+    return blake2b(trees.encode(), digest_size=8).hexdigest()
 
 
 def kind_of(mutation: Mutation, fate: dict[str, Any] | None) -> str:
@@ -61,10 +66,11 @@ def write_scores(path: Path, fates: dict[str, dict[str, Any]]) -> None:
 def write_hints(fates: dict[str, dict[str, Any]], seconds: dict[str, float]) -> None:
     """Write which places killed most mutants of each function, and how long a visit of each place takes."""
     killers: dict[str, Counter[str]] = defaultdict(Counter)
+    titles = {title_of(where) for realm in REALMS for where in realm.places}
     for key, fate in fates.items():
-        if fate["killer"] and fate["killer"] != "import":
+        if fate["killer"] in titles:
             killers[key.split(":")[0]][fate["killer"]] += 1
     found = {name: [title for title, _ in counts.most_common(MOST_HINTS)] for name, counts in killers.items()}
-    rounded = {title: round(each, 2) for title, each in seconds.items()}
+    rounded = {title: round(each, 2) for title, each in seconds.items() if title in titles}
     told = {"seconds": hints()["seconds"] | rounded, "killers": hints()["killers"] | found}
     HINTS.write_text(json.dumps(told, indent=0, sort_keys=True) + "\n", encoding="utf-8")
