@@ -32,6 +32,8 @@ from .scopes import scope, strings
 from .variants import KIT, load, variant
 
 KIT_CODE = "abstraction of the kit"
+FLOOR = 70
+"""Per cent of the mutants that must be noticed, listed ones aside."""
 ONE = strings(1, 1, 1)
 
 
@@ -169,12 +171,14 @@ def verdict_on(mutation: Mutation, trusted: Trusted) -> Verdict:
         gc.collect()
         return Verdict(mutation, noticed_by, how, time.perf_counter() - started)
 
+    package = unchanged()
     with put_in(mutation):
-        package = unchanged()
         for where in trusted.places:
             if how := difference(where, package)[0]:
                 return verdict(title_of(where), how)
-        for exhibit in shown_in(trusted.places, trusted.bugs):
+    bugs = shown_in(trusted.places, trusted.bugs)  # asked with the abstraction as it is
+    with put_in(mutation):
+        for exhibit in bugs:
             if not difference(exhibit.where, wrong(exhibit))[0]:
                 return verdict("museum", f"{exhibit.id} is not noticed any more")
     return verdict("", "")
@@ -220,7 +224,7 @@ def drawn_keys(size: int | None, drawn: Callable[[str], bytes], scope: str) -> l
 
 
 def rows_of(found: list[Verdict]) -> Iterator[GateResult]:
-    """Give a row per module, one for each mutant that lives or is listed and noticed, and one for stale entries."""
+    """Give a row per module, one of all, and one for each mutant that lives, or is listed and noticed."""
     for module in dict.fromkeys(each.mutation.file for each in found):
         mine = [each for each in found if each.mutation.file == module]
         able = [each for each in mine if each.mutation.key not in EQUIVALENT]
@@ -229,11 +233,17 @@ def rows_of(found: list[Verdict]) -> Iterator[GateResult]:
         detail = f"abstraction: {len(noticed)} of {len(able)} noticed, {seen} of them by the museum"
         seconds = sum(each.seconds for each in mine)
         yield GateResult("mutants", f"abstraction: {module}", KIT_CODE, len(mine), 0, 0, seconds, detail=detail)
+    able = [each for each in found if each.mutation.key not in EQUIVALENT]
+    count = sum(bool(each.noticed_by) for each in able)
+    low = 100 * count < FLOOR * len(able)
+    detail = f"abstraction: {count} of {len(able)} noticed, at least {FLOOR} % must be"
+    yield GateResult("mutants", detail, KIT_CODE, len(able), 0, int(low), 0.0, "MUTANT-3" if low else "", detail)
     for each in found:
-        if bool(each.noticed_by) == (each.mutation.key in EQUIVALENT):
-            told = f"listed, and noticed by {each.noticed_by}: {each.how}" if each.noticed_by else "lives"
-            detail = f"{each.mutation.key}: {told}"
-            yield GateResult("mutants", "abstraction", KIT_CODE, 1, 0, 1, each.seconds, "MUTANT-3", detail)
+        listed = each.mutation.key in EQUIVALENT
+        if bool(each.noticed_by) == listed:
+            told = f"listed, and noticed by {each.noticed_by}: {each.how}" if listed else "lives"
+            detail, law = f"abstraction: {each.mutation.key}: {told}", "MUTANT-3" if listed else ""
+            yield GateResult("mutants", detail, KIT_CODE, 1, 0, int(listed), each.seconds, law, detail)
 
 
 def stale_keys() -> list[str]:

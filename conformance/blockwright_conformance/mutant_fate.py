@@ -71,6 +71,8 @@ def fate_of(mutation: Mutation, numbers: list[int], limit: float = float("inf"))
         gc.collect()
         return Fate(mutation, killer, how, place, visited, transitions, time.perf_counter() - started, whole)
 
+    if not numbers:
+        return fate("", "")
     try:
         with alarm():
             package = load({mutation.file: parsed(mutation.file).compiled(mutation.key)})

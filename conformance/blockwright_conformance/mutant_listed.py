@@ -57,6 +57,8 @@ def together(file: str, keys: tuple[str, ...]) -> CodeType:
 def listed_fates(file: str, keys: tuple[str, ...], numbers: list[int]) -> list[Fate]:
     """Try a group of listed mutants: each lives, if all of them together do."""
     mutations = {mutation.key: mutation for mutation in parsed(file).mutations}
+    if not numbers:
+        return [Fate(mutations[key], "", "", None, 0, 0, 0.0) for key in keys]
     package, places = load({file: together(file, keys)}), realm_of(file).places
     steps = 0
     for number in numbers:

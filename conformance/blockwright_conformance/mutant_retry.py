@@ -4,19 +4,26 @@ from collections import defaultdict
 from dataclasses import replace
 
 from .mutant_fate import Fate
-from .mutant_tests import Tested, are_there, tested
+from .mutant_tests import Tested, are_there, function_of, judged, remembered
 from .mutation import Mutation
 from .parallel import in_parallel
 from .realms import REALMS, realm, realm_of
 
 
-def before_tests(name: str, mutations: list[Mutation]) -> dict[str, Tested]:
+def is_known(mutation: Mutation) -> bool:
+    """Tell whether tests are remembered that killed mutants of the function, and are there."""
+    return function_of(mutation) in remembered() and are_there(realm_of(mutation.file))
+
+
+def before_tests(name: str, mutations: list[Mutation], whole: bool) -> dict[str, Tested]:
     """Put mutants of a realm before its tests."""
-    return tested(realm(name), mutations)
+    return judged(realm(name), mutations, whole)
 
 
-def retried(fates: list[Fate], jobs: int) -> list[Fate]:
+def retried(fates: list[Fate], jobs: int, whole: bool = True) -> list[Fate]:
     """Put the mutants that were not killed before the tests of their realms; give all fates, those anew.
+
+    If not `whole`, before those tests only that are remembered to have killed others of their functions.
 
     Raises:
         RuntimeError: a test fails without a mutant.
@@ -26,7 +33,7 @@ def retried(fates: list[Fate], jobs: int) -> list[Fate]:
         rest = [fate.mutation for fate in fates if not fate.killer and realm_of(fate.mutation.file) is owner]
         if not rest or not owner.tests or not are_there(owner):
             continue
-        work = [(owner.name, parcel) for parcel in divided(rest, jobs)]
+        work = [(owner.name, parcel, whole) for parcel in divided(rest, jobs)]
         for _, told in in_parallel(before_tests, work, jobs):
             found |= told
     return [renewed(fate, found.get(fate.mutation.key)) for fate in fates]

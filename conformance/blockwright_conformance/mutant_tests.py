@@ -65,8 +65,10 @@ def are_there(owner: Realm) -> bool:
     return all((TREE / file).exists() for file in owner.tests)
 
 
-def tested(owner: Realm, mutations: Iterable[Mutation]) -> dict[str, Tested]:
+def judged(owner: Realm, mutations: Iterable[Mutation], whole: bool = True) -> dict[str, Tested]:
     """Put mutants of a realm before its tests, in another process; give what became of each, by key.
+
+    If not `whole`, before those tests only that are remembered.
 
     Raises:
         RuntimeError: a test fails without a mutant, or the process did not do its work.
@@ -76,6 +78,7 @@ def tested(owner: Realm, mutations: Iterable[Mutation]) -> dict[str, Tested]:
         wanted, fates = Path(folder, "keys"), Path(folder, "fates")
         wanted.write_text(json.dumps(keys), encoding="utf-8")
         command = [sys.executable, "-m", __name__, owner.name, "--fates", str(fates), "--keys", str(wanted)]
+        command += [] if whole else ["--known"]
         environment = {**os.environ, "BLOCKWRIGHT_PURE_PYTHON": "1"}
         done = subprocess.run(command, cwd=TREE, env=environment, capture_output=True, text=True, check=False)
         lines = fates.read_text(encoding="utf-8").splitlines() if fates.exists() else []
@@ -126,8 +129,8 @@ def stop(_signal: int, _frame: FrameType | None) -> None:
 class Runner:
     """A plugin that takes the place of the loop over all tests."""
 
-    def __init__(self, owner: Realm, mutations: list[Mutation], out: Path) -> None:
-        self.owner, self.mutations, self.out = owner, mutations, out
+    def __init__(self, owner: Realm, mutations: list[Mutation], out: Path, whole: bool) -> None:
+        self.owner, self.mutations, self.out, self.whole = owner, mutations, out, whole
         self.functions = {file: functions_of(module_of(file)) for file in owner.files}
         self.failed: tuple[str, str] | None = None
         self.items: dict[str, Any] = {}
@@ -152,7 +155,7 @@ class Runner:
             for mutation in self.mutations:
                 names = [name for name in remembered().get(function_of(mutation), ()) if name in self.items]
                 fate = self.fate_of(mutation, names)
-                if fate.how:
+                if fate.how or not self.whole:
                     self.tell(out, fate)
                 else:
                     left.append(mutation)
@@ -265,6 +268,7 @@ def main() -> None:
     parser.add_argument("--fates", type=Path, required=True, help="a file of one JSON line per mutant, appended to")
     parser.add_argument("--keys", type=Path, help="a file with the keys of the mutants to try, as JSON; without: all")
     parser.add_argument("--scope", default="", help="only mutants whose names contain this")
+    parser.add_argument("--known", action="store_true", help="run only tests that are remembered")
     parser.add_argument("--remember", action="store_true", help="try nothing; remember the tests named in the fates")
     args = parser.parse_args()
     if args.remember:
@@ -284,7 +288,7 @@ def main() -> None:
         for mutation in parsed(file).mutations
         if args.scope in mutation.key and (mutation.key in keys if keys is not None else not excuse(mutation))
     ]
-    runner = Runner(owner, mutations, args.fates)
+    runner = Runner(owner, mutations, args.fates, not args.known)
     code = pytest.main([*OPTIONS, *owner.tests], plugins=[runner])
     if runner.fault or code not in (0, 5):
         raise SystemExit(runner.fault or f"pytest ended with {code!r}")

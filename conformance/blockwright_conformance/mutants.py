@@ -27,7 +27,7 @@ from .mutant_listed import groups, listed_fates
 from .mutant_places import ENDLESS, difference
 from .mutant_reach import Reach, able, reach
 from .mutant_realm import title_of
-from .mutant_retry import retried
+from .mutant_retry import is_known, retried
 from .mutation import Mutation
 from .parallel import in_parallel
 from .realms import REALMS, all_mutations, excuse, parsed, realm, realm_of
@@ -35,9 +35,9 @@ from .variants import load
 
 SAMPLE = {"smoke": 6, "pr": 200}
 """How many mutants a profile takes; others take all."""
-ABSTRACTION = {"smoke": 2, "pr": 16}
+ABSTRACTION = {"smoke": 2, "pr": 8}
 """How many mutants of the abstraction it takes."""
-FLOOR = {"smoke": 0, "pr": 80, "nightly": 80}
+FLOOR = {"smoke": 0, "pr": 70, "nightly": 70}
 """Per cent of the mutants, listed equivalents aside, that must be killed; the sorting of survivors goes on."""
 MOST = {"smoke": 0.5, "pr": 0.5}
 """Processor seconds in places that a mutant of a sample is given; what lives that long is not killed."""
@@ -97,7 +97,7 @@ def drawn(key: str) -> bytes:
 
 def sampled(profile: Profile, size: int = 10) -> list[tuple[Work, float]]:
     """Divide a sample so that mutants that are looked for in the same place first are tried by one process."""
-    work = [(mutation, first_places(mutation)) for mutation in chosen(profile)]
+    work = [(mutation, [] if is_known(mutation) else first_places(mutation)) for mutation in chosen(profile)]
     work.sort(key=lambda each: (realm_of(each[0].file).name, each[1][:1]))
     return [(work[at : at + size], MOST[profile.name]) for at in range(0, len(work), size)]
 
@@ -130,7 +130,11 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     if not profile.is_ours:
         return []
     found = run_sample(profile, progress) if profile.name in SAMPLE else run_all(profile, progress)
-    fates = retried([fate for each in found for fate in each.fates], profile.jobs)
+    fates = retried([fate for each in found for fate in each.fates], profile.jobs, profile.name not in SAMPLE)
+    if profile.name in SAMPLE:
+        found += (again := second_look(fates, profile))
+        seen = {fate.mutation.key: fate for each in again for fate in each.fates}
+        fates = [seen.get(fate.mutation.key, fate) for fate in fates]
     fates.sort(key=lambda fate: fate.mutation.line)
     faults = {place: fault for each in found for place, fault in each.faults.items()}
     if not fates:
@@ -171,6 +175,13 @@ def run_sample(profile: Profile, progress: Advance) -> list[Tried]:
         found.append(each)
         progress(1, each.fates[0].mutation.function)
     return found
+
+
+def second_look(fates: list[Fate], profile: Profile, most: int = 8) -> list[Tried]:
+    """Put what the tests that are remembered did not notice through the first places of its realm."""
+    left = [fate.mutation for fate in fates if not fate.killer and is_known(fate.mutation)]
+    work = [(mutation, places) for mutation in left if (places := first_places(mutation)[:most])]
+    return [each for _, each in in_parallel(tried, [(work, MOST[profile.name])], profile.jobs)] if work else []
 
 
 def run_all(profile: Profile, progress: Advance) -> list[Tried]:

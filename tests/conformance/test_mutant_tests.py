@@ -14,8 +14,7 @@ import pytest
 
 from blockwright_conformance.forked import in_fork
 from blockwright_conformance.in_place import change, functions_of
-from blockwright_conformance.mutant_tests import TREE, are_there, remembered
-from blockwright_conformance.mutant_tests import tested as judged
+from blockwright_conformance.mutant_tests import TREE, are_there, judged, remembered
 from blockwright_conformance.realms import REALMS, parsed, realm
 
 SOURCE = """
@@ -93,7 +92,7 @@ def test_tests_that_realms_name_are_there() -> None:
 def test_a_mutant_is_killed_by_a_test_that_is_remembered() -> None:
     key = "offload/hits.py offload_key: return digest + group.to_bytes(4, 'little') -> return None"
     (mutation,) = [mutation for mutation in parsed("offload/hits.py").mutations if mutation.key == key]
-    (fate,) = judged(realm("connector"), [mutation]).values()
+    (fate,) = judged(realm("connector"), [mutation], whole=False).values()
     assert fate.test in remembered()["offload/hits.py offload_key"]
     assert fate.how
     assert fate.tests >= 1

@@ -20,7 +20,6 @@ from blockwright_conformance import (
     mutants,
     name_trials,
     part_trials,
-    places,
     store_trials,
     worker_trials,
 )
@@ -33,6 +32,7 @@ from blockwright_conformance.mutant_reach import MARKS, able, marked, reach
 from blockwright_conformance.mutant_realm import Rule, title_of
 from blockwright_conformance.mutant_score import KINDS, digest_of, kind_of, score_of
 from blockwright_conformance.mutation import Mutation, Source
+from blockwright_conformance.places import TIGHT as TIGHT_PLACE
 from blockwright_conformance.realms import REALMS, all_mutations, excuse, parsed, realm, realm_of
 from blockwright_conformance.siphash import siphash
 from blockwright_conformance.variants import KIT, kit_on, load
@@ -220,11 +220,12 @@ def test_a_blind_comparison_is_noticed_by_the_museum() -> None:
     trusted = abstraction_mutants.TRUSTED[0]
     mutations = abstraction_mutants.mutations_of(trusted)
     blind = next(each for each in mutations if "differences: if wanted == shown -> if wanted != shown" in each.key)
-    few = replace(trusted, places=(places.TIGHT, places.FULL))
+    few = replace(trusted, places=(TIGHT_PLACE,), bugs=("B09",))
     verdict = abstraction_mutants.verdict_on(blind, few)
     assert verdict.noticed_by == "museum"
     rows = list(abstraction_mutants.rows_of([verdict, replace(verdict, noticed_by="")]))
-    assert [row.violations for row in rows] == [0, 1]
+    assert [row.violations for row in rows] == [0, 1, 0]
+    assert rows[-1].detail.endswith("lives")
 
 
 TRIALS: tuple[tuple[Trial, str, str], ...] = (

@@ -9,10 +9,12 @@ Not covered: that every wrong implementation is caught (the museum, the mutants)
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+import blockwright
 from blockwright.paging import BlockTable
 from blockwright_conformance.gates import Profile, gate
 from blockwright_conformance.paged_actions import (
@@ -276,16 +278,16 @@ def test_counterexamples_are_python() -> None:
 class ForgetsCopies(PagedEngine):
     """Executes no copies."""
 
-    def __init__(self, world: World, reference: bool = True) -> None:
-        super().__init__(world, reference)
+    def __init__(self, world: World, reference: bool = True, package: ModuleType = blockwright) -> None:
+        super().__init__(world, reference, package)
         self.caches.copy = lambda pairs: None  # type: ignore[method-assign]
 
 
 class ForgetsSwaps(PagedEngine):
     """Executes no swaps back."""
 
-    def __init__(self, world: World, reference: bool = True) -> None:
-        super().__init__(world, reference)
+    def __init__(self, world: World, reference: bool = True, package: ModuleType = blockwright) -> None:
+        super().__init__(world, reference, package)
         self.caches.swap_in = lambda pairs: None  # type: ignore[method-assign]
 
 
