@@ -92,10 +92,9 @@ def reached(realm: Realm, path: Path) -> tuple[list[Reach], dict[str, list[int]]
     return found, unknown
 
 
-def seconds_in(path: Path) -> dict[str, float]:
-    """Give the seconds of a visit of each place, as far as measured."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return {line["title"]: line["seconds"] for line in map(json.loads, lines)}
+def measured(path: Path) -> list[Told]:
+    """Give what was written of places: the title, what is executed, and the seconds of a visit."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def main() -> None:
@@ -111,7 +110,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.write:
         write_scores(args.write, known(args.fates))
-        write_hints(known(args.fates), seconds_in(args.fates.with_suffix(".reach")))
+        write_hints(known(args.fates), measured(args.fates.with_suffix(".reach")))
         return
     todo = wanted(args.scope, known(args.fates), args.again)
     counts: Counter[str] = Counter()

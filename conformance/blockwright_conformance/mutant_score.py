@@ -13,11 +13,11 @@ from .mutant_hints import FILE as HINTS
 from .mutant_hints import hints
 from .mutant_realm import title_of
 from .mutation import Mutation
-from .realms import REALMS, excuse, parsed
+from .realms import REALMS, all_mutations, excuse, parsed
 from .variants import source_of
 
 KINDS = ("killed", "equivalent", "unreached", "lives", "untried")
-MOST_HINTS = 6
+MOST_HINTS = 8
 """Places that are remembered of a function."""
 
 
@@ -63,14 +63,35 @@ def write_scores(path: Path, fates: dict[str, dict[str, Any]]) -> None:
     path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
-def write_hints(fates: dict[str, dict[str, Any]], seconds: dict[str, float]) -> None:
-    """Write which places killed most mutants of each function, and how long a visit of each place takes."""
+def write_hints(fates: dict[str, dict[str, Any]], reaches: list[dict[str, Any]]) -> None:
+    """Write, by function, which places killed most mutants and which execute most of it, and how long a visit takes."""
     killers: dict[str, Counter[str]] = defaultdict(Counter)
     titles = {title_of(where) for realm in REALMS for where in realm.places}
     for key, fate in fates.items():
         if fate["killer"] in titles:
             killers[key.split(":")[0]][fate["killer"]] += 1
-    found = {name: [title for title, _ in counts.most_common(MOST_HINTS)] for name, counts in killers.items()}
-    rounded = {title: round(each, 2) for title, each in seconds.items() if title in titles}
-    told = {"seconds": hints()["seconds"] | rounded, "killers": hints()["killers"] | found}
+    able = [each for each in reaches if each["title"] in titles]
+    found = {}
+    for name, lines in lines_of_functions().items():
+        first = [title for title, _ in killers[name].most_common(MOST_HINTS)]
+        reached = sorted(
+            (
+                (-len(lines & set(each["lines"].get(name.split(" ")[0], ()))), each["seconds"], each["title"])
+                for each in able
+            ),
+        )
+        found[name] = [*first, *(title for covered, _, title in reached if covered and title not in first)][:MOST_HINTS]
+    rounded = {each["title"]: round(each["seconds"], 2) for each in able}
+    told = {
+        "seconds": hints()["seconds"] | rounded,
+        "killers": hints()["killers"] | {name: places for name, places in found.items() if places},
+    }
     HINTS.write_text(json.dumps(told, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def lines_of_functions() -> dict[str, set[int]]:
+    """Give the lines of the mutants of each function."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for mutation in all_mutations():
+        found[f"{mutation.file} {mutation.function}"].add(mutation.line)
+    return found
