@@ -33,11 +33,10 @@ UNCLAIMED: Final[dict[str, str]] = {
 
 
 class Place(NamedTuple):
-    """Where a law is claimed: the file, from the folder of the sources on, the function, and the line."""
+    """Where a law is claimed: the file, below the package's folder, and the function (empty: the module itself)."""
 
     file: str
     function: str
-    line: int
 
 
 def law_ids() -> tuple[str, ...]:
@@ -77,13 +76,14 @@ def innermost(spans: list[Span], number: int) -> str:
 
 
 def claims() -> dict[str, list[Place]]:
-    """Give the places that claim each law, in the order of files and lines; a law without any has an empty list."""
+    """Give the places that claim each law, each once, in the order of files; one without any has an empty list."""
     root = Path(blockwright.__path__[0])
     found: dict[str, list[Place]] = {law: [] for law in law_ids()}
     for path in sorted(root.rglob("*.py")):
-        for line, function, law in tags(path.read_text(encoding="utf-8")):
-            place = Place(path.relative_to(root.parent).as_posix(), function, line)
-            found.setdefault(law, []).append(place)
+        for _, function, law in tags(path.read_text(encoding="utf-8")):
+            place, places = Place(path.relative_to(root).as_posix(), function), found.setdefault(law, [])
+            if place not in places:
+                places.append(place)
     return found
 
 
