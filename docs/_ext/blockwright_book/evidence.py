@@ -214,7 +214,10 @@ def tagged() -> str:
     )
     cells = [(law(name), "; ".join(grouped(found[name]))) for name in laws.by_id() if found[name]]
     rest = [(law(name), prose(UNCLAIMED.get(name, "not yet said"))) for name in laws.by_id() if not found[name]]
-    parts = [opening, table(("law", "upheld in"), cells) if cells else "No line is marked yet."]
+    parts = [
+        opening,
+        f":::{{container}} law-ids\n{table(('law', 'upheld in'), cells)}\n:::" if cells else "No line is marked yet.",
+    ]
     if rest:
         parts += ["## Laws that no single place upholds", table(("law", "why"), rest)]
     return "\n\n".join(parts) + "\n"

@@ -1,7 +1,6 @@
 """Writes the generated pages to ``docs/book``, which holds nothing else."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from . import book_laws, book_museum, chapters, data, evidence, links
 
@@ -27,8 +26,3 @@ def every() -> Iterator[tuple[str, str]]:
         yield name, links.rewritten((data.ROOT / file).read_text(encoding="utf-8"), f"book/{name}", "")
     benchmarks = (data.ROOT / "benchmarks/README.md").read_text(encoding="utf-8")
     yield "benchmarks", links.rewritten(benchmarks, "book/benchmarks", "benchmarks")
-
-
-def generated(path: Path) -> bool:
-    """Tell whether a file is a generated page."""
-    return path.is_relative_to(data.BOOK)
