@@ -245,15 +245,21 @@ MANAGERS: tuple[Scope, ...] = (
     scope(Full(), 1, "spec, explained, eagle", 4, 4, "explain reset", prompts=strings(1, 2, 4), eagle=True),
     of_groups(_BOTH, "spec, explained", 8, 4, "explain reset", prompts=((0, (0,) * 4), (0, (0, 0, 1, 1)))),
     of_groups(_BOTH, "spec, admitted", 6, 4, "whole plan", **_TWOS, watermark=1),
+    scope(Full(), 1, "spec, watermark", 4, 3, "whole plan", watermark=1, **_FEW),
+    scope(Full(), 3, "spec, forks of copies", 5, 3, "fork misuse", prompts=strings(1, 1, 1), slots=3, caching=False),
+    scope(Full(), 1, "spec, uncached", 4, 3, "preempt", caching=False, **_FEW),
     of_groups(_STATES, "spec, wrong calls", 7, 3, "misuse load", in_flight=1, drafts=1, slots=1, **_TWOS),
     scope(Mamba(1), 1, "spec, wrong calls", 7, 3, "misuse", in_flight=2, drafts=1, slots=1, **_TWOS),
+    scope(
+        Mamba(2), 2, "spec, in flight", 6, 3, "misuse", in_flight=2, drafts=1, slots=1, **{**_TWOS, "max_model_len": 5}
+    ),
     scope(Mamba(1), 2, "spec, drafts", 6, 4, "misuse batch", drafts=2, lookaheads=(0, 1), **_TWOS),
     scope(Full(), 1, "spec, late drafts", 6, 3, "", in_flight=2, settles=True, drafts=1, slots=1, **_FEW),
     of_groups(((Full(), 1), (Cross(), 2)), "spec, encoder", 7, 3, "misuse", encoder=3, caching=False, **_FEW),
     scope(Full(), 2, "spec, forked", 5, 4, "fork batch plan", prompts=strings(1, 3, 3), slots=3),
     scope(Full(), 2, "spec, forked, uncached", 5, 4, "fork misuse", prompts=strings(1, 1, 3), caching=False),
     scope(Full(), 2, "spec, forked in flight", 4, 3, "fork load", in_flight=1, **_TWOS),
-    scope(Mamba(1), 2, "spec, forked", 6, 4, "fork", drafts=1, prompts=strings(1, 2, 2), max_model_len=5),
+    scope(Mamba(1), 2, "spec, forked", 6, 5, "fork", drafts=1, prompts=strings(1, 2, 2), max_model_len=5),
     scope(Mamba(1), 2, "spec, forked, tight", 3, 3, "fork", prompts=strings(1, 1, 2)),
     of_groups(_STATES, "spec, forked", 7, 3, "fork", prompts=strings(1, 2, 2), caching=False),
 )
