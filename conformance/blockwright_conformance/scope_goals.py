@@ -60,21 +60,60 @@ def settings(scope: AnyScope) -> Iterator[str]:
     match scope:
         case Scope():
             yield from of_manager(scope)
-        case PagedScope(config=config):
-            allocator = "prefix caching" if config.caching else "naive"
-            yield f"{allocator}, {block_of(config.block_size)}"
-            yield f"{allocator}, {'two devices' if config.num_cpu else 'one device'}"
-            yield f"{allocator}, {'no window' if config.window is None else 'window'}"
+        case PagedScope():
+            yield from of_tables(scope)
         case TierScope():
-            yield scope.manager
-            yield f"{'some' if scope.capacity else 'no'} places"
-            yield "recovered" if scope.recovered else "new"
-        case ChainScope(config=config):
-            way = "through" if config.through else "back"
-            yield f"written {way}, {'a block' if config.span == 1 else 'blocks'} of the device"
-            yield f"written {way}, {'at once' if scope.eager else 'handed out late'}"
-            yield f"written {way}, {'loads free' if config.frees else 'loads keep'}"
-            yield "some tier has no places" if 0 in config.capacities else "all tiers have places"
+            keys = "more keys than places" if len(scope.keys) > scope.capacity else "a place for each key"
+            yield f"{scope.manager}, {some(scope.capacity)} places"
+            yield f"{scope.manager}, {some(scope.capacity)} places, {keys}, {some(len(scope.keys))} keys"
+            yield f"{scope.manager}, {'recovered' if scope.recovered else 'new'}, {some(scope.readers)} readers"
+        case ChainScope():
+            yield from of_chain(scope)
+
+
+def some(count: int) -> str:
+    """Say how many, as far as it can matter."""
+    return {0: "no", 1: "one", 2: "two"}.get(count, "more")
+
+
+def of_tables(scope: PagedScope) -> Iterator[str]:
+    """Give the settings of part two: the allocator with its block, and with each feature."""
+    config = scope.config
+    allocator = "prefix caching" if config.caching else "naive"
+    features = {
+        "two devices": config.num_cpu > 0,
+        "window": config.window is not None,
+        "three tables": scope.slots > 2,
+        "one table": scope.slots == 1,
+        "two symbols": len({token for tokens in scope.outputs for token in tokens}) > 1,
+        "lookahead": len(scope.lookaheads) > 1,
+        "tokens in lots": len({len(tokens) for tokens in scope.outputs}) > 1,
+    }
+    yield f"{allocator}, {block_of(config.block_size)}"
+    feature = ", ".join(name for name, is_on in features.items() if is_on)
+    yield f"{allocator}, {block_of(config.block_size)}: {feature}"
+
+
+def of_chain(scope: ChainScope) -> Iterator[str]:
+    """Give the settings of a chain: how it writes, with each feature, and with all."""
+    config = scope.config
+    above, below = config.capacities
+    features = {
+        "blocks of several": config.span > 1,
+        "handed out late": not scope.eager,
+        "loads free": config.frees,
+        "more above" if above > below else "more below" if below > above else "as many below": True,
+        "nothing above": above == 0,
+        "nothing below": below == 0,
+        f"reserve {config.reserve[0] if config.reserve else 0}": not config.through,
+        "whole requests": max(map(len, scope.stores)) > 1,
+        "one block a load": max(map(len, scope.loads)) == 1,
+        "two readers": len({blocks for load in scope.loads for key, blocks in load if key == scope.keys[0]}) > 1,
+    }
+    way = "written through" if config.through else "written back"
+    own = [name for name, is_on in features.items() if is_on]
+    yield from (f"{way}: {name}" for name in own)
+    yield f"{way}: {', '.join(own)}"
 
 
 def block_of(size: int) -> str:
@@ -199,5 +238,14 @@ def found() -> dict[str, dict[str, list[str]]]:
     return {gate: {key: sorted(held) for key, held in sorted(own.items())} for gate, own in goals.items()}
 
 
+def written(goals: dict[str, dict[str, list[str]]]) -> str:
+    """Give goals as text, a setting a line."""
+    gates = (
+        f'"{gate}": {{\n' + ",\n".join(f"{json.dumps(key)}: {json.dumps(held)}" for key, held in own.items()) + "\n}"
+        for gate, own in goals.items()
+    )
+    return "{\n" + ",\n".join(gates) + "\n}\n"
+
+
 if __name__ == "__main__":
-    Path(str(files(__package__) / DATA)).write_text(json.dumps(found(), indent=1) + "\n", encoding="utf-8")
+    Path(str(files(__package__) / DATA)).write_text(written(found()), encoding="utf-8")

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from .mutation import Mutation
+from .offload_scopes import TierScope
+from .paged_scopes import PagedScope
 from .spec_mutation import Exchange, of_mutation, put_in
 from .spec_places import PLACES, SpecPlace, search_of
 from .spec_reach import is_reached, matters
@@ -94,7 +96,9 @@ class Memory:
 
 def is_asked(place: SpecPlace, gate: str) -> bool:
     """Tell whether a place in which wrong calls must be refused is one of a gate's part."""
-    return place.gate == "spec" and {True: "inputs", False: "lockstep"}["workers" in place.name] == gate
+    parts = {PagedScope: "paged", TierScope: "offload"}
+    own = "inputs" if "workers" in place.name else parts.get(type(place.scope), "lockstep")
+    return place.gate == "spec" and own == gate
 
 
 @cache

@@ -39,7 +39,7 @@ SPEC = "specification"
 BESIDE = "lock-step"
 FLOOR = 95
 """Per cent of the mutants that are the laws' business, that they must notice."""
-FAR = 3000
+FAR = 6000
 """How far an entry of the data is looked for."""
 
 

@@ -1,9 +1,9 @@
 """Mutants of the specification: every small wrong change of a chapter, put into the functions that run.
 
-The rules are those of `mutation`, and three that suit a text of expressions: a filter of a comprehension left out, a
-field of a ``replace(...)`` left as it was, and an element of a display left out. A change is put in by giving the
-function another code, so that every chapter that has imported it sees it at once, laws too; and it is taken out again.
-A law is removed in the same way: from then on it says that all is well.
+The rules are those of `mutation`, and four that suit a text of expressions: a filter of a comprehension left out, a
+field of a ``replace(...)`` left as it was, an element of a display left out, and a step from a state to a state left
+out. A change is put in by giving the function another code, so that every chapter that has imported it sees it at once,
+laws too; and it is taken out again. A law is removed in the same way: from then on it says that all is well.
 
 What is never changed: the laws and what only they call, docstrings, and the policy of chapter 4 (which laws must not
 depend on: gate `choices`). What the type checker refuses is left to it: exchanged arguments, few of which are of one
@@ -188,14 +188,38 @@ def statements(function: ast.FunctionDef) -> Iterator[ast.stmt]:
 
 def of_expressions(statement: ast.stmt) -> Iterator[Swap]:
     """Give the changes of a statement's expressions that `mutation` has no rule for."""
-    for root in ast.iter_child_nodes(statement):
-        for node in ast.walk(root) if isinstance(root, ast.expr) else ():
-            if isinstance(node, ast.comprehension):
-                yield from (shorter(node, "ifs", node.ifs, at) for at in range(len(node.ifs)))
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("replace", "Done", "PagedDone", "TierDone"):
-                yield from (shorter(node, "keywords", node.keywords, at) for at in range(len(node.keywords)))
-            elif isinstance(node, ast.Tuple) and any(isinstance(each, ast.Starred) for each in node.elts):
-                yield from (shorter(node, "elts", node.elts, at) for at in range(len(node.elts)))
+    roots = [root for root in ast.iter_child_nodes(statement) if isinstance(root, ast.expr)]
+    for node in (statement, *(node for root in roots for node in ast.walk(root))):
+        if isinstance(node, ast.comprehension):
+            yield from (shorter(node, "ifs", node.ifs, at) for at in range(len(node.ifs)))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("replace", "Done", "PagedDone", "TierDone"):
+            yield from (shorter(node, "keywords", node.keywords, at) for at in range(len(node.keywords)))
+        elif isinstance(node, ast.Tuple) and any(isinstance(each, ast.Starred) for each in node.elts):
+            yield from (shorter(node, "elts", node.elts, at) for at in range(len(node.elts)))
+        yield from unchanged(node)
+
+
+def unchanged(owner: ast.AST) -> Iterator[Swap]:
+    """Give the changes that leave out a step from a state to a state: the state stays as it was."""
+    for field, held in ast.iter_fields(owner):
+        for index, child in enumerate(held) if isinstance(held, list) else ((None, held),):
+            if isinstance(child, ast.Call) and child.args and ast.unparse(child.func).rpartition(".")[2] in steps():
+                yield Swap(owner, field, index, child.args[0])
+
+
+@cache
+def steps() -> frozenset[str]:
+    """Give the functions of all chapters that give another one of what they are given first."""
+    trees = (ast.parse((SPEC / f"{name}.py").read_text(encoding="utf-8")) for name in CHAPTERS)
+    return frozenset(
+        function.name
+        for tree in trees
+        for _, function in functions(tree, "")
+        if function.args.args
+        and function.returns is not None
+        and (first := function.args.args[0].annotation) is not None
+        and ast.unparse(first) == ast.unparse(function.returns)
+    )
 
 
 def shorter(owner: ast.AST, field: str, held: list[ast.AST], at: int) -> Swap:

@@ -37,7 +37,7 @@ from .paged_scopes import PagedScope, paged_scope
 from .paged_symmetry import PagedNames
 from .scopes import Scope, of_groups, scope, strings
 from .search import Search
-from .spec_refusals import REFUSED, desk_refuses, refuses
+from .spec_refusals import REFUSED, desk_refuses, refuses, tables_refuse, tier_refuses
 from .spec_search import Came, Enough, Judge, Noticed, World, judged
 from .spec_workers import WORKERS, workers
 from .symmetry import Names
@@ -245,15 +245,22 @@ MANAGERS: tuple[Scope, ...] = (
     scope(Full(), 1, "spec, explained, eagle", 4, 4, "explain reset", prompts=strings(1, 2, 4), eagle=True),
     of_groups(_BOTH, "spec, explained", 8, 4, "explain reset", prompts=((0, (0,) * 4), (0, (0, 0, 1, 1)))),
     of_groups(_BOTH, "spec, admitted", 6, 4, "whole plan", **_TWOS, watermark=1),
+    scope(Full(), 1, "spec, watermark", 4, 3, "whole plan", watermark=1, **_FEW),
+    scope(Full(), 3, "spec, forks of copies", 5, 3, "fork misuse", prompts=strings(1, 1, 1), slots=3, caching=False),
+    scope(Full(), 1, "spec, uncached", 4, 3, "preempt", caching=False, **_FEW),
     of_groups(_STATES, "spec, wrong calls", 7, 3, "misuse load", in_flight=1, drafts=1, slots=1, **_TWOS),
     scope(Mamba(1), 1, "spec, wrong calls", 7, 3, "misuse", in_flight=2, drafts=1, slots=1, **_TWOS),
+    scope(
+        Mamba(2), 2, "spec, in flight", 6, 3, "misuse", in_flight=2, drafts=1, slots=1, **{**_TWOS, "max_model_len": 5}
+    ),
     scope(Mamba(1), 2, "spec, drafts", 6, 4, "misuse batch", drafts=2, lookaheads=(0, 1), **_TWOS),
     scope(Full(), 1, "spec, late drafts", 6, 3, "", in_flight=2, settles=True, drafts=1, slots=1, **_FEW),
     of_groups(((Full(), 1), (Cross(), 2)), "spec, encoder", 7, 3, "misuse", encoder=3, caching=False, **_FEW),
     scope(Full(), 2, "spec, forked", 5, 4, "fork batch plan", prompts=strings(1, 3, 3), slots=3),
     scope(Full(), 2, "spec, forked, uncached", 5, 4, "fork misuse", prompts=strings(1, 1, 3), caching=False),
     scope(Full(), 2, "spec, forked in flight", 4, 3, "fork load", in_flight=1, **_TWOS),
-    scope(Mamba(1), 2, "spec, forked", 6, 3, "fork misuse", drafts=1, **_TWOS),
+    scope(Mamba(1), 2, "spec, forked", 6, 5, "fork", drafts=1, prompts=strings(1, 2, 2), max_model_len=5),
+    scope(Mamba(1), 2, "spec, forked, tight", 3, 3, "fork", prompts=strings(1, 1, 2)),
     of_groups(_STATES, "spec, forked", 7, 3, "fork", prompts=strings(1, 2, 2), caching=False),
 )
 """Small scopes of part one: those of the museum, and more."""
@@ -274,6 +281,8 @@ TABLES: tuple[PagedScope, ...] = (
             ("chunks", 2, 3, 0, 4, "delay", {"outputs": ((), (0,), (0, 0, 0)), "lookaheads": (0, 3), **_SOME}),
         )
     ),
+    paged_scope("spec, copies of copies", 3, 3, 0, 3, "delay misuse", prompts=strings(1, 1, 1)),
+    paged_scope("spec, copies swapped", 2, 3, 2, 3, "delay swap misuse", prompts=strings(1, 1, 1)),
     paged_scope("spec, access", 1, 3, 0, 2, "access reset misuse", slots=1, prompts=strings(1, 1, 2)),
     paged_scope("spec, access, swap", 1, 2, 1, 2, "access swap mark misuse", slots=1, prompts=strings(2, 1, 2)),
 )
@@ -288,7 +297,7 @@ OFFLOAD: tuple[TierScope | ChainScope, ...] = tuple(
                 TierScope("spec, LRU", "LRU", 2, (*lists(2, 2), KEYS[2:3]), readers=2),
                 TierScope("spec, recovered", "LRU", 2, lists(2, 1), recovered=KEYS[1:2]),
                 TierScope("spec, ARC", "ARC", 1, (*lists(3, 1), KEYS[:2])),
-                chain_scope("spec, wrong calls", (2, 1), reserve=(0,), misuse=True, most=2, under_way=2),
+                chain_scope("spec, wrong calls", (2, 1), reserve=(0,), misuse=True, most=2),
                 chain_scope("spec, through", (1, 1), through=True, under_way=2),
                 chain_scope("spec, late", (1, 1), through=True, loads=(FIRST[:1],), eager=False, under_way=2),
                 chain_scope("spec, freed", (1, 1), through=True, frees=True, loads=(FIRST[:1],), under_way=2),
@@ -301,9 +310,14 @@ OFFLOAD: tuple[TierScope | ChainScope, ...] = tuple(
 """Small scopes of part three."""
 
 ASKED: tuple[Scope, ...] = (
-    of_groups(((Sliding(2), 1),), "spec, wrong calls", 4, 3, "trim preempt batch later chunks", **_FEW),
+    of_groups(
+        ((Sliding(2), 1),), "spec, wrong calls", 4, 3, "trim preempt batch later chunks", prompts=strings(1, 1, 3)
+    ),
+    of_groups(((Full(), 1),), "spec, wrong calls, loads", 5, 3, "load preempt", prompts=strings(1, 2, 3)),
+    of_groups(((Full(), 1), (Cross(), 2)), "spec, wrong calls", 7, 3, "preempt", encoder=3, caching=False, **_FEW),
     of_groups(((Full(), 1),), "spec, wrong calls", 4, 3, "preempt", in_flight=1, settles=True, drafts=1, **_FEW),
-    of_groups(((Full(), 2),), "spec, wrong calls", 5, 3, "fork", prompts=strings(1, 1, 1)),
+    of_groups(((Full(), 2),), "spec, wrong calls", 5, 3, "fork preempt", prompts=strings(1, 1, 1)),
+    of_groups(((Mamba(1), 1),), "spec, wrong calls", 6, 3, "fork preempt", drafts=1, **_FEW),
 )
 """Small scopes in which what no manager can be asked is asked of the specification."""
 
@@ -311,6 +325,16 @@ ASKED: tuple[Scope, ...] = (
 def refusing(scope: Scope) -> World:
     """Give the world of part one in which wrong calls must be refused, and nothing else is judged."""
     return replace(managers(scope), state_laws=(Judge(REFUSED, refuses),), step_laws=())
+
+
+def refusing_tables(scope: PagedScope) -> World:
+    """Give the same of part two."""
+    return replace(tables(scope), state_laws=(Judge(REFUSED, tables_refuse),), step_laws=())
+
+
+def refusing_tier(scope: TierScope) -> World:
+    """Give the same of one tier."""
+    return replace(one_tier(scope), state_laws=(Judge(REFUSED, tier_refuses),), step_laws=())
 
 
 def refusing_workers(scope: Scope) -> World:
@@ -325,5 +349,7 @@ PLACES: tuple[SpecPlace, ...] = (
     *(SpecPlace("inputs", each, workers, in_histories) for each in WORKERS),
     *(SpecPlace("spec", each, refusing, nowhere) for each in ASKED),
     *(SpecPlace("spec", each, refusing_workers, nowhere) for each in WORKERS[:2]),
+    *(SpecPlace("spec", each, refusing_tables, nowhere) for each in TABLES if "spec, swap" in each.name),
+    *(SpecPlace("spec", each, refusing_tier, nowhere) for each in OFFLOAD if each.name == "spec, LRU"),
 )
 BY_NAME = {place.name: place for place in PLACES}

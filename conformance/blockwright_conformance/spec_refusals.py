@@ -8,14 +8,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from blockwright_spec import flights, forks, rows, transitions
+from blockwright_spec import flights, forks, paged_tables, rows, transitions
 from blockwright_spec.choices import Choice
 from blockwright_spec.hits import found
 from blockwright_spec.inputs import Work, inputs
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Reason, Refusal, Step
+from blockwright_spec.paged_outcomes import PagedReason, PagedRefusal, lowest
+from blockwright_spec.paged_state import Device, Paged
+from blockwright_spec.reads import Cross
 from blockwright_spec.rows import Row, RowRefusal
-from blockwright_spec.state import NULL, Absent, Hit, Running, State, Waiting
+from blockwright_spec.state import (
+    NULL,
+    Absent,
+    Hit,
+    Running,
+    State,
+    Waiting,
+    certain,
+    in_flight,
+    is_loading,
+    recurrent,
+)
+from blockwright_spec.tier_calls import IllegalVictimsError, TierRefusal, prepare_store
+from blockwright_spec.tier_state import Key, Tier
 
 from .actions import computed_of
 from .spec_workers import Desk
@@ -30,12 +46,17 @@ Wrong = tuple[object, Callable[[], Any]]
 def reason_of(outcome: Any) -> object:
     """Give why something was refused; None if it was not."""
     refusal = outcome[1] if isinstance(outcome, tuple) and len(outcome) == 2 else outcome
-    return refusal.reason if isinstance(refusal, Refusal) else refusal if isinstance(refusal, RowRefusal) else None
+    if isinstance(refusal, Refusal | PagedRefusal):
+        return refusal.reason
+    return refusal if isinstance(refusal, RowRefusal) else None
 
 
 def all_refused(calls: Iterator[Wrong]) -> bool:
-    """Tell whether each call is refused for its reason."""
-    return all(reason_of(call()) is reason for reason, call in calls)
+    """Tell whether each call is refused for its reason; one that fails is not."""
+    try:
+        return all(reason_of(call()) is reason for reason, call in calls)
+    except Exception:
+        return False
 
 
 def refuses(state: State) -> bool:
@@ -70,13 +91,39 @@ def of_waiting(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
     if any(map(any, found(state, request.prefix, LRU).tables)):
         foreign = replace(LRU, serve=lambda holders: state.config.num_blocks)
         yield Reason.ILLEGAL_CHOICE, lambda: transitions.find(state, slot, foreign)
+    yield from of_asks(state, slot, request)
     for parent, one in enumerate(state.requests):
+        if isinstance(one, Running):
+            yield from of_forks(state, parent, slot, one)
         if isinstance(one, Running) and not one.loading and one.computed == one.written and not state.flights:
+            fit = replace(request, prefix=one.prefix)
+            able = replace(state, requests=(*state.requests[:slot], fit, *state.requests[slot + 1 :]))
+            if isinstance(done := forks.fork(able, parent, slot, LRU), Done) and done.demand:
+                yield Reason.ILLEGAL_CHOICE, lambda parent=parent, able=able: forks.fork(able, parent, slot, twice(LRU))  # type: ignore[misc]
             extra, tokens = one.prefix
             other = replace(request, prefix=(extra, tuple(1 - token for token in tokens)))
             wrong = replace(state, requests=(*state.requests[:slot], other, *state.requests[slot + 1 :]))
             if one.computed and not state.copies:
                 yield Reason.NOT_A_FORK, lambda parent=parent, wrong=wrong: forks.fork(wrong, parent, slot, LRU)  # type: ignore[misc]
+
+
+def of_asks(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
+    """Give the wrong admissions: an encoder that nothing reads, loads that come with tokens or beside another load."""
+    if not any(isinstance(group.kind, Cross) for group in state.config.groups):
+        yield Reason.NO_ENCODER, lambda: transitions.admit(state, slot, Hit(), Step(1, encoder=1), LRU)
+    yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(1, external=1), LRU)
+    if is_loading(state, slot) and len(request.prefix[1]) > 1:
+        yield Reason.LOADING, lambda: transitions.admit(state, slot, Hit(), Step(0, external=1), LRU)
+
+
+def of_forks(state: State, parent: int, child: int, one: Running) -> Iterator[Wrong]:
+    """Give the forks of what is not settled, or is elsewhere."""
+    if one.loading:
+        yield Reason.LOADING, lambda: forks.fork(state, parent, child, LRU)
+    elif in_flight(state, parent):
+        yield Reason.UNSETTLED, lambda: forks.fork(state, parent, child, LRU)
+    elif recurrent(state.config) and one.computed != certain(one) and not state.config.overlaps:
+        yield Reason.STATE_ELSEWHERE, lambda: forks.fork(state, parent, child, LRU)
 
 
 def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
@@ -91,6 +138,11 @@ def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
     if state.config.settles and request.settled < request.written:
         yield Reason.UNSETTLED, lambda: transitions.publish(state, slot, request.written)
     yield Reason.NOT_WAITING, lambda: forks.fork(state, slot, slot, LRU)
+    computed = computed_of(state, slot)
+    yield Reason.NO_ENCODER, lambda: transitions.grow(state, slot, computed, Step(1, encoder=1), LRU)
+    yield Reason.LOAD_ALONE, lambda: transitions.grow(state, slot, computed, Step(0, external=1), LRU)
+    if request.loading and computed < state.config.max_model_len:
+        yield Reason.LOADING, lambda: transitions.grow(state, slot, computed, Step(1), LRU)
     if any(block != NULL for table in request.tables for block in table):
         yield from of_choices(state, slot, request)
 
@@ -100,8 +152,9 @@ def of_choices(state: State, slot: int, request: Running) -> Iterator[Wrong]:
     lossy = replace(LRU, order=lambda batch: LRU.order(batch)[1:])
     if not request.loading and not any(flight.slot == slot for step in state.flights for flight in step):
         yield Reason.ILLEGAL_CHOICE, lambda: transitions.release(state, slot, lossy)
-    if isinstance(done := transitions.trim(state, slot, request.settled, LRU), Done) and any(done.nulled):
-        yield Reason.ILLEGAL_CHOICE, lambda: transitions.trim(state, slot, request.settled, lossy)
+    end = request.settled if state.config.overlaps else request.written
+    if isinstance(done := transitions.trim(state, slot, end, LRU), Done) and any(done.nulled):
+        yield Reason.ILLEGAL_CHOICE, lambda: transitions.trim(state, slot, end, lossy)
     step, computed = Step(1), computed_of(state, slot)
     if isinstance(done := transitions.grow(state, slot, computed, step, LRU), Done) and any(map(any, done.new)):
         for illegal in (twice(LRU), greedy(LRU), null_instead(LRU)):
@@ -137,6 +190,34 @@ def of_all(state: State) -> Iterator[Wrong]:
     if state.copies:
         lossy = replace(LRU, order=lambda batch: LRU.order(batch)[1:])
         yield Reason.ILLEGAL_CHOICE, lambda: forks.take_copies(state, lossy)
+
+
+def tables_refuse(state: Paged) -> bool:
+    """Tell whether block tables refuse what is wrong there."""
+    return all_refused(wrong_tables(state))
+
+
+def wrong_tables(state: Paged) -> Iterator[Wrong]:
+    """Give the wrong calls on block tables: on those that are there, and on those that are not."""
+    there = [slot for slot, table in enumerate(state.tables) if table is not None]
+    for slot, table in enumerate(state.tables):
+        if table is None:
+            yield PagedReason.NO_BLOCKS, lambda slot=slot: paged_tables.free(state, slot)  # type: ignore[misc]
+            yield PagedReason.NO_BLOCKS, lambda slot=slot: paged_tables.swap(state, (slot,), Device.CPU, lowest)  # type: ignore[misc]
+        else:
+            yield PagedReason.HAS_BLOCKS, lambda slot=slot: paged_tables.fork(state, slot, there[-1])  # type: ignore[misc]
+
+
+def tier_refuses(state: Tier) -> bool:
+    """Tell whether a tier rejects victims that may not go, or not so many."""
+    new: tuple[Key, ...] = (b"new",)
+    if isinstance(prepare_store(state, new), TierRefusal):
+        return True
+    try:
+        prepare_store(state, new, lambda candidates, count: (*candidates[:count], b"nobody"))
+    except IllegalVictimsError:
+        return True
+    return False
 
 
 STRANGER = 99

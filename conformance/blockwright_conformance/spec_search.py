@@ -126,7 +126,7 @@ class Judging:
         except Exception:
             self.noticed.add(frozenset((UNDEFINED,)), depth)
             return None
-        broken = frozenset(law.id for law in self.world.step_laws for pair in came.steps if not kept(law, *pair))
+        broken = frozenset().union(*(verdicts(self.world.step_laws, *pair) for pair in came.steps))
         is_new = False
         if came.state is not state:
             is_new = self.is_new(came.state)
@@ -147,22 +147,26 @@ class Judging:
     def arrived(self, state: Any) -> frozenset[str]:
         """Give the laws that a state breaks, or say that it is none: it cannot be named."""
         world = self.world
+        viewed = [law for law in world.state_laws if law.id in world.viewed]
+        rest = [law for law in world.state_laws if law.id not in world.viewed]
         try:
             self.digest(state)
             view = world.view(state)
         except Exception:
-            return frozenset(law.id for law in world.state_laws if not kept(law, state)) or frozenset((UNDEFINED,))
+            return verdicts(world.state_laws, state) or frozenset((UNDEFINED,))
         if view not in self.views:
-            self.views[view] = frozenset(
-                law.id for law in world.state_laws if law.id in world.viewed and not kept(law, state)
-            )
-        rest = frozenset(law.id for law in world.state_laws if law.id not in world.viewed and not kept(law, state))
-        return rest | self.views[view]
+            self.views[view] = verdicts(viewed, state)
+        return verdicts(rest, state) | self.views[view]
 
 
-def kept(law: Judge, *about: Any) -> bool:
-    """Tell whether a law holds; one that cannot be judged does not."""
+def verdicts(laws: Iterable[Judge], *about: Any) -> frozenset[str]:
+    """Give the laws that are broken; where one cannot be judged, what it judges is no outcome."""
+    return frozenset(filter(None, (verdict(law, *about) for law in laws)))
+
+
+def verdict(law: Judge, *about: Any) -> str:
+    """Give a law's name if it is broken."""
     try:
-        return law.holds(*about)
+        return "" if law.holds(*about) else law.id
     except Exception:
-        return False
+        return UNDEFINED

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .outcomes import When
-from .paged_state import Device, Paged, PagedTable, Pair, free_on
+from .paged_state import Device, Paged, Pair, free_on
 
 
 class PagedReason(Enum):
@@ -74,8 +74,3 @@ def may_go(state: Paged, device: Device) -> tuple[int, ...]:
     free = free_on(state, device)
     first = min((rank(state, block) for block in free), default=None)
     return tuple(block for block in free if rank(state, block) == first)
-
-
-def table_at(state: Paged, slot: int) -> PagedTable | PagedRefusal:
-    """Give the table in a slot, or the refusal of all that needs one."""
-    return state.tables[slot] or PagedRefusal(PagedReason.NO_BLOCKS)
