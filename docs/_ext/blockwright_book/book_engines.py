@@ -29,9 +29,10 @@ def engine(found: dict[str, Any]) -> str:
     laws = [{"id": name, **each} for name, each in told.items()] if isinstance(told, dict) else list(told)
     cells = [(law(each["id"]), prose(str(each.get("statement", ""))), status(each), *numbers(each)) for each in laws]
     heads = ("law", "says", "", "scopes", "states")
+    name, version = str(found.get("engine", "")), str(found.get("version", ""))
     parts = [
-        f"## {plain(str(found.get('engine', '')))} {found.get('version', '')}",
-        table(heads, cells, frozenset((3, 4))) if cells else "",
+        f"## {plain(name if version in name else f'{name} {version}')}",
+        f":::{{container}} law-cards engine-laws\n{table(heads, cells, frozenset((3, 4)))}\n:::" if cells else "",
         *(counterexample(each) for each in laws if each.get("counterexample")),
         *(["### Known deviations"] if found.get("deviations") else []),
         "\n".join(deviation(each) for each in found.get("deviations", ())),

@@ -34,7 +34,7 @@ def index() -> str:
         cells = [row(law) for law in by_id().values() if law.family.part == part]
         heads = ("law", "says", "checked", "shown by", "alone")
         parts.append(f"## Part {spec.PARTS[part - 1]}: {title[0].lower()}{title[1:]}")
-        parts.append(f":::{{container}} laws-table\n{table(heads, cells, frozenset((2, 3, 4)))}\n:::")
+        parts.append(f":::{{container}} law-cards laws-table\n{table(heads, cells, frozenset((2, 3, 4)))}\n:::")
     links = "\n".join(f"part-{part}" for part in range(1, len(TITLES) + 1))
     parts.append(f"```{{toctree}}\n:hidden:\n\n{links}\n```")
     return "\n\n".join(parts) + "\n"
