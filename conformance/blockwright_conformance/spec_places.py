@@ -125,7 +125,7 @@ def judges(*laws: tuple[Any, ...]) -> tuple[Judge, ...]:
     return tuple(Judge(law.id, law.holds) for each in laws for law in each)
 
 
-def in_turn(before: Any, outcomes: tuple[Any, ...], kind: type) -> Iterator[tuple[Any, Any]]:
+def in_turn(before: Any, outcomes: tuple[Any, ...], kind: type[Any]) -> Iterator[tuple[Any, Any]]:
     """Give outcomes, each with the state before it."""
     for outcome in outcomes:
         yield before, outcome
