@@ -161,7 +161,9 @@ def tied(profile: Profile, progress: Advance) -> GateResult:
     started, states, transitions, broken = time.perf_counter(), 0, 0, ""
     counts: Counter[str] = Counter()
     every, most = TIED.get(profile.name, TIED["pr"])
-    for scope in PROFILES["pr"][::every]:
+    pr = PROFILES["pr"]
+    resetting = [scope for scope in pr if "reset" in scope.calls]
+    for scope in dict.fromkeys((*pr[::every], *resetting[::every])):
         explorer = TiedExplorer(scope, most)
         result = explorer.run()
         states, transitions = states + result.states, transitions + result.transitions

@@ -13,7 +13,7 @@ type, a name that is never bound, and a function that ends without its answer.
 import ast
 import importlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -222,7 +222,7 @@ def steps() -> frozenset[str]:
     )
 
 
-def shorter(owner: ast.AST, field: str, held: list[ast.AST], at: int) -> Swap:
+def shorter(owner: ast.AST, field: str, held: Sequence[ast.AST], at: int) -> Swap:
     """Give the change that leaves one of a list out."""
     return Swap(owner, field, None, [each for number, each in enumerate(held) if number != at])
 

@@ -125,7 +125,7 @@ def judges(*laws: tuple[Any, ...]) -> tuple[Judge, ...]:
     return tuple(Judge(law.id, law.holds) for each in laws for law in each)
 
 
-def in_turn(before: Any, outcomes: tuple[Any, ...], kind: type) -> Iterator[tuple[Any, Any]]:
+def in_turn(before: Any, outcomes: tuple[Any, ...], kind: type[Any]) -> Iterator[tuple[Any, Any]]:
     """Give outcomes, each with the state before it."""
     for outcome in outcomes:
         yield before, outcome
@@ -246,6 +246,7 @@ MANAGERS: tuple[Scope, ...] = (
     of_groups(_BOTH, "spec, explained", 8, 4, "explain reset", prompts=((0, (0,) * 4), (0, (0, 0, 1, 1)))),
     of_groups(_BOTH, "spec, admitted", 6, 4, "whole plan", **_TWOS, watermark=1),
     scope(Full(), 1, "spec, watermark", 4, 3, "whole plan", watermark=1, **_FEW),
+    scope(Full(), 1, "spec, too small", 3, 4, "plan preempt hold", prompts=strings(1, 1, 3)),
     scope(Full(), 3, "spec, forks of copies", 5, 3, "fork misuse", prompts=strings(1, 1, 1), slots=3, caching=False),
     scope(Full(), 1, "spec, uncached", 4, 3, "preempt", caching=False, **_FEW),
     of_groups(_STATES, "spec, wrong calls", 7, 3, "misuse load", in_flight=1, drafts=1, slots=1, **_TWOS),

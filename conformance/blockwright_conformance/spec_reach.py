@@ -13,7 +13,8 @@ from random import Random
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from .spec_mutation import CHAPTERS, Exchange, chapter, function_of, functions, put_in
+from .mutation import functions
+from .spec_mutation import CHAPTERS, Exchange, chapter, function_of, put_in
 from .spec_places import SpecPlace
 
 SAMPLE = 8
