@@ -24,7 +24,7 @@ CURRENT := $(RUN)/python -c 'import sys, blockwright; sys.exit(blockwright.build
 
 # The museum, its damage and the mutants change source, so that they run the uncompiled core in either build: once is
 # enough, and so it is for the faults of disks and servers, whose side of the code is not compiled.
-SKIPPED := $(if $(findstring --gate,$(CONFORM_ARGS)),,--skip museum --skip damage --skip mutants)
+SKIPPED := $(if $(findstring --gate,$(CONFORM_ARGS)),,--skip museum --skip damage --skip mutants --skip spec)
 SKIPPED_PURE := $(if $(findstring --gate,$(CONFORM_ARGS)),,--skip faults)
 
 # What the last 'make conform' found, if it was run: the documentation's numbers are compared with it, or taken from it.
