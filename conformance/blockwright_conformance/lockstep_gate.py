@@ -10,7 +10,7 @@ from .gates import GateResult, Profile, factory_of
 from .parallel import in_parallel
 from .rows import LIMIT, covered, explored
 from .scope_goals import goals_row
-from .scopes import PROFILES, Scope
+from .scopes import FOR_OTHERS, PROFILES, Scope
 from .trace import script
 
 
@@ -37,7 +37,8 @@ def size(profile: Profile) -> int:
 
 def chosen(profile: Profile) -> list[Scope]:
     """Give the scopes of the profile that are asked for, and that the manager says it can do."""
-    scopes = [each for each in PROFILES[profile.name] if profile.scope in each.name]
+    known = PROFILES if profile.is_ours else FOR_OTHERS
+    scopes = [each for each in known[profile.name] if profile.scope in each.name]
     return scopes if profile.is_ours else fitting(scopes, capabilities_of(factory_of(profile.implementation)))
 
 

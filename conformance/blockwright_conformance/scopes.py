@@ -373,3 +373,5 @@ PROFILES: dict[str, tuple[Scope, ...]] = {
     "nightly": (*EVERY, *(each for kind, size in KINDS for each in larger(kind, size))),
 }
 """The scopes of each profile."""
+FOR_OTHERS: dict[str, tuple[Scope, ...]] = {**PROFILES, "pr": EVERY}
+"""The same for managers of other makes: who cannot do all may need a scope whose goals others of our scopes meet."""

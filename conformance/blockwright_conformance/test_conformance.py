@@ -14,7 +14,7 @@ from blockwright_conformance.adapters.capabilities import Deviation
 from blockwright_conformance.expected import expected_of
 from blockwright_conformance.fitting import capabilities_of, fitted, lacking
 from blockwright_conformance.gates import OURS, factory_of
-from blockwright_conformance.scopes import PROFILES, Scope
+from blockwright_conformance.scopes import FOR_OTHERS, Scope
 from blockwright_conformance.third_party import explored
 
 SEEN = pytest.StashKey[set[str]]()
@@ -29,9 +29,9 @@ def option(config: pytest.Config, name: str, default: str) -> str:
 def scopes_of(config: pytest.Config) -> list[Scope]:
     """Give the scopes that are asked for."""
     profile, text = option(config, "profile", "pr"), option(config, "scope", "")
-    if profile not in PROFILES:
-        raise pytest.UsageError(f"--blockwright-profile: expected one of {', '.join(PROFILES)}, not {profile!r}")
-    scopes = [each for each in PROFILES[profile] if text in each.name]
+    if profile not in FOR_OTHERS:
+        raise pytest.UsageError(f"--blockwright-profile: expected one of {', '.join(FOR_OTHERS)}, not {profile!r}")
+    scopes = [each for each in FOR_OTHERS[profile] if text in each.name]
     if not scopes:
         raise pytest.UsageError(f"--blockwright-scope: no scope of profile {profile} contains {text!r}")
     return scopes
@@ -81,7 +81,7 @@ def test_scope(scope: Scope, factory: Any, expected: tuple[Deviation, ...], pyte
 
 def test_every_expected_failure_shows(expected: tuple[Deviation, ...], pytestconfig: pytest.Config) -> None:
     """What is listed and no longer fails comes off the list."""
-    profile = PROFILES[option(pytestconfig, "profile", "pr")]
+    profile = FOR_OTHERS[option(pytestconfig, "profile", "pr")]
     run: set[str] = pytestconfig.stash.setdefault(RUN, set())
     if not {each.name for each in profile} <= run:
         pytest.skip("only some scopes were run here: leave out -k, --blockwright-scope and parallel workers to know")

@@ -20,7 +20,7 @@ from .explore import Explorer, Factory
 from .fitting import capabilities_of, fitted, lacking
 from .gates import factory_of
 from .rows import LIMIT
-from .scopes import PROFILES, Scope
+from .scopes import FOR_OTHERS, Scope
 from .trace import script
 
 
@@ -75,12 +75,12 @@ def run_conformance(
             shortest way to it.
         ValueError: an argument names nothing, or no scope can be run.
     """
-    if profile not in PROFILES:
-        raise ValueError(f"profile: expected one of {', '.join(PROFILES)}, not {profile!r}")
+    if profile not in FOR_OTHERS:
+        raise ValueError(f"profile: expected one of {', '.join(FOR_OTHERS)}, not {profile!r}")
     expected = expected_of(expected_failures)
     make = factory_of(factory) if isinstance(factory, str) else factory
     can = capabilities if capabilities is not None else capabilities_of(make)
-    scopes = [each for each in PROFILES[profile] if scope in each.name]
+    scopes = [each for each in FOR_OTHERS[profile] if scope in each.name]
     left_out = {each.name: words for each in scopes if (words := lacking(each, can))}
     reports = tuple([explored(fitted(each, can), make) for each in scopes if each.name not in left_out])
     if not reports:

@@ -65,7 +65,7 @@ def test_report_on_standard_output_is_data_alone() -> None:
 
 def test_a_violation_exits_with_1_and_prints_the_calls(tmp_path: Path) -> None:
     (tmp_path / "faulty.py").write_text(FAULTY, encoding="utf-8")
-    scope = ("--gate", "lockstep", "--scope", "sliding 3, block 1: wrong calls")
+    scope = ("--gate", "lockstep", "--scope", "sliding 3, block 1: life")
     done = conform(*scope, "--impl", "faulty:Faulty", path=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "REF-0" in done.stdout

@@ -149,7 +149,8 @@ def test_a_sample_is_fixed_and_holds_no_listed_mutant() -> None:
     assert not any(excuse(each) for each in sample)
     work = [each for (parcel, _) in mutants.sampled(Profile()) for each in parcel]
     assert sorted(each.key for each, _ in work) == sorted(each.key for each in sample)
-    assert all(sorted(numbers) == list(range(len(realm_of(each.file).places))) for each, numbers in work)
+    for each, numbers in work:  # no places for those that a remembered test kills
+        assert numbers == [] or sorted(numbers) == list(range(len(realm_of(each.file).places)))
     assert len(mutants.chosen(Profile("nightly", scope="core/steps.py"))) <= len(parsed("core/steps.py").mutations)
 
 

@@ -19,7 +19,7 @@ from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
 from blockwright_conformance.expected import expected_of, judged
 from blockwright_conformance.fitting import fitting, lacking, walkable
 from blockwright_conformance.gates import GateResult
-from blockwright_conformance.scopes import PROFILES, large_scopes
+from blockwright_conformance.scopes import FOR_OTHERS, large_scopes
 
 FAULTY = """
 from blockwright_conformance.adapters.capabilities import Capabilities
@@ -82,8 +82,8 @@ def test_a_difference_raises_with_the_calls_and_the_law() -> None:
 def test_expected_failures_are_strict_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     report = run_conformance(Faulty, expected_failures=[NO_TRIM], scope=SMALL)
     assert [known.name for known, _ in report.verdict.known] == ["no-trim"]
-    few = tuple(each for each in PROFILES["pr"] if each.name == "full, block 1: put off")
-    monkeypatch.setitem(PROFILES, "smoke", few)
+    few = tuple(each for each in FOR_OTHERS["pr"] if each.name == "full, block 1: put off")
+    monkeypatch.setitem(FOR_OTHERS, "smoke", few)
     with pytest.raises(ConformanceError, match="expected failure no-trim did not show"):
         run_conformance(Faulty, expected_failures=[NO_TRIM], profile="smoke")
     run_conformance(Faulty, profile="smoke")
@@ -125,7 +125,7 @@ def test_files_that_say_something_else_are_refused(tmp_path: Path, text: str, fa
 
 
 def test_a_manager_is_put_through_what_it_can_do() -> None:
-    everything, scopes = fitting(PROFILES["pr"], None), PROFILES["pr"]
+    everything, scopes = fitting(FOR_OTHERS["pr"], None), FOR_OTHERS["pr"]
     assert everything == list(scopes)
     can = Capabilities(frozenset({"full"}), frozenset({"chunks", "batch"}), frozenset({"caching"}))
     assert [each.name for each in fitting(scopes, can) if "explain" in each.calls or "plan" in each.calls] == []
@@ -182,8 +182,8 @@ def test_pytest_runs_a_test_for_each_scope(tmp_path: Path) -> None:
 
 def test_pytest_fails_an_expected_failure_that_does_not_show(tmp_path: Path) -> None:
     few = (
-        "from blockwright_conformance.scopes import PROFILES\n"
-        f"PROFILES['smoke'] = tuple(each for each in PROFILES['pr'] if each.name == {SMALL!r})\n"
+        "from blockwright_conformance.scopes import FOR_OTHERS\n"
+        f"FOR_OTHERS['smoke'] = tuple(each for each in FOR_OTHERS['pr'] if each.name == {SMALL!r})\n"
     )
     (tmp_path / "few.py").write_text(few, encoding="utf-8")
     options = ("-p", "few", "--blockwright-impl", "faulty:Faulty", "--blockwright-profile", "smoke")

@@ -28,7 +28,7 @@ from blockwright_conformance.portable.process import ProcessError, ProcessFactor
 from blockwright_conformance.portable.records import Vector, line_of, read, vector_of
 from blockwright_conformance.portable.samples import FOLDER, NAMES, file_name, made, sample_scopes, samples
 from blockwright_conformance.portable.tours import Tours, sorts_of, vectors_of
-from blockwright_conformance.scopes import PROFILES, Scope
+from blockwright_conformance.scopes import EVERY, Scope
 from blockwright_spec.outcomes import Step
 from blockwright_spec.state import Config, Table
 
@@ -37,7 +37,7 @@ SERVED = f"{sys.executable} -m blockwright_conformance.portable.serve"
 
 def scope_named(name: str) -> Scope:
     """The scope of a name."""
-    return next(each for each in PROFILES["pr"] if each.name == name)
+    return next(each for each in EVERY if each.name == name)
 
 
 SAMPLES = samples()

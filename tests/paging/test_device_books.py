@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.paging.support import KINDS, allocator_of, table_of
 
+import blockwright
 from blockwright.errors import BlockError, InvalidArgumentError
 from blockwright.paging import (
     Block,
@@ -52,7 +53,11 @@ def test_ids_of_both_must_be_apart() -> None:
 
 def test_what_is_no_device_and_no_allocator_is_refused() -> None:
     wrong: Any = "GPU"
-    with pytest.raises(InvalidArgumentError, match=r"device: must be Device\.GPU or Device\.CPU"):
+    error: type[Exception]
+    error, why = InvalidArgumentError, r"device: must be Device\.GPU or Device\.CPU"
+    if blockwright.build_info().kind != "pure":  # compiled signatures refuse other types themselves
+        error, why = TypeError, "Device object expected"
+    with pytest.raises(error, match=why):
         allocator_of("naive").on(wrong)
     with pytest.raises(BlockError, match="of neither kind"):
         copied(PoolAllocator(2, 2, 0, False, None))

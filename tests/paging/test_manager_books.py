@@ -15,6 +15,7 @@ from blockwright.paging import (
     AllocStatus,
     Device,
     SelfAttnBlockSpaceManager,
+    Sequence,
     SequenceStatus,
     SimpleSequence,
     SimpleSequenceGroup,
@@ -89,13 +90,22 @@ def test_the_prompt_is_that_of_the_first_waiting_sequence() -> None:
 
 
 def test_an_encoder_counts_only_where_there_is_one() -> None:
-    class Shy(SimpleSequenceGroup):
+    class Shy:
+        """An engine's own group, which has an encoder sequence and says that it has none."""
+
+        request_id = "s"
+
+        def get_seqs(self, status: SequenceStatus | None = None) -> list[Sequence]:
+            return [SimpleSequence(1, [1] * 10)]
+
         def is_encoder_decoder(self) -> bool:
             return False
 
+        def get_encoder_seq(self) -> Sequence:
+            return SimpleSequence(2, [1] * 10)
+
     manager = manager_of()
-    shy = Shy("s", [SimpleSequence(1, [1] * 10)], SimpleSequence(2, [1] * 10))
-    assert manager.can_allocate(shy) is AllocStatus.OK
+    assert manager.can_allocate(Shy()) is AllocStatus.OK
     both = encoding("b", 10, 10)
     assert manager.can_allocate(both) is AllocStatus.NEVER
     with pytest.raises(NoFreeBlocksError, match="10 blocks are needed, 8 are free"):

@@ -14,6 +14,7 @@ from blockwright.core.request import MAX_LENGTH
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError
 from blockwright.paging import (
     Block,
+    BlockAllocator,
     BlockTable,
     CpuGpuBlockAllocator,
     Device,
@@ -41,6 +42,10 @@ class Own(Block):
     @property
     def num_empty_slots(self) -> int:
         return 0
+
+
+class BareOfOne(BlockAllocator):
+    """An engine's own allocator of one device, which says nothing of itself."""
 
 
 class Bare(DeviceAwareBlockAllocator):
@@ -212,7 +217,7 @@ def test_a_block_freed_behind_the_tables_back_is_left_out_until_it_is_back() -> 
 
 @pytest.mark.parametrize("call", ["known_base", "copy_after", "make_block"])
 def test_what_a_kind_must_bring_is_not_there(call: str) -> None:
-    block: Any = PoolBlock(None, [], 2, Bare())  # type: ignore[arg-type]
+    block: Any = PoolBlock(None, [], 2, BareOfOne())
     owner: Any = allocator_of("naive").on(Device.GPU)
     if call == "copy_after":
         with pytest.raises(NotImplementedError):

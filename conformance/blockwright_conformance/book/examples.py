@@ -9,7 +9,7 @@ from blockwright_spec.state import NULL, Running, State, holders, key
 
 from ..actions import Action, Admit, FinishLoad, Fork, Grow, Settle, Told, meaning
 from ..explore import Explorer, Node
-from ..scopes import PR, Scope
+from ..scopes import EVERY, Scope
 from ..trace import script
 
 Record = dict[str, Any]
@@ -239,7 +239,7 @@ def found(example: Example) -> Record:
     Raises:
         LookupError: there is none in the scope, or no such scope.
     """
-    each = next((each for each in PR if each.name == example.scope), None)
+    each = next((each for each in EVERY if each.name == example.scope), None)
     result = Seeker(each, example.goal).run() if each else None
     if each is None or result is None or result.violation is None:
         raise LookupError(f"example {example.id!r}: {'nothing such in' if each else 'no'} scope {example.scope!r}")

@@ -11,7 +11,7 @@ from blockwright._terminal import print_table, progress
 from blockwright.errors import InvalidArgumentError
 
 from ..fitting import fitted, lacking
-from ..scopes import PROFILES, Scope
+from ..scopes import FOR_OTHERS, Scope
 from .judge import Judgement, judge
 from .process import ProcessError, ProcessFactory
 from .records import Vector, write
@@ -41,7 +41,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="vectors to run (default: the kit's)")
     parser.add_argument("--run", dest="program", metavar="COMMAND", help="the manager to put through the vectors")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write vectors into this folder")
-    parser.add_argument("--profile", choices=tuple(PROFILES), default="pr", help="the scopes to make vectors of")
+    parser.add_argument("--profile", choices=tuple(FOR_OTHERS), default="pr", help="the scopes to make vectors of")
     parser.add_argument("--scope", metavar="TEXT", help="make vectors of the scopes whose names contain TEXT")
     parser.add_argument(
         "--limit",
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _scopes(args: argparse.Namespace) -> list[Scope]:
     """Give the scopes that are asked for."""
-    scopes = [each for each in PROFILES[args.profile] if (args.scope or "") in each.name]
+    scopes = [each for each in FOR_OTHERS[args.profile] if (args.scope or "") in each.name]
     if not scopes:
         raise InvalidArgumentError(f"--scope: no scope of profile {args.profile} contains {args.scope!r}")
     return scopes
@@ -127,7 +127,7 @@ def _judge(args: argparse.Namespace) -> int:
 
 def _vectors(args: argparse.Namespace, factory: ProcessFactory) -> tuple[list[Vector], str]:
     """Give the vectors that the manager can be put through, and what was left out."""
-    known = {scope.name: scope for profile in PROFILES.values() for scope in profile}
+    known = {scope.name: scope for profile in FOR_OTHERS.values() for scope in profile}
     lacks = {name: lacking(scope, factory.capabilities) for name, scope in known.items()}
     if args.scope is not None:
         if args.files:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..scopes import PROFILES, Scope
+from ..scopes import EVERY, Scope
 from .records import Vector, read
 from .tours import vectors_of
 
@@ -41,7 +41,7 @@ def file_name(scope_name: str) -> str:
 
 def sample_scopes() -> tuple[Scope, ...]:
     """Give the scopes of the samples."""
-    return tuple(each for each in PROFILES["pr"] if each.name in NAMES)
+    return tuple(each for each in EVERY if each.name in NAMES)
 
 
 def made(scope: Scope, limit: int | None = 0) -> list[Vector]:
