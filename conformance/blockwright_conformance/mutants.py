@@ -229,7 +229,8 @@ def of_file(file: str, fates: list[Fate]) -> GateResult:
         f"{len(killed)} of {len(able)} killed ({score:.1f} %), {endless} of them ran on and on; {listed} equivalent"
     )
     steps, seconds = sum(fate.transitions for fate in fates), sum(fate.seconds for fate in fates)
-    return GateResult("mutants", file, CORE, len(fates), steps, 0, seconds, detail=detail)
+    counts = {"tried": len(able), "passed": len(killed)}
+    return GateResult("mutants", file, CORE, 0, steps, 0, seconds, "", detail, "", {}, **counts)
 
 
 def of_all(fates: list[Fate], floor: int) -> GateResult:
@@ -239,7 +240,7 @@ def of_all(fates: list[Fate], floor: int) -> GateResult:
     score = 100 * killed / len(able) if able else 100.0
     low = score < floor
     detail = f"score {score:.1f} %: {killed} of {len(able)} killed, at least {floor} % must be"
-    return GateResult("mutants", detail, CORE, len(able), 0, int(low), 0.0, "MUTANT-1" if low else "", detail)
+    return GateResult("mutants", detail, CORE, 0, 0, int(low), 0.0, "MUTANT-1" if low else "", detail)
 
 
 def of_fate(fate: Fate) -> GateResult | None:
@@ -253,7 +254,7 @@ def of_fate(fate: Fate) -> GateResult | None:
     detail = f"listed as equivalent, killed by {fate.killer}: {change}" if listed else f"{lives}: {change}"
     place = f"{mutation.file}:{mutation.line} {mutation.function}: {detail}"
     law = "MUTANT-1" if listed else ""
-    return GateResult("mutants", place, CORE, 1, fate.transitions, int(listed), fate.seconds, law, detail)
+    return GateResult("mutants", place, CORE, 0, 0, int(listed), 0.0, law, detail)
 
 
 def stale() -> Iterator[GateResult]:

@@ -28,6 +28,7 @@ WAYS: Final = (
     Way("numerics", ("numerics",), "worlds of a tiny engine"),
     Way("spec mutants", ("spec",), "wrong specifications", "noticed"),
     Way("mutants", ("mutants",), "wrong implementations", "killed"),
+    Way("abstraction", ("abstraction",), "wrong ways to compare states", "noticed"),
     Way("museum", ("museum",), "known bugs of other managers", "caught"),
     Way("damage", ("damage",), "known bugs, in the engine", "caught"),
 )
