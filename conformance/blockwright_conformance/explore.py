@@ -5,6 +5,7 @@ included, is performed on the specification and on a copy of the manager, and ou
 Laws are checked in every new state, laws of steps on every step. The first fault is a shortest one.
 """
 
+from collections import Counter
 from collections.abc import Callable
 
 from blockwright_spec.laws import LAWS, STEP_LAWS, Law
@@ -15,7 +16,7 @@ from .actions import Action, Told, meaning
 from .adapter import ManagerAdapter
 from .enabled import enabled
 from .lockstep import act, examine
-from .scope_events import particulars
+from .scope_events import Sort, particulars, sort_of
 from .scopes import Scope
 from .search import Node as AnyNode
 from .search import Result, Search, Violation
@@ -62,6 +63,7 @@ class Explorer(Search[State, Action, ManagerAdapter, Told]):
         super().__init__(scope, root, max_transitions)
         self.scope, self.laws = scope, laws
         self.names = Names(canonical)
+        self.sorts: Counter[Sort] = Counter()
         self.lookups: dict[tuple[frozenset[object], ...], list[Law]] = {}
 
     def enabled(self, state: State) -> list[Action]:
@@ -94,8 +96,16 @@ class Explorer(Search[State, Action, ManagerAdapter, Told]):
 
     def arrived(self, node: Node, action: Action, told: Told, after: Node) -> Node | None:
         """Record what happened in particular, and go on as every search does."""
-        self.result.fired.update(particulars(node.state, action, told))
+        self.sorts[sort_of(node.state, action, told)] += 1
         return super().arrived(node, action, told, after)
+
+    def run(self) -> Result:
+        """Visit everything, up to the first fault, and put into words what happened in particular."""
+        result = super().run()
+        for sort, times in self.sorts.items():
+            for each in particulars(sort):
+                result.fired[each] += times
+        return result
 
     def steps_fault(self, node: Node, told: Told, after: Node) -> None:
         """Check the laws of steps."""
