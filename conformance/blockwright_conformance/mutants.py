@@ -144,7 +144,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     wrong = [row for fate in fates if (row := of_fate(fate))]
     return [
         control(faults),
-        *(row for row in rows if row.states),
+        *(row for row in rows if row.tried),
         of_all(fates, FLOOR[profile.name]),
         *(of_place(*place, fault) for place, fault in faults.items() if fault),
         *wrong,
