@@ -33,7 +33,7 @@ from .variants import KIT, load, variant
 
 KIT_CODE = "abstraction of the kit"
 KIND = "abstraction"
-FLOOR = 50
+FLOOR = 60
 """Per cent of the mutants that must be noticed, listed ones aside; the sorting of survivors goes on."""
 ONE = strings(1, 1, 1)
 

@@ -54,7 +54,8 @@ def museum(report: Row) -> Row:
     """Give what was seen of each exhibit: who caught it, how soon, the shortest way, and what it does to a model."""
     kept = ("law", "detail", "states", "transitions", "seconds", "trace")
     harm = {exhibit_of(row): row["detail"] for row in report["gates"] if row["kind"] == "damage"}
-    rows = [row for row in report["gates"] if row["kind"] == "museum" and not row["scope"].startswith("unchanged")]
+    known = {exhibit.id for exhibit in EXHIBITS}
+    rows = [row for row in report["gates"] if row["kind"] == "museum" and exhibit_of(row) in known]
     return {
         exhibit_of(row): {**{name: row[name] for name in kept}, "damage": harm.get(exhibit_of(row))} for row in rows
     }
