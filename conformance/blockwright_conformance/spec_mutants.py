@@ -2,8 +2,9 @@
 
 A law that nothing breaks says nothing. So each law has a *witness*, a mutant of the specification (or, of the laws of
 plans, an altered plan) that it notices; each condition under which the specification refuses a call is left out in turn
-and must be missed; and a fixed sample of all other mutants is looked for. Where each is to be found is data
-(`spec_sample.json`), written by `spec_data`: the gate does what the data says and fails where it is not so.
+and must be missed; and a fixed sample of other mutants, of those known to be noticed, is looked for: it tells when a
+law grows weaker, and is no score. Where each is to be found is data (`spec_sample.json`), written by `spec_data`: the
+gate does what the data says and fails where it is not so.
 
 The profile ``nightly`` looks for every mutant, without that data. The laws must notice `FLOOR` per cent of those that
 are theirs to notice; `spec_excused` says of which they are not, and each of those must be noticed by lock-step.
@@ -137,7 +138,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
 TITLES = {
     "laws": "each law notices its witness",
     "guards": "each refusal left out is noticed",
-    "others": "a fixed sample of other mutants is noticed",
+    "others": "mutants known to be noticed still are",
 }
 """What the parts of the data show."""
 
