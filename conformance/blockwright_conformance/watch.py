@@ -20,14 +20,23 @@ class OutOfTimeError(BaseException):
     """Something runs on and on. No `Exception`, so that nothing on the way takes it for an answer."""
 
 
+class _Watch:
+    """Whether an `alarm` is in place: outside one, the signal would end the process."""
+
+    set = False
+
+
 def rearm(seconds: float = SECONDS) -> None:
-    """Start the watch anew."""
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds)
+    """Start the watch anew, if there is one."""
+    if _Watch.set:
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds)
 
 
 @contextmanager
 def alarm() -> Iterator[None]:
     """Let nothing run for longer than `SECONDS` without starting the watch anew.
+
+    One inside another starts the outer one anew when it ends.
 
     Raises:
         OutOfTimeError: something did.
@@ -36,13 +45,17 @@ def alarm() -> Iterator[None]:
     def stop(_signal: int, _frame: FrameType | None) -> None:
         raise OutOfTimeError
 
+    outer = _Watch.set
     before = signal.signal(signal.SIGVTALRM, stop)
+    _Watch.set = True
     try:
         rearm()
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
+        _Watch.set = outer
+        rearm()
 
 
 @contextmanager
