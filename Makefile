@@ -23,9 +23,10 @@ SERVES := $(if $(filter 1,$(BLOCKWRIGHT_REQUIRE_COMPILED)),compiled,compiled pur
 CURRENT := $(RUN)/python -c 'import sys, blockwright; sys.exit(blockwright.build_info().kind not in sys.argv)' $(SERVES)
 
 # What changes source runs the uncompiled core in either build: once is enough, and so it is for the faults of disks and
-# servers, whose side of the code is not compiled. Both runs are to take about the same time.
-SKIPPED := $(if $(findstring --gate,$(CONFORM_ARGS)),,--skip museum --skip damage --skip spec)
-SKIPPED_PURE := $(if $(findstring --gate,$(CONFORM_ARGS)),,--skip faults --skip mutants)
+# servers, whose side of the code is not compiled. The compiled core is explored with the specification compiled as well,
+# where there is a compiler, the uncompiled core with the specification as it reads: what they count is compared.
+SKIPPED_PURE := $(if $(findstring --gate,$(CONFORM_ARGS)),,--skip museum --skip damage --skip mutants --skip spec --skip faults)
+EXPLORER := $(if $(or $(filter 0,$(BLOCKWRIGHT_REQUIRE_COMPILED)),$(findstring --,$(CONFORM_ARGS))),,build/explorer)
 
 # What the last 'make conform' found, if it was run: the documentation's numbers are compared with it, or taken from it.
 REPORTS = $(addprefix --report ,$(wildcard build/conform-compiled.json build/conform-pure.json))
@@ -67,7 +68,8 @@ test-cuda: build ## the tests that need a GPU (and a torch that can use it): not
 
 conform: build ## the main job: the gates of PROFILE on both builds (those that change source once), then a trace replayed
 	@mkdir -p build
-	$(RUN)/blockwright conform --profile $(PROFILE) $(SKIPPED) --json build/conform-compiled.json $(CONFORM_ARGS)
+	$(if $(EXPLORER),$(RUN)/python -m blockwright_conformance.native $(EXPLORER))
+	$(RUN)/blockwright conform --profile $(PROFILE) $(if $(EXPLORER),--explorer $(EXPLORER)) --json build/conform-compiled.json $(CONFORM_ARGS)
 	$(PURE) $(RUN)/blockwright conform --profile $(PROFILE) $(SKIPPED_PURE) --json build/conform-pure.json $(CONFORM_ARGS)
 	$(RUN)/blockwright replay $(REPLAY_ARGS)
 

@@ -24,6 +24,7 @@ from .adapters.engine_report import run_engine
 from .adapters.engines import MODULES as ENGINES
 from .expected import expected_of, judged
 from .gates import GATES, OURS, GateResult, Profile, factory_of, gate
+from .native import trouble
 from .scopes import PROFILES
 from .summary import COLUMNS as SUMMARY
 from .summary import cells as summary
@@ -43,6 +44,7 @@ examples:
   blockwright conform --impl mymodule:Adapter          another block manager, through an adapter of its own
   blockwright conform --impl exec:./manager            the same in a process of its own, in any language
   blockwright conform --engine vllm-0.33.0 --peer-path .peers    vLLM, fetched by blockwright.bench.fetch_peers
+  blockwright conform --explorer build/explorer        lock-step twice as fast: the specification compiled
   blockwright conform --json report.json
 """
 
@@ -69,6 +71,12 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--engine", metavar="NAME", help="an engine of another make instead: " + ", ".join(ENGINES))
     parser.add_argument("--peer-path", type=Path, default=Path(".peers"), metavar="DIR", help="where its files are")
+    parser.add_argument(
+        "--explorer",
+        type=Path,
+        metavar="DIR",
+        help="explore with the specification compiled: what blockwright_conformance.native made there",
+    )
     parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="processes to use (default: 2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON (- for stdout)")
     parser.set_defaults(run=run)
@@ -87,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InvalidArgumentError: an argument names nothing; the message says which.
     """
-    profile = Profile(args.profile, args.jobs, args.impl, args.scope, args.proofs)
+    profile = Profile(args.profile, args.jobs, args.impl, args.scope, args.proofs, args.explorer)
     _check(profile, args.json)
     expected = _expected(args.expected)
     if args.engine is not None:
@@ -129,6 +137,12 @@ def _check(profile: Profile, file: Path | None) -> None:
         raise InvalidArgumentError(str(error)) from error
     if profile.proofs and (profile.scope or not profile.is_ours):
         raise InvalidArgumentError("--proofs: are of Blockwright's own code, all of it; leave --impl and --scope out")
+    if profile.explorer is not None and (why := trouble(profile.explorer)):
+        raise InvalidArgumentError(
+            f"--explorer: {why}; compile with python -m blockwright_conformance.native {profile.explorer}"
+        )
+    if profile.explorer is not None and not profile.is_ours:
+        raise InvalidArgumentError("--explorer: for Blockwright's own manager; leave --impl or --explorer out")
     if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
         raise InvalidArgumentError(f"--json: cannot write {file}; name a file in a folder that exists")
 
@@ -156,6 +170,7 @@ def _report(profile: Profile, rows: list[GateResult], seconds: float) -> dict[st
     return {
         "version": __version__,
         "build": str(build_info()),
+        "explorer": "interpreted" if profile.explorer is None else "compiled",
         "python": platform.python_version(),
         "profile": profile.name,
         "scope": profile.scope,
@@ -232,7 +247,8 @@ def _print(profile: Profile, rows: list[GateResult], seconds: float) -> None:
     ]
     total = sum(row.transitions for row in rows if row.kind in LOCKSTEP)
     broken = sum(row.violations for row in rows)
-    footer = f"{total:,} transitions in lock-step, {broken:,} violations, {seconds:.1f} s; {build_info()}"
+    how = "; explored with the specification compiled" if profile.explorer else ""
+    footer = f"{total:,} transitions in lock-step, {broken:,} violations, {seconds:.1f} s; {build_info()}{how}"
     print_table(f"blockwright conform, profile {profile.name}: rows", _COLUMNS, cells)
     for row in rows:
         if row.violations:

@@ -8,6 +8,7 @@ which the command runs them; each is imported when it is run.
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from blockwright._terminal import Advance
@@ -35,6 +36,8 @@ class Profile:
     """Only scopes whose names contain this."""
     proofs: bool = False
     """Make every proof; one that cannot be tried here is a failure."""
+    explorer: Path | None = None
+    """A folder with the specification compiled (`native`), for the gates that explore."""
 
     @property
     def is_ours(self) -> bool:

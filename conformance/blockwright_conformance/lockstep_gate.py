@@ -6,7 +6,7 @@ from blockwright._terminal import Advance
 
 from .explore import EVERYTHING, Explorer, Result
 from .fitting import capabilities_of, fitting
-from .gates import GateResult, Profile, factory_of
+from .gates import OURS, GateResult, Profile, factory_of
 from .parallel import in_parallel
 from .rows import LIMIT, covered, explored
 from .scope_goals import goals_row
@@ -19,10 +19,10 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     scopes = chosen(profile)
     largest = sorted(scopes, key=weight, reverse=True)
     rows: dict[str, GateResult] = {}
-    calls = [(each, profile.implementation) for each in largest]
-    for index, result in in_parallel(explore, calls, profile.jobs):
-        rows[largest[index].name] = report(result)
-        progress(1, largest[index].name)
+    calls = [(each.name, profile.name, profile.implementation) for each in largest]
+    for _, row in in_parallel(task, calls, profile.jobs, profile.explorer):
+        rows[row.scope] = row
+        progress(1, row.scope)
     results = [rows[each.name] for each in scopes]
     if profile.scope or not profile.is_ours:
         return results
@@ -37,14 +37,24 @@ def size(profile: Profile) -> int:
 
 def chosen(profile: Profile) -> list[Scope]:
     """Give the scopes of the profile that are asked for, and that the manager says it can do."""
-    known = PROFILES if profile.is_ours else FOR_OTHERS
-    scopes = [each for each in known[profile.name] if profile.scope in each.name]
+    scopes = [each for each in known(profile.name, profile.is_ours) if profile.scope in each.name]
     return scopes if profile.is_ours else fitting(scopes, capabilities_of(factory_of(profile.implementation)))
+
+
+def known(profile: str, is_ours: bool) -> tuple[Scope, ...]:
+    """Give the scopes of a profile."""
+    return (PROFILES if is_ours else FOR_OTHERS)[profile]
 
 
 def weight(each: Scope) -> tuple[int, int, int]:
     """Guess how large a scope is, so that the largest start first."""
     return each.slots, len(each.calls) + len(each.prompts), each.config.num_blocks
+
+
+def task(name: str, profile: str, implementation: str) -> GateResult:
+    """Explore the scope of a name: a process that imports the kit from elsewhere has scopes of its own."""
+    (each,) = [each for each in known(profile, implementation == OURS) if each.name == name]
+    return report(explore(each, implementation))
 
 
 def explore(each: Scope, implementation: str) -> Result:

@@ -26,9 +26,9 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     if not profile.is_ours:
         return []
     tiers, chains, long = chosen(profile, TIER_PROFILES), chosen(profile, CHAIN_PROFILES), worlds(profile)
-    calls = [(name, profile.name) for name in long] + [(each, "") for each in (*chains, *tiers)]
+    calls = [(name, profile.name) for name in long] + [(each.name, profile.name) for each in (*chains, *tiers)]
     rows: dict[str, GateResult] = {}
-    for _, row in in_parallel(task, calls, profile.jobs):
+    for _, row in in_parallel(task, calls, profile.jobs, profile.explorer):
         rows[row.scope] = row
         progress(1, row.scope)
     results = [rows[each.name] for each in tiers] + [rows[each.name] for each in chains]
@@ -55,15 +55,17 @@ def size(profile: Profile) -> int:
     return (scopes + len(worlds(profile))) * profile.is_ours
 
 
-def task(what: TierScope | ChainScope | str, profile: str) -> GateResult:
-    """Do one part of the gate: a scope, or the histories of a name."""
-    if isinstance(what, str):
+def task(name: str, profile: str) -> GateResult:
+    """Do one part of the gate, by name: a scope, or histories."""
+    if name in OFFLOAD_HISTORIES:
         from .offload_histories import chain_histories  # it imports Hypothesis
 
-        return chain_histories(what, profile)
+        return chain_histories(name, profile)
+    scopes: tuple[TierScope | ChainScope, ...] = (*CHAIN_PROFILES[profile], *TIER_PROFILES[profile])
+    (each,) = [each for each in scopes if each.name == name]
     gc.disable()  # nothing here forms cycles
     try:
-        return report(explore(what))
+        return report(explore(each))
     finally:
         gc.enable()
 

@@ -21,9 +21,11 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     if not profile.is_ours:
         return []
     scopes, long = chosen(profile), [name for name in HISTORIES if profile.scope in name]
-    calls = [(name, profile.name) for name in long] + [(each,) for each in sorted(scopes, key=weight, reverse=True)]
+    calls = [(name, profile.name) for name in long] + [
+        (each.name, profile.name) for each in sorted(scopes, key=weight, reverse=True)
+    ]
     rows: dict[tuple[str, str], GateResult] = {}
-    for _, row in in_parallel(task, calls, profile.jobs):
+    for _, row in in_parallel(task, calls, profile.jobs, profile.explorer):
         rows[row.kind, row.scope] = row
         progress(1, row.scope)
     results = [rows["paged", each.name] for each in scopes]
@@ -47,13 +49,14 @@ def weight(each: PagedScope) -> tuple[int, int, int]:
     return each.config.caching, len(each.outputs) * len(each.lookaheads), len(each.calls) + each.config.num_gpu
 
 
-def task(what: PagedScope | str, profile: str = "") -> GateResult:
-    """Do one part of the gate: a scope, or the histories of a name."""
-    if not isinstance(what, str):
-        return report(explore(what))
+def task(name: str, profile: str) -> GateResult:
+    """Do one part of the gate, by name: a scope, or histories."""
+    if name not in HISTORIES:
+        (each,) = [each for each in PAGED_PROFILES[profile] if each.name == name]
+        return report(explore(each))
     from .paged_histories import histories  # it imports torch and Hypothesis
 
-    return histories(what, profile)
+    return histories(name, profile)
 
 
 def explore(each: PagedScope) -> Result:

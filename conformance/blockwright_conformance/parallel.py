@@ -6,20 +6,28 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context
+from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
+
+from .native import first_on_path
 
 R = TypeVar("R")
 
 
-def in_parallel(function: Callable[..., R], calls: Sequence[tuple[Any, ...]], jobs: int) -> Iterator[tuple[int, R]]:
-    """Give the results of the calls as they come, each with the index of its call; one job runs them right here."""
-    if jobs == 1:
+def in_parallel(
+    function: Callable[..., R], calls: Sequence[tuple[Any, ...]], jobs: int, explorer: Path | None = None
+) -> Iterator[tuple[int, R]]:
+    """Give the results of the calls as they come, each with the index of its call; one job runs them right here.
+
+    With an `explorer` (a folder of `native`) they run in processes of their own, which import the kit from there.
+    """
+    if jobs == 1 and explorer is None:
         for index, call in enumerate(calls):
             yield index, function(*call)
         return
     workers = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=leave_interrupts)
-    with workers as pool, interrupts() as came:
+    with workers as pool, interrupts() as came, first_on_path(explorer):
         try:
             futures = {pool.submit(function, *call): index for index, call in enumerate(calls)}
             for future in as_completed(futures):

@@ -23,7 +23,11 @@ def main(arguments: list[str] | None = None) -> int:
     for path in args.report:
         if not path.exists():
             parser.error(f"--report: there is no file {path}; blockwright conform --json {path} writes it")
-    told = report.joined([json.loads(path.read_text(encoding="utf-8")) for path in args.report])
+    try:
+        told = report.joined([json.loads(path.read_text(encoding="utf-8")) for path in args.report])
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
     if not args.check:
         for name, data in made(told):
             files.write(args.folder, name, data)

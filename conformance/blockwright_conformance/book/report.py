@@ -41,12 +41,21 @@ EQUAL = ("states", "transitions", "tried", "passed", "violations", "law", "detai
 
 
 def joined(reports: list[Row]) -> Row | None:
-    """Give several reports as one: the first, and of the others the gates that those before them did not run."""
+    """Give several reports as one: the first, and of the others the gates that those before them did not run.
+
+    Raises:
+        ValueError: two of them explored a scope and did not see the same.
+    """
     if not reports:
         return None
     rows: list[Row] = []
     for report in reports:
         kinds = {row["kind"] for row in rows}
+        explored = {(row["kind"], row["scope"]): row for row in rows if row["kind"] in LOCKSTEP}
+        for row in report["gates"]:
+            before = explored.get((row["kind"], row["scope"]), row)
+            if any(before[name] != row[name] for name in ("states", "transitions", "violations")):
+                raise ValueError(f"{row['kind']}, {row['scope']}: the reports differ: {before} and {row}")
         rows += [row for row in report["gates"] if row["kind"] not in kinds]
     builds = dict.fromkeys(report["build"] for report in reports)
     return {**reports[0], "build": "; ".join(builds), "gates": rows}
