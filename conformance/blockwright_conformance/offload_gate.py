@@ -26,7 +26,8 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     if not profile.is_ours:
         return []
     tiers, chains, long = chosen(profile, TIER_PROFILES), chosen(profile, CHAIN_PROFILES), worlds(profile)
-    calls = [(name, profile.name) for name in long] + [(each.name, profile.name) for each in (*chains, *tiers)]
+    names = [*long, *(each.name for each in chains), *(each.name for each in tiers)]
+    calls = [(name, profile.name) for name in names]
     rows: dict[str, GateResult] = {}
     for _, row in in_parallel(task, calls, profile.jobs, profile.explorer):
         rows[row.scope] = row
