@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
@@ -39,7 +40,7 @@ from .variants import ROOT
 TREE = ROOT.parents[1]
 """The folder of the project, where the kit runs from its tree."""
 
-BUSY, WAITING = 15.0, 90.0
+BUSY, WAITING = 5.0, 20.0
 """Seconds that one test may compute, and that it may take."""
 
 OPTIONS = ("-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "no:unraisableexception")
@@ -126,6 +127,10 @@ def stop(_signal: int, _frame: FrameType | None) -> None:
     raise EndlessError(ENDLESS)
 
 
+class FailedError(BaseException):
+    """A test failed in a fork, which is ended at once: what the test would clear up might wait on and on."""
+
+
 class Runner:
     """A plugin that takes the place of the loop over all tests."""
 
@@ -139,11 +144,16 @@ class Runner:
         self.killers: dict[str, list[str]] = {}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Remember the first test that failed."""
+        """Remember the first test that failed.
+
+        Raises:
+            FailedError: it failed.
+        """
         if report.failed and self.failed is None:
             crash = getattr(report.longrepr, "reprcrash", None)
             text = str(crash.message if crash is not None else report.longrepr)
             self.failed = report.nodeid, text.strip().partition("\n")[0][:200]
+            raise FailedError(report.nodeid)
 
     def pytest_runtestloop(self, session: Any) -> bool:
         """Try the mutants, first where others of their functions were killed, and what is left everywhere."""
@@ -201,7 +211,8 @@ class Runner:
             signal.setitimer(signal.ITIMER_VIRTUAL, BUSY)
             signal.setitimer(signal.ITIMER_REAL, WAITING)
             item = self.items[name]
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after and self.items[after])
+            with suppress(FailedError):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=after and self.items[after])
             if self.failed:
                 return
 
