@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, TextIO
 
 from .forked import in_fork
 from .in_place import change, functions_of, module_of
+from .mutant_hints import is_test, killer_of
 from .mutant_reach import marked
 from .mutant_realm import Realm
 from .mutation import Mutation
@@ -40,7 +41,7 @@ from .variants import ROOT
 TREE = ROOT.parents[1]
 """The folder of the project, where the kit runs from its tree."""
 
-BUSY, WAITING = 5.0, 20.0
+BUSY, WAITING = 5.0, 12.0
 """Seconds that one test may compute, and that it may take."""
 
 OPTIONS = ("-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "no:unraisableexception")
@@ -99,6 +100,13 @@ def remembered() -> dict[str, list[str]]:
     """Give the tests that killed mutants, by function."""
     known: dict[str, list[str]] = json.loads(REMEMBERED.read_text(encoding="utf-8")) if REMEMBERED.exists() else {}
     return known
+
+
+def known_tests(mutation: Mutation) -> list[str]:
+    """Give the tests that are remembered to have killed a mutant, or others of its function."""
+    killer = killer_of(mutation.key)
+    own = [killer] if is_test(killer) else []
+    return [*own, *(test for test in remembered().get(function_of(mutation), ()) if test != killer)]
 
 
 def remember(fates: Iterable[tuple[str, str]]) -> None:
@@ -163,7 +171,7 @@ class Runner:
         left = []
         with self.out.open("a", encoding="utf-8") as out:
             for mutation in self.mutations:
-                names = [name for name in remembered().get(function_of(mutation), ()) if name in self.items]
+                names = [name for name in known_tests(mutation) if name in self.items]
                 fate = self.fate_of(mutation, names)
                 if fate.how or not self.whole:
                     self.tell(out, fate)
@@ -300,7 +308,9 @@ def main() -> None:
         if args.scope in mutation.key and (mutation.key in keys if keys is not None else not excuse(mutation))
     ]
     runner = Runner(owner, mutations, args.fates, not args.known)
-    code = pytest.main([*OPTIONS, *owner.tests], plugins=[runner])
+    known = {test.partition("::")[0] for mutation in mutations for test in known_tests(mutation)}
+    files = [file for file in owner.tests if not args.known or file in known]
+    code = pytest.main([*OPTIONS, *files], plugins=[runner])
     if runner.fault or code not in (0, 5):
         raise SystemExit(runner.fault or f"pytest ended with {code!r}")
 
