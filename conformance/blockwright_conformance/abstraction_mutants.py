@@ -18,7 +18,7 @@ from typing import Any
 
 from blockwright_spec.reads import Full
 
-from . import offload_places, paged_places, places
+from . import abstraction_trials, offload_places, paged_places, places
 from .equivalents_abstraction import EQUIVALENT
 from .exhibit import Exhibit, OffloadPlace, Place, TablesPlace, Where
 from .gates import GateResult
@@ -66,6 +66,7 @@ TRUSTED = (
             *functions_of("lockstep", "refusals", "compare", "misreported", "replaced"),
         ),
         (
+            abstraction_trials.managers_by_hand,
             places.TIGHT,
             places.FULL,
             places.TOLD,
@@ -86,6 +87,7 @@ TRUSTED = (
             *functions_of("paged_blockwright", "BlockwrightTables.observe", "BlockwrightTables.shown"),
         ),
         (
+            abstraction_trials.tables_by_hand,
             paged_places.RETURNS,
             paged_places.ACCESS,
             paged_places.EVICTIONS,
@@ -104,6 +106,7 @@ TRUSTED = (
             *functions_of("offload_chains", "is_own", "handing", "ending"),
         ),
         (
+            abstraction_trials.tiers_by_hand,
             offload_places.NEAR,
             offload_places.BELOW,
             offload_places.SHARED,
