@@ -16,7 +16,8 @@ from blockwright_spec.state import Hit, initial
 from . import paged_places, places
 from .abstraction import compared, differences, expected
 from .actions import Told
-from .adapter import Found, Served
+from .adapter import Found, Observation, Served
+from .blockwright_adapter import BlockwrightAdapter
 from .exhibit import Fault
 from .lockstep import Reply, compare, misreported, refusals, replaced
 from .offload_tiers import in_order
@@ -48,6 +49,7 @@ def judged(cases: Iterator[Case]) -> Iterator[Fault]:
 def managers_by_hand(_package: ModuleType) -> Iterator[Fault]:
     """Compare states and answers of managers altered by hand."""
     yield from judged(of_states())
+    yield from judged(of_requests())
     yield from judged(of_refusals())
     yield from judged(of_answers())
 
@@ -84,6 +86,54 @@ def of_states() -> Iterator[Case]:
     yield "holders of the null block", [], differences(wanted, counted)
     yield "queues in any order", (1, 2), compared(wanted._replace(queue=(2, 1)), False).queue
     yield "queues that are not shown", None, compared(wanted._replace(queue=None), False).queue
+
+
+def of_requests() -> Iterator[Case]:
+    """Show a manager whose answers are made by hand."""
+    keys: list[bytes | None] = [None, b"one", b"two", None, b"one"]
+    pool = SimpleNamespace(
+        free_block_ids=lambda: [2, 1],
+        ref_counts=lambda: [0, 1, 2],
+        block_groups=lambda: [None, 1, None, 1, 0],
+        block_keys=lambda: keys,
+        get_num_free_blocks=lambda: 2,
+        pending_copies=lambda: [(0, 1, 2)],
+        tracks_evictions=False,
+    )
+    manager = SimpleNamespace(
+        request_ids=lambda: ["r2", "r0"],
+        block_pool=pool,
+        get_block_ids=lambda name: ([int(name[1]), 7],),
+        num_published=lambda name: (int(name[1]),),
+        get_draft_block_ids=lambda name: ([int(name[1]) + 1],),
+        num_settled=lambda name: int(name[1]) + 5,
+    )
+    adapter: Any = SimpleNamespace(
+        manager=manager, shared=SimpleNamespace(prefixes={b"one": ONE[1], b"two": OTHER[1]}), overlaps=True
+    )
+    shown = Observation(
+        (((0, 7),), None, ((2, 7),)),
+        (2, 1),
+        (0, 1, 2),
+        (None, (1, ONE[1]), None, None, (0, ONE[1])),
+        ((0,), None, (2,)),
+        2,
+        (((1,),), None, ((3,),)),
+        (5, None, 7),
+        ((0, 1, 2),),
+    )
+    names = ("r0", "r1", "r2")
+    yield "shown", shown, BlockwrightAdapter.observe(adapter, names)
+    adapter.overlaps = False
+    yield "no steps kept apart", shown._replace(settled=(None,) * 3), BlockwrightAdapter.observe(adapter, names)
+    keys.pop()
+    for asked, raised in ((names, ValueError), (("r1",), AssertionError)):
+        try:
+            BlockwrightAdapter.observe(adapter, asked)
+        except (ValueError, AssertionError) as error:
+            yield "fewer keys than blocks, or more requests than there are", raised, type(error)
+        else:
+            yield "fewer keys than blocks, or more requests than there are", raised, None
 
 
 def told_of(reason: Reason | None, **rest: Any) -> Told:
