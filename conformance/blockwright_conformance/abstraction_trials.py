@@ -5,6 +5,7 @@ it with one thing altered at a time; they are as quick as they are short, and go
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -126,6 +127,8 @@ def of_requests() -> Iterator[Case]:
     yield "shown", shown, BlockwrightAdapter.observe(adapter, names)
     adapter.overlaps = False
     yield "no steps kept apart", shown._replace(settled=(None,) * 3), BlockwrightAdapter.observe(adapter, names)
+    manager.take_evictions = lambda: [SimpleNamespace(block_id=3, group=1, block_hash=b"two")]
+    yield "evictions", ((3, (1, OTHER[1])),), BlockwrightAdapter.evicted(adapter)
     keys.pop()
     for asked, raised in ((names, ValueError), (("r1",), AssertionError)):
         try:
@@ -245,6 +248,8 @@ def of_tables() -> Iterator[Case]:
     yield "pairs of a refusal", want, faults_of(refused, PagedReply(pairs=((5, 6),)), wanted)
     other = wanted._replace(null=3)
     yield "another state", ["null: expected None, found 3"], faults_of(done, PagedReply(), other)
+    ends = replace(state, copies=((0, 1), (0, 2)), null=3)
+    yield "ends of copies, and the null block", (2, 1, 1, 1), paged_expected(ends).references
     yield from of_table_refusals(done, refused)
 
 

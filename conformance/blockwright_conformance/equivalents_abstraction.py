@@ -4,7 +4,6 @@ ORDER = (
     "with no order compared, what is used last or may go is seen from what goes next: the same worlds differ, later; "
     "an order that is taken where it does not matter is that of the specification's own choice"
 )
-ALSO_STATE = "a call that is refused where it must not be has changed nothing, so that the state differs, too"
 
 EQUIVALENT: dict[str, str] = {
     "abstraction.py differences: return [] -> pass": "what is equal has no field that differs; only slower",
@@ -20,13 +19,4 @@ EQUIVALENT: dict[str, str] = {
     "strict=True)} -> names = {id(each): job for each, job in zip(before.transfers, jobs, strict=False)}": (
         "both are as long: `renamed` gives each transfer a name"
     ),
-    "paged_lockstep.py refusal_faults: if error is not None or reply.refused -> "
-    "if error is not None and reply.refused": ALSO_STATE,
-    "paged_lockstep.py refusal_faults: if error is not None or reply.refused -> if reply.refused": ALSO_STATE,
-    "paged_lockstep.py refusal_faults: if error is not None or reply.refused -> if error is not None": ALSO_STATE,
-    "paged_lockstep.py refusal_faults: return [f'refused ({type(error).__name__}: {error}); expected success'] -> "
-    "return None": ALSO_STATE,
-    "paged_lockstep.py refusal_faults: return [] if reply.refused else ['reset though blocks are in use'] -> "
-    "return None": "a reset that was not to happen has dropped keys, so that the state differs, too",
-    "paged_lockstep.py refusal_faults: return [] -> return None": "its caller asks whether it is empty, and None is",
 }

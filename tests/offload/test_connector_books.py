@@ -16,6 +16,7 @@ from blockwright.offload import (
     CPUBackend,
     CPULoadStoreSpec,
     GPULoadStoreSpec,
+    LoadResult,
     LRUOffloadingManager,
     OffloadChain,
     OffloadingConnector,
@@ -87,6 +88,26 @@ def failed(rig: Rig) -> Request:
     assert [result.num_tokens for result in rig.connector.poll()] == [0]
     rig.offloaded(range(5))
     return request
+
+
+def test_a_load_of_single_tokens_that_failed_brings_none() -> None:
+    rig = Rig(single())
+    request = Request("first", [7, 8, 9], 1)
+    assert rig.manager.allocate_slots(request, 3) is not None
+    request.num_computed_tokens = 3
+    rig.connector.finish_step([request])
+    rig.end(request)
+    rig.handler.end()
+    rig.connector.poll()
+    assert rig.manager.reset_prefix_cache()
+    again = Request("r", [7, 8, 9], 1)
+    assert rig.connector.get_num_new_matched_tokens(again, 0) == (2, True)
+    assert rig.manager.allocate_slots(again, 0, num_external_computed_tokens=2) is not None
+    rig.connector.update_state_after_alloc(again, 2)
+    rig.connector.start_step()
+    rig.handler.end(success=False)
+    assert rig.connector.poll() == [LoadResult("r", 0, 0)]
+    assert rig.manager.get_computed_blocks(Request("other", [7, 8, 9], 1))[1] == 0
 
 
 def test_after_a_failure_nothing_is_loaded_once() -> None:
