@@ -11,7 +11,7 @@ from typing import Any
 
 from blockwright_spec.outcomes import Done, Reason, Refusal
 from blockwright_spec.paged_outcomes import PagedDone, PagedReason, PagedRefusal
-from blockwright_spec.paged_state import paged
+from blockwright_spec.paged_state import Device, paged
 from blockwright_spec.state import Hit, initial
 
 from . import paged_places, places
@@ -23,6 +23,8 @@ from .exhibit import Fault
 from .lockstep import Reply, compare, misreported, refusals, replaced
 from .offload_tiers import in_order
 from .paged_actions import PagedTold
+from .paged_adapter import PagedObservation
+from .paged_blockwright import BlockwrightTables
 from .paged_lockstep import PagedReply, faults_of, paged_differences, paged_expected, refusal_faults
 
 ONE, OTHER = (0, (0, (1,))), (0, (0, (2,)))
@@ -223,6 +225,7 @@ def of_evictions(told: Told, one: Done) -> Iterator[Case]:
 def tables_by_hand(_package: ModuleType) -> Iterator[Fault]:
     """Compare states and answers of block tables altered by hand."""
     yield from judged(of_tables())
+    yield from judged(of_pools())
 
 
 def of_tables() -> Iterator[Case]:
@@ -251,6 +254,53 @@ def of_tables() -> Iterator[Case]:
     ends = replace(state, copies=((0, 1), (0, 2)), null=3)
     yield "ends of copies, and the null block", (2, 1, 1, 1), paged_expected(ends).references
     yield from of_table_refusals(done, refused)
+
+
+def of_pools() -> Iterator[Case]:
+    """Show two pools whose answers are made by hand: block 1 of the second has the absolute id 2."""
+    adapter: Any = SimpleNamespace(
+        allocator=SimpleNamespace(
+            on=lambda device: SimpleNamespace(pool={Device.GPU: near, Device.CPU: far}[device]),
+            has_null_block=True,
+            allocate_or_get_null_block=lambda: SimpleNamespace(block_id=1),
+        ),
+        device=lambda device: device,
+        digests=SimpleNamespace(prefixes={b"one": ONE[1]}),
+        shown=lambda slots: ("shown",) * slots,
+    )
+    near = pool_of(0, 2, [2], [0, 4, 0], [None, b"one", b"new"], {1: 5.5, 2: -1.0}, [(0, 1, 2)], {1: True, 2: False})
+    far = pool_of(2, 1, [], [0, 2], [None, None], {3: 0.5}, [(0, 1, 1)], {3: False})
+    shown = PagedObservation(
+        ("shown", "shown"),  # type: ignore[arg-type]
+        frozenset([1]),
+        (4, 0, 2),
+        1,
+        ((0, 1), (2, 2)),
+        (ONE[1], (-1, ()), None),
+        frozenset([1]),
+        (1, 0, 0),
+    )
+    yield "pools", shown, BlockwrightTables.observe(adapter, 2)
+    near.time_of, far.time_of = {1: 2.5, 2: 1.5}.__getitem__, {3: 1.0}.__getitem__
+    adapter.allocator.has_null_block = False
+    yield "no null block", shown._replace(null=None, times=(2, 1, 1)), BlockwrightTables.observe(adapter, 2)
+
+
+def pool_of(
+    first: int, total: int, free: list[int], held: list[int], keys: list[Any], times: Any, copies: Any, computed: Any
+) -> Any:
+    """Give a pool that answers so: per block, or per mark, which is the absolute id and one."""
+    return SimpleNamespace(
+        first_id=first,
+        num_total=lambda: total,
+        free_block_ids=lambda: free,
+        ref_counts=lambda: held,
+        block_keys=lambda: keys,
+        pending_copies=lambda: copies,
+        is_known=lambda mark: keys[mark - first] is not None,
+        is_computed=computed.__getitem__,
+        time_of=times.__getitem__,
+    )
 
 
 def of_table_refusals(done: PagedTold, wrong: PagedTold) -> Iterator[Case]:

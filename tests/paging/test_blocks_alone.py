@@ -23,6 +23,7 @@ from blockwright.paging import (
     NullBlock,
     PrefixCachingBlock,
     PrefixCachingBlockAllocator,
+    pool_allocator,
 )
 
 KINDS = (NaiveBlock, PrefixCachingBlock)
@@ -174,6 +175,16 @@ def test_counts_have_limits(kind: Any, name: str) -> None:
         kind(2, 0)
 
 
+@pytest.mark.skipif(not PURE, reason="compiled code makes its own pools")
+@pytest.mark.parametrize("kind", ALLOCATORS)
+def test_there_may_be_as_many_blocks_as_the_limit_says(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without making them: they would take gigabytes."""
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(pool_allocator, "DevicePool", lambda *given: asked.append(given))
+    kind(MOST, 2, 5)
+    assert asked == [(MOST, 5, kind is PrefixCachingBlockAllocator)]
+
+
 @pytest.mark.parametrize("kind", ALLOCATORS)
 @pytest.mark.parametrize("name", ["num_blocks", "first_id"])
 @pytest.mark.parametrize("value", [pytest.param(True, marks=BOOLS_ARE_TOLD), 1.0, "1", None])
@@ -265,6 +276,9 @@ def test_a_block_says_whether_it_is_computed(kind: Any, first: int) -> None:
     block.computed = False
     allocator.free(block)
     assert block.computed is False
+    fresh = allocator.allocate_mutable_block(None)
+    allocator.free(fresh)
+    assert fresh.computed is False
     assert [other.computed for other in others] == [kind is PrefixCachingBlockAllocator] * 3
 
 
@@ -298,6 +312,7 @@ def test_blocks_without_content_have_no_access_times() -> None:
     block = allocator.allocate_mutable_block(None, Device.GPU)
     allocator.access_blocks([block], 3.0)
     assert block.last_accessed == -1.0
+    assert allocator.on(Device.GPU).pool.time_of(1) == -1.0
 
 
 def test_full_blocks_after_one_that_is_not_are_not_shared() -> None:

@@ -134,8 +134,11 @@ def test_what_fills_a_shared_block_is_adopted_if_it_is_known() -> None:
     known.free()
     assert allocator.num_to_adopt(block, [2]) == 1  # known, and free
     assert block.token_ids == [1]
+    full = table_of(allocator, [5, 6])
+    full.fork()
+    assert allocator.num_to_adopt(full.blocks[0], []) == -1  # shared, known and full: nothing is written
     allocator.own_blocks([block])
-    assert allocator.clear_copy_on_writes() == [(1, 2)]
+    assert [source for source, _ in allocator.clear_copy_on_writes()] == [1]
 
 
 def test_accesses_of_a_table_are_noted_all_or_none() -> None:
