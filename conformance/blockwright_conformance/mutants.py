@@ -35,7 +35,7 @@ from .variants import load
 
 SAMPLE = {"smoke": 6, "pr": 200}
 """How many mutants a profile takes; others take all."""
-ABSTRACTION = {"smoke": 2, "pr": 8}
+ABSTRACTION = {"smoke": 2, "pr": 60}
 """How many mutants of the abstraction it takes."""
 FLOOR = {"smoke": 0, "pr": 70, "nightly": 70}
 """Per cent of the mutants, listed equivalents aside, that must be killed; the sorting of survivors goes on."""
