@@ -52,6 +52,25 @@ def test_arguments_have_limits(name: str, wrong: tuple[Any, ...], right: Any) ->
     manager_of(**{name: right})
 
 
+def test_the_null_block_is_counted_until_it_is_taken() -> None:
+    manager = manager_of(block_size=1, num_gpu_blocks=12, num_cpu_blocks=0, sliding_window=1)
+    seq, allocator = start(manager, 1, [0]), manager.block_allocator
+    group = alone(seq)
+    for length in range(2, 8):
+        seq.token_ids.append(0)
+        seq.num_computed_tokens = length - 1
+        touched = manager.block_tables[1].get_num_blocks_touched_by_append_slots([0], 0)
+        needed = touched + (not allocator.has_null_block)
+        twin = manager.copy()
+        while twin.get_num_free_gpu_blocks() > needed:
+            twin.block_allocator.allocate_mutable_block(None, Device.GPU)
+        assert twin.can_append_slots(group, 0)
+        twin.block_allocator.allocate_mutable_block(None, Device.GPU)
+        assert not twin.can_append_slots(group, 0)
+        manager.append_slots(seq, 0)
+    assert allocator.has_null_block
+
+
 def test_no_block_of_the_host_need_be() -> None:
     with pytest.raises(InvalidArgumentError, match=r"num_cpu_blocks: must be within 0\.\."):
         manager_of(num_cpu_blocks=-1)
