@@ -171,8 +171,8 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "the last entry is published, or its key would not be this one; entries are published in order, so that one "
-        "before it which is not null is, too",
+        "the last entry is published, or its key would not be this one; entries are looked at for publication in order "
+        "(PUB-2), so that one before it which is not null is published, too",
         "offload/stores.py Stores._are_published",
         "return all((block != 0 and pool.is_published(block) for block in parts)) and pool.block_key(parts[-1]) == key",
         (
@@ -182,7 +182,8 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "a published entry of a table carries its request's own prefix (KEY-2): tokens of a request only grow",
+        "what is published holds what it is published as (PUB-1), and the entries of a table hold the tokens of its "
+        "request (READ-1), of which none ever changes: the key can be no other one",
         "offload/stores.py Stores._are_published",
         "return all((block != 0 and pool.is_published(block) for block in parts)) and pool.block_key(parts[-1]) == key",
         ("return all((block != 0 and pool.is_published(block) for block in parts))",),

@@ -250,7 +250,7 @@ class Runner:
         """Run tests with a mutant in a fork."""
         if not names:
             return Tested(mutation.key, "", "", 0)
-        told, ended = in_fork(lambda: self.verdict(mutation, names), WAITING * 4)
+        told, ended = in_fork(lambda: self.verdict(mutation, names), WAITING * 30)
         test, how = json.loads(told) if ended and told else ("", ENDLESS)
         if test:
             known = self.killers.setdefault(function_of(mutation), [])

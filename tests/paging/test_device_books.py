@@ -191,6 +191,16 @@ def test_content_counts_as_computed_once_it_is_marked_or_free() -> None:
     assert again.computed
 
 
+def test_what_is_computed_in_a_copy_is_its_own() -> None:
+    allocator = PrefixCachingBlockAllocator(4, 2)
+    block = allocator.allocate_immutable_block(None, [1, 2])
+    hashes = [block.content_hash or b""]
+    twin = allocator.copy()
+    allocator.free(block)
+    allocator.allocate_immutable_block(None, [1, 2])  # it was free: it is computed, here
+    assert (allocator.find_cached_blocks_prefix(hashes), twin.find_cached_blocks_prefix(hashes)) == (hashes, [])
+
+
 def test_a_place_that_is_none_holds_nothing() -> None:
     allocator = NaiveBlockAllocator(2, 2, 5)
     block = allocator.allocate_mutable_block(None)
