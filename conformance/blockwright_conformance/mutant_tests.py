@@ -47,6 +47,7 @@ BUSY, WAITING = 5.0, 12.0
 OPTIONS = ("-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "no:unraisableexception")
 
 ENDLESS = "runs on and on"
+DIED = "the process died"
 
 REMEMBERED = Path(__file__).with_name("mutant_tests.json")
 MOST = 4
@@ -251,7 +252,7 @@ class Runner:
         if not names:
             return Tested(mutation.key, "", "", 0)
         told, ended = in_fork(lambda: self.verdict(mutation, names), WAITING * 30)
-        test, how = json.loads(told) if ended and told else ("", ENDLESS)
+        test, how = json.loads(told) if ended and told else ("", DIED if ended else ENDLESS)
         if test:
             known = self.killers.setdefault(function_of(mutation), [])
             known[:] = [test, *(name for name in known if name != test)]

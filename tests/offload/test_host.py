@@ -6,8 +6,10 @@ anything moves; a copy is held up to see that a transfer is cancelled, or out of
 Not covered: a GPU (test_host_cuda.py), and speed (`blockwright.bench.offload_host`).
 """
 
+import gc
 import random
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -158,6 +160,18 @@ def test_views_share_the_memory() -> None:
     assert pool.caches.tolist() == [[0, 0, 0, 0], [0, 5, 0, 0]]
     del pool
     assert bytes(view) == b"\0\0\5\0\0\0\0\0"
+
+
+def test_a_view_keeps_the_memory_and_lets_go_of_it() -> None:
+    pool = HostPool(torch.zeros(3, 4), 2)
+    memory = weakref.ref(pool.buffer)
+    view = pool.block_view(1)
+    del pool
+    gc.collect()
+    assert memory() is not None
+    del view
+    gc.collect()
+    assert memory() is None
 
 
 def test_a_pool_of_no_blocks() -> None:
