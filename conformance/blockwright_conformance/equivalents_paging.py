@@ -363,6 +363,12 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("pass",),
     ),
     (
+        "a function that ends returns None",
+        "paging/interfaces.py DeviceAwareBlockAllocator.own_blocks",
+        "return",
+        ("pass",),
+    ),
+    (
         "the first list begins with itself",
         "paging/prefix_caching.py PrefixCachingBlockAllocator.get_common_computed_block_ids",
         "for ids in computed_seq_block_ids[1:]",

@@ -53,6 +53,16 @@ def test_the_known_block_takes_the_place_of_the_shared_one(count: int) -> None:
     table.check()
 
 
+def test_so_does_it_of_the_first_block_of_all() -> None:
+    allocator = allocator_of("prefix_caching", 8, 0, 2)
+    table, known = table_of(allocator, [1]), table_of(allocator, [1, 2])
+    assert table.physical_block_ids == [0]
+    table.fork()
+    table.append_token_ids([2])
+    assert table.physical_block_ids == known.physical_block_ids
+    assert allocator.clear_copy_on_writes() == []
+
+
 @pytest.mark.parametrize("held", [True, False])
 def test_entries_behind_it_are_copied_though_they_come_to_be_known(held: bool) -> None:
     """They fill only after they were made the table's own."""

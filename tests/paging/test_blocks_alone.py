@@ -72,6 +72,7 @@ def test_a_block_by_hand_says_what_it_was_given(kind: Any) -> None:
     assert kind(None, [], 2, Owner(3)).block_id is None
     assert kind(None, [], 2, Owner(3), 5).block_id == 5
     assert kind(None, [], 2, Owner(3)).computed is False
+    assert kind(None, [], 2, Owner(3), 5).computed is False
     with pytest.raises(InvalidArgumentError, match="block_size"):
         kind(None, [], 0, Owner(3))
     with pytest.raises(InvalidArgumentError, match="2 slots, 3 tokens"):
@@ -83,6 +84,8 @@ def test_what_is_set_is_read(kind: Any) -> None:
     block = kind(None, [], 2, Owner(3))
     block.computed, block.last_accessed, block.block_id = True, 4.5, 6
     assert (block.computed, block.last_accessed, block.block_id) == (True, 4.5, 6)
+    block.last_accessed = 5.5
+    assert block.last_accessed == 5.5
     block.computed, block.block_id = False, None
     assert (block.computed, block.block_id) == (False, None)
     block.block_id = 0
@@ -359,6 +362,47 @@ def test_what_is_full_is_counted_once_for_each_place() -> None:
     assert other.get_num_full_blocks_touched([*freed, held, held, Own()]) == 3
 
 
+@pytest.mark.parametrize("kind", ALLOCATORS)
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_fork_holds_every_block_once_more(kind: Any, first: int) -> None:
+    allocator = kind(4, 2, first)
+    before = allocator.allocate_immutable_block(None, [1, 2])
+    last = allocator.allocate_mutable_block(before)
+    twins = allocator.fork(last)
+    assert [twin.block_id for twin in twins] == [first, first + 1]
+    for block in (before, last):
+        allocator.free(block)
+    assert allocator.get_num_free_blocks() == 2
+    for twin in twins:
+        allocator.free(twin)
+    assert allocator.get_num_free_blocks() == 4
+
+
+def test_a_block_that_gives_way_holds_the_known_one() -> None:
+    allocator = PrefixCachingBlockAllocator(4, 2)
+    known = allocator.allocate_immutable_block(None, [1, 2])
+    block = allocator.allocate_mutable_block(None)
+    block.append_token_ids([1])
+    block.append_token_ids([2])
+    assert block.block_id == known.block_id
+    allocator.free(known)
+    assert allocator.get_num_free_blocks() == 3
+    allocator.free(block)
+    assert allocator.get_num_free_blocks() == 4
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_candidates_are_accessed_and_what_holds_nothing_is_not(first: int) -> None:
+    allocator = PrefixCachingBlockAllocator(5, 2, first)
+    for block in allocator.allocate_immutable_blocks(None, [[1, 2], [3, 4], [5, 6]]):
+        allocator.free(block)
+    for block_id in range(first, first + 3):
+        allocator.mark_blocks_as_accessed([block_id], 2.0)
+    for block_id in range(first + 3, first + 5):
+        with pytest.raises(BlockError, match=f"block {block_id} is free and has no content"):
+            allocator.mark_blocks_as_accessed([block_id], 2.0)
+
+
 def test_the_hit_rate_begins_anew_with_a_reset() -> None:
     allocator = PrefixCachingBlockAllocator(8, 1)
     for _ in range(3):
@@ -438,7 +482,7 @@ def test_ids_change_when_a_block_is_set() -> None:
 
 def set_id(allocator: CpuGpuBlockAllocator, blocks: list[Block]) -> None:
     taken = allocator.allocate_mutable_block(None, Device.GPU)
-    blocks[0].block_id, taken.block_id = taken.block_id, blocks[0].block_id
+    blocks[0].block_id = taken.block_id
 
 
 def freed(allocator: CpuGpuBlockAllocator, blocks: list[Block]) -> None:
