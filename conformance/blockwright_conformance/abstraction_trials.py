@@ -49,6 +49,11 @@ def judged(cases: Iterator[Case]) -> Iterator[Fault]:
             yield Fault("REF-0", f"{what}: expected {wanted}, found {found}", number + 1)
 
 
+def altered_in(shown: Any, name: str, value: object) -> Any:
+    """Give what is shown with another value of one field."""
+    return shown._replace(**{name: value})
+
+
 def managers_by_hand(_package: ModuleType) -> Iterator[Fault]:
     """Compare states and answers of managers altered by hand."""
     yield from judged(of_states())
@@ -74,14 +79,14 @@ def of_states() -> Iterator[Case]:
     }
     yield "nothing altered", [], differences(wanted, wanted)
     for name, value in altered.items():
-        shown, want = wanted._replace(**{name: value}), getattr(wanted, name)
+        shown, want = altered_in(wanted, name, value), getattr(wanted, name)
         if name == "references":
             want, value = want[1:], (0, 1)
         told = [f"{name}: expected {want}, found {value}"]
         yield f"{name} altered", told, differences(wanted, shown)
         yield f"{name} altered, in any order", [] if name == "queue" else told, differences(wanted, shown, False)
         if name != "tables":
-            yield f"{name} not shown", [], differences(wanted, wanted._replace(**{name: None}))
+            yield f"{name} not shown", [], differences(wanted, altered_in(wanted, name, None))
     two = wanted._replace(free=17, settled=(4, None))
     told = [f"free: expected {wanted.free}, found 17", f"settled: expected {wanted.settled}, found (4, None)"]
     yield "two altered", told, differences(wanted, two)
@@ -186,7 +191,7 @@ def of_answers() -> Iterator[Case]:
         want = [f"hit: expected 2 tokens in ((1,),), found {found}"]
         yield "another hit", want, compare(told, right._replace(hit=found), adapter, names)
     for field, words, value in (("new", "new blocks", ((4,),)), ("nulled", "nulled entries", ((1,),))):
-        served = right.served[0]._replace(**{field: value})
+        served = altered_in(right.served[0], field, value)
         want = [f"{words}: expected {getattr(one, field)}, found {value}"]
         yield words, want, compare(told, right._replace(served=(served,)), adapter, names)
     entries = ((0, 0, 5),)
@@ -234,7 +239,7 @@ def of_tables() -> Iterator[Case]:
     wanted = paged_expected(state)
     yield "nothing altered", [], paged_differences(wanted, wanted)
     for name in ("references", "copies", "times"):
-        shown = wanted._replace(**{name: ((7, 8),)})
+        shown = altered_in(wanted, name, ((7, 8),))
         want = [f"{name}: expected {getattr(wanted, name)}, found ((7, 8),)"]
         yield f"{name} altered", want, paged_differences(wanted, shown)
     done = PagedTold(state, (PagedDone(state),))
@@ -258,6 +263,8 @@ def of_tables() -> Iterator[Case]:
 
 def of_pools() -> Iterator[Case]:
     """Show two pools whose answers are made by hand: block 1 of the second has the absolute id 2."""
+    near = pool_of(0, 2, [2], [0, 4, 0], [None, b"one", b"new"], {1: 5.5, 2: -1.0}, [(0, 1, 2)], {1: True, 2: False})
+    far = pool_of(2, 1, [], [0, 2], [None, None], {3: 0.5}, [(0, 1, 1)], {3: False})
     adapter: Any = SimpleNamespace(
         allocator=SimpleNamespace(
             on=lambda device: SimpleNamespace(pool={Device.GPU: near, Device.CPU: far}[device]),
@@ -268,8 +275,6 @@ def of_pools() -> Iterator[Case]:
         digests=SimpleNamespace(prefixes={b"one": ONE[1]}),
         shown=lambda slots: ("shown",) * slots,
     )
-    near = pool_of(0, 2, [2], [0, 4, 0], [None, b"one", b"new"], {1: 5.5, 2: -1.0}, [(0, 1, 2)], {1: True, 2: False})
-    far = pool_of(2, 1, [], [0, 2], [None, None], {3: 0.5}, [(0, 1, 1)], {3: False})
     shown = PagedObservation(
         ("shown", "shown"),  # type: ignore[arg-type]
         frozenset([1]),

@@ -85,8 +85,16 @@ def test_a_transfer_that_failed_does_not_wait() -> None:
 def test_what_is_out_of_time_is_not_begun() -> None:
     queue, clock = queue_of()
     moved: list[int] = []
+
+    def part_of(job: int) -> jobs.Part:
+        def part() -> int:
+            moved.append(job)
+            return 1
+
+        return part
+
     for job in (1, 2, 3):
-        assert queue.put(job, PAIR, [lambda job=job: moved.append(job) or 1])  # type: ignore[misc]
+        assert queue.put(job, PAIR, [part_of(job)])
         clock.now += 4.0
     clock.now = 110.0
     assert queue._work_once()

@@ -306,7 +306,8 @@ def test_a_block_says_when_it_was_accessed(first: int) -> None:
 def test_the_null_block_has_no_access_time() -> None:
     allocator = PrefixCachingBlockAllocator(4, 2)
     null = allocator.allocate_or_get_null_block()
-    allocator.mark_blocks_as_accessed([null.block_id], 3.0)
+    assert null.block_id == 0
+    allocator.mark_blocks_as_accessed([0], 3.0)
     assert PrefixCachingBlock(None, [], 2, allocator, null.block_id).last_accessed == -1.0
 
 
