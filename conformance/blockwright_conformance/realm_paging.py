@@ -57,6 +57,7 @@ TESTS = (
     "tests/paging/test_blocks_alone.py",
     "tests/paging/test_device_books.py",
     "tests/paging/test_eviction.py",
+    "tests/paging/test_ids_told.py",
     "tests/paging/test_interfaces.py",
     "tests/paging/test_manager_books.py",
     "tests/paging/test_nothing_lost.py",
