@@ -160,6 +160,34 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "return False",
         ("pass #3",),
     ),
+    (
+        "a transfer with a part that failed has failed, and `Counters.end` counts the bytes of those alone that came "
+        "through",
+        "offload/jobs.py JobQueue._work_once",
+        "moved, failed = (0, False)",
+        (
+            "moved, failed = (1, False)",
+            "moved, failed = (-1, False)",
+        ),
+    ),
+    (
+        "the last entry is published, or its key would not be this one; entries are looked at for publication in order "
+        "(PUB-2), so that one before it which is not null is published, too",
+        "offload/stores.py Stores._are_published",
+        "return all((block != 0 and pool.is_published(block) for block in parts)) and pool.block_key(parts[-1]) == key",
+        (
+            "return all((block != 0 or pool.is_published(block) for block in parts)) and pool.block_key(parts[-1]) "
+            "== key",
+            "return all((block != 0 for block in parts)) and pool.block_key(parts[-1]) == key",
+        ),
+    ),
+    (
+        "what is published holds what it is published as (PUB-1), and the entries of a table hold the tokens of its "
+        "request (READ-1), of which none ever changes: the key can be no other one",
+        "offload/stores.py Stores._are_published",
+        "return all((block != 0 and pool.is_published(block) for block in parts)) and pool.block_key(parts[-1]) == key",
+        ("return all((block != 0 and pool.is_published(block) for block in parts))",),
+    ),
 )
 """The reason, the function, the statement, and what may stand there instead."""
 

@@ -363,6 +363,12 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("pass",),
     ),
     (
+        "a function that ends returns None",
+        "paging/interfaces.py DeviceAwareBlockAllocator.own_blocks",
+        "return",
+        ("pass",),
+    ),
+    (
         "the first list begins with itself",
         "paging/prefix_caching.py PrefixCachingBlockAllocator.get_common_computed_block_ids",
         "for ids in computed_seq_block_ids[1:]",
@@ -373,6 +379,124 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "paging/cpu_gpu.py CpuGpuBlockAllocator.mark_blocks_as_accessed",
         "return",
         ("pass",),
+    ),
+    (
+        "the allocator asks the same of it, in the same words, before anything is kept",
+        "paging/block_manager.py SelfAttnBlockSpaceManager.__init__",
+        "require_positive('block_size', block_size)",
+        ("pass",),
+    ),
+    (
+        "`CpuGpuBlockAllocator.create` asks the same of it, in the same words, before anything is kept",
+        "paging/block_manager.py SelfAttnBlockSpaceManager.__init__",
+        "require_positive('num_gpu_blocks', num_gpu_blocks)",
+        ("pass",),
+    ),
+    (
+        "written again at the end, and not read before; nothing raises in between, since tokens, room and copies are "
+        "checked",
+        "paging/block_table.py BlockTable.append_token_ids",
+        "self._num_full = start",
+        ("pass",),
+    ),
+    (
+        "a single block that is not adopted is the first that is written, and then copies itself: no other call "
+        "comes between",
+        "paging/block_table.py BlockTable.append_token_ids",
+        "if len(written) > 1 or adopted >= 0",
+        (
+            "if len(written) >= 1 or adopted >= 0",
+            "if len(written) > 0 or adopted >= 0",
+            "if len(written) > 1 or adopted >= -1",
+        ),
+    ),
+    (
+        "a block without a place has the mark 0, so that the id asked for is -1, which no device has",
+        "paging/cpu_gpu.py CpuGpuBlockAllocator.copy_block",
+        "is_cpu = block._mark != 0 and self._cpu.has_id(int(block._mark) - 1)",
+        (
+            "is_cpu = self._cpu.has_id(int(block._mark) - 1)",
+            "is_cpu = block._mark != -1 and self._cpu.has_id(int(block._mark) - 1)",
+        ),
+    ),
+    (
+        "the reset of the GPU comes first, asks again, and ends the line where it is refused",
+        "paging/cpu_gpu.py CpuGpuBlockAllocator.reset_prefix_cache",
+        "if isinstance(self._gpu, PrefixCachingBlockAllocator) and (not (self._gpu.pool.can_reset() and "
+        "self._cpu.pool.can_reset()))",
+        ("if isinstance(self._gpu, PrefixCachingBlockAllocator) and (not self._cpu.pool.can_reset())",),
+    ),
+    (
+        "nobody ever holds block 0 of a `BlockStore`: its count stays 0",
+        "paging/device_pool.py DevicePool.is_held",
+        "return 0 < block < self._count and block != self.null and (self._ref[block] > 0)",
+        (
+            "return 0 <= block < self._count and block != self.null and (self._ref[block] > 0)",
+            "return -1 < block < self._count and block != self.null and (self._ref[block] > 0)",
+        ),
+    ),
+    (
+        "copies are three numbers each: no place between two is the end of the list",
+        "paging/device_pool.py DevicePool.take_pairs",
+        "while at < i64(len(copies))",
+        ("while at <= i64(len(copies))",),
+    ),
+    (
+        "the group of a copy, which `take_pairs` and `check_holders` pass over; nothing else reads the copies of "
+        "this pool",
+        "paging/device_pool.py DevicePool.copy_one",
+        "return self.copy_on_write(mark - self.first_id, 0) + self.first_id",
+        (
+            "return self.copy_on_write(mark - self.first_id, 1) + self.first_id",
+            "return self.copy_on_write(mark - self.first_id, -1) + self.first_id",
+        ),
+    ),
+    (
+        "below 0 a table asks its blocks each time; from the second move on the sum of both devices is what it would "
+        "be",
+        "paging/pool_allocator.py PoolAllocator.__init__",
+        "self.num_moves = 0",
+        ("self.num_moves = -1",),
+    ),
+    (
+        "only blocks without a place get one, and a table that met such a block remembers no ids",
+        "paging/pool_allocator.py PoolAllocator.swap_in",
+        "self.num_moves += 1",
+        (
+            "pass",
+            "self.num_moves += 0",
+        ),
+    ),
+    (
+        "blocks of one place have one content: where that was known, it is found again",
+        "paging/pool_allocator.py PoolAllocator.move_here",
+        "places[before] = int(block._mark)",
+        ("pass #2",),
+    ),
+    (
+        "asked only of blocks that `own` has let pass, which have a place",
+        "paging/prefix_caching.py PrefixCachingBlockAllocator.known_filled",
+        "if block._mark == 0 or not token_ids or count != self._size or (self.pool.sharers(block._mark) == 1)",
+        (
+            "if not token_ids or count != self._size or self.pool.sharers(block._mark) == 1",
+            "if block._mark == -1 or not token_ids or count != self._size or (self.pool.sharers(block._mark) == 1)",
+        ),
+    ),
+    (
+        "a block that these tokens do not just fill has no hash, and so is not known",
+        "paging/prefix_caching.py PrefixCachingBlockAllocator.known_filled",
+        "if block._mark == 0 or not token_ids or count != self._size or (self.pool.sharers(block._mark) == 1)",
+        ("if block._mark == 0 or not token_ids or self.pool.sharers(block._mark) == 1",),
+    ),
+    (
+        "lengths are only compared, and still grow along a sequence, by one size for all",
+        "paging/prefix_caching.py PrefixCachingBlockAllocator.settle",
+        "pool.publish_words(block._mark, block._low, block._high, (block._depth + 1) * self._size)",
+        (
+            "pool.publish_words(block._mark, block._low, block._high, (block._depth - 1) * self._size)",
+            "pool.publish_words(block._mark, block._low, block._high, (block._depth + 2) * self._size)",
+            "pool.publish_words(block._mark, block._low, block._high, (block._depth + 0) * self._size)",
+        ),
     ),
 )
 """The reason, the function, the statement, and what may stand there instead."""

@@ -1,8 +1,10 @@
 """Changes functions where they are: those of a loaded module get the code that a changed source has for them."""
 
 import importlib
+import sys
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 from .variants import PACKAGE
 
@@ -46,11 +48,32 @@ def module_of(file: str) -> ModuleType:
 
 
 def change(functions: dict[tuple[str, int], FunctionType], code: CodeType) -> int:
-    """Give functions the code that a changed source has for them; count those that differ."""
+    """Give functions the code that a changed source has for them; count those that differ.
+
+    One that closes over fewer names than before (``super()`` is gone) is replaced by another one in its class.
+    """
     count = 0
     for each in all_codes(code):
         function = functions.get((each.co_qualname, each.co_firstlineno))
         if function is not None and function.__code__ != each:
-            function.__code__ = each
+            if function.__code__.co_freevars == each.co_freevars:
+                function.__code__ = each
+            else:
+                replace(function, each)
             count += 1
     return count
+
+
+def replace(function: FunctionType, code: CodeType) -> None:
+    """Put a function with another code in the place of a method."""
+    *path, name = function.__qualname__.split(".")
+    owner: Any = sys.modules[function.__module__]
+    for part in path:
+        owner = getattr(owner, part)
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    closure = tuple(cells[each] for each in code.co_freevars)
+    new = FunctionType(code, function.__globals__, name, function.__defaults__, closure)
+    new.__kwdefaults__ = function.__kwdefaults__
+    if vars(owner)[name] is not function:
+        raise ValueError(f"{function.__qualname__}: is no plain method")
+    setattr(owner, name, new)

@@ -72,7 +72,7 @@ def fate_of(mutation: Mutation, numbers: list[int], limit: float = float("inf"))
         return Fate(mutation, killer, how, place, visited, transitions, time.perf_counter() - started, whole)
 
     if not numbers:
-        return fate("", "")
+        return Fate(mutation, "", "", None, 0, 0, 0.0)
     try:
         with alarm():
             package = load({mutation.file: parsed(mutation.file).compiled(mutation.key)})

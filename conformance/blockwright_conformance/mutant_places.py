@@ -69,6 +69,13 @@ def import_what(where: Where) -> None:
             importlib.import_module(name)
         if soft != resource.RLIM_INFINITY:
             resource.setrlimit(resource.RLIMIT_AS, (soft + memory_taken() - before, hard))
+        keep()
+
+
+def keep() -> None:
+    """Keep what there is from the garbage collector, which runs after every mutant."""
+    gc.collect()
+    gc.freeze()
 
 
 def memory_taken() -> int:
@@ -85,8 +92,7 @@ def recorded(scope: Scope | PagedScope) -> Recording | PagedRecording:
     found = RECORDINGS.get(scope)
     if found is None:
         found = RECORDINGS[scope] = PagedRecording(scope) if isinstance(scope, PagedScope) else Recording(scope)
-        gc.collect()
-        gc.freeze()
+        keep()
     return found
 
 

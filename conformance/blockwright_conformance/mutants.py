@@ -24,7 +24,7 @@ from .gates import GateResult, Profile
 from .mutant_fate import Fate, fate_of, limited_memory
 from .mutant_hints import first_places
 from .mutant_listed import groups, listed_fates
-from .mutant_places import ENDLESS, difference
+from .mutant_places import ENDLESS, difference, keep
 from .mutant_reach import Reach, able, reach
 from .mutant_realm import title_of
 from .mutant_retry import is_known, retried
@@ -35,7 +35,7 @@ from .variants import load
 
 SAMPLE = {"smoke": 6, "pr": 200}
 """How many mutants a profile takes; others take all."""
-ABSTRACTION = {"smoke": 2, "pr": 8}
+ABSTRACTION = {"smoke": 2, "pr": 60}
 """How many mutants of the abstraction it takes."""
 FLOOR = {"smoke": 0, "pr": 70, "nightly": 70}
 """Per cent of the mutants, listed equivalents aside, that must be killed; the sorting of survivors goes on."""
@@ -59,10 +59,17 @@ class Tried:
 
 def tried(work: Work, most: float) -> Tried:
     """Try some mutants, and the unchanged implementation wherever one was killed."""
+    keep_once()
     with limited_memory():
         fates = [fate_of(mutation, numbers, most) for mutation, numbers in work]
         places = {(realm_of(fate.mutation.file).name, fate.place) for fate in fates if fate.place is not None}
         return Tried(fates, {place: unchanged(*place) for place in sorted(places)})
+
+
+@cache
+def keep_once() -> None:
+    """Keep what a process has loaded from the garbage collector."""
+    keep()
 
 
 @cache

@@ -48,6 +48,7 @@ LEFT_OUT: dict[str, str] = {
 
 TESTS = (
     "tests/paging/test_access_times.py",
+    "tests/paging/test_adoption.py",
     "tests/paging/test_allocators.py",
     "tests/paging/test_bare_interfaces.py",
     "tests/paging/test_beam_search.py",
@@ -56,6 +57,7 @@ TESTS = (
     "tests/paging/test_blocks_alone.py",
     "tests/paging/test_device_books.py",
     "tests/paging/test_eviction.py",
+    "tests/paging/test_ids_told.py",
     "tests/paging/test_interfaces.py",
     "tests/paging/test_manager_books.py",
     "tests/paging/test_nothing_lost.py",

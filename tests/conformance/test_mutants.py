@@ -212,9 +212,26 @@ def test_hints_name_places_that_there_are() -> None:
 def test_the_abstraction_is_mutated(name: str, change: str) -> None:
     trusted = next(each for each in abstraction_mutants.TRUSTED if each.name == name)
     mutation = next(each for each in abstraction_mutants.mutations_of(trusted) if change in each.key)
-    verdict = abstraction_mutants.verdict_on(mutation, replace(trusted, places=trusted.places[:1]))
-    assert verdict.noticed_by == title_of(trusted.places[0])
-    assert difference(trusted.places[0], abstraction_mutants.unchanged())[0] == ""
+    where = trusted.places[1]
+    verdict = abstraction_mutants.verdict_on(mutation, replace(trusted, places=(where,)))
+    assert verdict.noticed_by == title_of(where)
+    assert difference(where, abstraction_mutants.unchanged())[0] == ""
+
+
+@pytest.mark.parametrize("trusted", abstraction_mutants.TRUSTED, ids=lambda trusted: trusted.name)
+def test_what_is_altered_by_hand_is_named(trusted: abstraction_mutants.Trusted) -> None:
+    """The trial passes, and goes before all scopes; a comparison that names nothing does not pass it."""
+    trial = trusted.places[0]
+    assert title_of(trial).endswith("s_by_hand")
+    assert difference(trial, abstraction_mutants.unchanged())[0] == ""
+    comparing = {
+        "manager": "differences: return [f",
+        "table": "paged_differences: return [f",
+        "tier": "in_order: return",
+    }
+    change = next(change for name, change in comparing.items() if trusted.name.startswith(name))
+    mutation = next(each for each in abstraction_mutants.mutations_of(trusted) if change in each.key)
+    assert abstraction_mutants.verdict_on(mutation, trusted).noticed_by == title_of(trial)
 
 
 def test_a_blind_comparison_is_noticed_by_the_museum() -> None:

@@ -16,12 +16,14 @@ from blockwright.offload import (
     CPUBackend,
     CPULoadStoreSpec,
     GPULoadStoreSpec,
+    LoadResult,
     LRUOffloadingManager,
     OffloadChain,
     OffloadingConnector,
     OffloadingWorker,
 )
-from blockwright.offload.hits import external_hit, offload_key
+from blockwright.offload.hits import NeededBlock, external_hit, offload_key
+from blockwright.offload.loads import destinations
 
 
 def single() -> KVCacheSpec:
@@ -88,6 +90,26 @@ def failed(rig: Rig) -> Request:
     return request
 
 
+def test_a_load_of_single_tokens_that_failed_brings_none() -> None:
+    rig = Rig(single())
+    request = Request("first", [7, 8, 9], 1)
+    assert rig.manager.allocate_slots(request, 3) is not None
+    request.num_computed_tokens = 3
+    rig.connector.finish_step([request])
+    rig.end(request)
+    rig.handler.end()
+    rig.connector.poll()
+    assert rig.manager.reset_prefix_cache()
+    again = Request("r", [7, 8, 9], 1)
+    assert rig.connector.get_num_new_matched_tokens(again, 0) == (2, True)
+    assert rig.manager.allocate_slots(again, 0, num_external_computed_tokens=2) is not None
+    rig.connector.update_state_after_alloc(again, 2)
+    rig.connector.start_step()
+    rig.handler.end(success=False)
+    assert rig.connector.poll() == [LoadResult("r", 0, 0)]
+    assert rig.manager.get_computed_blocks(Request("other", [7, 8, 9], 1))[1] == 0
+
+
 def test_after_a_failure_nothing_is_loaded_once() -> None:
     rig = Rig()
     request = failed(rig)
@@ -128,6 +150,20 @@ def test_a_hit_of_the_engine_that_is_not_aligned_is_kept_whatever_is_held() -> N
 def test_a_hit_of_the_engine_that_is_whole_is_kept() -> None:
     manager, request = manager_of(full()), Request("r", [1, 2, 3, 4], 2)
     assert external_hit(Held(set()), manager.managers, request, 4, 1) == (4, [])
+
+
+def test_where_nothing_can_be_gained_nothing_is_to_be_loaded() -> None:
+    """The engine has it all, one token more than a hit may have."""
+    manager, request = manager_of(full()), Request("r", [1, 2, 3, 4], 2)
+    held = Held({offload_key(digest, 0) for digest in request.block_hashes})
+    assert external_hit(held, manager.managers, request, 4, 1) == (4, [])
+    assert external_hit(held, manager.managers, request, 2, 1) == (2, [])
+
+
+def test_a_null_entry_is_no_place_for_a_load() -> None:
+    needed = [NeededBlock(b"a", 0, 0), NeededBlock(b"b", 0, 2)]
+    assert destinations(needed, ([0, 5, 6, 7],), [0], [3], 2) == [None, 5, 6, None]
+    assert destinations(needed, ([3, 5, 6, 7],), [1], [4], 2) == [None, 5, 6, 7]
 
 
 def test_full_attention_is_looked_up_once() -> None:

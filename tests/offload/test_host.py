@@ -6,8 +6,10 @@ anything moves; a copy is held up to see that a transfer is cancelled, or out of
 Not covered: a GPU (test_host_cuda.py), and speed (`blockwright.bench.offload_host`).
 """
 
+import gc
 import random
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -160,6 +162,18 @@ def test_views_share_the_memory() -> None:
     assert bytes(view) == b"\0\0\5\0\0\0\0\0"
 
 
+def test_a_view_keeps_the_memory_and_lets_go_of_it() -> None:
+    pool = HostPool(torch.zeros(3, 4), 2)
+    memory = weakref.ref(pool.buffer)
+    view = pool.block_view(1)
+    del pool
+    gc.collect()
+    assert memory() is not None
+    del view
+    gc.collect()
+    assert memory() is None
+
+
 def test_a_pool_of_no_blocks() -> None:
     caches = torch.zeros(3, 4)
     pool = HostPool(caches, 0)
@@ -291,6 +305,14 @@ def test_out_of_time() -> None:
 def test_counts_are_whole_numbers(name: str, value: object) -> None:
     with pytest.raises(InvalidArgumentError, match=name):
         HostPool(torch.zeros(2, 3), **{"num_blocks": 2, name: value})  # type: ignore[arg-type]
+
+
+def test_caches_have_the_shape_of_the_devices() -> None:
+    """Down to one element per block, and no dimension but that of the blocks."""
+    for shape in ((4,), (4, 1), (4, 3), (4, 1, 1), (4, 2, 1)):
+        caches = HostPool(torch.zeros(shape), 2).caches
+        assert isinstance(caches, torch.Tensor)
+        assert caches.shape == (2, *shape[1:])
 
 
 def test_a_block_of_bytes_is_not_padded_and_ids_count_from_zero() -> None:

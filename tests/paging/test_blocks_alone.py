@@ -1,8 +1,8 @@
 """Property: blocks and allocators that are used by themselves keep their word: places, prefixes, times and limits.
 
 How: blocks made by hand, with and without a place, some with an allocator of an engine's own; each limit of an argument
-is tried at, below and above it; tables are read after each way in which an id can change behind their back. Every case
-was asked for by a change of the source that no other test noticed (`blockwright conform --gate mutants`).
+is tried at, below and above it. Every case was asked for by a change of the source that no other test noticed
+(`blockwright conform --gate mutants`).
 Not covered: what several blocks do together (test_allocators.py), and the block manager.
 """
 
@@ -23,6 +23,7 @@ from blockwright.paging import (
     NullBlock,
     PrefixCachingBlock,
     PrefixCachingBlockAllocator,
+    pool_allocator,
 )
 
 KINDS = (NaiveBlock, PrefixCachingBlock)
@@ -71,6 +72,7 @@ def test_a_block_by_hand_says_what_it_was_given(kind: Any) -> None:
     assert kind(None, [], 2, Owner(3)).block_id is None
     assert kind(None, [], 2, Owner(3), 5).block_id == 5
     assert kind(None, [], 2, Owner(3)).computed is False
+    assert kind(None, [], 2, Owner(3), 5).computed is False
     with pytest.raises(InvalidArgumentError, match="block_size"):
         kind(None, [], 0, Owner(3))
     with pytest.raises(InvalidArgumentError, match="2 slots, 3 tokens"):
@@ -82,6 +84,8 @@ def test_what_is_set_is_read(kind: Any) -> None:
     block = kind(None, [], 2, Owner(3))
     block.computed, block.last_accessed, block.block_id = True, 4.5, 6
     assert (block.computed, block.last_accessed, block.block_id) == (True, 4.5, 6)
+    block.last_accessed = 5.5
+    assert block.last_accessed == 5.5
     block.computed, block.block_id = False, None
     assert (block.computed, block.block_id) == (False, None)
     block.block_id = 0
@@ -97,6 +101,9 @@ def test_an_allocator_of_an_engine_says_where_to_write(kind: Any) -> None:
     assert block.block_id == 17
     block.append_token_ids([2])
     assert block.block_id == (17 if kind is NaiveBlock else 40)
+    full = kind(None, [1, 2], 2, Owner(17), 5)
+    full.append_token_ids([])
+    assert full.block_id == 5
     lost = kind(None, [], 2, Owner(None), 5)
     lost.append_token_ids([1])
     assert lost.block_id is None
@@ -169,6 +176,16 @@ def test_counts_have_limits(kind: Any, name: str) -> None:
     assert kind(2, 2, MOST).all_block_ids == {MOST, MOST + 1}
     with pytest.raises(InvalidArgumentError, match="block_size"):
         kind(2, 0)
+
+
+@pytest.mark.skipif(not PURE, reason="compiled code makes its own pools")
+@pytest.mark.parametrize("kind", ALLOCATORS)
+def test_there_may_be_as_many_blocks_as_the_limit_says(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without making them: they would take gigabytes."""
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(pool_allocator, "DevicePool", lambda *given: asked.append(given))
+    kind(MOST, 2, 5)
+    assert asked == [(MOST, 5, kind is PrefixCachingBlockAllocator)]
 
 
 @pytest.mark.parametrize("kind", ALLOCATORS)
@@ -248,6 +265,160 @@ def test_writing_asks_for_a_copy_where_others_hold_the_block(kind: Any) -> None:
     assert allocator.clear_copy_on_writes() == [(10, 11)]
 
 
+@pytest.mark.parametrize("kind", ALLOCATORS)
+@pytest.mark.parametrize("first", [0, 1, 2, 3, 4])
+def test_a_block_says_whether_it_is_computed(kind: Any, first: int) -> None:
+    """A block that was freed has no part in what the allocator knows of others."""
+    allocator = kind(4, 2, first)
+    others = [allocator.allocate_immutable_block(None, [token, 2]) for token in range(3)]
+    allocator.mark_blocks_as_computed([])
+    block = allocator.allocate_mutable_block(None)
+    assert block.computed is False
+    block.computed = True
+    assert block.computed is True
+    block.computed = False
+    allocator.free(block)
+    assert block.computed is False
+    fresh = allocator.allocate_mutable_block(None)
+    allocator.free(fresh)
+    assert fresh.computed is False
+    assert [other.computed for other in others] == [kind is PrefixCachingBlockAllocator] * 3
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3, 4])
+def test_a_block_says_when_it_was_accessed(first: int) -> None:
+    """A block that was freed keeps its time to itself."""
+    allocator = PrefixCachingBlockAllocator(4, 2, first)
+    others = [allocator.allocate_immutable_block(None, [token, 2]) for token in range(3)]
+    for time, other in enumerate(others):
+        other.last_accessed = float(time)
+    block = allocator.allocate_mutable_block(None)
+    assert block.last_accessed == -1.0
+    block.last_accessed = 7.5
+    assert block.last_accessed == 7.5
+    allocator.free(block)
+    assert block.last_accessed == 7.5
+    block.last_accessed = 9.5
+    assert block.last_accessed == 9.5
+    assert [other.last_accessed for other in others] == [0.0, 1.0, 2.0]
+
+
+def test_the_null_block_has_no_access_time() -> None:
+    allocator = PrefixCachingBlockAllocator(4, 2)
+    null = allocator.allocate_or_get_null_block()
+    assert null.block_id == 0
+    allocator.mark_blocks_as_accessed([0], 3.0)
+    assert PrefixCachingBlock(None, [], 2, allocator, null.block_id).last_accessed == -1.0
+
+
+def test_blocks_without_content_have_no_access_times() -> None:
+    allocator = CpuGpuBlockAllocator.create("naive", 4, 0, 2)
+    block = allocator.allocate_mutable_block(None, Device.GPU)
+    allocator.access_blocks([block], 3.0)
+    assert block.last_accessed == -1.0
+    assert allocator.on(Device.GPU).pool.time_of(1) == -1.0
+
+
+def test_full_blocks_after_one_that_is_not_are_not_shared() -> None:
+    """They have no content of their own: what they follow is still to be written."""
+    allocator = PrefixCachingBlockAllocator(4, 2)
+    before = allocator.allocate_mutable_block(None)
+    places = set()
+    for token in (5, 6):
+        block = allocator.allocate_mutable_block(before)
+        block.append_token_ids([token, token])
+        assert block.content_hash is None
+        places.add(block.block_id)
+    assert len(places) == 2
+
+
+def test_nothing_is_written_to_a_block_that_holds_nothing() -> None:
+    allocator = PrefixCachingBlockAllocator(4, 2)
+    block = allocator.allocate_mutable_block(None)
+    place, block.block_id = block.block_id, 3
+    block.append_token_ids([])
+    with pytest.raises(BlockError, match="it was freed"):
+        block.append_token_ids([1])
+    assert (block.block_id, block.token_ids) == (3, [])
+    block.block_id = place
+    block.append_token_ids([1])
+    assert block.token_ids == [1]
+
+
+def test_what_is_full_is_counted_once_for_each_place() -> None:
+    """Blocks without a place each need one; an engine's own blocks are not counted."""
+
+    class Own(Block):
+        @property
+        def is_full(self) -> bool:
+            return True
+
+    allocator = PrefixCachingBlockAllocator(6, 2)
+    freed = [allocator.allocate_immutable_block(None, [token, token]) for token in range(2)]
+    for block in freed:
+        allocator.free(block)
+    assert allocator.reset_prefix_cache()
+    held = allocator.allocate_immutable_block(None, [7, 7])
+    other = PrefixCachingBlockAllocator(6, 2)
+    assert other.get_num_full_blocks_touched([*freed, held, held, Own()]) == 3
+
+
+@pytest.mark.parametrize("kind", ALLOCATORS)
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_fork_holds_every_block_once_more(kind: Any, first: int) -> None:
+    allocator = kind(4, 2, first)
+    before = allocator.allocate_immutable_block(None, [1, 2])
+    last = allocator.allocate_mutable_block(before)
+    twins = allocator.fork(last)
+    assert [twin.block_id for twin in twins] == [first, first + 1]
+    for block in (before, last):
+        allocator.free(block)
+    assert allocator.get_num_free_blocks() == 2
+    for twin in twins:
+        allocator.free(twin)
+    assert allocator.get_num_free_blocks() == 4
+
+
+def test_a_block_that_gives_way_holds_the_known_one() -> None:
+    allocator = PrefixCachingBlockAllocator(4, 2)
+    known = allocator.allocate_immutable_block(None, [1, 2])
+    block = allocator.allocate_mutable_block(None)
+    block.append_token_ids([1])
+    block.append_token_ids([2])
+    assert block.block_id == known.block_id
+    allocator.free(known)
+    assert allocator.get_num_free_blocks() == 3
+    allocator.free(block)
+    assert allocator.get_num_free_blocks() == 4
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_candidates_are_accessed_and_what_holds_nothing_is_not(first: int) -> None:
+    allocator = PrefixCachingBlockAllocator(5, 2, first)
+    for block in allocator.allocate_immutable_blocks(None, [[1, 2], [3, 4], [5, 6]]):
+        allocator.free(block)
+    for block_id in range(first, first + 3):
+        allocator.mark_blocks_as_accessed([block_id], 2.0)
+    for block_id in range(first + 3, first + 5):
+        with pytest.raises(BlockError, match=f"block {block_id} is free and has no content"):
+            allocator.mark_blocks_as_accessed([block_id], 2.0)
+
+
+def test_the_hit_rate_begins_anew_with_a_reset() -> None:
+    allocator = PrefixCachingBlockAllocator(8, 1)
+    for _ in range(3):
+        allocator.free(allocator.allocate_immutable_block(None, [1]))
+    assert allocator.get_prefix_cache_hit_rate() == pytest.approx(2 / 3)
+    assert allocator.reset_prefix_cache()
+    assert allocator.get_prefix_cache_hit_rate() == 0.0
+    written = allocator.allocate_mutable_block(None)
+    written.append_token_ids([1])
+    allocator.allocate_immutable_block(None, [1])
+    assert allocator.get_prefix_cache_hit_rate() == 1.0
+    allocator.allocate_immutable_block(None, [2])
+    assert allocator.get_prefix_cache_hit_rate() == 0.5
+
+
 def test_the_hit_rate_counts_every_full_block_asked_for() -> None:
     allocator = PrefixCachingBlockAllocator(8, 1)
     assert allocator.get_prefix_cache_hit_rate() == 0.0
@@ -268,62 +439,3 @@ def test_the_null_block_is_what_it_is() -> None:
             setattr(null, name, value)
     with pytest.raises(BlockError, match="null block"):
         null.append_token_ids([1])
-
-
-# ---------------------------------------------------------------------- ids behind a table's back
-
-
-def written(tokens: int = 5, kind: str = "naive") -> tuple[CpuGpuBlockAllocator, BlockTable]:
-    """A table of blocks of two slots whose ids have been read."""
-    allocator = CpuGpuBlockAllocator.create(kind, 8, 4, 2)
-    table = BlockTable(2, allocator)
-    table.allocate(list(range(tokens)))
-    assert table.physical_block_ids == [0, 1, 2]
-    return allocator, table
-
-
-def test_ids_change_with_a_swap_there_and_back() -> None:
-    allocator, table = written()
-    for block in table.blocks:
-        allocator.swap_out([block], Device.GPU)
-    taken = allocator.allocate_mutable_block(None, Device.GPU)
-    allocator.swap_in(table.blocks, Device.GPU)
-    assert table.physical_block_ids == [block.block_id for block in table.blocks]
-    assert taken.block_id not in table.physical_block_ids
-
-
-def test_ids_change_with_a_move_of_both_devices() -> None:
-    allocator, table = written()
-    allocator.swap(table.blocks, Device.GPU, Device.CPU)
-    assert table.physical_block_ids == [8, 9, 10]
-    allocator.swap(table.blocks, Device.CPU, Device.GPU)
-    other = BlockTable(2, allocator)
-    other.allocate([9])
-    allocator.swap(table.blocks, Device.GPU, Device.CPU)
-    allocator.swap(table.blocks, Device.CPU, Device.GPU)
-    assert table.physical_block_ids == [block.block_id for block in table.blocks]
-
-
-def test_ids_change_when_a_block_is_set() -> None:
-    _, table = written()
-    table.blocks[1].block_id = 6
-    assert table.physical_block_ids == [0, 6, 2]
-
-
-def test_ids_change_when_a_fork_writes_first() -> None:
-    allocator, table = written()
-    child = table.fork()
-    assert child.physical_block_ids == [0, 1, 2]
-    child.append_token_ids([7])
-    assert (table.physical_block_ids, child.physical_block_ids) == ([0, 1, 2], [0, 1, 3])
-    child.free()
-    assert allocator.get_num_free_blocks(Device.GPU) == 4  # both ends of the copy wait
-
-
-def test_ids_that_a_table_tells_are_the_callers() -> None:
-    _, table = written()
-    table.physical_block_ids.clear()
-    child = table.fork()
-    child.append_token_ids([7, 8, 9])
-    assert table.physical_block_ids == [0, 1, 2]
-    assert len(child.physical_block_ids) == 4

@@ -52,6 +52,36 @@ def test_arguments_have_limits(name: str, wrong: tuple[Any, ...], right: Any) ->
     manager_of(**{name: right})
 
 
+def test_the_null_block_is_counted_until_it_is_taken() -> None:
+    manager = manager_of(block_size=1, num_gpu_blocks=12, num_cpu_blocks=0, sliding_window=1)
+    seq, allocator = start(manager, 1, [0]), manager.block_allocator
+    group = alone(seq)
+    for length in range(2, 8):
+        seq.token_ids.append(0)
+        seq.num_computed_tokens = length - 1
+        touched = manager.block_tables[1].get_num_blocks_touched_by_append_slots([0], 0)
+        needed = touched + (not allocator.has_null_block)
+        twin = manager.copy()
+        while twin.get_num_free_gpu_blocks() > needed:
+            twin.block_allocator.allocate_mutable_block(None, Device.GPU)
+        assert twin.can_append_slots(group, 0)
+        twin.block_allocator.allocate_mutable_block(None, Device.GPU)
+        assert not twin.can_append_slots(group, 0)
+        manager.append_slots(seq, 0)
+    assert allocator.has_null_block
+
+
+def test_no_block_of_the_host_need_be() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"num_cpu_blocks: must be within 0\.\."):
+        manager_of(num_cpu_blocks=-1)
+
+
+def test_of_several_sequences_without_tokens_the_first_is_named() -> None:
+    empty = [SimpleSequence(seq_id, []) for seq_id in (1, 2, 3)]
+    with pytest.raises(InvalidArgumentError, match="sequence 1 has no tokens"):
+        manager_of().allocate(SimpleSequenceGroup("e", empty[:2], empty[2]))
+
+
 @pytest.mark.parametrize("given", [{}, {"enable_caching": True}, {"sliding_window": 3}])
 def test_a_copy_is_like_the_manager_and_apart_from_it(given: dict[str, Any]) -> None:
     manager = manager_of(watermark=0.25, **given)

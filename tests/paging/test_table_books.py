@@ -91,6 +91,7 @@ def test_a_table_without_blocks_counts_nothing() -> None:
     for _ in range(2):
         table.allocate([1, 2, 3, 4, 5])
         assert table.num_full_slots == 5
+        assert len(table.physical_block_ids) == 2
         table.check()
         table.free()
         assert is_empty()
@@ -166,6 +167,33 @@ def test_only_what_is_written_is_copied() -> None:
     child.append_token_ids([2, 3])
     assert allocator.clear_copy_on_writes() == [(0, 4), (1, 5)]
     assert child.physical_block_ids == [4, 5, 2, 3]
+
+
+def test_copies_are_had_all_or_none() -> None:
+    """Entries beyond those written, which are there already, make up for none."""
+    allocator = allocator_of("naive", gpu=5, size=1)
+    table = table_of(allocator, [1])
+    table.ensure_num_empty_slots(3)
+    child = table.fork()
+    with pytest.raises(NoFreeBlocksError, match="2 blocks are needed, 1 are free"):
+        child.append_token_ids([2, 3])
+    assert allocator.clear_copy_on_writes() == []
+    assert child.physical_block_ids == table.physical_block_ids
+    child.append_token_ids([2])
+    assert len(allocator.clear_copy_on_writes()) == 1
+
+
+def test_what_the_window_has_passed_makes_no_room_while_others_hold_it() -> None:
+    allocator = allocator_of("naive", gpu=4, size=2)
+    allocator.allocate_or_get_null_block()
+    table = table_of(allocator, range(6), window=1)
+    child = table.fork()
+    with pytest.raises(NoFreeBlocksError, match="1 blocks are needed, 0 are free"):
+        child.append_token_ids([6], 0, 5)
+    assert (child.num_full_slots, child.physical_block_ids) == (6, table.physical_block_ids)
+    table.free()
+    child.append_token_ids([6], 0, 5)
+    child.check()
 
 
 def test_slots_are_had_all_or_none() -> None:
