@@ -153,7 +153,7 @@ def main() -> int:
     args.kept.parent.mkdir(parents=True, exist_ok=True)
     known = {each.mutation.key for each in kept(args.kept)}
     keys = [mutation.key for mutation in in_order() if mutation.key not in known][: args.most]
-    parcels = [(keys[at : at + 40],) for at in range(0, len(keys), 40)]
+    parcels = [(keys[at : at + 10],) for at in range(0, len(keys), 10)]
     with progress("mutants of the specification", len(keys)) as advance, args.kept.open("a", encoding="utf-8") as file:
         for _, held in in_parallel(fates_of, parcels, args.jobs):
             file.writelines(json.dumps(each) + "\n" for each in held)

@@ -20,30 +20,27 @@ from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 
 from . import offload_places, paged_places, places
 from .actions import meaning
-from .blockwright_adapter import BlockwrightAdapter
 from .enabled import enabled
 from .exhibit import OffloadPlace, Place, TablesPlace
-from .explore import LOOKUP_LAWS, Explorer, lookup_view
+from .explore import LOOKUP_LAWS, lookup_view
 from .offload_actions import chain_enabled, chain_told
-from .offload_chain_explore import ChainExplorer, alike, plain
-from .offload_chains import ChainUnderTest
+from .offload_chain_explore import alike, plain
 from .offload_scopes import FIRST, KEYS, ChainScope, TierScope, chain_scope, lists, request
-from .offload_tier_explore import TierExplorer, tier_calls_of, told_of
-from .offload_tiers import TierUnderTest
+from .offload_tier_explore import tier_calls_of, told_of
 from .paged_actions import paged_enabled, paged_meaning
-from .paged_blockwright import BlockwrightTables
-from .paged_explore import PagedExplorer
 from .paged_scopes import PagedScope, paged_scope
 from .paged_symmetry import PagedNames
+from .paged_trials import WORLDS as WALKS
 from .scopes import Scope, of_groups, scope, strings
-from .search import Search
+from .spec_beside import Models, Walk, imported, in_histories, in_lockstep, in_plans, in_walk, nowhere, silent
+from .spec_plans import RIGHT_PLANS, Shelf, shelf
 from .spec_refusals import REFUSED, desk_refuses, refuses, tables_refuse, tier_refuses
 from .spec_search import Came, Enough, Judge, Noticed, World, judged
 from .spec_workers import WORKERS, workers
 from .symmetry import Names
-from .watch import SECONDS, Limited, OutOfTimeError, rearm, watch
+from .watch import OutOfTimeError, watch
 
-AnyScope = Scope | PagedScope | TierScope | ChainScope
+AnyScope = Scope | PagedScope | TierScope | ChainScope | Walk | Models | Shelf
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,7 @@ class SpecPlace:
     """A small scope of one part of the specification; `makes` gives its world."""
 
     gate: str
-    """The gate that looks at such scopes beside the implementation."""
+    """The gate that looks at such scopes beside the implementation; `plans` are looked at by gate `inputs`."""
     scope: AnyScope
     makes: Callable[[Any], World]
     beside: Callable[[Any, int], str]
@@ -69,55 +66,12 @@ class SpecPlace:
 
     def differs(self, limit: int) -> str:
         """Say in what the specification differs from the implementation, or that it fails."""
+        imported(self.beside)
         try:
             with watch():
                 return self.beside(self.scope, limit)
         except (Exception, OutOfTimeError) as error:
             return f"{type(error).__name__}: {error}"
-
-
-def in_lockstep(scope: AnyScope, limit: int) -> str:
-    """Explore a scope in lock-step, and give the first difference."""
-    found = search_of(scope, limit).run().violation
-    return found.detail if found else ""
-
-
-def search_of(scope: AnyScope, limit: int, alone: bool = False) -> Search[Any, Any, Any, Any]:
-    """Give the search beside the implementation, or of the specification `alone`; laws of states are left out."""
-    match scope:
-        case Scope():
-            return Explorer(scope, None if alone else limited(BlockwrightAdapter), (), max_transitions=limit)
-        case PagedScope():
-            return PagedExplorer(scope, None if alone else limited(BlockwrightTables), (), max_transitions=limit)
-        case TierScope():
-            return TierExplorer(scope, None if alone else limited(TierUnderTest), max_transitions=limit)
-        case ChainScope():
-            return ChainExplorer(scope, None if alone else limited(ChainUnderTest), max_transitions=limit)
-
-
-def nowhere(_scope: AnyScope, _limit: int) -> str:
-    """Compare nothing: no implementation can be asked."""
-    return ""
-
-
-def in_histories(scope: Scope, limit: int) -> str:
-    """Have two workers beside a manager take random walks in the worlds of the gate, and give the first difference."""
-    from .inputs_histories import inputs_walk  # it imports torch and Hypothesis
-    from .inputs_worker import InputsError
-    from .inputs_worlds import INPUT_WORLDS
-
-    for seed, world in enumerate(INPUT_WORLDS.values()):
-        rearm(10 * SECONDS)
-        try:
-            inputs_walk(world, seed, limit // 50)
-        except InputsError as error:
-            return str(error)
-    return ""
-
-
-def limited(adapter: type) -> Any:
-    """Give an adapter under the watch."""
-    return type(adapter.__name__, (Limited, adapter), {})
 
 
 def judges(*laws: tuple[Any, ...]) -> tuple[Judge, ...]:
@@ -351,6 +305,9 @@ PLACES: tuple[SpecPlace, ...] = (
     *(SpecPlace("spec", each, refusing, nowhere) for each in ASKED),
     *(SpecPlace("spec", each, refusing_workers, nowhere) for each in WORKERS[:2]),
     *(SpecPlace("spec", each, refusing_tables, nowhere) for each in TABLES if "spec, swap" in each.name),
+    SpecPlace("plans", Shelf("right ones", RIGHT_PLANS), shelf, nowhere),
+    SpecPlace("plans", Models("of models", range(12)), silent, in_plans),
+    *(SpecPlace("paged", Walk(name), silent, in_walk) for name in WALKS),
     *(SpecPlace("spec", each, refusing_tier, nowhere) for each in OFFLOAD if each.name == "spec, LRU"),
 )
 BY_NAME = {place.name: place for place in PLACES}
