@@ -1,12 +1,14 @@
 """Writes the data of gate `spec`: which laws notice which mutants of the specification, and where.
 
 ``python -m blockwright_conformance.spec_data`` looks for every mutant (a quarter of an hour on two quiet cores), keeps
-what it has found in ``build/spec_fates.jsonl``, from which it goes on if it is interrupted, and then writes two files:
-``spec_sample.json`` beside this module, which the gate goes by, and ``docs/data/spec_mutants.json`` for documents.
+what it has found in ``build/spec_fates.jsonl``, from which it goes on if it is interrupted, and then writes
+``spec_sample.json`` and ``spec_hints.json`` beside this module, which the gate goes by, and
+``docs/data/spec_mutants.json`` for documents.
 """
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from hashlib import blake2b
@@ -18,9 +20,9 @@ from blockwright._terminal import progress
 
 from .mutation import Mutation
 from .parallel import in_parallel
-from .spec_excused import EXCUSED, IMPLIED, reason_for
-from .spec_fates import Fate, fate_of
-from .spec_mutants import ALL_LAWS, BESIDE, by_key
+from .spec_excused import IMPLIED
+from .spec_fates import HINTS, NEAR_PLACES, Fate, Memory, fate_of
+from .spec_mutants import ALL_LAWS, BESIDE, by_key, counted
 from .spec_mutation import CHAPTERS, all_guards, all_mutations, chapter
 from .spec_search import UNDEFINED
 from .spec_workers import PLANS
@@ -84,7 +86,7 @@ def witness(law: str, fates: list[Fate]) -> list[str]:
     """Give a mutant that a law notices, if it can be one that no other does, and one that is found soon."""
 
     def rank(each: Fate) -> tuple[bool, bool, int]:
-        return len(each.laws) > 1, law not in each.alone, each.transitions
+        return law not in each.alone, len(each.laws) > 1, each.transitions
 
     found = min((each for each in fates if law in each.laws), key=rank, default=None)
     return [found.mutation.key, law, found.laws[law]] if found else []
@@ -97,32 +99,50 @@ def noticed(fate: Fate) -> list[str]:
     return [fate.mutation.key, by, fate.laws.get(by, fate.beside)]
 
 
+def hinted(fates: list[Fate]) -> dict[str, str]:
+    """Give the places of the mutants that are not noticed in those where one looks first."""
+    places = ((each, next(iter(each.laws.values()), each.beside)) for each in fates)
+    first = Memory()
+    return {
+        each.mutation.key: place
+        for each, place in sorted(places, key=lambda pair: pair[0].mutation.key)
+        if place and place not in [near.name for near in first.order(each.mutation)[:NEAR_PLACES]]
+    }
+
+
 # --- the data of documents
 
 
 def matrix(fates: list[Fate]) -> dict[str, Any]:
     """Give what documents show: the score, the laws with the mutants that only they notice, and the whole matrix."""
-    own = [each for each in fates if reason_for(each.mutation) is None]
-    same = sum(1 for each in fates if (rule := reason_for(each.mutation)) is not None and EXCUSED[rule].is_same)
+    own = counted(fates)
+    by = Counter(each.noticed_by for each in own if each.is_noticed)
     return {
         "mutants": len(all_mutations()),
         "looked_for": len(fates),
-        "noticed": sum(each.is_noticed for each in fates),
-        "noticed_by_laws": sum(each.is_judged for each in own),
-        "business_of_laws": len(own),
-        "equivalent": same,
+        "noticed": sum(by.values()),
+        "noticed_by": dict(by.most_common()),
+        "equivalent": len(fates) - len(own),
+        "lives": sorted(each.mutation.key for each in own if not each.is_noticed),
         "laws": {law.id: of_law(law.id, fates) for law in ALL_LAWS},
-        "implied": {law: reason for law, (_, reason) in IMPLIED.items()},
         "chapters": {f"{name}.py": of_chapter(name, fates) for name in CHAPTERS},
     }
 
 
 def of_law(law: str, fates: list[Fate]) -> dict[str, Any]:
-    """Give how many mutants a law notices, and those that only it does."""
+    """Give how many mutants a law notices, those that only it does, and in how many it is broken alone in some step."""
     if law in PLANS:
-        return {"notices": 1, "only": ["a right plan, altered"]}
+        return {"mutants": 1, "alone": ["a right plan, altered"], "in_a_step": 1}
     notices = [each for each in fates if law in each.laws]
-    return {"notices": len(notices), "only": [each.mutation.key for each in notices if each.seen_by == {law}]}
+    premises, why = IMPLIED.get(law, ((), ""))
+    return {
+        "mutants": len(notices),
+        "alone": [each.mutation.key for each in notices if each.seen_by == {law}],
+        "in_a_step": sum(law in each.alone for each in notices),
+        "witness": next(iter(witness(law, fates)), ""),
+        "implied_by": premises,
+        "implication": why,
+    }
 
 
 def of_chapter(name: str, fates: list[Fate]) -> dict[str, Any]:
@@ -164,9 +184,10 @@ def main() -> int:
 
 
 def written(fates: list[Fate], out: Path) -> None:
-    """Write both files."""
-    beside = Path(str(files(__package__) / "spec_sample.json"))
-    beside.write_text(json.dumps(sample_of(fates), indent=0) + "\n", encoding="utf-8")
+    """Write all files."""
+    for name, data in (("spec_sample.json", sample_of(fates)), (HINTS, hinted(fates))):
+        beside = Path(str(files(__package__) / name))
+        beside.write_text(json.dumps(data, indent=0) + "\n", encoding="utf-8")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(matrix(fates), indent=0) + "\n", encoding="utf-8")
 

@@ -1,8 +1,8 @@
-"""Mutants of the specification that its laws need not notice, by rules that a reviewer can check.
+"""Mutants of the specification that are the same, and laws that others imply; by rules that a reviewer can check.
 
-Two sorts. What is *the same* says nothing else than before, in any state that can be reached. What is *no law's
-business* is the definition of something, or of a refusal, that laws are stated with or leave open: it is pinned by
-lock-step, which must notice it.
+What is the same gives the same for everything that it can be asked: in any state that can be reached, by any call. Such
+a mutant is looked for nearby all the same, and must not be noticed. An implied law is another view of the others: no
+mutant may break it in a step in which it breaks none of those that imply it.
 """
 
 import re
@@ -14,11 +14,10 @@ from .mutation import Mutation
 
 @dataclass(frozen=True, slots=True)
 class Excuse:
-    """A rule: which mutants (a pattern that their names match from the start), why, and of which sort."""
+    """A rule: which mutants (a pattern that their names match from the start), and why they are the same."""
 
     pattern: str
     reason: str
-    is_same: bool
 
 
 EXCUSED: tuple[Excuse, ...] = ()
@@ -26,7 +25,7 @@ EXCUSED: tuple[Excuse, ...] = ()
 
 
 IMPLIED: dict[str, tuple[tuple[str, ...], str]] = {}
-"""Laws that no mutant breaks alone: which others are always broken with them, and why."""
+"""Laws that no mutant breaks alone: some of which others are always broken with them, and why."""
 
 
 @cache

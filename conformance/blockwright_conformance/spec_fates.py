@@ -3,8 +3,8 @@
 First it is looked for in the place where it was found before (`spec_hints.json`, if it takes long to find), and in the
 places of its chapter, not far, last killers of its function first; laws judge the wrong specification alone, and are
 wrong too if the function is one of theirs. What is not noticed there is looked for further in some places where it
-makes a difference at all (`spec_reach`); then beside the implementation as it is; then in all other places where it
-makes a difference, alone and beside. What is excused as the same is only looked for nearby.
+makes a difference at all (`spec_reach`); then, where laws are silent, beside the implementation as it is; then in all
+other places where it makes a difference, alone and beside. What is excused as the same is only looked for nearby.
 """
 
 import gc
@@ -18,11 +18,13 @@ from importlib.resources import files
 from .mutation import Mutation
 from .offload_scopes import TierScope
 from .paged_scopes import PagedScope
-from .spec_beside import search_of
+from .spec_beside import search_of, silent
 from .spec_excused import reason_for
 from .spec_mutation import Exchange, of_mutation, put_in
 from .spec_places import BY_NAME, PLACES, SpecPlace
+from .spec_plans import Shelf
 from .spec_reach import is_reached, matters
+from .spec_refusals import REFUSED
 from .spec_search import UNDEFINED, Noticed
 from .watch import OutOfTimeError
 
@@ -64,7 +66,7 @@ class Fate:
     together: list[list[str]] = field(default_factory=list)
     """Which of them were broken together in one step."""
     beside: str = ""
-    """A place in which it differs from the implementation."""
+    """A place in which it differs from the implementation, if no law notices it."""
     transitions: int = 0
     seconds: float = 0.0
 
@@ -79,9 +81,22 @@ class Fate:
         return self.is_judged or bool(self.beside)
 
     @property
+    def noticed_by(self) -> str:
+        """Say by what it is noticed: laws, having no outcome, wrong calls, or something beside the implementation."""
+        if self.seen_by - {REFUSED}:
+            return "laws"
+        if self.laws:
+            return "wrong calls" if REFUSED in self.laws else "having no outcome"
+        return BESIDES.get(self.beside.partition(": ")[0], "lock-step")
+
+    @property
     def seen_by(self) -> frozenset[str]:
         """The laws that notice it."""
         return frozenset(self.laws) - {UNDEFINED}
+
+
+BESIDES = {"inputs": "histories of workers", "plans": "plans of models"}
+"""What stands beside the implementation, by gates."""
 
 
 class Memory:
@@ -121,7 +136,9 @@ def is_asked(place: SpecPlace, gate: str) -> bool:
 @cache
 def refusals_in(place: SpecPlace) -> frozenset[str]:
     """Give the reasons for which calls are refused in a place."""
-    fired = search_of(place.scope, FAR, alone=True).run().fired if place.gate != "inputs" else ()
+    if place.gate == "inputs" or place.makes is silent or isinstance(place.scope, Shelf):
+        return frozenset()
+    fired = search_of(place.scope, NEAR, alone=True).run().fired  # type: ignore[arg-type]
     return frozenset(name.rpartition(": ")[2] for name in fired)
 
 
@@ -153,13 +170,11 @@ def fate_of(mutation: Mutation) -> Fate:
     """Look for a mutant."""
     started, fate, exchange = time.process_time(), Fate(mutation), of_mutation(mutation)
     near = nearest(mutation)
-    found = look(fate, exchange, near[:1], FAR) or look(fate, exchange, near[1:], NEAR)
-    if found is not None:
-        near = [found, *near]
-    if found is not None or reason_for(mutation) is not None:
-        fate.beside = differing(exchange, besides(near))
-    else:
-        look_far(fate, exchange, near)
+    if not (look(fate, exchange, near[:1], FAR) or look(fate, exchange, near[1:], NEAR)):
+        if reason_for(mutation) is None:
+            look_far(fate, exchange, near)
+        else:
+            fate.beside = differing(exchange, besides(near))
     fate.seconds = time.process_time() - started
     return fate
 
@@ -169,8 +184,8 @@ def look_far(fate: Fate, exchange: Exchange, near: list[SpecPlace]) -> None:
     reached = [place for place in MEMORY.order(fate.mutation) if is_reached(place, exchange)]
     different = [place for place in reached if matters(place, exchange)]
     fate.reached, fate.different = len(reached), len(different)
-    found = look(fate, exchange, different[:FAR_PLACES], FAR)
-    fate.beside = differing(exchange, besides([*([found] if found else []), *near[:1], *(different or near)]))
+    if not look(fate, exchange, different[:FAR_PLACES], FAR):
+        fate.beside = differing(exchange, besides([*near[:1], *(different or near)]))
     for place in different if not fate.is_noticed else ():
         if not look(fate, exchange, [place], WIDE):
             fate.beside = differing(exchange, [place], WIDE)
@@ -204,13 +219,16 @@ def besides(places: list[SpecPlace]) -> list[SpecPlace]:
     return [place for place in places if place.gate not in ("inputs", "plans", "spec")][:BESIDE_PLACES] + once
 
 
-def noticed_in(place: SpecPlace, exchange: Exchange, law: str = "", far: int = FAR) -> Noticed:
-    """Give what the laws notice of a wrong specification in a place; if a law is named, no further than that."""
+def noticed_in(place: SpecPlace, exchange: Exchange, law: str = "", far: int = FAR, *, alone: bool = False) -> Noticed:
+    """Give what the laws notice of a wrong specification in a place; if a law is named, no further than that.
+
+    No further than to where that law is broken `alone`, if so asked.
+    """
     first: list[int] = []
 
     def enough(noticed: Noticed) -> bool:
         if law:
-            return law in noticed.lengths
+            return frozenset((law,)) in noticed.together if alone else law in noticed.lengths
         first.append(noticed.transitions)
         return noticed.transitions > first[0] + BEYOND
 

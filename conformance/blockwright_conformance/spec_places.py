@@ -250,7 +250,7 @@ OFFLOAD: tuple[TierScope | ChainScope, ...] = tuple(
             (each.scope for each in vars(offload_places).values() if isinstance(each, OffloadPlace)),
             (
                 TierScope("spec, LRU", "LRU", 2, (*lists(2, 2), KEYS[2:3]), readers=2),
-                TierScope("spec, recovered", "LRU", 2, lists(2, 1), recovered=KEYS[1:2]),
+                TierScope("spec, recovered", "LRU foreign", 2, lists(2, 1), recovered=KEYS[1:2]),
                 TierScope("spec, ARC", "ARC", 1, (*lists(3, 1), KEYS[:2])),
                 chain_scope("spec, wrong calls", (2, 1), reserve=(0,), misuse=True, most=2),
                 chain_scope("spec, through", (1, 1), through=True, under_way=2),

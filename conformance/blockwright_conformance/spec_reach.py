@@ -18,11 +18,11 @@ from .mutation import functions
 from .spec_mutation import CHAPTERS, Exchange, chapter, function_of, put_in
 from .spec_places import SpecPlace
 
-SAMPLE = 10
+SAMPLE = 12
 """How many calls of a function with answers that look alike are kept from a place."""
 LOOKS = 16
 """How many sorts of answers are told apart."""
-FAR = 1000
+FAR = 400
 """How many transitions of a place are recorded."""
 
 
