@@ -16,7 +16,7 @@ from functools import cache
 from importlib.resources import files
 
 from .mutation import Mutation
-from .offload_scopes import TierScope
+from .offload_scopes import ChainScope, TierScope
 from .paged_scopes import PagedScope
 from .spec_beside import search_of, silent
 from .spec_excused import reason_for
@@ -128,7 +128,7 @@ class Memory:
 
 def is_asked(place: SpecPlace, gate: str) -> bool:
     """Tell whether a place in which wrong calls must be refused is one of a gate's part."""
-    parts = {PagedScope: "paged", TierScope: "offload"}
+    parts = {PagedScope: "paged", TierScope: "offload", ChainScope: "offload"}
     own = "inputs" if "workers" in place.name else parts.get(type(place.scope), "lockstep")
     return place.gate == "spec" and own == gate
 

@@ -34,7 +34,7 @@ from .paged_trials import WORLDS as WALKS
 from .scopes import Scope, of_groups, scope, strings
 from .spec_beside import Models, Walk, imported, in_histories, in_lockstep, in_plans, in_walk, nowhere, silent
 from .spec_plans import RIGHT_PLANS, Shelf, shelf
-from .spec_refusals import REFUSED, desk_refuses, refuses, tables_refuse, tier_refuses
+from .spec_refusals import REFUSED, chain_refuses, desk_refuses, refuses, tables_refuse, tier_refuses
 from .spec_search import Came, Enough, Judge, Noticed, World, judged
 from .spec_workers import WORKERS, workers
 from .symmetry import Names
@@ -216,6 +216,10 @@ MANAGERS: tuple[Scope, ...] = (
     scope(Full(), 2, "spec, forked in flight", 4, 3, "fork load", in_flight=1, **_TWOS),
     scope(Mamba(1), 2, "spec, forked", 6, 5, "fork", drafts=1, prompts=strings(1, 2, 2), max_model_len=5),
     scope(Mamba(1), 2, "spec, forked, tight", 3, 3, "fork", prompts=strings(1, 1, 2)),
+    of_groups(((Full(), 1), (Cross(), 2)), "spec, encoder, forked", 9, 3, "fork", encoder=3, caching=False, **_FEW),
+    scope(Mamba(), 2, "spec, eagle", 4, 5, "explain", eagle=True),
+    scope(Full(), 1, "spec, explained, uncached", 4, 3, "explain", caching=False),
+    scope(Full(), 1, "spec, drafts in flight", 8, 4, "", in_flight=2, drafts=2, slots=1),
     of_groups(_STATES, "spec, forked", 7, 3, "fork", prompts=strings(1, 2, 2), caching=False),
 )
 """Small scopes of part one: those of the museum, and more."""
@@ -292,11 +296,17 @@ def refusing_tier(scope: TierScope) -> World:
     return replace(one_tier(scope), state_laws=(Judge(REFUSED, tier_refuses),), step_laws=())
 
 
+def refusing_chain(scope: ChainScope) -> World:
+    """Give the same of a chain."""
+    return replace(chains(scope), state_laws=(Judge(REFUSED, chain_refuses),), step_laws=())
+
+
 def refusing_workers(scope: Scope) -> World:
     """Give the same of part four."""
     return replace(workers(scope), state_laws=(Judge(REFUSED, desk_refuses),), step_laws=())
 
 
+LATE = ("spec, late", "spec, back")
 PLACES: tuple[SpecPlace, ...] = (
     *(SpecPlace("lockstep", each, managers, in_lockstep) for each in MANAGERS),
     *(SpecPlace("paged", each, tables, in_lockstep) for each in TABLES),
@@ -309,5 +319,10 @@ PLACES: tuple[SpecPlace, ...] = (
     SpecPlace("plans", Models("of models", range(12)), silent, in_plans),
     *(SpecPlace("paged", Walk(name), silent, in_walk) for name in WALKS),
     *(SpecPlace("spec", each, refusing_tier, nowhere) for each in OFFLOAD if each.name == "spec, LRU"),
+    *(
+        SpecPlace("spec", each, refusing_chain, nowhere)
+        for each in OFFLOAD
+        if each.name in ("spec, late", "spec, back")
+    ),
 )
 BY_NAME = {place.name: place for place in PLACES}

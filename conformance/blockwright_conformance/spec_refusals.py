@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from blockwright_spec import flights, forks, paged_tables, rows, transitions
+from blockwright_spec import chain_calls, flights, forks, paged_tables, rows, transitions
+from blockwright_spec.chain_outcomes import ChainReason, ChainRefusal
+from blockwright_spec.chain_state import Chain, Kind
 from blockwright_spec.choices import Choice
 from blockwright_spec.hits import found
 from blockwright_spec.inputs import Work, inputs
@@ -40,13 +42,13 @@ REFUSED = "wrong calls refused"
 """Stands for a law: wrong calls are refused, for their reason."""
 
 Wrong = tuple[object, Callable[[], Any]]
-"""A call, and why it is refused."""
+"""A call, and why it is refused; None if it is not."""
 
 
 def reason_of(outcome: Any) -> object:
     """Give why something was refused; None if it was not."""
     refusal = outcome[1] if isinstance(outcome, tuple) and len(outcome) == 2 else outcome
-    if isinstance(refusal, Refusal | PagedRefusal):
+    if isinstance(refusal, Refusal | PagedRefusal | ChainRefusal):
         return refusal.reason
     return refusal if isinstance(refusal, RowRefusal) else None
 
@@ -77,6 +79,10 @@ def wrong_calls(state: State, slot: int) -> Iterator[Wrong]:
         yield Reason.NOT_RUNNING, lambda: forks.fork(state, slot, slot, LRU)
     else:
         yield from of_running(state, slot, request)
+    if not any(fence.step is None and fence.slot == slot for fence in state.fences) and not (
+        isinstance(request, Running) and request.loading
+    ):
+        yield Reason.NO_LOAD, lambda: flights.finish_load(state, slot, 0, LRU)
     if not isinstance(request, Waiting):
         yield Reason.NOT_WAITING, lambda: transitions.find(state, slot, LRU)
         yield Reason.NOT_WAITING, lambda: transitions.admit(state, slot, Hit(), Step(1), LRU)
@@ -139,6 +145,13 @@ def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
         yield Reason.UNSETTLED, lambda: transitions.publish(state, slot, request.written)
     yield Reason.NOT_WAITING, lambda: forks.fork(state, slot, slot, LRU)
     computed = computed_of(state, slot)
+    if request.computed < len(request.prefix[1]):
+        yield None, lambda: transitions.append_output(state, slot, (0,))
+    if request.computed < len(request.prefix[1]) or state.config.overlaps:
+        yield Reason.UNWRITTEN, lambda: transitions.append_output(state, slot, (0,), 1)
+    plain = reason_of(transitions.grow(state, slot, computed, Step(1), LRU))
+    for of_admissions in (Step(1, whole=True), Step(1, reserve=state.config.num_blocks)):
+        yield plain, lambda step=of_admissions: transitions.grow(state, slot, computed, step, LRU)  # type: ignore[misc]
     yield Reason.NO_ENCODER, lambda: transitions.grow(state, slot, computed, Step(1, encoder=1), LRU)
     yield Reason.LOAD_ALONE, lambda: transitions.grow(state, slot, computed, Step(0, external=1), LRU)
     if request.loading and computed < state.config.max_model_len:
@@ -182,6 +195,9 @@ def of_all(state: State) -> Iterator[Wrong]:
         yield Reason.NO_STEP, lambda: flights.begin(state)
     if not state.flights:
         yield Reason.NO_STEP, lambda: flights.settle(state, (), LRU)
+    for flight in state.flights[0] if state.flights else ():
+        if flight.slot is not None:
+            yield None, lambda slot=flight.slot: flights.settle(state, ((slot, 0),), LRU)  # type: ignore[misc]
     running = [slot for slot, request in enumerate(state.requests) if isinstance(request, Running)]
     asks = tuple((slot, computed_of(state, slot), Step(1)) for slot in running[:1])
     if asks:
@@ -218,6 +234,23 @@ def tier_refuses(state: Tier) -> bool:
     except IllegalVictimsError:
         return True
     return False
+
+
+def chain_refuses(state: Chain) -> bool:
+    """Tell whether a chain refuses what is wrong there."""
+    return all_refused(wrong_transfers(state))
+
+
+def wrong_transfers(state: Chain) -> Iterator[Wrong]:
+    """Give the wrong calls on a chain: on transfers that are not under way, were not handed out, or were already."""
+    for at in (-1, len(state.transfers)):
+        yield ChainReason.NOT_UNDER_WAY, lambda at=at: chain_calls.finish(state, at, True)  # type: ignore[misc]
+        yield ChainReason.TOO_LATE, lambda at=at: chain_calls.cancel(state, at)  # type: ignore[misc]
+    for at, each in enumerate(state.transfers):
+        if not each.started:
+            yield ChainReason.NOT_UNDER_WAY, lambda at=at: chain_calls.finish(state, at, True)  # type: ignore[misc]
+        if each.started or each.kind in (Kind.DEMOTE, Kind.PROMOTE):
+            yield ChainReason.TOO_LATE, lambda at=at: chain_calls.cancel(state, at)  # type: ignore[misc]
 
 
 STRANGER = 99
