@@ -217,6 +217,7 @@ MANAGERS: tuple[Scope, ...] = (
     scope(Mamba(1), 2, "spec, forked", 6, 5, "fork", drafts=1, prompts=strings(1, 2, 2), max_model_len=5),
     scope(Mamba(1), 2, "spec, forked, tight", 3, 3, "fork", prompts=strings(1, 1, 2)),
     of_groups(((Full(), 1), (Cross(), 2)), "spec, encoder, forked", 9, 3, "fork", encoder=3, caching=False, **_FEW),
+    scope(Full(), 1, "spec, loads", 6, 4, "load reset", prompts=strings(1, 3, 4)),
     scope(Mamba(), 2, "spec, eagle", 4, 5, "explain", eagle=True),
     scope(Full(), 1, "spec, explained, uncached", 4, 3, "explain", caching=False),
     scope(Full(), 1, "spec, drafts in flight", 8, 4, "", in_flight=2, drafts=2, slots=1),
@@ -261,6 +262,10 @@ OFFLOAD: tuple[TierScope | ChainScope, ...] = tuple(
                 chain_scope("spec, late", (1, 1), through=True, loads=(FIRST[:1],), eager=False, under_way=2),
                 chain_scope("spec, freed", (1, 1), through=True, frees=True, loads=(FIRST[:1],), under_way=2),
                 chain_scope("spec, back", (2, 1), reserve=(1,), stores=(FIRST,), loads=(FIRST,), under_way=1),
+                chain_scope(
+                    "spec, three tiers", (2, 1, 1), reserve=(1, 1), stores=(FIRST,), loads=(FIRST,), under_way=2
+                ),
+                chain_scope("spec, through three", (1, 1, 1), through=True, loads=(FIRST[:1],), under_way=2),
                 chain_scope("spec, span 2", (1, 1), 4, span=2, stores=WIDE, loads=WIDE, under_way=2),
             ),
         )
@@ -313,7 +318,7 @@ PLACES: tuple[SpecPlace, ...] = (
     *(SpecPlace("offload", each, one_tier if isinstance(each, TierScope) else chains, in_lockstep) for each in OFFLOAD),
     *(SpecPlace("inputs", each, workers, in_histories) for each in WORKERS),
     *(SpecPlace("spec", each, refusing, nowhere) for each in ASKED),
-    *(SpecPlace("spec", each, refusing_workers, nowhere) for each in WORKERS[:2]),
+    *(SpecPlace("spec", each, refusing_workers, nowhere) for each in WORKERS[:3]),
     *(SpecPlace("spec", each, refusing_tables, nowhere) for each in TABLES if "spec, swap" in each.name),
     SpecPlace("plans", Shelf("right ones", RIGHT_PLANS), shelf, nowhere),
     SpecPlace("plans", Models("of models", range(12)), silent, in_plans),

@@ -13,12 +13,13 @@ from blockwright_spec.chain_outcomes import ChainReason, ChainRefusal
 from blockwright_spec.chain_state import Chain, Kind
 from blockwright_spec.choices import Choice
 from blockwright_spec.hits import found
-from blockwright_spec.inputs import Work, inputs
+from blockwright_spec.inputs import Work, inputs, stepped
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Reason, Refusal, Step
-from blockwright_spec.paged_outcomes import PagedReason, PagedRefusal, lowest
-from blockwright_spec.paged_state import Device, Paged
-from blockwright_spec.reads import Cross
+from blockwright_spec.paged_counts import appending, swapping
+from blockwright_spec.paged_outcomes import PagedDone, PagedReason, PagedRefusal, lowest
+from blockwright_spec.paged_state import Device, Paged, PagedTable
+from blockwright_spec.reads import Cross, Mamba
 from blockwright_spec.rows import Row, RowRefusal
 from blockwright_spec.state import (
     NULL,
@@ -32,7 +33,7 @@ from blockwright_spec.state import (
     is_loading,
     recurrent,
 )
-from blockwright_spec.tier_calls import IllegalVictimsError, TierRefusal, prepare_store
+from blockwright_spec.tier_calls import IllegalVictimsError, TierDone, TierRefusal, complete_store, prepare_store
 from blockwright_spec.tier_state import Key, Tier
 
 from .actions import computed_of
@@ -46,7 +47,9 @@ Wrong = tuple[object, Callable[[], Any]]
 
 
 def reason_of(outcome: Any) -> object:
-    """Give why something was refused; None if it was not."""
+    """Give why something was refused; None if it was not; of what is only asked, the answer."""
+    if isinstance(outcome, bool):
+        return outcome
     refusal = outcome[1] if isinstance(outcome, tuple) and len(outcome) == 2 else outcome
     if isinstance(refusal, Refusal | PagedRefusal | ChainRefusal):
         return refusal.reason
@@ -83,6 +86,8 @@ def wrong_calls(state: State, slot: int) -> Iterator[Wrong]:
         isinstance(request, Running) and request.loading
     ):
         yield Reason.NO_LOAD, lambda: flights.finish_load(state, slot, 0, LRU)
+    elif isinstance(request, Running) and not request.loading:
+        yield None, lambda: flights.finish_load(state, slot, 1, LRU)
     if not isinstance(request, Waiting):
         yield Reason.NOT_WAITING, lambda: transitions.find(state, slot, LRU)
         yield Reason.NOT_WAITING, lambda: transitions.admit(state, slot, Hit(), Step(1), LRU)
@@ -222,11 +227,27 @@ def wrong_tables(state: Paged) -> Iterator[Wrong]:
             yield PagedReason.NO_BLOCKS, lambda slot=slot: paged_tables.swap(state, (slot,), Device.CPU, lowest)  # type: ignore[misc]
         else:
             yield PagedReason.HAS_BLOCKS, lambda slot=slot: paged_tables.fork(state, slot, there[-1])  # type: ignore[misc]
+            yield from of_counts(state, slot, table)
+
+
+def of_counts(state: Paged, slot: int, table: PagedTable) -> Iterator[Wrong]:
+    """Ask whether calls on a table tell the count that a scheduler is told before them."""
+    other = Device.CPU if table.device is Device.GPU else Device.GPU
+    counts = (
+        (appending(state, ((slot, 0),), 1), paged_tables.ensure(state, slot, 1, lowest)),
+        (appending(state, ((slot, 1),), 0), paged_tables.append(state, slot, (0,), 0, table.computed, lowest)),
+        (swapping(state, ((slot, 0),), other, 0), paged_tables.swap(state, (slot,), other, lowest)),
+    )
+    for count, outcome in counts:
+        if isinstance(outcome, PagedDone) or outcome.reason is PagedReason.NO_FREE_BLOCKS:
+            yield True, lambda count=count, outcome=outcome: outcome.counted == count  # type: ignore[misc]
 
 
 def tier_refuses(state: Tier) -> bool:
     """Tell whether a tier rejects victims that may not go, or not so many."""
     new: tuple[Key, ...] = (b"new",)
+    if not isinstance(complete_store(state, (), success=True), TierDone):
+        return False
     if isinstance(prepare_store(state, new), TierRefusal):
         return True
     try:
@@ -277,6 +298,9 @@ def wrong_rows(desk: Desk) -> Iterator[Wrong]:
     for place, row in enumerate(held):
         if row is not None:
             yield from wrong_row(desk, place, row)
+    yield RowRefusal.ILLEGAL_ORDER, lambda: rows.compact(held, ((beyond, 0),))
+    if not any(held):
+        yield None, lambda: rows.compact(held, ())
     if any(held) and None in held[: max(place for place, row in enumerate(held) if row)]:
         yield RowRefusal.ILLEGAL_ORDER, lambda: rows.compact(held, ())
 
@@ -287,6 +311,16 @@ def wrong_row(desk: Desk, place: int, row: Row) -> Iterator[Wrong]:
     strange, same, work = replace(row, slot=STRANGER), tuple(range(len(held))), Work(slot, 0, 1)
     full = tuple(each or strange for each in held)
     other = next((at for at, each in enumerate(held) if each is not None and at != place), None)
+    yield RowRefusal.TAKEN, lambda: rows.add(held, strange, -1) if None in held else RowRefusal.TAKEN
+    yield None, lambda: rows.add(full, row, place)
+    yield None, lambda: rows.move(held, slot, place)
+    if None in held:
+        free = held.index(None)
+        yield None, lambda: rows.move(held, slot, free)
+        yield True, lambda: sum(each.slot == slot for each in rows.add(held, row, free) if each) == 1  # type: ignore[union-attr]
+    yield True, lambda: stepped(held, (Work(slot, 1, 0),)) == held
+    yield None, lambda: inputs(config, held, (Work(slot, 0, 0),), ())
+    yield None, lambda: inputs(config, held, (Work(slot, config.max_model_len + 9, 0),), ())
     yield RowRefusal.NO_PLACE, lambda: rows.move(held, slot, len(held))
     yield RowRefusal.NO_PLACE, lambda: rows.move(held, slot, -1)
     yield RowRefusal.TAKEN, lambda: rows.add(held, strange, place) if None in held else RowRefusal.TAKEN
@@ -302,5 +336,10 @@ def wrong_row(desk: Desk, place: int, row: Row) -> Iterator[Wrong]:
     if any(not is_encoder for is_encoder in (type(group.kind).__name__ == "Cross" for group in config.groups)):
         far = Work(slot, config.max_model_len + 9, 1)
         yield RowRefusal.NO_BLOCK, lambda: inputs(config, held, (far,), ())
+        yield RowRefusal.NO_BLOCK, lambda: inputs(config, held, (Work(slot, 0, config.max_model_len + 9),), ())
+    if isinstance(config.groups[0].kind, Mamba) and config.groups[0].block_size == 1 and len(row.tables[0]) > 1:
+        bare = replace(row, tables=((NULL, *row.tables[0][1:]), *row.tables[1:]))
+        without = tuple(bare if each is row else each for each in held)
+        yield RowRefusal.NO_BLOCK, lambda: inputs(config, without, (Work(slot, 1, 1),), ())
     if other is not None:
         yield RowRefusal.TAKEN, lambda: rows.move(held, slot, other)

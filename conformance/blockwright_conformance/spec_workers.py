@@ -180,6 +180,7 @@ WORKERS: tuple[Scope, ...] = (
     of_groups(((Full(), 2), (Sliding(2), 1)), "workers", 7, 3, "batch", **_FEW),
     of_groups(((Full(), 1), (Mamba(1), 2)), "workers, drafts", 9, 3, "batch", **_FEW, drafts=1),
     of_groups(((Mamba(1), 1),), "workers, drafts", 8, 3, "batch", **_FEW, drafts=1),
+    of_groups(((Mamba(2), 1),), "workers, two drafts", 10, 4, "batch", **{**_FEW, "max_model_len": 5}, drafts=2),
     of_groups(((Full(), 1), (Cross(), 2)), "workers, encoder", 8, 3, "batch", **_FEW, encoder=3, caching=False),
     of_groups(((Mamba(), 2), (Chunked(2), 2)), "workers, chunks", 7, 4, "chunks", **_FEW),
     of_groups(((Full(), 2),), "workers, forks", 5, 3, "fork batch", prompts=strings(1, 1, 1)),
