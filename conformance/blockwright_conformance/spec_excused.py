@@ -24,7 +24,24 @@ EXCUSED: tuple[Excuse, ...] = ()
 """All rules; the first that matches counts."""
 
 
-IMPLIED: dict[str, tuple[tuple[str, ...], str]] = {}
+IMPLIED: dict[str, tuple[tuple[str, ...], str]] = {
+    "TABLE-2": (
+        ("STEP-3", "WRITE-1", "READ-1"),
+        "a block comes to a table in three ways: taken, and then STEP-3 says that it has this one holder, two "
+        "entries of one request being two; for a draft's state, and then WRITE-1 says the same; or adopted with a "
+        "hit, and then two entries would need two prefixes in one block, which READ-1 excludes",
+    ),
+    "CHAIN-3": (
+        ("CHAIN-1", "TIER-3"),
+        "with no transfer under way CHAIN-1 says of every block that it has no reader and is not being written, and "
+        "TIER-3 that none has been found bad without a reader: what is left is ready, and nobody reads it",
+    ),
+    "SLOT-2": (
+        ("SLOT-1", "STATE-2", "STEP-3", "WRITE-2"),
+        "SLOT-1 says that a token's slot lies in the block of its entry, and STATE-2 the same of a state; by STEP-3 "
+        "and WRITE-2 what is written has one holder, so that two entries, groups or requests never name one block",
+    ),
+}
 """Laws that no mutant breaks alone: some of which others are always broken with them, and why."""
 
 

@@ -34,7 +34,8 @@ from .paged_trials import WORLDS as WALKS
 from .scopes import Scope, of_groups, scope, strings
 from .spec_beside import Models, Walk, imported, in_histories, in_lockstep, in_plans, in_walk, nowhere, silent
 from .spec_plans import RIGHT_PLANS, Shelf, shelf
-from .spec_refusals import REFUSED, chain_refuses, desk_refuses, refuses, tables_refuse, tier_refuses
+from .spec_refusals import REFUSED, refuses
+from .spec_refusals_parts import chain_refuses, desk_refuses, tables_refuse, tier_refuses
 from .spec_search import Came, Enough, Judge, Noticed, World, judged
 from .spec_workers import WORKERS, workers
 from .symmetry import Names
