@@ -37,6 +37,7 @@ CHAPTERS = (
 """The chapters that say what happens; the others only name it, or are laws."""
 
 ONLY_LAWS = {
+    "reads.py shows": "what READ-1, READ-2, HIT-1 and HIT-2 demand of a block",
     "explain.py unread": "what EXPLAIN-1 compares explanations with",
     "chain_state.py readers": "what CHAIN-1 counts readers with",
     "chain_state.py writers": "what CHAIN-1 counts writers with",

@@ -312,7 +312,8 @@ def refusing_workers(scope: Scope) -> World:
     return replace(workers(scope), state_laws=(Judge(REFUSED, desk_refuses),), step_laws=())
 
 
-LATE = ("spec, late", "spec, back")
+LATE = ("spec, late", "spec, back", "spec, span 2")
+"""Chains on which wrong calls are made."""
 PLACES: tuple[SpecPlace, ...] = (
     *(SpecPlace("lockstep", each, managers, in_lockstep) for each in MANAGERS),
     *(SpecPlace("paged", each, tables, in_lockstep) for each in TABLES),
@@ -325,10 +326,6 @@ PLACES: tuple[SpecPlace, ...] = (
     SpecPlace("plans", Models("of models", range(12)), silent, in_plans),
     *(SpecPlace("paged", Walk(name), silent, in_walk) for name in WALKS),
     *(SpecPlace("spec", each, refusing_tier, nowhere) for each in OFFLOAD if each.name == "spec, LRU"),
-    *(
-        SpecPlace("spec", each, refusing_chain, nowhere)
-        for each in OFFLOAD
-        if each.name in ("spec, late", "spec, back")
-    ),
+    *(SpecPlace("spec", each, refusing_chain, nowhere) for each in OFFLOAD if each.name in LATE),
 )
 BY_NAME = {place.name: place for place in PLACES}

@@ -143,8 +143,11 @@ def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
         yield Reason.UNSETTLED, lambda: transitions.publish(state, slot, request.written)
     yield Reason.NOT_WAITING, lambda: forks.fork(state, slot, slot, LRU)
     computed = computed_of(state, slot)
-    if request.computed < len(request.prefix[1]):
-        yield None, lambda: transitions.append_output(state, slot, (0,))
+    if isinstance(said := transitions.append_output(state, slot, (0,)), Done):
+        longer = (request.prefix[0], (*request.prefix[1], 0))
+        yield True, lambda: said.state.requests[slot].prefix == longer  # type: ignore[union-attr]
+    else:
+        yield None, lambda: said  # putting out is never refused where no draft is said to hold
     if request.computed < len(request.prefix[1]) or state.config.overlaps:
         yield Reason.UNWRITTEN, lambda: transitions.append_output(state, slot, (0,), 1)
     plain = reason_of(transitions.grow(state, slot, computed, Step(1), LRU))

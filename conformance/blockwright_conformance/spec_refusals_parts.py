@@ -6,19 +6,17 @@ Among them are calls that must not be refused, and counts that a call must tell 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from blockwright_spec import chain_calls, paged_tables, rows
+from blockwright_spec import chain_calls, chain_effects, paged_tables, rows
 from blockwright_spec.chain_outcomes import ChainReason
-from blockwright_spec.chain_state import Chain, Kind
+from blockwright_spec.chain_state import Chain, Kind, Transfer
 from blockwright_spec.inputs import Work, inputs, stepped
 from blockwright_spec.outcomes import Done
-from blockwright_spec.paged_counts import appending, swapping
+from blockwright_spec.paged_counts import appending, null_to_come, swapping
 from blockwright_spec.paged_outcomes import PagedDone, PagedReason, lowest
 from blockwright_spec.paged_state import Device, Paged, PagedTable
 from blockwright_spec.reads import Mamba
 from blockwright_spec.rows import Row, RowRefusal
-from blockwright_spec.state import (
-    NULL,
-)
+from blockwright_spec.state import NULL
 from blockwright_spec.tier_calls import IllegalVictimsError, TierDone, TierRefusal, complete_store, prepare_store
 from blockwright_spec.tier_state import Key, Tier
 
@@ -36,6 +34,7 @@ def wrong_tables(state: Paged) -> Iterator[Wrong]:
     there = [slot for slot, table in enumerate(state.tables) if table is not None]
     for slot, table in enumerate(state.tables):
         if table is None:
+            yield True, lambda slot=slot: appending(state, ((slot, 1),), 0) == null_to_come(state)  # type: ignore[misc]
             yield PagedReason.NO_BLOCKS, lambda slot=slot: paged_tables.free(state, slot)  # type: ignore[misc]
             yield PagedReason.NO_BLOCKS, lambda slot=slot: paged_tables.swap(state, (slot,), Device.CPU, lowest)  # type: ignore[misc]
         else:
@@ -80,6 +79,11 @@ def wrong_transfers(state: Chain) -> Iterator[Wrong]:
     for at in (-1, len(state.transfers)):
         yield ChainReason.NOT_UNDER_WAY, lambda at=at: chain_calls.finish(state, at, True)  # type: ignore[misc]
         yield ChainReason.TOO_LATE, lambda at=at: chain_calls.cancel(state, at)  # type: ignore[misc]
+    if state.config.span > 1:
+        half = replace(state, device=((b"half", 0), *(None,) * (len(state.device) - 1)))
+        partial = Transfer(Kind.STORE, (b"half",), None, 0, tuple(range(state.config.span)))
+        yield True, lambda: chain_effects.content_of(half, partial, 0) is None
+        yield True, lambda: chain_effects.content_of(half, replace(partial, device=partial.device[::-1]), 0) is None
     for at, each in enumerate(state.transfers):
         if not each.started:
             yield ChainReason.NOT_UNDER_WAY, lambda at=at: chain_calls.finish(state, at, True)  # type: ignore[misc]
