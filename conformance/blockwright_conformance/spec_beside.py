@@ -1,9 +1,9 @@
 """What differs from the implementation where the specification is wrong: lock-step, walks and plans, as it is now."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 from .blockwright_adapter import BlockwrightAdapter
 from .explore import Explorer
@@ -39,6 +39,12 @@ class Models:
     seeds: range
 
 
+class Telling(BlockwrightAdapter):
+    """A manager that tells of evictions as well: what is lost with the blocks that a step takes."""
+
+    options: ClassVar[Mapping[str, Any]] = {"track_evictions": True}
+
+
 def in_lockstep(scope: Any, limit: int) -> str:
     """Explore a scope in lock-step, and give the first difference."""
     found = search_of(scope, limit).run().violation
@@ -51,7 +57,8 @@ def search_of(
     """Give the search beside the implementation, or of the specification `alone`; laws of states are left out."""
     match scope:
         case Scope():
-            return Explorer(scope, None if alone else limited(BlockwrightAdapter), (), max_transitions=limit)
+            manager = Telling if scope.config.caching else BlockwrightAdapter
+            return Explorer(scope, None if alone else limited(manager), (), max_transitions=limit)
         case PagedScope():
             return PagedExplorer(scope, None if alone else limited(BlockwrightTables), (), max_transitions=limit)
         case TierScope():

@@ -218,6 +218,10 @@ MANAGERS: tuple[Scope, ...] = (
     scope(Mamba(1), 2, "spec, forked", 6, 5, "fork", drafts=1, prompts=strings(1, 2, 2), max_model_len=5),
     scope(Mamba(1), 2, "spec, forked, tight", 3, 3, "fork", prompts=strings(1, 1, 2)),
     of_groups(((Full(), 1), (Cross(), 2)), "spec, encoder, forked", 9, 3, "fork", encoder=3, caching=False, **_FEW),
+    of_groups(
+        ((Full(), 1), (Cross(), 2)), "spec, encoder, admitted", 6, 3, "whole plan", encoder=3, caching=False, **_FEW
+    ),
+    scope(Mamba(1), 1, "spec, side by side", 9, 3, "", in_flight=1, drafts=1, **_TWOS),
     scope(Full(), 1, "spec, loads", 6, 4, "load reset", prompts=strings(1, 3, 4)),
     scope(Mamba(), 2, "spec, eagle", 4, 5, "explain", eagle=True),
     scope(Full(), 1, "spec, explained, uncached", 4, 3, "explain", caching=False),

@@ -11,6 +11,7 @@ from typing import Any
 from blockwright_spec import flights, forks, transitions
 from blockwright_spec.chain_outcomes import ChainRefusal
 from blockwright_spec.choices import Choice
+from blockwright_spec.explain import explained
 from blockwright_spec.hits import found
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Reason, Refusal, Step
@@ -75,6 +76,7 @@ def wrong_calls(state: State, slot: int) -> Iterator[Wrong]:
         yield Reason.NOT_RUNNING, lambda: forks.fork(state, slot, slot, LRU)
     else:
         yield from of_running(state, slot, request)
+    yield Reason.NO_LOAD, lambda: flights.finish_load(state, slot, -1, LRU)
     if not any(fence.step is None and fence.slot == slot for fence in state.fences) and not (
         isinstance(request, Running) and request.loading
     ):
@@ -96,6 +98,9 @@ def of_waiting(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
         foreign = replace(LRU, serve=lambda holders: state.config.num_blocks)
         yield Reason.ILLEGAL_CHOICE, lambda: transitions.find(state, slot, foreign)
     yield from of_asks(state, slot, request)
+    if length := found(state, request.prefix, LRU).length:
+        gone, lost = replace(state, keys=()), frozenset(content for _, content in state.keys)
+        yield True, lambda: explained(gone, request.prefix, lost).candidate == length
     for parent, one in enumerate(state.requests):
         if isinstance(one, Running):
             yield from of_forks(state, parent, slot, one)
@@ -116,6 +121,10 @@ def of_asks(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
     if not any(isinstance(group.kind, Cross) for group in state.config.groups):
         yield Reason.NO_ENCODER, lambda: transitions.admit(state, slot, Hit(), Step(1, encoder=1), LRU)
     yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(1, external=1), LRU)
+    whole = len(request.prefix[1])
+    yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(0, external=whole), LRU)
+    if state.config.overlaps and not state.flights:
+        yield Reason.NO_STEP, lambda: transitions.admit(state, slot, Hit(), Step(1), LRU)
     if is_loading(state, slot) and len(request.prefix[1]) > 1:
         yield Reason.LOADING, lambda: transitions.admit(state, slot, Hit(), Step(0, external=1), LRU)
 
@@ -141,6 +150,8 @@ def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
         yield Reason.UNSETTLED, lambda: transitions.trim(state, slot, request.written, LRU)
     if state.config.settles and request.settled < request.written:
         yield Reason.UNSETTLED, lambda: transitions.publish(state, slot, request.written)
+    if state.config.settles:
+        yield None, lambda: transitions.publish(state, slot, request.settled)
     yield Reason.NOT_WAITING, lambda: forks.fork(state, slot, slot, LRU)
     computed = computed_of(state, slot)
     if isinstance(said := transitions.append_output(state, slot, (0,)), Done):
@@ -194,6 +205,8 @@ def of_all(state: State) -> Iterator[Wrong]:
     """Give the wrong calls about no request, or several."""
     if not state.config.overlaps:
         yield Reason.NO_STEP, lambda: flights.begin(state)
+    elif isinstance(begun := flights.begin(state), Done):
+        yield True, lambda: begun.state.flights == (*state.flights, ())
     if not state.flights:
         yield Reason.NO_STEP, lambda: flights.settle(state, (), LRU)
     for flight in state.flights[0] if state.flights else ():

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from blockwright_spec import chain_calls, chain_effects, paged_tables, rows
 from blockwright_spec.chain_outcomes import ChainReason
-from blockwright_spec.chain_state import Chain, Kind, Transfer
+from blockwright_spec.chain_state import Chain, Kind, Transfer, may_start
 from blockwright_spec.inputs import Work, inputs, stepped
 from blockwright_spec.outcomes import Done
 from blockwright_spec.paged_counts import appending, null_to_come, swapping
@@ -79,6 +79,18 @@ def wrong_transfers(state: Chain) -> Iterator[Wrong]:
     for at in (-1, len(state.transfers)):
         yield ChainReason.NOT_UNDER_WAY, lambda at=at: chain_calls.finish(state, at, True)  # type: ignore[misc]
         yield ChainReason.TOO_LATE, lambda at=at: chain_calls.cancel(state, at)  # type: ignore[misc]
+    for key in (each.key for tier in state.tiers for each in tier.entries):
+        yield (
+            True,
+            lambda key=key: all(  # type: ignore[misc]
+                tier.entries[-1].key == key
+                for tier in chain_calls.chain_touch(state, (key,)).state.tiers
+                if key in (each.key for each in tier.entries)
+            ),
+        )
+    if state.config.span == 1 < len(state.device):
+        storing, loading = Transfer(Kind.STORE, (b"one",), None, 0, (0,)), Transfer(Kind.LOAD, (b"two",), 0, None, (1,))
+        yield True, lambda: may_start(replace(state, transfers=(storing, loading)), loading)
     if state.config.span > 1:
         half = replace(state, device=((b"half", 0), *(None,) * (len(state.device) - 1)))
         partial = Transfer(Kind.STORE, (b"half",), None, 0, tuple(range(state.config.span)))
@@ -130,6 +142,7 @@ def wrong_row(desk: Desk, place: int, row: Row) -> Iterator[Wrong]:
     other = next((at for at, each in enumerate(held) if each is not None and at != place), None)
     yield RowRefusal.TAKEN, lambda: rows.add(held, strange, -1) if None in held else RowRefusal.TAKEN
     yield None, lambda: rows.add(full, row, place)
+    yield True, lambda: rows.add(held, replace(row, certain=None), place)[place] == row  # type: ignore[index]
     yield None, lambda: rows.move(held, slot, place)
     if None in held:
         free = held.index(None)
