@@ -10,7 +10,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
@@ -21,10 +21,12 @@ from blockwright._terminal import progress
 from .mutation import Mutation
 from .parallel import in_parallel
 from .spec_excused import IMPLIED
-from .spec_fates import HINTS, NEAR_PLACES, Fate, Memory, fate_of
-from .spec_mutants import ALL_LAWS, BESIDE, by_key, counted
-from .spec_mutation import CHAPTERS, all_guards, all_mutations, chapter
-from .spec_search import UNDEFINED
+from .spec_fates import HINTS, NEAR, NEAR_PLACES, Fate, Memory, fate_of, noticed_in
+from .spec_mutants import ALL_LAWS, BESIDE, FAR, by_key, counted, sample
+from .spec_mutation import CHAPTERS, all_guards, all_mutations, chapter, of_mutation
+from .spec_places import BY_NAME
+from .spec_search import UNDEFINED, Noticed
+from .spec_weakened import WEAKENED
 from .spec_workers import PLANS
 
 SAMPLE = 60
@@ -67,6 +69,38 @@ def kept(path: Path) -> Iterator[Fate]:
             yield fate(held)
 
 
+def with_witnesses(fates: list[Fate]) -> list[Fate]:
+    """Look again for the witnesses, known before or written by hand, of laws that were not found broken alone."""
+    by_mutant, alone = {each.mutation.key: each for each in fates}, {law for each in fates for law in each.alone}
+    known = [(entry.by, entry.mutant, (entry.place,)) for entry in sample()["laws"] if entry.mutant in by_key()]
+    known += [
+        (each.law, mutation.key, tuple(place.name for place in Memory().order(mutation)))
+        for each in WEAKENED
+        for mutation in chapter(each.file).mutations
+        if (mutation.before, mutation.after) == (each.before, each.after)
+    ]
+    for law, mutant, places in known:
+        for name in places if law not in alone | IMPLIED.keys() and mutant in by_mutant else ():
+            noticed = noticed_in(BY_NAME[name], of_mutation(by_key()[mutant]), law, FAR, alone=True)
+            if frozenset((law,)) in noticed.together:
+                by_mutant[mutant] = added(by_mutant[mutant], noticed, name)
+                alone.add(law)
+                break
+    return list(by_mutant.values())
+
+
+def added(fate: Fate, noticed: Noticed, place: str) -> Fate:
+    """Add what was noticed in another place."""
+    laws = dict.fromkeys(noticed.lengths, place) | fate.laws
+    alone = {law for laws in noticed.together if len(laws) == 1 for law in laws}
+    for law in alone - {*fate.alone}:
+        laws[law] = place
+    together = {tuple(sorted(each)) for each in noticed.together} | {tuple(each) for each in fate.together}
+    return replace(
+        fate, laws=laws, alone=sorted(alone | {*fate.alone}), together=sorted(map(list, together)), beside=""
+    )
+
+
 # --- the data of the gate
 
 
@@ -100,14 +134,15 @@ def noticed(fate: Fate) -> list[str]:
 
 
 def hinted(fates: list[Fate]) -> dict[str, str]:
-    """Give the places of the mutants that are not noticed in those where one looks first."""
-    places = ((each, next(iter(each.laws.values()), each.beside)) for each in fates)
-    first = Memory()
-    return {
-        each.mutation.key: place
-        for each, place in sorted(places, key=lambda pair: pair[0].mutation.key)
-        if place and place not in [near.name for near in first.order(each.mutation)[:NEAR_PLACES]]
-    }
+    """Give the places of what the laws do not notice nearby: of what is noticed far, or beside the implementation."""
+    places = {each.mutation.key: next(iter(each.laws.values()), each.beside) for each in fates if is_far(each)}
+    return dict(sorted(places.items()))
+
+
+def is_far(fate: Fate) -> bool:
+    """Tell whether a mutant is noticed, and not by laws in the places where one looks first."""
+    first = [near.name for near in Memory().order(fate.mutation)[:NEAR_PLACES]]
+    return fate.is_noticed and not (fate.transitions < NEAR and {*fate.laws.values()} & {*first})
 
 
 # --- the data of documents
@@ -185,6 +220,7 @@ def main() -> int:
 
 def written(fates: list[Fate], out: Path) -> None:
     """Write all files."""
+    fates = with_witnesses(fates)
     for name, data in (("spec_sample.json", sample_of(fates)), (HINTS, hinted(fates))):
         beside = Path(str(files(__package__) / name))
         beside.write_text(json.dumps(data, indent=0) + "\n", encoding="utf-8")

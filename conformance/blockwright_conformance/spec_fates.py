@@ -169,12 +169,12 @@ def nearest(mutation: Mutation) -> list[SpecPlace]:
 def fate_of(mutation: Mutation) -> Fate:
     """Look for a mutant."""
     started, fate, exchange = time.process_time(), Fate(mutation), of_mutation(mutation)
-    near = nearest(mutation)
+    near, is_same = nearest(mutation), reason_for(mutation) is not None
     if not (look(fate, exchange, near[:1], FAR) or look(fate, exchange, near[1:], NEAR)):
-        if reason_for(mutation) is None:
+        if is_same or mutation.key in hints():
+            fate.beside = differing(exchange, besides(near if is_same else near[:1]))
+        if not (is_same or fate.is_noticed):
             look_far(fate, exchange, near)
-        else:
-            fate.beside = differing(exchange, besides(near))
     fate.seconds = time.process_time() - started
     return fate
 
