@@ -58,6 +58,14 @@ class Entry:
 
     def seen(self) -> str:
         """Look for the mutant; say what is wrong if it is not noticed as it should be."""
+        return self.missed(is_alone=False)
+
+    def seen_alone(self) -> str:
+        """Look for the mutant of a law: in some step it breaks no other, unless others imply the law."""
+        return self.missed(is_alone=self.by not in IMPLIED)
+
+    def missed(self, is_alone: bool) -> str:
+        """Say what is wrong if the mutant is not noticed by the law, in some step by it alone if so asked."""
         mutation, place = known(self.mutant), BY_NAME.get(self.place)
         if mutation is None or place is None:
             return f"no longer there: {self.place if mutation else self.mutant}; write the data anew"
@@ -65,16 +73,9 @@ class Entry:
         if self.by == BESIDE:
             found = bool(differs_in(place, exchange, FAR))
         else:
-            found = self.by in noticed_in(place, exchange, self.by, FAR).lengths
-        return "" if found else f"{self.by} does not notice it in {self.place}"
-
-    def seen_alone(self) -> str:
-        """Look for the mutant of a law that no others imply: in some step it breaks that law and no other."""
-        wrong = self.seen()
-        if wrong or self.by in IMPLIED:
-            return wrong
-        noticed = noticed_in(BY_NAME[self.place], of_mutation(by_key()[self.mutant]), self.by, FAR, alone=True)
-        return "" if frozenset((self.by,)) in noticed.together else f"{self.by} is not broken alone in {self.place}"
+            noticed = noticed_in(place, exchange, self.by, FAR, alone=is_alone)
+            found = frozenset((self.by,)) in noticed.together if is_alone else self.by in noticed.lengths
+        return "" if found else f"{self.by} does not notice it{' alone' * is_alone} in {self.place}"
 
 
 @cache
