@@ -72,6 +72,7 @@ def kept(path: Path) -> Iterator[Fate]:
 def with_witnesses(fates: list[Fate]) -> list[Fate]:
     """Look again for the witnesses, known before or written by hand, of laws that were not found broken alone."""
     by_mutant, alone = {each.mutation.key: each for each in fates}, {law for each in fates for law in each.alone}
+    known: list[tuple[str, str, tuple[str, ...]]]
     known = [(entry.by, entry.mutant, (entry.place,)) for entry in sample()["laws"] if entry.mutant in by_key()]
     known += [
         (each.law, mutation.key, tuple(place.name for place in Memory().order(mutation)))

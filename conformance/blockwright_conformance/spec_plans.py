@@ -81,6 +81,6 @@ def shelf(of: Shelf) -> World:
         lambda now: range(len(of.plans)) if now is None else (),
         chosen,
         lambda: lambda now: -1 if now is None else of.plans.index(now),
-        tuple(Judge(law.id, lambda now, law=law: now is None or law.holds(now)) for law in STORAGE_LAWS),  # type: ignore[misc]
+        tuple(Judge(law.id, lambda now, law=law: now is None or law.holds(now)) for law in STORAGE_LAWS),
         (),
     )

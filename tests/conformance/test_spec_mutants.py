@@ -24,6 +24,8 @@ from blockwright_conformance.spec_fates import Fate, differs_in, noticed_in
 from blockwright_conformance.spec_mutants import (
     ALL_LAWS,
     BESIDE,
+    FLOOR,
+    LAWS_FLOOR,
     Entry,
     guards_are_listed,
     laws_are_witnessed,
@@ -177,8 +179,9 @@ def test_the_score_fails_below_its_floors() -> None:
     noticed = Fate(mutant(LOST), laws={"REF-1": TIGHT.name})
     beside, silent = Fate(mutant(LOST), beside=TIGHT.name), Fate(mutant(LOST))
     assert score([noticed] * 100).violations == 0
-    assert score([noticed] * 90 + [silent] * 10).law == "SPEC-6"
-    assert score([noticed] * 40 + [beside] * 60).law == "SPEC-6"
+    assert score([noticed] * FLOOR + [silent] * (100 - FLOOR)).law == ""
+    assert score([noticed] * (FLOOR - 1) + [silent] * (101 - FLOOR)).law == "SPEC-6"
+    assert score([noticed] * (LAWS_FLOOR - 1) + [beside] * (101 - LAWS_FLOOR)).law == "SPEC-6"
     assert "60 by lock-step, 40 by laws" in score([noticed] * 40 + [beside] * 60).detail
 
 
