@@ -24,7 +24,7 @@ from blockwright_spec.storage import Layer, Limits, PlannedGroup, StoragePlan
 from .actions import Action, Admit, Grow, GrowEach, Told, computed_of, meaning
 from .enabled import enabled
 from .scopes import Scope, of_groups, strings
-from .spec_search import Came, Judge, World
+from .spec_search import UNDEFINED, Came, Judge, World
 from .symmetry import Names, labelled_form
 
 
@@ -170,7 +170,7 @@ def workers(scope: Scope) -> World:
         lambda desk: desk_actions(scope, desk),
         desk_told,
         naming,
-        (Judge("ROW-1", follows),),
+        (Judge(UNDEFINED, follows),),
         own,
     )
 
