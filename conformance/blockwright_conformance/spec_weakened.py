@@ -82,6 +82,13 @@ WEAKENED: tuple[Weakening, ...] = (
         "for each in shares for block in each.states_read",
         "for each in shares for block in shares[0].states_read",
     ),
+    Weakening(
+        "ROW-1",
+        "inputs.py",
+        "joined",
+        "table for each in shares for table in each.tables",
+        "(*table, NULL) for each in shares for table in each.tables",
+    ),
     Weakening("CROSS-2", "inputs.py", "inputs", "encoder=tuple(row.encoder", "encoder=tuple(row.encoder - 1"),
 )
 """All of them."""
