@@ -23,6 +23,7 @@ from types import CodeType, FunctionType
 import blockwright_spec
 
 from .mutation import Mutation, Swap, functions, of_block, text_of
+from .spec_weakened import WEAKENED
 
 SPEC = Path(blockwright_spec.__file__).resolve().parent
 """The folder of the specification's sources."""
@@ -36,6 +37,7 @@ CHAPTERS = (
 """The chapters that say what happens; the others only name it, or are laws."""
 
 ONLY_LAWS = {
+    "reads.py shows": "what READ-1, READ-2, HIT-1 and HIT-2 demand of a block",
     "explain.py unread": "what EXPLAIN-1 compares explanations with",
     "chain_state.py readers": "what CHAIN-1 counts readers with",
     "chain_state.py writers": "what CHAIN-1 counts writers with",
@@ -55,8 +57,11 @@ class Chapter:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.tree = ast.parse((SPEC / file).read_text(encoding="utf-8"))
+        self.text = (SPEC / file).read_text(encoding="utf-8")
+        self.tree = ast.parse(self.text)
         self.swaps: dict[str, Swap] = {}
+        self.texts: dict[str, str] = {}
+        """Those that are written by hand: the whole chapter with each."""
         self.mutations: list[Mutation] = []
         self.guards: list[Mutation] = []
         """Those that leave a refusal out."""
@@ -68,6 +73,17 @@ class Chapter:
                 self.add(name, statement, swap, seen)
             for statement, swap in guards_of(function):
                 self.guards.append(self.add(name, statement, swap, seen))
+            self.mutations += self.weakened(function)
+
+    def weakened(self, function: ast.FunctionDef) -> Iterator[Mutation]:
+        """Make the changes of a function that are written by hand."""
+        for each in WEAKENED:
+            if (each.file, each.function) == (self.file, function.name):
+                at = sum(map(len, self.text.splitlines(keepends=True)[: function.lineno - 1]))
+                assert self.text.count(each.before, at), f"{each.before!r} does not stand in {each.function}"
+                mutation = Mutation(self.file, function.name, function.lineno, each.before, each.after)
+                self.texts[mutation.key] = self.text[:at] + self.text[at:].replace(each.before, each.after, 1)
+                yield mutation
 
     def add(self, function: str, statement: ast.stmt, swap: Swap, seen: Counter[str]) -> Mutation:
         """Add a mutation, under a name of its own where another reads the same."""
@@ -84,6 +100,8 @@ class Chapter:
 
     def compiled(self, key: str) -> CodeType:
         """Give the code of the chapter with one mutation."""
+        if key in self.texts:
+            return compile(self.texts[key], self.file, "exec", dont_inherit=True)
         undo = self.swaps[key]()
         try:
             return compile(ast.fix_missing_locations(self.tree), self.file, "exec", dont_inherit=True)

@@ -20,30 +20,28 @@ from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 
 from . import offload_places, paged_places, places
 from .actions import meaning
-from .blockwright_adapter import BlockwrightAdapter
 from .enabled import enabled
 from .exhibit import OffloadPlace, Place, TablesPlace
-from .explore import LOOKUP_LAWS, Explorer, lookup_view
+from .explore import LOOKUP_LAWS, lookup_view
 from .offload_actions import chain_enabled, chain_told
-from .offload_chain_explore import ChainExplorer, alike, plain
-from .offload_chains import ChainUnderTest
+from .offload_chain_explore import alike, plain
 from .offload_scopes import FIRST, KEYS, ChainScope, TierScope, chain_scope, lists, request
-from .offload_tier_explore import TierExplorer, tier_calls_of, told_of
-from .offload_tiers import TierUnderTest
+from .offload_tier_explore import tier_calls_of, told_of
 from .paged_actions import paged_enabled, paged_meaning
-from .paged_blockwright import BlockwrightTables
-from .paged_explore import PagedExplorer
 from .paged_scopes import PagedScope, paged_scope
 from .paged_symmetry import PagedNames
+from .paged_trials import WORLDS as WALKS
 from .scopes import Scope, of_groups, scope, strings
-from .search import Search
-from .spec_refusals import REFUSED, desk_refuses, refuses, tables_refuse, tier_refuses
+from .spec_beside import Models, Walk, imported, in_histories, in_lockstep, in_plans, in_walk, nowhere, silent
+from .spec_plans import RIGHT_PLANS, Shelf, shelf
+from .spec_refusals import REFUSED, refuses
+from .spec_refusals_parts import chain_refuses, desk_refuses, tables_refuse, tier_refuses
 from .spec_search import Came, Enough, Judge, Noticed, World, judged
 from .spec_workers import WORKERS, workers
 from .symmetry import Names
-from .watch import SECONDS, Limited, OutOfTimeError, rearm, watch
+from .watch import OutOfTimeError, watch
 
-AnyScope = Scope | PagedScope | TierScope | ChainScope
+AnyScope = Scope | PagedScope | TierScope | ChainScope | Walk | Models | Shelf
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ class SpecPlace:
     """A small scope of one part of the specification; `makes` gives its world."""
 
     gate: str
-    """The gate that looks at such scopes beside the implementation."""
+    """The gate that looks at such scopes beside the implementation; `plans` are looked at by gate `inputs`."""
     scope: AnyScope
     makes: Callable[[Any], World]
     beside: Callable[[Any, int], str]
@@ -69,55 +67,12 @@ class SpecPlace:
 
     def differs(self, limit: int) -> str:
         """Say in what the specification differs from the implementation, or that it fails."""
+        imported(self.beside)
         try:
             with watch():
                 return self.beside(self.scope, limit)
         except (Exception, OutOfTimeError) as error:
             return f"{type(error).__name__}: {error}"
-
-
-def in_lockstep(scope: AnyScope, limit: int) -> str:
-    """Explore a scope in lock-step, and give the first difference."""
-    found = search_of(scope, limit).run().violation
-    return found.detail if found else ""
-
-
-def search_of(scope: AnyScope, limit: int, alone: bool = False) -> Search[Any, Any, Any, Any]:
-    """Give the search beside the implementation, or of the specification `alone`; laws of states are left out."""
-    match scope:
-        case Scope():
-            return Explorer(scope, None if alone else limited(BlockwrightAdapter), (), max_transitions=limit)
-        case PagedScope():
-            return PagedExplorer(scope, None if alone else limited(BlockwrightTables), (), max_transitions=limit)
-        case TierScope():
-            return TierExplorer(scope, None if alone else limited(TierUnderTest), max_transitions=limit)
-        case ChainScope():
-            return ChainExplorer(scope, None if alone else limited(ChainUnderTest), max_transitions=limit)
-
-
-def nowhere(_scope: AnyScope, _limit: int) -> str:
-    """Compare nothing: no implementation can be asked."""
-    return ""
-
-
-def in_histories(scope: Scope, limit: int) -> str:
-    """Have two workers beside a manager take random walks in the worlds of the gate, and give the first difference."""
-    from .inputs_histories import inputs_walk  # it imports torch and Hypothesis
-    from .inputs_worker import InputsError
-    from .inputs_worlds import INPUT_WORLDS
-
-    for seed, world in enumerate(INPUT_WORLDS.values()):
-        rearm(10 * SECONDS)
-        try:
-            inputs_walk(world, seed, limit // 50)
-        except InputsError as error:
-            return str(error)
-    return ""
-
-
-def limited(adapter: type) -> Any:
-    """Give an adapter under the watch."""
-    return type(adapter.__name__, (Limited, adapter), {})
 
 
 def judges(*laws: tuple[Any, ...]) -> tuple[Judge, ...]:
@@ -262,6 +217,15 @@ MANAGERS: tuple[Scope, ...] = (
     scope(Full(), 2, "spec, forked in flight", 4, 3, "fork load", in_flight=1, **_TWOS),
     scope(Mamba(1), 2, "spec, forked", 6, 5, "fork", drafts=1, prompts=strings(1, 2, 2), max_model_len=5),
     scope(Mamba(1), 2, "spec, forked, tight", 3, 3, "fork", prompts=strings(1, 1, 2)),
+    of_groups(((Full(), 1), (Cross(), 2)), "spec, encoder, forked", 9, 3, "fork", encoder=3, caching=False, **_FEW),
+    of_groups(
+        ((Full(), 1), (Cross(), 2)), "spec, encoder, admitted", 6, 3, "whole plan", encoder=3, caching=False, **_FEW
+    ),
+    scope(Mamba(1), 1, "spec, side by side", 9, 3, "", in_flight=1, drafts=1, **_TWOS),
+    scope(Full(), 1, "spec, loads", 6, 4, "load reset", prompts=strings(1, 3, 4)),
+    scope(Mamba(), 2, "spec, eagle", 4, 5, "explain", eagle=True),
+    scope(Full(), 1, "spec, explained, uncached", 4, 3, "explain", caching=False),
+    scope(Full(), 1, "spec, drafts in flight", 8, 4, "", in_flight=2, drafts=2, slots=1),
     of_groups(_STATES, "spec, forked", 7, 3, "fork", prompts=strings(1, 2, 2), caching=False),
 )
 """Small scopes of part one: those of the museum, and more."""
@@ -296,13 +260,17 @@ OFFLOAD: tuple[TierScope | ChainScope, ...] = tuple(
             (each.scope for each in vars(offload_places).values() if isinstance(each, OffloadPlace)),
             (
                 TierScope("spec, LRU", "LRU", 2, (*lists(2, 2), KEYS[2:3]), readers=2),
-                TierScope("spec, recovered", "LRU", 2, lists(2, 1), recovered=KEYS[1:2]),
+                TierScope("spec, recovered", "LRU foreign", 2, lists(2, 1), recovered=KEYS[1:2]),
                 TierScope("spec, ARC", "ARC", 1, (*lists(3, 1), KEYS[:2])),
                 chain_scope("spec, wrong calls", (2, 1), reserve=(0,), misuse=True, most=2),
                 chain_scope("spec, through", (1, 1), through=True, under_way=2),
                 chain_scope("spec, late", (1, 1), through=True, loads=(FIRST[:1],), eager=False, under_way=2),
                 chain_scope("spec, freed", (1, 1), through=True, frees=True, loads=(FIRST[:1],), under_way=2),
                 chain_scope("spec, back", (2, 1), reserve=(1,), stores=(FIRST,), loads=(FIRST,), under_way=1),
+                chain_scope(
+                    "spec, three tiers", (2, 1, 1), reserve=(1, 1), stores=(FIRST,), loads=(FIRST,), under_way=2
+                ),
+                chain_scope("spec, through three", (1, 1, 1), through=True, loads=(FIRST[:1],), under_way=2),
                 chain_scope("spec, span 2", (1, 1), 4, span=2, stores=WIDE, loads=WIDE, under_way=2),
             ),
         )
@@ -338,19 +306,30 @@ def refusing_tier(scope: TierScope) -> World:
     return replace(one_tier(scope), state_laws=(Judge(REFUSED, tier_refuses),), step_laws=())
 
 
+def refusing_chain(scope: ChainScope) -> World:
+    """Give the same of a chain."""
+    return replace(chains(scope), state_laws=(Judge(REFUSED, chain_refuses),), step_laws=())
+
+
 def refusing_workers(scope: Scope) -> World:
     """Give the same of part four."""
     return replace(workers(scope), state_laws=(Judge(REFUSED, desk_refuses),), step_laws=())
 
 
+LATE = ("spec, late", "spec, back", "spec, span 2")
+"""Chains on which wrong calls are made."""
 PLACES: tuple[SpecPlace, ...] = (
     *(SpecPlace("lockstep", each, managers, in_lockstep) for each in MANAGERS),
     *(SpecPlace("paged", each, tables, in_lockstep) for each in TABLES),
     *(SpecPlace("offload", each, one_tier if isinstance(each, TierScope) else chains, in_lockstep) for each in OFFLOAD),
     *(SpecPlace("inputs", each, workers, in_histories) for each in WORKERS),
     *(SpecPlace("spec", each, refusing, nowhere) for each in ASKED),
-    *(SpecPlace("spec", each, refusing_workers, nowhere) for each in WORKERS[:2]),
+    *(SpecPlace("spec", each, refusing_workers, nowhere) for each in WORKERS[:3]),
     *(SpecPlace("spec", each, refusing_tables, nowhere) for each in TABLES if "spec, swap" in each.name),
+    SpecPlace("plans", Shelf("right ones", RIGHT_PLANS), shelf, nowhere),
+    SpecPlace("plans", Models("of models", range(12)), silent, in_plans),
+    *(SpecPlace("paged", Walk(name), silent, in_walk) for name in WALKS),
     *(SpecPlace("spec", each, refusing_tier, nowhere) for each in OFFLOAD if each.name == "spec, LRU"),
+    *(SpecPlace("spec", each, refusing_chain, nowhere) for each in OFFLOAD if each.name in LATE),
 )
 BY_NAME = {place.name: place for place in PLACES}

@@ -1,7 +1,8 @@
 """Where a mutant of the specification makes a difference at all.
 
 Functions of the specification are pure: a mutant that gives the same for everything it is asked in a place changes
-nothing there, and need not be looked for. So what each function is asked in a place is recorded, a sample of it.
+nothing there, and need not be looked for. So what each function is asked in a place is recorded, a sample of it, by
+laws and by what stands beside the implementation.
 """
 
 import sys
@@ -17,11 +18,11 @@ from .mutation import functions
 from .spec_mutation import CHAPTERS, Exchange, chapter, function_of, put_in
 from .spec_places import SpecPlace
 
-SAMPLE = 8
+SAMPLE = 12
 """How many calls of a function with answers that look alike are kept from a place."""
-LOOKS = 12
+LOOKS = 16
 """How many sorts of answers are told apart."""
-FAR = 1000
+FAR = 400
 """How many transitions of a place are recorded."""
 
 
@@ -66,6 +67,7 @@ def asked(place: SpecPlace) -> dict[FunctionType, list[tuple[Any, ...]]]:
     sys.setprofile(note)
     try:
         place.alone(lambda _: True, FAR)
+        place.differs(FAR)
     finally:
         sys.setprofile(None)
     return {function: [each for held in looks.values() for each in held] for function, looks in kept.items()}

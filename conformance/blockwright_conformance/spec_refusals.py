@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from blockwright_spec import flights, forks, paged_tables, rows, transitions
+from blockwright_spec import flights, forks, transitions
+from blockwright_spec.chain_outcomes import ChainRefusal
 from blockwright_spec.choices import Choice
+from blockwright_spec.explain import explained
 from blockwright_spec.hits import found
-from blockwright_spec.inputs import Work, inputs
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Reason, Refusal, Step
-from blockwright_spec.paged_outcomes import PagedReason, PagedRefusal, lowest
-from blockwright_spec.paged_state import Device, Paged
+from blockwright_spec.paged_outcomes import PagedRefusal
 from blockwright_spec.reads import Cross
-from blockwright_spec.rows import Row, RowRefusal
+from blockwright_spec.rows import RowRefusal
 from blockwright_spec.state import (
     NULL,
     Absent,
@@ -30,23 +30,22 @@ from blockwright_spec.state import (
     is_loading,
     recurrent,
 )
-from blockwright_spec.tier_calls import IllegalVictimsError, TierRefusal, prepare_store
-from blockwright_spec.tier_state import Key, Tier
 
 from .actions import computed_of
-from .spec_workers import Desk
 
 REFUSED = "wrong calls refused"
 """Stands for a law: wrong calls are refused, for their reason."""
 
 Wrong = tuple[object, Callable[[], Any]]
-"""A call, and why it is refused."""
+"""A call, and why it is refused; None if it is not."""
 
 
 def reason_of(outcome: Any) -> object:
-    """Give why something was refused; None if it was not."""
+    """Give why something was refused; None if it was not; of what is only asked, the answer."""
+    if isinstance(outcome, bool):
+        return outcome
     refusal = outcome[1] if isinstance(outcome, tuple) and len(outcome) == 2 else outcome
-    if isinstance(refusal, Refusal | PagedRefusal):
+    if isinstance(refusal, Refusal | PagedRefusal | ChainRefusal):
         return refusal.reason
     return refusal if isinstance(refusal, RowRefusal) else None
 
@@ -77,6 +76,13 @@ def wrong_calls(state: State, slot: int) -> Iterator[Wrong]:
         yield Reason.NOT_RUNNING, lambda: forks.fork(state, slot, slot, LRU)
     else:
         yield from of_running(state, slot, request)
+    yield Reason.NO_LOAD, lambda: flights.finish_load(state, slot, -1, LRU)
+    if not any(fence.step is None and fence.slot == slot for fence in state.fences) and not (
+        isinstance(request, Running) and request.loading
+    ):
+        yield Reason.NO_LOAD, lambda: flights.finish_load(state, slot, 0, LRU)
+    elif isinstance(request, Running) and not request.loading:
+        yield None, lambda: flights.finish_load(state, slot, 1, LRU)
     if not isinstance(request, Waiting):
         yield Reason.NOT_WAITING, lambda: transitions.find(state, slot, LRU)
         yield Reason.NOT_WAITING, lambda: transitions.admit(state, slot, Hit(), Step(1), LRU)
@@ -92,6 +98,9 @@ def of_waiting(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
         foreign = replace(LRU, serve=lambda holders: state.config.num_blocks)
         yield Reason.ILLEGAL_CHOICE, lambda: transitions.find(state, slot, foreign)
     yield from of_asks(state, slot, request)
+    if length := found(state, request.prefix, LRU).length:
+        gone, lost = replace(state, keys=()), frozenset(content for _, content in state.keys)
+        yield True, lambda: explained(gone, request.prefix, lost).candidate == length
     for parent, one in enumerate(state.requests):
         if isinstance(one, Running):
             yield from of_forks(state, parent, slot, one)
@@ -112,6 +121,10 @@ def of_asks(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
     if not any(isinstance(group.kind, Cross) for group in state.config.groups):
         yield Reason.NO_ENCODER, lambda: transitions.admit(state, slot, Hit(), Step(1, encoder=1), LRU)
     yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(1, external=1), LRU)
+    whole = len(request.prefix[1])
+    yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(0, external=whole), LRU)
+    if state.config.overlaps and not state.flights:
+        yield Reason.NO_STEP, lambda: transitions.admit(state, slot, Hit(), Step(1), LRU)
     if is_loading(state, slot) and len(request.prefix[1]) > 1:
         yield Reason.LOADING, lambda: transitions.admit(state, slot, Hit(), Step(0, external=1), LRU)
 
@@ -137,8 +150,20 @@ def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
         yield Reason.UNSETTLED, lambda: transitions.trim(state, slot, request.written, LRU)
     if state.config.settles and request.settled < request.written:
         yield Reason.UNSETTLED, lambda: transitions.publish(state, slot, request.written)
+    if state.config.settles:
+        yield None, lambda: transitions.publish(state, slot, request.settled)
     yield Reason.NOT_WAITING, lambda: forks.fork(state, slot, slot, LRU)
     computed = computed_of(state, slot)
+    if isinstance(said := transitions.append_output(state, slot, (0,)), Done):
+        longer = (request.prefix[0], (*request.prefix[1], 0))
+        yield True, lambda: said.state.requests[slot].prefix == longer  # type: ignore[union-attr]
+    else:
+        yield None, lambda: said  # putting out is never refused where no draft is said to hold
+    if request.computed < len(request.prefix[1]) or state.config.overlaps:
+        yield Reason.UNWRITTEN, lambda: transitions.append_output(state, slot, (0,), 1)
+    plain = reason_of(transitions.grow(state, slot, computed, Step(1), LRU))
+    for of_admissions in (Step(1, whole=True), Step(1, reserve=state.config.num_blocks)):
+        yield plain, lambda step=of_admissions: transitions.grow(state, slot, computed, step, LRU)  # type: ignore[misc]
     yield Reason.NO_ENCODER, lambda: transitions.grow(state, slot, computed, Step(1, encoder=1), LRU)
     yield Reason.LOAD_ALONE, lambda: transitions.grow(state, slot, computed, Step(0, external=1), LRU)
     if request.loading and computed < state.config.max_model_len:
@@ -180,8 +205,13 @@ def of_all(state: State) -> Iterator[Wrong]:
     """Give the wrong calls about no request, or several."""
     if not state.config.overlaps:
         yield Reason.NO_STEP, lambda: flights.begin(state)
+    elif isinstance(begun := flights.begin(state), Done):
+        yield True, lambda: begun.state.flights == (*state.flights, ())
     if not state.flights:
         yield Reason.NO_STEP, lambda: flights.settle(state, (), LRU)
+    for flight in state.flights[0] if state.flights else ():
+        if flight.slot is not None:
+            yield None, lambda slot=flight.slot: flights.settle(state, ((slot, 0),), LRU)  # type: ignore[misc]
     running = [slot for slot, request in enumerate(state.requests) if isinstance(request, Running)]
     asks = tuple((slot, computed_of(state, slot), Step(1)) for slot in running[:1])
     if asks:
@@ -190,84 +220,3 @@ def of_all(state: State) -> Iterator[Wrong]:
     if state.copies:
         lossy = replace(LRU, order=lambda batch: LRU.order(batch)[1:])
         yield Reason.ILLEGAL_CHOICE, lambda: forks.take_copies(state, lossy)
-
-
-def tables_refuse(state: Paged) -> bool:
-    """Tell whether block tables refuse what is wrong there."""
-    return all_refused(wrong_tables(state))
-
-
-def wrong_tables(state: Paged) -> Iterator[Wrong]:
-    """Give the wrong calls on block tables: on those that are there, and on those that are not."""
-    there = [slot for slot, table in enumerate(state.tables) if table is not None]
-    for slot, table in enumerate(state.tables):
-        if table is None:
-            yield PagedReason.NO_BLOCKS, lambda slot=slot: paged_tables.free(state, slot)  # type: ignore[misc]
-            yield PagedReason.NO_BLOCKS, lambda slot=slot: paged_tables.swap(state, (slot,), Device.CPU, lowest)  # type: ignore[misc]
-        else:
-            yield PagedReason.HAS_BLOCKS, lambda slot=slot: paged_tables.fork(state, slot, there[-1])  # type: ignore[misc]
-
-
-def tier_refuses(state: Tier) -> bool:
-    """Tell whether a tier rejects victims that may not go, or not so many."""
-    new: tuple[Key, ...] = (b"new",)
-    if isinstance(prepare_store(state, new), TierRefusal):
-        return True
-    try:
-        prepare_store(state, new, lambda candidates, count: (*candidates[:count], b"nobody"))
-    except IllegalVictimsError:
-        return True
-    return False
-
-
-STRANGER = 99
-"""The slot of a request that no worker knows."""
-
-
-def desk_refuses(desk: Desk) -> bool:
-    """Tell whether a worker's rows refuse what is wrong there."""
-    return all_refused(wrong_rows(desk))
-
-
-def wrong_rows(desk: Desk) -> Iterator[Wrong]:
-    """Give the wrong calls on a worker's rows."""
-    held, beyond = desk.rows, len(desk.rows)
-    told = (STRANGER, Done(desk.state))
-    yield RowRefusal.NO_ROW, lambda: rows.remove(held, STRANGER)
-    yield RowRefusal.NO_ROW, lambda: rows.move(held, STRANGER, 0)
-    yield RowRefusal.NO_ROW, lambda: rows.apply(held, (told,))
-    yield RowRefusal.NO_ROW, lambda: rows.arrange(held, (STRANGER,), tuple(range(beyond)))
-    yield RowRefusal.NO_ROW, lambda: inputs(desk.state.config, held, (Work(STRANGER, 0, 1),), ())
-    yield RowRefusal.REPEATED, lambda: rows.apply(held, (told, told))
-    yield RowRefusal.NO_PLACE, lambda: rows.swap(held, 0, beyond)
-    yield RowRefusal.NO_PLACE, lambda: rows.swap(held, -1, 0)
-    for place, row in enumerate(held):
-        if row is not None:
-            yield from wrong_row(desk, place, row)
-    if any(held) and None in held[: max(place for place, row in enumerate(held) if row)]:
-        yield RowRefusal.ILLEGAL_ORDER, lambda: rows.compact(held, ())
-
-
-def wrong_row(desk: Desk, place: int, row: Row) -> Iterator[Wrong]:
-    """Give the wrong calls about a request that has a row."""
-    config, held, slot = desk.state.config, desk.rows, row.slot
-    strange, same, work = replace(row, slot=STRANGER), tuple(range(len(held))), Work(slot, 0, 1)
-    full = tuple(each or strange for each in held)
-    other = next((at for at, each in enumerate(held) if each is not None and at != place), None)
-    yield RowRefusal.NO_PLACE, lambda: rows.move(held, slot, len(held))
-    yield RowRefusal.NO_PLACE, lambda: rows.move(held, slot, -1)
-    yield RowRefusal.TAKEN, lambda: rows.add(held, strange, place) if None in held else RowRefusal.TAKEN
-    yield RowRefusal.TAKEN, lambda: rows.add(held, strange, len(held)) if None in held else RowRefusal.TAKEN
-    yield RowRefusal.NO_PLACE, lambda: rows.add(full, replace(row, slot=STRANGER + 1), place)
-    yield RowRefusal.REPEATED, lambda: rows.arrange(held, (slot, slot), same)
-    yield RowRefusal.ILLEGAL_ORDER, lambda: rows.arrange(held, (slot,), (place,) * len(held))
-    yield RowRefusal.ILLEGAL_ORDER, lambda: rows.compact(held, ((place, place),))
-    yield RowRefusal.REPEATED, lambda: inputs(config, held, (work, work), ())
-    for begin, new, drafts in ((-1, 1, 0), (0, -1, 0), (0, 1, -1), (0, 1, 1)):
-        wrong = Work(slot, begin, new, drafts)
-        yield RowRefusal.WRONG_COUNT, lambda wrong=wrong: inputs(config, held, (wrong,), ())  # type: ignore[misc]
-    if any(not is_encoder for is_encoder in (type(group.kind).__name__ == "Cross" for group in config.groups)):
-        far = Work(slot, config.max_model_len + 9, 1)
-        yield RowRefusal.NO_BLOCK, lambda: inputs(config, held, (far,), ())
-    if other is not None:
-        yield RowRefusal.TAKEN, lambda: rows.move(held, slot, other)

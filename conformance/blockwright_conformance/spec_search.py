@@ -94,8 +94,12 @@ class Judging:
         return self.noticed
 
     def first(self) -> Iterator[Any]:
-        """Give the initial state, if it breaks no law."""
-        state = self.world.start()
+        """Give the initial state, if there is one and it breaks no law."""
+        try:
+            state = self.world.start()
+        except Exception:
+            self.noticed.add(frozenset((UNDEFINED,)), 0)
+            return
         if broken := self.arrived(state):
             self.noticed.add(broken, 0)
         else:

@@ -24,7 +24,7 @@ from blockwright_spec.storage import Layer, Limits, PlannedGroup, StoragePlan
 from .actions import Action, Admit, Grow, GrowEach, Told, computed_of, meaning
 from .enabled import enabled
 from .scopes import Scope, of_groups, strings
-from .spec_search import Came, Judge, World
+from .spec_search import UNDEFINED, Came, Judge, World
 from .symmetry import Names, labelled_form
 
 
@@ -170,7 +170,7 @@ def workers(scope: Scope) -> World:
         lambda desk: desk_actions(scope, desk),
         desk_told,
         naming,
-        (Judge("ROW-1", follows),),
+        (Judge(UNDEFINED, follows),),
         own,
     )
 
@@ -180,6 +180,7 @@ WORKERS: tuple[Scope, ...] = (
     of_groups(((Full(), 2), (Sliding(2), 1)), "workers", 7, 3, "batch", **_FEW),
     of_groups(((Full(), 1), (Mamba(1), 2)), "workers, drafts", 9, 3, "batch", **_FEW, drafts=1),
     of_groups(((Mamba(1), 1),), "workers, drafts", 8, 3, "batch", **_FEW, drafts=1),
+    of_groups(((Mamba(2), 1),), "workers, two drafts", 10, 4, "batch", **{**_FEW, "max_model_len": 5}, drafts=2),
     of_groups(((Full(), 1), (Cross(), 2)), "workers, encoder", 8, 3, "batch", **_FEW, encoder=3, caching=False),
     of_groups(((Mamba(), 2), (Chunked(2), 2)), "workers, chunks", 7, 4, "chunks", **_FEW),
     of_groups(((Full(), 2),), "workers, forks", 5, 3, "fork batch", prompts=strings(1, 1, 1)),

@@ -2,12 +2,16 @@
 
 How: mutants are put in and taken out again, and found in small worlds by their laws and beside the implementation; the
 unchanged specification breaks nothing there; entries of the data with another law or place, and laws that say that all
-is well, fail the gate; the data names mutants, places and laws that there are, and the documents are of these chapters.
+is well, fail the gate; what is written by hand breaks its law alone; a law that others imply is broken with one of
+them, wherever the data say that it is, and one that none imply is broken alone somewhere; every excuse is of some
+mutant, which is not noticed nearby; the data name mutants, places and laws that there are, and the documents are of
+these chapters.
 Not covered: every mutant (gate `spec`, profile nightly), every entry of the data (profile pr).
 """
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,8 +19,20 @@ import pytest
 from blockwright_conformance import spec_mutants
 from blockwright_conformance.mutation import Mutation
 from blockwright_conformance.spec_data import digest, fate, noticed, record, witness
+from blockwright_conformance.spec_excused import EXCUSED, IMPLIED, reason_for
 from blockwright_conformance.spec_fates import Fate, differs_in, noticed_in
-from blockwright_conformance.spec_mutants import ALL_LAWS, BESIDE, Entry, guards_are_listed, laws_are_witnessed, sample
+from blockwright_conformance.spec_mutants import (
+    ALL_LAWS,
+    BESIDE,
+    FLOOR,
+    LAWS_FLOOR,
+    Entry,
+    guards_are_listed,
+    laws_are_witnessed,
+    of_fate,
+    sample,
+    score,
+)
 from blockwright_conformance.spec_mutation import (
     CHAPTERS,
     all_guards,
@@ -30,9 +46,13 @@ from blockwright_conformance.spec_mutation import (
 from blockwright_conformance.spec_places import BY_NAME, PLACES, SpecPlace
 from blockwright_conformance.spec_refusals import REFUSED
 from blockwright_conformance.spec_search import UNDEFINED
+from blockwright_conformance.spec_weakened import WEAKENED, Weakening
 from blockwright_conformance.spec_workers import PLANS, RIGHT
+from blockwright_spec.chain_state import Chain, ChainConfig
 from blockwright_spec.pool_laws import law_queue_holds_the_unheld
 from blockwright_spec.storage_laws import STORAGE_LAWS
+from blockwright_spec.tier_state import Entry as Block
+from blockwright_spec.tier_state import Phase, Tier
 
 DATA = Path(__file__).resolve().parents[2] / "docs/data/spec_mutants.json"
 LOST = "effects.py requeued: queue = (*bare[::-1], *state.queue, *candidates) -> queue = (*bare[::-1], *state.queue)"
@@ -85,6 +105,84 @@ def test_beside_the_implementation_nothing_differs() -> None:
     assert TIGHT.differs(1000) == ""
     assert BY_NAME["paged: naive, block 1: spec, wrong calls"].differs(200) == ""
     assert BY_NAME["offload: spec, through"].differs(200) == ""
+
+
+@pytest.mark.parametrize("name", ["plans: of models", "paged: naive under a window", "offload: spec, recovered"])
+def test_beside_walks_and_plans_nothing_differs(name: str) -> None:
+    assert BY_NAME[name].differs(300) == ""
+
+
+def test_a_wrong_answer_before_a_call_differs_in_a_walk() -> None:
+    key = next(each.key for each in all_mutations() if each.key.startswith("paged_counts.py can_append_slots:"))
+    assert "can_append_slots" in differs_in(BY_NAME["paged: naive"], of_mutation(mutant(key)))
+
+
+def test_a_wrong_plan_breaks_its_law() -> None:
+    key = next(each.key for each in all_mutations() if each.key.startswith("storage.py held_in_all: return sum"))
+    assert "LAYOUT-6" in noticed_in(BY_NAME["plans: right ones"], of_mutation(mutant(key))).lengths
+
+
+@pytest.mark.parametrize("weakening", WEAKENED, ids=lambda each: each.law)
+def test_what_is_written_by_hand_breaks_its_law_alone(weakening: Weakening) -> None:
+    entry = next(each for each in sample()["laws"] if each.by == weakening.law)
+    assert weakening.law not in IMPLIED
+    assert entry.seen_alone() == ""
+
+
+def test_every_law_is_broken_alone_or_implied() -> None:
+    laws = json.loads(DATA.read_text(encoding="utf-8"))["laws"]
+    assert {law for law, each in laws.items() if not each["in_a_step"]} == IMPLIED.keys()
+    for law, (premises, why) in IMPLIED.items():
+        assert premises
+        assert {*premises} <= {each.id for each in ALL_LAWS} - {law}
+        assert len(why) > 40
+        assert not {*premises} & IMPLIED.keys(), "a law that is itself implied carries nothing"
+
+
+def test_a_quiet_chain_follows_from_its_readers_and_phases() -> None:
+    named = {law.id: law.holds for law in ALL_LAWS}
+    config, seen = ChainConfig((2,), 0), 0
+    entries = [Block(b"1", 0, phase, readers) for phase in Phase for readers in range(3)]
+    for some in ((), *((each,) for each in entries), *product(entries, entries)):
+        own = tuple(replace(each, key=bytes([at]), place=at) for at, each in enumerate(some))
+        state = Chain(config, (Tier(own, (), (None, None), frozenset()),), ())
+        if named["CHAIN-1"](state) and named["TIER-3"](state.tiers[0]):
+            assert named["CHAIN-3"](state)
+            seen += 1
+    assert seen == 3
+
+
+def test_an_implied_law_that_is_broken_without_the_others_is_a_violation() -> None:
+    law, (premises, _) = next(iter(IMPLIED.items()))
+    good = Fate(mutant(LOST), laws={law: "", premises[0]: ""}, together=[sorted([law, premises[0]])])
+    assert of_fate(good) is None
+    row = of_fate(replace(good, together=[[law]]))
+    assert row is not None
+    assert (row.violations, row.law) == (1, "SPEC-8")
+
+
+def test_every_excuse_is_of_some_mutant() -> None:
+    excused = {reason_for(each) for each in all_mutations()}
+    assert excused == {None, *range(len(EXCUSED))}
+    assert all(len(each.reason.split()) > 5 for each in EXCUSED)
+
+
+def test_a_mutant_that_is_excused_and_noticed_is_a_violation() -> None:
+    same = next(each for each in all_mutations() if reason_for(each) is not None)
+    assert of_fate(Fate(same)) is None
+    row = of_fate(Fate(same, laws={"REF-1": TIGHT.name}))
+    assert row is not None
+    assert (row.violations, row.law) == (1, "SPEC-7")
+
+
+def test_the_score_fails_below_its_floors() -> None:
+    noticed = Fate(mutant(LOST), laws={"REF-1": TIGHT.name})
+    beside, silent = Fate(mutant(LOST), beside=TIGHT.name), Fate(mutant(LOST))
+    assert score([noticed] * 100).violations == 0
+    assert score([noticed] * FLOOR + [silent] * (100 - FLOOR)).law == ""
+    assert score([noticed] * (FLOOR - 1) + [silent] * (101 - FLOOR)).law == "SPEC-6"
+    assert score([noticed] * (LAWS_FLOOR - 1) + [beside] * (101 - LAWS_FLOOR)).law == "SPEC-6"
+    assert "60 by lock-step, 40 by laws" in score([noticed] * 40 + [beside] * 60).detail
 
 
 def test_a_removed_law_notices_nothing() -> None:

@@ -1,0 +1,175 @@
+"""Wrong calls on block tables, tiers, chains and a worker's rows, as `spec_refusals` makes them on a manager.
+
+Among them are calls that must not be refused, and counts that a call must tell as the questions before it do.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from blockwright_spec import chain_calls, chain_effects, paged_tables, rows
+from blockwright_spec.chain_outcomes import ChainReason
+from blockwright_spec.chain_state import Chain, Kind, Transfer, may_start
+from blockwright_spec.inputs import Work, inputs, stepped
+from blockwright_spec.outcomes import Done
+from blockwright_spec.paged_counts import appending, null_to_come, swapping
+from blockwright_spec.paged_outcomes import PagedDone, PagedReason, lowest
+from blockwright_spec.paged_state import Device, Paged, PagedTable
+from blockwright_spec.reads import Mamba
+from blockwright_spec.rows import Row, RowRefusal
+from blockwright_spec.state import NULL
+from blockwright_spec.tier_calls import IllegalVictimsError, TierDone, TierRefusal, complete_store, prepare_store
+from blockwright_spec.tier_state import Key, Tier
+
+from .spec_refusals import Wrong, all_refused
+from .spec_workers import Desk
+
+
+def tables_refuse(state: Paged) -> bool:
+    """Tell whether block tables refuse what is wrong there."""
+    return all_refused(wrong_tables(state))
+
+
+def wrong_tables(state: Paged) -> Iterator[Wrong]:
+    """Give the wrong calls on block tables: on those that are there, and on those that are not."""
+    there = [slot for slot, table in enumerate(state.tables) if table is not None]
+    for slot, table in enumerate(state.tables):
+        if table is None:
+            yield True, lambda slot=slot: appending(state, ((slot, 1),), 0) == null_to_come(state)  # type: ignore[misc]
+            yield PagedReason.NO_BLOCKS, lambda slot=slot: paged_tables.free(state, slot)  # type: ignore[misc]
+            yield PagedReason.NO_BLOCKS, lambda slot=slot: paged_tables.swap(state, (slot,), Device.CPU, lowest)  # type: ignore[misc]
+        else:
+            yield PagedReason.HAS_BLOCKS, lambda slot=slot: paged_tables.fork(state, slot, there[-1])  # type: ignore[misc]
+            yield from of_counts(state, slot, table)
+
+
+def of_counts(state: Paged, slot: int, table: PagedTable) -> Iterator[Wrong]:
+    """Ask whether calls on a table tell the count that a scheduler is told before them."""
+    other = Device.CPU if table.device is Device.GPU else Device.GPU
+    counts = (
+        (appending(state, ((slot, 0),), 1), paged_tables.ensure(state, slot, 1, lowest)),
+        (appending(state, ((slot, 1),), 0), paged_tables.append(state, slot, (0,), 0, table.computed, lowest)),
+        (swapping(state, ((slot, 0),), other, 0), paged_tables.swap(state, (slot,), other, lowest)),
+    )
+    for count, outcome in counts:
+        if isinstance(outcome, PagedDone) or outcome.reason is PagedReason.NO_FREE_BLOCKS:
+            yield True, lambda count=count, outcome=outcome: outcome.counted == count  # type: ignore[misc]
+
+
+def tier_refuses(state: Tier) -> bool:
+    """Tell whether a tier rejects victims that may not go, or not so many."""
+    new: tuple[Key, ...] = (b"new",)
+    if not isinstance(complete_store(state, (), success=True), TierDone):
+        return False
+    if isinstance(prepare_store(state, new), TierRefusal):
+        return True
+    try:
+        prepare_store(state, new, lambda candidates, count: (*candidates[:count], b"nobody"))
+    except IllegalVictimsError:
+        return True
+    return False
+
+
+def chain_refuses(state: Chain) -> bool:
+    """Tell whether a chain refuses what is wrong there."""
+    return all_refused(wrong_transfers(state))
+
+
+def wrong_transfers(state: Chain) -> Iterator[Wrong]:
+    """Give the wrong calls on a chain: on transfers that are not under way, were not handed out, or were already."""
+    for at in (-1, len(state.transfers)):
+        yield ChainReason.NOT_UNDER_WAY, lambda at=at: chain_calls.finish(state, at, True)  # type: ignore[misc]
+        yield ChainReason.TOO_LATE, lambda at=at: chain_calls.cancel(state, at)  # type: ignore[misc]
+    for key in (each.key for tier in state.tiers for each in tier.entries):
+        yield (
+            True,
+            lambda key=key: all(  # type: ignore[misc]
+                tier.entries[-1].key == key
+                for tier in chain_calls.chain_touch(state, (key,)).state.tiers
+                if key in (each.key for each in tier.entries)
+            ),
+        )
+    if state.config.span == 1 < len(state.device):
+        storing, loading = Transfer(Kind.STORE, (b"one",), None, 0, (0,)), Transfer(Kind.LOAD, (b"two",), 0, None, (1,))
+        yield True, lambda: may_start(replace(state, transfers=(storing, loading)), loading)
+    if state.config.span > 1:
+        half = replace(state, device=((b"half", 0), *(None,) * (len(state.device) - 1)))
+        partial = Transfer(Kind.STORE, (b"half",), None, 0, tuple(range(state.config.span)))
+        yield True, lambda: chain_effects.content_of(half, partial, 0) is None
+        yield True, lambda: chain_effects.content_of(half, replace(partial, device=partial.device[::-1]), 0) is None
+    for at, each in enumerate(state.transfers):
+        if not each.started:
+            yield ChainReason.NOT_UNDER_WAY, lambda at=at: chain_calls.finish(state, at, True)  # type: ignore[misc]
+        if each.started or each.kind in (Kind.DEMOTE, Kind.PROMOTE):
+            yield ChainReason.TOO_LATE, lambda at=at: chain_calls.cancel(state, at)  # type: ignore[misc]
+
+
+STRANGER = 99
+"""The slot of a request that no worker knows."""
+
+
+def desk_refuses(desk: Desk) -> bool:
+    """Tell whether a worker's rows refuse what is wrong there."""
+    return all_refused(wrong_rows(desk))
+
+
+def wrong_rows(desk: Desk) -> Iterator[Wrong]:
+    """Give the wrong calls on a worker's rows."""
+    held, beyond = desk.rows, len(desk.rows)
+    told = (STRANGER, Done(desk.state))
+    yield RowRefusal.NO_ROW, lambda: rows.remove(held, STRANGER)
+    yield RowRefusal.NO_ROW, lambda: rows.move(held, STRANGER, 0)
+    yield RowRefusal.NO_ROW, lambda: rows.apply(held, (told,))
+    yield RowRefusal.NO_ROW, lambda: rows.arrange(held, (STRANGER,), tuple(range(beyond)))
+    yield RowRefusal.NO_ROW, lambda: inputs(desk.state.config, held, (Work(STRANGER, 0, 1),), ())
+    yield RowRefusal.REPEATED, lambda: rows.apply(held, (told, told))
+    yield RowRefusal.NO_PLACE, lambda: rows.swap(held, 0, beyond)
+    yield RowRefusal.NO_PLACE, lambda: rows.swap(held, -1, 0)
+    for place, row in enumerate(held):
+        if row is not None:
+            yield from wrong_row(desk, place, row)
+    yield RowRefusal.ILLEGAL_ORDER, lambda: rows.compact(held, ((beyond, 0),))
+    if not any(held):
+        yield None, lambda: rows.compact(held, ())
+    if any(held) and None in held[: max(place for place, row in enumerate(held) if row)]:
+        yield RowRefusal.ILLEGAL_ORDER, lambda: rows.compact(held, ())
+
+
+def wrong_row(desk: Desk, place: int, row: Row) -> Iterator[Wrong]:
+    """Give the wrong calls about a request that has a row."""
+    config, held, slot = desk.state.config, desk.rows, row.slot
+    strange, same, work = replace(row, slot=STRANGER), tuple(range(len(held))), Work(slot, 0, 1)
+    full = tuple(each or strange for each in held)
+    other = next((at for at, each in enumerate(held) if each is not None and at != place), None)
+    yield RowRefusal.TAKEN, lambda: rows.add(held, strange, -1) if None in held else RowRefusal.TAKEN
+    yield None, lambda: rows.add(full, row, place)
+    yield True, lambda: rows.add(held, replace(row, certain=None), place)[place] == row  # type: ignore[index]
+    yield None, lambda: rows.move(held, slot, place)
+    if None in held:
+        free = held.index(None)
+        yield None, lambda: rows.move(held, slot, free)
+        yield True, lambda: sum(each.slot == slot for each in rows.add(held, row, free) if each) == 1  # type: ignore[union-attr]
+    yield True, lambda: stepped(held, (Work(slot, 1, 0),)) == held
+    yield None, lambda: inputs(config, held, (Work(slot, 0, 0),), ())
+    yield None, lambda: inputs(config, held, (Work(slot, config.max_model_len + 9, 0),), ())
+    yield RowRefusal.NO_PLACE, lambda: rows.move(held, slot, len(held))
+    yield RowRefusal.NO_PLACE, lambda: rows.move(held, slot, -1)
+    yield RowRefusal.TAKEN, lambda: rows.add(held, strange, place) if None in held else RowRefusal.TAKEN
+    yield RowRefusal.TAKEN, lambda: rows.add(held, strange, len(held)) if None in held else RowRefusal.TAKEN
+    yield RowRefusal.NO_PLACE, lambda: rows.add(full, replace(row, slot=STRANGER + 1), place)
+    yield RowRefusal.REPEATED, lambda: rows.arrange(held, (slot, slot), same)
+    yield RowRefusal.ILLEGAL_ORDER, lambda: rows.arrange(held, (slot,), (place,) * len(held))
+    yield RowRefusal.ILLEGAL_ORDER, lambda: rows.compact(held, ((place, place),))
+    yield RowRefusal.REPEATED, lambda: inputs(config, held, (work, work), ())
+    for begin, new, drafts in ((-1, 1, 0), (0, -1, 0), (0, 1, -1), (0, 1, 1)):
+        wrong = Work(slot, begin, new, drafts)
+        yield RowRefusal.WRONG_COUNT, lambda wrong=wrong: inputs(config, held, (wrong,), ())  # type: ignore[misc]
+    if any(not is_encoder for is_encoder in (type(group.kind).__name__ == "Cross" for group in config.groups)):
+        far = Work(slot, config.max_model_len + 9, 1)
+        yield RowRefusal.NO_BLOCK, lambda: inputs(config, held, (far,), ())
+        yield RowRefusal.NO_BLOCK, lambda: inputs(config, held, (Work(slot, 0, config.max_model_len + 9),), ())
+    if isinstance(config.groups[0].kind, Mamba) and config.groups[0].block_size == 1 and len(row.tables[0]) > 1:
+        bare = replace(row, tables=((NULL, *row.tables[0][1:]), *row.tables[1:]))
+        without = tuple(bare if each is row else each for each in held)
+        yield RowRefusal.NO_BLOCK, lambda: inputs(config, without, (Work(slot, 1, 1),), ())
+    if other is not None:
+        yield RowRefusal.TAKEN, lambda: rows.move(held, slot, other)
