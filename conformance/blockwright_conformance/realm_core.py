@@ -151,4 +151,36 @@ LEFT_OUT: dict[str, str] = {
     "core/group.py GroupTables.state_block": MODEL,
 }
 
-REALM = Realm("core", FILES, PLACES, EQUIVALENT, RULES, LEFT_OUT)
+TESTS = (
+    "tests/core/test_admission.py",
+    "tests/core/test_bad_input.py",
+    "tests/core/test_check.py",
+    "tests/core/test_config.py",
+    "tests/core/test_drafts.py",
+    "tests/core/test_encoder.py",
+    "tests/core/test_evictions.py",
+    "tests/core/test_explain.py",
+    "tests/core/test_forks.py",
+    "tests/core/test_groups.py",
+    "tests/core/test_hashing.py",
+    "tests/core/test_identity.py",
+    "tests/core/test_integers.py",
+    "tests/core/test_limits.py",
+    "tests/core/test_loads.py",
+    "tests/core/test_manager.py",
+    "tests/core/test_managers.py",
+    "tests/core/test_plans.py",
+    "tests/core/test_pool.py",
+    "tests/core/test_pool_keys.py",
+    "tests/core/test_pool_model.py",
+    "tests/core/test_results.py",
+    "tests/core/test_slots.py",
+    "tests/core/test_step_integers.py",
+    "tests/core/test_time.py",
+    "tests/core/test_time_walk.py",
+    "tests/core/test_walk.py",
+    "tests/core/test_windows.py",
+)
+"""Unit tests, for what no place calls or notices."""
+
+REALM = Realm("core", FILES, PLACES, EQUIVALENT, RULES, LEFT_OUT, TESTS)

@@ -27,4 +27,25 @@ PLACES: tuple[Where, ...] = (
 
 LEFT_OUT: dict[str, str] = {}
 
-REALM = Realm("parts", FILES, PLACES, EQUIVALENT, RULES, LEFT_OUT)
+TESTS = (
+    "tests/core/test_evictions.py",
+    "tests/core/test_hashing.py",
+    "tests/core/test_integers.py",
+    "tests/core/test_odd_hashers.py",
+    "tests/core/test_pool.py",
+    "tests/core/test_pool_keys.py",
+    "tests/core/test_pool_model.py",
+    "tests/core/test_siphash.py",
+    "tests/core/test_slots.py",
+    "tests/core/test_step_integers.py",
+    "tests/core/test_time_walk.py",
+    "tests/core/test_walk.py",
+    "tests/device/test_inputs_refusals.py",
+    "tests/device/test_inputs_staged.py",
+    "tests/device/test_inputs.py",
+    "tests/device/test_step_refusals.py",
+    "tests/conformance/test_histories.py",
+)
+"""Unit tests, for what no place calls or notices."""
+
+REALM = Realm("parts", FILES, PLACES, EQUIVALENT, RULES, LEFT_OUT, TESTS)
