@@ -18,11 +18,12 @@ from typing import Any
 
 from blockwright_spec.reads import Full
 
-from . import offload_places, paged_places, places
+from . import abstraction_trials, offload_places, paged_places, places
 from .equivalents_abstraction import EQUIVALENT
 from .exhibit import Exhibit, OffloadPlace, Place, TablesPlace, Where
 from .gates import GateResult
 from .museum import EXHIBITS
+from .mutant_hints import killer_of
 from .mutant_places import difference
 from .mutant_realm import title_of
 from .mutation import Mutation, Source
@@ -33,6 +34,7 @@ from .variants import KIT, load, variant
 
 KIT_CODE = "abstraction of the kit"
 KIND = "abstraction"
+MUSEUM = "museum"
 FLOOR = 60
 """Per cent of the mutants that must be noticed, listed ones aside; the sorting of survivors goes on."""
 ONE = strings(1, 1, 1)
@@ -64,6 +66,7 @@ TRUSTED = (
             *functions_of("lockstep", "refusals", "compare", "misreported", "replaced"),
         ),
         (
+            abstraction_trials.managers_by_hand,
             places.TIGHT,
             places.FULL,
             places.TOLD,
@@ -84,6 +87,7 @@ TRUSTED = (
             *functions_of("paged_blockwright", "BlockwrightTables.observe", "BlockwrightTables.shown"),
         ),
         (
+            abstraction_trials.tables_by_hand,
             paged_places.RETURNS,
             paged_places.ACCESS,
             paged_places.EVICTIONS,
@@ -102,6 +106,7 @@ TRUSTED = (
             *functions_of("offload_chains", "is_own", "handing", "ending"),
         ),
         (
+            abstraction_trials.tiers_by_hand,
             offload_places.NEAR,
             offload_places.BELOW,
             offload_places.SHARED,
@@ -172,17 +177,26 @@ def verdict_on(mutation: Mutation, trusted: Trusted) -> Verdict:
         gc.collect()
         return Verdict(mutation, noticed_by, how, time.perf_counter() - started)
 
-    package = unchanged()
+    package, known = unchanged(), killer_of(mutation.key)
+    for exhibit in bugs_of(trusted):
+        if exhibit.id == known and hidden(mutation, exhibit):
+            return verdict(MUSEUM, f"{exhibit.id} is not noticed any more")
     with put_in(mutation):
-        for where in trusted.places:
+        for where in sorted(trusted.places, key=lambda where: title_of(where) != known):
             if how := difference(where, package)[0]:
                 return verdict(title_of(where), how)
-    bugs = shown_in(trusted.places, trusted.bugs)  # asked with the abstraction as it is
-    with put_in(mutation):
-        for exhibit in bugs:
-            if not difference(exhibit.where, wrong(exhibit))[0]:
-                return verdict("museum", f"{exhibit.id} is not noticed any more")
+    for exhibit in bugs_of(trusted):
+        if hidden(mutation, exhibit):
+            return verdict(MUSEUM, f"{exhibit.id} is not noticed any more")
     return verdict("", "")
+
+
+def hidden(mutation: Mutation, exhibit: Exhibit) -> bool:
+    """Tell whether a known bug that lock-step notices is not noticed with a mutant of the abstraction."""
+    if not is_shown(exhibit):  # asked with the abstraction as it is
+        return False
+    with put_in(mutation):
+        return not difference(exhibit.where, wrong(exhibit))[0]
 
 
 @cache
@@ -197,12 +211,16 @@ def wrong(exhibit: Exhibit) -> ModuleType:
     return variant(*exhibit.patches)
 
 
+def bugs_of(trusted: Trusted) -> list[Exhibit]:
+    """Give the exhibits of the museum that are named, and those in the places of what is trusted."""
+    named = [exhibit for exhibit in EXHIBITS if exhibit.id in trusted.bugs]
+    return [*named, *(exhibit for exhibit in EXHIBITS if exhibit.where in trusted.places and exhibit not in named)]
+
+
 @cache
-def shown_in(where: tuple[Where, ...], bugs: tuple[str, ...]) -> tuple[Exhibit, ...]:
-    """Give the exhibits of the museum that are named, or show themselves in some places, and do so in lock-step."""
-    named = [exhibit for exhibit in EXHIBITS if exhibit.id in bugs]
-    able = [*named, *(exhibit for exhibit in EXHIBITS if exhibit.where in where and exhibit not in named)]
-    return tuple(exhibit for exhibit in able if difference(exhibit.where, wrong(exhibit))[0])
+def is_shown(exhibit: Exhibit) -> bool:
+    """Tell whether lock-step notices an exhibit of the museum."""
+    return bool(difference(exhibit.where, wrong(exhibit))[0])
 
 
 def all_mutants() -> list[tuple[Mutation, Trusted]]:
@@ -230,7 +248,7 @@ def rows_of(found: list[Verdict]) -> Iterator[GateResult]:
         mine = [each for each in found if each.mutation.file == module]
         able = [each for each in mine if each.mutation.key not in EQUIVALENT]
         noticed = [each for each in able if each.noticed_by]
-        seen = sum(each.noticed_by == "museum" for each in noticed)
+        seen = sum(each.noticed_by == MUSEUM for each in noticed)
         detail = f"abstraction: {len(noticed)} of {len(able)} noticed, {seen} of them by the museum"
         seconds = sum(each.seconds for each in mine)
         counts = {"tried": len(able), "passed": len(noticed)}

@@ -4,6 +4,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from .mutant_fate import Fate
+from .mutant_hints import is_test, killer_of
 from .mutant_tests import Tested, are_there, function_of, judged, remembered
 from .mutation import Mutation
 from .parallel import in_parallel
@@ -11,8 +12,10 @@ from .realms import REALMS, realm, realm_of
 
 
 def is_known(mutation: Mutation) -> bool:
-    """Tell whether tests are remembered that killed mutants of the function, and are there."""
-    return function_of(mutation) in remembered() and are_there(realm_of(mutation.file))
+    """Tell whether tests that are there are remembered to have killed the mutant, or others of its function."""
+    killer = killer_of(mutation.key)
+    known = is_test(killer) if killer else function_of(mutation) in remembered()
+    return known and are_there(realm_of(mutation.file))
 
 
 def before_tests(name: str, mutations: list[Mutation], whole: bool) -> dict[str, Tested]:

@@ -15,10 +15,12 @@ from typing import Any
 
 from blockwright._terminal import progress
 
+from .gates import Profile
 from .mutant_fate import Fate, fate_of, limited_memory
 from .mutant_reach import Reach, able, imported, reach
 from .mutant_realm import Realm, title_of
 from .mutant_score import digest_of, write_hints, write_scores
+from .mutants import chosen
 from .mutation import Mutation
 from .realms import REALMS, excuse, parsed
 
@@ -110,7 +112,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.write:
         write_scores(args.write, known(args.fates))
-        write_hints(known(args.fates), measured(args.fates.with_suffix(".reach")))
+        write_hints(known(args.fates), measured(args.fates.with_suffix(".reach")), chosen(Profile("pr")))
         return
     todo = wanted(args.scope, known(args.fates), args.again)
     counts: Counter[str] = Counter()

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import mutation as mutation_rules
 from .mutant_hints import FILE as HINTS
-from .mutant_hints import hints
+from .mutant_hints import hints, killer_of
 from .mutant_realm import title_of
 from .mutation import Mutation
 from .realms import REALMS, all_mutations, excuse, parsed
@@ -63,8 +63,11 @@ def write_scores(path: Path, fates: dict[str, dict[str, Any]]) -> None:
     path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
-def write_hints(fates: dict[str, dict[str, Any]], reaches: list[dict[str, Any]]) -> None:
-    """Write, by function, which places killed most mutants and which execute most of it, and how long a visit takes."""
+def write_hints(fates: dict[str, dict[str, Any]], reaches: list[dict[str, Any]], sample: list[Mutation]) -> None:
+    """Write, by function, which places killed most mutants and which execute most of it, and how long a visit takes.
+
+    And of each mutant of a sample what killed it.
+    """
     killers: dict[str, Counter[str]] = defaultdict(Counter)
     titles = {title_of(where) for realm in REALMS for where in realm.places}
     for key, fate in fates.items():
@@ -82,9 +85,12 @@ def write_hints(fates: dict[str, dict[str, Any]], reaches: list[dict[str, Any]])
         )
         found[name] = [*first, *(title for covered, _, title in reached if covered and title not in first)][:MOST_HINTS]
     rounded = {each["title"]: round(each["seconds"], 2) for each in able}
-    told = {
+    before = {mutation.key: killer_of(mutation.key) for mutation in sample}
+    own = {key: fates[key]["killer"] if key in fates else killer for key, killer in before.items()}
+    told = hints() | {
         "seconds": hints()["seconds"] | rounded,
         "killers": hints()["killers"] | {name: places for name, places in found.items() if places},
+        "sample": {key: killer for key, killer in own.items() if killer},
     }
     HINTS.write_text(json.dumps(told, indent=0, sort_keys=True) + "\n", encoding="utf-8")
 

@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
@@ -30,6 +31,7 @@ from typing import Any, NamedTuple, TextIO
 
 from .forked import in_fork
 from .in_place import change, functions_of, module_of
+from .mutant_hints import is_test, killer_of
 from .mutant_reach import marked
 from .mutant_realm import Realm
 from .mutation import Mutation
@@ -39,7 +41,7 @@ from .variants import ROOT
 TREE = ROOT.parents[1]
 """The folder of the project, where the kit runs from its tree."""
 
-BUSY, WAITING = 15.0, 90.0
+BUSY, WAITING = 5.0, 12.0
 """Seconds that one test may compute, and that it may take."""
 
 OPTIONS = ("-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "no:unraisableexception")
@@ -100,6 +102,13 @@ def remembered() -> dict[str, list[str]]:
     return known
 
 
+def known_tests(mutation: Mutation) -> list[str]:
+    """Give the tests that are remembered to have killed a mutant, or others of its function."""
+    killer = killer_of(mutation.key)
+    own = [killer] if is_test(killer) else []
+    return [*own, *(test for test in remembered().get(function_of(mutation), ()) if test != killer)]
+
+
 def remember(fates: Iterable[tuple[str, str]]) -> None:
     """Write which tests killed mutants, most often first, from pairs of a mutant's key and a test."""
     counts: dict[str, Counter[str]] = {}
@@ -126,6 +135,10 @@ def stop(_signal: int, _frame: FrameType | None) -> None:
     raise EndlessError(ENDLESS)
 
 
+class FailedError(BaseException):
+    """A test failed in a fork, which is ended at once: what the test would clear up might wait on and on."""
+
+
 class Runner:
     """A plugin that takes the place of the loop over all tests."""
 
@@ -139,11 +152,16 @@ class Runner:
         self.killers: dict[str, list[str]] = {}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Remember the first test that failed."""
+        """Remember the first test that failed.
+
+        Raises:
+            FailedError: it failed.
+        """
         if report.failed and self.failed is None:
             crash = getattr(report.longrepr, "reprcrash", None)
             text = str(crash.message if crash is not None else report.longrepr)
             self.failed = report.nodeid, text.strip().partition("\n")[0][:200]
+            raise FailedError(report.nodeid)
 
     def pytest_runtestloop(self, session: Any) -> bool:
         """Try the mutants, first where others of their functions were killed, and what is left everywhere."""
@@ -153,7 +171,7 @@ class Runner:
         left = []
         with self.out.open("a", encoding="utf-8") as out:
             for mutation in self.mutations:
-                names = [name for name in remembered().get(function_of(mutation), ()) if name in self.items]
+                names = [name for name in known_tests(mutation) if name in self.items]
                 fate = self.fate_of(mutation, names)
                 if fate.how or not self.whole:
                     self.tell(out, fate)
@@ -201,7 +219,8 @@ class Runner:
             signal.setitimer(signal.ITIMER_VIRTUAL, BUSY)
             signal.setitimer(signal.ITIMER_REAL, WAITING)
             item = self.items[name]
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after and self.items[after])
+            with suppress(FailedError):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=after and self.items[after])
             if self.failed:
                 return
 
@@ -289,7 +308,9 @@ def main() -> None:
         if args.scope in mutation.key and (mutation.key in keys if keys is not None else not excuse(mutation))
     ]
     runner = Runner(owner, mutations, args.fates, not args.known)
-    code = pytest.main([*OPTIONS, *owner.tests], plugins=[runner])
+    known = {test.partition("::")[0] for mutation in mutations for test in known_tests(mutation)}
+    files = [file for file in owner.tests if not args.known or file in known]
+    code = pytest.main([*OPTIONS, *files], plugins=[runner])
     if runner.fault or code not in (0, 5):
         raise SystemExit(runner.fault or f"pytest ended with {code!r}")
 

@@ -44,6 +44,7 @@ TESTS = (
     "tests/offload/test_connector_books.py",
     "tests/offload/test_connector_calls.py",
     "tests/offload/test_connector.py",
+    "tests/offload/test_jobs.py",
     "tests/offload/test_queue.py",
     "tests/offload/test_relay.py",
     "tests/offload/test_worker.py",

@@ -48,6 +48,7 @@ LEFT_OUT: dict[str, str] = {
 
 TESTS = (
     "tests/paging/test_access_times.py",
+    "tests/paging/test_adoption.py",
     "tests/paging/test_allocators.py",
     "tests/paging/test_bare_interfaces.py",
     "tests/paging/test_beam_search.py",

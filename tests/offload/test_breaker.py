@@ -45,6 +45,17 @@ def test_the_story_of_a_breaker() -> None:
     assert not breaker.is_open
 
 
+def test_one_failure_is_enough_where_one_is_allowed() -> None:
+    clock = Clock()
+    breaker = CircuitBreaker(1, 1.0, 1.0, clock)
+    assert breaker.failed()
+    assert not breaker.may_try()
+    clock.now += 1.0
+    assert breaker.may_try()
+    assert breaker.succeeded()  # it was open
+    assert not breaker.succeeded()
+
+
 def test_a_trial_that_never_ends_gives_way_to_another() -> None:
     clock = Clock()
     breaker = CircuitBreaker(1, 1.0, 1.0, clock)

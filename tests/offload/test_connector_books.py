@@ -21,7 +21,8 @@ from blockwright.offload import (
     OffloadingConnector,
     OffloadingWorker,
 )
-from blockwright.offload.hits import external_hit, offload_key
+from blockwright.offload.hits import NeededBlock, external_hit, offload_key
+from blockwright.offload.loads import destinations
 
 
 def single() -> KVCacheSpec:
@@ -128,6 +129,20 @@ def test_a_hit_of_the_engine_that_is_not_aligned_is_kept_whatever_is_held() -> N
 def test_a_hit_of_the_engine_that_is_whole_is_kept() -> None:
     manager, request = manager_of(full()), Request("r", [1, 2, 3, 4], 2)
     assert external_hit(Held(set()), manager.managers, request, 4, 1) == (4, [])
+
+
+def test_where_nothing_can_be_gained_nothing_is_to_be_loaded() -> None:
+    """The engine has it all, one token more than a hit may have."""
+    manager, request = manager_of(full()), Request("r", [1, 2, 3, 4], 2)
+    held = Held({offload_key(digest, 0) for digest in request.block_hashes})
+    assert external_hit(held, manager.managers, request, 4, 1) == (4, [])
+    assert external_hit(held, manager.managers, request, 2, 1) == (2, [])
+
+
+def test_a_null_entry_is_no_place_for_a_load() -> None:
+    needed = [NeededBlock(b"a", 0, 0), NeededBlock(b"b", 0, 2)]
+    assert destinations(needed, ([0, 5, 6, 7],), [0], [3], 2) == [None, 5, 6, None]
+    assert destinations(needed, ([3, 5, 6, 7],), [1], [4], 2) == [None, 5, 6, 7]
 
 
 def test_full_attention_is_looked_up_once() -> None:

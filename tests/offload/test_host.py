@@ -293,6 +293,14 @@ def test_counts_are_whole_numbers(name: str, value: object) -> None:
         HostPool(torch.zeros(2, 3), **{"num_blocks": 2, name: value})  # type: ignore[arg-type]
 
 
+def test_caches_have_the_shape_of_the_devices() -> None:
+    """Down to one element per block, and no dimension but that of the blocks."""
+    for shape in ((4,), (4, 1), (4, 3), (4, 1, 1), (4, 2, 1)):
+        caches = HostPool(torch.zeros(shape), 2).caches
+        assert isinstance(caches, torch.Tensor)
+        assert caches.shape == (2, *shape[1:])
+
+
 def test_a_block_of_bytes_is_not_padded_and_ids_count_from_zero() -> None:
     pool = HostPool(torch.zeros((2, 3), dtype=torch.uint8), 2)
     assert pool.bytes_per_block == 3

@@ -16,6 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -176,7 +177,7 @@ def test_an_exception_fails_its_transfer_alone(make: Make, caplog: pytest.LogCap
     assert handler.get_finished() == [(0, False), (1, False), (2, False), (3, True)]
     assert not rest.is_set()
     assert (stats(handler).failed, stats(handler).finished, stats(handler).bytes) == (3, 1, 1)
-    assert "ValueError" in caplog.text
+    assert "transfer 0 from GPU to CPU failed: ValueError" in caplog.text
     assert "swordfish" not in caplog.text
 
 
@@ -333,6 +334,20 @@ def test_a_handler_may_be_dropped_by_its_own_thread() -> None:
     gate.open.set()
     threads[0].join(LONG)
     assert not threads[0].is_alive()
+
+
+def test_the_end_of_the_program_is_not_when_a_handler_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the program still does as it ends may use it: all queues are ended after that, in order."""
+    made: list[weakref.finalize[..., object]] = []
+
+    class Noted(weakref.finalize):  # type: ignore[type-arg]
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
+
+    monkeypatch.setattr(weakref, "finalize", Noted)
+    with Handler():
+        assert [each.atexit for each in made] == [False]
 
 
 def test_the_end_of_the_program_waits_for_a_part() -> None:

@@ -94,3 +94,11 @@ def test_sides_that_do_not_fit_are_refused(relay: RelayHandler, spec: TransferSp
 def test_blocks_have_bytes(disk: Kept, shared: Kept, wrong: int) -> None:
     with pytest.raises(InvalidArgumentError, match="block_bytes"):
         RelayHandler(disk, shared, wrong)
+
+
+def test_blocks_of_one_byte_arrive() -> None:
+    near, far = Kept(), Kept()
+    near.put(b"one", 3, [memoryview(b"1")])
+    with RelayHandler(near, far, 1) as handler:
+        assert moved(handler, [3], b"one")
+    assert far.kept == {(b"one", None): b"1"}

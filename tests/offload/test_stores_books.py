@@ -6,7 +6,7 @@ Not covered: what connectors make of it (test_connector_books.py, test_connector
 """
 
 import pytest
-from tests.offload.test_connector_calls import Rig, StillHandler, evicting, manager_of
+from tests.offload.test_connector_calls import Rig, StillHandler, evicting, manager_of, sliding
 
 from blockwright import FullAttentionSpec, Request
 from blockwright.errors import InvariantError
@@ -61,6 +61,34 @@ def test_of_blocks_of_two_the_right_parts_are_stored_and_held() -> None:
     whole = Rig(per_block=2)
     whole.compute("r", range(17))
     assert whole.manager.block_pool.ref_counts()[1:10] == [2] * 8 + [1]
+
+
+def test_a_block_of_two_whose_first_part_the_window_has_left_is_not_stored() -> None:
+    """The two parts are filled by two steps, and a window of one drops the first between them."""
+    rig = Rig(sliding(2, 1), per_block=2)
+    request = rig.compute("r", range(6))
+    request.append_output_token_ids([6, 7])
+    assert rig.manager.allocate_slots(request, 2) is not None
+    request.num_computed_tokens = 8
+    (table,) = rig.manager.get_block_ids("r")
+    assert [table[2], rig.manager.block_pool.is_published(table[3])] == [0, True]
+    rig.connector.finish_step([request])
+    assert rig.handler.blocks() == []
+
+
+def test_drafts_that_were_accepted_are_stored_once_they_can_be_found() -> None:
+    """Their blocks are published by the next step: until then the offloaded block is not passed over."""
+    rig = Rig(per_block=2)
+    request = Request("r", [0, 1, 2], 2)
+    assert rig.manager.allocate_slots(request, 4) is not None  # a draft in the fourth slot
+    request.append_output_token_ids([3, 4])  # it is accepted, and a token comes after it
+    request.num_computed_tokens = 4
+    rig.connector.finish_step([request])
+    assert rig.handler.blocks() == []
+    assert rig.manager.allocate_slots(request, 1) is not None
+    request.num_computed_tokens = 5
+    rig.connector.finish_step([request])
+    assert [source for source, _ in rig.handler.blocks()] == [[1, 2]]
 
 
 def test_the_last_block_that_was_held_goes_first() -> None:

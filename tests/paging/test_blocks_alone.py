@@ -97,6 +97,9 @@ def test_an_allocator_of_an_engine_says_where_to_write(kind: Any) -> None:
     assert block.block_id == 17
     block.append_token_ids([2])
     assert block.block_id == (17 if kind is NaiveBlock else 40)
+    full = kind(None, [1, 2], 2, Owner(17), 5)
+    full.append_token_ids([])
+    assert full.block_id == 5
     lost = kind(None, [], 2, Owner(None), 5)
     lost.append_token_ids([1])
     assert lost.block_id is None
@@ -248,6 +251,114 @@ def test_writing_asks_for_a_copy_where_others_hold_the_block(kind: Any) -> None:
     assert allocator.clear_copy_on_writes() == [(10, 11)]
 
 
+@pytest.mark.parametrize("kind", ALLOCATORS)
+@pytest.mark.parametrize("first", [0, 1, 2, 3, 4])
+def test_a_block_says_whether_it_is_computed(kind: Any, first: int) -> None:
+    """A block that was freed has no part in what the allocator knows of others."""
+    allocator = kind(4, 2, first)
+    others = [allocator.allocate_immutable_block(None, [token, 2]) for token in range(3)]
+    allocator.mark_blocks_as_computed([])
+    block = allocator.allocate_mutable_block(None)
+    assert block.computed is False
+    block.computed = True
+    assert block.computed is True
+    block.computed = False
+    allocator.free(block)
+    assert block.computed is False
+    assert [other.computed for other in others] == [kind is PrefixCachingBlockAllocator] * 3
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3, 4])
+def test_a_block_says_when_it_was_accessed(first: int) -> None:
+    """A block that was freed keeps its time to itself."""
+    allocator = PrefixCachingBlockAllocator(4, 2, first)
+    others = [allocator.allocate_immutable_block(None, [token, 2]) for token in range(3)]
+    for time, other in enumerate(others):
+        other.last_accessed = float(time)
+    block = allocator.allocate_mutable_block(None)
+    assert block.last_accessed == -1.0
+    block.last_accessed = 7.5
+    assert block.last_accessed == 7.5
+    allocator.free(block)
+    assert block.last_accessed == 7.5
+    block.last_accessed = 9.5
+    assert block.last_accessed == 9.5
+    assert [other.last_accessed for other in others] == [0.0, 1.0, 2.0]
+
+
+def test_the_null_block_has_no_access_time() -> None:
+    allocator = PrefixCachingBlockAllocator(4, 2)
+    null = allocator.allocate_or_get_null_block()
+    allocator.mark_blocks_as_accessed([null.block_id], 3.0)
+    assert PrefixCachingBlock(None, [], 2, allocator, null.block_id).last_accessed == -1.0
+
+
+def test_blocks_without_content_have_no_access_times() -> None:
+    allocator = CpuGpuBlockAllocator.create("naive", 4, 0, 2)
+    block = allocator.allocate_mutable_block(None, Device.GPU)
+    allocator.access_blocks([block], 3.0)
+    assert block.last_accessed == -1.0
+
+
+def test_full_blocks_after_one_that_is_not_are_not_shared() -> None:
+    """They have no content of their own: what they follow is still to be written."""
+    allocator = PrefixCachingBlockAllocator(4, 2)
+    before = allocator.allocate_mutable_block(None)
+    places = set()
+    for token in (5, 6):
+        block = allocator.allocate_mutable_block(before)
+        block.append_token_ids([token, token])
+        assert block.content_hash is None
+        places.add(block.block_id)
+    assert len(places) == 2
+
+
+def test_nothing_is_written_to_a_block_that_holds_nothing() -> None:
+    allocator = PrefixCachingBlockAllocator(4, 2)
+    block = allocator.allocate_mutable_block(None)
+    place, block.block_id = block.block_id, 3
+    block.append_token_ids([])
+    with pytest.raises(BlockError, match="it was freed"):
+        block.append_token_ids([1])
+    assert (block.block_id, block.token_ids) == (3, [])
+    block.block_id = place
+    block.append_token_ids([1])
+    assert block.token_ids == [1]
+
+
+def test_what_is_full_is_counted_once_for_each_place() -> None:
+    """Blocks without a place each need one; an engine's own blocks are not counted."""
+
+    class Own(Block):
+        @property
+        def is_full(self) -> bool:
+            return True
+
+    allocator = PrefixCachingBlockAllocator(6, 2)
+    freed = [allocator.allocate_immutable_block(None, [token, token]) for token in range(2)]
+    for block in freed:
+        allocator.free(block)
+    assert allocator.reset_prefix_cache()
+    held = allocator.allocate_immutable_block(None, [7, 7])
+    other = PrefixCachingBlockAllocator(6, 2)
+    assert other.get_num_full_blocks_touched([*freed, held, held, Own()]) == 3
+
+
+def test_the_hit_rate_begins_anew_with_a_reset() -> None:
+    allocator = PrefixCachingBlockAllocator(8, 1)
+    for _ in range(3):
+        allocator.free(allocator.allocate_immutable_block(None, [1]))
+    assert allocator.get_prefix_cache_hit_rate() == pytest.approx(2 / 3)
+    assert allocator.reset_prefix_cache()
+    assert allocator.get_prefix_cache_hit_rate() == 0.0
+    written = allocator.allocate_mutable_block(None)
+    written.append_token_ids([1])
+    allocator.allocate_immutable_block(None, [1])
+    assert allocator.get_prefix_cache_hit_rate() == 1.0
+    allocator.allocate_immutable_block(None, [2])
+    assert allocator.get_prefix_cache_hit_rate() == 0.5
+
+
 def test_the_hit_rate_counts_every_full_block_asked_for() -> None:
     allocator = PrefixCachingBlockAllocator(8, 1)
     assert allocator.get_prefix_cache_hit_rate() == 0.0
@@ -310,6 +421,70 @@ def test_ids_change_when_a_block_is_set() -> None:
     assert table.physical_block_ids == [0, 6, 2]
 
 
+def set_id(allocator: CpuGpuBlockAllocator, blocks: list[Block]) -> None:
+    taken = allocator.allocate_mutable_block(None, Device.GPU)
+    blocks[0].block_id, taken.block_id = taken.block_id, blocks[0].block_id
+
+
+def freed(allocator: CpuGpuBlockAllocator, blocks: list[Block]) -> None:
+    allocator.free(blocks[0])
+
+
+def copied(allocator: CpuGpuBlockAllocator, blocks: list[Block]) -> None:
+    allocator.fork(blocks[0])
+    allocator.cow_block_if_not_appendable(blocks[0])
+    allocator.clear_copy_on_writes()
+
+
+def swapped_out(allocator: CpuGpuBlockAllocator, blocks: list[Block]) -> None:
+    allocator.swap_out(blocks, Device.GPU)
+
+
+def swapped_in(allocator: CpuGpuBlockAllocator, _blocks: list[Block]) -> None:
+    """A block without a place gets one: that changes no id that a table remembers."""
+    allocator.swap_in([PrefixCachingBlock(None, [5], 2, allocator.on(Device.GPU))], Device.GPU)
+
+
+def moved(allocator: CpuGpuBlockAllocator, blocks: list[Block]) -> None:
+    allocator.swap(blocks, Device.GPU, Device.CPU)
+
+
+def filled(allocator: CpuGpuBlockAllocator, blocks: list[Block]) -> None:
+    """A block that fills with known content gives way."""
+    known(allocator, blocks[0])
+    blocks[0].append_token_ids([8])
+
+
+def adopted(allocator: CpuGpuBlockAllocator, blocks: list[Block]) -> None:
+    """So does one that others hold."""
+    known(allocator, blocks[0])
+    allocator.fork(blocks[0])
+    blocks[0].append_token_ids([8])
+
+
+def known(allocator: CpuGpuBlockAllocator, block: Block) -> None:
+    """Hold a block with the content that a block of one slot left has when it is filled with an 8."""
+    allocator.allocate_immutable_block(None, [*block.token_ids, 8], Device.GPU)
+
+
+WAYS = (set_id, freed, copied, swapped_out, swapped_in, moved, filled, adopted)
+
+
+@pytest.mark.parametrize("first", WAYS)
+@pytest.mark.parametrize("then", WAYS)
+def test_ids_are_told_anew_after_any_two_moves(first: Any, then: Any) -> None:
+    """Whatever moves the blocks of two tables, one after the other: neither makes up for the other."""
+    allocator = CpuGpuBlockAllocator.create("prefix_caching", 12, 4, 2)
+    tables = [BlockTable(2, allocator) for _ in range(2)]
+    for token, table in enumerate(tables):
+        table.allocate([token])
+    assert [table.physical_block_ids for table in tables] == [[0], [1]]
+    for table, move in zip(tables, (first, then), strict=True):
+        move(allocator, table.blocks)
+    told = [table.physical_block_ids for table in tables]
+    assert told == [[block.block_id for block in table.blocks if block.block_id is not None] for table in tables]
+
+
 def test_ids_change_when_a_fork_writes_first() -> None:
     allocator, table = written()
     child = table.fork()
@@ -322,6 +497,8 @@ def test_ids_change_when_a_fork_writes_first() -> None:
 
 def test_ids_that_a_table_tells_are_the_callers() -> None:
     _, table = written()
+    table.physical_block_ids[0] = 99
+    assert table.physical_block_ids == [0, 1, 2]
     table.physical_block_ids.clear()
     child = table.fork()
     child.append_token_ids([7, 8, 9])

@@ -199,3 +199,40 @@ def test_a_place_that_is_none_holds_nothing() -> None:
             allocator.cow_block_if_not_appendable(block)
     block.block_id = 5
     assert allocator.cow_block_if_not_appendable(block) == 5
+
+
+def test_a_free_place_holds_nothing() -> None:
+    allocator = NaiveBlockAllocator(3, 2, 5)
+    block = allocator.allocate_mutable_block(None)
+    free = set(range(5, 8)) - {block.block_id}
+    for place in free:
+        block.block_id = place
+        with pytest.raises(BlockError, match="it was freed"):
+            allocator.cow_block_if_not_appendable(block)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 5])
+def test_a_copy_to_come_is_not_copied_again(first: int) -> None:
+    """Wherever the ids of a device begin."""
+    allocator = NaiveBlockAllocator(6, 2, first)
+    idle = allocator.allocate_mutable_block(None)
+    block = allocator.allocate_mutable_block(None)
+    block.append_token_ids([1])
+    twin = allocator.fork(block)[0]
+    twin.append_token_ids([2])
+    again = allocator.fork(twin)[0]
+    with pytest.raises(BlockError, match="still to be made"):
+        allocator.cow_block_if_not_appendable(again)
+    other = allocator.fork(idle)[0]
+    assert allocator.cow_block_if_not_appendable(other) == first + 3
+    assert allocator.clear_copy_on_writes() == [(first + 1, first + 2), (first, first + 3)]
+    assert allocator.cow_block_if_not_appendable(again) == first + 4
+
+
+@pytest.mark.parametrize("kind", [NaiveBlockAllocator, PrefixCachingBlockAllocator])
+def test_a_copied_block_is_on_its_device_whichever_has_the_first_ids(kind: Any) -> None:
+    allocator = CpuGpuBlockAllocator(kind(2, 2, 0), kind(2, 2, 2))
+    block = allocator.allocate_mutable_block(None, CPU)
+    assert block.block_id == 0
+    twin = allocator.copy()
+    assert twin.is_on(twin.copy_block(block, None), CPU)

@@ -52,6 +52,17 @@ def test_arguments_have_limits(name: str, wrong: tuple[Any, ...], right: Any) ->
     manager_of(**{name: right})
 
 
+def test_no_block_of_the_host_need_be() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"num_cpu_blocks: must be within 0\.\."):
+        manager_of(num_cpu_blocks=-1)
+
+
+def test_of_several_sequences_without_tokens_the_first_is_named() -> None:
+    empty = [SimpleSequence(seq_id, []) for seq_id in (1, 2, 3)]
+    with pytest.raises(InvalidArgumentError, match="sequence 1 has no tokens"):
+        manager_of().allocate(SimpleSequenceGroup("e", empty[:2], empty[2]))
+
+
 @pytest.mark.parametrize("given", [{}, {"enable_caching": True}, {"sliding_window": 3}])
 def test_a_copy_is_like_the_manager_and_apart_from_it(given: dict[str, Any]) -> None:
     manager = manager_of(watermark=0.25, **given)

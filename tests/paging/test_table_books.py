@@ -91,6 +91,7 @@ def test_a_table_without_blocks_counts_nothing() -> None:
     for _ in range(2):
         table.allocate([1, 2, 3, 4, 5])
         assert table.num_full_slots == 5
+        assert len(table.physical_block_ids) == 2
         table.check()
         table.free()
         assert is_empty()
