@@ -163,9 +163,7 @@ TESTS = (
     "tests/core/test_forks.py",
     "tests/core/test_groups.py",
     "tests/core/test_hashing.py",
-    "tests/core/test_identity.py",
     "tests/core/test_integers.py",
-    "tests/core/test_limits.py",
     "tests/core/test_loads.py",
     "tests/core/test_manager.py",
     "tests/core/test_managers.py",
@@ -177,8 +175,6 @@ TESTS = (
     "tests/core/test_slots.py",
     "tests/core/test_step_integers.py",
     "tests/core/test_time.py",
-    "tests/core/test_time_walk.py",
-    "tests/core/test_walk.py",
     "tests/core/test_windows.py",
 )
 """Unit tests, for what no place calls or notices."""

@@ -38,13 +38,10 @@ TESTS = (
     "tests/core/test_siphash.py",
     "tests/core/test_slots.py",
     "tests/core/test_step_integers.py",
-    "tests/core/test_time_walk.py",
-    "tests/core/test_walk.py",
     "tests/device/test_inputs_refusals.py",
     "tests/device/test_inputs_staged.py",
     "tests/device/test_inputs.py",
     "tests/device/test_step_refusals.py",
-    "tests/conformance/test_histories.py",
 )
 """Unit tests, for what no place calls or notices."""
 
