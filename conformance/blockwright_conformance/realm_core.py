@@ -4,7 +4,18 @@ from typing import Any
 
 from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding
 
-from . import alone_trials, call_trials, check_trials, name_trials, paged_places, places, store_trials, trials
+from . import (
+    alone_trials,
+    call_trials,
+    check_trials,
+    mutant_walks,
+    name_trials,
+    paged_places,
+    places,
+    store_model,
+    store_trials,
+    trials,
+)
 from .equivalents_core import EQUIVALENT, RULES
 from .exhibit import Place, Where
 from .handed_out import handed_out
@@ -106,8 +117,12 @@ PLACES: tuple[Where, ...] = (
     alone_trials.alone,
     check_trials.self_checks,
     store_trials.index,
+    store_trials.crowds,
+    store_model.store_alone,
     store_trials.stale_plans,
     store_trials.explained,
+    store_model.store_beside_model,
+    *mutant_walks.WALKS,
     paged_places.ACCESS,
     paged_places.EVICTIONS,
     call_trials.plans,

@@ -20,13 +20,13 @@ from mypy_extensions import i32
 from .exhibit import Fault
 from .watch import rearm
 
-COUNT = 8
+COUNT = 7
 """Blocks, the null block included."""
 SIZE = 2
 """Tokens of a block; requests are hashed by one."""
 PROMPTS = ((1, 2, 3, 4, 5, 6, 7), (1, 2, 3, 4, 9, 9), (1, 2, 1, 4), (2, 2))
 LORA = (None, None, None, "adapter")
-STEPS = 26
+STEPS = 40
 NEVER = -1.0
 
 
@@ -186,12 +186,15 @@ def walked(package: ModuleType, random: Random, ordered: bool, noted: frozenset[
     for _ in range(STEPS):
         twin = both.copy()
         for each in (both, twin):
+            before = each.store.version
             name, changes = random.choice(ACTIONS)(each, prefixes, random)
             done.append(name)
             if "expected" in name:
                 return "QUEUE-1", str(done)
             if changes and each.store.version in each.seen:
                 return "PLAN-3", f"{done}: the version is {each.store.version} again"
+            if not changes and each.store.version != before:
+                return "PLAN-3", f"{done}: the version changes from {before} to {each.store.version}"
             each.seen.add(each.store.version)
         for each in (both, twin):
             if wrong := compared(each, prefixes):
@@ -209,7 +212,7 @@ def walked(package: ModuleType, random: Random, ordered: bool, noted: frozenset[
 def take(both: Both, _prefixes: Prefixes, random: Random) -> tuple[str, bool]:
     """Take some blocks for a table."""
     store, books, table = both.store, both.books, random.choice(both.tables)
-    count = random.choice((1, 1, 2, 3))
+    count = random.choice((0, 1, 1, 2, 3))
     if count > len(books.queue()):
         return "no room", False
     if count == 1 and random.random() < 0.5:
@@ -217,7 +220,7 @@ def take(both: Both, _prefixes: Prefixes, random: Random) -> tuple[str, bool]:
     else:
         ids = list(store.take(count, vec[i32](table)))
     table += [books.taken() for _ in range(count)]
-    for block in table[-count:]:
+    for block in table[len(table) - count :]:
         books.holders[block] += 1
     return f"take {count}: {ids}" + ("" if ids == table else f", expected {table}"), True
 
@@ -288,7 +291,7 @@ def copied(both: Both, _prefixes: Prefixes, random: Random) -> tuple[str, bool]:
     shared = [at for at, block in enumerate(table) if block and books.holders[block] > 1 and block not in ends]
     if not shared or not books.queue():
         return "nothing to copy", False
-    at, group = random.choice(shared), random.randrange(2)
+    at, group = random.choice(shared), random.randrange(COUNT)
     block = table[at]
     new, wanted = both.store.copy_on_write(block, group), books.taken()
     books.holders[block] -= 1
@@ -302,7 +305,7 @@ def end(both: Both, _prefixes: Prefixes, random: Random) -> tuple[str, bool]:
     """End the copies to come."""
     books = both.books
     told, wanted = both.store.take_copies() if random.random() < 0.8 else None, books.copies
-    if told is None:
+    if told is None:  # the version is another one, for the queue is
         both.store.end_copies()
     ends = dict.fromkeys(block for _, source, new in books.copies for block in (source, new))
     books.copies = []
@@ -314,8 +317,9 @@ def end(both: Both, _prefixes: Prefixes, random: Random) -> tuple[str, bool]:
 def access(both: Both, _prefixes: Prefixes, random: Random) -> tuple[str, bool]:
     """Note when a published block was accessed, and how long its prefix is."""
     books, order = both.books, both.store._order
-    if order is not None and books.keys:
-        block, now, length = random.choice(list(books.keys)), random.choice((1.0, 2.0)), random.randrange(1, 4)
+    known = [block for block in range(1, COUNT) if block in books.keys or books.holders[block]]
+    if order is not None and known:
+        block, now, length = random.choice(known), random.choice((1.0, 2.0)), random.randrange(1, 4)
         order.accessed(block, now)
         order.measure(block, length)
         books.times[block], books.lengths[block] = now, length
@@ -357,7 +361,7 @@ def clear(both: Both, prefixes: Prefixes, random: Random) -> tuple[str, bool]:
             if block and not both.books.refs()[block]:
                 both.books.freed(block)
     both.tables[:] = [[], []]
-    return reset(both, prefixes, random)[0], False
+    return reset(both, prefixes, random)[0], True
 
 
 Action = Callable[[Both, Prefixes, Random], tuple[str, bool]]
@@ -418,6 +422,154 @@ def compared(both: Both, prefixes: Prefixes) -> tuple[str, str] | None:
         if store._journal.losses is not None:
             pairs += [("LOSS-1", store._journal.losses.counts, books.counts)]
     return next(((law, f"{found}, expected {wanted}") for law, found, wanted in pairs if found != wanted), None)
+
+
+# --- alone
+
+
+def store_alone(package: ModuleType) -> Iterator[Fault]:
+    """Have a store by access run out of bare blocks, copied with copies to come, and asked for what it refuses."""
+    for law, wrong in (*by_access(package), *copied_copies(package), *refused(package), *checked(package)):
+        yield Fault(law, wrong, 1)
+
+
+def crowded(package: ModuleType) -> tuple[Any, Any, Prefixes]:
+    """Give a store by access of which every block is a candidate: of r0 in group 0, and in group 1."""
+    rearm()
+    order = package.core.access_order.AccessOrder(COUNT)
+    store, prefixes = package.core.store.BlockStore(COUNT, None, None, order), Prefixes(package, False)
+    ids = store.take(6, vec[i32]())
+    for group in (0, 1):
+        table = vec[i32](list(ids)[3 * group : 3 * group + 3])
+        store.publish(table, prefixes.keys[0], group, SIZE, 0, 3)
+        for entry, block in enumerate(table):
+            order.accessed(block, 5.0 + group)
+            order.measure(block, SIZE * (entry + 1))
+        store.release(table, 0, 3)
+    return store, order, prefixes
+
+
+def by_access(package: ModuleType) -> Iterator[tuple[str, str]]:
+    """Take and reset where only candidates are free: the longest prefix goes first."""
+    ranked = [3, 2, 1, 6, 5, 4]
+    store, order, _ = crowded(package)
+    for at in range(6):
+        if store.free_block_ids() != ranked[at:] or store.take_one() != ranked[at]:
+            yield "QUEUE-1", f"by access, all are candidates: {store.free_block_ids()}, expected {ranked[at:]}"
+    store, order, _ = crowded(package)
+    store.take_one()
+    order.accessed(2, 9.0)
+    if store.free_block_ids() != [1, 6, 5, 4, 2]:
+        yield "QUEUE-1", f"accessed while another is taken: {store.free_block_ids()}"
+    store, order, _ = crowded(package)
+    version = store.version
+    if not store.forget_all() or store.version == version or order.size or store.free_block_ids() != ranked:
+        yield "QUEUE-1", f"reset by access: {store.free_block_ids()}, {order.size} candidates"
+    store.check()
+
+
+def copied_copies(package: ModuleType) -> Iterator[tuple[str, str]]:
+    """Copy a store while copies are to come, and copy on write in both."""
+    rearm()
+    store = package.core.store.BlockStore(COUNT, None, None)
+    ids = store.take(2, vec[i32]())
+    store.touch_entries(ids)
+    store.copy_on_write(1, 3)
+    store.take_copies()
+    store.touch_entries(ids)
+    store.copy_on_write(1, 4)
+    twin = package.core.store.BlockStore(0, None, store)
+    for each, group in ((store, 5), (twin, 6)):
+        each.copy_on_write(2, group)
+    for each, group in ((store, 5), (twin, 6)):
+        if each.pending_copies() != [(4, 1, 4), (group, 2, 5)]:
+            yield "COPY-1", f"copies to come, of a store and its copy: {each.pending_copies()}"
+    version = twin.version
+    twin.take_copies()
+    if twin.version == version or store.pending_copies() != [(4, 1, 4), (5, 2, 5)]:
+        yield "COPY-1", "copies taken from a copy"
+
+
+def refused(package: ModuleType) -> Iterator[tuple[str, str]]:
+    """Adopt hits that do not hold, with contents compared and without; the message names the entry."""
+    for weak, journal in ((False, None), (True, package.core.journal.Journal(None, {}))):
+        rearm()
+        store, prefixes = package.core.store.BlockStore(COUNT, journal, None), Prefixes(package, weak)
+        ids = store.take(5, vec[i32]())
+        store.publish(ids, prefixes.keys[0], 0, SIZE, 0, 3)
+        free = store.take_one()
+        hits: list[tuple[list[int], int, str]] = [
+            ([1, 2, 3], 0, ""),
+            ([0, 0, 3], 2, ""),
+            ([1, 2, 3, free], 0, "4 blocks, the request has 3 full ones"),
+            ([1, 0, 3], 2, "entry 0 is outside the window but not the null block"),
+            ([0, 2, 3], 2, "entry 1 is outside the window but not the null block"),
+            ([4, 2, 3], 0, "block 4 at entry 0 no longer"),
+            ([1, 4, 3], 0, "block 4 at entry 1 no longer"),
+            ([1, 2, 4], 0, "block 4 at entry 2 no longer"),
+            ([0, 1, 3], 1, "block 1 at entry 1 no longer"),
+            ([1, 2, 0], 0, "block 0 at entry 2 no longer"),
+            ([1, 2, COUNT], 0, f"block {COUNT} at entry 2 no longer"),
+        ]
+        for hit, first, words in hits:
+            yield from answered(package, store, prefixes.keys[0], hit, first, words)
+        if weak:  # of r1 the last block has the key of another content
+            yield from answered(package, store, prefixes.keys[1], [1, 2, 3], 0, "block 3 at entry 2 no longer")
+            yield from answered(package, store, prefixes.keys[2], [1, 2], 0, "block 2 at entry 1 no longer")
+            yield from answered(package, store, prefixes.keys[2], [0, 2], 1, "block 2 at entry 1 no longer")
+            yield from answered(package, store, prefixes.keys[1], [1, 2], 0, "")
+
+
+def answered(
+    package: ModuleType, store: Any, keys: Any, hit: list[int], first: int, words: str
+) -> Iterator[tuple[str, str]]:
+    """Adopt a hit; say whether it was refused in the wrong words, or not at all."""
+    try:
+        free = store.count_free_hits(vec[i32](hit), keys, 0, SIZE, first)
+    except package.errors.StaleHitError as error:
+        if not words or words not in str(error):
+            yield "HIT-2", f"hit {hit} from {first}: {error}"
+    else:
+        if words or free:
+            yield "HIT-2", f"hit {hit} from {first} is taken, {free} of it free"
+
+
+def checked(package: ModuleType) -> Iterator[tuple[str, str]]:
+    """Break the heap, the candidates, the index and the copies to come; the self-check tells both sides."""
+    store, order, _ = crowded(package)
+    order._times[4] = 0.0
+    yield from noticed(package, store, "QUEUE-1", "the candidates form a heap by access", True, False)
+    store, order, _ = crowded(package)
+    store.forget_all()
+    order.add(store.take_one())
+    store._num_free += 1
+    store._ref[3] = 0
+    yield from noticed(package, store, "QUEUE-1", "candidates by access that are not published", [], [3])
+    store, _, _ = crowded(package)
+    store._index.num_keyed = 9
+    yield from noticed(package, store, "KEY-1", "the number of published blocks", 6, 9)
+    rearm()
+    store = package.core.store.BlockStore(COUNT, None, None)
+    ids = store.take(1, vec[i32]())
+    store.touch_entries(ids)
+    store.copy_on_write(1, 0)
+    store._ends[1] = 2
+    what = "copies to come that each block is the source of"
+    yield from noticed(package, store, "COPY-1", what, [0, 1, -1, 0, 0, 0, 0], [0, 2, -1, 0, 0, 0, 0])
+
+
+def noticed(
+    package: ModuleType, store: Any, law: str, what: str, expected: object, actual: object
+) -> Iterator[tuple[str, str]]:
+    """Check a broken store."""
+    try:
+        store.check()
+    except package.errors.InvariantError as error:
+        told = (error.law, error.expected, error.actual)
+        if told != (law, expected, actual) or what not in str(error):
+            yield "CHECK-1", f"{law}: {what}: told {error}"
+    else:
+        yield "CHECK-1", f"{law}: {what}: said to be sound"
 
 
 def told(both: Both) -> None:
