@@ -1,6 +1,6 @@
 """Mutants of parts of the core that stand alone, or behind a worker: their sources, and what they are tried in."""
 
-from . import call_trials, part_trials, places, trials, worker_trials
+from . import call_trials, part_trials, places, store_model, store_trials, trials, worker_trials
 from .equivalents_parts import EQUIVALENT, RULES
 from .exhibit import Where
 from .mutant_realm import Realm
@@ -19,6 +19,8 @@ PLACES: tuple[Where, ...] = (
     part_trials.order,
     part_trials.losses,
     part_trials.handles,
+    store_trials.crowds,
+    store_model.store_alone,
     *worker_trials.WALKS,
     call_trials.batches,
     call_trials.refusals,

@@ -429,7 +429,14 @@ def compared(both: Both, prefixes: Prefixes) -> tuple[str, str] | None:
 
 def store_alone(package: ModuleType) -> Iterator[Fault]:
     """Have a store by access run out of bare blocks, copied with copies to come, and asked for what it refuses."""
-    for law, wrong in (*by_access(package), *copied_copies(package), *refused(package), *checked(package)):
+    for law, wrong in (
+        *by_access(package),
+        *copied_copies(package),
+        *refused(package),
+        *checked(package),
+        *lost(package),
+        *remembered(package),
+    ):
         yield Fault(law, wrong, 1)
 
 
@@ -440,7 +447,7 @@ def crowded(package: ModuleType) -> tuple[Any, Any, Prefixes]:
     store, prefixes = package.core.store.BlockStore(COUNT, None, None, order), Prefixes(package, False)
     ids = store.take(6, vec[i32]())
     for group in (0, 1):
-        table = vec[i32](list(ids)[3 * group : 3 * group + 3])
+        table = vec[i32]([3, 2, 1] if group == 0 else list(ids)[3:])
         store.publish(table, prefixes.keys[0], group, SIZE, 0, 3)
         for entry, block in enumerate(table):
             order.accessed(block, 5.0 + group)
@@ -451,7 +458,7 @@ def crowded(package: ModuleType) -> tuple[Any, Any, Prefixes]:
 
 def by_access(package: ModuleType) -> Iterator[tuple[str, str]]:
     """Take and reset where only candidates are free: the longest prefix goes first."""
-    ranked = [3, 2, 1, 6, 5, 4]
+    ranked = [1, 2, 3, 6, 5, 4]
     store, order, _ = crowded(package)
     for at in range(6):
         if store.free_block_ids() != ranked[at:] or store.take_one() != ranked[at]:
@@ -459,7 +466,7 @@ def by_access(package: ModuleType) -> Iterator[tuple[str, str]]:
     store, order, _ = crowded(package)
     store.take_one()
     order.accessed(2, 9.0)
-    if store.free_block_ids() != [1, 6, 5, 4, 2]:
+    if store.free_block_ids() != [3, 6, 5, 4, 2]:
         yield "QUEUE-1", f"accessed while another is taken: {store.free_block_ids()}"
     store, order, _ = crowded(package)
     version = store.version
@@ -534,17 +541,98 @@ def answered(
             yield "HIT-2", f"hit {hit} from {first} is taken, {free} of it free"
 
 
+def lost(package: ModuleType) -> Iterator[tuple[str, str]]:
+    """Take blocks for other content, of trimmed and of released tables, with each thing noted alone and with all."""
+    for noted in (("events",), ("evictions",), ("losses",), ("events", "evictions", "losses", "contents")):
+        rearm()
+        values: dict[str, Any] = {"events": [], "evictions": [], "contents": {}}
+        values["losses"] = package.core.losses.Losses(COUNT)
+        journal = package.core.journal.Journal(
+            *(values[what] if what in noted else None for what in ("events", "contents", "losses", "evictions"))
+        )
+        store, prefixes = package.core.store.BlockStore(COUNT, journal, None), Prefixes(package, False)
+        ids = list(store.take(6, vec[i32]()))
+        for group in (0, 1):
+            table = vec[i32](ids[3 * group : 3 * group + 3])
+            store.publish(table, prefixes.keys[0], group, SIZE, 0, 3)
+            store.release(table, 0, 3)
+            if group == 0:
+                store.note_trim(table, 0, 3)
+        again = vec[i32]([3])
+        store.touch_entries(again)
+        store.release(again, 0, 1)
+        store.check()
+        digests = [block[2] for block in prefixes.blocks[0]]
+        events, evictions = journal.take_events(), journal.take_evictions()
+        if evictions != [] or len(events) != (6 if "events" in noted else 0):
+            yield "EVENT-1", f"noted {noted}: {events} and {evictions} before any is taken"
+        store.take(6, vec[i32]())
+        store.check()
+        told = [(each.block_hash, each.group_id) for each in journal.take_events()]
+        order = ((1, 0, 2), (0, 0, 1), (2, 1, 6), (1, 1, 5), (0, 1, 4), (2, 0, 3))
+        wanted = [(digests[entry], group) for entry, group, _ in order]
+        if told != (wanted if "events" in noted else []):
+            yield "EVENT-1", f"noted {noted}: removed are {told}"
+        told = [(each.block_hash, each.group, each.block_id) for each in journal.take_evictions()]
+        wanted = [(digests[entry], group, block) for entry, group, block in order]
+        if told != (wanted if "evictions" in noted else []):
+            yield "EVENT-1", f"noted {noted}: lost are {told}"
+        causes = [[store.loss(prefixes.keys[0], entry, group) for entry in range(3)] for group in (0, 1)]
+        if causes != ([[2, 2, 1], [1] * 3] if "losses" in noted else [[-1] * 3] * 2):
+            yield "LOSS-1", f"noted {noted}: causes {causes}"
+
+
+def remembered(package: ModuleType) -> Iterator[tuple[str, str]]:
+    """Ask losses of a key of zeros, and of a copy; forget the access of a block without content."""
+    rearm()
+    losses = package.core.losses.Losses(COUNT)
+    twin = losses.copy()
+    twin.note_release(1, 2)
+    for block, key in ((1, (0, 0, 0)), (2, (5, 5, 0)), (3, (6, 6, 0))):
+        losses.lose(block, *key)
+        twin.lose(block, *key)
+    for each, first in ((losses, 1), (twin, 2)):
+        causes = [each.cause(*key) for key in ((0, 0, 0), (5, 5, 0), (6, 6, 0), (7, 7, 0))]
+        if causes != [first, 1, 1, 0]:
+            yield "LOSS-1", f"causes {causes}, expected {[first, 1, 1, 0]}"
+    order = package.core.access_order.AccessOrder(COUNT)
+    store, prefixes = package.core.store.BlockStore(COUNT, None, None, order), Prefixes(package, False)
+    ids = store.take(3, vec[i32]())
+    for block in ids:
+        order.accessed(block, 9.0)
+        order.measure(block, 4)
+    store.release(ids, 0, 3)
+    ids = store.take(6, vec[i32]())
+    store.publish(ids[:3], prefixes.keys[0], 0, SIZE, 0, 3)
+    order.accessed(1, 3.0)
+    store.release(ids, 0, 6)
+    if store.free_block_ids() != [4, 5, 6, 2, 3, 1]:
+        yield "QUEUE-1", f"blocks that were accessed under other content: {store.free_block_ids()}"
+
+
 def checked(package: ModuleType) -> Iterator[tuple[str, str]]:
     """Break the heap, the candidates, the index and the copies to come; the self-check tells both sides."""
     store, order, _ = crowded(package)
     order._times[4] = 0.0
     yield from noticed(package, store, "QUEUE-1", "the candidates form a heap by access", True, False)
     store, order, _ = crowded(package)
+    order._times[order._heap[1]] = 0.0
+    yield from noticed(package, store, "QUEUE-1", "the candidates form a heap by access", True, False)
+    for noted in ("contents", "events", "evictions"):
+        journal = package.core.journal.Journal(
+            [] if noted == "events" else None, {} if noted == "contents" else None, None, [] if noted == "evictions" else None
+        )
+        store, prefixes = package.core.store.BlockStore(COUNT, journal, None), Prefixes(package, False)
+        store.publish(store.take(2, vec[i32]()), prefixes.keys[0], 0, SIZE, 0, 2)
+        del (journal.contents if noted == "contents" else journal._digests)[1]
+        what = "blocks with a remembered prefix" if noted == "contents" else "blocks with a digest to tell"
+        yield from noticed(package, store, "PUB-1", what, [1, 2], [2])
+    store, order, _ = crowded(package)
     store.forget_all()
     order.add(store.take_one())
     store._num_free += 1
-    store._ref[3] = 0
-    yield from noticed(package, store, "QUEUE-1", "candidates by access that are not published", [], [3])
+    store._ref[1] = 0
+    yield from noticed(package, store, "QUEUE-1", "candidates by access that are not published", [], [1])
     store, _, _ = crowded(package)
     store._index.num_keyed = 9
     yield from noticed(package, store, "KEY-1", "the number of published blocks", 6, 9)
