@@ -15,6 +15,7 @@ from . import (
     store_model,
     store_trials,
     trials,
+    value_trials,
 )
 from .equivalents_core import EQUIVALENT, RULES
 from .exhibit import Place, Where
@@ -118,6 +119,10 @@ PLACES: tuple[Where, ...] = (
     check_trials.self_checks,
     store_trials.index,
     store_trials.crowds,
+    value_trials.peaks,
+    value_trials.refused_counts,
+    value_trials.requests,
+    value_trials.copies,
     store_model.store_alone,
     store_trials.stale_plans,
     store_trials.explained,

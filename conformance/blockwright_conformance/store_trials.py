@@ -39,7 +39,7 @@ def crowds(package: ModuleType) -> Iterator[Fault]:
     if list(package.core.index.zeros64(3)) != [0, 0, 0] or list(package.core.index.zeros32(2)) != [0, 0]:
         yield Fault("KEY-1", "vectors of zeros hold others", 1)
     ways: tuple[Callable[[int], Key], ...] = (
-        lambda block: (0, 8 - block, 0),
+        lambda block: (0, 9 - block, 0),
         lambda block: (block << 20, 3, 0),
         lambda block: (32 * block, 3, block % 2),
         lambda block: (7, 7, block),

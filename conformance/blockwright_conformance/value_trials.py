@@ -1,0 +1,261 @@
+"""Trials of values: what is counted without a manager, what a copy has, and what identifies a request.
+
+PLAN-2    the most blocks that a request holds are those of the specification, before there is a manager
+HASH-5    a request's keys and content depend on its tokens and identity, not on how the tokens came
+COPY-3    a copy of a request or a manager has all that the original has, and neither changes with the other
+NAME-1    a request is itself, its copies, and no other: not its forks, whatever their names
+"""
+
+from array import array
+from collections.abc import Iterator
+from copy import copy
+from itertools import product
+from types import ModuleType
+from typing import Any
+
+from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
+from blockwright_spec.state import Config
+from blockwright_spec.storage import Limits, held
+
+from .call_trials import manager_of
+from .exhibit import Fault
+from .watch import rearm
+
+LIMIT = 2**31 - 1
+
+
+def peaks(package: ModuleType) -> Iterator[Fault]:
+    """Count the most blocks of each kind for many sizes (PLAN-2)."""
+    sizes: dict[str, Any] = {"num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
+    for size, caching in product((1, 2, 3), (True, False)):
+        rearm()
+        specs = [
+            (Full(), package.FullAttentionSpec(block_size=size, **sizes)),
+            (Sliding(1), package.SlidingWindowSpec(block_size=size, sliding_window=1, **sizes)),
+            (Sliding(4), package.SlidingWindowSpec(block_size=size, sliding_window=4, **sizes)),
+            (Chunked(2 * size), package.ChunkedLocalAttentionSpec(block_size=size, attention_chunk_size=2 * size, **sizes)),
+            (Chunked(size), package.ChunkedLocalAttentionSpec(block_size=size, attention_chunk_size=size, **sizes)),
+            (Mamba(2), package.MambaSpec(block_size=size, shapes=((1,),), dtypes=("float32",), num_speculative_blocks=2)),
+            (Mamba(), package.MambaSpec(block_size=size, shapes=((1,),), dtypes=("float32",))),
+        ]
+        if not caching:
+            specs.append((Cross(), package.CrossAttentionSpec(block_size=size, **sizes)))
+        for (kind, spec), tokens, step, flights in product(specs, (1, 2, 5, 8), (1, 2, 4), (1, 2, 4)):
+            limits = Limits(tokens, step, 5, 0, flights, caching)
+            config = Config((Group(kind, size),), 9, tokens, caching)
+            wanted = held(config, config.groups[0], limits)
+            found = package.core.peak.most_blocks(spec, tokens, step, caching, 5, flights)
+            if found != wanted:
+                what = f"{kind}, block {size}, {tokens} tokens in steps of {step}, {flights} under way, caching {caching}"
+                yield Fault("PLAN-2", f"{what}: {found} blocks, expected {wanted}", 1)
+                return
+
+
+def refused_counts(package: ModuleType) -> Iterator[Fault]:
+    """Count with numbers out of range; the message names the argument (REFUSE-2)."""
+    spec = package.FullAttentionSpec(block_size=1, num_kv_heads=1, head_size=1, dtype="float32")
+    counts: list[tuple[str, tuple[Any, ...]]] = [
+        ("num_tokens", (spec, -1, 1, True)),
+        ("num_tokens", (spec, LIMIT + 1, 1, True)),
+        ("step", (spec, 4, -1, True)),
+        ("num_encoder_tokens", (spec, 4, 1, True, -1)),
+        ("num_encoder_tokens", (spec, 4, 1, True, LIMIT + 1)),
+    ]
+    for name, arguments in counts:
+        try:
+            found = package.core.peak.most_blocks(*arguments)
+        except package.errors.InvalidArgumentError as error:
+            if not str(error).startswith(f"{name}: "):
+                yield Fault("REFUSE-2", f"{name} out of range: {error}", 1)
+        else:
+            yield Fault("REFUSE-2", f"{name} out of range: {found} blocks", 1)
+    if package.core.peak.most_blocks(spec, LIMIT, LIMIT, True) != LIMIT:
+        yield Fault("REFUSE-2", "the longest request", 1)
+
+
+# --- requests
+
+
+ITEMS = (("a", 0, 3), ("b", 4, 2))
+
+
+def made(package: ModuleType, tokens: list[int], prompt: int, items: bool, **rest: Any) -> Any:
+    """Give a request of which some tokens are the prompt's, and the others were put out, one and then all."""
+    told = [package.MultiModalItem(*item) for item in ITEMS] if items else []
+    hasher = package.SipHasher(bytes(16))
+    request = package.Request("r", tokens[:prompt], 2, hasher=hasher, mm_items=told, **rest)
+    if prompt < len(tokens):
+        request.append_output_token_ids(tokens[prompt])
+        request.append_output_token_ids(tokens[prompt + 1 :])
+    return request
+
+
+def shown(request: Any) -> tuple[object, ...]:
+    """Give all that a request tells."""
+    sizes = range(0, request.num_tokens + 1, request.block_size)
+    return (
+        request.block_hashes,
+        request.all_token_ids,
+        [request.prefix_content(size) for size in sizes],
+        [request.token_bytes(start, stop) for start in (0, 2) for stop in range(start, request.num_tokens + 1)],
+        [request.token_at(at) for at in range(request.num_tokens)],
+        [list(request.keys(units).words) for units in (1, 2)],
+        (request.cache_salt, request.lora_name, request.prompt_logprobs, request.num_computed_tokens),
+        (request.block_size, request.num_prompt_tokens, request.num_output_tokens, request.request_id),
+    )
+
+
+def requests(package: ModuleType) -> Iterator[Fault]:
+    """Make requests in several ways, copy and fork them, and go on with each (HASH-5, COPY-3, NAME-1)."""
+    tokens, rest = list(range(1, 12)), {"cache_salt": "salt", "lora_name": "adapter", "prompt_logprobs": True}
+    for items, prompt in product((False, True), (6, 7, 9, 11)):
+        rearm()
+        whole, parts = made(package, tokens, 11, items, **rest), made(package, tokens, prompt, items, **rest)
+        if shown(whole)[:6] != shown(parts)[:6]:
+            yield Fault("HASH-5", f"{prompt} tokens of the prompt, items {items}: {shown(parts)} for {shown(whole)}", 1)
+            return
+        for twin_of in (copy, type(parts).copy, lambda request: request.fork("r")):
+            first = made(package, tokens[:9], min(prompt, 9), items, **rest)
+            before, twin = shown(first), twin_of(first)
+            if shown(twin) != before or twin is first:
+                yield Fault("COPY-3", f"a copy shows {shown(twin)}, the request {before}", 1)
+                return
+            third = twin_of(first)
+            for each, more in ((first, 50), (twin, 60), (third, 70)):
+                each.append_output_token_ids([more, more + 1, more + 2])
+            for each, more in ((first, 50), (twin, 60), (third, 70)):
+                alone = made(package, [*tokens[:9], more, more + 1, more + 2], min(prompt, 9), items, **rest)
+                if shown(each) != shown(alone):
+                    yield Fault("COPY-3", f"a request and its copies go on: {shown(each)}, expected {shown(alone)}", 1)
+                    return
+    yield from identities(package)
+    yield from unfinished(package)
+    yield from packed(package)
+
+
+def identities(package: ModuleType) -> Iterator[Fault]:
+    """Run a request and name another that has the same id, before and after forks (NAME-1)."""
+    make = package.Request
+    family = [make("r", [1, 2, 3], 1)]
+    for _ in range(2):
+        family += [make("r", [1, 2, 3], 1), family[0].fork("r"), family[1 - 1].fork("r"), make("r", [1, 2, 3], 1)]
+    for one in family:
+        manager = manager_of(package, "full")
+        manager.allocate_slots(one, 2)
+        for other in family:
+            try:
+                manager.free(other)
+            except package.errors.DuplicateRequestError:
+                if other is one:
+                    yield Fault("NAME-1", "a request is taken for another", 1)
+                continue
+            if other is not one:
+                yield Fault("NAME-1", "a request is taken for another of its id", 1)
+            manager.allocate_slots(one, 2)
+
+
+def unfinished(package: ModuleType) -> Iterator[Fault]:
+    """Append tokens while the hasher fails half-way: nothing is appended, and the next time all is (HASH-5)."""
+    rearm()
+    fails = [False, False, False, True]
+
+    def hashed(parent: bytes, block: bytes) -> bytes:
+        if fails and fails.pop(0):
+            raise OSError("no more hashes")
+        return bytes([sum(parent) % 251, sum(block) % 251]) * 8
+
+    request = package.Request("r", [1, 2, 3], 2, hasher=package.FunctionHasher(hashed))
+    request.append_output_token_ids([4])
+    before = request.all_token_ids, request.block_hashes
+    try:
+        request.append_output_token_ids([5, 6, 7, 8])
+    except OSError:
+        if (request.all_token_ids, request.block_hashes) != before:
+            yield Fault("HASH-5", "tokens whose block could not be hashed are appended", 1)
+    else:
+        yield Fault("HASH-5", "an error of the hasher is not told", 1)
+    request.append_output_token_ids([5, 6, 7, 8])
+    whole = package.Request("r", list(range(1, 9)), 2, hasher=package.FunctionHasher(hashed))
+    if request.block_hashes != whole.block_hashes:
+        yield Fault("HASH-5", "keys differ after an error of the hasher", 1)
+
+
+def packed(package: ModuleType) -> Iterator[Fault]:
+    """Pack buffers with one wrong token at each place (PACK-1)."""
+    for kind, length, at, value in product("iI", (1, 2, 3, 4, 5), range(5), (0, 1 << 30, LIMIT, -1, -LIMIT - 1, LIMIT + 1)):
+        if at >= length or not (-(1 << 31) if kind == "i" else 0) <= value < ((1 << 31) if kind == "i" else (1 << 32)):
+            continue
+        for rest in (0, 1 << 30):
+            tokens = array(kind, [rest] * length)
+            tokens[at] = value
+            try:
+                found = package.Request("r", tokens).all_token_ids
+            except package.errors.InvalidArgumentError as error:
+                if 0 <= value <= LIMIT or f"found {value} at {at}" not in str(error):
+                    yield Fault("PACK-1", f"{tokens}: {error}", 1)
+            else:
+                if found != list(tokens) or not 0 <= value <= LIMIT:
+                    yield Fault("PACK-1", f"{tokens} is taken as {found}", 1)
+
+
+# --- copies of managers
+
+
+def copies(package: ModuleType) -> Iterator[Fault]:
+    """Copy a manager in the middle of everything: all counts of all tables are the original's (COPY-3)."""
+    for kind, options in (
+        ("full, sliding", {}),
+        ("full, mamba +1", {"overlap_steps": True, "publish_on_settlement": True, "watermark": 0.2}),
+        ("full, mamba +1", {"overlap_steps": True}),
+        ("full", {"overlap_steps": True, "watermark": 0.5}),
+    ):
+        rearm()
+        manager = manager_of(package, kind, 1, 40, **options)
+        overlaps = bool(options)
+        manager.start_step() if overlaps else None
+        one, two, far = (package.Request(name, [1, 2, 3, 4, 5], 1) for name in ("one", "two", "far"))
+        manager.allocate_slots(one, 3)
+        if overlaps:
+            manager.settle_step(1)
+            manager.allocate_slots(far, 0, num_external_computed_tokens=2)
+            manager.start_step()
+        one.num_computed_tokens = 3
+        manager.fork(one, child := one.fork("child"))
+        for request in (one, two):
+            manager.allocate_slots(request, 2)
+        if overlaps:
+            manager.free(two)
+        twin = manager.copy()
+        mine, its = counts(manager), counts(twin)
+        if mine != its:
+            gone = [(name, value, its.get(name)) for name, value in mine.items() if its.get(name) != value]
+            yield Fault("COPY-3", f"{kind}, {options}: a copy differs in {gone}", 1)
+            return
+        manager.check()
+        twin.check()
+        del child
+
+
+def counts(manager: Any) -> dict[str, object]:
+    """Give every count of a manager, of its requests and their tables."""
+    found = plain("manager", manager, ("_owner",))
+    for name, tables in manager._running.items():
+        found |= plain(name, tables, ("owner",))
+        for number, table in enumerate(tables.groups):
+            found |= plain(f"{name} in {number}", table, ())
+            found[f"{name} in {number}, named"] = manager.managers[number]._tables[name] is table
+    for at, step in enumerate(manager._steps):
+        found |= plain(f"step {at}", step, ())
+        found[f"step {at}, of whom"] = [tables.request_id for tables in step.tables if tables.owner]
+    found["loads"] = {name: [list(each) for each in held] for name, held in manager._loads.items()}
+    return found
+
+
+def plain(name: str, thing: Any, but: tuple[str, ...]) -> dict[str, object]:
+    """Give the fields of an object that are numbers, or vectors of them."""
+    fields = {field: value for field, value in vars(thing).items() if field not in but}
+    return {
+        f"{name}: {field}": list(value) if type(value).__name__ == "vec" else value
+        for field, value in fields.items()
+        if isinstance(value, int | float | str | None) or type(value).__name__ == "vec"
+    }
