@@ -33,9 +33,15 @@ def peaks(package: ModuleType) -> Iterator[Fault]:
             (Full(), package.FullAttentionSpec(block_size=size, **sizes)),
             (Sliding(1), package.SlidingWindowSpec(block_size=size, sliding_window=1, **sizes)),
             (Sliding(4), package.SlidingWindowSpec(block_size=size, sliding_window=4, **sizes)),
-            (Chunked(2 * size), package.ChunkedLocalAttentionSpec(block_size=size, attention_chunk_size=2 * size, **sizes)),
+            (
+                Chunked(2 * size),
+                package.ChunkedLocalAttentionSpec(block_size=size, attention_chunk_size=2 * size, **sizes),
+            ),
             (Chunked(size), package.ChunkedLocalAttentionSpec(block_size=size, attention_chunk_size=size, **sizes)),
-            (Mamba(2), package.MambaSpec(block_size=size, shapes=((1,),), dtypes=("float32",), num_speculative_blocks=2)),
+            (
+                Mamba(2),
+                package.MambaSpec(block_size=size, shapes=((1,),), dtypes=("float32",), num_speculative_blocks=2),
+            ),
             (Mamba(), package.MambaSpec(block_size=size, shapes=((1,),), dtypes=("float32",))),
         ]
         if not caching:
@@ -46,9 +52,16 @@ def peaks(package: ModuleType) -> Iterator[Fault]:
             wanted = held(config, config.groups[0], limits)
             found = package.core.peak.most_blocks(spec, tokens, step, caching, 5, flights)
             if found != wanted:
-                what = f"{kind}, block {size}, {tokens} tokens in steps of {step}, {flights} under way, caching {caching}"
+                what = (
+                    f"{kind}, block {size}, {tokens} tokens in steps of {step}, {flights} under way, caching {caching}"
+                )
                 yield Fault("PLAN-2", f"{what}: {found} blocks, expected {wanted}", 1)
                 return
+
+    for _, spec in specs:
+        found = package.core.peak.most_blocks(spec, 0, 1, False)
+        if found != (1 + spec.num_speculative_blocks if isinstance(spec, package.MambaSpec) else 0):
+            yield Fault("PLAN-2", f"{spec} holds {found} blocks without a token", 1)
 
 
 def refused_counts(package: ModuleType) -> Iterator[Fault]:
@@ -182,7 +195,9 @@ def unfinished(package: ModuleType) -> Iterator[Fault]:
 
 def packed(package: ModuleType) -> Iterator[Fault]:
     """Pack buffers with one wrong token at each place (PACK-1)."""
-    for kind, length, at, value in product("iI", (1, 2, 3, 4, 5), range(5), (0, 1 << 30, LIMIT, -1, -LIMIT - 1, LIMIT + 1)):
+    for kind, length, at, value in product(
+        "iI", (1, 2, 3, 4, 5), range(5), (0, 1 << 30, LIMIT, -1, -LIMIT - 1, LIMIT + 1)
+    ):
         if at >= length or not (-(1 << 31) if kind == "i" else 0) <= value < ((1 << 31) if kind == "i" else (1 << 32)):
             continue
         for rest in (0, 1 << 30):
