@@ -110,13 +110,13 @@ def known_tests(mutation: Mutation) -> list[str]:
 
 
 def remember(fates: Iterable[tuple[str, str]]) -> None:
-    """Write which tests killed mutants, most often first, from pairs of a mutant's key and a test."""
+    """Write which tests killed mutants, most often first, from pairs of a mutant's key and a test; keep the others."""
     counts: dict[str, Counter[str]] = {}
     for key, test in fates:
         if "::" in test:
             counts.setdefault(key.partition(":")[0], Counter())[test] += 1
-    told = {name: [test for test, _ in held.most_common(MOST)] for name, held in sorted(counts.items())}
-    REMEMBERED.write_text(json.dumps(told, indent=0) + "\n", encoding="utf-8")
+    told = remembered() | {name: [test for test, _ in held.most_common(MOST)] for name, held in counts.items()}
+    REMEMBERED.write_text(json.dumps(dict(sorted(told.items())), indent=0) + "\n", encoding="utf-8")
 
 
 # --- running tests

@@ -123,6 +123,7 @@ PLACES: tuple[Where, ...] = (
     value_trials.refused_counts,
     value_trials.requests,
     value_trials.copies,
+    value_trials.manager_answers,
     store_model.store_alone,
     store_trials.stale_plans,
     store_trials.explained,

@@ -9,6 +9,7 @@ NAME-1    a request is itself, its copies, and no other: not its forks, whatever
 from array import array
 from collections.abc import Iterator
 from copy import copy
+from functools import partial
 from itertools import product
 from types import ModuleType
 from typing import Any
@@ -274,3 +275,103 @@ def plain(name: str, thing: Any, but: tuple[str, ...]) -> dict[str, object]:
         for field, value in fields.items()
         if isinstance(value, int | float | str | None) or type(value).__name__ == "vec"
     }
+
+
+# --- what a manager answers
+
+
+def manager_answers(package: ModuleType) -> Iterator[Fault]:
+    """Ask a manager for all that it says of itself, and for what each call gave (SHOWN-1)."""
+    rearm()
+    for overlaps in (False, True):
+        manager = manager_of(package, "full, sliding", 2, 20, overlap_steps=overlaps, log_stats=overlaps)
+        plain = manager.max_model_len, manager.overlap_steps, manager.usage
+        if plain != (8, overlaps, 0.0):
+            yield Fault("SHOWN-1", f"length, steps in flight, usage: {plain}", 1)
+        manager.start_step() if overlaps else None
+        one = package.Request("one", [1, 2, 3, 4, 5], 2)
+        given = manager.allocate_slots(one, 3)
+        told: list[tuple[str, object, object]] = [
+            ("new blocks", given.get_block_ids(), ([1, 2], [3, 4])),
+            ("blocks", manager.get_blocks("one").get_block_ids(), ([1, 2], [3, 4])),
+            ("usage", round(manager.usage, 3), round(4 / 19, 3)),
+            ("settled", manager.num_settled("one"), 0),
+            ("no blocks", manager.create_empty_block_list().get_block_ids(), ([], [])),
+            ("ids", manager.request_ids(), ["one"]),
+        ]
+        if overlaps:
+            manager.settle_step(1)
+            told.append(("settled", manager.num_settled("one"), 3))
+            manager.start_step()
+        before = manager.get_blocks("one")
+        one.num_computed_tokens = 3
+        quiet, grown = manager.allocate_slots(one, 1), None
+        if overlaps:
+            manager.settle_step(2)
+            manager.start_step()
+        one.num_computed_tokens = 4
+        grown = manager.allocate_slots(one, 1)
+        told += [
+            ("no new blocks", quiet.get_block_ids(), ([], [])),
+            ("new blocks", grown.get_block_ids(), ([5], [6])),
+            ("blocks before", before.get_block_ids(), ([1, 2], [3, 4])),
+            ("none alike", quiet is manager.get_computed_blocks(package.Request("none", [9], 2))[0], True),
+        ]
+        stats = manager.make_prefix_cache_stats()
+        told.append(("statistics", stats and tuple(stats), (False, 1, 1, 0) if overlaps else None))
+        told.append(("evictions", manager.make_eviction_stats(), None))
+        for what, found, wanted in told:
+            if found != wanted:
+                yield Fault("SHOWN-1", f"{what}, steps in flight {overlaps}: {found}, expected {wanted}", 1)
+        for ask in (
+            manager.num_published,
+            manager.get_blocks,
+            partial(manager.get_num_common_prefix_blocks, num_running_requests=1),
+        ):
+            try:
+                yield Fault("REFUSE-2", f"of a request that is not there: {ask('gone')}", 1)
+            except package.errors.UnknownRequestError:
+                continue
+        manager.free(one)
+        if one._held is not None:
+            yield Fault("SHOWN-1", "a freed request holds on to its tables", 1)
+    yield from lengths(package)
+
+
+def lengths(package: ModuleType) -> Iterator[Fault]:
+    """Take the least that any recurrent layer keeps of drafts, and refuse more by the name of the argument."""
+    rearm()
+    manager = manager_of(package, "full, mamba +1, mamba +3", 1, 40)
+    request = package.Request("r", [1, 2, 3], 1)
+    calls: list[tuple[str, dict[str, int]]] = [
+        ("", {"num_new_tokens": 3}),
+        ("", {"num_new_tokens": 2, "num_draft_tokens": 1}),
+        ("num_draft_tokens: a recurrent layer keeps the states of 1", {"num_new_tokens": 3, "num_draft_tokens": 2}),
+        (
+            "num_lookahead_tokens: a recurrent layer keeps the states of 1",
+            {"num_new_tokens": 1, "num_lookahead_tokens": 2},
+        ),
+        ("num_draft_tokens: 1 of 1", {"num_new_tokens": 1, "num_draft_tokens": 1}),
+        ("num_new_tokens: a recurrent state must not run ahead of the 4", {"num_new_tokens": 2}),
+    ]
+    for words, arguments in calls:
+        try:
+            manager.plan(request, **arguments)
+        except package.errors.BlockwrightError as error:
+            if not words or words not in str(error):
+                yield Fault("REFUSE-2", f"{arguments}: {error}", 1)
+        else:
+            if words:
+                yield Fault("REFUSE-2", f"{arguments} is taken", 1)
+        if request.num_computed_tokens == 0:
+            manager.allocate_slots(request, 3)
+            request.num_computed_tokens = 3
+            request.append_output_token_ids([4])
+    small = manager_of(package, "full", 1, 4)
+    never = small.plan(package.Request("long", [1] * 7, 1), 5)
+    if "5 blocks at once, the pool has 3" not in repr(never) or never.request_id != "long":
+        yield Fault("PLAN-1", f"too much for the pool: {never!r}", 1)
+    small.allocate_slots(package.Request("two", [1, 2], 1), 2)
+    later = small.plan(package.Request("more", [5, 6], 1), 2)
+    if later.request_id != "more" or later.num_missing_blocks != 1:
+        yield Fault("PLAN-1", f"too much for now: {later!r}", 1)
