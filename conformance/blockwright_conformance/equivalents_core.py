@@ -484,6 +484,108 @@ LISTED: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("core/explain.py explain: pool = managers[0].block_pool -> pool = managers[-1].block_pool",),
     ),
     (
+        "after the lookup `block` is -1 or the id of a block, never 0",
+        (
+            "core/window.py Probe.cached: return block > 0 -> return block >= 0",
+            "core/window.py Probe.cached: return block > 0 -> return block > -1",
+        ),
+    ),
+    (
+        "only its sign is read: an explanation looks at lengths, not at blocks",
+        ("core/window.py Probe.restore: self._ids[i] = 1 -> self._ids[i] = 2",),
+    ),
+    (
+        "`cached`, asked a statement before, leaves no 0",
+        (
+            (
+                "core/window.py Probe.restore: if self._ids[i] > 0 and self.run_end == i -> if "
+                "self._ids[i] >= 0 and self.run_end == i"
+            ),
+            (
+                "core/window.py Probe.restore: if self._ids[i] > 0 and self.run_end == i -> if "
+                "self._ids[i] > -1 and self.run_end == i"
+            ),
+        ),
+    ),
+    (
+        "both are beyond the tokens of any request, and are only compared with such counts",
+        ("core/window.py WindowRule.last_needing: return FOR_EVER -> return FOR_EVER + 1",),
+    ),
+    (
+        ("a start below 0 reads nothing and fills less than the start at 0, which was looked at before it"),
+        (
+            (
+                "core/window.py SlidingRule.peak: while start >= 0 and start > last - block_size -> "
+                "while start > last - block_size"
+            ),
+            (
+                "core/window.py SlidingRule.peak: while start >= 0 and start > last - block_size -> "
+                "while start >= -1 and start > last - block_size"
+            ),
+        ),
+    ),
+    (
+        (
+            "where the chunk of the last start does not begin at 0, the end of the chunk before it, "
+            "which is looked at below, touches at least as many blocks: a whole chunk but its last "
+            "token, and the step"
+        ),
+        (
+            (
+                "core/window.py ChunkedRule.peak: most = (min(start + step, num_tokens) + block_size "
+                "- 1) // block_size - self.first_needed(start) // block_size -> most = (min(start + "
+                "step, num_tokens) + block_size - 1) // block_size - self.first_needed(start) * "
+                "block_size"
+            ),
+        ),
+    ),
+    (
+        (
+            "they differ where the last start is itself the end of a chunk: it was counted above, and"
+            " the end of the chunk before touches as many blocks, a chunk being whole blocks"
+        ),
+        (
+            (
+                "core/window.py ChunkedRule.peak: start = (start + 1) // self._chunk * self._chunk - "
+                "1 -> start = (start + 0) // self._chunk * self._chunk - 1"
+            ),
+        ),
+    ),
+    (
+        ("a start of 0 is the end of a chunk of one token only, where it is the last start, which was counted above"),
+        (
+            "core/window.py ChunkedRule.peak: if start >= 0 -> if start > 0",
+            "core/window.py ChunkedRule.peak: if start >= 0 -> if start >= 1",
+        ),
+    ),
+    (
+        "an empty vector is replaced by an empty one",
+        (
+            ("core/manager.py KVCacheManager._given: if len(self._nulled) > 0 -> if len(self._nulled) > -1"),
+            ("core/manager.py KVCacheManager._given: if len(self._nulled) > 0 -> if len(self._nulled) >= 0"),
+            ("core/manager.py KVCacheManager._given: if len(self._replaced) > 0 -> if len(self._replaced) > -1"),
+            ("core/manager.py KVCacheManager._given: if len(self._replaced) > 0 -> if len(self._replaced) >= 0"),
+            (
+                "core/manager.py KVCacheManager.allocate_slots_batch: if len(self._replaced) > 0 -> "
+                "if len(self._replaced) > -1"
+            ),
+            (
+                "core/manager.py KVCacheManager.allocate_slots_batch: if len(self._replaced) > 0 -> "
+                "if len(self._replaced) >= 0"
+            ),
+        ),
+    ),
+    (
+        "three numbers are noted of each entry that was copied: there are none or at least three",
+        (
+            ("core/manager.py KVCacheManager._given: if len(self._replaced) > 0 -> if len(self._replaced) > 1"),
+            (
+                "core/manager.py KVCacheManager.allocate_slots_batch: if len(self._replaced) > 0 -> "
+                "if len(self._replaced) > 1"
+            ),
+        ),
+    ),
+    (
         (
             "the fast path only says that there is room for more than can be asked for; without it, "
             "or with a larger bound, the exact count below gives the same answer"

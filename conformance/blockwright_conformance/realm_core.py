@@ -124,6 +124,7 @@ PLACES: tuple[Where, ...] = (
     value_trials.requests,
     value_trials.copies,
     value_trials.manager_answers,
+    value_trials.probes,
     store_model.store_alone,
     store_trials.stale_plans,
     store_trials.explained,

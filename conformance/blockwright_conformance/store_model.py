@@ -574,10 +574,10 @@ def lost(package: ModuleType) -> Iterator[tuple[str, str]]:
         wanted = [(digests[entry], group) for entry, group, _ in order]
         if told != (wanted if "events" in noted else []):
             yield "EVENT-1", f"noted {noted}: removed are {told}"
-        told = [(each.block_hash, each.group, each.block_id) for each in journal.take_evictions()]
-        wanted = [(digests[entry], group, block) for entry, group, block in order]
-        if told != (wanted if "evictions" in noted else []):
-            yield "EVENT-1", f"noted {noted}: lost are {told}"
+        lost_ones = [(digests[entry], group, block) for entry, group, block in order]
+        evicted = [(each.block_hash, each.group, each.block_id) for each in journal.take_evictions()]
+        if evicted != (lost_ones if "evictions" in noted else []):
+            yield "EVENT-1", f"noted {noted}: lost are {evicted}"
         causes = [[store.loss(prefixes.keys[0], entry, group) for entry in range(3)] for group in (0, 1)]
         if causes != ([[2, 2, 1], [1] * 3] if "losses" in noted else [[-1] * 3] * 2):
             yield "LOSS-1", f"noted {noted}: causes {causes}"

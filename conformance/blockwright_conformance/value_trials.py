@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from copy import copy
 from functools import partial
 from itertools import product
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
@@ -336,6 +336,44 @@ def manager_answers(package: ModuleType) -> Iterator[Fault]:
         if one._held is not None:
             yield Fault("SHOWN-1", "a freed request holds on to its tables", 1)
     yield from lengths(package)
+    yield from given_wrongly(package)
+
+
+def given_wrongly(package: ModuleType) -> Iterator[Fault]:
+    """Give counts below 0, and hits that do not hold as many tokens as is said, to calls and plans (REFUSE-2)."""
+    manager = manager_of(package, "full", 1, 6)
+    gone = package.Request("gone", [1, 2, 3], 1)
+    manager.allocate_slots(gone, 3)
+    manager.free(gone)
+    again = package.Request("again", [1, 2, 3], 1)
+    hit, _ = manager.get_computed_blocks(again)
+    for call in (manager.allocate_slots, manager.plan):
+        for what, asked in (
+            ("a hit of no tokens", (1, 0, hit)),
+            ("a hit of one token", (1, 1, hit)),
+            ("tokens without blocks", (1, 2, None)),
+            ("tokens and no blocks", (1, 2, manager.create_empty_block_list())),
+            ("drafts", (1, 0, None, 0, False, -1)),
+            ("loaded tokens", (1, 0, None, 0, False, 0, -1)),
+            ("encoder tokens", (1, 0, None, 0, False, 0, 0, -1)),
+            ("reserved blocks", (1, 0, None, 0, False, 0, 0, 0, False, -1)),
+        ):
+            try:
+                found = call(again, *asked)
+            except package.errors.BlockwrightError:
+                continue
+            yield Fault("REFUSE-2", f"{what}, {asked} by {call.__name__}: {found!r}", 1)
+    manager.allocate_slots(package.Request("one", [7], 1), 1)
+    for reserved, fits in ((2, True), (3, False), (1, True)):
+        plan = manager.plan(again, 2, reserved_blocks=reserved)
+        if isinstance(plan, package.NotNow) is fits:
+            yield Fault("PLAN-1", f"two blocks with {reserved} of 4 reserved: {plan!r}", 1)
+    for tokens, reserved in ((2, 3), (3, 2), (4, 1)):
+        if (
+            manager.allocate_slots(package.Request("two", [8] * tokens, 1), tokens, reserved_blocks=reserved)
+            is not None
+        ):
+            yield Fault("PLAN-1", f"{tokens} blocks with {reserved} of 4 reserved are given", 1)
 
 
 def lengths(package: ModuleType) -> Iterator[Fault]:
@@ -375,3 +413,63 @@ def lengths(package: ModuleType) -> Iterator[Fault]:
     later = small.plan(package.Request("more", [5, 6], 1), 2)
     if later.request_id != "more" or later.num_missing_blocks != 1:
         yield Fault("PLAN-1", f"too much for now: {later!r}", 1)
+
+
+# --- lookups
+
+
+class Shelf:
+    """A store of which a probe asks for single blocks: `blocks` by entry, 0 where there is none, `lost` by entry."""
+
+    def __init__(self, blocks: tuple[int, ...], lost: tuple[int, ...]) -> None:
+        self.blocks, self.lost = blocks, lost
+
+    def find(self, _keys: object, index: int, _group: int, _block_size: int) -> int:
+        """Give the block of an entry."""
+        return self.blocks[index]
+
+    def loss(self, _keys: object, index: int, _group: int) -> int:
+        """Give how the key of an entry was lost."""
+        return self.lost[index]
+
+
+def probes(package: ModuleType) -> Iterator[Fault]:
+    """Probe every row of four blocks that are there, lost, or never were (HIT-1, LOSS-2)."""
+    keys = SimpleNamespace(num_blocks=lambda: 4)
+    for row in product((5, -1, 0), repeat=4):
+        rearm()
+        shelf = Shelf(tuple(max(each, 0) for each in row), tuple(int(each < 0) for each in row))
+        probe = package.core.window.Probe(shelf, keys, 0, 2, 9, 0)
+        there = [each > 0 for each in row]
+        if [probe.cached(at) for at in (*range(4), 4, *range(4))] != [*there, False, *there]:
+            yield Fault("HIT-1", f"{row}: other blocks are there", 1)
+        probe.restore()
+        back = [each != 0 for each in row]
+        run = next((at for at in range(4) if not back[at]), 4)
+        if probe.run_end != run or [probe.cached(at) for at in range(4)] != back:
+            yield Fault("LOSS-2", f"{row} without losses: a run of {probe.run_end}, expected {run}", 1)
+        for stop, first in product(range(5), range(5)):
+            probe = package.core.window.Probe(shelf, keys, 0, 2, 9, 0)
+            if first > stop or not all(there[first:stop]):
+                continue
+            for at in range(4):
+                probe.cached(at)
+            found = list(probe.entries(2 * stop, first))
+            if found != [0] * first + [5] * (stop - first):
+                yield Fault("HIT-1", f"{row}: entries of {stop} blocks from {first}: {found}", 1)
+    yield from unasked(package)
+
+
+def unasked(package: ModuleType) -> Iterator[Fault]:
+    """Explain hits that are not looked up, for each of the three reasons (EXPLAIN-1)."""
+    for cause in ("no caching", "no keys", "prompt log-probabilities"):
+        manager = manager_of(package, "full, sliding", 2, 9, enable_caching=cause != "no caching")
+        size = None if cause == "no keys" else 2
+        request = package.Request("r", [1, 2, 3, 4, 5], size, prompt_logprobs=cause.startswith("prompt"))
+        found = manager.explain_hit(request)
+        if tuple(found[:7]) != ("r", 0, 4, 2, None, None, ()):
+            yield Fault("EXPLAIN-1", f"{cause}: {found}", 1)
+        parts = [(*part[:5], part.limit.name, part.cause) for part in found.groups]
+        names = ("FullAttention", "SlidingWindow(2)")
+        if parts != [(at, name, 2, 0, None, "NOT_ASKED", None) for at, name in enumerate(names)]:
+            yield Fault("EXPLAIN-1", f"{cause}: {parts}", 1)
