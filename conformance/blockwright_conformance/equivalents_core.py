@@ -586,6 +586,169 @@ LISTED: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
+        "`_check_admission` asks again for each of both counts whether it is above 0",
+        (
+            (
+                "core/asking.py CheckedRequests._check_ask: if ask.external > 0 or ask.encoder > 0 ->"
+                " if ask.external > -1 or ask.encoder > 0"
+            ),
+            (
+                "core/asking.py CheckedRequests._check_ask: if ask.external > 0 or ask.encoder > 0 ->"
+                " if ask.external >= 0 or ask.encoder > 0"
+            ),
+            (
+                "core/asking.py CheckedRequests._check_ask: if ask.external > 0 or ask.encoder > 0 ->"
+                " if ask.external > 0 or ask.encoder > -1"
+            ),
+            (
+                "core/asking.py CheckedRequests._check_ask: if ask.external > 0 or ask.encoder > 0 ->"
+                " if ask.external > 0 or ask.encoder >= 0"
+            ),
+        ),
+    ),
+    (
+        "`_check_drafts` does nothing without drafts where no recurrent layer limits them",
+        (
+            (
+                "core/asking.py CheckedRequests._check_ask: if ask.drafts > 0 or self._most_drafts >="
+                " 0 -> if ask.drafts > -1 or self._most_drafts >= 0"
+            ),
+            (
+                "core/asking.py CheckedRequests._check_ask: if ask.drafts > 0 or self._most_drafts >="
+                " 0 -> if ask.drafts >= 0 or self._most_drafts >= 0"
+            ),
+            (
+                "core/asking.py CheckedRequests._check_ask: if ask.drafts > 0 or self._most_drafts >="
+                " 0 -> if ask.drafts > 0 or self._most_drafts >= -1"
+            ),
+        ),
+    ),
+    (
+        "read only of a request that runs, for which it is written below",
+        (
+            "core/asking.py CheckedRequests._check_ask: certain: i64 = 0 -> certain: i64 = 1",
+            "core/asking.py CheckedRequests._check_ask: certain: i64 = 0 -> certain: i64 = -1",
+        ),
+    ),
+    (
+        "a layer with room for no draft has had none: `num_drafts` is 0",
+        (
+            (
+                "core/asking.py CheckedRequests._check_step: if self._most_drafts < 0 or "
+                "tables.num_drafts == 0 -> if self._most_drafts < 1 or tables.num_drafts == 0"
+            ),
+            (
+                "core/asking.py CheckedRequests._check_step: if self._most_drafts < 0 or "
+                "tables.num_drafts == 0 -> if self._most_drafts <= 0 or tables.num_drafts == 0"
+            ),
+        ),
+    ),
+    (
+        ("the constructor hashes all whole blocks of the prompt at once, so that `i` is 0 wherever this is executed"),
+        (
+            (
+                "core/request.py Request._hash_new_blocks: chain.extend(self._prompt, i * size * 4, "
+                "in_prompt - i, b'', words, 2 * i) -> chain.extend(self._prompt, i * size // 4, "
+                "in_prompt - i, b'', words, 2 * i)"
+            ),
+            (
+                "core/request.py Request._hash_new_blocks: chain.extend(self._prompt, i * size * 4, "
+                "in_prompt - i, b'', words, 2 * i) -> chain.extend(self._prompt, i // size * 4, "
+                "in_prompt - i, b'', words, 2 * i)"
+            ),
+            (
+                "core/request.py Request._hash_new_blocks: chain.extend(self._prompt, i * size * 4, "
+                "in_prompt - i, b'', words, 2 * i) -> chain.extend(self._prompt, i * size * 5, "
+                "in_prompt - i, b'', words, 2 * i)"
+            ),
+            (
+                "core/request.py Request._hash_new_blocks: chain.extend(self._prompt, i * size * 4, "
+                "in_prompt - i, b'', words, 2 * i) -> chain.extend(self._prompt, i * size * 3, "
+                "in_prompt - i, b'', words, 2 * i)"
+            ),
+            (
+                "core/request.py Request._hash_new_blocks: chain.extend(self._prompt, i * size * 4, "
+                "in_prompt - i, b'', words, 2 * i) -> chain.extend(self._prompt, i * size * 4, "
+                "in_prompt + i, b'', words, 2 * i)"
+            ),
+            (
+                "core/request.py Request._hash_new_blocks: chain.extend(self._prompt, i * size * 4, "
+                "in_prompt - i, b'', words, 2 * i) -> chain.extend(self._prompt, i * size * 4, "
+                "in_prompt - i, b'', words, 3 * i)"
+            ),
+            (
+                "core/request.py Request._hash_new_blocks: chain.extend(self._prompt, i * size * 4, "
+                "in_prompt - i, b'', words, 2 * i) -> chain.extend(self._prompt, i * size * 4, "
+                "in_prompt - i, b'', words, 1 * i)"
+            ),
+        ),
+    ),
+    (
+        ("buffers of 4 bytes per item then go the slow way, which packs the same; no format has items of 3 or 5 bytes"),
+        (
+            (
+                "core/request.py _pack_view: if view.itemsize != 4 or view.format not in ('i', 'l', "
+                "'I', 'L', '<i', '=i') -> if view.itemsize != 3 or view.format not in ('i', 'l', 'I',"
+                " 'L', '<i', '=i')"
+            ),
+            (
+                "core/request.py _pack_view: if view.itemsize != 4 or view.format not in ('i', 'l', "
+                "'I', 'L', '<i', '=i') -> if view.itemsize != 5 or view.format not in ('i', 'l', 'I',"
+                " 'L', '<i', '=i')"
+            ),
+        ),
+    ),
+    (
+        (
+            "only the top bits of both halves are looked at; where they seem to be set `_pack_list` "
+            "packs the same, token by token"
+        ),
+        (
+            "core/request.py _pack_view: signs: i64 = 0 -> signs: i64 = 1",
+            "core/request.py _pack_view: signs: i64 = 0 -> signs: i64 = -1",
+            (
+                "core/request.py _pack_view: if signs >> 31 & 1 != 0 or signs < 0 -> if signs >> 31 &"
+                " 1 != -1 or signs < 0"
+            ),
+            (
+                "core/request.py _pack_view: if signs >> 31 & 1 != 0 or signs < 0 -> if signs >> 31 &"
+                " 1 != 0 or signs < 1"
+            ),
+            (
+                "core/request.py _pack_view: if signs >> 31 & 1 != 0 or signs < 0 -> if signs >> 31 &"
+                " 1 != 0 or signs <= 0"
+            ),
+            (
+                "core/request.py _pack_view: if signs >> 31 & 1 != 0 or signs < 0 -> if signs >> 31 |"
+                " 1 != 0 or signs < 0"
+            ),
+        ),
+    ),
+    (
+        "a word of which every bit is set has the top bit of its lower half set, too",
+        (
+            (
+                "core/request.py _pack_view: if signs >> 31 & 1 != 0 or signs < 0 -> if signs >> 31 &"
+                " 1 != 0 or signs < -1"
+            ),
+        ),
+    ),
+    (
+        "`size` is a multiple of 4 and `i` of 8: where 7 bytes are left there are 8",
+        ("core/request.py _pack_view: while i + 8 <= size -> while i + 7 <= size",),
+    ),
+    (
+        "the self-check asks only whether it is 0",
+        (
+            "core/forks.py ForkedRequests.fork: self._num_forks += 1 -> self._num_forks += 2",
+            "core/forks.py ForkedRequests.fork: self._num_forks += 1 -> self._num_forks -= 1",
+        ),
+    ),
+    (
+        "a step has at least one new token, so that 0 and -1 are below its end alike",
+        ("core/forks.py ForkedRequests.fork: each.quiet = 0 -> each.quiet = -1",),
+    ),
+    (
         (
             "the fast path only says that there is room for more than can be asked for; without it, "
             "or with a larger bound, the exact count below gives the same answer"
