@@ -6,7 +6,9 @@ With full attention and blocks of 4: "a" holds 1, 2, 3; "b" holds 1, 2, 4 (3 and
 for eviction, 6 first; "c" holds 7, published like 1, and 8; 9 .. 12 are free without content.
 """
 
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +16,9 @@ from .exhibit import Fault
 from .watch import rearm
 
 Damage = Callable[[Any], object]
+
+TOLD: dict[str, str] = json.loads(Path(__file__).with_name("check_told.json").read_text(encoding="utf-8"))
+"""What is told of each: the law, what it is about, what it demands and what was found, in this order."""
 
 
 def put(thing: Any, name: str, index: int, value: object) -> None:
@@ -188,7 +193,7 @@ def noticed(package: ModuleType, manager: Any, what: str, law: str) -> Iterator[
     try:
         manager.check()
     except package.errors.InvariantError as error:
-        if error.law != law or error.expected == error.actual:
-            yield Fault("CHECK-1", f"{what}: expected {law}, found {error}", 1)
+        if error.law != law or error.expected == error.actual or str(error) != TOLD[what]:
+            yield Fault("CHECK-1", f"{what}: expected {TOLD[what]}, found {error}", 1)
     else:
         yield Fault("CHECK-1", f"{what}: {law} is broken, and the state is said to be sound", 1)

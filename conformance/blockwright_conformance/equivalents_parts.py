@@ -28,6 +28,62 @@ EQUIVALENT: dict[str, str] = {
     "core/block_hash.py _sip: first: i64 = 0 -> first: i64 = -1": WRITTEN,
 }
 
+LISTED: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        (
+            "with 0 words before the message the fifth and sixth arguments are not mixed in (`_sip` "
+            "mixes them only where there are 2)"
+        ),
+        (
+            (
+                "core/block_hash.py _SipKey.hash_bytes: return _sip(self.v0, self.v1, self.v2, "
+                "self.v3, rounds, 0, 0, 0, message, 0, whole, last) -> return _sip(self.v0, self.v1, "
+                "self.v2, self.v3, rounds, 0, 1, 0, message, 0, whole, last)"
+            ),
+            (
+                "core/block_hash.py _SipKey.hash_bytes: return _sip(self.v0, self.v1, self.v2, "
+                "self.v3, rounds, 0, 0, 0, message, 0, whole, last) -> return _sip(self.v0, self.v1, "
+                "self.v2, self.v3, rounds, 0, -1, 0, message, 0, whole, last)"
+            ),
+            (
+                "core/block_hash.py _SipKey.hash_bytes: return _sip(self.v0, self.v1, self.v2, "
+                "self.v3, rounds, 0, 0, 0, message, 0, whole, last) -> return _sip(self.v0, self.v1, "
+                "self.v2, self.v3, rounds, 0, 0, 1, message, 0, whole, last)"
+            ),
+            (
+                "core/block_hash.py _SipKey.hash_bytes: return _sip(self.v0, self.v1, self.v2, "
+                "self.v3, rounds, 0, 0, 0, message, 0, whole, last) -> return _sip(self.v0, self.v1, "
+                "self.v2, self.v3, rounds, 0, 0, -1, message, 0, whole, last)"
+            ),
+        ),
+    ),
+    (
+        "written by `extend` before they are read",
+        (
+            ("core/block_hash.py SipHasher.next_words: words = vec[i64]([0, 0]) -> words = vec[i64]([1, 0])"),
+            ("core/block_hash.py SipHasher.next_words: words = vec[i64]([0, 0]) -> words = vec[i64]([-1, 0])"),
+            ("core/block_hash.py SipHasher.next_words: words = vec[i64]([0, 0]) -> words = vec[i64]([0, 1])"),
+            ("core/block_hash.py SipHasher.next_words: words = vec[i64]([0, 0]) -> words = vec[i64]([0, -1])"),
+        ),
+    ),
+    (
+        "`read_i64_le` reads 8 bytes at 0 and 8 at 8: what stands behind the first 16 is not read",
+        (
+            (
+                "core/block_hash.py _FunctionChain.extend: key = (digest + bytes(16))[:16] -> key = "
+                "(digest + bytes(16))[:17]"
+            ),
+            (
+                "core/block_hash.py _FunctionChain.extend: key = (digest + bytes(16))[:16] -> key = "
+                "(digest + bytes(17))[:16]"
+            ),
+        ),
+    ),
+)
+"""Families of equivalent mutants: a reason, and their names."""
+
+EQUIVALENT |= {key: reason for reason, keys in LISTED for key in keys}
+
 RULES: tuple[Rule, ...] = (
     Rule(
         r".*\.copy: return (Losses|AccessOrder)\(0, source=self\) -> return \1\(-?1, source=self\)",

@@ -1,13 +1,14 @@
-"""What becomes of a mutant: the places that execute it are visited, until one shows a difference."""
+"""What becomes of a mutant: the places that execute it are visited, until one shows a difference; then, the proofs."""
 
 import gc
 import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .mutant_places import difference, memory_taken, prepared
+from .mutant_proofs import refuted
 from .mutant_realm import title_of
 from .mutation import Mutation
 from .realms import parsed, realm_of
@@ -64,12 +65,19 @@ MEMORY_OF_KILLERS = Memory()
 
 
 def fate_of(mutation: Mutation, numbers: list[int], limit: float = float("inf")) -> Fate:
+    """Look for a difference of one mutant in some places, and where there is none, for a theorem that it refutes."""
+    fate = visited(mutation, numbers, limit)
+    statement, how = ("", "") if fate.killer else refuted(mutation)
+    return replace(fate, killer=statement, how=how) if statement else fate
+
+
+def visited(mutation: Mutation, numbers: list[int], limit: float) -> Fate:
     """Look for a difference of one mutant in some places, one after another, for so much processor time in them."""
-    started, spent, visited, transitions = time.perf_counter(), 0.0, 0, 0
+    started, spent, count, transitions = time.perf_counter(), 0.0, 0, 0
 
     def fate(killer: str, how: str, place: int | None = None, whole: bool = True) -> Fate:
         gc.collect()
-        return Fate(mutation, killer, how, place, visited, transitions, time.perf_counter() - started, whole)
+        return Fate(mutation, killer, how, place, count, transitions, time.perf_counter() - started, whole)
 
     if not numbers:
         return Fate(mutation, "", "", None, 0, 0, 0.0)
@@ -86,7 +94,7 @@ def fate_of(mutation: Mutation, numbers: list[int], limit: float = float("inf"))
         began = time.process_time()
         how, steps = difference(places[number], package)
         spent += time.process_time() - began
-        visited, transitions = visited + 1, transitions + steps
+        count, transitions = count + 1, transitions + steps
         if how:
             MEMORY_OF_KILLERS.killed(mutation, number)
             return fate(title_of(places[number]), how, number)

@@ -6,7 +6,7 @@ each mutant, a fork gets the changed function in place of its own and runs the t
 that failed for the last mutants of the function first, then the fastest. A test that computes or waits for too long is
 ended, which is a failure like any other. An installed kit has no tests, and says so.
 
-    python -m blockwright_conformance.mutant_tests REALM --fates FILE [--scope TEXT] [--keys FILE]
+    python -m blockwright_conformance.mutant_tests REALM --fates FILE [--scope TEXT] [--keys FILE] [--most N]
 
 writes a line of JSON for each mutant as it comes: its key, the test that failed and why, or that none did.
 """
@@ -111,13 +111,13 @@ def known_tests(mutation: Mutation) -> list[str]:
 
 
 def remember(fates: Iterable[tuple[str, str]]) -> None:
-    """Write which tests killed mutants, most often first, from pairs of a mutant's key and a test."""
+    """Write which tests killed mutants, most often first, from pairs of a mutant's key and a test; keep the others."""
     counts: dict[str, Counter[str]] = {}
     for key, test in fates:
         if "::" in test:
             counts.setdefault(key.partition(":")[0], Counter())[test] += 1
-    told = {name: [test for test, _ in held.most_common(MOST)] for name, held in sorted(counts.items())}
-    REMEMBERED.write_text(json.dumps(told, indent=0) + "\n", encoding="utf-8")
+    told = remembered() | {name: [test for test, _ in held.most_common(MOST)] for name, held in counts.items()}
+    REMEMBERED.write_text(json.dumps(dict(sorted(told.items())), indent=0) + "\n", encoding="utf-8")
 
 
 # --- running tests
@@ -143,7 +143,16 @@ class FailedError(BaseException):
 class Runner:
     """A plugin that takes the place of the loop over all tests."""
 
-    def __init__(self, owner: Realm, mutations: list[Mutation], out: Path, whole: bool) -> None:
+    def __init__(
+        self,
+        owner: Realm,
+        mutations: list[Mutation],
+        out: Path,
+        whole: bool,
+        most: int | None = None,
+        kept: Path | None = None,
+    ) -> None:
+        self.most, self.kept = most, kept
         self.owner, self.mutations, self.out, self.whole = owner, mutations, out, whole
         self.functions = {file: functions_of(module_of(file)) for file in owner.files}
         self.failed: tuple[str, str] | None = None
@@ -193,12 +202,17 @@ class Runner:
 
     def surveyed(self) -> bool:
         """Find out which statements each test executes."""
+        if self.kept is not None and self.kept.exists():
+            self.lines = json.loads(self.kept.read_text(encoding="utf-8"))
+            return True
         told, ended = in_fork(self.survey, 1200.0)
         survey: dict[str, Any] = json.loads(told) if ended and told.startswith("{") else {"failed": told or ENDLESS}
         if survey["failed"]:
             self.fault = f"without a mutant: {survey['failed']}"
             return False
         self.lines = survey["lines"]
+        if self.kept is not None:
+            self.kept.write_text(json.dumps(self.lines), encoding="utf-8")
         return True
 
     def unchanged(self) -> str:
@@ -211,7 +225,8 @@ class Runner:
         """Give the tests that execute a mutant's statement, the last killers of its function first."""
         able = [name for name, lines in self.lines.items() if mutation.line in lines.get(mutation.file, ())]
         killers = self.killers.get(function_of(mutation), [])
-        return sorted(able, key=lambda name: killers.index(name) if name in killers else len(killers))
+        ranked = sorted(able, key=lambda name: killers.index(name) if name in killers else len(killers))
+        return ranked[: self.most]
 
     def run(self, names: Iterable[str]) -> None:
         """Run tests up to the first that fails."""
@@ -241,6 +256,9 @@ class Runner:
             seconds[name] = time.process_time() - started
             for held in marks.values():
                 held.clear()
+            if self.failed and ENDLESS in self.failed[1]:  # with marks, or here: it is not among those that are run
+                self.failed = None
+                del lines[name]
             if self.failed:
                 break
         return json.dumps(
@@ -288,6 +306,8 @@ def main() -> None:
     parser.add_argument("--fates", type=Path, required=True, help="a file of one JSON line per mutant, appended to")
     parser.add_argument("--keys", type=Path, help="a file with the keys of the mutants to try, as JSON; without: all")
     parser.add_argument("--scope", default="", help="only mutants whose names contain this")
+    parser.add_argument("--most", type=int, help="how many tests to run of those that execute a statement")
+    parser.add_argument("--survey", type=Path, help="a file of what each test executes: read, or written")
     parser.add_argument("--known", action="store_true", help="run only tests that are remembered")
     parser.add_argument("--remember", action="store_true", help="try nothing; remember the tests named in the fates")
     args = parser.parse_args()
@@ -308,7 +328,7 @@ def main() -> None:
         for mutation in parsed(file).mutations
         if args.scope in mutation.key and (mutation.key in keys if keys is not None else not excuse(mutation))
     ]
-    runner = Runner(owner, mutations, args.fates, not args.known)
+    runner = Runner(owner, mutations, args.fates, not args.known, args.most, args.survey)
     known = {test.partition("::")[0] for mutation in mutations for test in known_tests(mutation)}
     files = [file for file in owner.tests if not args.known or file in known]
     code = pytest.main([*OPTIONS, *files], plugins=[runner])

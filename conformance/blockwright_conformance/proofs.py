@@ -11,7 +11,7 @@ not, with the reason, in `closed_forms`.
 import importlib.util
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from blockwright._terminal import Advance
@@ -22,6 +22,8 @@ from .theorem import Theorem
 
 TIMEOUT_MS: Final = 60_000
 """For one theorem; each takes milliseconds, the slowest two seconds."""
+
+UNDECIDED: Final = "undecided"
 
 TIED: Final[dict[str, tuple[int, int]]] = {"smoke": (16, 120), "pr": (16, 120), "nightly": (1, 2_000)}
 """By profile: of how many scopes one is cut into transitions of the pool, and how many steps of it."""
@@ -108,12 +110,12 @@ def proved(theorem: Theorem) -> GateResult:
     return judged(theorem.layer, theorem.statement, started, fault(theorem))
 
 
-def fault(theorem: Theorem) -> str:
+def fault(theorem: Theorem, timeout: int = TIMEOUT_MS) -> str:
     """Say why a theorem is not proved, is empty, or divides by what may not be positive; nothing if it is proved."""
     from .symbolic import divisors, z3
 
     solver = z3.Solver()
-    solver.set("timeout", TIMEOUT_MS)
+    solver.set("timeout", timeout)
     solver.add(*theorem.assumptions)
     if solver.check() != z3.sat:
         return f"{theorem.layer}: no numbers are known that the assumptions allow"
@@ -124,20 +126,23 @@ def fault(theorem: Theorem) -> str:
     answer = solver.check()
     if answer == z3.unsat:
         return ""
-    return f"{theorem.layer}: not so for {solver.model()}" if answer == z3.sat else f"{theorem.layer}: undecided"
+    return f"{theorem.layer}: not so for {solver.model()}" if answer == z3.sat else f"{theorem.layer}: {UNDECIDED}"
 
 
-def theorems() -> Iterator[Theorem]:
-    """Give every theorem."""
+def chapters() -> list[Callable[[], Iterator[Theorem]]]:
+    """Give what makes the theorems, chapter by chapter."""
     from .proof_device import device_theorems
     from .proof_paging import paging_theorems
     from .proof_tables import table_theorems
     from .proof_windows import window_theorems
 
-    yield from window_theorems()
-    yield from table_theorems()
-    yield from paging_theorems()
-    yield from device_theorems()
+    return [window_theorems, table_theorems, paging_theorems, device_theorems]
+
+
+def theorems() -> Iterator[Theorem]:
+    """Give every theorem."""
+    for chapter in chapters():
+        yield from chapter()
 
 
 def of_pool(progress: Advance) -> Iterator[GateResult]:

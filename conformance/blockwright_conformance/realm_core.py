@@ -4,7 +4,19 @@ from typing import Any
 
 from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding
 
-from . import alone_trials, call_trials, check_trials, name_trials, paged_places, places, store_trials, trials
+from . import (
+    alone_trials,
+    call_trials,
+    check_trials,
+    mutant_walks,
+    name_trials,
+    paged_places,
+    places,
+    store_model,
+    store_trials,
+    trials,
+    value_trials,
+)
 from .equivalents_core import EQUIVALENT, RULES
 from .exhibit import Place, Where
 from .handed_out import handed_out
@@ -106,8 +118,18 @@ PLACES: tuple[Where, ...] = (
     alone_trials.alone,
     check_trials.self_checks,
     store_trials.index,
+    store_trials.crowds,
+    value_trials.peaks,
+    value_trials.refused_counts,
+    value_trials.requests,
+    value_trials.copies,
+    value_trials.manager_answers,
+    value_trials.probes,
+    store_model.store_alone,
     store_trials.stale_plans,
     store_trials.explained,
+    store_model.store_beside_model,
+    *mutant_walks.WALKS,
     paged_places.ACCESS,
     paged_places.EVICTIONS,
     call_trials.plans,
@@ -151,4 +173,32 @@ LEFT_OUT: dict[str, str] = {
     "core/group.py GroupTables.state_block": MODEL,
 }
 
-REALM = Realm("core", FILES, PLACES, EQUIVALENT, RULES, LEFT_OUT)
+TESTS = (
+    "tests/core/test_admission.py",
+    "tests/core/test_bad_input.py",
+    "tests/core/test_check.py",
+    "tests/core/test_config.py",
+    "tests/core/test_drafts.py",
+    "tests/core/test_encoder.py",
+    "tests/core/test_evictions.py",
+    "tests/core/test_explain.py",
+    "tests/core/test_forks.py",
+    "tests/core/test_groups.py",
+    "tests/core/test_hashing.py",
+    "tests/core/test_integers.py",
+    "tests/core/test_loads.py",
+    "tests/core/test_manager.py",
+    "tests/core/test_managers.py",
+    "tests/core/test_plans.py",
+    "tests/core/test_pool.py",
+    "tests/core/test_pool_keys.py",
+    "tests/core/test_pool_model.py",
+    "tests/core/test_results.py",
+    "tests/core/test_slots.py",
+    "tests/core/test_step_integers.py",
+    "tests/core/test_time.py",
+    "tests/core/test_windows.py",
+)
+"""Unit tests, for what no place calls or notices."""
+
+REALM = Realm("core", FILES, PLACES, EQUIVALENT, RULES, LEFT_OUT, TESTS)

@@ -64,4 +64,18 @@ LEFT_OUT: dict[str, str] = {
     "offload/tiers/backend.py checked_count": CONSTRUCTOR,
 }
 
-REALM = Realm("offload", FILES, PLACES, EQUIVALENT, RULES, LEFT_OUT)
+TESTS = (
+    "tests/offload/test_arc.py",
+    "tests/offload/test_backends.py",
+    "tests/offload/test_bad_input.py",
+    "tests/offload/test_bad_places.py",
+    "tests/offload/test_chain.py",
+    "tests/offload/test_tiers.py",
+    "tests/offload/test_disk.py",
+    "tests/offload/test_disk_directory.py",
+    "tests/offload/test_shared_manager.py",
+    "tests/offload/test_host.py",
+)
+"""Unit tests, for what no place calls or notices."""
+
+REALM = Realm("offload", FILES, PLACES, EQUIVALENT, RULES, LEFT_OUT, TESTS)

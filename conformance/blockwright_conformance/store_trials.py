@@ -34,6 +34,43 @@ def index(package: ModuleType) -> Iterator[Fault]:
             return
 
 
+def crowds(package: ModuleType) -> Iterator[Fault]:
+    """Publish every block of an index under keys that share a home slot, or a word, or all but the group (KEY-1)."""
+    if list(package.core.index.zeros64(3)) != [0, 0, 0] or list(package.core.index.zeros32(2)) != [0, 0]:
+        yield Fault("KEY-1", "vectors of zeros hold others", 1)
+    ways: tuple[Callable[[int], Key], ...] = (
+        lambda block: (0, 9 - block, 0),
+        lambda block: (block << 20, 3, 0),
+        lambda block: (32 * block, 3, block % 2),
+        lambda block: (7, 7, block),
+    )
+    for count in (9, 40):
+        for key_of in ways:
+            rearm()
+            found = package.core.index.PrefixIndex(count)
+            for block in range(1, count):
+                found.add(block, *key_of(block))
+            low, high, group = key_of(count)
+            blocks = [found.find(*key_of(block)) for block in range(1, count)]
+            missing = [found.find(*key) for key in ((low, high, group), (low, high, group + 9), (low, -99, group))]
+            if blocks != list(range(1, count)) or any(missing):
+                yield Fault("KEY-1", f"{count} blocks, {key_of(1)}, ...: found {blocks}, of no block {missing}", 1)
+                return
+            for block in range(1, count):
+                keys = [key_of(each) for each in range(1, count)]
+                matching = [at + 1 for at, key in enumerate(keys) if found.matches(block, *key)]
+                if matching != [block]:
+                    yield Fault("KEY-1", f"block {block} matches the keys of {matching}", 1)
+                    return
+            for block in range(1, count, 2):
+                found.drop(block)
+            if [found.find(*key_of(block)) for block in range(1, count)] != [
+                0 if block % 2 else block for block in range(1, count)
+            ]:
+                yield Fault("KEY-1", f"{count} blocks, {key_of(1)}, ...: dropping some takes others away", 1)
+                return
+
+
 def indexed(package: ModuleType, random: Random) -> str:
     """Add, drop, copy and clear; say what is found otherwise."""
     found, keys = package.core.index.PrefixIndex(NUM_BLOCKS), dict[int, Key]()
@@ -50,7 +87,7 @@ def indexed(package: ModuleType, random: Random) -> str:
                 return f"step {step}: block {block} was {'' if alone else 'not '}the last with its key"
         else:
             key = random.choice(some)
-            if found.add(block, *key) == (key in keys.values()):
+            if found.add(block, *key) is not (key not in keys.values()):
                 return f"step {step}: {key} is {'no ' if key in keys.values() else ''}news"
             keys[block] = key
         if wrong := asked(found, keys, some):

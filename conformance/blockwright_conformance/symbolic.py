@@ -12,7 +12,7 @@ import ast
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +24,9 @@ Value = Any
 
 READ: set[str] = set()
 """The functions that were read as formulas, whole or in part: ``package.module:Class.function``."""
+
+INSTEAD: dict[str, ast.Module] = {}
+"""Trees to be read in place of the sources of modules, by their names: what is then proved is of a changed source."""
 
 
 def floor(a: Value, b: Value) -> Value:
@@ -96,14 +99,20 @@ BUILTINS: dict[str, Callable[..., Value]] = {
 }
 
 
+@cache
+def text_of(module: str) -> str:
+    """Give the source of a module."""
+    package, *inside = module.split(".")
+    path = Path(sys.modules[package].__path__[0], *inside).with_suffix(".py")  # beside a compiled one
+    return path.read_text(encoding="utf-8")
+
+
 class Source:
     """The functions of one module, by name (`Class.method` for methods)."""
 
     def __init__(self, module: ModuleType | str) -> None:
         self.module = module if isinstance(module, str) else module.__name__  # by name: without importing it
-        package, *inside = self.module.split(".")
-        path = Path(sys.modules[package].__path__[0], *inside).with_suffix(".py")  # beside a compiled one
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = INSTEAD.get(self.module) or ast.parse(text_of(self.module))
         self.functions: dict[str, ast.FunctionDef] = {}
         for node in tree.body:
             if isinstance(node, ast.FunctionDef):
