@@ -28,6 +28,7 @@ MANY: tuple[Key, ...] = tuple(dict.fromkeys(NAMED))
 """Keys of fewer bytes than a refusal shows, of as many, and of more."""
 
 CALLS = ("touch", "prepare_load", "complete_load", "prepare_store", "prepare_store", "complete_store", "remove")
+CALM = ("touch", "touch", "touch", "prepare_store", "prepare_store", "complete_store", "complete_store")
 
 WORLDS: tuple[tuple[str, str, int, int, int, int], ...] = tuple(
     (policy, backend, capacity, keys, steps, seed)
@@ -41,6 +42,9 @@ WORLDS: tuple[tuple[str, str, int, int, int, int], ...] = tuple(
         ("packed", 0, 3, 15, 6),
         ("packed", 20, 45, 250, 7),
         ("foreign", 12, 20, 60, 8),
+        ("calm", 4, 8, 400, 9),
+        ("calm", 1, 4, 150, 10),
+        ("calm", 2, 6, 250, 11),
     )
 )
 """Policy, backend, places, keys, calls, seed."""
@@ -98,7 +102,7 @@ def walked(package: ModuleType, policy: str, backend: str, capacity: int, keys: 
 
 def drawn(random: Random, both: Both) -> tuple[str, tuple[Any, ...]]:
     """Draw a call: mostly one that is not refused."""
-    name, model = random.choice(CALLS), both.model
+    name, model = random.choice(CALLS if both.backend != "calm" else CALM), both.model
     fit: dict[str, Callable[[Key], bool]] = {
         "prepare_load": lambda key: model.blocks[key].state == "ready",
         "complete_load": lambda key: model.blocks[key].readers > 0,
@@ -108,6 +112,8 @@ def drawn(random: Random, both: Both) -> tuple[str, tuple[Any, ...]]:
     able = [key for key in model.blocks if fit[name](key)] if name in fit else list(both.keys)
     if random.random() < 0.15 or not able:
         able = list(both.keys)
+    if both.backend == "calm" and name == "complete_store":
+        return name, ([key for key in both.keys if model.status_of(key) == -1], True)
     count = random.choice((0, 1, 1, 1, 2, 2, 3, 5)) if random.random() < 0.97 else len(both.keys)
     keys = [random.choice(able) for _ in range(count)]
     if random.random() < 0.7 or name == "remove":
