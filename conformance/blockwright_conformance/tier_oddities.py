@@ -8,6 +8,7 @@ CHAIN-2   a load that cannot be, since a tier has lost a block, holds nothing
 import gc
 import weakref
 from collections.abc import Iterator
+from itertools import chain
 from types import ModuleType
 from typing import Any
 
@@ -110,9 +111,9 @@ def broken(offload: Any) -> Iterator[tuple[Any, str]]:
         at = tier._entries.index.find(B)
         tier._entries.state[at] = 7
         yield manager, f"TIER-1: slot {at} is written, ready or doomed, not 7: expected True, found False"
-    chain = offload.OffloadChain([lru(offload, 2)])
-    chain._jobs.readers[5] = 1
-    yield chain, "CHAIN-1: stores that read blocks of the device: expected {}, found {5: 1}"
+    made = offload.OffloadChain([lru(offload, 2)])
+    made._jobs.readers[5] = 1
+    yield made, "CHAIN-1: stores that read blocks of the device: expected {}, found {5: 1}"
 
 
 # --- backends
@@ -230,6 +231,11 @@ def edges_of_ghosts(offload: Any) -> Iterator[tuple[str, bool]]:
     ghosts.add(A, 1)
     ghosts.add(B, 2)
     ghosts.discard(A)
+    ring = offload.tiers.ring.Ring()
+    ring.grow(3)
+    ring.push_all(vec[i32]([1, 2]))
+    ring.newer[2] = 1
+    yield f"a ring that bites its tail: {ring.members()}", ring.members() == [1, 2, 1]
     yield "one", (ghosts.once.count, ghosts.often.count, ghosts.index.count) == (0, 1, 1) and ghosts.list_of(A) == 0
 
 
@@ -243,7 +249,9 @@ ALIKE = (b"the key of 254453308", b"the key of 404668819")
 def odd_chains(package: ModuleType) -> Iterator[Fault]:
     """Ask chains for what they refuse, and let their tiers do what they should not (CHAIN-2)."""
     rearm()
-    for what, holds in (*limits_of_chains(package.offload), *lossy_chains(package.offload, package.errors)):
+    offload: Any = package.offload
+    facts = (limits_of_chains(offload), lossy_chains(offload, package.errors), ways_down(offload), ways_up(offload))
+    for what, holds in chain.from_iterable(facts):
         if not holds:
             yield Fault("CHAIN-2", what, 1)
             return
@@ -255,22 +263,22 @@ def limits_of_chains(offload: Any) -> Iterator[tuple[str, bool]]:
     yield "a store begins", full.store([A], [0]) is None
     told = refusal(lambda: offload.OffloadChain([lru(offload, 2)], max_transfers=-1))
     yield f"fewer than none: {told}", told.startswith("InvalidArgumentError: max_transfers")
-    chain = offload.OffloadChain([lru(offload, 2, "a"), lru(offload, 2, "b")], device_blocks_per_block=2)
-    for call in (chain.store, chain.load):
+    made = offload.OffloadChain([lru(offload, 2, "a"), lru(offload, 2, "b")], device_blocks_per_block=2)
+    for call in (made.store, made.load):
         told = refusal(call, [A], [0, 1, 2])
         yield f"three blocks: {told}", told.endswith("device_ids: 3 given, 1 blocks span 2")
-    chain.store([C], [4, 5])
-    chain.load([A], [0, 1])
-    chain.finish(chain.take_transfers()[0].job_id, True)
-    twin = chain.copy()
-    yield "a copy tells other ends", chain.take_finished() == twin.take_finished() != []
-    chain.finish(1, True)
-    chain.tiers[0].remove([A])
-    chain.load([B], [0, 1])
-    jobs = [(each.kind, each.above, each.below, each.device_ids) for each in chain._jobs.under_way.values()]
+    made.store([C], [4, 5])
+    made.load([A], [0, 1])
+    made.finish(made.take_transfers()[0].job_id, True)
+    twin = made.copy()
+    yield "a copy tells other ends", made.take_finished() == twin.take_finished() != []
+    made.finish(1, True)
+    made.tiers[0].remove([A])
+    made.load([B], [0, 1])
+    jobs = [(each.kind, each.above, each.below, each.device_ids) for each in made._jobs.under_way.values()]
     yield f"transfers {jobs}", jobs == [("promote", 0, 1, []), ("load", 0, -1, [0, 1])]
-    chain.store([D], [6, 7])
-    jobs = [(each.kind, each.above, each.below) for each in chain._jobs.under_way.values()][2:]
+    made.store([D], [6, 7])
+    jobs = [(each.kind, each.above, each.below) for each in made._jobs.under_way.values()][2:]
     yield f"transfers {jobs}", jobs in ([("store", 0, -1)], [])
 
 
@@ -287,11 +295,49 @@ def lossy_chains(offload: Any, errors: Any) -> Iterator[tuple[str, bool]]:
         lossy = type("Lossy", (kind,), {"prepare_load": lost})(offload.CPUBackend(TOKENS, 2))
         lossy.prepare_store([C])
         lossy.complete_store([C])
-        chain = offload.OffloadChain([lru(offload, 3, "a"), lru(offload, 2, "b"), lossy])
-        told = refusal(chain.load, [A, B, C], [0, 1, 2])
+        made = offload.OffloadChain([lru(offload, 3, "a"), lru(offload, 2, "b"), lossy])
+        told = refusal(made.load, [A, B, C], [0, 1, 2])
         yield f"lost: {told}", told.startswith("UnknownBlockHashError: load: a tier has lost a block meanwhile: ")
-        readers = [chain.tiers[0].status_of(A), chain.tiers[1].status_of(B)]
-        yield f"readers {readers}", readers == [0, 0] and chain.tiers[0].status_of(C) is None and not chain.pins()
+        readers = [made.tiers[0].status_of(A), made.tiers[1].status_of(B)]
+        yield f"readers {readers}", readers == [0, 0] and made.tiers[0].status_of(C) is None and not made.pins()
+
+
+def ways_down(offload: Any) -> Iterator[tuple[str, bool]]:
+    """Tell what must hold of blocks that go down where one is bad, being written, or there already, below."""
+    for room, state in ((0, "bad"), (3, "bad"), (3, "written")):
+        lower = lru(offload, 1 + room, "a" if state == "bad" else "")
+        if state == "bad":
+            lower.prepare_load([A, A])
+            lower.complete_load([A], False)
+        else:
+            lower.prepare_store([A])
+        upper = lru(offload, 4, "abc")
+        made = offload.OffloadChain([upper, lower], reserve=2)
+        made.store([D], [0])
+        found = [upper.status_of(key) for key in (A, B, C, D)], made.num_dropped
+        wanted = [0, *([1, 1] if room else [None, None]), -1], 0 if room else 2
+        yield f"{room}, {state}: {found}", found == wanted
+    told = offload.tiers.interfaces.PrepareStoreOutput([], offload.CPULoadStoreSpec([]), [])
+    kind = type("Has", (offload.LRUOffloadingManager,), {"prepare_store": lambda self, keys: told})
+    upper = lru(offload, 2, "a")
+    made = offload.OffloadChain([upper, kind(offload.CPUBackend(TOKENS, 2))], reserve=1)
+    made.store([B], [0])
+    yield "not taken away", upper.status_of(A) is None and len(made._jobs.under_way) == 1
+    made = offload.OffloadChain([lru(offload, 2, "a"), lru(offload, 2)], reserve=1, write="through")
+    made.store([B], [0])
+    yield "goes down", [each.kind for each in made._jobs.under_way.values()] == ["store"]
+    done = made.finish(made.take_transfers()[0].job_id, True)
+    yield f"ended {done}", tuple(done) == (0, "store", [B], [0], True)
+
+
+def ways_up(offload: Any) -> Iterator[tuple[str, bool]]:
+    """Tell what must hold of two loads of which one waits for a block that does not arrive."""
+    made = offload.OffloadChain([lru(offload, 3), lru(offload, 3, "abc")])
+    first, other = made.load([A], [0]), made.load([B], [1])
+    ups = {each.block_hashes[0]: each.job_id for each in made.take_transfers()}
+    made.finish(ups[A], False)
+    ended = [(each.job_id, each.success) for each in made.take_finished()]
+    yield f"ended {ended}", ended == [(first, False)] and list(made._jobs.waiting) == [other]
 
 
 ODDITIES: tuple[Trial, ...] = (self_checks, backends, packed, odd_chains)

@@ -28,7 +28,7 @@ MANY: tuple[Key, ...] = tuple(dict.fromkeys(NAMED))
 """Keys of fewer bytes than a refusal shows, of as many, and of more."""
 
 CALLS = ("touch", "prepare_load", "complete_load", "prepare_store", "prepare_store", "complete_store", "remove")
-CALM = ("touch", "touch", "touch", "prepare_store", "prepare_store", "complete_store", "complete_store")
+CALM = (*("touch", "prepare_store", "complete_store") * 3, "remove")
 
 WORLDS: tuple[tuple[str, str, int, int, int, int], ...] = tuple(
     (policy, backend, capacity, keys, steps, seed)
@@ -116,7 +116,7 @@ def drawn(random: Random, both: Both) -> tuple[str, tuple[Any, ...]]:
         return name, ([key for key in both.keys if model.status_of(key) == -1], True)
     count = random.choice((0, 1, 1, 1, 2, 2, 3, 5)) if random.random() < 0.97 else len(both.keys)
     keys = [random.choice(able) for _ in range(count)]
-    if random.random() < 0.7 or name == "remove":
+    if random.random() < 0.7:
         keys = list(dict.fromkeys(keys))
     return name, (keys, random.random() < 0.8) if name.startswith("complete") else (keys,)
 
@@ -223,8 +223,8 @@ def ring_walked(ring: Any, random: Random) -> str:
             for slot in [slot for slot in reversed(named) if slot]:
                 order.append(order.pop(order.index(slot)))
         elif act == "grow":
-            ring.grow(random.randrange(size + 2))
-            size = max(size, len(ring.newer))
+            ring.grow(grown := random.randrange(size + 2))
+            size = max(size, grown)
         elif act == "copy":
             twin, ring = random.sample((ring, ring.copy()), 2)
             before = twin.members()
