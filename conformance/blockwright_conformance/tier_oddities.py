@@ -155,9 +155,9 @@ def own_places(offload: Any) -> Iterator[tuple[str, bool]]:
 def foreign_places(offload: Any) -> Iterator[tuple[str, bool]]:
     """Tell what must hold of a foreign backend."""
     kind, made = foreign_backend(offload), offload.LRUOffloadingManager
-    for keys in ([b""], [A, A]):
+    for keys, why in (([b""], "block_hashes: a block hash"), ([A, A], "backend: it recovered block 61 twice")):
         told = refusal(made, kind(3, keys))
-        yield f"recovered {keys}: {told}", told.startswith("InvalidArgumentError: b")
+        yield f"recovered {keys}: {told}", told.startswith(f"InvalidArgumentError: {why}")
     backend = kind(3, [A])
     backend.blocks[0].ref_cnt = 5
     made(backend)
@@ -338,6 +338,22 @@ def ways_up(offload: Any) -> Iterator[tuple[str, bool]]:
     made.finish(ups[A], False)
     ended = [(each.job_id, each.success) for each in made.take_finished()]
     yield f"ended {ended}", ended == [(first, False)] and list(made._jobs.waiting) == [other]
+    made = offload.OffloadChain([lru(offload, 4, "a")])
+    made.store([B], [0])
+    made.load([A], [0])  # which waits until the block has been read
+    made.store([C], [1])
+    yield "a load overtakes a store", [each.job_id for each in made.take_transfers()] == [0, 2]
+    made.finish(2, True)
+    yield "a load overtakes the last store", made.take_transfers() == []
+    made.finish(0, True)
+    yield "a load stays", [each.job_id for each in made.take_transfers()] == [1] and made.pins() == {0: 1}
+    made = offload.OffloadChain([lru(offload, 4)])
+    for at, key in enumerate((A, B, C)):
+        made.store([key], [0])
+        yield f"pins {made.pins()}", made.pins() == {0: at + 1}
+    for each in made.take_transfers():
+        made.finish(each.job_id, True)
+        yield f"pins {made.pins()}", made.pins() == ({0: 2 - each.job_id} if each.job_id < 2 else {})
 
 
 ODDITIES: tuple[Trial, ...] = (self_checks, backends, packed, odd_chains)
