@@ -70,7 +70,9 @@ FOUR = tuple(request(1, (key, at)) for at, key in enumerate(KEYS))
 PAIRS = tuple(request(1, (one, at), (other, at + 1)) for at, (one, other) in enumerate(pairwise(KEYS)))
 WHOLE = request(1, *((key, at) for at, key in enumerate(KEYS)))
 LOADS = (*FOUR, *PAIRS, WHOLE, request(1, (KEYS[0], 4)))
-WIDE = tuple(request(2, *((key, at) for at, key in enumerate(KEYS)))[start:stop] for start, stop in ((0, 2), (2, 4), (1, 3)))
+WIDE = tuple(
+    request(2, *((key, at) for at, key in enumerate(KEYS)))[start:stop] for start, stop in ((0, 2), (2, 4), (1, 3))
+)
 MANY: dict[str, Any] = {"stores": (*FOUR, *PAIRS), "loads": LOADS, "misuse": True, "touched": ((KEYS[1], KEYS[0]),)}
 
 SCOPES: tuple[ChainScope, ...] = (
@@ -79,8 +81,6 @@ SCOPES: tuple[ChainScope, ...] = (
     chain_scope("walks: 2 + 1 + 2 blocks, through", (2, 1, 2), 5, through=True, **MANY),
     chain_scope("walks: 2 + 3 blocks, through, freed, late", (2, 3), 5, through=True, frees=True, **MANY, eager=False),
     chain_scope("walks: 3 + 2 blocks, freed", (3, 2), 5, reserve=(2,), frees=True, **MANY, most=2),
-    chain_scope(
-        "walks: 3 + 2 blocks of span 2", (3, 2), 8, span=2, reserve=(1,), stores=WIDE, loads=WIDE, misuse=True
-    ),
+    chain_scope("walks: 3 + 2 blocks of span 2", (3, 2), 8, span=2, reserve=(1,), stores=WIDE, loads=WIDE, misuse=True),
 )
 WALKS: tuple[Trial, ...] = tuple(walk_of(each, seed) for seed in range(2) for each in SCOPES)

@@ -113,7 +113,9 @@ class Books:
     def serving(self, key: tuple[Any, ...], content: bytes) -> int:
         """Give the block that serves a prefix."""
         compared = "contents" in self.noted
-        return next((at for at, held in self.keys.items() if held[0] == key and (not compared or held[1] == content)), 0)
+        return next(
+            (at for at, held in self.keys.items() if held[0] == key and (not compared or held[1] == content)), 0
+        )
 
 
 class Both:
@@ -620,7 +622,10 @@ def checked(package: ModuleType) -> Iterator[tuple[str, str]]:
     yield from noticed(package, store, "QUEUE-1", "the candidates form a heap by access", True, False)
     for noted in ("contents", "events", "evictions"):
         journal = package.core.journal.Journal(
-            [] if noted == "events" else None, {} if noted == "contents" else None, None, [] if noted == "evictions" else None
+            [] if noted == "events" else None,
+            {} if noted == "contents" else None,
+            None,
+            [] if noted == "evictions" else None,
         )
         store, prefixes = package.core.store.BlockStore(COUNT, journal, None), Prefixes(package, False)
         store.publish(store.take(2, vec[i32]()), prefixes.keys[0], 0, SIZE, 0, 2)

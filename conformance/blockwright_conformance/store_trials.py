@@ -67,7 +67,9 @@ def crowds(package: ModuleType) -> Iterator[Fault]:
             if [found.find(*key_of(block)) for block in range(1, count)] != [
                 0 if block % 2 else block for block in range(1, count)
             ]:
-                yield Fault("KEY-1", f"{count} blocks, {key_of(1)}, ...: dropping every second one takes others away", 1)
+                yield Fault(
+                    "KEY-1", f"{count} blocks, {key_of(1)}, ...: dropping every second one takes others away", 1
+                )
                 return
 
 

@@ -190,9 +190,10 @@ def all_ready(self: Any, block_hashes: list[bytes]) -> list[Any]:
 
 
 def packed(package: ModuleType) -> Iterator[Fault]:
-    """Look at the edges of indexes and of ghosts (TIER-4)."""
+    """Look at the edges of indexes, of ghosts and of what ARC evicts (TIER-4)."""
     rearm()
-    for what, holds in (*edges_of_keys(package.offload), *edges_of_ghosts(package.offload)):
+    offload: Any = package.offload
+    for what, holds in (*edges_of_keys(offload), *edges_of_ghosts(offload), *arc_victims(offload)):
         if not holds:
             yield Fault("TIER-4", what, 1)
             return
@@ -237,6 +238,26 @@ def edges_of_ghosts(offload: Any) -> Iterator[tuple[str, bool]]:
     ring.newer[2] = 1
     yield f"a ring that bites its tail: {ring.members()}", ring.members() == [1, 2, 1]
     yield "one", (ghosts.once.count, ghosts.often.count, ghosts.index.count) == (0, 1, 1) and ghosts.list_of(A) == 0
+
+
+def arc_victims(offload: Any) -> Iterator[tuple[str, bool]]:
+    """Tell which blocks go for several that come in one call, with A in T1, B and C in T2, and perhaps a ghost of D."""
+    cases = (
+        (4, 2.5, (b"x", b"y", b"z"), [B, A]),
+        (5, 2.5, (b"w", b"x", b"y", b"z"), [A, B]),
+        (3, 1.5, (D, b"x"), [B, C]),
+    )
+    for capacity, target, new, wanted in cases:
+        manager = offload.ARCOffloadingManager(offload.CPUBackend(TOKENS, capacity))
+        for key in (B, C, A):
+            manager.prepare_store([key])
+            manager.complete_store([key])
+            manager.touch([key]) if key != A else None
+        if D in new:
+            manager._ghosts.add(D, 2)
+        manager._target = target
+        found = manager.prepare_store(list(new)).block_hashes_evicted
+        yield f"{new} into {capacity}: {found}", found == wanted
 
 
 ALIKE = (b"the key of 254453308", b"the key of 404668819")

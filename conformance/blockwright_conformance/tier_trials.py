@@ -21,7 +21,11 @@ from .tier_model import Key, Refused, TierModel
 from .watch import rearm
 
 NAMED: tuple[Key, ...] = tuple(
-    b"k%d" % at if at % 3 == 0 else b"a key of %d" % at if at % 3 == 1 else b"%d" % (at % 10) + b"x" * (7 + at % 10 // 8)
+    b"k%d" % at
+    if at % 3 == 0
+    else b"a key of %d" % at
+    if at % 3 == 1
+    else b"%d" % (at % 10) + b"x" * (7 + at % 10 // 8)
     for at in range(60)
 )
 MANY: tuple[Key, ...] = tuple(dict.fromkeys(NAMED))
@@ -45,6 +49,8 @@ WORLDS: tuple[tuple[str, str, int, int, int, int], ...] = tuple(
         ("calm", 4, 8, 400, 9),
         ("calm", 1, 4, 150, 10),
         ("calm", 2, 6, 250, 11),
+        ("calm", 6, 12, 500, 12),
+        ("calm", 3, 6, 500, 13),
     )
 )
 """Policy, backend, places, keys, calls, seed."""
@@ -114,6 +120,8 @@ def drawn(random: Random, both: Both) -> tuple[str, tuple[Any, ...]]:
         able = list(both.keys)
     if both.backend == "calm" and name == "complete_store":
         return name, ([key for key in both.keys if model.status_of(key) == -1], True)
+    if both.backend == "calm" and name == "prepare_store" and random.random() < 0.3:  # as many as there are, and ghosts
+        able = [*model.ghosts[0], *model.ghosts[1]] + [key for key in both.keys if key not in model.blocks]
     count = random.choice((0, 1, 1, 1, 2, 2, 3, 5)) if random.random() < 0.97 else len(both.keys)
     keys = [random.choice(able) for _ in range(count)]
     if random.random() < 0.7:
