@@ -4,7 +4,7 @@ from .mutant_realm import Rule
 
 GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
-        "`which` is read before it is set anew only for a call without new blocks, where it is compared with OFTEN alone",
+        "read before it is set anew only in a call without new blocks, and there compared with OFTEN alone",
         "offload/tiers/arc.py ARCOffloadingManager._victims",
         "which: i32 = 0",
         ("which: i32 = 1", "which: i32 = -1"),
@@ -50,7 +50,7 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("self._calls: i64 = 1",),
     ),
     (
-        "only a hint where to look first: the key there is compared, and the search through the buckets gives the same slot",
+        "a hint where to look first: the key there is compared, else the buckets are searched, to the same end",
         "offload/tiers/books.py TierBooks._adopt",
         "slot = entries.put_after(0, key)",
         ("slot = entries.put_after(-1, key)",),
@@ -104,7 +104,7 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("self.place = zeros32(2)",),
     ),
     (
-        "more room than is needed: what is behind the last slot is never read; `_grow` makes the room that is missing before a slot is named",
+        "more room than is needed: what is behind the last slot is never read; `_grow` comes first",
         "offload/tiers/entries.py Entries.__init__",
         "self.named = zeros64(1)",
         ("self.named = zeros64(2)", "self.named = zeros64(0)"),
@@ -152,7 +152,7 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("pass", "self._list[slot] = 1", "self._list[slot] = -1"),
     ),
     (
-        "only a hint where to look first: the key there is compared, and the search through the buckets gives the same slot; a copy that grows gets links of its own",
+        "a hint where to look first: the key there is compared, else the buckets are searched, to the same end",
         "offload/tiers/keys.py KeyIndex.__init__",
         "self._next: vec[i32] = source._next[:]",
         ("self._next: vec[i32] = source._next",),
@@ -164,61 +164,61 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("if own == key",),
     ),
     (
-        "only a hint where to look first: the key there is compared, and the search through the buckets gives the same slot",
+        "a hint where to look first: the key there is compared, else the buckets are searched, to the same end",
         "offload/tiers/keys.py KeyIndex.find_after",
         "if own is key or own == key",
         ("if own is key and own == key", "if own == key", "if own is key"),
     ),
     (
-        "only a hint where to look first: the key there is compared, and the search through the buckets gives the same slot",
+        "a hint where to look first: the key there is compared, else the buckets are searched, to the same end",
         "offload/tiers/keys.py KeyIndex.find_after",
         "return slot",
         ("pass",),
     ),
     (
-        "only a hint where to look first: the key there is compared, and the search through the buckets gives the same slot",
+        "a hint where to look first: the key there is compared, else the buckets are searched, to the same end",
         "offload/tiers/keys.py KeyIndex.find_after",
         "self._next[last] = i32(slot)",
         ("pass",),
     ),
     (
-        "only a hint where to look first: the key there is compared, and the search through the buckets gives the same slot",
+        "a hint where to look first: the key there is compared, else the buckets are searched, to the same end",
         "offload/tiers/keys.py KeyIndex.find_all",
         "slot: i64 = 0",
         ("slot: i64 = -1",),
     ),
     (
-        "only a hint where to look first: the key there is compared, and the search through the buckets gives the same slot",
+        "a hint where to look first: the key there is compared, else the buckets are searched, to the same end",
         "offload/tiers/keys.py KeyIndex.find_all",
         "slot = i64(following[last])",
         ("pass",),
     ),
     (
-        "only a hint where to look first: the key there is compared, and the search through the buckets gives the same slot",
+        "a hint where to look first: the key there is compared, else the buckets are searched, to the same end",
         "offload/tiers/keys.py KeyIndex.find_all",
         "if own is not key and own != key",
         ("if own is not key or own != key", "if own != key", "if own is not key"),
     ),
     (
-        "only a hint where to look first: the key there is compared, and the search through the buckets gives the same slot",
+        "a hint where to look first: the key there is compared, else the buckets are searched, to the same end",
         "offload/tiers/keys.py KeyIndex.find_all",
         "following[last] = i32(slot)",
         ("pass",),
     ),
     (
-        "only a hint where to look first: the key there is compared, and the search through the buckets gives the same slot",
+        "a hint where to look first: the key there is compared, else the buckets are searched, to the same end",
         "offload/tiers/keys.py KeyIndex.put_after",
         "if own is key or own == key",
         ("if own is key and own == key", "if own == key", "if own is key"),
     ),
     (
-        "only a hint where to look first: the key there is compared, and the search through the buckets gives the same slot",
+        "a hint where to look first: the key there is compared, else the buckets are searched, to the same end",
         "offload/tiers/keys.py KeyIndex.put_after",
         "return slot",
         ("pass",),
     ),
     (
-        "only a hint where to look first: the key there is compared, and the search through the buckets gives the same slot",
+        "a hint where to look first: the key there is compared, else the buckets are searched, to the same end",
         "offload/tiers/keys.py KeyIndex.put_after",
         "self._next[last] = i32(slot)",
         ("pass",),
@@ -230,7 +230,7 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("if own == key",),
     ),
     (
-        "only a hint where to look first: the key there is compared, and the search through the buckets gives the same slot",
+        "a hint where to look first: the key there is compared, else the buckets are searched, to the same end",
         "offload/tiers/keys.py KeyIndex._grow",
         "self._next = extend(self._next, more)",
         ("self._next = extend(more, self._next)",),
@@ -266,7 +266,7 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("call = self._calls + 2",),
     ),
     (
-        "only a hint where to look first: the key there is compared, and the search through the buckets gives the same slot",
+        "a hint where to look first: the key there is compared, else the buckets are searched, to the same end",
         "offload/tiers/manager.py TierManager.prepare_store",
         "slot: i64 = 0",
         ("slot: i64 = -1",),

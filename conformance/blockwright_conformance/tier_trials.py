@@ -248,7 +248,7 @@ def ring_walked(ring: Any, random: Random) -> str:
 
 
 def key_numbers(package: ModuleType) -> Iterator[Fault]:
-    """Number keys beside a dictionary, some of which share buckets, in walks and without (TIER-4)."""
+    """Give keys numbers beside a dictionary, some of which share buckets, in walks and without (TIER-4)."""
     keys: Any = package.offload.tiers.keys  # type: ignore[attr-defined]
     for seed in range(3):
         rearm()
