@@ -193,7 +193,7 @@ def told(manager: Any) -> list[tuple[tuple[Key, ...], bool]]:
 
 def rings(package: ModuleType) -> Iterator[Fault]:
     """Keep orders of slots beside lists (TIER-4)."""
-    made = package.offload.tiers.ring.Ring  # type: ignore[attr-defined]
+    made = package.offload.tiers.ring.Ring
     for seed in range(4):
         rearm()
         if wrong := ring_walked(made(), Random(seed)):
@@ -249,7 +249,7 @@ def ring_walked(ring: Any, random: Random) -> str:
 
 def key_numbers(package: ModuleType) -> Iterator[Fault]:
     """Give keys numbers beside a dictionary, some of which share buckets, in walks and without (TIER-4)."""
-    keys: Any = package.offload.tiers.keys  # type: ignore[attr-defined]
+    keys: Any = package.offload.tiers.keys
     for seed in range(3):
         rearm()
         if wrong := index_walked(keys.KeyIndex(), Random(seed), keys.FIRST_SIZE):
