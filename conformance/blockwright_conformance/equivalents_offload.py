@@ -4,16 +4,46 @@ from .mutant_realm import Rule
 
 GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
+        "more room than is needed: what is behind the last slot is never read; `_enter` comes first",
+        "offload/tiers/arc.py ARCOffloadingManager.__init__",
+        "self._list = zeros32(1)",
+        ("self._list = zeros32(2)", "self._list = zeros32(0)"),
+    ),
+    (
         "read before it is set anew only in a call without new blocks, and there compared with OFTEN alone",
         "offload/tiers/arc.py ARCOffloadingManager._victims",
         "which: i32 = 0",
         ("which: i32 = 1", "which: i32 = -1"),
     ),
     (
+        "T1 is never longer than the capacity, so that the difference is never negative",
+        "offload/tiers/arc.py ARCOffloadingManager._note_entered",
+        "ghosts.trim(ONCE, max(0, self._capacity - self._once.count))",
+        ("ghosts.trim(ONCE, max(-1, self._capacity - self._once.count))",),
+    ),
+    (
+        "0 only if T2 and B1 are full: only ghosts have come, all lists are no longer than before, and B2 is empty",
+        "offload/tiers/arc.py ARCOffloadingManager._note_entered",
+        "ghosts.trim(OFTEN, max(0, 2 * self._capacity - present - ghosts.once.count))",
+        ("ghosts.trim(OFTEN, max(1, 2 * self._capacity - present - ghosts.once.count))",),
+    ),
+    (
+        "the difference is never negative: T1 and B1 are within the capacity, and T2 too",
+        "offload/tiers/arc.py ARCOffloadingManager._note_entered",
+        "ghosts.trim(OFTEN, max(0, 2 * self._capacity - present - ghosts.once.count))",
+        ("ghosts.trim(OFTEN, max(-1, 2 * self._capacity - present - ghosts.once.count))",),
+    ),
+    (
         "a slot without block is in no list, and `_enter` sets its list before it is read",
         "offload/tiers/arc.py ARCOffloadingManager._note_leaving",
         "self._list[slot] = 0",
         ("pass", "self._list[slot] = 1", "self._list[slot] = -1"),
+    ),
+    (
+        "extended by nothing",
+        "offload/tiers/arc.py ARCOffloadingManager._enter",
+        "if i64(len(self._list)) < size",
+        ("if i64(len(self._list)) <= size",),
     ),
     (
         "room for one more return than is needed",
@@ -246,6 +276,12 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "offload/tiers/keys.py KeyIndex._grow",
         "slot: i64 = 1",
         ("slot: i64 = 0",),
+    ),
+    (
+        "a hint where to look first: the key there is compared, else the buckets are searched, to the same end",
+        "offload/tiers/manager.py TierManager.lookup",
+        "slot: i64 = 0",
+        ("slot: i64 = -1",),
     ),
     (
         "the block goes at once, and `drop_all` sets its state; only DOOMED would name it twice",
