@@ -223,7 +223,8 @@ class Runner:
 
     def reaching(self, mutation: Mutation) -> list[str]:
         """Give the tests that execute a mutant's statement, the last killers of its function first."""
-        able = [name for name, lines in self.lines.items() if mutation.line in lines.get(mutation.file, ())]
+        held = ((name, lines) for name, lines in self.lines.items() if name in self.items)
+        able = [name for name, lines in held if mutation.line in lines.get(mutation.file, ())]
         killers = self.killers.get(function_of(mutation), [])
         ranked = sorted(able, key=lambda name: killers.index(name) if name in killers else len(killers))
         return ranked[: self.most]

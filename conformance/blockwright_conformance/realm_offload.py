@@ -1,6 +1,6 @@
 """Mutants of offloading's books: their sources, and where they are at work."""
 
-from . import offload_places
+from . import chain_walks, offload_places, tier_oddities, tier_trials
 from .equivalents_offload import EQUIVALENT, RULES
 from .exhibit import OffloadPlace, Where
 from .mutant_realm import Realm
@@ -34,6 +34,9 @@ PLACES: tuple[Where, ...] = (
         )
     ),
     OffloadPlace(chain_scope("mutants, span 2", (1, 1), 4, span=2, stores=WIDE, loads=WIDE, under_way=2)),
+    *tier_trials.TRIALS,
+    *chain_walks.WALKS,
+    *tier_oddities.ODDITIES,
 )
 
 FILES = tuple(
