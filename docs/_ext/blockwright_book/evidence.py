@@ -140,14 +140,19 @@ def of_spec(measured: Any) -> str:
             law(name),
             number(found.get("mutants", 0)),
             number(found.get("alone", 0)),
+            number(found.get("in_a_step", 0)),
             f"`{found['witness']}`" if found.get("witness") else "",
             ", ".join(law(each) for each in found.get("implied_by", ())),
         )
         for name, found in measured.get("laws", {}).items()
     ]
     opening = ", ".join(f"{size(value):,} {name}" for name, value in facts.items())
+    opening += (
+        ". *Only it*: mutants that no other law notices anywhere; *in a step*: mutants that break this law alone in "
+        "some step, and others perhaps elsewhere."
+    )
     return f"{opening}\n\n" + table(
-        ("law", "mutants it notices", "only it", "for one", "implied by"), cells, frozenset((1, 2))
+        ("law", "mutants it notices", "only it", "in a step", "for one", "implied by"), cells, frozenset((1, 2, 3))
     )
 
 
