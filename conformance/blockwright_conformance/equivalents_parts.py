@@ -79,6 +79,23 @@ LISTED: tuple[tuple[str, tuple[str, ...]], ...] = (
             ),
         ),
     ),
+    (
+        "without extra keys, and of an even size, blocks are copied as they are, nothing between them, and start at 0",
+        (
+            (
+                "core/block_hash.py _SipChain.extend: if len(extra) > 0 or size % 2 == 1 -> "
+                "if len(extra) >= 0 or size % 2 == 1"
+            ),
+            (
+                "core/block_hash.py _SipChain.extend: if len(extra) > 0 or size % 2 == 1 -> "
+                "if len(extra) > -1 or size % 2 == 1"
+            ),
+        ),
+    ),
+    (
+        "the filler behind the last block is not read: `_sip` reads `whole` words from each block's start",
+        ("core/block_hash.py _spread: while start < i64(len(data)) -> while start <= i64(len(data))",),
+    ),
 )
 """Families of equivalent mutants: a reason, and their names."""
 

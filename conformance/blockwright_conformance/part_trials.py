@@ -31,7 +31,7 @@ VECTORS = (
 ROUNDS = ((1, 3), (2, 4), (9, 9), (1, 1), (9, 1), (1, 9))
 REFUSED = ((0, 3), (1, 0), (10, 3), (1, 10))
 SIZES = (1, 2, 3, 4)
-EXTRAS = (b"", b"extra", b"sixteen bytes ..")
+EXTRAS = (b"", b"x", b"extra", b"sixteen bytes ..")
 
 
 def digests(package: ModuleType) -> Iterator[Fault]:
@@ -111,7 +111,15 @@ def chains(package: ModuleType) -> Iterator[Fault]:
     told = [(each.is_collision_resistant, each.is_portable) for each in kinds]
     if told != [(True, False), (True, True), (False, False)]:
         yield Fault("HASH-4", f"hashers promise {told}", 1)
-    for hashed in (lambda: package.BlockHasher(True, True).start(b"", 1), package.core.block_hash.HashChain().copy):
+    words, bare = vec[i64]([1] * 4), package.core.block_hash.HashChain()
+    package.FunctionHasher(lambda _parent, _block: b"").start(b"", 1).extend(bytes(8), 0, 2, b"", words, 0)
+    if list(words) != [0] * 4:
+        yield Fault("HASH-4", f"empty digests are filled up to {words}", 1)
+    for hashed in (
+        lambda: package.BlockHasher(True, True).start(b"", 1),
+        lambda: bare.extend(b"", 0, 0, b"", words, 0),
+        bare.copy,
+    ):
         try:
             hashed()
         except NotImplementedError:

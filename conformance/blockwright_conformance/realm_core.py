@@ -8,6 +8,8 @@ from . import (
     alone_trials,
     call_trials,
     check_trials,
+    edge_trials,
+    lone_trials,
     mutant_walks,
     name_trials,
     paged_places,
@@ -141,6 +143,8 @@ PLACES: tuple[Where, ...] = (
     places.COLLIDING,
     Place(scope(Full(), 2, "mutants, two forked", 5, 3, "fork", prompts=strings(1, 1, 1))),
     *MORE,
+    *edge_trials.TRIALS,
+    *lone_trials.TRIALS,
 )
 
 FILES = (
