@@ -12,6 +12,7 @@ from . import (
     name_trials,
     paged_places,
     places,
+    running_trials,
     store_model,
     store_trials,
     trials,
@@ -141,6 +142,11 @@ PLACES: tuple[Where, ...] = (
     places.COLLIDING,
     Place(scope(Full(), 2, "mutants, two forked", 5, 3, "fork", prompts=strings(1, 1, 1))),
     *MORE,
+    running_trials.running_refusals,
+    running_trials.running_plans,
+    running_trials.running_pins,
+    running_trials.running_facts,
+    running_trials.running_checks,
 )
 
 FILES = (
