@@ -1,6 +1,7 @@
 """Mutants of the core that nothing can tell from the original, each with the reason."""
 
 from . import equivalents_managers
+from .equivalents_running import RUNNING
 from .mutant_realm import Rule
 
 EQUIVALENT: dict[str, str] = {
@@ -798,7 +799,7 @@ LISTED: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """Families of equivalent mutants: a reason, and their names."""
 
-EQUIVALENT |= {key: reason for reason, keys in (*LISTED, *equivalents_managers.LISTED) for key in keys}
+EQUIVALENT |= {key: reason for reason, keys in (*LISTED, *equivalents_managers.LISTED, *RUNNING) for key in keys}
 
 RULES: tuple[Rule, ...] = (
     Rule(

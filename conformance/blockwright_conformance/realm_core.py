@@ -14,6 +14,7 @@ from . import (
     name_trials,
     paged_places,
     places,
+    running_trials,
     store_model,
     store_trials,
     trials,
@@ -145,6 +146,11 @@ PLACES: tuple[Where, ...] = (
     *MORE,
     *edge_trials.TRIALS,
     *lone_trials.TRIALS,
+    running_trials.running_refusals,
+    running_trials.running_plans,
+    running_trials.running_pins,
+    running_trials.running_facts,
+    running_trials.running_checks,
 )
 
 FILES = (

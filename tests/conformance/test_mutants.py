@@ -190,7 +190,8 @@ def test_committed_scores_are_of_these_sources() -> None:
         assert score["mutants"] == len(parsed(file).mutations) == sum(score[kind] for kind in KINDS)
         assert set(score["alive"]) <= known
     mutation = parsed("core/steps.py").mutations[0]
-    assert score_of("core/steps.py", {})["untried"] == len(parsed("core/steps.py").mutations)
+    untried = [each for each in parsed("core/steps.py").mutations if not excuse(each)]
+    assert score_of("core/steps.py", {})["untried"] == len(untried) > 0
     assert kind_of(mutation, {"killer": "", "unreached": True}) == "unreached"
     assert kind_of(mutation, {"killer": "x", "unreached": False}) == "killed"
 
