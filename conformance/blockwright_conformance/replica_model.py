@@ -235,6 +235,15 @@ class PlainReplica:
             raise Refused("BlockError")
         return block * size + position % size
 
+    def slots(self, name: str, number: int, start: int, stop: int) -> list[int]:
+        """Give the slots of some positions, of an encoder's too."""
+        self.place(name)
+        if self.shapes[number].recurrent:
+            raise Refused("UnsupportedError")
+        if not 0 <= start <= stop:
+            raise Refused("InvalidArgumentError")
+        return [self.slot(name, number, position) for position in range(start, stop)]
+
     def state(self, name: str, number: int, tokens: int) -> int:
         """Give the block of the state after some tokens; 0: none."""
         shape, table = self.shapes[number], self.row(name).tables[number]

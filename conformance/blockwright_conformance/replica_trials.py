@@ -15,88 +15,16 @@ from typing import Any
 from librt.vecs import vec
 from mypy_extensions import i32
 
-from .call_trials import spec_of
 from .exhibit import Fault, Trial
-from .replica_model import Ask, PlainReplica, Refused, Shape, Told
+from .replica_model import Ask, PlainReplica, Refused, Told
+from .replica_worlds import BLOCKS, ENCODER, LENGTH, ROWS, WORLDS, packed, plain_of, replica_of, seen, shapes_of
 from .watch import rearm
 
-ROWS, BLOCKS, TOKENS, LENGTH, ENCODER = 4, 40, 16, 12, 5
-"""Limits of the worlds: rows, blocks of the pool, tokens of a step and of a request, tokens of an encoder."""
 NAMES = ("a", "b", "c", "d", "e")
 STEPS = 600
-HINT = "give those of its batch, in the same order"
 
-Group = tuple[str, int]
-WORLDS: dict[str, tuple[tuple[Group, ...], bool]] = {
-    "tokens": ((("full", 3), ("sliding", 1), ("cross", 2)), True),
-    "states": ((("mamba +2", 2), ("full", 4), ("mamba", 3)), True),
-    "one state": ((("full", 2), ("mamba +1", 3)), False),
-}
-"""Groups, each by kind and block size, and whether the manager caches."""
-
-
-def shapes_of(groups: tuple[Group, ...], caching: bool, length: int = LENGTH) -> list[Shape]:
-    """Give the shapes of groups."""
-    found: list[Shape] = []
-    for kind, size in groups:
-        tokens = ENCODER if kind == "cross" else length
-        if kind.startswith("mamba"):
-            drafts = int(kind.removeprefix("mamba").strip(" +") or 0)
-            found.append(Shape(size, -(-tokens // size) if caching else 1, drafts, "states" if caching else "state"))
-        else:
-            found.append(Shape(size, -(-tokens // size), 0, "encoder" if kind == "cross" else "slots"))
-    return found
-
-
-def replica_of(package: ModuleType, groups: tuple[Group, ...], caching: bool, keeps: bool, length: int = LENGTH) -> Any:
-    """Give a worker's rows, on the package."""
-    layers = [package.KVCacheGroupSpec([f"layer {at}"], spec_of(package, *each)) for at, each in enumerate(groups)]
-    config = package.KVCacheConfig(num_blocks=BLOCKS, kv_cache_groups=layers)
-    return package.core.replica.TableReplica(
-        config, max_num_requests=ROWS, max_num_tokens=TOKENS, max_model_len=length, max_encoder_len=ENCODER,
-        enable_caching=caching, keep_changes=keeps,
-    )  # fmt: skip
-
-
-def plain_of(shapes: list[Shape], length: int = LENGTH) -> PlainReplica:
-    """Give the model of empty rows."""
-    return PlainReplica(shapes, [None] * ROWS, BLOCKS, TOKENS, length)
-
-
-def packed(told: Told) -> Any:
-    """Give a batch as the manager tells it: packed buffers, and where each request's and group's part ends."""
-    found: dict[str, Any] = {"num_served": told.served}
-    for items, ends, lists in (
-        ("new_block_ids", "new_block_offsets", told.new),
-        ("nulled_entries", "nulled_offsets", told.nulled),
-    ):
-        flat, stops = [], [0]
-        for each in (part for parts in lists for part in parts):
-            flat += each
-            stops.append(len(flat))
-        found |= {items: vec[i32](flat), ends: vec[i32](stops)}
-    found["replaced_entries"] = vec[i32]([number for each in told.replaced for number in each])
-    if told.number:
-        found |= {"number": told.number, "request_ids": told.names}
-    return SimpleNamespace(**found)
-
-
-def seen(replica: Any, shapes: list[Shape], encoder: bool) -> tuple[list[list[int]], list[list[int]]]:
-    """Give the words and counts of the last step, from where the module says that they lie."""
-    words, counts, tokens, requests = replica.words, replica.counts, replica.num_tokens, replica.num_requests
-    places = [at * TOKENS for at in range(1 + sum(each.holds == "slots" for each in shapes))]
-    lies = [(0, requests + 1)] + [(at * ROWS + 1, requests) for at in (1, 2, 3)]
-    end = 4 * ROWS + 1
-    for shape in shapes:
-        if shape.recurrent:
-            lies += [(end, requests), (end + ROWS, requests * (1 + shape.drafts))]
-            end += (2 + shape.drafts) * ROWS
-    if (len(words), len(counts)) != (len(places) * TOKENS, end):
-        return [[len(words)]], [[len(counts)]]
-    numbers = [[int(each) for each in counts[at : at + size]] for at, size in lies]
-    if not encoder:
-        numbers[3] = [0] * requests
-    return [[int(each) for each in words[at : at + tokens]] for at in places], numbers
+Call = tuple[str, Callable[[Any], Any], Callable[[PlainReplica], Any]]
+"""A call: its text, and how it is made on the rows and on the model."""
 
 
 class Walk:
@@ -116,16 +44,36 @@ class Walk:
 
     def block(self) -> int:
         """Give a block: now and then the null block, or one that is none of the pool."""
-        return self.random.choice((0, *range(1, BLOCKS))) if self.random.random() > 0.01 else self.random.choice((-1, BLOCKS))
+        return (
+            self.random.choice((0, *range(1, BLOCKS)))
+            if self.random.random() > 0.01
+            else self.random.choice((-1, BLOCKS))
+        )
 
     def blocks(self, most: int) -> list[int]:
         """Give up to as many blocks, mostly all of them."""
         return [self.block() for _ in range(self.random.choice((most, most, self.random.randint(0, most))))]
 
-    def call(self) -> tuple[str, Callable[[Any], Any], Callable[[PlainReplica], Any]]:
-        """Give a call by chance: its text, and how it is made on the rows and on the model."""
+    def call(self) -> Call:
+        """Give a call by chance."""
         random = self.random
-        kind = random.choice(("add", "add", "apply", "apply", "step", "step", "step", "step", "step", "remove", "swap", "compact"))
+        kind = random.choice(
+            (
+                "add",
+                "add",
+                "apply",
+                "apply",
+                "step",
+                "step",
+                "step",
+                "step",
+                "step",
+                "remove",
+                "swap",
+                "compact",
+                "slots",
+            )
+        )
         name = random.choice(NAMES)
         if kind == "add":
             return self.added(name)
@@ -137,12 +85,20 @@ class Walk:
             return self.stepped()
         if kind == "remove":
             return f"remove {name}", lambda it: it.remove_request(name), lambda it: it.remove(name)
+        if kind == "slots":
+            number, start = random.randrange(len(self.shapes)), random.randint(-1, LENGTH)
+            stop = start + random.randint(-1, 4)
+            return (
+                f"slots {name} {number} {start} {stop}",
+                lambda it: list(it.slots(name, number, start, stop)),
+                lambda it: it.slots(name, number, start, stop),
+            )
         if kind == "swap":
             one, other = random.choices(range(-1, ROWS + 1) if random.random() < 0.1 else range(ROWS), k=2)
             return f"swap {one} {other}", lambda it: it.swap_rows(one, other), lambda it: it.swap(one, other)
         return "compact", lambda it: it.compact(), lambda it: it.compact()
 
-    def added(self, name: str) -> tuple[str, Callable[[Any], Any], Callable[[PlainReplica], Any]]:
+    def added(self, name: str) -> Call:
         """Give a call that adds a request: its blocks in lists or packed, or none of them."""
         random = self.random
         over = random.random() < 0.05
@@ -163,6 +119,10 @@ class Walk:
     def batch(self, names: list[str]) -> tuple[list[str], Told]:
         """Give a batch of requests that have rows, now and then of one that has none, and what it tells."""
         random, wrong = self.random, self.random.random() < 0.1
+        if not self.plain.names():
+            self.number = 0
+        elif random.random() < 0.3:
+            names = [name for name in self.plain.names() if name]
         names = [name for name in names if wrong or name in self.plain.names()]
         told = Told([], [])
         for name in names[: random.randint(0, len(names)) if wrong else None]:
@@ -171,7 +131,9 @@ class Walk:
             told.nulled.append([])
             for at, shape in enumerate(self.shapes):
                 held = len(row.tables[at]) if row else 0
-                told.new[-1].append(self.blocks(shape.width - held + (random.random() < 0.01))[: random.choice((0, 1, 9))])
+                told.new[-1].append(
+                    self.blocks(shape.width - held + (random.random() < 0.01))[: random.choice((0, 1, 9))]
+                )
                 held += len(told.new[-1][-1])
                 drop = [entry for entry in range(held + (random.random() < 0.01)) if random.random() < 0.1]
                 told.nulled[-1].append(drop)
@@ -185,7 +147,7 @@ class Walk:
                 told.names = tuple(random.sample(NAMES, random.randint(1, 5)))
         return names, told
 
-    def stepped(self) -> tuple[str, Callable[[Any], Any], Callable[[PlainReplica], Any]]:
+    def stepped(self) -> Call:
         """Give a step of some requests: where they were, further on, or at the start again."""
         random = self.random
         names, told = self.batch(random.sample(NAMES, random.randint(0, ROWS)))
@@ -237,15 +199,17 @@ class Walk:
         if moved != after:
             return f"the changes {list(indices)} do not make up for what changed"
         differ = [index for index, value in enumerate(before) if value != after[index]]
-        once = text.startswith(("add", "remove", "swap"))
-        if not self.keeps and (sorted(indices) != differ if once else not differ and "step" not in text and len(indices)):
+        if self.keeps or text.startswith("slots"):
+            return ""
+        once, again = text.startswith(("add", "remove", "swap")), text.startswith("step") and not text.endswith("None")
+        if sorted(indices) != differ if once else not differ and not again and len(indices):
             return f"expected changes of {differ}, found {list(indices)}"
         return ""
 
     def take(self) -> Iterator[Fault]:
         """Make one call, and compare everything."""
         text, call, plainly = self.call()
-        replica, before, counted = self.replica, list(self.replica.tables), list(self.replica.counts)
+        before, inputs = list(self.replica.tables), self.inputs()
         twin, wanted, error = deepcopy(self.plain), None, ""
         try:
             wanted = plainly(twin)
@@ -253,36 +217,48 @@ class Walk:
         except Refused as refused:
             error = str(refused)
         found, raised = None, ""
-        was = list(replica.words), counted, replica.num_requests, replica.num_tokens
         try:
-            found = call(replica)
-        except self.errors.BlockwrightError as wrong:
-            raised = type(wrong).__name__
+            found = call(self.replica)
+        except self.errors.BlockwrightError as refusal:
+            raised = type(refusal).__name__
         if raised != error:
             yield Fault("REFUSE-2", f"{text}: expected {error or 'no error'}, found {raised or 'none'}", 1)
-        elif error:
-            if was != (list(replica.words), list(replica.counts), replica.num_requests, replica.num_tokens):
-                yield Fault("REFUSE-2", f"{text}: refused, but the inputs changed", 1)
+        elif error and self.inputs() != inputs:
+            yield Fault("REFUSE-2", f"{text}: refused, but the inputs changed", 1)
         elif isinstance(wanted, tuple):
-            told = seen(replica, self.shapes, self.encoder)
-            longest = max((stop - start for start, stop in zip(wanted[1][0], wanted[1][0][1:])), default=0)
-            sizes = len(wanted[1][1]), len(wanted[0][0]), longest, max(wanted[1][2], default=0)
-            shown = replica.num_requests, replica.num_tokens, replica.max_query_len, replica.max_seq_len
-            if told != ((wanted[0]), wanted[1]) or shown != sizes:
-                yield Fault("LEN-2", f"{text}: expected {wanted}, {sizes}, found {told}, {shown}", 1)
+            yield from self.compared(text, *wanted)
         elif found != wanted:
             yield Fault("ROW-3", f"{text}: expected {wanted}, found {found}", 1)
-        differ = self.agrees()
-        if differ:
+        if differ := self.agrees():
             yield Fault("REFUSE-2" if error else "ROW-1", f"{text}: {differ}", 1)
-        wrong = "" if error and not self.keeps else self.changed(before, text)
-        if wrong:
-            yield Fault("ROW-3", f"{text}: {wrong}", 1)
+        if differ := "" if error and not self.keeps else self.changed(before, text):
+            yield Fault("ROW-3", f"{text}: {differ}", 1)
         if self.keeps and self.random.random() < 0.2:
-            replica.forget_changes()
-            self.sent = list(replica.tables)
-            if replica.num_changes or len(replica.changes()[0]):
-                yield Fault("ROW-3", f"{replica.num_changes} changes after they were forgotten", 1)
+            yield from self.forgotten()
+
+    def inputs(self) -> object:
+        """Give all numbers of the last step."""
+        return list(self.replica.words), list(self.replica.counts), sizes_of(self.replica)
+
+    def compared(self, text: str, words: list[list[int]], counts: list[list[int]]) -> Iterator[Fault]:
+        """Compare the words and counts of a step, and their sizes."""
+        news = [stop - begin for begin, stop in zip(counts[1], counts[2], strict=True)]
+        wanted = words, counts, (len(news), sum(news), max(news, default=0), max(counts[2], default=0))
+        found = *seen(self.replica, self.shapes, self.encoder), sizes_of(self.replica)
+        if found != wanted:
+            yield Fault("LEN-2", f"{text}: expected {wanted}, found {found}", 1)
+
+    def forgotten(self) -> Iterator[Fault]:
+        """Have the changes forgotten, as when they were sent."""
+        self.replica.forget_changes()
+        self.sent = list(self.replica.tables)
+        if self.replica.num_changes or len(self.replica.changes()[0]):
+            yield Fault("ROW-3", f"{self.replica.num_changes} changes after they were forgotten", 1)
+
+
+def sizes_of(replica: Any) -> tuple[int, ...]:
+    """Give the sizes of the last step."""
+    return replica.num_requests, replica.num_tokens, replica.max_query_len, replica.max_seq_len
 
 
 def walk_in(world: str, keeps: bool, seed: int) -> Trial:
