@@ -200,13 +200,16 @@ def edges(package: ModuleType) -> Iterator[Fault]:
 
 def states(package: ModuleType) -> Iterator[Fault]:
     """Make a step again: it reads its state where that is now, if no drafts can have it (STATE-1)."""
-    replica = replica_of(package, (("mamba", 2),), True, False)
-    for block in (5, 6):
-        replica.add_request("a", [[block, 9]], (), 0)
-        replica.step([at("a", 2)], 1, 0, None)
-        read = int(replica.counts[4 * ROWS + 1])
-        if read != block:
-            yield Fault("STATE-1", f"the state after 2 tokens is read from {read}, but lies in {block}", 2)
+    for kind, is_new in (("mamba", False), ("mamba +1", True)):
+        replica = replica_of(package, ((kind, 2),), True, False)
+        for block in (5, 6):
+            replica.add_request("a", [[block, 9]], (), 0)
+            replica.step([at("a", 2)], 1, 0, None)
+            read = int(replica.counts[4 * ROWS + 1])
+            if read != block:
+                yield Fault("STATE-1", f"the state after 2 tokens is read from {read}, but lies in {block}", 2)
+            if is_new:
+                replica.remove_request("a")
 
 
 def managers(package: ModuleType) -> Iterator[Fault]:
