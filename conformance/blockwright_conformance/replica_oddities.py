@@ -146,7 +146,7 @@ def numbers(replica: Any) -> object:
     )
 
 
-def refusals(package: ModuleType) -> Iterator[Fault]:
+def row_refusals(package: ModuleType) -> Iterator[Fault]:
     """Give each wrong call that is accepted, or is refused in other words, or changes something."""
     for what, call, error, words in WRONG:
         replica = running(package)
@@ -161,7 +161,7 @@ def refusals(package: ModuleType) -> Iterator[Fault]:
             yield Fault("REFUSE-2", f"{what}: refused, but something changed", 1)
 
 
-def beginnings(package: ModuleType) -> Iterator[Fault]:
+def first_rows(package: ModuleType) -> Iterator[Fault]:
     """Look at rows before the first call: they are empty, whatever their length (ROW-1)."""
     rows: Any = package.core.rows
     for size in SIZES:
@@ -174,7 +174,7 @@ def beginnings(package: ModuleType) -> Iterator[Fault]:
             yield Fault("ROW-1", f"rows begin with {found}, {replica.num_changes} changes, {replica.request_ids}", 1)
 
 
-def edges(package: ModuleType) -> Iterator[Fault]:
+def row_edges(package: ModuleType) -> Iterator[Fault]:
     """Make steps as large as the limits, and of none; give counts in other forms (LEN-2)."""
     replica = running(package)
     replica.apply([at("a")], batch(new=([], [5, 5, 5, 5]), nulled=([0], [0, 1, 1, 1])))
@@ -198,7 +198,7 @@ def edges(package: ModuleType) -> Iterator[Fault]:
         yield Fault("LEN-2", f"a request that is where it was is looked up: {watched.asked} times", 3)
 
 
-def states(package: ModuleType) -> Iterator[Fault]:
+def row_states(package: ModuleType) -> Iterator[Fault]:
     """Make a step again: it reads its state where that is now, if no drafts can have it (STATE-1)."""
     for kind, is_new in (("mamba", False), ("mamba +1", True)):
         replica = replica_of(package, ((kind, 2),), True, False)
@@ -212,7 +212,7 @@ def states(package: ModuleType) -> Iterator[Fault]:
                 replica.remove_request("a")
 
 
-def managers(package: ModuleType) -> Iterator[Fault]:
+def row_managers(package: ModuleType) -> Iterator[Fault]:
     """Apply batches in order, and those of another manager when no request is left (ROW-1)."""
     replica = running(package)
     for number, fits in ((1, True), (Number(MOST), True), (1, False)):
@@ -232,4 +232,4 @@ def managers(package: ModuleType) -> Iterator[Fault]:
         yield Fault("ROW-1", f"one request is left, found {replica.request_ids}", 4)
 
 
-ODDITIES = (refusals, beginnings, edges, states, managers)
+ODDITIES = (row_refusals, first_rows, row_edges, row_states, row_managers)
