@@ -1,5 +1,6 @@
 """Mutants of single parts of the core that nothing can tell from the original, each with the reason."""
 
+from .equivalents_rows import EQUIVALENT as OF_ROWS
 from .mutant_realm import Rule
 
 RING = "where a ring starts is not seen: its slots are taken in turn from there"
@@ -99,7 +100,7 @@ LISTED: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """Families of equivalent mutants: a reason, and their names."""
 
-EQUIVALENT |= {key: reason for reason, keys in LISTED for key in keys}
+EQUIVALENT |= {key: reason for reason, keys in LISTED for key in keys} | OF_ROWS
 
 RULES: tuple[Rule, ...] = (
     Rule(

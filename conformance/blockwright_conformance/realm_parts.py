@@ -1,6 +1,16 @@
 """Mutants of parts of the core that stand alone, or behind a worker: their sources, and what they are tried in."""
 
-from . import call_trials, part_trials, places, store_model, store_trials, trials, worker_trials
+from . import (
+    call_trials,
+    part_trials,
+    places,
+    replica_oddities,
+    replica_trials,
+    store_model,
+    store_trials,
+    trials,
+    worker_trials,
+)
 from .equivalents_parts import EQUIVALENT, RULES
 from .exhibit import Where
 from .mutant_realm import Realm
@@ -25,6 +35,8 @@ PLACES: tuple[Where, ...] = (
     call_trials.batches,
     call_trials.refusals,
     places.TOLD,
+    *replica_trials.WALKS,
+    *replica_oddities.ODDITIES,
 )
 
 LEFT_OUT: dict[str, str] = {}
