@@ -13,7 +13,7 @@ from itertools import product
 from types import ModuleType
 from typing import Any
 
-from .call_trials import manager_of, shape_of, spec_of
+from .call_trials import MAX_LENGTH, manager_of, shape_of, spec_of
 from .check_trials import table
 from .exhibit import Fault
 from .watch import rearm
@@ -33,7 +33,7 @@ def raised(package: ModuleType, call: Callable[[], object]) -> str:
 
 def running_refusals(package: ModuleType) -> Iterator[Fault]:
     """Give each call that is refused in other words than its own, or though it is right (REFUSE-2)."""
-    for make in (while_loading, of_drafts, of_steps, of_hits, of_keys):
+    for make in (while_loading, of_drafts, of_steps, of_hits, of_keys, of_lengths):
         rearm()
         for what, manager, call, wanted in make(package):
             before = shape_of(manager)
@@ -172,6 +172,19 @@ def of_keys(package: ModuleType) -> Iterator[Told]:
         yield what, manager, partial(manager.allocate_slots, parent, 3), ""
         parent.num_computed_tokens = child.num_computed_tokens = 3
         yield f"{what}, forked", manager, partial(manager.fork, parent, child), wanted
+
+
+def of_lengths(package: ModuleType) -> Iterator[Told]:
+    """Go beyond the longest request where its last block has room for more tokens."""
+    for size, caching, at_once in product((3, 5, 6, 7), (False, True), (False, True)):
+        manager = manager_of(package, "full", size, enable_caching=caching)
+        request = package.Request("r", [0] * MAX_LENGTH, size)
+        manager.allocate_slots(request, MAX_LENGTH)
+        request.num_computed_tokens = MAX_LENGTH
+        request.append_output_token_ids([0])
+        give = partial(manager.allocate_slots_batch, [request]) if at_once else partial(manager.allocate_slots, request)
+        long = "InvalidArgumentError: num_new_tokens: request 'r' would have 9 tokens, max_model_len is 8"
+        yield f"blocks of {size}, caching {caching}, in a batch {at_once}", manager, partial(give, 1), long
 
 
 # --- promises

@@ -153,11 +153,13 @@ def of_kind(kind: Kind, size: int) -> Iterator[Scope]:
 
 
 def of_all() -> Iterator[Scope]:
-    """Give the scopes that need only be visited once: extra keys, and three requests."""
+    """Give the scopes that need only be visited once: extra keys, three requests, a longest one that fills no block."""
     yield scope(Full(), 1, "extra keys", 4, 3, "unasked", prompts=strings(2, 2, 2, (0, 1, 2, 3)))
     yield scope(Full(), 1, "three requests", 5, 3, "chunks", slots=3)
     yield scope(Sliding(2), 1, "three requests", 5, 3, "chunks", slots=3)
     yield scope(Mamba(), 1, "three requests", 5, 3, "chunks", slots=3)
+    yield scope(Full(), 3, "too long", 4, 5, "chunks", max_model_len=4)
+    yield scope(Full(), 2, "too long, uncached", 4, 4, "chunks batch", max_model_len=3, caching=False)
 
 
 def larger(kind: Kind, size: int) -> Iterator[Scope]:

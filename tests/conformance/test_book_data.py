@@ -106,7 +106,7 @@ def test_coverage_is_compared_with_the_gate_that_it_is_of() -> None:
 
 def test_reports_are_joined_by_gates() -> None:
     first = {**REPORT, "gates": REPORT["gates"][:2]}
-    joined = report.joined([first, changed(1, states=99)])
+    joined = report.joined([first, changed(1, seconds=99)])
     assert joined is not None
     assert joined["gates"] == REPORT["gates"]
     assert report.joined([]) is None

@@ -21,7 +21,7 @@ from blockwright.core.index import zeros32
 from blockwright.core.managers import SingleTypeKVCacheManager
 from blockwright.core.plan import Ask
 from blockwright.core.pool import BlockPool
-from blockwright.core.request import MAX_LENGTH, Request
+from blockwright.core.request import Request
 from blockwright.core.steps import StepInFlight, held_blocks
 from blockwright.core.tables import GroupTable, RequestTables
 from blockwright.core.window import FOR_EVER
@@ -181,7 +181,7 @@ class RunningRequests:
                 self._unshare(tables, ask)
         publishes = self.enable_caching and not (ask.is_delayed or self._settles or ask.external > 0)
         known: i64 = request._num_prompt + i64(len(request._output))
-        quiet: i64 = MAX_LENGTH
+        quiet: i64 = self._max_len
         at: i64 = 0
         while at < self._num_groups:
             table = tables.groups[at]
