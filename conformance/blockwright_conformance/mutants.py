@@ -38,7 +38,7 @@ SAMPLE = {"smoke": 6, "pr": 200}
 ABSTRACTION = {"smoke": 2, "pr": 60}
 """How many mutants of the abstraction it takes."""
 FLOOR = {"smoke": 0, "pr": 97, "nightly": 99}
-"""Per cent of the mutants, listed equivalents aside, that must be killed: all are, given the time; a sample has little."""
+"""Per cent of the mutants, listed equivalents aside, that must be killed in time; given more, all are."""
 MOST = {"smoke": 0.5, "pr": 0.5}
 """Processor seconds in places that a mutant of a sample is given; what lives that long is not killed."""
 SEED = 2
