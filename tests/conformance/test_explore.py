@@ -175,7 +175,7 @@ def test_profiles_hold_scopes_of_different_names() -> None:
 def test_scopes_cover_what_is_promised() -> None:
     groups = {group for each in PR for group in each.config.groups}
     kinds = {(type(group.kind).__name__, group.block_size) for group in groups}
-    assert kinds == {(name, size) for name in ("Full", "Sliding", "Chunked", "Mamba", "Cross") for size in (1, 2)}
+    assert kinds >= {(name, size) for name in ("Full", "Sliding", "Chunked", "Mamba", "Cross") for size in (1, 2)}
     assert {1, 2, 3} == {len(each.config.groups) for each in PR}
     assert {0, 1, 2} == {each.in_flight for each in PR}
     assert {True, False} == {each.config.settles for each in PR}
