@@ -22,10 +22,10 @@ KIND := $(RUN)/python -c 'import blockwright; print(blockwright.build_info())'
 SERVES := $(if $(filter 1,$(BLOCKWRIGHT_REQUIRE_COMPILED)),compiled,compiled pure)
 CURRENT := $(RUN)/python -c 'import sys, blockwright; sys.exit(blockwright.build_info().kind not in sys.argv)' $(SERVES)
 
-# What changes source runs the uncompiled core in either build: once is enough, and so it is for the faults of disks and
-# servers, whose side of the code is not compiled. The compiled core is explored with the specification compiled as well,
+# What reads or changes source is the same in either build, and so is the specification alone: once is enough, as it is for
+# the faults of disks and servers, whose side of the code is not compiled. The compiled core is explored with the specification compiled as well,
 # where there is a compiler, the uncompiled core with the specification as it reads: what they count is compared.
-SKIPPED_PURE := $(if $(findstring --gate,$(CONFORM_ARGS)),,--skip museum --skip damage --skip mutants --skip spec --skip faults)
+SKIPPED_PURE := $(if $(findstring --gate,$(CONFORM_ARGS)),,--skip proofs --skip choices --skip museum --skip damage --skip mutants --skip spec --skip faults)
 EXPLORER := $(if $(or $(filter 0,$(BLOCKWRIGHT_REQUIRE_COMPILED)),$(findstring --,$(CONFORM_ARGS))),,build/explorer)
 
 # What the last 'make conform' found, if it was run: the documentation's numbers are compared with it, or taken from it.
