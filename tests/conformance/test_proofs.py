@@ -62,7 +62,7 @@ ALTERATIONS = [
     (paging_theorems, "SelfAttnBlockSpaceManager.can_allocate", ">=", ">"),
     (paging_theorems, "DevicePool.find_words", "+ self.first_id", "+ 0"),
     (paging_theorems, "SlotBackend.num_free_places", "+ self._num_freed", "- self._num_freed"),
-    (device_theorems, "write_kv", "slots % block_size", "slots // block_size"),
+    (device_theorems, "write_kv", "slots % block_size", "slots"),
     (device_theorems, "first_read", "- 1", "- 0"),
     (device_theorems, "_longest_span", "attention_chunk_size + queries - 1", "attention_chunk_size"),
     (device_theorems, "_Memory.blocks", "<=", "<"),
