@@ -22,10 +22,13 @@ KIND := $(RUN)/python -c 'import blockwright; print(blockwright.build_info())'
 SERVES := $(if $(filter 1,$(BLOCKWRIGHT_REQUIRE_COMPILED)),compiled,compiled pure)
 CURRENT := $(RUN)/python -c 'import sys, blockwright; sys.exit(blockwright.build_info().kind not in sys.argv)' $(SERVES)
 
-# What reads or changes source is the same in either build, and so is the specification alone: once is enough, as it is for
-# the faults of disks and servers, whose side of the code is not compiled. The compiled core is explored with the specification compiled as well,
-# where there is a compiler, the uncompiled core with the specification as it reads: what they count is compared.
-SKIPPED_PURE := $(if $(findstring --gate,$(CONFORM_ARGS)),,--skip proofs --skip choices --skip museum --skip damage --skip mutants --skip spec --skip faults)
+# What reads or changes source is the same in either build, and so is the specification alone: once is enough, as it is
+# for the faults of disks and servers, whose side of the code is not compiled.
+ONCE := proofs choices museum damage mutants spec faults
+SKIPPED_PURE := $(if $(findstring --gate,$(CONFORM_ARGS)),,$(addprefix --skip ,$(ONCE)))
+
+# The compiled core is explored with the specification compiled as well, where there is a compiler; the uncompiled core
+# with the specification as it reads. What they count is compared by 'make docs-check'.
 EXPLORER := $(if $(or $(filter 0,$(BLOCKWRIGHT_REQUIRE_COMPILED)),$(findstring --,$(CONFORM_ARGS))),,build/explorer)
 
 # What the last 'make conform' found, if it was run: the documentation's numbers are compared with it, or taken from it.
@@ -66,7 +69,7 @@ test-pure: build ## its second half
 test-cuda: build ## the tests that need a GPU (and a torch that can use it): not run in CI
 	$(RUN)/python -m pytest -m cuda tests $(PYTEST_ARGS)
 
-conform: build ## the main job: the gates of PROFILE on both builds (those that change source once), then a trace replayed
+conform: build ## the main job: the gates of PROFILE on both builds (some once), then a trace replayed
 	@mkdir -p build
 	$(if $(EXPLORER),$(RUN)/python -m blockwright_conformance.native $(EXPLORER))
 	$(RUN)/blockwright conform --profile $(PROFILE) $(if $(EXPLORER),--explorer $(EXPLORER)) --json build/conform-compiled.json $(CONFORM_ARGS)
