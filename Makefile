@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PROFILE ?= pr
 PYTEST_ARGS ?=
+PYTEST_JOBS ?= -n auto --maxprocesses 8 --dist worksteal
 CONFORM_ARGS ?=
 REPLAY_ARGS ?= --blocks 2000 --check
 BENCH_ARGS ?=
@@ -57,14 +58,14 @@ build: $(INSTALLED) ## set up .venv and compile the core, if a source of it has 
 	@$(KIND)
 
 test: build ## run all tests on the compiled and then on the uncompiled core
-	$(RUN)/python -m pytest $(PYTEST_ARGS)
-	$(PURE) $(RUN)/python -m pytest $(PYTEST_ARGS)
+	$(RUN)/python -m pytest $(PYTEST_JOBS) $(PYTEST_ARGS)
+	$(PURE) $(RUN)/python -m pytest $(PYTEST_JOBS) $(PYTEST_ARGS)
 
 test-compiled: build ## the first half of 'make test'
-	$(RUN)/python -m pytest $(PYTEST_ARGS)
+	$(RUN)/python -m pytest $(PYTEST_JOBS) $(PYTEST_ARGS)
 
 test-pure: build ## its second half
-	$(PURE) $(RUN)/python -m pytest $(PYTEST_ARGS)
+	$(PURE) $(RUN)/python -m pytest $(PYTEST_JOBS) $(PYTEST_ARGS)
 
 test-cuda: build ## the tests that need a GPU (and a torch that can use it): not run in CI
 	$(RUN)/python -m pytest -m cuda tests $(PYTEST_ARGS)

@@ -109,7 +109,7 @@ def test_manager_needs_a_backend() -> None:
     [
         {"tiers": []},
         {"tiers": 5},
-        {"tiers": [object()]},
+        {"tiers": ["tier"]},
         {"device_blocks_per_block": 0},
         {"write": "sideways"},
         {"on_load": "lose"},

@@ -1,6 +1,7 @@
 """Pages of the laws: a table of all, and an entry for each with what is known of it."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from blockwright_conformance.law_tags import UNCLAIMED, Place, claims
@@ -151,11 +152,17 @@ def told_alone(law: Law) -> str:
 
 def told_tags(law: Law) -> str:
     """Say where the implementation claims to uphold a law, or why no single place does."""
-    places = claims()[law.id]
+    places = claimed()[law.id]
     if not places:
         return prose(UNCLAIMED.get(law.id, "no line claims it"))
     shown = (f"`{file}`" + (f": `{function}`" if function else "") for file, function in of_functions(places))
     return ", ".join(shown)
+
+
+@cache
+def claimed() -> dict[str, list[Place]]:
+    """Give the places that claim each law: the sources are read once for all laws."""
+    return claims()
 
 
 def of_functions(places: list[Place]) -> list[tuple[str, str]]:
