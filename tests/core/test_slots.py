@@ -382,3 +382,17 @@ def test_what_is_published_ahead_of_the_count_stays_as_it_is() -> None:
     request.num_computed_tokens = 4
     assert manager.allocate_slots(request, 2) is not None
     manager.check()
+
+
+def test_a_batch_names_whoever_took_or_published_blocks() -> None:
+    """And nobody of whom only counts have changed, as all can tell from the buffers alone."""
+    manager = manager_of(full(4))
+    request = started(manager, "r", 5)
+    names = []
+    for token in range(5):
+        request.append_output_token_ids([token])
+        batch = manager.allocate_slots_batch([request], 1)
+        assert (len(batch.new_block_ids) > 0) == (request.num_tokens == 9)
+        names += batch.request_ids
+        request.num_computed_tokens += 1
+    assert names == ["", "", "r", "r", ""]  # 8 tokens publish a block, 9 take one

@@ -671,7 +671,8 @@ class KVCacheManager(ForkedRequests):
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        return int(self._named(request_id).num_settled) if self._overlaps else 0
+        tables = self._named(request_id)
+        return int(tables.num_settled) if self._overlaps else 0
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
         """Return a request's blocks, a copy of its tables. O(blocks).
