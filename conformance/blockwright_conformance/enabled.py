@@ -6,7 +6,18 @@ from itertools import product
 from blockwright_spec.hits import found, sound
 from blockwright_spec.lru import LRU
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import Absent, Hit, Running, State, Waiting, draft_states, in_flight, is_loading, recurrent
+from blockwright_spec.state import (
+    Absent,
+    Hit,
+    Running,
+    State,
+    Waiting,
+    certain,
+    draft_states,
+    in_flight,
+    is_loading,
+    recurrent,
+)
 
 from .actions import (
     Action,
@@ -200,12 +211,24 @@ def of_running(scope: Scope, state: State, slot: int, request: Running) -> Itera
     if "preempt" in scope.calls:
         yield Preempt(slot)
     if "later" in scope.calls:
-        yield Publish(slot, request.computed)
-        size = state.config.groups[0].block_size
-        if request.computed > size:
-            yield Publish(slot, (request.computed - 1) // size * size)
+        yield from publications(scope, state, slot, request)
     if "misuse" in scope.calls:
         yield from wrong_steps(state, slot, request)
+
+
+def publications(scope: Scope, state: State, slot: int, request: Running) -> Iterator[Action]:
+    """Give the calls that publish: all that is computed, a block less, and known drafts that are said to hold only now.
+
+    That they cannot be taken back afterwards is seen where wrong steps are made.
+    """
+    size, most = state.config.groups[0].block_size, min(request.written, len(request.prefix[1]))
+    yield Publish(slot, request.computed)
+    if request.computed > size:
+        yield Publish(slot, (request.computed - 1) // size * size)
+    if request.computed < most:
+        yield Publish(slot, most)
+    if "misuse" in scope.calls:
+        yield Publish(slot, most + 1)
 
 
 def steps(scope: Scope, state: State, slot: int, request: Running) -> Iterator[Action]:
@@ -298,6 +321,8 @@ def wrong_steps(state: State, slot: int, request: Running) -> Iterator[Action]:
     config, prefix, computed = state.config, request.prefix, computed_of(state, slot)
     if computed:
         yield WrongStep(slot, prefix, computed - 1, 1)
+    if certain(request) < computed - 1:
+        yield WrongStep(slot, prefix, certain(request), 1)
     if config.overlaps or recurrent(config):
         yield WrongStep(slot, prefix, computed, 1, 0, 1)
         yield WrongStep(slot, prefix, computed, 2, 0, 1)

@@ -256,12 +256,6 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ),
     (
         "the counter is only compared with what a table saw last: any other number says that something moved",
-        "paging/pool_allocator.py PoolAllocator.swap_in",
-        "self.num_moves += 1",
-        ("self.num_moves += 2",),
-    ),
-    (
-        "the counter is only compared with what a table saw last: any other number says that something moved",
         "paging/pool_allocator.py PoolAllocator.move_here",
         "self.num_moves += 1",
         ("self.num_moves += 2",),
@@ -381,25 +375,6 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("pass",),
     ),
     (
-        "the allocator asks the same of it, in the same words, before anything is kept",
-        "paging/block_manager.py SelfAttnBlockSpaceManager.__init__",
-        "require_positive('block_size', block_size)",
-        ("pass",),
-    ),
-    (
-        "`CpuGpuBlockAllocator.create` asks the same of it, in the same words, before anything is kept",
-        "paging/block_manager.py SelfAttnBlockSpaceManager.__init__",
-        "require_positive('num_gpu_blocks', num_gpu_blocks)",
-        ("pass",),
-    ),
-    (
-        "written again at the end, and not read before; nothing raises in between, since tokens, room and copies are "
-        "checked",
-        "paging/block_table.py BlockTable.append_token_ids",
-        "self._num_full = start",
-        ("pass",),
-    ),
-    (
         "a single block that is not adopted is the first that is written, and then copies itself: no other call "
         "comes between",
         "paging/block_table.py BlockTable.append_token_ids",
@@ -409,22 +384,6 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
             "if len(written) > 0 or adopted >= 0",
             "if len(written) > 1 or adopted >= -1",
         ),
-    ),
-    (
-        "a block without a place has the mark 0, so that the id asked for is -1, which no device has",
-        "paging/cpu_gpu.py CpuGpuBlockAllocator.copy_block",
-        "is_cpu = block._mark != 0 and self._cpu.has_id(int(block._mark) - 1)",
-        (
-            "is_cpu = self._cpu.has_id(int(block._mark) - 1)",
-            "is_cpu = block._mark != -1 and self._cpu.has_id(int(block._mark) - 1)",
-        ),
-    ),
-    (
-        "the reset of the GPU comes first, asks again, and ends the line where it is refused",
-        "paging/cpu_gpu.py CpuGpuBlockAllocator.reset_prefix_cache",
-        "if isinstance(self._gpu, PrefixCachingBlockAllocator) and (not (self._gpu.pool.can_reset() and "
-        "self._cpu.pool.can_reset()))",
-        ("if isinstance(self._gpu, PrefixCachingBlockAllocator) and (not self._cpu.pool.can_reset())",),
     ),
     (
         "nobody ever holds block 0 of a `BlockStore`: its count stays 0",
@@ -459,34 +418,16 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("self.num_moves = -1",),
     ),
     (
-        "only blocks without a place get one, and a table that met such a block remembers no ids",
-        "paging/pool_allocator.py PoolAllocator.swap_in",
-        "self.num_moves += 1",
-        (
-            "pass",
-            "self.num_moves += 0",
-        ),
-    ),
-    (
         "blocks of one place have one content: where that was known, it is found again",
         "paging/pool_allocator.py PoolAllocator.move_here",
         "places[before] = int(block._mark)",
         ("pass #2",),
     ),
     (
-        "asked only of blocks that `own` has let pass, which have a place",
-        "paging/prefix_caching.py PrefixCachingBlockAllocator.known_filled",
-        "if block._mark == 0 or not token_ids or count != self._size or (self.pool.sharers(block._mark) == 1)",
-        (
-            "if not token_ids or count != self._size or self.pool.sharers(block._mark) == 1",
-            "if block._mark == -1 or not token_ids or count != self._size or (self.pool.sharers(block._mark) == 1)",
-        ),
-    ),
-    (
         "a block that these tokens do not just fill has no hash, and so is not known",
         "paging/prefix_caching.py PrefixCachingBlockAllocator.known_filled",
-        "if block._mark == 0 or not token_ids or count != self._size or (self.pool.sharers(block._mark) == 1)",
-        ("if block._mark == 0 or not token_ids or self.pool.sharers(block._mark) == 1",),
+        "if not token_ids or count != self._size or self.pool.sharers(block._mark) == 1",
+        ("if not token_ids or self.pool.sharers(block._mark) == 1",),
     ),
     (
         "lengths are only compared, and still grow along a sequence, by one size for all",

@@ -313,6 +313,12 @@ def of_drafts() -> Iterator[Scope]:
         yield of_groups(groups, "drafts, uncached", 8, 4, "misuse", **few, caching=False, slots=1)
         kept = {**few, "drafts": 1}
         yield of_groups(groups, "drafts in flight", 6, 3, "misuse", **kept, in_flight=2, slots=1)
+    # Drafts that are said to hold are not taken back.
+    few = {"prompts": strings(1, 1, 1), "max_model_len": 6, "drafts": 2, "slots": 1}
+    yield scope(Full(), 2, "drafts put off", 4, 5, "later misuse", **few, outputs=(0, 1))
+    for kind in (Sliding(2), Mamba(2)):
+        yield scope(kind, 2, "drafts put off", 5, 5, "later trim misuse", **few)
+        yield scope(kind, 2, "drafts put off, uncached", 5, 5, "later trim misuse", **few, caching=False)
     few = {"prompts": strings(1, 1, 1), "max_model_len": 6, "drafts": 3, "slots": 1}  # more drafts than a block is long
     yield of_groups(((Full(), 1), (Mamba(3), 2)), "drafts, full pool", 10, 4, "preempt", **few)
     for size in (1, 2):

@@ -178,6 +178,7 @@ def chains(scope: ChainScope) -> World:
 
 _FEW: dict[str, Any] = {"prompts": strings(1, 1, 2), "max_model_len": 4}
 _TWOS: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 4}
+_DRAFTED: dict[str, Any] = {"prompts": strings(1, 1, 1), "max_model_len": 6, "drafts": 2}
 _BOTH: tuple[tuple[Kind, int], ...] = ((Full(), 2), (Sliding(2), 1))
 _STATES: tuple[tuple[Kind, int], ...] = ((Full(), 1), (Mamba(), 2))
 
@@ -210,6 +211,8 @@ MANAGERS: tuple[Scope, ...] = (
         Mamba(2), 2, "spec, in flight", 6, 3, "misuse", in_flight=2, drafts=1, slots=1, **{**_TWOS, "max_model_len": 5}
     ),
     scope(Mamba(1), 2, "spec, drafts", 6, 4, "misuse batch", drafts=2, lookaheads=(0, 1), **_TWOS),
+    scope(Full(), 2, "spec, drafts put off", 5, 5, "misuse later", slots=1, **_DRAFTED),
+    scope(Mamba(2), 2, "spec, drafts put off", 5, 5, "misuse later trim", slots=1, **_DRAFTED),
     scope(Full(), 1, "spec, late drafts", 6, 3, "", in_flight=2, settles=True, drafts=1, slots=1, **_FEW),
     of_groups(((Full(), 1), (Cross(), 2)), "spec, encoder", 7, 3, "misuse", encoder=3, caching=False, **_FEW),
     scope(Full(), 2, "spec, forked", 5, 4, "fork batch plan", prompts=strings(1, 3, 3), slots=3),

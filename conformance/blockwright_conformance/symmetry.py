@@ -4,7 +4,8 @@ Blocks are relabelled by their first appearance in the free queue and then in th
 is in one of them, so that no permutation is searched, and the number of states falls by exactly ``(N - 1)!`` for N
 blocks. Requests are sorted by a signature that names no block; where signatures are equal, all orders are tried. Two
 things are left out on purpose, because nothing that can happen later depends on them: in which order blocks of
-*different* content were published, and what the settled count says beyond which entries are dead.
+*different* content were published, and what the settled count says beyond which entries are dead and which tokens
+cannot be taken back.
 """
 
 import marshal
@@ -14,7 +15,7 @@ from itertools import permutations, product
 from typing import Any
 
 from blockwright_spec.reads import Prefix, needed
-from blockwright_spec.state import Running, State, Waiting, is_loading, owned, span
+from blockwright_spec.state import Running, State, Waiting, certain, is_loading, owned, span
 
 Form = tuple[list[int], list[int], list[Any], list[list[int]], list[Any]]
 """A state without names: the queue, what is known of each block, requests, their tables, and what is in flight."""
@@ -64,7 +65,8 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         config = state.config
         trimmed = tuple([needed(each.kind, request.trimmed).start // span(config, each) for each in config.groups])
         blocks = tuple([tuple([marks[block] if block else -1 for block in table]) for table in owned(request)])
-        counts = request.computed, request.written, request.drafts, request.encoder, request.loading
+        least = max(certain(request), request.settled)
+        counts = request.computed, request.written, request.drafts, least, request.encoder, request.loading
         return 2, names.number(request.prefix), trimmed, counts, request.published, blocks, timed(state, slot, request)
     loading = bool(state.fences) and is_loading(state, slot)
     if isinstance(request, Waiting):

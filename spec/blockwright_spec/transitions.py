@@ -114,17 +114,23 @@ def append_output(state: State, slot: int, tokens: tuple[int, ...], accepted: in
 
 
 def publish(state: State, slot: int, count: int) -> Outcome:
-    """Publish the blocks filled up to `count` tokens, after publication was put off: ``cache_blocks`` (PUB-1)."""
+    """Publish the blocks filled up to `count` tokens, after publication was put off: ``cache_blocks`` (PUB-1).
+
+    The engine says so that `count` tokens are computed, drafts among them that hold. Unless steps are in flight, they
+    are settled: others may read them from now on, so none of them is taken back (WRITE-1).
+    """
     # REFUSE
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
-    if count > request.written:
+    if count > min(request.written, len(request.prefix[1])):
         return Refusal(Reason.UNWRITTEN)
     if state.config.settles and count > request.settled:
         return Refusal(Reason.UNSETTLED)
     # EFFECT
-    return Done(published(state, slot, min(count, request.computed), certain(request)))
+    settled = request.settled if state.config.overlaps else max(request.settled, count)
+    said = replace(request, computed=max(request.computed, count), settled=settled)
+    return Done(published(written(state, slot, said, request.computed), slot, count, certain(request)))
     # SAME: tables, queue, contents, keys published before.
 
 

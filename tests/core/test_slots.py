@@ -19,13 +19,14 @@ from tests.core.support import (
     mamba,
     manager_dump,
     manager_of,
+    manager_over,
     sliding,
     started,
     table,
 )
 
-from blockwright import Request
-from blockwright.errors import DuplicateRequestError, InvalidArgumentError
+from blockwright import KVCacheSpec, MambaSpec, Request
+from blockwright.errors import DuplicateRequestError, InvalidArgumentError, StalePlanError
 
 
 def test_refusal_undoes_nothing_because_nothing_was_done() -> None:
@@ -325,3 +326,73 @@ def test_a_request_cannot_go_back_behind_what_was_said_to_be_done(batch: bool) -
     with pytest.raises(InvalidArgumentError, match="went back"):
         manager.allocate_slots(request, 1)
     manager.check()
+
+
+@pytest.mark.parametrize("caching", [True, False], ids=["cached", "uncached"])
+@pytest.mark.parametrize(
+    "spec", [full(2), sliding(2, 3), chunked(2, 4), mamba(2, 4)], ids=["full", "sliding", "chunked", "mamba"]
+)
+def test_a_request_cannot_go_back_behind_what_was_published(spec: KVCacheSpec, caching: bool) -> None:
+    """Accepted drafts may be taken back until they are published, whatever the engine counts at that moment."""
+    for accepted in range(5):
+        for said in range(4, 5 + accepted):
+            manager = manager_over([spec], 30, 50, caching)
+            request = Request("r", [1, 2, 3, 4], block_size=2)
+            assert manager.allocate_slots(request, 8, num_draft_tokens=4) is not None
+            request.append_output_token_ids(list(range(accepted + 1)))
+            request.num_computed_tokens = 4
+            plan = manager.plan(request, accepted + 1)
+            manager.cache_blocks(request, said)
+            manager.cache_blocks(request, 0)
+            if said > 4:
+                with pytest.raises(StalePlanError):
+                    manager.commit(plan)
+            for computed in range(said):
+                request.num_computed_tokens = computed
+                before = manager_dump(manager)
+                for call in (manager.allocate_slots, manager.plan):
+                    with pytest.raises(InvalidArgumentError, match="went back"):
+                        call(request, 1)
+                with pytest.raises(InvalidArgumentError, match="went back"):
+                    manager.allocate_slots_batch([request], 1)
+                assert manager_dump(manager) == before
+            request.num_computed_tokens = said  # those after it may still be taken back
+            if caching and type(spec) is not MambaSpec:
+                assert manager.num_published("r") == (said // 2,)
+            assert manager.allocate_slots(request, 1) is not None
+            manager.check()
+            with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
+                manager.cache_blocks(request, said + 2)
+
+
+def test_what_is_published_ahead_of_the_count_stays_as_it_is() -> None:
+    """Another request has found it: what both hold is not written again, and a fork starts no earlier."""
+    manager = manager_of(full(2))
+    request = Request("r", [0], block_size=2)
+    assert manager.allocate_slots(request, 4) is not None
+    request.append_output_token_ids([1, 2, 3])
+    request.num_computed_tokens = 1
+    manager.cache_blocks(request, 4)
+    other = Request("s", [0, 1, 2, 3, 9], block_size=2)
+    assert admit(manager, other) == 4
+    with pytest.raises(InvalidArgumentError, match="went back"):
+        manager.allocate_slots(request, 2)
+    with pytest.raises(InvalidArgumentError, match="4 to 4 computed tokens"):
+        manager.fork(request, request.fork("t"))
+    request.num_computed_tokens = 4
+    assert manager.allocate_slots(request, 2) is not None
+    manager.check()
+
+
+def test_a_batch_names_whoever_took_or_published_blocks() -> None:
+    """And nobody of whom only counts have changed, as all can tell from the buffers alone."""
+    manager = manager_of(full(4))
+    request = started(manager, "r", 5)
+    names = []
+    for token in range(5):
+        request.append_output_token_ids([token])
+        batch = manager.allocate_slots_batch([request], 1)
+        assert (len(batch.new_block_ids) > 0) == (request.num_tokens == 9)
+        names += batch.request_ids
+        request.num_computed_tokens += 1
+    assert names == ["", "", "r", "r", ""]  # 8 tokens publish a block, 9 take one

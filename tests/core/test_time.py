@@ -262,5 +262,7 @@ def test_without_overlap_there_are_no_steps() -> None:
     request = Request("r", list(range(9)), 2)
     assert give(manager, request, 9)
     assert manager.num_settled("r") == 0
+    refused(manager, UnknownRequestError, manager.num_settled, "nobody")
     manager.free(request)
+    refused(manager, UnknownRequestError, manager.num_settled, "r")
     assert manager.usage == 0.0

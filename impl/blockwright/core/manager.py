@@ -570,6 +570,9 @@ class KVCacheManager(ForkedRequests):
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Publish the blocks that the first `num_computed_tokens` tokens fill and that were delayed.
 
+        It says that these tokens are computed, accepted drafts among them: others may read them from now on, so that
+        ``request.num_computed_tokens`` cannot go below that any more. It may still be less when this is called.
+
         Complexity: O(blocks published). law: PUB-1, PUB-2.
 
         Raises:
@@ -584,6 +587,8 @@ class KVCacheManager(ForkedRequests):
                 f"num_computed_tokens: must be within 0..{known}, the known and written tokens of "
                 f"{request.request_id!r}, not {num_computed_tokens}"
             )
+        if not self._overlaps:
+            tables.num_certain = max(tables.num_certain, num_computed_tokens)
         if self.enable_caching:
             stopped = tables.num_written - tables.num_drafts
             for manager, table in zip(self.managers, tables.groups):
@@ -666,7 +671,8 @@ class KVCacheManager(ForkedRequests):
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        return int(self._named(request_id).num_settled) if self._overlaps else 0
+        tables = self._named(request_id)
+        return int(tables.num_settled) if self._overlaps else 0
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
         """Return a request's blocks, a copy of its tables. O(blocks).

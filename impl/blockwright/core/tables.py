@@ -59,7 +59,7 @@ class RequestTables(Held):
         uid: identity of the `Request` object and its copies, so that another request under the same id is noticed.
         request: the request as last seen, for publication on settlement.
         num_written: tokens whose slots the last call handed out for writing (lookahead not counted).
-        num_certain: those of them that are no drafts; the engine's count cannot go below.
+        num_certain: those of them that are no drafts or were said to be done; the engine's count cannot go below.
         num_settled: tokens that are done; kept only where steps are in flight.
         num_drafts: drafts that the last step was said to carry.
         num_loading: tokens after the written ones that are on their way from elsewhere.

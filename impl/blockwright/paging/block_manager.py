@@ -89,8 +89,6 @@ class SelfAttnBlockSpaceManager:
             allocator = source.block_allocator.copy()
             tracker = ComputedBlocksTracker(source.block_size, source=source._computed)
         else:
-            require_positive("block_size", block_size)
-            require_positive("num_gpu_blocks", num_gpu_blocks)
             require_count("num_cpu_blocks", num_cpu_blocks)
             if not 0 <= watermark <= 1:
                 raise InvalidArgumentError(f"watermark: must be within 0..1, not {watermark!r}")

@@ -191,7 +191,6 @@ class BlockTable:
             written = written[1:]
             first += 1
             start = first * size
-            self._num_full = start
         else:
             self._require_room(dead, max(missing, 0), written)
         self._drop(dead)

@@ -82,7 +82,7 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         """
         if not isinstance(block, PoolBlock):
             raise BlockError(f"block: {block!r} is not of this kind of allocator")
-        is_cpu = block._mark != 0 and self._cpu.has_id(int(block._mark) - 1)
+        is_cpu = self._cpu.has_id(int(block._mark) - 1)  # without a place that is no id
         return block.copy_after(prev_block, self._cpu if is_cpu else self._gpu)
 
     def on(self, device: Device) -> PoolAllocator:
@@ -272,9 +272,7 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         """
         if device is not None:
             return self.on(device).reset_prefix_cache()
-        if isinstance(self._gpu, PrefixCachingBlockAllocator) and not (
-            self._gpu.pool.can_reset() and self._cpu.pool.can_reset()
-        ):
+        if isinstance(self._gpu, PrefixCachingBlockAllocator) and not self._cpu.pool.can_reset():
             return False
         return self._gpu.reset_prefix_cache() and self._cpu.reset_prefix_cache()
 

@@ -551,7 +551,6 @@ class PoolAllocator(BlockAllocator):
                 raise BlockError(f"blocks: {block!r} has a place already; release it with swap_out")
             coming.append(block)
         self.require_free(self._num_to_take(coming))
-        self.num_moves += 1
         for mover in coming:
             self._place(mover)
 

@@ -136,7 +136,7 @@ class PrefixCachingBlockAllocator(PoolAllocator):
             InvalidArgumentError: a token is out of range.
         """
         count = i64(len(block._tokens)) + i64(len(token_ids))
-        if block._mark == 0 or not token_ids or count != self._size or self.pool.sharers(block._mark) == 1:
+        if not token_ids or count != self._size or self.pool.sharers(block._mark) == 1:
             return 0
         before = block._tokens
         block._tokens = with_tokens(before, token_ids)
