@@ -294,6 +294,9 @@ OFFLOAD: tuple[TierScope | ChainScope, ...] = tuple(
                 chain_scope("spec, through three", (1, 1, 1), through=True, loads=(FIRST[:1],), under_way=2),
                 chain_scope("spec, span 2", (1, 1), 4, span=2, stores=WIDE, loads=WIDE, under_way=2),
                 chain_scope(
+                    "spec, whole", (3, 2), reserve=(1,), stores=(FIRST, SECOND[1:]), loads=(FIRST[:1], SECOND[1:])
+                ),
+                chain_scope(
                     "spec, dropped", (3, 0), reserve=(2,), stores=(FIRST, SECOND[1:]), loads=(FIRST[:1],), under_way=1
                 ),
             ),
@@ -340,7 +343,7 @@ def refusing_workers(scope: Scope) -> World:
     return replace(workers(scope), state_laws=(Judge(REFUSED, desk_refuses),), step_laws=())
 
 
-LATE = ("spec, late", "spec, back", "spec, span 2")
+LATE = ("spec, late", "spec, back", "spec, span 2", "spec, three tiers", "spec, whole")
 """Chains on which wrong calls are made."""
 PLACES: tuple[SpecPlace, ...] = (
     *(SpecPlace("lockstep", each, managers, in_lockstep) for each in MANAGERS),

@@ -25,7 +25,7 @@ from blockwright_spec.tier_calls import (
     complete_store,
     prepare_store,
 )
-from blockwright_spec.tier_state import Entry, Key, Phase, Tier, idle, num_free
+from blockwright_spec.tier_state import Entry, Key, Phase, Tier, idle, num_free, ready
 
 from .spec_refusals import Wrong, all_refused
 from .spec_workers import Desk
@@ -137,6 +137,7 @@ def wrong_transfers(state: Chain) -> Iterator[Wrong]:
         )
     yield from of_devices(state)
     yield from of_tiers(state)
+    yield from of_reserves(state)
     if state.config.span == 1 < len(state.device):
         storing, loading = Transfer(Kind.STORE, (b"one",), None, 0, (0,)), Transfer(Kind.LOAD, (b"two",), 0, None, (1,))
         yield True, lambda: may_start(replace(state, transfers=(storing, loading)), loading)
@@ -174,6 +175,23 @@ def of_tiers(state: Chain) -> Iterator[Wrong]:
         below = replace(state.tiers[1], entries=(bad,))
         same = ChainDone(replace(state, config=replace(last, reserve=()), tiers=(state.tiers[0], below)))
         yield True, lambda same=same, key=key: chain_effects.lowered(same, 0, key) == same  # type: ignore[misc]
+
+
+def of_reserves(state: Chain) -> Iterator[Wrong]:
+    """Make room in tier 0: as many go as places are short, or all that may; a load from below makes as much room."""
+    nearest, number = state.tiers[0], len(state.tiers) - 1
+    going = sum(len(each.keys) for each in state.transfers if (each.kind, each.source) == (Kind.DEMOTE, 0))
+    for reserve in range(1, len(nearest.contents) + 1):
+        short = max(0, reserve - num_free(nearest) - going)
+        kept = len(idle(nearest)) - min(len(idle(nearest)), short)
+        given = replace(state, config=replace(state.config, through=False, reserve=(reserve, *(0,) * (number - 1))))
+        made = chain_effects.reserved(ChainDone(given)).state
+        yield True, lambda made=made, kept=kept: len(idle(made.tiers[0])) == kept  # type: ignore[misc]
+        for key in sorted(frozenset().union(*map(ready, state.tiers[1:])) - {each.key for each in nearest.entries}):
+            loaded = chain_calls.load(given, (key,), tuple(range(state.config.span)))
+            if isinstance(loaded, ChainDone):
+                after = ChainDone(loaded.state)
+                yield True, lambda after=after: chain_effects.reserved(after) == after  # type: ignore[misc]
 
 
 STRANGER = 99
