@@ -12,9 +12,11 @@ from .offload_chains import ChainUnderTest
 from .offload_scopes import ChainScope, TierScope
 from .offload_tier_explore import TierExplorer
 from .offload_tiers import TierUnderTest
+from .offload_worlds import OffloadWorld
 from .paged_blockwright import BlockwrightTables
 from .paged_explore import PagedExplorer
 from .paged_scopes import PagedScope
+from .paged_worlds import World as TablesWorld
 from .scopes import Scope
 from .search import Search
 from .spec_search import Came, World
@@ -26,9 +28,18 @@ LONG = 20 * SECONDS
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """A world of the block manager, by its name in `paged_trials`: what it answers before it is called."""
+    """A world of the block manager: what it answers before it is called."""
 
     name: str
+    world: TablesWorld
+
+
+@dataclass(frozen=True, slots=True)
+class ChainWalk:
+    """A world of offloading: a chain of three tiers with bytes that move."""
+
+    name: str
+    world: OffloadWorld
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +88,7 @@ def nowhere(_scope: Any, _limit: int) -> str:
     return ""
 
 
-IMPORTS = ("inputs_histories", "inputs_worlds", "paged_engine", "paged_histories", "inputs_plans")
+IMPORTS = ("inputs_histories", "inputs_worlds", "paged_engine", "paged_histories", "inputs_plans", "offload_histories")
 """Modules that import torch and Hypothesis, which takes longer than an action may."""
 
 
@@ -107,11 +118,23 @@ def in_walk(walk: Walk, limit: int) -> str:
     """Have a block manager take a random walk, asked before every call, and give the first difference."""
     from .paged_engine import PagedHistoryError  # it imports torch
     from .paged_histories import random_walk
-    from .paged_trials import WORLDS
 
     try:
-        random_walk(WORLDS[walk.name], 1, limit // 4, before=lambda: rearm(LONG))
+        random_walk(walk.world, 1, limit // 4, before=lambda: rearm(LONG))
     except PagedHistoryError as error:
+        return str(error)
+    return ""
+
+
+def in_chain_walk(walk: ChainWalk, limit: int) -> str:
+    """Have a chain take a random walk, its blocks looked at after every call, and give the first difference."""
+    from .offload_engine import OffloadHistoryError
+    from .offload_histories import chain_walk  # it imports Hypothesis
+
+    rearm(LONG)
+    try:
+        chain_walk(walk.world, 1, limit // 4)
+    except OffloadHistoryError as error:
         return str(error)
     return ""
 
@@ -130,7 +153,7 @@ def in_plans(models: Models, _limit: int) -> str:
     return ""
 
 
-def silent(scope: Walk | Models) -> World:
+def silent(scope: Walk | ChainWalk | Models) -> World:
     """Give a world in which nothing happens: of what is only compared with the implementation."""
     return World(
         scope.name,

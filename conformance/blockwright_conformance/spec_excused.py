@@ -194,6 +194,35 @@ EXCUSED: tuple[Excuse, ...] = (
         r"paged_tables\.py append: trimmed = .* slot, computed, choice\)$",
         "without a window the count is not read, and with one None has been refused (NOT_TOLD)",
     ),
+    Excuse(
+        r"inputs\.py state_read: accepted = 0 if row\.certain is None else .* -> accepted = -1 if row\.certain is None "
+        r"else .*$",
+        "the count is only asked whether it is above 0, and read as a number only if it is",
+    ),
+    Excuse(
+        r"chain_effects\.py landed_load: .* -> return taken_away\(done, 0, keys\) if done\.state\.config\.frees else "
+        r"done$",
+        "`taken_away` passes over what is not idle, and after a load that failed none of its blocks is: it read "
+        "them all, and the failure has made each doomed that was ready, or taken it away",
+    ),
+    Excuse(
+        r"chain_state\.py held: .* -> return tuple\(\(key for key in each\.keys if key not in waits\)\)$",
+        "a transfer without a source is a store, and what a store holds is read by nobody: `cancel` and "
+        "`landed_promotion` use what loads hold, `reads` asks of transfers with a source alone, and `readers` counts "
+        "those whose source is a tier",
+    ),
+    Excuse(
+        r"paged_effects\.py adopting: .* -> if entry >= len\(table\.entries\) or entries_of\(state, "
+        r"table\.entries\[entry\]\) == 1$",
+        "without tokens the entry behind the full ones holds a part of a block or lookahead slots alone, and no block "
+        "is found by either (PAGE-5): nothing is adopted",
+    ),
+    Excuse(
+        r"paged_tables\.py swap: moving, counted = .* -> moving, counted = \(moved\(state, slots\), swapping\(state, "
+        r"tuple\(\(\(slot, (0|-1)\) for slot in slots\)\), to, (0|-1)\)\)$",
+        "per table the greater is counted of what appending touches and of what the table has beyond its full blocks: "
+        "to append nothing touches the begun block alone, which it has, and to append -1 touches no more",
+    ),
 )
 """All rules; the first that matches counts."""
 

@@ -4,7 +4,8 @@ First it is looked for in the place where it was found before (`spec_hints.json`
 places of its chapter, not far, last killers of its function first; laws judge the wrong specification alone, and are
 wrong too if the function is one of theirs. What is not noticed there is looked for further in some places where it
 makes a difference at all (`spec_reach`); then, where laws are silent, beside the implementation as it is; then in all
-other places where it makes a difference, alone and beside. What is excused as the same is only looked for nearby.
+other places where it makes a difference (or, if none was seen to, where it is asked), alone and beside. What is excused
+as the same is only looked for nearby.
 """
 
 import gc
@@ -180,15 +181,19 @@ def fate_of(mutation: Mutation) -> Fate:
 
 
 def look_far(fate: Fate, exchange: Exchange, near: list[SpecPlace]) -> None:
-    """Look for a mutant in the places where it makes a difference: in some far, in all the others not so far."""
+    """Look for a mutant in the places where it makes a difference: in some far, in all the others not so far.
+
+    What is asked there is a sample: where it shows no difference anywhere, all places that ask are looked at far.
+    """
     reached = [place for place in MEMORY.order(fate.mutation) if is_reached(place, exchange)]
     different = [place for place in reached if matters(place, exchange)]
     fate.reached, fate.different = len(reached), len(different)
     if not look(fate, exchange, different[:FAR_PLACES], FAR):
         fate.beside = differing(exchange, besides([*near[:1], *(different or near)]))
-    for place in different if not fate.is_noticed else ():
-        if not look(fate, exchange, [place], WIDE):
-            fate.beside = differing(exchange, [place], WIDE)
+    places, far = (different, WIDE) if different else (reached, FAR)
+    for place in places if not fate.is_noticed else ():
+        if not look(fate, exchange, [place], far):
+            fate.beside = differing(exchange, [place], far)
         if fate.is_noticed:
             return
 

@@ -25,14 +25,28 @@ from .exhibit import OffloadPlace, Place, TablesPlace
 from .explore import LOOKUP_LAWS, lookup_view
 from .offload_actions import chain_enabled, chain_told
 from .offload_chain_explore import alike, plain
-from .offload_scopes import FIRST, KEYS, ChainScope, TierScope, chain_scope, lists, request
+from .offload_scopes import FIRST, KEYS, SECOND, ChainScope, TierScope, chain_scope, lists, request
 from .offload_tier_explore import tier_calls_of, told_of
+from .offload_worlds import OFFLOAD_HISTORIES
 from .paged_actions import paged_enabled, paged_meaning
 from .paged_scopes import PagedScope, paged_scope
 from .paged_symmetry import PagedNames
-from .paged_trials import WORLDS as WALKS
+from .paged_trials import WORLDS
+from .paged_worlds import World as TablesWorld
 from .scopes import Scope, of_groups, scope, strings
-from .spec_beside import Models, Walk, imported, in_histories, in_lockstep, in_plans, in_walk, nowhere, silent
+from .spec_beside import (
+    ChainWalk,
+    Models,
+    Walk,
+    imported,
+    in_chain_walk,
+    in_histories,
+    in_lockstep,
+    in_plans,
+    in_walk,
+    nowhere,
+    silent,
+)
 from .spec_plans import RIGHT_PLANS, Shelf, shelf
 from .spec_refusals import REFUSED, refuses
 from .spec_refusals_parts import chain_refuses, desk_refuses, tables_refuse, tier_refuses
@@ -41,7 +55,7 @@ from .spec_workers import WORKERS, workers
 from .symmetry import Names
 from .watch import OutOfTimeError, watch
 
-AnyScope = Scope | PagedScope | TierScope | ChainScope | Walk | Models | Shelf
+AnyScope = Scope | PagedScope | TierScope | ChainScope | Walk | ChainWalk | Models | Shelf
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +267,15 @@ TABLES: tuple[PagedScope, ...] = (
     paged_scope("spec, copies swapped", 2, 3, 2, 3, "delay swap misuse", prompts=strings(1, 1, 1)),
     paged_scope("spec, access", 1, 3, 0, 2, "access reset misuse", slots=1, prompts=strings(1, 1, 2)),
     paged_scope("spec, access, swap", 1, 2, 1, 2, "access swap mark misuse", slots=1, prompts=strings(2, 1, 2)),
+    paged_scope("spec, slots asked for", 1, 3, 0, 3, "ensure late misuse", window=1, slots=1, lookaheads=(0, 1)),
 )
 """Small scopes of part two."""
+
+WALKED: dict[str, TablesWorld] = {
+    **WORLDS,
+    "spec, nothing is dead": TablesWorld(1, 5, 4, False, 20, watermark=0.4, slots=3, max_tokens=9),
+}
+"""Worlds in which random walks are taken: those of trials, and one so small that some prompts never fit."""
 
 WIDE = (request(2, (KEYS[0], 0)), request(2, (KEYS[1], 1)))
 OFFLOAD: tuple[TierScope | ChainScope, ...] = tuple(
@@ -275,6 +296,12 @@ OFFLOAD: tuple[TierScope | ChainScope, ...] = tuple(
                 ),
                 chain_scope("spec, through three", (1, 1, 1), through=True, loads=(FIRST[:1],), under_way=2),
                 chain_scope("spec, span 2", (1, 1), 4, span=2, stores=WIDE, loads=WIDE, under_way=2),
+                chain_scope(
+                    "spec, whole", (3, 2), reserve=(1,), stores=(FIRST, SECOND[1:]), loads=(FIRST[:1], SECOND[1:])
+                ),
+                chain_scope(
+                    "spec, dropped", (3, 0), reserve=(2,), stores=(FIRST, SECOND[1:]), loads=(FIRST[:1],), under_way=1
+                ),
             ),
         )
     )
@@ -319,7 +346,7 @@ def refusing_workers(scope: Scope) -> World:
     return replace(workers(scope), state_laws=(Judge(REFUSED, desk_refuses),), step_laws=())
 
 
-LATE = ("spec, late", "spec, back", "spec, span 2")
+LATE = ("spec, late", "spec, back", "spec, span 2", "spec, three tiers", "spec, whole")
 """Chains on which wrong calls are made."""
 PLACES: tuple[SpecPlace, ...] = (
     *(SpecPlace("lockstep", each, managers, in_lockstep) for each in MANAGERS),
@@ -331,7 +358,8 @@ PLACES: tuple[SpecPlace, ...] = (
     *(SpecPlace("spec", each, refusing_tables, nowhere) for each in TABLES if "spec, swap" in each.name),
     SpecPlace("plans", Shelf("right ones", RIGHT_PLANS), shelf, nowhere),
     SpecPlace("plans", Models("of models", range(12)), silent, in_plans),
-    *(SpecPlace("paged", Walk(name), silent, in_walk) for name in WALKS),
+    *(SpecPlace("paged", Walk(name, each), silent, in_walk) for name, each in WALKED.items()),
+    *(SpecPlace("offload", ChainWalk(name, each), silent, in_chain_walk) for name, each in OFFLOAD_HISTORIES.items()),
     *(SpecPlace("spec", each, refusing_tier, nowhere) for each in OFFLOAD if each.name == "spec, LRU"),
     *(SpecPlace("spec", each, refusing_chain, nowhere) for each in OFFLOAD if each.name in LATE),
 )

@@ -8,7 +8,7 @@ Not covered: that every wrong implementation is caught (the museum, the mutants)
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,7 +16,7 @@ import blockwright.offload
 from blockwright.offload import ARCOffloadingManager, CPUBackend, LRUOffloadingManager, OffloadChain
 from blockwright_conformance import offload_tiers
 from blockwright_conformance.gates import Profile, gate
-from blockwright_conformance.offload_actions import Cancel, ChainAction, Land, Load, Store, Touch, chain_told
+from blockwright_conformance.offload_actions import Cancel, ChainAction, Compute, Land, Load, Store, Touch, chain_told
 from blockwright_conformance.offload_chain_explore import CHAIN_EVERYTHING, ChainExplorer, alike, chain_act, plain
 from blockwright_conformance.offload_chains import ChainUnderTest, chain_expected
 from blockwright_conformance.offload_engine import OffloadHistoryError
@@ -40,8 +40,8 @@ from blockwright_conformance.offload_trace import chain_script, tier_script
 from blockwright_conformance.offload_worlds import OFFLOAD_HISTORIES, Memory, OffloadWorld
 from blockwright_conformance.rows import covered
 from blockwright_spec.chain_outcomes import ChainDone
-from blockwright_spec.chain_state import Chain, chain
-from blockwright_spec.tier_state import Key, tier
+from blockwright_spec.chain_state import Chain, ChainConfig, Kind, chain
+from blockwright_spec.tier_state import Key, Phase, phase_of, tier
 
 P, Q, R, _ = KEYS
 SMALL_TIER = TierScope("small", "LRU", 2, (*lists(2, 1), KEYS[:2], KEYS[1:3]), readers=2)
@@ -255,6 +255,52 @@ def test_a_right_chain_passes_and_nothing_is_left_out() -> None:
     assert both.violation is None
     assert (both.states, both.fired) == (alone.states, alone.fired)
     assert report(both).violations == 0
+
+
+class Landing(NamedTuple):
+    """A transfer of a key under way has ended."""
+
+    kind: Kind
+    key: Key
+    success: bool = True
+
+    def of(self, state: Chain) -> Land:
+        """The action in a state."""
+        found = (at for at, each in enumerate(state.transfers) if each.kind is self.kind and self.key in each.keys)
+        return Land(next(found), self.success)
+
+
+DEEP: tuple[ChainAction | Landing, ...] = (
+    *(Compute(at, key) for at, key in enumerate((P, Q, R))),
+    Store((P,), (0,)),
+    Landing(Kind.STORE, P),
+    Store((Q,), (1,)),
+    Landing(Kind.STORE, Q),
+    Landing(Kind.DEMOTE, P),
+    Store((R,), (2,)),
+    Landing(Kind.STORE, R),
+    Landing(Kind.DEMOTE, Q),
+    Load((P,), (0,)),
+    Landing(Kind.PROMOTE, P, False),
+    Compute(0, P),
+    Store((P,), (0,)),
+    Landing(Kind.STORE, P),
+    Landing(Kind.DEMOTE, R),
+    Compute(1, Q),
+    Store((Q,), (1,)),
+)
+"""A block is on its way down from the middle tier and up at once; up fails, and it is stored anew meanwhile."""
+
+
+def test_what_is_found_bad_below_is_kept_above() -> None:
+    config = ChainConfig((2, 2, 1), 3, reserve=(1, 1))
+    state, adapter = chain(config), ChainUnderTest(config)
+    for each in DEEP:
+        action = each.of(state) if isinstance(each, Landing) else each
+        told, faults = chain_act(adapter, state, action, (P, Q, R), eager=True)
+        assert (faults, told.refusal) == ([], None)
+        state = told.state
+    assert [phase_of(each, P) for each in state.tiers] == [Phase.READY, Phase.DOOMED, Phase.WRITING]
 
 
 class Everywhere(ChainExplorer):

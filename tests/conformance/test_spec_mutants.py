@@ -107,7 +107,16 @@ def test_beside_the_implementation_nothing_differs() -> None:
     assert BY_NAME["offload: spec, through"].differs(200) == ""
 
 
-@pytest.mark.parametrize("name", ["plans: of models", "paged: naive under a window", "offload: spec, recovered"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plans: of models",
+        "paged: naive under a window",
+        "paged: spec, nothing is dead",
+        "offload: spec, recovered",
+        "offload: write back, span 3",
+    ],
+)
 def test_beside_walks_and_plans_nothing_differs(name: str) -> None:
     assert BY_NAME[name].differs(300) == ""
 
@@ -115,6 +124,21 @@ def test_beside_walks_and_plans_nothing_differs(name: str) -> None:
 def test_a_wrong_answer_before_a_call_differs_in_a_walk() -> None:
     key = next(each.key for each in all_mutations() if each.key.startswith("paged_counts.py can_append_slots:"))
     assert "can_append_slots" in differs_in(BY_NAME["paged: naive"], of_mutation(mutant(key)))
+
+
+def test_a_chain_that_makes_no_room_differs_in_a_walk() -> None:
+    key = "chain_effects.py reserved: if num_free(done.state.tiers[at]) + leaving(done.state, at) < reserve -> if "
+    places = BY_NAME["offload: write back, reserve 2 and 3"], BY_NAME["offload: write through"]
+    exchange = of_mutation(mutant(f"{key}num_free(done.state.tiers[at]) - leaving(done.state, at) < reserve"))
+    assert [bool(differs_in(place, exchange)) for place in places] == [True, False]
+
+
+def test_a_tier_must_reject_each_kind_of_wrong_victims() -> None:
+    guard = "tier_calls.py prepare_store: if not (len(evicted) == needed == len(set(evicted)) and set(evicted) <= set"
+    wrong = [each for each in all_mutations() if each.key.startswith(guard)]
+    assert len(wrong) > 5
+    for each in wrong:
+        assert noticed_in(BY_NAME["spec: spec, LRU"], of_mutation(each)).lengths, each.key
 
 
 def test_a_wrong_plan_breaks_its_law() -> None:
