@@ -193,15 +193,22 @@ def chains(scope: ChainScope) -> World:
 _FEW: dict[str, Any] = {"prompts": strings(1, 1, 2), "max_model_len": 4}
 _TWOS: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 4}
 _DRAFTED: dict[str, Any] = {"prompts": strings(1, 1, 1), "max_model_len": 6, "drafts": 2}
+_ONE: dict[str, Any] = {"prompts": strings(1, 1, 1), "max_model_len": 4}
+_LONG_ENCODER: dict[str, Any] = {"encoder": 5, "caching": False}
+_APART = ((0, (0, 0, 0)), (0, (0, 1)), (0, (1,)))
 _BOTH: tuple[tuple[Kind, int], ...] = ((Full(), 2), (Sliding(2), 1))
 _STATES: tuple[tuple[Kind, int], ...] = ((Full(), 1), (Mamba(), 2))
 
+MUSEUM = {
+    constant: each.scope
+    for constant, each in vars(places).items()
+    if isinstance(each, Place) and each is not places.FORKED and "told" not in each.scope.name
+}
+"""The small scopes of the museum, by the names of their constants."""
+_NAMED = {each.name: each for each in MUSEUM.values()}
+
 MANAGERS: tuple[Scope, ...] = (
-    *{
-        each.scope.name: each.scope
-        for each in vars(places).values()
-        if isinstance(each, Place) and each is not places.FORKED and "told" not in each.scope.name
-    }.values(),
+    *_NAMED.values(),
     scope(Full(), 1, "spec, wrong calls", 4, 3, "batch misuse preempt hold adopt unasked reset", **_FEW),
     scope(Sliding(3), 2, "spec, wrong calls", 4, 5, "chunks misuse trim", slots=1),
     scope(Mamba(), 1, "spec, wrong calls", 4, 3, "chunks misuse trim later"),
@@ -244,6 +251,29 @@ MANAGERS: tuple[Scope, ...] = (
     scope(Full(), 1, "spec, explained, uncached", 4, 3, "explain", caching=False),
     scope(Full(), 1, "spec, drafts in flight", 8, 4, "", in_flight=2, drafts=2, slots=1),
     of_groups(_STATES, "spec, forked", 7, 3, "fork", prompts=strings(1, 2, 2), caching=False),
+    scope(Mamba(1), 1, "spec, drafts known", 6, 3, "misuse", in_flight=1, drafts=1, slots=1, **_ONE),
+    scope(Mamba(1), 1, "spec, drafts settled", 6, 3, "misuse", in_flight=1, settles=True, drafts=1, slots=1, **_ONE),
+    scope(Mamba(1), 1, "spec, drafts accepted", 7, 5, "", drafts=1, slots=1, prompts=strings(1, 1, 1)),
+    scope(Full(), 1, "spec, taken back", 6, 1, "", in_flight=2, drafts=1, slots=1, **_ONE),
+    scope(Mamba(), 2, "spec, long", 5, 6, "chunks", slots=1, prompts=strings(1, 5, 5)),
+    scope(Mamba(), 1, "spec, loads", 5, 3, "load", slots=1, prompts=strings(1, 3, 3)),
+    scope(Full(), 1, "spec, forked, put off", 6, 4, "fork later", drafts=1, lookaheads=(0, 1), **_ONE),
+    scope(Full(), 2, "spec, forked part in flight", 5, 3, "fork", in_flight=1, prompts=strings(1, 1, 1)),
+    scope(Mamba(1), 1, "spec, forked, evicting", 4, 2, "fork", prompts=strings(2, 1, 1)),
+    scope(Full(), 2, "spec, copies", 5, 2, "fork", prompts=strings(1, 1, 1), slots=3, caching=False),
+    scope(Full(), 1, "spec, whole", 4, 3, "whole plan chunks", prompts=_APART),
+    scope(Sliding(2), 1, "spec, whole", 5, 4, "whole plan chunks", prompts=strings(1, 3, 3)),
+    scope(Sliding(2), 2, "spec, tight", 2, 3, "plan", slots=1, prompts=strings(1, 1, 1)),
+    scope(Mamba(1), 1, "spec, whole", 3, 3, "whole plan chunks", prompts=strings(1, 1, 2)),
+    of_groups(((Full(), 1), (Cross(), 2)), "spec, whole", 5, 3, "whole plan chunks", **{**_TWOS, **_LONG_ENCODER}),
+    of_groups(((Full(), 1), (Cross(), 1)), "spec, no encoder", 6, 3, "", caching=False, **_ONE),
+    of_groups(((Mamba(1), 1), (Mamba(2), 1)), "spec, drafts of two", 9, 4, "", drafts=2, slots=1, **_ONE),
+    scope(Full(), 1, "spec, batches", 5, 2, "batch", prompts=strings(1, 1, 1)),
+    *(
+        replace(each, name=f"{each.name}, {constant.lower()}")  # another scope of the museum has the same name
+        for constant, each in MUSEUM.items()
+        if _NAMED[each.name] is not each
+    ),
 )
 """Small scopes of part one: those of the museum, and more."""
 
@@ -317,6 +347,11 @@ ASKED: tuple[Scope, ...] = (
     of_groups(((Full(), 1),), "spec, wrong calls", 4, 3, "preempt", in_flight=1, settles=True, drafts=1, **_FEW),
     of_groups(((Full(), 2),), "spec, wrong calls", 5, 3, "fork preempt", prompts=strings(1, 1, 1)),
     of_groups(((Mamba(1), 1),), "spec, wrong calls", 6, 3, "fork preempt", drafts=1, **_FEW),
+    of_groups(((Mamba(1), 1),), "spec, wrong calls, drafts", 6, 5, "", drafts=1, slots=1, prompts=strings(1, 1, 1)),
+    of_groups(((Mamba(2), 1),), "spec, wrong calls, tight", 5, 3, "hold", drafts=1, **_ONE),
+    of_groups(((Full(), 1),), "spec, wrong calls, drafts", 6, 3, "", in_flight=2, drafts=1, slots=1, **_ONE),
+    of_groups(((Mamba(1), 1),), "spec, wrong calls, in flight", 6, 3, "", in_flight=1, drafts=1, slots=1, **_ONE),
+    of_groups(((Full(), 1),), "spec, wrong calls, duplicates", 3, 3, "unasked hold", prompts=_APART[1:]),
 )
 """Small scopes in which what no manager can be asked is asked of the specification."""
 

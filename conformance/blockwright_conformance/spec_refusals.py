@@ -1,7 +1,8 @@
 """Wrong calls on the specification itself: in every state each must be refused, for the reason that it gives.
 
 Lock-step makes the wrong calls that a manager can be asked. Here are those that none can: choices that are not open,
-events of requests that the engine keeps for itself, and a worker's rows.
+events of requests that the engine keeps for itself, and a worker's rows. Beside them stand questions of which the
+answer is known, about what no manager shows: ghosts, what is lost with a block, and who serves a recorded hit.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,13 +11,13 @@ from typing import Any
 
 from blockwright_spec import flights, forks, transitions
 from blockwright_spec.chain_outcomes import ChainRefusal
-from blockwright_spec.choices import Choice
+from blockwright_spec.choices import Choice, recorded
 from blockwright_spec.explain import explained
-from blockwright_spec.hits import found
+from blockwright_spec.hits import found, holding
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Reason, Refusal, Step
 from blockwright_spec.paged_outcomes import PagedRefusal
-from blockwright_spec.reads import Cross
+from blockwright_spec.reads import Cross, Full, Prefix, cut, entries
 from blockwright_spec.rows import RowRefusal
 from blockwright_spec.state import (
     NULL,
@@ -26,10 +27,13 @@ from blockwright_spec.state import (
     State,
     Waiting,
     certain,
+    common_prefix_blocks,
     in_flight,
     is_loading,
+    key,
     recurrent,
 )
+from blockwright_spec.table_laws import law_counts_are_ordered
 
 from .actions import computed_of
 
@@ -69,6 +73,8 @@ def wrong_calls(state: State, slot: int) -> Iterator[Wrong]:
     """Give the wrong calls about one request."""
     request = state.requests[slot]
     if not isinstance(request, Running):
+        groups = range(len(state.config.groups))
+        yield True, lambda: not any(common_prefix_blocks(state, slot, group, 1) for group in groups)
         yield Reason.NOT_RUNNING, lambda: transitions.trim(state, slot, 0, LRU)
         yield Reason.NOT_RUNNING, lambda: transitions.publish(state, slot, 0)
         yield Reason.NOT_RUNNING, lambda: transitions.append_output(state, slot, (0,))
@@ -98,6 +104,8 @@ def of_waiting(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
         foreign = replace(LRU, serve=lambda holders: state.config.num_blocks)
         yield Reason.ILLEGAL_CHOICE, lambda: transitions.find(state, slot, foreign)
     yield from of_asks(state, slot, request)
+    if state.config.caching and not state.config.overlaps and not recurrent(state.config):
+        yield from of_hits(state, slot, request)
     if length := found(state, request.prefix, LRU).length:
         gone, lost = replace(state, keys=()), frozenset(content for _, content in state.keys)
         yield True, lambda: explained(gone, request.prefix, lost).candidate == length
@@ -105,15 +113,59 @@ def of_waiting(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
         if isinstance(one, Running):
             yield from of_forks(state, parent, slot, one)
         if isinstance(one, Running) and not one.loading and one.computed == one.written and not state.flights:
-            fit = replace(request, prefix=one.prefix)
-            able = replace(state, requests=(*state.requests[:slot], fit, *state.requests[slot + 1 :]))
-            if isinstance(done := forks.fork(able, parent, slot, LRU), Done) and done.demand:
-                yield Reason.ILLEGAL_CHOICE, lambda parent=parent, able=able: forks.fork(able, parent, slot, twice(LRU))  # type: ignore[misc]
-            extra, tokens = one.prefix
-            other = replace(request, prefix=(extra, tuple(1 - token for token in tokens)))
-            wrong = replace(state, requests=(*state.requests[:slot], other, *state.requests[slot + 1 :]))
-            if one.computed and not state.copies:
-                yield Reason.NOT_A_FORK, lambda parent=parent, wrong=wrong: forks.fork(wrong, parent, slot, LRU)  # type: ignore[misc]
+            yield from of_able_forks(state, parent, slot, one)
+
+
+def of_able_forks(state: State, parent: int, child: int, one: Running) -> Iterator[Wrong]:
+    """Give what comes of forks of a request that could be forked, and those that are none."""
+    able = with_tokens(state, child, one.prefix)
+    done, states = forks.fork(able, parent, child, LRU), sum(map(len, map(forks.wanted_states, state.config.groups)))
+    if states > len(state.queue) and forks.unforkable(able, parent, child) is None:
+        yield True, lambda: done == Refusal(Reason.NO_FREE_BLOCKS, states - len(state.queue))
+    elif isinstance(done, Done):
+        extra, tokens = one.prefix
+        longer = extra, (*tokens[: one.computed], 1)
+        said = forks.fork(with_tokens(state, child, longer), parent, child, LRU)
+        yield True, lambda: isinstance(said, Done) and getattr(said.state.requests[child], "prefix", None) == longer
+    if isinstance(done, Done) and done.demand:
+        yield Reason.ILLEGAL_CHOICE, lambda: forks.fork(able, parent, child, twice(LRU))
+    if one.computed and not state.copies:
+        foreign = with_tokens(state, child, (one.prefix[0], tuple(1 - token for token in one.prefix[1])))
+        yield Reason.NOT_A_FORK, lambda: forks.fork(foreign, parent, child, LRU)
+
+
+def with_tokens(state: State, slot: int, prefix: Prefix) -> State:
+    """Give a state in which a request waits with other tokens."""
+    return replace(state, requests=(*state.requests[:slot], Waiting(prefix), *state.requests[slot + 1 :]))
+
+
+def tells_what_is_lost(state: State, done: Done) -> bool:
+    """Tell whether a step names each content that only blocks it took were published as, with the last of them."""
+    taken = tuple(block for table in done.new for block in table if block != NULL)
+    left = {content for block, content in state.keys if block not in taken}
+    last = {key(state, block): block for block in taken if key(state, block) not in {None, *left}}
+    return {content: block for block, content in done.evicted} == last and len(done.evicted) == len(last)
+
+
+def of_hits(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
+    """Give admissions with hits that leave no token, are no longer there, or lack a block; and the whole of a hit."""
+    (extra, tokens), step = request.prefix, Step(1)
+    hit = found(state, (extra, (*tokens, 0)), LRU)
+    if hit.length == len(tokens) < state.config.max_model_len:
+        yield Reason.HIT_STALE, lambda: transitions.admit(state, slot, hit, step, LRU)
+    said = transitions.admit(state, slot, Hit(), Step(len(tokens)), LRU)
+    yield True, lambda: not isinstance(said, Done) or tells_what_is_lost(state, said)
+    own = found(state, request.prefix, LRU)
+    if not own.length:
+        return
+    gone = replace(state, keys=())
+    yield Reason.HIT_STALE, lambda: transitions.admit(gone, slot, own, step, LRU)
+    if all(isinstance(group.kind, Full) for group in state.config.groups):
+        holed = Hit(own.length, tuple((NULL, *table[1:]) for table in own.tables))
+        yield Reason.HIT_STALE, lambda: transitions.admit(state, slot, holed, step, LRU)
+        most = sum(entries(group.block_size, len(tokens)) for group in state.config.groups)
+        short = replace(state, config=replace(state.config, num_blocks=most))
+        yield Reason.POOL_TOO_SMALL, lambda: transitions.admit(short, slot, own, Step(0, whole=True), LRU)
 
 
 def of_asks(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
@@ -123,6 +175,8 @@ def of_asks(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
     yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(1, external=1), LRU)
     whole = len(request.prefix[1])
     yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(0, external=whole), LRU)
+    if 1 < whole <= state.config.max_model_len:
+        yield Reason.TOO_MANY_DRAFTS, lambda: transitions.admit(state, slot, Hit(), Step(whole, drafts=1), LRU)
     if state.config.overlaps and not state.flights:
         yield Reason.NO_STEP, lambda: transitions.admit(state, slot, Hit(), Step(1), LRU)
     if is_loading(state, slot) and len(request.prefix[1]) > 1:
@@ -133,7 +187,7 @@ def of_forks(state: State, parent: int, child: int, one: Running) -> Iterator[Wr
     """Give the forks of what is not settled, or is elsewhere."""
     if one.loading:
         yield Reason.LOADING, lambda: forks.fork(state, parent, child, LRU)
-    elif in_flight(state, parent):
+    elif in_flight(state, parent) or (state.config.overlaps and one.computed < one.written):
         yield Reason.UNSETTLED, lambda: forks.fork(state, parent, child, LRU)
     elif recurrent(state.config) and one.computed != certain(one) and not state.config.overlaps:
         yield Reason.STATE_ELSEWHERE, lambda: forks.fork(state, parent, child, LRU)
@@ -148,11 +202,14 @@ def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
     yield Reason.UNWRITTEN, lambda: transitions.append_output(state, slot, accepted, len(accepted))
     if state.config.overlaps and request.settled < request.written:
         yield Reason.UNSETTLED, lambda: transitions.trim(state, slot, request.written, LRU)
+    yield None, lambda: transitions.trim(state, slot, request.settled, LRU)
     if state.config.settles and request.settled < request.written:
         yield Reason.UNSETTLED, lambda: transitions.publish(state, slot, request.written)
     if state.config.settles:
         yield None, lambda: transitions.publish(state, slot, request.settled)
     yield Reason.NOT_WAITING, lambda: forks.fork(state, slot, slot, LRU)
+    yield True, lambda: state_is_of_draft(state, request)
+    yield from of_drafts(state, slot, request)
     computed = computed_of(state, slot)
     if isinstance(said := transitions.append_output(state, slot, (0,)), Done):
         longer = (request.prefix[0], (*request.prefix[1], 0))
@@ -172,6 +229,34 @@ def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
         yield from of_choices(state, slot, request)
 
 
+def state_is_of_draft(state: State, request: Running) -> bool:
+    """Tell whether the states of drafts are those after the tokens that are certain, or none (MAMBA-3)."""
+    return all(
+        state.contents[block] in (None, (at, cut(request.prefix, certain(request) + place + 1)))
+        for at, blocks in enumerate(request.states)
+        for place, block in enumerate(blocks)
+    )
+
+
+def of_drafts(state: State, slot: int, request: Running) -> Iterator[Wrong]:
+    """Give what is asked of drafts in flight: steps before they are settled, though known, and rejections."""
+    own = [flight for step in state.flights for flight in step if flight.slot == slot]
+    if not own:
+        return
+    yield True, lambda: request.drafts == own[-1].drafts
+    said = transitions.append_output(state, slot, (0,) * (request.written - request.computed))
+    if not own[0].drafts or not isinstance(said, Done):
+        return
+    begun = flights.begin(said.state)
+    if isinstance(begun, Done) and recurrent(state.config) and request.written < state.config.max_model_len:
+        wrong = begun.state
+        yield Reason.DRAFTS_IN_FLIGHT, lambda: transitions.grow(wrong, slot, request.written, Step(1), LRU)
+    if any(flight.slot == slot for flight in state.flights[0]):
+        rejected = ((slot, own[0].drafts),)
+        done = flights.settle(said.state, rejected, LRU)
+        yield True, lambda: isinstance(done, Done) and law_counts_are_ordered(done.state)
+
+
 def of_choices(state: State, slot: int, request: Running) -> Iterator[Wrong]:
     """Give steps and releases by choices that are not open."""
     lossy = replace(LRU, order=lambda batch: LRU.order(batch)[1:])
@@ -180,8 +265,13 @@ def of_choices(state: State, slot: int, request: Running) -> Iterator[Wrong]:
     end = request.settled if state.config.overlaps else request.written
     if isinstance(done := transitions.trim(state, slot, end, LRU), Done) and any(done.nulled):
         yield Reason.ILLEGAL_CHOICE, lambda: transitions.trim(state, slot, end, lossy)
+    elif isinstance(done, Done):
+        yield None, lambda: transitions.trim(state, slot, end, lossy)  # nothing is released: there is nothing to lose
     step, computed = Step(1), computed_of(state, slot)
-    if isinstance(done := transitions.grow(state, slot, computed, step, LRU), Done) and any(map(any, done.new)):
+    if isinstance(done := transitions.grow(state, slot, computed, step, LRU), Done):
+        wrong = Reason.ILLEGAL_CHOICE if any(done.nulled) else None
+        yield wrong, lambda: transitions.grow(state, slot, computed, step, lossy)
+    if isinstance(done, Done) and any(map(any, done.new)):
         for illegal in (twice(LRU), greedy(LRU), null_instead(LRU)):
             yield Reason.ILLEGAL_CHOICE, lambda illegal=illegal: transitions.grow(state, slot, computed, step, illegal)  # type: ignore[misc]
 
@@ -209,9 +299,17 @@ def of_all(state: State) -> Iterator[Wrong]:
         yield True, lambda: begun.state.flights == (*state.flights, ())
     if not state.flights:
         yield Reason.NO_STEP, lambda: flights.settle(state, (), LRU)
+    else:
+        yield Reason.NOT_REJECTED, lambda: flights.settle(state, ((len(state.requests), 0),), LRU)
+    if any(any(map(any, fence.tables)) for fence in state.fences if fence.step == 0):
+        yield Reason.ILLEGAL_CHOICE, lambda: flights.settle(state, (), replace(LRU, order=lambda _: ()))
     for flight in state.flights[0] if state.flights else ():
         if flight.slot is not None:
             yield None, lambda slot=flight.slot: flights.settle(state, ((slot, 0),), LRU)  # type: ignore[misc]
+    for content in {content for _, content in state.keys}:
+        holders = holding(state, content)
+        chosen = recorded((), holders[-1:], LRU)
+        yield True, lambda chosen=chosen, holders=holders: chosen.serve(holders) == holders[-1]  # type: ignore[misc]
     running = [slot for slot, request in enumerate(state.requests) if isinstance(request, Running)]
     asks = tuple((slot, computed_of(state, slot), Step(1)) for slot in running[:1])
     if asks:

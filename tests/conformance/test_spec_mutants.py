@@ -43,7 +43,7 @@ from blockwright_conformance.spec_mutation import (
     put_in,
     removed,
 )
-from blockwright_conformance.spec_places import BY_NAME, PLACES, SpecPlace
+from blockwright_conformance.spec_places import BY_NAME, MANAGERS, MUSEUM, PLACES, SpecPlace
 from blockwright_conformance.spec_refusals import REFUSED
 from blockwright_conformance.spec_search import UNDEFINED
 from blockwright_conformance.spec_weakened import WEAKENED, Weakening
@@ -105,6 +105,34 @@ def test_beside_the_implementation_nothing_differs() -> None:
     assert TIGHT.differs(1000) == ""
     assert BY_NAME["paged: naive, block 1: spec, wrong calls"].differs(200) == ""
     assert BY_NAME["offload: spec, through"].differs(200) == ""
+
+
+def test_every_scope_of_the_museum_is_a_place_even_if_another_has_its_name() -> None:
+    there = {replace(each, name="") for each in MANAGERS}
+    assert {replace(each, name="") for each in MUSEUM.values()} <= there
+    assert len({each.name for each in MANAGERS}) == len(MANAGERS)
+    assert len(BY_NAME) == len(PLACES)
+
+
+@pytest.mark.parametrize(
+    ("place", "key"),
+    [
+        (
+            "mamba +1, block 1: spec, wrong calls, drafts",
+            "effects.py blanked: return replace(state, contents=contents)",
+        ),
+        ("full, block 1: spec, wrong calls, duplicates", "hits.py lost: "),
+        ("full, block 1: spec, wrong calls, loads", "hits.py sound: "),
+        ("full, block 1: spec, wrong calls, drafts", "flights.py landed: ahead = "),
+        ("mamba +2, block 1: spec, wrong calls, tight", "forks.py fork: return Refusal(Reason.NO_FREE_BLOCKS, count"),
+    ],
+)
+def test_what_no_manager_shows_is_asked_of_the_specification(place: str, key: str) -> None:
+    own = [each for each in all_mutations() if each.key.startswith(key) and reason_for(each) is None]
+    own = [each for each in own if not each.after.startswith("return not")]  # with it nothing ever happens
+    assert own
+    for each in own:
+        assert noticed_in(BY_NAME[f"spec: {place}"], of_mutation(each)).lengths, each.key
 
 
 @pytest.mark.parametrize(
