@@ -146,7 +146,7 @@ def adopting(state: Paged, slot: int, tokens: tuple[int, ...]) -> Paged:
     """Let the block of known content take the place of one that others hold and these tokens would fill: no copy."""
     table, size = table_in(state, slot), state.config.block_size
     entry = len(table.prefix[1]) // size
-    if not tokens or entry >= len(table.entries) or entries_of(state, table.entries[entry]) == 1:
+    if entry >= len(table.entries) or entries_of(state, table.entries[entry]) == 1:
         return state
     longer = replace(table, prefix=(table.prefix[0], table.prefix[1] + tokens))
     other = known(state, table.device, content_at(state.config, longer, entry))
