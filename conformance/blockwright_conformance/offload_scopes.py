@@ -1,4 +1,4 @@
-"""Scopes of offloading: one tier alone, and chains of two tiers with requests that share a prefix.
+"""Scopes of offloading: one tier alone, and chains of two and three tiers with requests that share a prefix.
 
 A tier's keys are interchangeable, so that two or three suffice. In a chain each request has its own blocks of the
 device, one for each of its keys (times the span), and stores and loads slices of them.
@@ -129,6 +129,11 @@ def chains() -> Iterator[ChainScope]:
     yield chain_scope("write back, reserve 0: 2 + 1 blocks", (2, 1), reserve=(0,), misuse=True, most=2)
     yield chain_scope("write through: 1 + 2 blocks", (1, 2), through=True, loads=(FIRST[:1], SECOND[1:]))
     yield chain_scope("write through: 2 + 2 blocks", (2, 2), through=True, under_way=2)
+    yield chain_scope("write through, reserve 1: 2 + 1 blocks", (2, 1), reserve=(1,), through=True, under_way=2)
+    yield chain_scope("write back, reserve 1, three tiers: 2 + 1 + 1 blocks", (2, 1, 1), reserve=(1, 1), under_way=2)
+    yield chain_scope(
+        "write through, three tiers: 1 + 1 + 1 blocks", (1, 1, 1), through=True, loads=(FIRST[:1],), under_way=2
+    )
     yield chain_scope("loads free: 2 + 2 blocks", (2, 2), reserve=(1,), frees=True, under_way=1)
     yield chain_scope("loads free: 1 + 2 blocks", (1, 2), through=True, frees=True, loads=(FIRST[:1], SECOND[1:]))
     yield chain_scope("write through, loads free: 2 + 1 blocks", (2, 1), through=True, frees=True, under_way=2)

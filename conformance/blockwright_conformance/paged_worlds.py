@@ -31,6 +31,7 @@ HISTORIES: dict[str, World] = {
     "prefix caching, block 3, small": World(3, 12, 9, True, slots=6, max_tokens=24),
     "naive, block 4, sliding 9": World(4, 24, 16, False, 9),
     "prefix caching, block 4, sliding 6": World(4, 24, 16, True, 6),
+    "naive, block 2, watermark 6": World(2, 16, 16, False, watermark=0.4, slots=3, max_tokens=30),
     "prefix caching, block 16": World(16, 40, 20, True, max_tokens=200, most_ahead=20),
 }
-"""The worlds, by what is told of them."""
+"""The worlds, by what is told of them; where there is a watermark some prompts never fit beside it."""

@@ -97,7 +97,7 @@ def of_tables(scope: PagedScope) -> Iterator[str]:
 def of_chain(scope: ChainScope) -> Iterator[str]:
     """Give the settings of a chain: how it writes, with each feature, and with all."""
     config = scope.config
-    above, below = config.capacities
+    above, below, *deeper = config.capacities
     features = {
         "blocks of several": config.span > 1,
         "handed out late": not scope.eager,
@@ -105,7 +105,8 @@ def of_chain(scope: ChainScope) -> Iterator[str]:
         "more above" if above > below else "more below" if below > above else "as many below": True,
         "nothing above": above == 0,
         "nothing below": below == 0,
-        f"reserve {config.reserve[0] if config.reserve else 0}": not config.through,
+        "three tiers": bool(deeper),
+        f"reserve {config.reserve[0] if config.reserve else 0}": not config.through or bool(config.reserve),
         "whole requests": max(map(len, scope.stores)) > 1,
         "one block a load": max(map(len, scope.loads)) == 1,
         "two readers": len({blocks for load in scope.loads for key, blocks in load if key == scope.keys[0]}) > 1,

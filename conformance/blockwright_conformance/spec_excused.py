@@ -212,12 +212,6 @@ EXCUSED: tuple[Excuse, ...] = (
         "those whose source is a tier",
     ),
     Excuse(
-        r"paged_effects\.py adopting: .* -> if entry >= len\(table\.entries\) or entries_of\(state, "
-        r"table\.entries\[entry\]\) == 1$",
-        "without tokens the entry behind the full ones holds a part of a block or lookahead slots alone, and no block "
-        "is found by either (PAGE-5): nothing is adopted",
-    ),
-    Excuse(
         r"paged_tables\.py swap: moving, counted = .* -> moving, counted = \(moved\(state, slots\), swapping\(state, "
         r"tuple\(\(\(slot, (0|-1)\) for slot in slots\)\), to, (0|-1)\)\)$",
         "per table the greater is counted of what appending touches and of what the table has beyond its full blocks: "

@@ -5,10 +5,10 @@ from itertools import chain as joined
 
 from .chain_effects import parts_of
 from .chain_outcomes import ChainDone
-from .chain_state import Chain, Kind, Transfer, may_start, pins, readers, reads, writers, writes
+from .chain_state import Chain, ChainConfig, Kind, Transfer, leaving, may_start, pins, readers, reads, writers, writes
 from .paged_step_laws import listed
 from .tier_laws import TIER_LAWS, TIER_STEP_LAWS
-from .tier_state import Key, Phase, ready
+from .tier_state import Key, Phase, idle, num_free, ready
 
 
 def law_users_are_transfers(state: Chain) -> bool:
@@ -105,6 +105,49 @@ def index(state: Chain) -> frozenset[Key]:
     return frozenset(joined.from_iterable(map(ready, state.tiers)))
 
 
+def law_reserve_is_kept(before: Chain, outcome: ChainDone) -> bool:
+    """CHAIN-10: what takes places in tier 0 sends idle blocks down until the reserves are free, or will be; no more.
+
+    A block that the tier below is still writing, or that was found bad there, cannot go.
+    """
+    state = outcome.state
+    new = tuple(each for each in state.transfers if not (each.started or each in before.transfers))
+    return all(each.target != 0 for each in new) or all(
+        (spare <= reserve or all(each.source != at for each in new if each.kind is Kind.DEMOTE))
+        and (spare >= reserve or set(idle(tier)) <= present(state, at + 1) - ready(state.tiers[at + 1]))
+        for at, tier in enumerate(state.tiers)
+        for spare, reserve in ((num_free(tier) + leaving(state, at), reserve_of(state.config, at)),)
+    )
+
+
+def reserve_of(config: ChainConfig, tier: int) -> int:
+    """Give the places to be kept free in a tier: none in the last, nor in any where all is written through."""
+    asked = () if config.through else config.reserve[: len(config.capacities) - 1]
+    return asked[tier] if tier < len(asked) else 0
+
+
+def law_written_through_goes_on(before: Chain, outcome: ChainDone) -> bool:
+    """CHAIN-11: written through, what landed from above is present in the tier below, or dropped, or evicted there."""
+    return not before.config.through or all(
+        key in (*present(outcome.state, below), *outcome.dropped) or (below, key) in outcome.evicted
+        for each, success in outcome.ended
+        for below in range(1, len(before.tiers))
+        if success and each.target == below - 1 and each.kind is not Kind.PROMOTE
+        for key in each.keys
+    )
+
+
+def law_loaded_goes_if_loads_free(before: Chain, outcome: ChainDone) -> bool:
+    """CHAIN-12: what a load has read well stays in tier 0, unless loads free and nobody else reads it: then it goes."""
+    state = outcome.state
+    return all(
+        (key in present(state, 0)) == (not state.config.frees or readers(state, 0, key) > 0)
+        for each, success in outcome.ended
+        if success and each.kind is Kind.LOAD
+        for key in ready(before.tiers[0]) & set(each.keys)
+    )
+
+
 CHAIN_LAWS = (
     listed(law_users_are_transfers, "LMCache pins and reference counts; museum B12, B19, B49, B50"),
     listed(law_writer_shares_nothing, "vLLM OffloadingConnector; museum B47, B49"),
@@ -119,6 +162,9 @@ CHAIN_STEP_LAWS = (
     listed(law_landed_load_is_there, "the central law; museum B48, B49, B59"),
     listed(law_failure_leaves_nothing, "SGLang HiCache write-back; museum B52, B59"),
     listed(law_readable_stays_readable, "SGLang HiCache write-back; museum B52"),
+    listed(law_reserve_is_kept, "SGLang HiCache write-back"),
+    listed(law_written_through_goes_on, "SGLang HiCache write-through; LMCache tiers"),
+    listed(law_loaded_goes_if_loads_free, "chapter `chain_state`: `frees`"),
 )
 """Every law of calls on a chain."""
 

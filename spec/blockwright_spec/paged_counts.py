@@ -15,9 +15,10 @@ def required(config: PagedConfig, tokens: int, ahead: int = 0) -> int:
 
 
 def touched(config: PagedConfig, table: PagedTable, tokens: int, ahead: int) -> int:
-    """Count the blocks an append touches: ``get_num_blocks_touched_by_append_slots``; one, where it appends nothing.
+    """Count the blocks an append touches: ``get_num_blocks_touched_by_append_slots``.
 
-    One, and those beyond the rest of the block that the first token goes to.
+    One, and those beyond the rest of the block that the first token goes to. Appending nothing touches the last block,
+    or none if that is full.
     """
     first = config.block_size - len(table.prefix[1]) % config.block_size
     return 1 - ((tokens + ahead - first) // -config.block_size)

@@ -75,9 +75,12 @@ def known(state: Paged, device: Device, prefix: Prefix | None) -> int | None:
     return next((block for block in blocks if state.keys[block] == prefix), None)
 
 
-def filled(state: Paged, block: int, prefix: Prefix) -> Paged:
-    """Write to a block; if that makes it full, it can be found from now on: it is immutable."""
-    after = replace(state, contents=changed(state.contents, block, prefix))
+def filled(state: Paged, block: int, prefix: Prefix, before: Prefix | None) -> Paged:
+    """Write to a block that holds `before`; if that makes it full, it can be found from now on: it is immutable.
+
+    If it holds anything else it holds nothing that counts from now on: what was to be there already is not written.
+    """
+    after = replace(state, contents=changed(state.contents, block, prefix if state.contents[block] == before else None))
     if not state.config.caching or len(prefix[1]) % state.config.block_size:
         return after
     return replace(after, keys=changed(state.keys, block, prefix), fresh=state.fresh | {block})
@@ -89,7 +92,7 @@ def entered(state: Paged, device: Device, prefix: Prefix | None, choice: Choice)
     if block is not None:
         return replace(state, free=state.free - {block}), block
     after, new = took(state, device, choice)
-    return (after if prefix is None else filled(after, new, prefix)), new
+    return (after if prefix is None else filled(after, new, prefix, None)), new
 
 
 def content_at(config: PagedConfig, table: PagedTable, entry: int) -> Prefix | None:
@@ -125,21 +128,25 @@ def own(state: Paged, slot: int, entry: int, choice: Choice) -> Paged:
     return put(replace(after, contents=contents, copies=(*state.copies, (source, new))), slot, entry, new)
 
 
-def written(state: Paged, slot: int, entry: int) -> Paged:
-    """Write a table's tokens to a block of its own; one that fills with content that is known gives way (PAGE-6)."""
+def written(state: Paged, slot: int, entry: int, before: PagedTable) -> Paged:
+    """Write the tokens that a table had not `before` to a block of its own.
+
+    One that fills with content that is known gives way (PAGE-6).
+    """
     table = table_in(state, slot)
     prefix = content_at(state.config, table, entry)
     other = known(state, table.device, prefix)
     if other is not None:
         return put(replace(state, free=state.free - {other}), slot, entry, other)
-    return state if prefix is None else filled(state, table.entries[entry], prefix)
+    had = content_at(state.config, before, entry)
+    return state if prefix is None else filled(state, table.entries[entry], prefix, had)
 
 
 def adopting(state: Paged, slot: int, tokens: tuple[int, ...]) -> Paged:
     """Let the block of known content take the place of one that others hold and these tokens would fill: no copy."""
     table, size = table_in(state, slot), state.config.block_size
     entry = len(table.prefix[1]) // size
-    if not tokens or entry >= len(table.entries) or entries_of(state, table.entries[entry]) == 1:
+    if entry >= len(table.entries) or entries_of(state, table.entries[entry]) == 1:
         return state
     longer = replace(table, prefix=(table.prefix[0], table.prefix[1] + tokens))
     other = known(state, table.device, content_at(state.config, longer, entry))

@@ -37,15 +37,15 @@ def law_source_stays(before: Paged, outcome: PagedOutcome) -> bool:
 
 
 def law_counted_is_enough(before: Paged, outcome: PagedOutcome) -> bool:
-    """PAGE-13: a call keeps no more free blocks than were counted, and is short of blocks only where fewer are free.
+    """PAGE-13: a call keeps free blocks of its device alone, no more than counted, and is short only if fewer are free.
 
     What only a pending copy holds after the call is free again once the copies are taken.
     """
     free = free_on(before, outcome.device)
     if isinstance(outcome, PagedRefusal):
         return outcome.reason is not PagedReason.NO_FREE_BLOCKS or outcome.counted > len(free)
-    kept = tuple(block for block in free if entries_of(outcome.state, block) or block == outcome.state.null)
-    return len(kept) <= outcome.counted
+    kept = {block for block in before.free if entries_of(outcome.state, block) or block == outcome.state.null}
+    return kept <= set(free) and len(kept) <= outcome.counted
 
 
 def law_oldest_goes_first(before: Paged, outcome: PagedOutcome) -> bool:

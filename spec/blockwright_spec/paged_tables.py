@@ -113,7 +113,7 @@ def filled_in(state: Paged, slot: int, tokens: tuple[int, ...], choice: Choice) 
         state = own(state, slot, entry, choice)
     state = placed(state, slot, replace(longer, entries=table_in(state, slot).entries))
     for entry, _ in goes_to:
-        state = written(state, slot, entry)
+        state = written(state, slot, entry, table)
     return state
 
 

@@ -306,5 +306,10 @@ def test_walks_and_machines_go_with_the_specification(name: str) -> None:
     assert run_tables_machine(HISTORIES[name], 2, 15, True)
 
 
+def test_some_prompts_are_too_large_for_the_gpu() -> None:
+    fired = random_walk(HISTORIES["naive, block 2, watermark 6"], seed=1, steps=120).fired
+    assert {"NEVER", "LATER"} <= fired.keys(), "what the manager answers has been compared"
+
+
 def test_a_node_has_no_adapter_without_a_factory() -> None:
     assert PagedExplorer(SMALL, None).root == Node(paged(SMALL.config, 2), None)

@@ -310,6 +310,32 @@ FAIL_LOAD = done(c.finish(LOADED, 0, success=False))
 FAIL_RAISING = done(c.finish(RAISING, 0, success=False))
 FAIL_STORE = done(c.finish(STORING, at_of(STORING, Kind.STORE), success=False))
 
+
+def under(state: Chain, **options: Any) -> Chain:
+    """The state with another configuration."""
+    return replace(state, config=replace(state.config, **options))
+
+
+def storing_b(state: Chain, **options: Any) -> ChainDone:
+    """What came of storing B, done as another configuration asks."""
+    outcome = done(c.store(under(state, **options), (B,), (1,)))
+    return replace(outcome, state=replace(outcome.state, config=state.config))
+
+
+KEEPS_ONE, KEEPS_NONE = (stored(made(2, 2, reserve=(reserve,)), A) for reserve in (1, 0))
+DEEP = stored(made(2, 2, 0, reserve=(0, 2)), A)
+BELOW = with_tier(with_tier(DEEP, 1, DEEP.tiers[0]), 0, made(2).tiers[0])
+THROUGH = c.hand_out(done(c.store(made(2, 2, 2, through=True), (A,), (0,))).state).state
+DEMOTING = c.hand_out(done(c.finish(THROUGH, 0, success=True)).state).state
+READ = c.hand_out(loading(stored(made(2, 2), A), A)).state
+
+
+def landing_under(state: Chain, **options: Any) -> ChainDone:
+    """What came of the first landing, done as another configuration asks."""
+    outcome = done(c.finish(under(state, **options), 0, success=True))
+    return replace(outcome, state=replace(outcome.state, config=state.config))
+
+
 BROKEN_CALLS: list[tuple[str, Chain, ChainDone]] = [
     ("CHAIN-5", STORING, ChainDone(replace(STORING, device=(*STORING.device[:3], None, *STORING.device[4:])))),
     ("CHAIN-5", RAISING, ChainDone(replace(RAISING, device=((A, 0),) * 8))),
@@ -320,6 +346,14 @@ BROKEN_CALLS: list[tuple[str, Chain, ChainDone]] = [
     ("CHAIN-7", LOADED, replace(FAIL_LOAD, state=LOWER)),
     ("CHAIN-8", LOWER, ChainDone(with_tier(LOWER, 1, made(1, 3).tiers[1]))),
     ("CHAIN-8", LOADED, replace(LAND_LOAD, state=with_tier(LAND_LOAD.state, 0, made(2).tiers[0]))),
+    ("CHAIN-10", KEEPS_ONE, storing_b(KEEPS_ONE, reserve=(0,))),
+    ("CHAIN-10", KEEPS_NONE, storing_b(KEEPS_NONE, reserve=(1,))),
+    ("CHAIN-10", BELOW, storing_b(BELOW, reserve=(0, 0))),
+    ("CHAIN-10", under(KEEPS_ONE, through=True), storing_b(under(KEEPS_ONE, through=True), through=False)),
+    ("CHAIN-11", THROUGH, landing_under(THROUGH, through=False)),
+    ("CHAIN-11", DEMOTING, replace(landing_under(DEMOTING), state=landing_under(THROUGH).state)),
+    ("CHAIN-12", READ, landing_under(READ, frees=True)),
+    ("CHAIN-12", under(READ, frees=True), landing_under(under(READ, frees=True), frees=False)),
 ]
 """Calls that break each law."""
 
@@ -345,5 +379,12 @@ def test_law_of_calls_holds_for_calls_that_happened(law: PagedLaw) -> None:
         (LOWER, c.store(LOWER, (D,), (3,))),
         (LOWER, c.load(LOWER, (B, A), (3, 4))),
         (BEHIND, c.cancel(BEHIND, at_of(BEHIND, Kind.LOAD))),
+        (KEEPS_ONE, storing_b(KEEPS_ONE)),
+        (KEEPS_NONE, storing_b(KEEPS_NONE)),
+        (BELOW, storing_b(BELOW)),
+        (THROUGH, landing_under(THROUGH)),
+        (DEMOTING, landing_under(DEMOTING)),
+        (READ, landing_under(READ)),
+        (under(READ, frees=True), landing_under(under(READ, frees=True))),
     ]
     assert all(law.holds(before, done(outcome)) for before, outcome in calls)

@@ -5,6 +5,8 @@ refusal of every reason.
 Not covered: every order of calls (the explorer visits them all).
 """
 
+from dataclasses import replace
+
 import pytest
 
 from blockwright_spec import paged_tables as t
@@ -124,6 +126,12 @@ def test_a_shared_partial_block_is_copied_before_it_is_written() -> None:
     assert state.copies == ((1, 2),)
     assert state.contents[1:3] == (prompt(1, 2, 3), prompt(1, 2, 3, 4))
     assert appended(state, 0, 5).copies == ((1, 2),), "the other is its only holder now, and writes in place"
+
+
+def test_what_is_written_needs_what_was_to_stand_before_it_in_the_block() -> None:
+    state = made(allocator(), 0, 1, 2, 3)
+    lost = replace(state, contents=(state.contents[0], None, *state.contents[2:]))
+    assert (appended(state, 0, 4).contents[1], appended(lost, 0, 4).contents[1]) == (prompt(1, 2, 3, 4), None)
 
 
 def test_a_full_last_block_is_not_copied() -> None:

@@ -155,6 +155,7 @@ BROKEN_CALLS: list[tuple[str, Paged, PagedOutcome]] = [
     ("PAGE-12", FORKED, PagedDone(table_changed(COPIED, 0, entries=(0, 3)))),
     ("PAGE-13", FORKED, PagedDone(COPIED, counted=1)),
     ("PAGE-13", FORKED, PagedRefusal(PagedReason.NO_FREE_BLOCKS, 4)),
+    ("PAGE-13", FORKED, replace(SWAP_TO, device=Device.GPU)),
     ("PAGE-14", TWO_FOUND, PagedDone(with_key(TAKEN, 0, None))),
     ("PAGE-15", FORKED, replace(SWAP_TO, pairs=((0, 6),))),
     ("PAGE-15", FORKED, replace(SWAP_TO, pairs=((0, 6), (1, 7), (1, 7)))),

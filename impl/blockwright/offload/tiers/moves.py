@@ -31,6 +31,7 @@ class TierMoves:
 
     def _make_room(self) -> None:
         """Send idle blocks down where fewer places are, or will be, free than the reserve says; oldest first."""
+        # law: CHAIN-10
         if self._through:
             return
         for at, reserve in enumerate(self._reserve):
@@ -83,6 +84,7 @@ class TierMoves:
 
     def _offer(self, at: int, hashes: list[bytes]) -> None:
         """Offer what has come to a tier to the next one, where all is written through."""
+        # law: CHAIN-11
         if self._through and at + 1 < len(self.tiers):
             for key in hashes:
                 self._lower(at, key)
@@ -181,7 +183,7 @@ class TierMoves:
 
     def _land_load(self, job: Job, success: bool) -> None:
         """Release the blocks; after a failure they are blamed, and found in tier 0 no more. law: CHAIN-7."""
-        # law: CHAIN-6
+        # law: CHAIN-6, CHAIN-12
         self.tiers[0].complete_load(job.hashes, success)
         if success and self._frees:
             self._take_away(0, job.hashes)
