@@ -30,9 +30,9 @@ from blockwright_spec.state import (
     common_prefix_blocks,
     in_flight,
     is_loading,
-    key,
     recurrent,
 )
+from blockwright_spec.step_laws import law_evicted_is_lost
 from blockwright_spec.table_laws import law_counts_are_ordered
 
 from .actions import computed_of
@@ -139,14 +139,6 @@ def with_tokens(state: State, slot: int, prefix: Prefix) -> State:
     return replace(state, requests=(*state.requests[:slot], Waiting(prefix), *state.requests[slot + 1 :]))
 
 
-def tells_what_is_lost(state: State, done: Done) -> bool:
-    """Tell whether a step names each content that only blocks it took were published as, with the last of them."""
-    taken = tuple(block for table in done.new for block in table if block != NULL)
-    left = {content for block, content in state.keys if block not in taken}
-    last = {key(state, block): block for block in taken if key(state, block) not in {None, *left}}
-    return {content: block for block, content in done.evicted} == last and len(done.evicted) == len(last)
-
-
 def of_hits(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
     """Give admissions with hits that leave no token, are no longer there, or lack a block; and the whole of a hit."""
     (extra, tokens), step = request.prefix, Step(1)
@@ -154,7 +146,7 @@ def of_hits(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
     if hit.length == len(tokens) < state.config.max_model_len:
         yield Reason.HIT_STALE, lambda: transitions.admit(state, slot, hit, step, LRU)
     said = transitions.admit(state, slot, Hit(), Step(len(tokens)), LRU)
-    yield True, lambda: not isinstance(said, Done) or tells_what_is_lost(state, said)
+    yield True, lambda: not isinstance(said, Done) or law_evicted_is_lost(state, said)
     own = found(state, request.prefix, LRU)
     if not own.length:
         return

@@ -89,6 +89,7 @@ STEP_LAWS = (
     of_steps(step_laws.law_table_is_append_only, "vLLM V1 worker block tables; museum B33"),
     of_steps(step_laws.law_taking_drops_its_key, "vLLM BlockPool._maybe_evict_cached_block; museum B56"),
     of_steps(step_laws.law_demand_is_taken, "vLLM get_num_blocks_to_allocate; museum B05, B08"),
+    of_steps(step_laws.law_evicted_is_lost, "chapter `hits`: what is lost; vLLM BlockPool.take_events: BlockRemoved"),
     of_steps(step_laws.law_plan_is_taken, "vLLM KVCacheManager.allocate_slots; museum B08, B23"),
     of_steps(step_laws.law_writer_is_alone, "PagedAttention (Kwon et al., 2023), section 4.4; museum B01"),
     of_steps(step_laws.law_copy_is_of_its_entry, "PagedAttention (Kwon et al., 2023), section 4.4"),
