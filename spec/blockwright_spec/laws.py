@@ -75,6 +75,7 @@ LAWS = (
     of_states(table_laws.law_state_is_single, "vLLM MambaManager"),
     of_states(table_laws.law_counts_are_ordered, "vLLM KVCacheManager.allocate_slots; museum B40"),
     of_states(table_laws.law_drafts_have_states, "vLLM MambaSpec.num_speculative_blocks"),
+    of_states(table_laws.law_draft_state_is_its_own, "vLLM MambaSpec.num_speculative_blocks"),
     of_states(table_laws.law_encoder_is_kept, "vLLM CrossAttentionManager"),
     of_states(time_laws.law_flight_is_held, "chapter `flights`; museum B25, B53"),
     of_states(time_laws.law_flights_follow, "chapter `flights`; museum B25"),
