@@ -59,11 +59,24 @@ def trouble(folder: Path) -> str:
     """
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        before, libraries = record["sources"], record["libraries"]
+    except (OSError, ValueError, KeyError):
         return f"nothing was compiled into {folder}"
     now = digests()
-    changed = sorted(name for name in record.keys() | now.keys() if record.get(name) != now.get(name))
-    return f"changed since {folder} was compiled: {', '.join(changed[:3])}" if changed else ""
+    changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    if changed:
+        return f"changed since {folder} was compiled: {', '.join(changed[:3])}"
+    gone = [name for name in libraries if not (folder / name).exists()]
+    return f"no longer in {folder}: {', '.join(gone[:3])}" if gone else ""
+
+
+def recorded(folder: Path, sources: dict[str, str]) -> None:
+    """Write down of which sources a folder was made, and which libraries are in it."""
+    record = {
+        "sources": sources,
+        "libraries": sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*.so")),
+    }
+    (folder / RECORD).write_text(json.dumps(record, indent=0) + "\n", encoding="utf-8")
 
 
 @contextmanager
@@ -103,7 +116,7 @@ def compile_into(folder: Path) -> None:
         command.ensure_finalized()
         command.run()
         shutil.rmtree("build", ignore_errors=True)
-    (folder / RECORD).write_text(json.dumps(sources, indent=0) + "\n", encoding="utf-8")
+    recorded(folder, sources)
 
 
 def main() -> None:

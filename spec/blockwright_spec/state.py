@@ -1,8 +1,7 @@
 """Chapter 2: the state of a manager, with ghosts.
 
-Two fields no manager has: `contents`, the exact prefix that was written to each block, and `settled`, the count of the
-tokens that are done. They are ghosts: no transition decides by them what a manager could not know, and laws are stated
-with them.
+Two fields no manager has: `contents`, the exact prefix that was written to each block, and `settled`, the tokens that
+are done. They are ghosts: no transition decides by them what a manager could not know, and laws are stated with them.
 Reference counts are not stored: the count of a block is the number of table entries that hold it (`holders`).
 """
 

@@ -6,7 +6,6 @@ are; with `BLOCKWRIGHT_NIGHTLY` in the environment, compiled. Reports that count
 Not covered: all scopes compiled (`make conform`, whose two reports are compared by `make docs-check`).
 """
 
-import json
 import os
 import shutil
 from dataclasses import replace
@@ -17,7 +16,7 @@ import pytest
 from blockwright.cli import main
 from blockwright_conformance.book import report
 from blockwright_conformance.gates import GateResult, Profile, gate
-from blockwright_conformance.native import PACKAGES, RECORD, compile_into, digests, first_on_path, trouble
+from blockwright_conformance.native import PACKAGES, compile_into, digests, first_on_path, recorded, trouble
 from blockwright_conformance.parallel import in_parallel
 
 SCOPES = {"lockstep": "sliding 2, block 1: drafts", "paged": "naive, block 1", "offload": "LRU, 2 blocks: all lists"}
@@ -31,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return where
     for package in PACKAGES:
         shutil.copytree(package, where / package.name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    (where / RECORD).write_text(json.dumps(digests()), encoding="utf-8")
+    recorded(where, digests())
     return where
 
 
@@ -66,11 +65,19 @@ def test_processes_import_from_the_folder_and_this_one_does_not(folder: Path) ->
 
 def test_a_folder_of_other_sources_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing was compiled" in trouble(tmp_path)
-    (tmp_path / RECORD).write_text(json.dumps(digests() | {"blockwright_spec/state.py": "other"}), encoding="utf-8")
+    recorded(tmp_path, digests() | {"blockwright_spec/state.py": "other"})
     assert "blockwright_spec/state.py" in trouble(tmp_path)
     assert main(["conform", "--profile", "smoke", "--explorer", str(tmp_path)]) == 2
     assert "python -m blockwright_conformance.native" in capsys.readouterr().err
     assert main(["conform", "--impl", "a:b", "--explorer", str(folder)]) == 2
+
+
+def test_a_folder_that_has_lost_a_library_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state.so").touch()
+    recorded(tmp_path, digests())
+    assert not trouble(tmp_path)
+    (tmp_path / "state.so").unlink()
+    assert "state.so" in trouble(tmp_path)
 
 
 def test_reports_that_counted_otherwise_cannot_be_joined() -> None:

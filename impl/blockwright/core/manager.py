@@ -587,8 +587,7 @@ class KVCacheManager(ForkedRequests):
                 f"num_computed_tokens: must be within 0..{known}, the known and written tokens of "
                 f"{request.request_id!r}, not {num_computed_tokens}"
             )
-        if not self._overlaps:
-            tables.num_certain = max(tables.num_certain, num_computed_tokens)
+        tables.num_certain = max(tables.num_certain, num_computed_tokens)
         if self.enable_caching:
             stopped = tables.num_written - tables.num_drafts
             for manager, table in zip(self.managers, tables.groups):
@@ -610,8 +609,7 @@ class KVCacheManager(ForkedRequests):
                 f"num_computed_tokens: must be within 0..{done}, the {what} tokens of {request.request_id!r}, "
                 f"not {num_computed_tokens}"
             )
-        if not self._overlaps:
-            tables.num_certain = max(tables.num_certain, num_computed_tokens)
+        tables.num_certain = max(tables.num_certain, num_computed_tokens)
         for manager, table in zip(self.managers, tables.groups):
             manager.trim(table, num_computed_tokens, vec[i32]())
 
