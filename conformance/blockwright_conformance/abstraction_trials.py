@@ -217,11 +217,17 @@ def of_evictions(told: Told, one: Done) -> Iterator[Case]:
     for shown in ((), lost[:1], lost[1:], lost[::-1], (*lost, (3, ONE))):
         want = [f"evicted: expected {list(lost)}, found {list(shown)}"]
         yield f"evictions {shown}", want, misreported(both, shown)
-    again = both._replace(state=SimpleNamespace(keys=((4, ONE),)))  # type: ignore[arg-type]
-    yield "what is published again, told", [], misreported(again, lost)
-    yield "what is published again, not told", [], misreported(again, lost[1:])
+    again = replace(one, state=replace(one.state, keys=((4, ONE),)))
+    told = both._replace(steps=(again, both.steps[1]))
+    yield "what is published again, told", [], misreported(told, lost)
+    yield "what is published again, not told", [], misreported(told, lost[1:])
     want = [f"evicted: expected {list(lost)}, found {list(lost[:1])}"]
-    yield "what is not published again, not told", want, misreported(again, lost[:1])
+    yield "what is not published again, not told", want, misreported(told, lost[:1])
+    want = [f"evicted: expected {list(lost)}, found {list(lost[1:])}"]
+    same = told._replace(steps=(replace(one, state=replace(one.state, keys=((1, ONE),))), both.steps[1]))
+    yield "what its own block carries again, not told", want, misreported(same, lost[1:])
+    late = told._replace(steps=(one, replace(both.steps[1], state=again.state)))
+    yield "what a later step publishes again, not told", want, misreported(late, lost[1:])
     after = SimpleNamespace(copies=((0, 9, 9), (1, 4, 5), (3, 6, 7)))
     copying: Any = SimpleNamespace(copied=(None, 3, None, 1), state=after)
     yield "entries that a step copied", ((1, 3, 5), (3, 1, 7)), replaced(copying)

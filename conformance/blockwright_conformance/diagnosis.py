@@ -297,7 +297,7 @@ def of_step(before: State, action: Action, reply: Reply, told: Told, state: Stat
     demand = sum(step.demand for step, _ in zip(told.steps, reply.served, strict=False))
     copied = (0,) * max(0, len(state.copies) - len(before.copies))  # which entries they are does not matter here
     for law in STEP_LAWS:
-        if law.id != "STEP-1" and not holds(law.holds, before, Done(state, new, (), demand, copied)):
+        if law.id not in ("STEP-1", "STEP-4") and not holds(law.holds, before, Done(state, new, (), demand, copied)):
             yield law.id, law.statement
     slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else [getattr(action, "slot", 0)]
     for slot, step, served in zip(slots, told.steps, reply.served, strict=False):

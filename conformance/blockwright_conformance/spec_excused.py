@@ -38,11 +38,6 @@ EXCUSED: tuple[Excuse, ...] = (
         "by `begin` and the settled count",
     ),
     Excuse(
-        r"effects\.py stepped: .* -> after = written\(blanked\(state, request\) if step\.new else state, slot,"
-        r" request, begin\)$",
-        "`blanked` forgets what lies in the blocks of `request.states`; where there are none it changes no content",
-    ),
-    Excuse(
         r"effects\.py stepped: waits = .* -> waits = config\.settles or step\.publication is "
         r"Publication\.LATER$",
         "a step that loads computes no token (LOAD_ALONE), so that its computed count is that of its hit, up "
@@ -223,39 +218,13 @@ EXCUSED: tuple[Excuse, ...] = (
         "slot, and `publish` has refused any other; the operand is for the type checker",
     ),
     Excuse(
-        r"effects\.py requeued: return state -> pass$",
-        "if no block is freed, the queue and the contents stay as they are: the state made is equal to the one given",
-    ),
-    Excuse(
-        r"effects\.py stepped: .* -> after = written\(blanked\(state, request\) if (step\.new or )?"
-        r"any\(request\.states\) else state, slot, request, begin\)$",
-        "where there are no states `blanked` changes no content; a step without new tokens is an admission (a request "
-        "that runs is refused one: NO_TOKENS, LOAD_ALONE), whose states have just been taken and hold nothing",
-    ),
-    Excuse(
         r"flights\.py finish_load: part = .* else -1$",
         "with one token less than the hit that the load followed nothing is written, no entry is looked at anew, and "
         "the counts go with the request, which gives all its blocks up",
     ),
     Excuse(
-        r"flights\.py settle: drafts = .* -> drafts = \{flight\.slot: flight\.drafts for flight in "
-        r"state\.flights\[0\]\}$",
-        "what is kept under None is never asked for: what is rejected is named by the number of a slot",
-    ),
-    Excuse(
         r"forks\.py wanted_states: .* else -1\)$",
         "a tuple repeated -1 times is as empty as one repeated 0 times",
-    ),
-    Excuse(
-        r"plans\.py shared: .* -> return sum\(\(block not in state\.queue for .* if isinstance\(group\.kind, Full\)"
-        r" for block in table\)\)$",
-        "of a layer that reads everything no entry dies, so that no table has a null one (TRIM-2), and a hit with one "
-        "has been refused (HIT_STALE)",
-    ),
-    Excuse(
-        r"state\.py common_prefix_blocks: same = .* -> same = tuple\(\(sharers\(state, block\) == num_running for "
-        r"block in request\.tables\[group\]\)\)$",
-        "only a group that reads everything is counted, and of that no entry dies: no table has a null one (TRIM-2)",
     ),
 )
 """All rules; the first that matches counts."""

@@ -17,7 +17,7 @@ from blockwright_spec.hits import found, holding
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Reason, Refusal, Step
 from blockwright_spec.paged_outcomes import PagedRefusal
-from blockwright_spec.reads import Cross, Full, Prefix, cut, entries
+from blockwright_spec.reads import Cross, Full, Prefix, entries
 from blockwright_spec.rows import RowRefusal
 from blockwright_spec.state import (
     NULL,
@@ -30,10 +30,10 @@ from blockwright_spec.state import (
     common_prefix_blocks,
     in_flight,
     is_loading,
-    key,
     recurrent,
 )
-from blockwright_spec.table_laws import law_counts_are_ordered
+from blockwright_spec.step_laws import law_evicted_is_lost
+from blockwright_spec.table_laws import law_counts_are_ordered, law_draft_state_is_its_own
 
 from .actions import computed_of
 
@@ -139,14 +139,6 @@ def with_tokens(state: State, slot: int, prefix: Prefix) -> State:
     return replace(state, requests=(*state.requests[:slot], Waiting(prefix), *state.requests[slot + 1 :]))
 
 
-def tells_what_is_lost(state: State, done: Done) -> bool:
-    """Tell whether a step names each content that only blocks it took were published as, with the last of them."""
-    taken = tuple(block for table in done.new for block in table if block != NULL)
-    left = {content for block, content in state.keys if block not in taken}
-    last = {key(state, block): block for block in taken if key(state, block) not in {None, *left}}
-    return {content: block for block, content in done.evicted} == last and len(done.evicted) == len(last)
-
-
 def of_hits(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
     """Give admissions with hits that leave no token, are no longer there, or lack a block; and the whole of a hit."""
     (extra, tokens), step = request.prefix, Step(1)
@@ -154,7 +146,7 @@ def of_hits(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
     if hit.length == len(tokens) < state.config.max_model_len:
         yield Reason.HIT_STALE, lambda: transitions.admit(state, slot, hit, step, LRU)
     said = transitions.admit(state, slot, Hit(), Step(len(tokens)), LRU)
-    yield True, lambda: not isinstance(said, Done) or tells_what_is_lost(state, said)
+    yield True, lambda: not isinstance(said, Done) or law_evicted_is_lost(state, said)
     own = found(state, request.prefix, LRU)
     if not own.length:
         return
@@ -208,7 +200,7 @@ def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
     if state.config.settles:
         yield None, lambda: transitions.publish(state, slot, request.settled)
     yield Reason.NOT_WAITING, lambda: forks.fork(state, slot, slot, LRU)
-    yield True, lambda: state_is_of_draft(state, request)
+    yield True, lambda: law_draft_state_is_its_own(state)
     yield from of_drafts(state, slot, request)
     computed = computed_of(state, slot)
     if isinstance(said := transitions.append_output(state, slot, (0,)), Done):
@@ -227,15 +219,6 @@ def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
         yield Reason.LOADING, lambda: transitions.grow(state, slot, computed, Step(1), LRU)
     if any(block != NULL for table in request.tables for block in table):
         yield from of_choices(state, slot, request)
-
-
-def state_is_of_draft(state: State, request: Running) -> bool:
-    """Tell whether the states of drafts are those after the tokens that are certain, or none (MAMBA-3)."""
-    return all(
-        state.contents[block] in (None, (at, cut(request.prefix, certain(request) + place + 1)))
-        for at, blocks in enumerate(request.states)
-        for place, block in enumerate(blocks)
-    )
 
 
 def of_drafts(state: State, slot: int, request: Running) -> Iterator[Wrong]:

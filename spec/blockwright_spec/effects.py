@@ -46,8 +46,6 @@ def requeued(state: State, released: tuple[int, ...]) -> State:
     """
     held = frozenset(block for table in held_tables(state) for block in table)
     freed = tuple(block for block in released if block not in held)
-    if not freed:
-        return state
     published = frozenset(block for block, _ in state.keys)
     bare = tuple(block for block in freed if block not in published)
     candidates = tuple(block for block in freed if block in published)
@@ -193,7 +191,7 @@ def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], beg
         drafts=step.drafts if config.overlaps else stop - known,
         loading=step.external,
     )
-    after = written(blanked(state, request) if step.new and any(request.states) else state, slot, request, begin)
+    after = written(blanked(state, request), slot, request, begin)
     if config.overlaps and step.new:
         flight = Flight(slot, begin, stop, owned(request), step.drafts)
         after = replace(after, flights=(*after.flights[:-1], (*after.flights[-1], flight)))

@@ -33,7 +33,7 @@ def settle(state: State, rejected: Rejected, choice: Choice) -> Outcome:
     # REFUSE
     if not state.flights:
         return Refusal(Reason.NO_STEP)
-    drafts = {flight.slot: flight.drafts for flight in state.flights[0] if flight.slot is not None}
+    drafts = {flight.slot: flight.drafts for flight in state.flights[0]}
     if any(not 0 <= count <= drafts.get(slot, -1) for slot, count in rejected):
         return Refusal(Reason.NOT_REJECTED)
     # EFFECT

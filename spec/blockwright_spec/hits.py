@@ -11,7 +11,7 @@ def holding(state: State, content: Content) -> tuple[int, ...]:
 
 
 def lost(state: State, taken: tuple[int, ...]) -> tuple[tuple[int, Content], ...]:
-    """Give the blocks taken with which the last copy of a content goes, in the order of taking (KEY-1)."""
+    """Give the blocks taken with which the last copy of a content goes, in the order of taking (STEP-4)."""
     return tuple(
         (block, content)
         for at, block in enumerate(taken)

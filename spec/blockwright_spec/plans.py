@@ -114,7 +114,7 @@ def most_held(config: Config, group: Group, tokens: int, step: int, encoder: int
 def shared(state: State, tables: tuple[Table, ...]) -> int:
     """Count the blocks of a hit that others hold, in groups that keep all: the request never takes blocks for them."""
     return sum(
-        block != NULL and block not in state.queue
+        block not in state.queue
         for group, table in zip(state.config.groups, tables, strict=True)
         if isinstance(group.kind, Full)
         for block in table

@@ -229,7 +229,7 @@ def common_prefix_blocks(state: State, slot: int, group: int, num_running: int) 
     request = state.requests[slot]
     if not isinstance(request, Running) or not isinstance(state.config.groups[group].kind, Full):
         return 0
-    same = tuple(block != NULL and sharers(state, block) == num_running for block in request.tables[group])
+    same = tuple(sharers(state, block) == num_running for block in request.tables[group])
     return (*same, False).index(False)
 
 

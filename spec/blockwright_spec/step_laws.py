@@ -3,7 +3,7 @@
 from .effects import target
 from .outcomes import Done
 from .reads import writes
-from .state import NULL, Copy, Running, State, Table, holders, running, sharers, span
+from .state import NULL, Copy, Running, State, Table, holders, key, running, sharers, span
 from .table_laws import held
 
 
@@ -34,15 +34,19 @@ def copies(done: Done) -> tuple[Copy, ...]:
 
 
 def taken(done: Done) -> tuple[int, ...]:
-    """Give the blocks that a step took, but for the states of drafts."""
+    """Give the blocks that a step took, in the order of taking, but for the states of drafts."""
     new = tuple(block for table in done.new for block in table if block != NULL)
-    return new + tuple(target for _, _, target in copies(done))
+    return tuple(target for _, _, target in copies(done)) + new
+
+
+def taken_at_most(done: Done) -> tuple[int, ...]:
+    """Give the blocks that a step took, in order, and all states of drafts: those held before had no key (WRITE-1)."""
+    return taken(done) + tuple(block for request in running(done.state) for table in request.states for block in table)
 
 
 def law_taking_drops_its_key(before: State, done: Done) -> bool:
     """STEP-2: a taken block loses its key, and no other does unless the whole cache is reset."""
-    states = tuple(block for request in running(done.state) for blocks in request.states for block in blocks)
-    gone = {*taken(done), *states}
+    gone = taken_at_most(done)
     rest = tuple(published for published in before.keys if published[0] not in gone)
     return done.state.keys[: len(rest)] == rest or (
         not done.state.keys and not any(held(before)) and before.queue == done.state.queue
@@ -55,6 +59,15 @@ def law_demand_is_taken(before: State, done: Done) -> bool:
     return all(holders(done.state, block) > 0 for block in left) and all(
         sharers(done.state, block) == 1 for block in taken(done)
     )
+
+
+def law_evicted_is_lost(before: State, done: Done) -> bool:
+    """STEP-4: a step tells each content all of whose published blocks it took, with the last of them, in that order."""
+    gone = taken_at_most(done)
+    left = {None, *(content for block, content in before.keys if block not in gone)}
+    last = {key(before, block): block for block in gone}
+    told = ((block, key(before, block)) for block in gone if last[key(before, block)] == block)
+    return done.evicted == tuple((block, content) for block, content in told if content not in left)
 
 
 def law_plan_is_taken(before: State, done: Done) -> bool:

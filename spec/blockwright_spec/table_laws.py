@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from .reads import Cross, Group, Mamba, cut, dead, entries, positions, reads, shows
-from .state import NULL, Running, State, Table, covers, key, owned, running, sharers, span
+from .state import NULL, Running, State, Table, certain, covers, key, owned, running, sharers, span
 
 
 def tables(state: State) -> Iterator[tuple[Running, int, Group, Table]]:
@@ -171,4 +171,14 @@ def law_drafts_have_states(state: State) -> bool:
         len(request.states[at]) == (group.kind.drafts if isinstance(group.kind, Mamba) else 0)
         and (not isinstance(group.kind, Mamba) or request.drafts <= group.kind.drafts)
         for request, at, group, _ in tables(state)
+    )
+
+
+def law_draft_state_is_its_own(state: State) -> bool:
+    """MAMBA-4: the block for a draft's state holds the state after exactly that draft of its request, or nothing."""
+    return all(
+        state.contents[block] in (None, (at, cut(request.prefix, certain(request) + place + 1)))
+        for request in running(state)
+        for at, blocks in enumerate(request.states)
+        for place, block in enumerate(blocks)
     )

@@ -101,16 +101,19 @@ def test_the_count_of_the_null_block_and_an_open_order_do_not_matter() -> None:
 
 
 def test_evictions_are_compared() -> None:
-    """What is lost is told, but for what the same call publishes again, which may be."""
+    """What is lost is told, but for what the same step publishes again in another block, which may be."""
     content, other = (0, (0, (1, 2))), (0, (0, (3, 4)))
     state = initial(CONFIG, 2)
-    step = Done(state, evicted=((1, content), (2, other)))
-    told = Told(replace(state, keys=((3, other),)), steps=(step,))
+    lost = ((1, content), (2, other))
+    step, again = Done(state, evicted=lost), Done(replace(state, keys=((3, other),)), evicted=lost)
+    told = Told(again.state, steps=(again,))
     assert misreported(told, ((1, content),)) == misreported(told, ((1, content), (2, other))) == []
     for wrong in ((), ((2, other),), ((2, other), (1, content)), ((1, content), (3, other)), ((4, content),)):
         assert misreported(told, wrong)
-    told = Told(state, steps=(step,))
-    assert misreported(told, ((1, content),))
+    in_place = replace(again, state=replace(state, keys=((2, other),)))
+    for steps in ((step,), (in_place,), (step, replace(again, evicted=()))):
+        assert misreported(Told(steps[-1].state, steps=steps), ((1, content),))
+        assert misreported(Told(steps[-1].state, steps=steps), lost) == []
 
 
 def faults(told: Told, **reply: Any) -> list[str]:

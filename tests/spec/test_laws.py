@@ -82,12 +82,17 @@ FENCED = after(preempt(LOADING, 0, LRU))
 GOOD = (FULL, SLIDING, MAMBA, UNCACHED, BOTH, DRAFTED, ENCODED, EAGER, SETTLED, LOADING, FENCED, FORKED, PARTED)
 
 
-def request_changed(state: State, slot: int = 0, **fields: object) -> State:
-    """The state with fields of a running request changed."""
+def request_of(state: State, slot: int = 0) -> Running:
+    """The running request of a slot."""
     request = state.requests[slot]
     assert isinstance(request, Running)
+    return request
+
+
+def request_changed(state: State, slot: int = 0, **fields: object) -> State:
+    """The state with fields of a running request changed."""
     requests = list(state.requests)
-    requests[slot] = replace(request, **fields)  # type: ignore[arg-type]
+    requests[slot] = replace(request_of(state, slot), **fields)  # type: ignore[arg-type]
     return replace(state, requests=tuple(requests))
 
 
@@ -124,6 +129,7 @@ BROKEN: dict[str, State] = {
     "MAMBA-2": request_changed(UNCACHED, tables=((1, 2),)),
     "LEN-1": request_changed(FULL, computed=6),
     "MAMBA-3": request_changed(DRAFTED, states=((2,),)),
+    "MAMBA-4": content_changed(DRAFTED, request_of(DRAFTED).states[0][1], cut(PROMPT, 4)),
     "CROSS-1": request_changed(ENCODED, tables=((1, 2, 3), (4,))),
     "FLIGHT-1": replace(EAGER, queue=(*EAGER.queue, EAGER.flights[0][0].tables[0][0])),
     "SETTLE-1": request_changed(EAGER, settled=4),
@@ -262,7 +268,27 @@ def test_laws_of_steps_can_fail() -> None:
     assert not STEPS_BY_ID["STEP-3"](state, replace(done, new=((taken, *done.state.queue[:1]),)))
     assert not STEPS_BY_ID["PLAN-1"](state, replace(done, demand=done.demand + 1))
     assert not STEPS_BY_ID["PLAN-1"](state, replace(done, state=leaked))
-    assert len(STEPS_BY_ID) == 7
+    assert len(STEPS_BY_ID) == 8
+
+
+def test_a_step_tells_what_it_took_the_last_block_of() -> None:
+    """Of two blocks of one content the last is told; a content that another block carries is not, nor another order."""
+    state = after(arrive(initial(Config((Group(Full(), 1),), 4, 4), 1), 0, PROMPT))
+    ends = [(0, cut(PROMPT, end)) for end in (1, 2)]
+    twice = replace(state, keys=((1, ends[0]), (2, ends[0]), (3, ends[1])), contents=(None, ends[0], ends[0], ends[1]))
+    done = admit(twice, 0, Hit(), Step(3), LRU)
+    assert isinstance(done, Done)
+    both = ((2, ends[0]), (3, ends[1]))
+    assert done.evicted == both
+    holds = STEPS_BY_ID["STEP-4"]
+    assert holds(twice, done)
+    for wrong in ((), both[:1], both[::-1], (*both, both[1]), ((1, ends[0]), both[1]), ((2, ends[1]), both[1])):
+        assert not holds(twice, replace(done, evicted=wrong))
+    one = admit(twice, 0, Hit(), Step(1), LRU)
+    assert isinstance(one, Done)
+    assert one.evicted == ()
+    assert holds(twice, one)
+    assert not holds(twice, replace(one, evicted=((1, ends[0]),))), "block 2 carries it"
 
 
 def test_laws_of_copies_can_fail() -> None:

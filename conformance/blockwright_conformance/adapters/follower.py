@@ -27,8 +27,8 @@ SILENT = frozenset({"EXPLAIN-1", "LIVE-1"})
 JUDGED = tuple(law for law in LAWS if law.id not in SILENT)
 """The laws of states that a followed manager is judged by."""
 
-STEPS = tuple(law for law in STEP_LAWS if law.id != "PLAN-1")
-"""The laws of steps; what a plan counts is judged by what is served and what is refused."""
+STEPS = tuple(law for law in STEP_LAWS if law.id not in ("PLAN-1", "STEP-4"))
+"""The laws of steps; what a plan counts is judged by what is served and what is refused, and evictions are not told."""
 
 
 class Follower(Search[State, Any, Any, Told]):

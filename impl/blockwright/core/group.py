@@ -238,6 +238,7 @@ class GroupTables:
         if num_tokens == table.num_read:
             return table.read_block
         accepted = num_tokens - table.num_covered
+        # law: MAMBA-4
         if accepted > 0 and accepted <= i64(len(table.states)):
             return i64(table.states[accepted - 1])
         entry = self.entries_for(num_tokens) - 1

@@ -114,6 +114,7 @@ class Journal:
         if events is None and evictions is None:
             return
         digest = self._digests.pop(block)
+        # law: STEP-4
         if evictions is not None and was_last:
             evictions.append(Eviction(int(group), int(block), digest))
         if events is None:
