@@ -26,7 +26,7 @@ from .mutant_hints import first_places
 from .mutant_listed import groups, listed_fates
 from .mutant_places import ENDLESS, difference, keep
 from .mutant_reach import Reach, able, reach
-from .mutant_realm import title_of
+from .mutant_realm import Realm, title_of
 from .mutant_retry import is_known, retried
 from .mutation import Mutation
 from .parallel import in_parallel
@@ -109,16 +109,22 @@ def sampled(profile: Profile, size: int = 10) -> list[tuple[Work, float]]:
     return [(work[at : at + size], MOST[profile.name]) for at in range(0, len(work), size)]
 
 
-def parcels(
-    mutations: list[Mutation], places: dict[str, dict[int, list[int]]], size: int = 12
-) -> list[tuple[Work, float]]:
+def of_functions(mutations: list[Mutation], size: int = 12) -> list[list[Mutation]]:
     """Divide mutants so that those of one function are tried by one process, if they are not too many."""
-    by_function: dict[tuple[str, str], Work] = defaultdict(list)
+    functions: dict[tuple[str, str], list[Mutation]] = defaultdict(list)
     for mutation in mutations:
+        functions[mutation.file, mutation.function].append(mutation)
+    return [each[at : at + size] for each in functions.values() for at in range(0, len(each), size)]
+
+
+def parcels(mutations: list[Mutation], places: dict[str, dict[int, list[int]]]) -> list[tuple[Work, float]]:
+    """Give every mutant the places that execute it, its function's last killers first."""
+
+    def work(mutation: Mutation) -> tuple[Mutation, list[int]]:
         numbers = places[mutation.file].get(mutation.line, [])
-        order = [number for number in first_places(mutation) if number in numbers]
-        by_function[mutation.file, mutation.function].append((mutation, order))
-    return [(each[at : at + size], inf) for each in by_function.values() for at in range(0, len(each), size)]
+        return mutation, [number for number in first_places(mutation) if number in numbers]
+
+    return [([work(mutation) for mutation in each], inf) for each in of_functions(mutations)]
 
 
 def size(profile: Profile) -> int:
@@ -128,8 +134,8 @@ def size(profile: Profile) -> int:
     abstract = len(of_abstraction(profile))
     if profile.name in SAMPLE:
         return len(sampled(profile)) + abstract
-    mutations = all_mutations()
-    return len({mutation.function for mutation in mutations}) + sum(len(each.places) for each in REALMS) + abstract
+    places = sum(len(owner.places) for owner in owners(profile))
+    return len(of_functions(chosen(profile))) + places + abstract
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
@@ -191,13 +197,17 @@ def second_look(fates: list[Fate], profile: Profile, most: int = 8) -> list[Trie
     return [each for _, each in in_parallel(tried, [(work, MOST[profile.name])], profile.jobs)] if work else []
 
 
+def owners(profile: Profile) -> list[Realm]:
+    """Give the realms of which mutants are tried."""
+    scope = profile.scope
+    return [each for each in REALMS if any(scope in one.key for file in each.files for one in parsed(file).mutations)]
+
+
 def run_all(profile: Profile, progress: Advance) -> list[Tried]:
     """Try all mutants, each where it is executed, and then those that are listed."""
     mutations, found = chosen(profile), []
     places: dict[str, dict[int, list[int]]] = {}
-    for owner in REALMS:
-        if not any(profile.scope in mutation.key for file in owner.files for mutation in parsed(file).mutations):
-            continue
+    for owner in owners(profile):
         reaches: list[Reach] = []
         for _, one in in_parallel(reach, [(owner.name, number) for number in range(len(owner.places))], profile.jobs):
             reaches.append(one)
