@@ -323,6 +323,9 @@ def wrong_steps(state: State, slot: int, request: Running) -> Iterator[Action]:
         yield WrongStep(slot, prefix, computed - 1, 1)
     if certain(request) < computed - 1:
         yield WrongStep(slot, prefix, certain(request), 1)
+    if computed < request.written:  # known drafts are said to hold only now, or all of them though they are not known
+        known = min(request.written, len(prefix[1]))
+        yield WrongStep(slot, prefix, known if computed < known else request.written, 1)
     if config.overlaps or recurrent(config):
         yield WrongStep(slot, prefix, computed, 1, 0, 1)
         yield WrongStep(slot, prefix, computed, 2, 0, 1)

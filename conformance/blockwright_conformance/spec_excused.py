@@ -33,11 +33,6 @@ EXCUSED: tuple[Excuse, ...] = (
         "operand is asked for",
     ),
     Excuse(
-        r"asks\.py going: .* else replace\(request, settled=computed\)$",
-        "`stepped` sets the computed count of a request anew, and nothing between the two reads it: plans go "
-        "by `begin` and the settled count",
-    ),
-    Excuse(
         r"effects\.py stepped: .* -> after = written\(blanked\(state, request\) if step\.new else state, slot,"
         r" request, begin\)$",
         "`blanked` forgets what lies in the blocks of `request.states`; where there are none it changes no content",

@@ -183,6 +183,8 @@ def test_more_ways_to_break_a_law() -> None:
     assert not BY_ID["PUB-1"](replace(content_changed(FULL, 3, PROMPT), keys=((3, whole(5)),))), "a partial block"
     assert not BY_ID["READ-1"](content_changed(MAMBA, held_state(MAMBA), PROMPT)), "a state of another token"
     assert not BY_ID["LEN-1"](request_changed(FULL, published=(3,))), "a block published before it is full"
+    behind = request_changed(SLIDING, computed=4, published=(0,))
+    assert not BY_ID["LEN-1"](behind), "tokens are known and settled, and not computed"
     assert not BY_ID["REF-1"](replace(EAGER, fences=())), "blocks behind a fence are lost"
     assert not BY_ID["FLIGHT-1"](replace(EAGER, queue=(*EAGER.queue, *EAGER.fences[0].tables[0]))), "of one that ended"
     assert not BY_ID["SETTLE-1"](replace(EAGER, flights=EAGER.flights[1:])), "a step has not been settled"
