@@ -207,13 +207,23 @@ def of_running(scope: Scope, state: State, slot: int, request: Running) -> Itera
     yield from outputs(scope, slot, request)
     yield Release(slot)
     if "trim" in scope.calls:
-        yield Trim(slot, request.computed)
+        yield from trims(scope, slot, request)
     if "preempt" in scope.calls:
         yield Preempt(slot)
     if "later" in scope.calls:
         yield from publications(scope, state, slot, request)
     if "misuse" in scope.calls:
         yield from wrong_steps(state, slot, request)
+
+
+def trims(scope: Scope, slot: int, request: Running) -> Iterator[Action]:
+    """Give the calls that trim: at all that is computed, at known drafts that are said to hold only now, or unknown."""
+    most = min(request.written, len(request.prefix[1]))
+    yield Trim(slot, request.computed)
+    if request.computed < most:
+        yield Trim(slot, most)
+    if most < request.written and "misuse" in scope.calls:
+        yield Trim(slot, request.written)
 
 
 def publications(scope: Scope, state: State, slot: int, request: Running) -> Iterator[Action]:

@@ -191,6 +191,8 @@ def of_forks(state: State, parent: int, child: int, one: Running) -> Iterator[Wr
         yield Reason.UNSETTLED, lambda: forks.fork(state, parent, child, LRU)
     elif recurrent(state.config) and one.computed != certain(one) and not state.config.overlaps:
         yield Reason.STATE_ELSEWHERE, lambda: forks.fork(state, parent, child, LRU)
+    elif one.computed < one.settled:
+        yield Reason.WENT_BACK, lambda: forks.fork(state, parent, child, LRU)
 
 
 def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:

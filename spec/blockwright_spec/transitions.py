@@ -148,7 +148,10 @@ def publish(state: State, slot: int, count: int) -> Outcome:
 
 
 def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
-    """Null the entries that are dead at `settled` tokens and release their blocks: ``remove_skipped_blocks``."""
+    """Null the entries that are dead at `settled` tokens and release their blocks: ``remove_skipped_blocks``.
+
+    The engine says so that they are done, drafts among them that hold: it goes on from no earlier (READ-1).
+    """
     # REFUSE
     request = state.requests[slot]
     if not isinstance(request, Running):
@@ -167,7 +170,7 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
     # EFFECT
     done = max(settled, request.trimmed)
     kept = replace(request, tables=tables, trimmed=done, settled=max(done, request.settled))
-    return Done(requeued(replaced(state, slot, kept), order), nulled=gone)
+    return Done(requeued(believed(state, slot, kept), order), nulled=gone)
     # SAME: entries that some later token reads, keys, contents of published blocks.
 
 

@@ -173,6 +173,20 @@ def test_tokens_are_done_before_they_are_known(kind: Kind, count: int) -> None:
     assert running(lawful(t.append_output(state, 0, (8,)))).computed == count, "what follows is not done"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", range(3, 8))
+def test_a_trim_says_that_drafts_hold(kind: Kind, count: int) -> None:
+    """Known ones, and those that become known later."""
+    known = lawful(t.append_output(drafted(kind), 0, (4, 5, 6, 7, 8)))
+    state = lawful(t.trim(known, 0, count, LRU))
+    assert (running(state).settled, running(state).computed) == (count, count)
+    assert state.keys == known.keys or kind != Full(), "nothing is published"
+    assert why(t.grow(state, 0, count - 1, Step(1), LRU)) is Reason.WENT_BACK
+    state = lawful(t.trim(drafted(kind), 0, count, LRU))
+    assert running(state).computed == 3
+    assert running(lawful(t.append_output(state, 0, (4, 5, 6, 7, 8)))).computed == count
+
+
 def test_lookahead_takes_slots_up_to_the_maximum_length() -> None:
     state = sent(manager(), 0, prompt(1, 2, 3))
     assert len(table_of(done(t.admit(state, 0, Hit(), Step(3, 4), LRU)).state)) == 4
