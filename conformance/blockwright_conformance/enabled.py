@@ -222,8 +222,10 @@ def trims(scope: Scope, slot: int, request: Running) -> Iterator[Action]:
     yield Trim(slot, request.computed)
     if request.computed < most:
         yield Trim(slot, most)
-    if most < request.written and "misuse" in scope.calls:
-        yield Trim(slot, request.written)
+    if "misuse" in scope.calls:
+        yield Trim(slot, -1)
+        if most < request.written:
+            yield Trim(slot, request.written)
 
 
 def publications(scope: Scope, state: State, slot: int, request: Running) -> Iterator[Action]:
@@ -239,6 +241,7 @@ def publications(scope: Scope, state: State, slot: int, request: Running) -> Ite
         yield Publish(slot, most)
     if "misuse" in scope.calls:
         yield Publish(slot, most + 1)
+        yield Publish(slot, -1)
 
 
 def steps(scope: Scope, state: State, slot: int, request: Running) -> Iterator[Action]:

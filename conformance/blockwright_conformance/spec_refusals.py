@@ -199,6 +199,8 @@ def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
     """Give the wrong calls about a running request, illegal choices among them."""
     more = request.written + 1
     accepted = (0,) * (request.written + 1)
+    yield Reason.NEGATIVE, lambda: transitions.trim(state, slot, -1, LRU)
+    yield Reason.NEGATIVE, lambda: transitions.publish(state, slot, -1)
     yield Reason.UNWRITTEN, lambda: transitions.trim(state, slot, more, LRU)
     yield Reason.UNWRITTEN, lambda: transitions.publish(state, slot, more)
     yield Reason.UNWRITTEN, lambda: transitions.append_output(state, slot, accepted, len(accepted))

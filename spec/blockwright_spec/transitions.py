@@ -136,6 +136,8 @@ def publish(state: State, slot: int, count: int) -> Outcome:
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
+    if count < 0:
+        return Refusal(Reason.NEGATIVE)
     if count > min(request.written, len(request.prefix[1])):
         return Refusal(Reason.UNWRITTEN)
     if state.config.settles and count > request.settled:
@@ -156,6 +158,8 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
+    if settled < 0:
+        return Refusal(Reason.NEGATIVE)
     if settled > request.written:
         return Refusal(Reason.UNWRITTEN)
     if state.config.overlaps and settled > request.settled:

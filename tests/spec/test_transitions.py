@@ -271,6 +271,8 @@ def refused() -> Iterator[tuple[Reason, Outcome]]:
     yield Reason.NO_TOKENS, t.grow(state, 0, 4, Step(0), LRU)
     yield Reason.NEGATIVE, t.grow(state, 0, 4, Step(-1), LRU)
     yield Reason.NEGATIVE, t.grow(state, 0, 4, Step(1, -1), LRU)
+    yield Reason.NEGATIVE, t.trim(state, 0, -1, LRU)
+    yield Reason.NEGATIVE, t.publish(state, 0, -1)
     yield Reason.TOO_LONG, t.grow(longer, 0, 4, Step(9), LRU)
     yield Reason.STATE_DRAFTED, t.grow(recurrent, 0, 2, Step(1), LRU)
     yield Reason.TOO_MANY_DRAFTS, t.grow(state, 0, 4, Step(1, drafts=1), LRU)
