@@ -283,6 +283,20 @@ def test_laws_of_copies_can_fail() -> None:
     assert not STEPS_BY_ID["STEP-1"](state, replace(done, state=elsewhere)), "not what was copied to"
 
 
+def test_a_step_that_writes_again_what_another_has_found_breaks_its_law() -> None:
+    """Two drafts were accepted, and are taken back, though another request holds their block."""
+    state = after(append_output(admitted(manager((Full(), 2)), 0), 0, (1,)))
+    state = after(append_output(after(grow(state, 0, 5, Step(3), LRU)), 0, (2, 3), 2))
+    for computed, holds in ((8, True), (7, False), (6, False)):
+        done = grow(state, 0, computed, Step(1), LRU)
+        assert isinstance(done, Done)
+        assert STEPS_BY_ID["WRITE-2"](state, done)
+        one = done.state.requests[0]
+        assert isinstance(one, Running)
+        found = replace(done, state=replace(done.state, requests=(one, replace(one, tables=((0, 0, 0, 4),)))))
+        assert STEPS_BY_ID["WRITE-2"](state, found) is holds
+
+
 def test_a_newcomer_that_takes_the_watermark_breaks_its_law() -> None:
     before = after(arrive(admitted(manager((Full(), 2)), 0), 1, PROMPT))
     outcome = admit(before, 1, Hit(), Step(1), LRU)
