@@ -127,6 +127,8 @@ def of_able_forks(state: State, parent: int, child: int, one: Running) -> Iterat
         longer = extra, (*tokens[: one.computed], 1)
         said = forks.fork(with_tokens(state, child, longer), parent, child, LRU)
         yield True, lambda: isinstance(said, Done) and getattr(said.state.requests[child], "prefix", None) == longer
+        if isinstance(trimmed := transitions.trim(able, parent, one.computed, LRU), Done):
+            yield True, lambda: isinstance(forks.fork(trimmed.state, parent, child, LRU), Done)
     if isinstance(done, Done) and done.demand:
         yield Reason.ILLEGAL_CHOICE, lambda: forks.fork(able, parent, child, twice(LRU))
     if one.computed and not state.copies:
@@ -201,6 +203,7 @@ def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
     accepted = (0,) * (request.written + 1)
     yield Reason.NEGATIVE, lambda: transitions.trim(state, slot, -1, LRU)
     yield Reason.NEGATIVE, lambda: transitions.publish(state, slot, -1)
+    yield None, lambda: transitions.publish(state, slot, 0)
     yield Reason.UNWRITTEN, lambda: transitions.trim(state, slot, more, LRU)
     yield Reason.UNWRITTEN, lambda: transitions.publish(state, slot, more)
     yield Reason.UNWRITTEN, lambda: transitions.append_output(state, slot, accepted, len(accepted))
