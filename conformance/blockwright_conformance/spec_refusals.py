@@ -210,10 +210,11 @@ def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
     if state.config.overlaps and request.settled < request.written:
         yield Reason.UNSETTLED, lambda: transitions.trim(state, slot, request.written, LRU)
     yield None, lambda: transitions.trim(state, slot, request.settled, LRU)
-    if state.config.settles and request.settled < request.written:
-        yield Reason.UNSETTLED, lambda: transitions.publish(state, slot, request.written)
+    most = min(request.written, len(request.prefix[1]))
+    if state.config.settles and request.settled < most:
+        yield Reason.UNSETTLED, lambda: transitions.publish(state, slot, most)
     if state.config.settles:
-        yield None, lambda: transitions.publish(state, slot, request.settled)
+        yield None, lambda: transitions.publish(state, slot, min(request.settled, most))
     yield Reason.NOT_WAITING, lambda: forks.fork(state, slot, slot, LRU)
     yield True, lambda: state_is_of_draft(state, request)
     yield from of_drafts(state, slot, request)
