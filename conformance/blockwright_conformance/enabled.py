@@ -207,13 +207,25 @@ def of_running(scope: Scope, state: State, slot: int, request: Running) -> Itera
     yield from outputs(scope, slot, request)
     yield Release(slot)
     if "trim" in scope.calls:
-        yield Trim(slot, request.computed)
+        yield from trims(scope, slot, request)
     if "preempt" in scope.calls:
         yield Preempt(slot)
     if "later" in scope.calls:
         yield from publications(scope, state, slot, request)
     if "misuse" in scope.calls:
         yield from wrong_steps(state, slot, request)
+
+
+def trims(scope: Scope, slot: int, request: Running) -> Iterator[Action]:
+    """Give the calls that trim: at all that is computed, at known drafts that are said to hold only now, or unknown."""
+    most = min(request.written, len(request.prefix[1]))
+    yield Trim(slot, request.computed)
+    if request.computed < most:
+        yield Trim(slot, most)
+    if "misuse" in scope.calls:
+        yield Trim(slot, -1)
+        if most < request.written:
+            yield Trim(slot, request.written)
 
 
 def publications(scope: Scope, state: State, slot: int, request: Running) -> Iterator[Action]:
@@ -229,6 +241,7 @@ def publications(scope: Scope, state: State, slot: int, request: Running) -> Ite
         yield Publish(slot, most)
     if "misuse" in scope.calls:
         yield Publish(slot, most + 1)
+        yield Publish(slot, -1)
 
 
 def steps(scope: Scope, state: State, slot: int, request: Running) -> Iterator[Action]:
@@ -323,6 +336,9 @@ def wrong_steps(state: State, slot: int, request: Running) -> Iterator[Action]:
         yield WrongStep(slot, prefix, computed - 1, 1)
     if certain(request) < computed - 1:
         yield WrongStep(slot, prefix, certain(request), 1)
+    if computed < request.written:  # known drafts are said to hold only now, or all of them though they are not known
+        known = min(request.written, len(prefix[1]))
+        yield WrongStep(slot, prefix, known if computed < known else request.written, 1)
     if config.overlaps or recurrent(config):
         yield WrongStep(slot, prefix, computed, 1, 0, 1)
         yield WrongStep(slot, prefix, computed, 2, 0, 1)

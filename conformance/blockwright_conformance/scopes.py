@@ -350,7 +350,8 @@ def of_forks(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
         yield of_groups(groups, "forks in flight", blocks - 1, 3, "fork", **one, in_flight=1)
     if not any(isinstance(kind, Mamba) for kind, _ in groups):
         own: dict[str, Any] = {"prompts": strings(1, 3, 3), "max_model_len": 5, "lookaheads": (0, 2), "drafts": 1}
-        yield of_groups(groups, "forks with drafts", blocks, 4, "fork later", **own)
+        trims = " trim" if len(groups) == 1 else ""
+        yield of_groups(groups, "forks with drafts", blocks, 4, "fork later" + trims, **own)
 
 
 def of_forked_states() -> Iterator[Scope]:
@@ -359,7 +360,7 @@ def of_forked_states() -> Iterator[Scope]:
     yield scope(Mamba(1), 2, "forks with drafts", 6, 5, "fork", **few, drafts=1)
     yield of_groups(((Full(), 2), (Mamba(1), 2)), "forks with drafts", 9, 4, "fork", **few, drafts=1)
     one: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 4}
-    yield scope(Mamba(1), 2, "forks, wrong calls", 6, 3, "fork misuse", **one)
+    yield scope(Mamba(1), 2, "forks, wrong calls", 6, 3, "fork misuse trim", **one, drafts=1)
     yield of_groups(((Full(), 2),), "forks in flight, loads", 4, 3, "fork load", **one, in_flight=1)
     yield of_groups(((Full(), 2), (Cross(), 2)), "forks, encoder", 7, 4, "fork", **few, encoder=3, caching=False)
 

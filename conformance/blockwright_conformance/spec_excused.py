@@ -33,11 +33,6 @@ EXCUSED: tuple[Excuse, ...] = (
         "operand is asked for",
     ),
     Excuse(
-        r"asks\.py going: .* else replace\(request, settled=computed\)$",
-        "`stepped` sets the computed count of a request anew, and nothing between the two reads it: plans go "
-        "by `begin` and the settled count",
-    ),
-    Excuse(
         r"effects\.py stepped: waits = .* -> waits = config\.settles or step\.publication is "
         r"Publication\.LATER$",
         "a step that loads computes no token (LOAD_ALONE), so that its computed count is that of its hit, up "

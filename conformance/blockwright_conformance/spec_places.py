@@ -257,7 +257,7 @@ MANAGERS: tuple[Scope, ...] = (
     scope(Full(), 1, "spec, taken back", 6, 1, "", in_flight=2, drafts=1, slots=1, **_ONE),
     scope(Mamba(), 2, "spec, long", 5, 6, "chunks", slots=1, prompts=strings(1, 5, 5)),
     scope(Mamba(), 1, "spec, loads", 5, 3, "load", slots=1, prompts=strings(1, 3, 3)),
-    scope(Full(), 1, "spec, forked, put off", 6, 4, "fork later", drafts=1, lookaheads=(0, 1), **_ONE),
+    scope(Full(), 1, "spec, forked, put off", 6, 4, "fork later misuse trim", drafts=1, lookaheads=(0, 1), **_ONE),
     scope(Full(), 2, "spec, forked part in flight", 5, 3, "fork", in_flight=1, prompts=strings(1, 1, 1)),
     scope(Mamba(1), 1, "spec, forked, evicting", 4, 2, "fork", prompts=strings(2, 1, 1)),
     scope(Full(), 2, "spec, copies", 5, 2, "fork", prompts=strings(1, 1, 1), slots=3, caching=False),

@@ -127,6 +127,8 @@ def of_able_forks(state: State, parent: int, child: int, one: Running) -> Iterat
         longer = extra, (*tokens[: one.computed], 1)
         said = forks.fork(with_tokens(state, child, longer), parent, child, LRU)
         yield True, lambda: isinstance(said, Done) and getattr(said.state.requests[child], "prefix", None) == longer
+        if isinstance(trimmed := transitions.trim(able, parent, one.computed, LRU), Done):
+            yield True, lambda: isinstance(forks.fork(trimmed.state, parent, child, LRU), Done)
     if isinstance(done, Done) and done.demand:
         yield Reason.ILLEGAL_CHOICE, lambda: forks.fork(able, parent, child, twice(LRU))
     if one.computed and not state.copies:
@@ -183,22 +185,28 @@ def of_forks(state: State, parent: int, child: int, one: Running) -> Iterator[Wr
         yield Reason.UNSETTLED, lambda: forks.fork(state, parent, child, LRU)
     elif recurrent(state.config) and one.computed != certain(one) and not state.config.overlaps:
         yield Reason.STATE_ELSEWHERE, lambda: forks.fork(state, parent, child, LRU)
+    elif one.computed < one.settled:
+        yield Reason.WENT_BACK, lambda: forks.fork(state, parent, child, LRU)
 
 
 def of_running(state: State, slot: int, request: Running) -> Iterator[Wrong]:
     """Give the wrong calls about a running request, illegal choices among them."""
     more = request.written + 1
     accepted = (0,) * (request.written + 1)
+    yield Reason.NEGATIVE, lambda: transitions.trim(state, slot, -1, LRU)
+    yield Reason.NEGATIVE, lambda: transitions.publish(state, slot, -1)
+    yield None, lambda: transitions.publish(state, slot, 0)
     yield Reason.UNWRITTEN, lambda: transitions.trim(state, slot, more, LRU)
     yield Reason.UNWRITTEN, lambda: transitions.publish(state, slot, more)
     yield Reason.UNWRITTEN, lambda: transitions.append_output(state, slot, accepted, len(accepted))
     if state.config.overlaps and request.settled < request.written:
         yield Reason.UNSETTLED, lambda: transitions.trim(state, slot, request.written, LRU)
     yield None, lambda: transitions.trim(state, slot, request.settled, LRU)
-    if state.config.settles and request.settled < request.written:
-        yield Reason.UNSETTLED, lambda: transitions.publish(state, slot, request.written)
+    most = min(request.written, len(request.prefix[1]))
+    if state.config.settles and request.settled < most:
+        yield Reason.UNSETTLED, lambda: transitions.publish(state, slot, most)
     if state.config.settles:
-        yield None, lambda: transitions.publish(state, slot, request.settled)
+        yield None, lambda: transitions.publish(state, slot, min(request.settled, most))
     yield Reason.NOT_WAITING, lambda: forks.fork(state, slot, slot, LRU)
     yield True, lambda: law_draft_state_is_its_own(state)
     yield from of_drafts(state, slot, request)

@@ -103,4 +103,4 @@ def going(state: State, slot: int, computed: int, step: Step) -> Running | Refus
     request, refusal = state.requests[slot], wrong(state, slot, computed, step)
     if refusal or not isinstance(request, Running):
         return refusal or Refusal(Reason.NOT_RUNNING)
-    return request if state.config.overlaps else replace(request, computed=computed, settled=computed)
+    return request if state.config.overlaps else replace(request, settled=computed)

@@ -64,6 +64,8 @@ def unforkable(state: State, parent: int, child: int) -> Refusal | None:
         return Refusal(Reason.UNSETTLED)
     if recurrent(state.config) and one.computed != certain(one):
         return Refusal(Reason.STATE_ELSEWHERE)
+    if one.computed < one.settled:  # more are done than are known
+        return Refusal(Reason.WENT_BACK)
     if any(target in table for _, _, target in state.copies for table in one.tables):
         return Refusal(Reason.UNCOPIED)
     same = cut(one.prefix, one.computed) == cut(other.prefix, one.computed)

@@ -3,7 +3,7 @@
 from .effects import target
 from .outcomes import Done
 from .reads import writes
-from .state import NULL, Copy, Running, State, Table, holders, key, running, sharers, span
+from .state import NULL, Copy, Request, Running, State, Table, holders, key, running, sharers, span
 from .table_laws import held
 
 
@@ -78,15 +78,20 @@ def law_plan_is_taken(before: State, done: Done) -> bool:
 
 
 def law_writer_is_alone(before: State, done: Done) -> bool:
-    """WRITE-2: nobody else holds what a step writes."""
+    """WRITE-2: nobody else holds what a step writes, drafts that were taken back included."""
     config = done.state.config
     return all(
         sharers(done.state, target(new, at, group, span(config, group), place)) == 1
         for old, new in zip(before.requests, done.state.requests, strict=True)
         if isinstance(new, Running) and new is not old and done.new
         for at, group in enumerate(config.groups)
-        for place in writes(group.kind, old.computed if isinstance(old, Running) else new.settled, new.computed)
+        for place in writes(group.kind, begun(old, new, config.overlaps), new.computed)
     )
+
+
+def begun(old: Request, new: Running, overlaps: bool) -> int:
+    """Give the token that a step began with: all before it is done; with steps in flight it goes on after them."""
+    return old.computed if overlaps and isinstance(old, Running) else new.settled
 
 
 def law_copy_is_of_its_entry(before: State, done: Done) -> bool:

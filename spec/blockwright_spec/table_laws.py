@@ -38,9 +38,14 @@ def law_reads_are_there(state: State) -> bool:
             for block in serving(state, request, at, position)
         )
         for request, at, group, _ in tables(state)
-        for position in reads(group.kind, request.written if state.config.overlaps else request.computed)
+        for position in reads(group.kind, following(state, request))
         if position < request.computed
     )
+
+
+def following(state: State, request: Running) -> int:
+    """Give the next token of a request: it goes on from what was said to be done, known or not."""
+    return request.written if state.config.overlaps else max(request.computed, request.settled)
 
 
 def serving(state: State, request: Running, at: int, position: int) -> Table:
@@ -155,9 +160,13 @@ def law_state_is_single(state: State) -> bool:
 
 
 def law_counts_are_ordered(state: State) -> bool:
-    """LEN-1: trimmed, settled, computed and written counts are in order, within the tokens and the maximum length."""
+    """LEN-1: trimmed, settled, computed and written counts are in order, within the tokens and the maximum length.
+
+    Tokens may be said to be done before they are known; once they are, they count as computed.
+    """
     return all(
         0 <= request.trimmed <= request.settled <= request.written
+        and min(request.settled, len(request.prefix[1])) <= request.computed
         and request.computed <= min(request.written, len(request.prefix[1]))
         and request.published[at] * group.block_size <= request.computed
         and request.written + request.loading <= state.config.max_model_len

@@ -56,13 +56,16 @@ def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outc
 
 
 def grow(state: State, slot: int, computed: int, step: Step, choice: Choice) -> Outcome:
-    """Give a running request slots for its next tokens: ``allocate_slots`` (READ-1, TRIM-1, WRITE-1)."""
+    """Give a running request slots for its next tokens: ``allocate_slots`` (READ-1, TRIM-1, WRITE-1).
+
+    The engine says so that `computed` tokens are done, drafts among them that hold.
+    """
     # REFUSE
     start = going(state, slot, computed, step)
     if isinstance(start, Refusal):
         return start
     # CHOOSE, EFFECT
-    return serve(state, slot, start, computed, step, choice)
+    return serve(believed(state, slot, start), slot, start, computed, step, choice)
     # SAME: as in `serve`.
 
 
@@ -92,11 +95,21 @@ def grown_in_turn(state: State, asks: tuple[Ask, ...], choice: Choice) -> tuple[
     return (outcome, *rest), refusal
 
 
+def believed(state: State, slot: int, request: Running) -> State:
+    """Put in its slot a request of which more was said to be settled: what is known of that stands in its blocks.
+
+    What is not known yet is written as it becomes known (READ-1).
+    """
+    known = min(max(request.computed, request.settled), len(request.prefix[1]))
+    return written(state, slot, replace(request, computed=known), request.computed)
+
+
 def append_output(state: State, slot: int, tokens: tuple[int, ...], accepted: int = 0) -> Outcome:
     """Append tokens to a running request; the first `accepted` were drafts, computed by the step before.
 
-    ``append_output_token_ids``, and with accepted drafts the engine's own count goes up. Others are computed again.
-    With steps in flight the count has gone ahead, and the tokens become known for which slots were given.
+    ``append_output_token_ids``, and with accepted drafts the engine's own count goes up. Others are computed again,
+    unless they were said to be done before they were known. With steps in flight the count has gone ahead, and the
+    tokens become known for which slots were given.
     """
     # REFUSE
     request = state.requests[slot]
@@ -107,8 +120,8 @@ def append_output(state: State, slot: int, tokens: tuple[int, ...], accepted: in
         return Refusal(Reason.UNWRITTEN)
     # EFFECT
     longer = request.prefix[0], request.prefix[1] + tokens
-    known = min(request.written, len(longer[1])) if state.config.overlaps else request.computed + accepted
-    grown = replace(request, prefix=longer, computed=known)
+    known = request.written if state.config.overlaps else max(request.computed + accepted, request.settled)
+    grown = replace(request, prefix=longer, computed=min(known, len(longer[1])))
     return Done(written(state, slot, grown, request.computed))
     # SAME: tables, queue, keys: what was accepted is published by the next step or by `publish`.
 
@@ -123,23 +136,30 @@ def publish(state: State, slot: int, count: int) -> Outcome:
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
+    if count < 0:
+        return Refusal(Reason.NEGATIVE)
     if count > min(request.written, len(request.prefix[1])):
         return Refusal(Reason.UNWRITTEN)
     if state.config.settles and count > request.settled:
         return Refusal(Reason.UNSETTLED)
     # EFFECT
     settled = request.settled if state.config.overlaps else max(request.settled, count)
-    said = replace(request, computed=max(request.computed, count), settled=settled)
-    return Done(published(written(state, slot, said, request.computed), slot, count, certain(request)))
+    said = believed(state, slot, replace(request, settled=settled))
+    return Done(published(said, slot, count, certain(request)))
     # SAME: tables, queue, contents, keys published before.
 
 
 def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
-    """Null the entries that are dead at `settled` tokens and release their blocks: ``remove_skipped_blocks``."""
+    """Null the entries that are dead at `settled` tokens and release their blocks: ``remove_skipped_blocks``.
+
+    The engine says so that they are done, drafts among them that hold: it goes on from no earlier (READ-1).
+    """
     # REFUSE
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
+    if settled < 0:
+        return Refusal(Reason.NEGATIVE)
     if settled > request.written:
         return Refusal(Reason.UNWRITTEN)
     if state.config.overlaps and settled > request.settled:
@@ -154,7 +174,7 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
     # EFFECT
     done = max(settled, request.trimmed)
     kept = replace(request, tables=tables, trimmed=done, settled=max(done, request.settled))
-    return Done(requeued(replaced(state, slot, kept), order), nulled=gone)
+    return Done(requeued(believed(state, slot, kept), order), nulled=gone)
     # SAME: entries that some later token reads, keys, contents of published blocks.
 
 

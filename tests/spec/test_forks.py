@@ -343,6 +343,8 @@ def refused_forks() -> Iterator[tuple[Reason, Outcome]]:
     yield Reason.STATE_ELSEWHERE, ask(done(t.trim(accepted, 0, 4, LRU)).state, 1, 2, 3, 4)
     flying = settled(ahead(settled(flown(over((Mamba(1), 2)))), 2, drafts=1))
     yield Reason.STATE_ELSEWHERE, ask(done(t.append_output(flying, 0, (6, 7))).state, 1, 2, 3, 4, 5, 6, 7)
+    drafted = wrote(state, 0, 4, step=Step(3))
+    yield Reason.WENT_BACK, ask(done(t.trim(drafted, 0, 5, LRU)).state, 1, 2, 3, 4)
     parted = wrote(forked(state, 0, 2), 0, 8)
     yield Reason.UNCOPIED, ask(parted, 1, 2, 3, 8)
     yield Reason.NO_FREE_BLOCKS, ask(admitted(manager(Mamba(2), blocks=5), 0, prompt(1, 2, 3)), 1, 2, 3)

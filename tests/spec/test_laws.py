@@ -189,6 +189,8 @@ def test_more_ways_to_break_a_law() -> None:
     assert not BY_ID["PUB-1"](replace(content_changed(FULL, 3, PROMPT), keys=((3, whole(5)),))), "a partial block"
     assert not BY_ID["READ-1"](content_changed(MAMBA, held_state(MAMBA), PROMPT)), "a state of another token"
     assert not BY_ID["LEN-1"](request_changed(FULL, published=(3,))), "a block published before it is full"
+    behind = request_changed(SLIDING, computed=4, published=(0,))
+    assert not BY_ID["LEN-1"](behind), "tokens are known and settled, and not computed"
     assert not BY_ID["REF-1"](replace(EAGER, fences=())), "blocks behind a fence are lost"
     assert not BY_ID["FLIGHT-1"](replace(EAGER, queue=(*EAGER.queue, *EAGER.fences[0].tables[0]))), "of one that ended"
     assert not BY_ID["SETTLE-1"](replace(EAGER, flights=EAGER.flights[1:])), "a step has not been settled"
@@ -305,6 +307,20 @@ def test_laws_of_copies_can_fail() -> None:
     assert not STEPS_BY_ID["STEP-1"](state, undone), "an entry was replaced, and the outcome does not tell"
     elsewhere = request_changed(done.state, tables=((1, 2, 5),))
     assert not STEPS_BY_ID["STEP-1"](state, replace(done, state=elsewhere)), "not what was copied to"
+
+
+def test_a_step_that_writes_again_what_another_has_found_breaks_its_law() -> None:
+    """Two drafts were accepted, and are taken back, though another request holds their block."""
+    state = after(append_output(admitted(manager((Full(), 2)), 0), 0, (1,)))
+    state = after(append_output(after(grow(state, 0, 5, Step(3), LRU)), 0, (2, 3), 2))
+    for computed, holds in ((8, True), (7, False), (6, False)):
+        done = grow(state, 0, computed, Step(1), LRU)
+        assert isinstance(done, Done)
+        assert STEPS_BY_ID["WRITE-2"](state, done)
+        one = done.state.requests[0]
+        assert isinstance(one, Running)
+        found = replace(done, state=replace(done.state, requests=(one, replace(one, tables=((0, 0, 0, 4),)))))
+        assert STEPS_BY_ID["WRITE-2"](state, found) is holds
 
 
 def test_a_newcomer_that_takes_the_watermark_breaks_its_law() -> None:

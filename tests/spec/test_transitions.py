@@ -13,13 +13,15 @@ from tests.spec.stories import admitted, both, done, held, hit_of, manager, prom
 
 from blockwright_spec import transitions as t
 from blockwright_spec.choices import Choice, recorded
+from blockwright_spec.laws import LAWS
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Outcome, Publication, Reason, Refusal, Step
-from blockwright_spec.reads import Mamba, Sliding
+from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Sliding
 from blockwright_spec.state import (
     NULL,
     Absent,
     Hit,
+    State,
     Waiting,
     common_prefix_blocks,
     holders,
@@ -132,6 +134,59 @@ def test_drafts_are_given_slots_and_never_published() -> None:
     assert why(t.append_output(rejected, 0, (9,), 1)) is Reason.UNWRITTEN
 
 
+KINDS: tuple[Kind, ...] = (Full(), Sliding(2), Chunked(4), Mamba(4))
+
+
+def drafted(kind: Kind) -> State:
+    """Three tokens and four drafts."""
+    state = done(t.append_output(admitted(manager(kind, blocks=12), 0, prompt(1, 2)), 0, (3,))).state
+    return done(t.grow(state, 0, 2, Step(5, drafts=4), LRU)).state
+
+
+def lawful(outcome: Outcome) -> State:
+    """The state after a step that must happen, in which every law holds."""
+    state = done(outcome).state
+    assert [law.id for law in LAWS if not law.holds(state)] == []
+    return state
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", range(3, 8))
+def test_a_step_from_a_higher_count_says_that_drafts_hold(kind: Kind, count: int) -> None:
+    """Whatever was said to be accepted before, which may be nothing."""
+    for accepted in range(count - 2):
+        state = lawful(t.append_output(drafted(kind), 0, (4, 5, 6, 7, 8), accepted))
+        state = lawful(t.grow(state, 0, count, Step(1), LRU))
+        assert (running(state).settled, running(state).computed) == (count, count + 1)
+        if not isinstance(kind, Mamba):
+            assert running(state).published == ((count + 1) // 2,), "the step publishes them"
+
+
+@pytest.mark.parametrize("kind", KINDS[:3])
+@pytest.mark.parametrize("count", range(4, 8))
+def test_tokens_are_done_before_they_are_known(kind: Kind, count: int) -> None:
+    state = lawful(t.grow(drafted(kind), 0, count, Step(1), LRU))
+    for known in range(4, count + 1):
+        assert why(t.grow(state, 0, known - 1, Step(1), LRU)) is Reason.WENT_BACK
+        state = lawful(t.append_output(state, 0, (known,)))
+        assert (running(state).settled, running(state).computed) == (count, known)
+    assert running(lawful(t.append_output(state, 0, (8,)))).computed == count, "what follows is not done"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", range(3, 8))
+def test_a_trim_says_that_drafts_hold(kind: Kind, count: int) -> None:
+    """Known ones, and those that become known later."""
+    known = lawful(t.append_output(drafted(kind), 0, (4, 5, 6, 7, 8)))
+    state = lawful(t.trim(known, 0, count, LRU))
+    assert (running(state).settled, running(state).computed) == (count, count)
+    assert state.keys == known.keys or kind != Full(), "nothing is published"
+    assert why(t.grow(state, 0, count - 1, Step(1), LRU)) is Reason.WENT_BACK
+    state = lawful(t.trim(drafted(kind), 0, count, LRU))
+    assert running(state).computed == 3
+    assert running(lawful(t.append_output(state, 0, (4, 5, 6, 7, 8)))).computed == count
+
+
 def test_lookahead_takes_slots_up_to_the_maximum_length() -> None:
     state = sent(manager(), 0, prompt(1, 2, 3))
     assert len(table_of(done(t.admit(state, 0, Hit(), Step(3, 4), LRU)).state)) == 4
@@ -209,19 +264,21 @@ def refused() -> Iterator[tuple[Reason, Outcome]]:
     waiting = sent(state, 1, prompt(1, 2, 3, 4, 5))
     recurrent = admitted(manager(Mamba()), 0, prompt(1, 2))
     full = admitted(state, 2, prompt(8))
-    drafted = done(t.admit(sent(manager(), 0, prompt(1, 2)), 0, Hit(), Step(4), LRU)).state
+    drafts = done(t.admit(sent(manager(), 0, prompt(1, 2)), 0, Hit(), Step(4), LRU)).state
     yield Reason.NO_FREE_BLOCKS, t.grow(done(t.append_output(full, 0, (5,))).state, 0, 4, Step(1), LRU)
     yield Reason.BLOCKS_HELD, t.reset(state)
     yield Reason.POOL_TOO_SMALL, t.grow(longer, 0, 4, Step(4), LRU)
     yield Reason.NO_TOKENS, t.grow(state, 0, 4, Step(0), LRU)
     yield Reason.NEGATIVE, t.grow(state, 0, 4, Step(-1), LRU)
     yield Reason.NEGATIVE, t.grow(state, 0, 4, Step(1, -1), LRU)
+    yield Reason.NEGATIVE, t.trim(state, 0, -1, LRU)
+    yield Reason.NEGATIVE, t.publish(state, 0, -1)
     yield Reason.TOO_LONG, t.grow(longer, 0, 4, Step(9), LRU)
     yield Reason.STATE_DRAFTED, t.grow(recurrent, 0, 2, Step(1), LRU)
     yield Reason.TOO_MANY_DRAFTS, t.grow(state, 0, 4, Step(1, drafts=1), LRU)
     yield Reason.TOO_MANY_DRAFTS, t.grow(longer, 0, 4, Step(3, drafts=1), LRU)
     yield Reason.WENT_BACK, t.grow(state, 0, 3, Step(1), LRU)
-    yield Reason.WENT_BACK, t.grow(done(t.trim(drafted, 0, 3, LRU)).state, 0, 2, Step(1), LRU)
+    yield Reason.WENT_BACK, t.grow(done(t.trim(drafts, 0, 3, LRU)).state, 0, 2, Step(1), LRU)
     yield Reason.NO_ENCODER, t.admit(waiting, 1, Hit(), Step(1, encoder=1), LRU)
     yield Reason.STATE_DRAFTED, t.grow(done(t.append_output(recurrent, 0, (3,))).state, 0, 2, Step(1, 1), LRU)
     yield Reason.UNWRITTEN, t.grow(longer, 0, 5, Step(1), LRU)
