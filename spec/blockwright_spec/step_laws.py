@@ -83,7 +83,7 @@ def law_writer_is_alone(before: State, done: Done) -> bool:
     return all(
         sharers(done.state, target(new, at, group, span(config, group), place)) == 1
         for old, new in zip(before.requests, done.state.requests, strict=True)
-        if isinstance(new, Running) and new is not old and done.new
+        if isinstance(new, Running) and new != old and done.new
         for at, group in enumerate(config.groups)
         for place in writes(group.kind, begun(old, new, config.overlaps), new.computed)
     )
