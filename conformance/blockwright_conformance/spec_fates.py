@@ -31,7 +31,7 @@ from .watch import OutOfTimeError
 
 NEAR, NEAR_PLACES = 400, 12
 """How many transitions of how many places are looked at first."""
-FAR, FAR_PLACES = 1500, 6
+FAR, FAR_PLACES = 2000, 6
 """The same of those in which a mutant makes a difference."""
 BEYOND = 150
 """How many transitions more once something was noticed."""
