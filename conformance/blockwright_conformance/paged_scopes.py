@@ -73,7 +73,8 @@ def of_allocator(caching: bool) -> Iterator[PagedScope]:
     few = strings(1, 1, 2)
     for size in (1, 2):
         yield paged_scope("fork and append", size, 4, 0, 2 * size + 1, "ensure misuse", **some, lookaheads=(0, 2))
-        yield paged_scope("window", size, 4, 0, 4 * size + 1, "ensure late misuse", **some, window=1, prompts=few)
+        calls = "ensure late misuse" if size == 1 else "late misuse"
+        yield paged_scope("window", size, 4, 0, 4 * size + 1, calls, **some, window=1, prompts=few)
         yield paged_scope("swap", size, 3, 4 - size, 2 * size, "swap host misuse", **some, lookaheads=(0, 1))
         yield paged_scope("swap, copies pending", size, 3, 4 - size, 2 * size, "swap delay", **some)
     both: dict[str, Any] = {"outputs": ((0,), (1,)), **some}

@@ -129,7 +129,7 @@ def reserve_of(config: ChainConfig, tier: int) -> int:
 def law_written_through_goes_on(before: Chain, outcome: ChainDone) -> bool:
     """CHAIN-11: written through, what landed from above is present in the tier below, or dropped, or evicted there."""
     return not before.config.through or all(
-        key in (*present(outcome.state, below), *outcome.dropped) or (below, key) in outcome.evicted
+        key in present(outcome.state, below) | {*outcome.dropped} or (below, key) in outcome.evicted
         for each, success in outcome.ended
         for below in range(1, len(before.tiers))
         if success and each.target == below - 1 and each.kind is not Kind.PROMOTE

@@ -80,10 +80,10 @@ def law_plan_is_taken(before: State, done: Done) -> bool:
 def law_writer_is_alone(before: State, done: Done) -> bool:
     """WRITE-2: nobody else holds what a step writes, drafts that were taken back included."""
     config = done.state.config
-    return all(
+    return not done.new or all(
         sharers(done.state, target(new, at, group, span(config, group), place)) == 1
         for old, new in zip(before.requests, done.state.requests, strict=True)
-        if isinstance(new, Running) and new != old and done.new
+        if isinstance(new, Running) and new is not old
         for at, group in enumerate(config.groups)
         for place in writes(group.kind, begun(old, new, config.overlaps), new.computed)
     )

@@ -242,7 +242,8 @@ def rejoined(before: State, base: State, shown: Observation) -> State | None:
             done = max(request.trimmed, request.computed) if changed else request.trimmed
             sizes = (group.block_size for group in base.config.groups)
             own = tuple(min(count, request.computed // size) for count, size in zip(looked, sizes, strict=True))
-            request = replace(request, tables=table, published=own, trimmed=done, settled=max(done, request.settled))
+            now = replace(request, tables=table, published=own, trimmed=done, settled=max(done, request.settled))
+            request = request if now == request else now  # a step makes anew what it serves, and nothing else (WRITE-2)
         requests.append(request)
     listed = dict(enumerate(shown.keys))
     kept = tuple((block, content) for block, content in base.keys if listed[block] == content)
