@@ -9,7 +9,7 @@ from .fitting import capabilities_of, fitting
 from .gates import OURS, GateResult, Profile, factory_of
 from .parallel import in_parallel
 from .rows import LIMIT, covered, explored
-from .scope_goals import goals_row
+from .scope_goals import goals_rows
 from .scopes import FOR_OTHERS, PROFILES, Scope
 from .trace import script
 
@@ -26,7 +26,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     results = [rows[each.name] for each in scopes]
     if profile.scope or not profile.is_ours:
         return results
-    whole = [goals_row("lockstep", results, scopes)] if profile.name != "smoke" else []
+    whole = goals_rows("lockstep", results, scopes) if profile.name != "smoke" else []
     return [*results, coverage(results), *whole]
 
 

@@ -128,7 +128,6 @@ def chains() -> Iterator[ChainScope]:
     )
     yield chain_scope("write back, reserve 0: 2 + 1 blocks", (2, 1), reserve=(0,), misuse=True, most=2)
     yield chain_scope("write through: 1 + 2 blocks", (1, 2), through=True, loads=(FIRST[:1], SECOND[1:]))
-    yield chain_scope("write through: 2 + 2 blocks", (2, 2), through=True, under_way=2)
     yield chain_scope("write through, reserve 1: 2 + 1 blocks", (2, 1), reserve=(1,), through=True, under_way=2)
     yield chain_scope("write back, reserve 1, three tiers: 2 + 1 + 1 blocks", (2, 1, 1), reserve=(1, 1), under_way=2)
     yield chain_scope(
@@ -156,6 +155,7 @@ def larger_chains() -> Iterator[ChainScope]:
         "write back, reserve 2: 2 + 3 blocks", (2, 3), reserve=(2,), under_way=2, loads=(FIRST, SECOND[1:])
     )
     yield chain_scope("write through: 2 + 1 blocks", (2, 1), through=True)
+    yield chain_scope("write through: 2 + 2 blocks", (2, 2), through=True, under_way=2)
     whole: dict[str, Any] = {"stores": (FIRST, SECOND), "loads": (FIRST, SECOND)}
     yield chain_scope("write back, reserve 1: 3 + 3 blocks, whole requests", (3, 3), 3, reserve=(1,), **whole)
     yield chain_scope("two readers, write through: 2 + 2 blocks", (2, 2), 3, through=True, loads=(FIRST, APART))

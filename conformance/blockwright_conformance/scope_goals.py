@@ -7,10 +7,12 @@ their window, chunk or state to a block, the hybrids of them, and the modes of t
 allocator, the block and the devices; of tiers and chains the policy and the ways of writing.
 
 Which goals can be met at all is data (`scope_goals.json`), written by ``python -m blockwright_conformance.scope_goals``
-from everything that was met once: what was met stays met. A scope that alone meets no goal is not needed for them.
+from everything that was met once: what was met stays met. A scope of the `pr` profile that alone meets no goal is a
+violation, too: others have made it superfluous, and nothing would notice that it is left out.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
@@ -175,17 +177,37 @@ def goals_of(scope: AnyScope, fired: Iterable[str]) -> frozenset[Goal]:
     return frozenset((setting, event) for setting in settings(scope) for event in fired)
 
 
-def goals_row(gate: str, rows: Iterable[GateResult], scopes: Iterable[AnyScope]) -> GateResult:
-    """Give the row that fails if a goal of a gate was not met by the scopes of these rows."""
+def goals_rows(gate: str, rows: Iterable[GateResult], scopes: Iterable[AnyScope]) -> list[GateResult]:
+    """Give the rows that fail if a goal of a gate was not met, or if a scope was not needed for any."""
+    met = met_by(rows, scopes)
+    return [goals_row(gate, met), needed_row(gate, met)]
+
+
+def met_by(rows: Iterable[GateResult], scopes: Iterable[AnyScope]) -> dict[str, frozenset[Goal]]:
+    """Give the goals that each of these scopes met, by its name and its row."""
     by_name = {scope.name: scope for scope in scopes}
-    met = {goal for row in rows if row.scope in by_name for goal in goals_of(by_name[row.scope], row.fired)}
-    unmet = sorted(wanted()[gate] - met)
+    return {row.scope: goals_of(by_name[row.scope], row.fired) for row in rows if row.scope in by_name}
+
+
+def goals_row(gate: str, met: dict[str, frozenset[Goal]]) -> GateResult:
+    """Give the row that fails if a goal of a gate was met by none of the scopes."""
+    unmet = sorted(wanted()[gate].difference(*met.values()))
     few = "; ".join(f"{event} ({setting})" for setting, event in unmet[:3])
     detail = f"{len(unmet)} goals are not met, first {few}" if unmet else ""
     count = len(wanted()[gate])
     return GateResult(
         "coverage", f"goals of {gate}", "all", count, 0, len(unmet), 0.0, "SEEN-2" if unmet else "", detail
     )
+
+
+def needed_row(gate: str, met: dict[str, frozenset[Goal]]) -> GateResult:
+    """Give the row that fails if the others of the `pr` profile meet all that a scope meets: it can go."""
+    own = {scope.name: met[scope.name] for scope in SCOPES[gate] if scope.name in met}
+    times = Counter(goal for goals in own.values() for goal in goals)
+    needless = [name for name, goals in own.items() if all(times[goal] > 1 for goal in goals)]
+    detail = f"{len(needless)} scopes meet no goal alone, first {'; '.join(needless[:3])}" if needless else ""
+    law = "SEEN-3" if needless else ""
+    return GateResult("coverage", f"scopes of {gate}", "all", len(own), 0, len(needless), 0.0, law, detail)
 
 
 # --- without an implementation
@@ -226,7 +248,7 @@ def goals_met(skipped: str) -> GateResult:
         for number, scope in enumerate(SCOPES[gate])
         if f"{gate}: {scope.name}" != skipped
     ]
-    return goals_row(gate, rows, SCOPES[gate])
+    return goals_row(gate, met_by(rows, SCOPES[gate]))
 
 
 def found() -> dict[str, dict[str, list[str]]]:

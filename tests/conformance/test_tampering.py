@@ -14,7 +14,7 @@ from blockwright_conformance import scope_goals, tampering
 from blockwright_conformance.gates import GateResult
 from blockwright_conformance.museum import EXHIBITS, NOT_POSSIBLE
 from blockwright_conformance.museum_corpus import CORPUS, DECIDED, owed
-from blockwright_conformance.scope_goals import SCOPES, goals_of, goals_row, settings, wanted
+from blockwright_conformance.scope_goals import SCOPES, goals_of, goals_rows, settings, wanted
 from blockwright_conformance.spec_mutants import ALL_LAWS
 from blockwright_conformance.tampering import Tamper, exhibits_gone, row_of, tampers
 
@@ -82,10 +82,20 @@ def test_a_goal_that_is_not_met_fails_the_row() -> None:
         for scope in SCOPES["offload"]
         for events in ({event for setting, event in wanted()["offload"] if setting in set(settings(scope))},)
     ]
-    assert goals_row("offload", rows, SCOPES["offload"]).violations == 0
-    row = goals_row("offload", [row for row in rows if "span 2" not in row.scope], SCOPES["offload"])
+    assert goals_rows("offload", rows, SCOPES["offload"])[0].violations == 0
+    row = goals_rows("offload", [row for row in rows if "span 2" not in row.scope], SCOPES["offload"])[0]
     assert row.law == "SEEN-2"
     assert "blocks of several" in row.detail
+
+
+def test_a_scope_that_alone_meets_no_goal_fails_the_row() -> None:
+    few = SCOPES["paged"][:3]
+    rows = [GateResult("paged", scope.name, "", 0, 0, 0, 0.0, fired={scope.name: 1}) for scope in few]
+    assert goals_rows("paged", rows, few)[1].violations == 0
+    rows[1].fired.clear()
+    row = goals_rows("paged", rows, few)[1]
+    assert (row.law, row.violations) == ("SEEN-3", 1)
+    assert few[1].name in row.detail
 
 
 def test_goals_are_settings_with_events() -> None:
@@ -98,7 +108,7 @@ by_night = pytest.mark.skipif("BLOCKWRIGHT_NIGHTLY" not in os.environ, reason="s
 
 @by_night
 @pytest.mark.slow
-@pytest.mark.parametrize("gate", ["paged", "offload"])
+@pytest.mark.parametrize("gate", SCOPES)
 def test_skipping_a_scope_is_noticed(gate: str) -> None:
     names = [name for name in scope_goals.names() if scope_goals.gate_of(name) == gate]
     assert [name for name in names if not scope_goals.goals_met(name).violations] == []
