@@ -97,6 +97,11 @@ def chosen(profile: Profile) -> list[Mutation]:
     return [mutation for mutation in able if mutation.key in picked]
 
 
+def excused(profile: Profile) -> list[Mutation]:
+    """Give the mutants of a profile that are listed as equivalent."""
+    return [mutation for mutation in all_mutations() if profile.scope in mutation.key and excuse(mutation)]
+
+
 def drawn(key: str) -> bytes:
     """Give the lot of a mutant."""
     return blake2b(f"{SEED} {key}".encode(), digest_size=8).digest()
@@ -135,7 +140,8 @@ def size(profile: Profile) -> int:
     if profile.name in SAMPLE:
         return len(sampled(profile)) + abstract
     places = sum(len(owner.places) for owner in owners(profile))
-    return len(of_functions(chosen(profile))) + places + abstract
+    alike = len(groups(excused(profile), defaultdict(dict)))
+    return len(of_functions(chosen(profile))) + places + alike + abstract
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
@@ -216,8 +222,9 @@ def run_all(profile: Profile, progress: Advance) -> list[Tried]:
     for _, each in in_parallel(tried, parcels(mutations, places), profile.jobs):
         found.append(each)
         progress(1, each.fates[0].mutation.function)
-    listed = [mutation for mutation in all_mutations() if profile.scope in mutation.key and excuse(mutation)]
-    found += [each for _, each in in_parallel(tried_listed, groups(listed, places), profile.jobs)]
+    for _, each in in_parallel(tried_listed, groups(excused(profile), places), profile.jobs):
+        found.append(each)
+        progress(1, "what is listed as equivalent")
     return found
 
 
