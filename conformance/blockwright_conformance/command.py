@@ -23,7 +23,7 @@ from .adapters.capabilities import Deviation
 from .adapters.engine_report import run_engine
 from .adapters.engines import MODULES as ENGINES
 from .expected import expected_of, judged
-from .gates import GATES, OURS, GateResult, Profile, factory_of, gate
+from .gates import GATES, OURS, GateResult, Profile, factory_of, gate, lacking
 from .native import trouble
 from .scopes import PROFILES
 from .summary import COLUMNS as SUMMARY
@@ -100,8 +100,10 @@ def run(args: argparse.Namespace) -> int:
     expected = _expected(args.expected)
     if args.engine is not None:
         return run_engine(args.engine, args.peer_path, profile, args.json)
+    names = wanted(["proofs"] if args.proofs else args.gate, args.skip)
+    _check_packages(names, profile)
     started, rows = time.perf_counter(), []
-    for name in wanted(["proofs"] if args.proofs else args.gate, args.skip):
+    for name in names:
         run_gate, units = gate(name, profile)
         with progress(name, units) as advance:
             rows += run_gate(profile, advance)
@@ -145,6 +147,17 @@ def _check(profile: Profile, file: Path | None) -> None:
         raise InvalidArgumentError("--explorer: for Blockwright's own manager; leave --impl or --explorer out")
     if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
         raise InvalidArgumentError(f"--json: cannot write {file}; name a file in a folder that exists")
+
+
+def _check_packages(names: list[str], profile: Profile) -> None:
+    """Refuse to start gates of which one could not run for want of a package."""
+    if missing := lacking(names, profile):
+        packages = sorted({package for each in missing.values() for package in each})
+        skips = " ".join(f"--skip {name}" for name in missing)
+        raise InvalidArgumentError(
+            f"--gate: {', '.join(missing)} cannot run without {' and '.join(packages)}; "
+            f"pip install 'blockwright[conformance,torch]', or leave them out: {skips}"
+        )
 
 
 def _expected(file: Path | None) -> tuple[Deviation, ...]:

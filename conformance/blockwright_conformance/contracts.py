@@ -1,4 +1,4 @@
-"""Gate 3, contracts: CrossHair follows every path through functions of the implementation; only "Confirmed" counts.
+"""Contracts: CrossHair follows every path through functions of the implementation; only "Confirmed" counts.
 
 The conditions are those of `contract_conditions`. They run in a process of their own, on the uncompiled source, since a
 compiled function shows CrossHair nothing. Anything but "Confirmed over all paths" fails: a counterexample, an error, or

@@ -8,6 +8,7 @@ which the command runs them; each is imported when it is run.
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ OURS = "blockwright_conformance.blockwright_adapter:BlockwrightAdapter"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How far to go: ``smoke`` takes seconds, ``pr`` two minutes, ``nightly`` hours."""
+    """How far to go: ``smoke`` takes a minute or two, ``pr`` several minutes, ``nightly`` hours."""
 
     name: str = "pr"
     jobs: int = 2
@@ -68,6 +69,8 @@ class GateResult:
     """Theorems, mutants or exhibits that the row speaks of."""
     passed: int = 0
     """Those of them that came out as they must: proved, killed, caught."""
+    left_out: bool = False
+    """Nothing was tried, for want of what `detail` names: no violation, and nothing shown either."""
 
 
 Run = Callable[[Profile, Advance], list[GateResult]]
@@ -88,6 +91,28 @@ GATES: dict[str, str] = {
     "spec": "blockwright_conformance.spec_mutants",
 }
 """Every gate and its module."""
+
+
+NEEDS: dict[str, tuple[str, ...]] = {
+    "machine": ("hypothesis",),
+    "paged": ("hypothesis", "torch"),
+    "offload": ("hypothesis",),
+    "inputs": ("hypothesis", "torch"),
+    "numerics": ("hypothesis", "torch"),
+    "damage": ("torch",),
+    "mutants": ("hypothesis", "pytest", "torch"),
+}
+"""What gates cannot run without; proofs and faults say in rows of their own what they leave out."""
+
+
+def lacking(names: list[str], profile: Profile) -> dict[str, list[str]]:
+    """Give the gates that cannot run here, each with the packages that are not installed.
+
+    Managers of other makes are seen by the lock-step and by state machines only.
+    """
+    able = names if profile.is_ours else [name for name in names if name == "machine"]
+    found = {name: [each for each in NEEDS.get(name, ()) if find_spec(each) is None] for name in able}
+    return {name: packages for name, packages in found.items() if packages}
 
 
 def gate(name: str, profile: Profile) -> tuple[Run, int]:

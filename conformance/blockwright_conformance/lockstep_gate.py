@@ -1,4 +1,4 @@
-"""Gate 1, exhaustive lock-step: every reachable transition of every scope of the profile, several scopes at a time."""
+"""Exhaustive lock-step: every reachable transition of every scope of the profile, several scopes at a time."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Gate 2, a state machine: histories that Hypothesis draws and shrinks, in lock-step, for every kind of layer.
+"""A state machine: histories that Hypothesis draws and shrinks, in lock-step, for every kind of layer.
 
 Many small rules, each with a precondition and without branches, so that Hypothesis can leave whole rules out of a run.
 A rule draws what it needs from what is possible, so that nothing is rejected.

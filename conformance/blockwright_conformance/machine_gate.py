@@ -1,4 +1,4 @@
-"""Gate 2: the state machine and the random walk over scopes too large to visit whole."""
+"""The state machine and the random walk over scopes too large to visit whole."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Gate 4, the museum: real bugs of other managers, put back one at a time, must each be caught by the law named for it.
+"""The museum: real bugs of other managers, put back one at a time, must each be caught by the law named for it.
 
 Every exhibit is a variant of the implementation. Its place is explored breadth-first in lock-step, so that the first
 fault is a shortest one; what is broken there is diagnosed, and the law that the exhibit names must be among it. An

@@ -1,4 +1,4 @@
-"""Gate 4, mutants: every small wrong change of the bookkeeping must make the lock-step fail.
+"""Mutants: every small wrong change of the bookkeeping must make the lock-step fail.
 
 Each mutant is a variant of the implementation, loaded in process; it is put through small places, its function's last
 killers first, until one shows a difference, an error, or an action that runs on and on. One that passes wherever its

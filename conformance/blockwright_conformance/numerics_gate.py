@@ -1,4 +1,4 @@
-"""Gate 5, the numerics: a small engine with a real model generates what a dense recomputation of each request says.
+"""The numerics: a small engine with a real model generates what a dense recomputation of each request says.
 
 Every row is a world: schedules that Hypothesis draws, from a fixed seed in the profiles ``smoke`` and ``pr``. Nothing
 that the manager does, and nothing of the data plane, may change a logit by more than rounding, or a token at all; and

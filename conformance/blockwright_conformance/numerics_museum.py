@@ -1,4 +1,4 @@
-"""Gate 5, the damage: every exhibit of the museum that corrupts data must fail in the engine, with a real model.
+"""The damage: every exhibit of the museum that corrupts data must fail in the engine, with a real model.
 
 An exhibit corrupts if what a model reads becomes wrong: a block handed out twice or released under its reader, content
 found that is not there or not the request's, a state of another position, a copy or a transfer that moves other bytes.

@@ -258,7 +258,7 @@ def store_run(name: str, profile: str, seed: int = 0) -> GateResult:
     """Give the row of a run; it says so where there is no server or no client to run it with."""
     why, fault = missing(), name.partition(": ")[2]
     if why:
-        return GateResult("faults", name, "ValkeyStore", 0, 0, 0, 0.0, detail=f"not run: {why}")
+        return GateResult("faults", name, "ValkeyStore", 0, 0, 0, 0.0, detail=f"not run: {why}", left_out=True)
     began, found = time.monotonic(), ""
     with everything_logged() as log, LocalServer(password=ADMIN) as server, FaultProxy(server.port, seed) as proxy:
         run = FaultRun(server, proxy, seed)

@@ -7,8 +7,8 @@ their window, chunk or state to a block, the hybrids of them, and the modes of t
 allocator, the block and the devices; of tiers and chains the policy and the ways of writing.
 
 Which goals can be met at all is data (`scope_goals.json`), written by ``python -m blockwright_conformance.scope_goals``
-from everything that was met once: what was met stays met. A scope of the `pr` profile that alone meets no goal is a
-violation, too: others have made it superfluous, and nothing would notice that it is left out.
+from what the scopes meet now: a goal that this takes away has to be argued away. A scope of the `pr` profile
+that alone meets no goal is a violation, too: others have made it superfluous, and nothing would notice its absence.
 """
 
 import json

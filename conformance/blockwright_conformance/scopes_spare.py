@@ -1,4 +1,4 @@
-"""Scopes of lock-step that only long runs visit: they meet no goal that no other scope meets (`scope_goals`).
+"""Scopes of lock-step that only long runs visit: each goal (`scope_goals`) that they meet is met by others, too.
 
 Each of the others is the only one to meet some goal, so that leaving it out fails the gate. Which of several scopes
 with the same goals are spared was settled by their size: the larger ones are here.

@@ -58,9 +58,9 @@ def sums(rows: list[GateResult]) -> list[Sum]:
 
 def summed(way: Way, rows: list[GateResult]) -> Sum:
     """Add up the rows of one way; where none of them counts things, each is one."""
-    counts = [(row.tried, row.passed) for row in rows]
-    if not any(tried for tried, _ in counts):
-        counts = [(1, int(not row.violations)) for row in rows]
+    counts = [(row.tried or int(row.left_out), row.passed) for row in rows]
+    if not any(row.tried for row in rows):
+        counts = [(1, int(not row.violations and not row.left_out)) for row in rows]
     return Sum(
         way,
         sum(tried for tried, _ in counts),

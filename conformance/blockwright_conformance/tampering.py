@@ -13,7 +13,7 @@ from functools import partial
 from blockwright._terminal import print_table
 
 from . import museum, scope_goals, spec_mutants
-from .gates import GateResult, Profile
+from .gates import GateResult
 from .museum_corpus import owed
 from .spec_mutants import ALL_LAWS, BESIDE, SPEC, Entry, sample
 from .spec_mutation import put_in, removed
@@ -84,11 +84,6 @@ def row_of(tamper: Tamper) -> GateResult:
     row = GateResult("tampering", f"{tamper.sort}: {tamper.name}", gate, 1, 0, int(not gate), seconds)
     law, detail = ("", f"{gate}: {said}") if gate else ("TAMPER-1", "no gate fails")
     return replace(row, law=law, detail=detail, tried=1, passed=int(bool(gate)))
-
-
-def size(profile: Profile) -> int:
-    """Count the tampers of a profile: all by night, and none else; a test does a sample."""
-    return sum(1 for _ in tampers()) if profile.name == "nightly" and profile.is_ours else 0
 
 
 def main() -> int:

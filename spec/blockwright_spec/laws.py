@@ -1,4 +1,4 @@
-"""Chapter 18: the list of laws, for the explorer, the state machines, the implementation's self-check and the docs.
+"""Chapter 18: the laws of part one, for the explorer, the state machines, the implementation's self-check and the docs.
 
 A law's name and sentence are the first line of its function.
 """

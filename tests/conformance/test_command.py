@@ -95,6 +95,43 @@ def test_wrong_arguments_are_told_in_one_line(arguments: tuple[str, ...], words:
     assert "Traceback" not in done.stderr
 
 
+WITHOUT = """
+LACKING = ("torch", "hypothesis", "z3", "crosshair")
+
+import sys
+from importlib.machinery import PathFinder
+
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, *rest):
+        return None if name.partition(".")[0] in LACKING else super().find_spec(name, *rest)
+
+sys.meta_path[:] = [Without if each is PathFinder else each for each in sys.meta_path]
+"""
+"""Imported by each process at its start: as if some packages were not installed."""
+
+
+def test_gates_that_lack_a_package_are_refused_before_any_runs(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT, encoding="utf-8")
+    done = conform("--profile", "smoke", "--gate", "choices", "--gate", "machine", "--gate", "damage", path=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--gate: machine, damage cannot run without hypothesis and torch; pip install 'blockwr" in done.stderr
+    assert done.stderr.endswith("or leave them out: --skip machine --skip damage\n")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_was_left_out_for_want_of_a_package_is_not_counted_as_passed(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT, encoding="utf-8")
+    done = conform("--profile", "pr", "--gate", "proofs", "--json", "-", path=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert {row["detail"].partition(":")[0] for row in report["gates"]} == {"not run"}
+    assert (report["summary"]["proofs"]["tried"], report["summary"]["proofs"]["passed"]) == (2, 0)
+    asked = conform("--proofs", path=tmp_path)
+    assert asked.returncode == 1
+    assert "PROOF-0" in asked.stdout
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs process groups")
 def test_an_interrupt_ends_all_processes_quietly() -> None:
     command = [sys.executable, "-m", "blockwright.cli", "conform", "--gate", "lockstep"]

@@ -1,7 +1,7 @@
 """SGLang's prefix tree under its laws: scopes, findings, and what is known of it.
 
-Small worlds are explored to their ends, breadth first, so that what is found first is shortest; larger ones are walked
-at random, and a walk that ends in a fault is cut down to the actions that it needs.
+Small worlds are explored breadth first to the limit of the profile, so that what is found first is shortest; larger
+ones are walked at random, and a walk that ends in a fault is cut down to the actions that it needs.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ SMALL = (
     RadixScope("full and mamba, 5 slots, 3 states", 5, ONE_MORE, states=3),
     RadixScope("full and mamba, lookups that copy", 5, ONE_MORE, states=3, copies=True),
 )
-"""Worlds that are explored to their ends."""
+"""Worlds that are explored breadth first."""
 
 LARGE = (
     RadixScope("full, 10 slots", 10, LONG),
