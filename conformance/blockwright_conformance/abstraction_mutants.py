@@ -248,8 +248,8 @@ def rows_of(found: list[Verdict]) -> Iterator[GateResult]:
         seen = sum(each.noticed_by == MUSEUM for each in noticed)
         detail = f"abstraction: {len(noticed)} of {len(able)} noticed, {seen} of them by the museum"
         seconds = sum(each.seconds for each in mine)
-        counts = {"tried": len(able), "passed": len(noticed)}
-        yield GateResult(KIND, f"abstraction: {module}", KIT_CODE, 0, 0, 0, seconds, "", detail, "", {}, **counts)
+        name = f"abstraction: {module}"
+        yield GateResult(KIND, name, KIT_CODE, 0, 0, 0, seconds, detail=detail, tried=len(able), passed=len(noticed))
     able = [each for each in found if each.mutation.key not in EQUIVALENT]
     count = sum(bool(each.noticed_by) for each in able)
     low = 100 * count < FLOOR * len(able)

@@ -68,8 +68,10 @@ def quiet_steps(package: ModuleType) -> Iterator[Fault]:
     ]
     for what, call in calls:
         yield from refused(package, manager, what, call, "InvalidArgumentError")
+    yield from refused(package, manager, "a running request has a hit", lambda: one(request, 1, 1), "StaleHitError")
     yield from certain_tokens(package)
     yield from settled_drafts(package)
+    yield from settled_fork(package)
     yield from states_ahead(package)
 
 
@@ -104,6 +106,16 @@ def settled_drafts(package: ModuleType) -> Iterator[Fault]:
             manager.settle_step(step, {"b": 1})
         except package.errors.BlockwrightError as error:
             yield Fault("SETTLE-1", f"{what} one: {error}", 1)
+
+
+def settled_fork(package: ModuleType) -> Iterator[Fault]:
+    """Fork what a settled step has computed (SETTLE-1)."""
+    manager = manager_of(package, "full", 8, overlap_steps=True)
+    step = manager.start_step()
+    request = steps(package, manager, "r", 4, 4, size=8)
+    manager.settle_step(step)
+    manager.fork(request, request.fork("child"))
+    yield from same("SETTLE-1", "settled tokens of a fork", manager.num_settled("child"), 4)
 
 
 def states_ahead(package: ModuleType) -> Iterator[Fault]:
@@ -141,12 +153,44 @@ def batch_answers(package: ModuleType) -> Iterator[Fault]:
     told = [given.num_served, given.refused, *map(list, (given.new_block_offsets, given.nulled_offsets))]
     yield from same("BATCH-2", "two groups, the second refused", told, [1, 1, [0, 2, 4, 4, 4, 4, 4], [0] * 7])
     yield from left_over(package)
+    yield from unnamed(package)
     yield from drafts_in_batches(package)
     yield from checked_before(package)
 
 
+def unnamed(package: ModuleType) -> Iterator[Fault]:
+    """Take steps that change only counts: a batch does not name their requests (BATCH-2)."""
+
+    def names(new: int, ahead: int = 0) -> list[str]:
+        told = list(manager.allocate_slots_batch([request], new, ahead).request_ids)
+        request.num_computed_tokens += new
+        return told
+
+    manager, request = manager_of(package, "full", 8, overlap_steps=True), package.Request("a", [0] * 6, 8)
+    for wanted in ("a", "", ""):
+        step = manager.start_step()
+        yield from same("BATCH-2", "names in steps that are settled before the next", names(2), [wanted])
+        manager.settle_step(step)
+    for computed in (3, 2):
+        manager, request = manager_of(package, "full", 8), package.Request("a", [0] * 2, 8)
+        names(4)
+        request.num_computed_tokens = computed
+        yield from same("BATCH-2", f"names after all but {computed} of 4 tokens were rejected", names(1), [""])
+    manager, request = manager_of(package, "sliding", 4, enable_caching=False), package.Request("a", [0] * 8, 4)
+    told = [names(new, ahead)[0] for new, ahead in ((3, 5), (1, 0), (1, 0), (1, 0), (1, 0))]
+    told[2] = ""  # it may be named already
+    yield from same("BATCH-2", "names in steps in a window, the fourth of which trims", told, ["a", "", "", "a", ""])
+
+
 def left_over(package: ModuleType) -> Iterator[Fault]:
-    """Trim and copy by single calls; the batch after them tells only of its own (BATCH-2)."""
+    """Trim and copy before a batch, by others and by single calls; it tells only of its own (BATCH-2)."""
+    manager = manager_of(package, "full, sliding", 2)
+    request = package.Request("r", [0] * 6, 2)
+    for _ in range(6):
+        told = manager.allocate_slots_batch([request], 1)
+        request.num_computed_tokens += 1
+        ends, nulled = list(told.nulled_offsets), len(told.nulled_entries)
+        yield from same("BATCH-2", "the end of what the second of two groups nulled", ends, [0, 0, nulled])
     for dead in (1, 2):
         manager = manager_of(package, "sliding", 1)
         request = steps(package, manager, "r", 4, dead + 1, size=1)

@@ -104,66 +104,7 @@ RUNNING: tuple[tuple[str, tuple[str, ...]], ...] = (
             "where it is lower, or the question is answered no, the step takes the long way through `_check_ask`, "
             "`_fits` and `_act`, which counts the same (`_count_step`) and trims, grows and publishes nothing"
         ),
-        (
-            (
-                "core/running.py RunningRequests._act: table.quiet = manager.quiet_slots(table, "
-                "self.enable_caching) -> pass"
-            ),
-            "core/running.py RunningRequests._act: if ask.external > 0 -> if ask.external >= 0",
-            "core/running.py RunningRequests._act: if ask.external > 0 -> if ask.external > -1",
-            "core/running.py RunningRequests._act: quiet = 0 -> quiet = -1",
-            "core/running.py RunningRequests._act: tables.quiet = min(quiet, tables.trim_at - 1) -> pass",
-            (
-                "core/running.py RunningRequests._act: tables.quiet = min(quiet, tables.trim_at - 1) -> "
-                "tables.quiet = min(quiet, tables.trim_at - 2)"
-            ),
-            (
-                "core/running.py RunningRequests._is_quiet: if given != int(tables.num_written) and (not "
-                "int(tables.num_certain) <= given < int(tables.num_written)) -> if given != "
-                "int(tables.num_written) or not int(tables.num_certain) <= given < int(tables.num_written)"
-            ),
-            (
-                "core/running.py RunningRequests._is_quiet: if given != int(tables.num_written) and (not "
-                "int(tables.num_certain) <= given < int(tables.num_written)) -> if not int(tables.num_certain) <= "
-                "given < int(tables.num_written)"
-            ),
-            (
-                "core/running.py RunningRequests._is_quiet: if given != int(tables.num_written) and (not "
-                "int(tables.num_certain) <= given < int(tables.num_written)) -> if given != int(tables.num_written)"
-            ),
-            (
-                "core/running.py RunningRequests._is_quiet: if given != int(tables.num_written) and (not "
-                "int(tables.num_certain) <= given < int(tables.num_written)) -> if given != "
-                "int(tables.num_written) and (not int(tables.num_certain) < given < int(tables.num_written))"
-            ),
-            (
-                "core/running.py RunningRequests._is_quiet: if new == 0 or begin + new + ahead > tables.quiet -> "
-                "if new == 0 or begin + new + ahead >= tables.quiet"
-            ),
-            (
-                "core/running.py RunningRequests._is_quiet: return not self._overlaps or (len(self._steps) > 0 and "
-                "tables.last_step != self._num_steps) -> pass"
-            ),
-            (
-                "core/running.py RunningRequests._is_quiet: return not self._overlaps or (len(self._steps) > 0 and "
-                "tables.last_step != self._num_steps) -> return not self._overlaps and (len(self._steps) > 0 and "
-                "tables.last_step != self._num_steps)"
-            ),
-            (
-                "core/running.py RunningRequests._is_quiet: return not self._overlaps or (len(self._steps) > 0 and "
-                "tables.last_step != self._num_steps) -> return len(self._steps) > 0 and tables.last_step != "
-                "self._num_steps"
-            ),
-            (
-                "core/running.py RunningRequests._is_quiet: return not self._overlaps or (len(self._steps) > 0 and "
-                "tables.last_step != self._num_steps) -> return not self._overlaps"
-            ),
-            (
-                "core/running.py RunningRequests._is_quiet: return not self._overlaps or (len(self._steps) > 0 and "
-                "tables.last_step != self._num_steps) -> return not self._overlaps or (len(self._steps) > 1 and "
-                "tables.last_step != self._num_steps)"
-            ),
-        ),
+        ("core/running.py RunningRequests._act: quiet = 0 -> quiet = -1",),
     ),
     (
         "the last group's end is written twice, with the same number",
@@ -175,12 +116,7 @@ RUNNING: tuple[tuple[str, tuple[str, ...]], ...] = (
             "finds no dead entry (`GroupTables.trim` returns where `stop <= start`), and writes the same ends"
         ),
         (
-            (
-                "core/running.py RunningRequests._admit: tables.trim_at = min([manager.trim_at(table) for manager, "
-                "table in zip(self.managers, groups)]) -> pass"
-            ),
             "core/running.py RunningRequests._trim: return -> pass",
-            "core/running.py RunningRequests._trim: tables.trim_at = trim_at -> pass",
             "core/forks.py ForkedRequests.fork: new.trim_at = tables.trim_at -> pass",
         ),
     ),

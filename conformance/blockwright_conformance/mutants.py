@@ -253,8 +253,7 @@ def of_file(file: str, fates: list[Fate]) -> GateResult:
         f"{len(killed)} of {len(able)} killed ({score:.1f} %), {endless} of them ran on and on; {listed} equivalent"
     )
     steps, seconds = sum(fate.transitions for fate in fates), sum(fate.seconds for fate in fates)
-    counts = {"tried": len(able), "passed": len(killed)}
-    return GateResult("mutants", file, CORE, 0, steps, 0, seconds, "", detail, "", {}, **counts)
+    return GateResult("mutants", file, CORE, 0, steps, 0, seconds, detail=detail, tried=len(able), passed=len(killed))
 
 
 def of_all(fates: list[Fate], floor: int) -> GateResult:

@@ -186,7 +186,7 @@ def ordered(package: ModuleType, random: Random) -> str:
 
     for step in range(150):
         move, block, past = random.choice(MOVES), random.randrange(NUM_ORDERED), found.copy()
-        before = past.candidates()
+        before = found.candidates()
         told: object = None
         wanted: object = None
         if move == "accessed":

@@ -131,6 +131,7 @@ PLACES: tuple[Where, ...] = (
     store_model.store_alone,
     store_trials.stale_plans,
     store_trials.explained,
+    store_trials.lined_up,
     store_model.store_beside_model,
     *mutant_walks.WALKS,
     paged_places.ACCESS,

@@ -128,6 +128,7 @@ WRONG: tuple[Wrong, ...] = (
     ("slots of group -1", lambda it: it.slots("a", -1, 0, 1), INVALID, "group: must be within 0..2, not -1"),
     ("slots from -1 on", lambda it: it.slots("a", 0, -1, 1), INVALID, "positions in order, not -1 and 1"),
     ("slots far behind", lambda it: it.slots("a", 2, 7, 9), BLOCK, "position 7 of 'a' in group 2 has no block"),
+    ("slots up to the last", lambda it: it.slots("a", 2, 0, MOST), BLOCK, "position 3 of 'a' in group 2 has no block"),
     ("slots behind a full row", lambda it: it.slots("a", 0, 12, 13), BLOCK, "position 12 of 'a' in group 0 has no"),
 )
 

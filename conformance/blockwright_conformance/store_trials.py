@@ -34,6 +34,23 @@ def index(package: ModuleType) -> Iterator[Fault]:
             return
 
 
+def lined_up(package: ModuleType) -> Iterator[Fault]:
+    """Take some blocks where the least recently accessed go first, after those without content (QUEUE-1)."""
+    core, request = package.core, package.Request("r", list(range(5)), 1)
+    for count in range(NUM_BLOCKS - 1):
+        rearm()
+        order = core.access_order.AccessOrder(NUM_BLOCKS)
+        store = core.store.BlockStore(NUM_BLOCKS, None, None, order)
+        blocks = store.take(NUM_BLOCKS - 1, vec[i32]())
+        store.publish(blocks, request.keys(1), 0, 1, 0, 5)
+        for now, block in enumerate((3, 1, 5, 2, 4)):
+            order.accessed(block, float(now))
+        store.release(blocks, 0, NUM_BLOCKS - 1)
+        found, wanted = list(store.take(count, vec[i32]())), [6, 7, 8, 3, 1, 5, 2, 4][:count]
+        if found != wanted:
+            yield Fault("QUEUE-1", f"{count} blocks by access: expected {wanted}, found {found}", 1)
+
+
 def crowds(package: ModuleType) -> Iterator[Fault]:
     """Publish every block of an index under keys that share a home slot, or a word, or all but the group (KEY-1)."""
     if list(package.core.index.zeros64(3)) != [0, 0, 0] or list(package.core.index.zeros32(2)) != [0, 0]:

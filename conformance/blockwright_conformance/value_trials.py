@@ -457,6 +457,13 @@ def probes(package: ModuleType) -> Iterator[Fault]:
             found = list(probe.entries(2 * stop, first))
             if found != [0] * first + [5] * (stop - first):
                 yield Fault("HIT-1", f"{row}: entries of {stop} blocks from {first}: {found}", 1)
+        for length in range(9):
+            probe = package.core.window.Probe(shelf, keys, 0, 2, 9, 0)
+            first = length // 6 * 3
+            run = next((at for at in range(first, length // 2) if not there[at]), length // 2)
+            found = package.core.window.ChunkedRule(6).longest(probe, length)
+            if found != 2 * run:
+                yield Fault("HIT-1", f"{row}: a hit of {found} of at most {length} tokens in chunks of 6", 1)
     yield from unasked(package)
 
 
