@@ -7,8 +7,6 @@ from .mutant_realm import Rule
 EQUIVALENT: dict[str, str] = {
     "core/group.py GroupTables.missing: if more > 1 and self._layout == LAST_STATE -> "
     "if more >= 1 and self._layout == LAST_STATE": "where more is 1, both return 1",
-    "core/request.py _tagged: return tag + len(data).to_bytes(8, 'little') + data -> "
-    "return tag + len(data).to_bytes(9, 'little') + data": "both encode a length one to one",
 }
 
 LISTED: tuple[tuple[str, tuple[str, ...]], ...] = (

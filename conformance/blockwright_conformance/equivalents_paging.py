@@ -89,12 +89,6 @@ GROUPS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("adopted = -2",),
     ),
     (
-        "any negative number says that nothing is adopted",
-        "paging/cpu_gpu.py CpuGpuBlockAllocator.num_to_adopt",
-        "return -1",
-        ("return -2",),
-    ),
-    (
         "one round more, in which no tokens are left",
         "paging/block_table.py BlockTable.append_token_ids",
         "while at < stop",

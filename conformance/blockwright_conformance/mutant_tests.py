@@ -20,18 +20,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple, TextIO
 
 from .forked import in_fork
 from .in_place import change, functions_of, module_of
 from .mutant_hints import is_test, killer_of
+from .mutant_listed import groups, together
 from .mutant_reach import marked
 from .mutant_realm import Realm
 from .mutation import Mutation
@@ -48,6 +49,7 @@ OPTIONS = ("-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:faulthand
 
 ENDLESS = "runs on and on"
 DIED = "the process died"
+UNCHANGED = "cannot be changed where it is"
 
 REMEMBERED = Path(__file__).with_name("mutant_tests.json")
 MOST = 4
@@ -188,8 +190,8 @@ class Runner:
                 else:
                     left.append(mutation)
             if left and self.surveyed():
-                for mutation in left:
-                    self.tell(out, self.fate_of(mutation, self.reaching(mutation)))
+                for fate in self.fates_of(left):
+                    self.tell(out, fate)
         told, ended = in_fork(self.unchanged, 1200.0)
         test, how = json.loads(told) if ended and told else ("", ENDLESS)
         self.fault = self.fault or (f"without a mutant: {test}: {how}" if how else "")
@@ -266,27 +268,47 @@ class Runner:
             {"failed": self.failed, "lines": {name: lines[name] for name in sorted(lines, key=seconds.__getitem__)}}
         )
 
+    def fates_of(self, mutations: list[Mutation]) -> Iterator[Tested]:
+        """Run the tests that execute each mutant's statement; listed mutants are tried a few at a time at first."""
+        listed = {mutation.key: mutation for mutation in mutations if excuse(mutation)}
+        for file, keys, _ in groups(list(listed.values()), defaultdict(dict)):
+            some = [listed.pop(key) for key in keys]
+            names = list(dict.fromkeys(name for mutation in some for name in self.reaching(mutation)))
+            if any(self.run_with(file, together(file, keys), names)):
+                listed |= {mutation.key: mutation for mutation in some}
+            else:
+                yield from (Tested(key, "", "", len(names)) for key in keys)
+        for mutation in mutations:
+            if mutation.key in listed or not excuse(mutation):
+                yield self.fate_of(mutation, self.reaching(mutation))
+
     def fate_of(self, mutation: Mutation, names: list[str]) -> Tested:
-        """Run tests with a mutant in a fork."""
-        if not names:
-            return Tested(mutation.key, "", "", 0)
-        told, ended = in_fork(lambda: self.verdict(mutation, names), WAITING * 30)
-        test, how = json.loads(told) if ended and told else ("", DIED if ended else ENDLESS)
+        """Run tests with a mutant."""
+        test, how = self.run_with(mutation.file, parsed(mutation.file).compiled(mutation.key), names)
+        if how == UNCHANGED:
+            return Tested(mutation.key, "", "", len(names))
         if test:
             known = self.killers.setdefault(function_of(mutation), [])
             known[:] = [test, *(name for name in known if name != test)]
         return Tested(mutation.key, test or ("the process" if how else ""), how, len(names))
 
-    def verdict(self, mutation: Mutation, names: list[str]) -> str:
-        """Put a mutant in and run tests; tell which failed, and how.
+    def run_with(self, file: str, code: CodeType, names: list[str]) -> tuple[str, str]:
+        """Run tests with the changed code of a source in a fork; give the first that failed, and how."""
+        if not names:
+            return "", ""
+        told, ended = in_fork(lambda: self.verdict(file, code, names), WAITING * 30)
+        return tuple(json.loads(told)) if ended and told else ("", DIED if ended else ENDLESS)
 
-        A function that cannot be changed where it is (it closes over other names than the original) lives.
+    def verdict(self, file: str, code: CodeType, names: list[str]) -> str:
+        """Put changed code in and run tests; tell which failed, and how.
+
+        A function cannot be changed where it is if it closes over other names than the original.
         """
         try:
-            if not change(self.functions[mutation.file], parsed(mutation.file).compiled(mutation.key)):
-                return json.dumps(("", ""))
+            if not change(self.functions[file], code):
+                return json.dumps(("", UNCHANGED))
         except ValueError:
-            return json.dumps(("", ""))
+            return json.dumps(("", UNCHANGED))
         watched()
         self.run(names)
         return json.dumps(self.failed or ("", ""))
