@@ -368,6 +368,17 @@ def test_reset_waits_for_holders_but_not_for_the_null_block(caching: CpuGpuBlock
     assert sorted(str(chain(caching, [i])[0].block_id) for i in range(7)) == [str(i) for i in range(1, 8)]
 
 
+def test_reset_does_not_wait_for_a_null_block_that_was_taken_before_two_were_joined() -> None:
+    cpu, gpu = PrefixCachingBlockAllocator(2, 4, 2), PrefixCachingBlockAllocator(2, 4)
+    cpu.allocate_or_get_null_block()
+    both = CpuGpuBlockAllocator(cpu, gpu)
+    (held,) = chain(both, [1, 2, 3, 4], device=CPU)
+    assert not both.reset_prefix_cache()
+    both.free(held)
+    assert both.reset_prefix_cache()
+    assert both.find_cached_blocks_prefix([held.content_hash or b""], CPU) == []
+
+
 def test_common_computed_ids_are_what_all_begin_with(caching: CpuGpuBlockAllocator) -> None:
     assert caching.get_common_computed_block_ids([[1, 2, 3], [1, 2, 4], [1, 2]]) == [1, 2]
     assert caching.get_common_computed_block_ids([[1, 2, 3]]) == [1, 2, 3]

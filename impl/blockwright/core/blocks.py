@@ -87,8 +87,8 @@ class BatchAllocation:
         replaced_entries: four numbers each: index of the request, group, table index, and the block that stands there
             now, because the one before is shared with a fork.
         number: a later batch of the manager, or of a copy of it, has a greater one; 0: not known.
-        request_ids: of the requests of the batch, in order, "" only where no table has changed; a request that only
-            published is named, too; empty: not known.
+        request_ids: of the requests of the batch, in order, "" where a step changed only counts. One that published,
+            or was looked through for entries to null, is named though its table may be as it was. Empty: not known.
     """
 
     def __init__(

@@ -710,7 +710,7 @@ class KVCacheManager(ForkedRequests):
 
         A block stands here if it was taken while no other block had its content; one that a reset emptied does not.
         Until the next step runs its bytes are still there: whoever wants them copies them before. Empty unless made
-        with ``track_evictions``. law: KEY-1.
+        with ``track_evictions``. law: STEP-4.
         """
         return self.block_pool.take_evictions()
 
