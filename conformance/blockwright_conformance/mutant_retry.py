@@ -3,6 +3,8 @@
 from collections import defaultdict
 from dataclasses import replace
 
+from blockwright._terminal import Advance
+
 from .mutant_fate import Fate
 from .mutant_hints import is_test, killer_of
 from .mutant_tests import Tested, are_there, function_of, judged, remembered
@@ -23,22 +25,24 @@ def before_tests(name: str, mutations: list[Mutation], whole: bool) -> dict[str,
     return judged(realm(name), mutations, whole)
 
 
-def retried(fates: list[Fate], jobs: int, whole: bool = True) -> list[Fate]:
+def retried(fates: list[Fate], jobs: int, whole: bool, progress: Advance) -> list[Fate]:
     """Put the mutants that were not killed before the tests of their realms; give all fates, those anew.
 
-    If not `whole`, before those tests only that are remembered to have killed others of their functions.
+    If not `whole`, before those tests only that are remembered to have killed others of their functions. A realm is a
+    step of `progress`.
 
     Raises:
         RuntimeError: a test fails without a mutant.
     """
     found: dict[str, Tested] = {}
     for owner in REALMS:
+        progress(0, f"unit tests of {owner.name}")
         rest = [fate.mutation for fate in fates if not fate.killer and realm_of(fate.mutation.file) is owner]
-        if not rest or not owner.tests or not are_there(owner):
-            continue
-        work = [(owner.name, parcel, whole) for parcel in divided(rest, jobs)]
-        for _, told in in_parallel(before_tests, work, jobs):
-            found |= told
+        if rest and owner.tests and are_there(owner):
+            work = [(owner.name, parcel, whole) for parcel in divided(rest, jobs)]
+            for _, told in in_parallel(before_tests, work, jobs):
+                found |= told
+        progress(1, f"unit tests of {owner.name}")
     return [renewed(fate, found.get(fate.mutation.key)) for fate in fates]
 
 

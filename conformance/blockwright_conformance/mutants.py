@@ -38,7 +38,7 @@ SAMPLE = {"smoke": 6, "pr": 200}
 ABSTRACTION = {"smoke": 2, "pr": 60}
 """How many mutants of the abstraction it takes."""
 FLOOR = {"smoke": 0, "pr": 97, "nightly": 100}
-"""Per cent of the mutants, listed equivalents aside, that must be killed in time; given more, all are."""
+"""Per cent of the mutants, listed equivalents aside, that must be killed in the time they are given."""
 MOST = {"smoke": 0.5, "pr": 0.5}
 """Processor seconds in places that a mutant of a sample is given; what lives that long is not killed."""
 SEED = 2
@@ -136,12 +136,12 @@ def size(profile: Profile) -> int:
     """Count the steps."""
     if not profile.is_ours:
         return 0
-    abstract = len(of_abstraction(profile))
+    others = len(REALMS) + len(of_abstraction(profile))
     if profile.name in SAMPLE:
-        return len(sampled(profile)) + abstract
+        return len(sampled(profile)) + others
     places = sum(len(owner.places) for owner in owners(profile))
     alike = len(groups(excused(profile), defaultdict(dict)))
-    return len(of_functions(chosen(profile))) + places + alike + abstract
+    return len(of_functions(chosen(profile))) + places + alike + others
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
@@ -149,7 +149,8 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     if not profile.is_ours:
         return []
     found = run_sample(profile, progress) if profile.name in SAMPLE else run_all(profile, progress)
-    fates = retried([fate for each in found for fate in each.fates], profile.jobs, profile.name not in SAMPLE)
+    fates = [fate for each in found for fate in each.fates]
+    fates = retried(fates, profile.jobs, profile.name not in SAMPLE, progress)
     if profile.name in SAMPLE:
         found += (again := second_look(fates, profile))
         seen = {fate.mutation.key: fate for each in again for fate in each.fates}
