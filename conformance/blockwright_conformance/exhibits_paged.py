@@ -108,6 +108,41 @@ PAGED = (
         (patch("paging/block_manager.py", "return 1 if self.sliding_window is not None and", "return 0 if self and"),),
     ),
     Exhibit(
+        "D10",
+        "a chunk of a prompt marks all of it as computed",
+        "Marking a step's blocks took no heed of how long its chunk was, so that all blocks of a prompt counted as "
+        "cached after the first chunk; only the prompt's own sequence was kept from seeing it.",
+        "a choice of vLLM V0 that we decided otherwise",
+        "PAGE-16",
+        places.chunks_of_a_prompt,
+        (
+            patch(
+                "paging/block_manager.py",
+                '        require_count("token_chunk_size", token_chunk_size)\n',
+                "        self.block_allocator.mark_blocks_as_computed([])\n",
+            ),
+        ),
+    ),
+    Exhibit(
+        "D11",
+        "a block that is free counts as computed",
+        "What nobody held any more was taken to be computed, also where a sequence ended amid its prompt.",
+        "a choice of vLLM V0 that we decided otherwise",
+        "PAGE-16",
+        places.CHUNKS,
+        (patch("paging/device_pool.py", "and self.is_whole(mark)", "and (self.is_whole(mark) or self.is_free(mark))"),),
+    ),
+    Exhibit(
+        "D12",
+        "a block with data gives way to one that is not computed",
+        "A block that filled was exchanged for the known one of its content, which its own sequence was to compute in "
+        "later steps: what had been computed was gone.",
+        "a choice of vLLM V0 that we decided otherwise",
+        "PAGE-17",
+        places.CHUNKS,
+        (patch(FILE, "        if self.pool.is_computed(mark):\n", "        if mark:\n"),),
+    ),
+    Exhibit(
         "D08",
         "an access of a free block has no effect",
         "The time of a block in the evictor was refreshed, its place in the heap was not.",

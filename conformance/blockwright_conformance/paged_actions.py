@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import Any, NamedTuple
 
+from blockwright_spec import paged_marks as marks
 from blockwright_spec import paged_tables as calls
 from blockwright_spec.paged_outcomes import Choice, PagedDone, PagedOutcome, PagedRefusal, lowest
 from blockwright_spec.paged_state import Device, Paged, PagedTable, blocks_of
@@ -85,7 +86,14 @@ class AccessUnknown(NamedTuple):
 
 
 class MarkComputed(NamedTuple):
-    """Mark what was written as computed."""
+    """Mark what can be found as computed."""
+
+
+class MarkTable(NamedTuple):
+    """Mark the first tokens of a table as computed."""
+
+    slot: int
+    tokens: int
 
 
 class ResetCache(NamedTuple):
@@ -106,6 +114,7 @@ PagedAction = (
     | AccessFound
     | AccessUnknown
     | MarkComputed
+    | MarkTable
     | ResetCache
 )
 
@@ -164,7 +173,7 @@ def time_of(state: Paged, action: Access | AccessFound | AccessUnknown) -> int:
 
 def access(state: Paged, action: Any, _choice: Choice) -> PagedOutcome:
     """Tell of an access."""
-    return calls.access(state, blocks_accessed(state, action), time_of(state, action))
+    return marks.access(state, blocks_accessed(state, action), time_of(state, action))
 
 
 MEANINGS: dict[type, Callable[[Paged, Any, Choice], PagedOutcome]] = {
@@ -180,8 +189,9 @@ MEANINGS: dict[type, Callable[[Paged, Any, Choice], PagedOutcome]] = {
     Access: access,
     AccessFound: access,
     AccessUnknown: access,
-    MarkComputed: lambda state, _action, _choice: calls.mark_computed(state),
-    ResetCache: lambda state, action, _: calls.reset(state, action.device),
+    MarkComputed: lambda state, _action, _choice: marks.mark_computed(state),
+    MarkTable: lambda state, action, _: marks.mark_table(state, action.slot, action.tokens),
+    ResetCache: lambda state, action, _: marks.reset(state, action.device),
 }
 """What each action means."""
 
@@ -199,6 +209,8 @@ def paged_enabled(scope: PagedScope, state: Paged) -> list[PagedAction]:
         actions.append(FreeTable(slot))
         if table.device is Device.GPU:
             actions += growing(scope, slot, table)
+            more = range(table.ready + 1, len(table.prefix[1]) + 1) if "chunks" in scope.calls else ()
+            actions += [MarkTable(slot, tokens) for tokens in more]
     if "swap" in scope.calls:
         actions += swaps(there)
     return [
@@ -258,6 +270,8 @@ def misuses(scope: PagedScope, state: Paged, absent: int | None) -> Iterator[Pag
         yield Allocate(slot, scope.prompts[0])
         yield AppendTokens(slot, (0,), -1, told)
         yield Ensure(slot, -1)
+        yield MarkTable(slot, -1)
+        yield MarkTable(slot, len(table.prefix[1]) + 1)
         if told is not None:
             yield AppendTokens(slot, (0,))
             yield AppendTokens(slot, (0,), 0, -1)
@@ -265,12 +279,14 @@ def misuses(scope: PagedScope, state: Paged, absent: int | None) -> Iterator[Pag
         if table.device is Device.CPU:
             yield AppendTokens(slot, (0,), 0, told)
             yield Ensure(slot, 1)
+            yield MarkTable(slot, 1)
         if scope.config.num_cpu:
             yield Swap((slot,), table.device)
     if absent is not None:
         yield Allocate(absent, (0, ()))
         yield AppendTokens(absent, (0,), 0, told)
         yield Ensure(absent, 1)
+        yield MarkTable(absent, 0)
         yield Fork(absent, absent)
         yield FreeTable(absent)
     yield from (AccessUnknown(device) for device in scope.devices if unknown_blocks(state, device))

@@ -28,7 +28,7 @@ class PagedObservation(NamedTuple):
     copies: tuple[Pair, ...]
     keys: tuple[Prefix | None, ...]
     fresh: frozenset[int]
-    """What is found, held, and not marked as computed."""
+    """What is found, and not known to be computed."""
     times: tuple[int, ...]
     """Ranks of the times of access; 0 for none."""
 
@@ -72,6 +72,9 @@ class PagedAdapter(Protocol):
     def mark_computed(self) -> None:
         """Mark blocks as computed (``mark_blocks_as_computed``)."""
 
+    def mark_table(self, slot: int, tokens: int) -> None:
+        """Mark the first tokens of a table as computed (``mark_blocks_as_computed`` of the manager)."""
+
     def reset(self, device: Device) -> bool:
         """Reset a prefix cache (``reset_prefix_cache``), and say whether it was."""
 
@@ -83,6 +86,9 @@ class PagedAdapter(Protocol):
 
     def cached_tokens(self, prefix: Prefix) -> int:
         """Count leading tokens in blocks found on the GPU and computed (``find_cached_blocks_prefix``)."""
+
+    def cached_tokens_of(self, slot: int) -> int:
+        """Count the tokens of a table that need not be computed (``get_num_cached_tokens``)."""
 
     def order(self) -> tuple[int, ...]:
         """Tell in what order free blocks would be taken now: a hint, so that few choices are tried."""

@@ -142,6 +142,10 @@ class BlockwrightTables:
         """Mark blocks as computed."""
         self.allocator.mark_blocks_as_computed([])
 
+    def mark_table(self, slot: int, tokens: int) -> None:
+        """Mark the first tokens of a table as computed."""
+        self.table(slot).mark_computed(tokens)
+
     def reset(self, device: Device) -> bool:
         """Reset a prefix cache."""
         return self.allocator.reset_prefix_cache(self.device(device))
@@ -158,6 +162,12 @@ class BlockwrightTables:
     def cached_tokens(self, prefix: Prefix) -> int:
         """Count leading tokens in computed blocks."""
         return len(self.allocator.find_cached_blocks_prefix(self.digests.chain(prefix))) * self.config.block_size
+
+    def cached_tokens_of(self, slot: int) -> int:
+        """Count the tokens of a table that need not be computed."""
+        prefix, table = self.tables[slot]
+        found = table.num_found_tokens
+        return self.cached_tokens(prefix) if found is None else found
 
     def order(self) -> tuple[int, ...]:
         """Tell in what order free blocks would be taken now."""

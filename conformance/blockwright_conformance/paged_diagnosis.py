@@ -16,12 +16,12 @@ from dataclasses import replace
 
 from blockwright_spec.paged_effects import content_at
 from blockwright_spec.paged_outcomes import PagedDone
-from blockwright_spec.paged_state import Paged, paged
+from blockwright_spec.paged_state import Device, Paged, blocks_of, paged
 from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.reads import Prefix
 
 from .diagnosis import Broken, Diagnosis, of_error
-from .paged_actions import PagedAction, PagedTold, paged_meaning
+from .paged_actions import MarkComputed, MarkTable, PagedAction, PagedTold, paged_meaning
 from .paged_adapter import PagedAdapter, PagedObservation
 from .paged_lockstep import (
     PagedReply,
@@ -59,13 +59,13 @@ def last(scope: PagedScope, adapter: PagedAdapter, before: Paged, action: PagedA
     if shown is not None:
         if (reply.error or reply.refused) and shown != paged_expected(before):
             yield "REFUSE-1", "the call was refused, and something has changed"
-        yield from of_state(before, told, reply, shown)
+        yield from of_state(before, action, told, reply, shown)
     yield from questions(scope, adapter, told.state)
 
 
-def of_state(before: Paged, told: PagedTold, reply: PagedReply, shown: PagedObservation) -> Broken:
+def of_state(before: Paged, action: PagedAction, told: PagedTold, reply: PagedReply, shown: PagedObservation) -> Broken:
     """Give the laws that the state breaks which an allocator shows, and those of the step to it."""
-    state = shown_state(before, told, reply, shown)
+    state = shown_state(before, action, told, reply, shown)
     for law in PAGED_LAWS:
         with suppress(IndexError, KeyError):
             if not law.holds(state):
@@ -78,16 +78,19 @@ def of_state(before: Paged, told: PagedTold, reply: PagedReply, shown: PagedObse
                 yield step_law.id, step_law.statement
 
 
-def shown_state(before: Paged, told: PagedTold, reply: PagedReply, shown: PagedObservation) -> Paged:
+def shown_state(
+    before: Paged, action: PagedAction, told: PagedTold, reply: PagedReply, shown: PagedObservation
+) -> Paged:
     """Make a state of what an allocator shows after an action; contents follow its own tables, copies and swaps."""
     tables = tuple(
         replace(table, entries=seen.entries) if table is not None and seen is not None else table
         for table, seen in zip(told.state.tables, shown.tables, strict=True)
     )
     contents = list(before.contents)
+    done = list(before.done)
     for source, target in dict.fromkeys((*reply.pairs, *shown.copies)):
         if (source, target) not in before.copies:
-            contents[target] = before.contents[source]
+            contents[target], done[target] = before.contents[source], before.done[source]
     state = replace(
         told.state,
         tables=tables,
@@ -99,10 +102,22 @@ def shown_state(before: Paged, told: PagedTold, reply: PagedReply, shown: PagedO
     )
     for block, content in written(before, state):
         contents[block] = content
+    for block, count in computed(action, state):
+        done[block] = max(done[block], count)
     gone = (block for block in shown.free if shown.keys[block] is None)
     for block in gone:
-        contents[block] = None
-    return replace(state, contents=tuple(contents))
+        contents[block], done[block] = None, 0
+    return replace(state, contents=tuple(contents), done=tuple(done))
+
+
+def computed(action: PagedAction, state: Paged) -> Iterator[tuple[int, int]]:
+    """Give what a call told was computed: how many slots of each block."""
+    size = state.config.block_size
+    if isinstance(action, MarkComputed):
+        yield from ((block, size) for block in blocks_of(state.config, Device.GPU) if state.keys[block] is not None)
+    if isinstance(action, MarkTable) and (table := state.tables[action.slot]) is not None:
+        for entry, block in enumerate(table.entries):
+            yield block, max(0, min(size, table.ready - entry * size))
 
 
 def written(before: Paged, state: Paged) -> Iterator[tuple[int, Prefix | None]]:

@@ -13,7 +13,7 @@ from typing import Any
 import blockwright
 from blockwright.paging import SelfAttnBlockSpaceManager, SequenceStatus, SimpleSequence, SimpleSequenceGroup
 from blockwright_spec.outcomes import When
-from blockwright_spec.paged_counts import cached_tokens, can_allocate, can_append_slots, can_swap
+from blockwright_spec.paged_counts import cached_tokens, cached_tokens_of, can_allocate, can_append_slots, can_swap
 from blockwright_spec.paged_outcomes import PagedDone
 from blockwright_spec.paged_state import Device, Paged, PagedConfig, Pair, paged
 from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
@@ -25,7 +25,7 @@ from .paged_actions import (
     AppendTokens,
     Fork,
     FreeTable,
-    MarkComputed,
+    MarkTable,
     PagedAction,
     ResetCache,
     Swap,
@@ -61,6 +61,8 @@ class Member:
         """Most tokens that an append was told are computed."""
         self.placed = 0
         """Tokens that have slots."""
+        self.found = 0
+        """Tokens that were cached when it came, and so were never computed."""
 
 
 class ManagerTables(BlockwrightTables):
@@ -125,8 +127,8 @@ class PagedEngine:
 
     # ---- operations
 
-    def arrive(self, tokens: list[int], extra: int, width: int, ahead: int) -> None:
-        """Send a group of `width` sequences with one prompt; admit it if the manager says that it fits."""
+    def arrive(self, tokens: list[int], extra: int, width: int, ahead: int, chunk: int) -> None:
+        """Send a group of `width` sequences with one prompt; if it fits, admit it and compute its first chunk."""
         slots = self.empty_slots[:width]
         make, extra_hash = self.paging.SimpleSequence, extra or None
         seqs: list[SimpleSequence] = [make(self.count + at, tokens, extra_hash=extra_hash) for at in range(len(slots))]
@@ -153,10 +155,8 @@ class PagedEngine:
         self.groups.append((group, members))
         for member in members:
             member.seq.status = self.running
-            member.seq.num_computed_tokens = member.placed = len(tokens)
-        start = min(known, len(tokens))
-        self.caches.write(self.table(members[0]), start, codes[start:], tokens[start:])
-        self.done()
+            member.placed, member.found = len(tokens), known
+        self.compute(len(self.groups) - 1, max(known, chunk))
 
     def cached(self, seq: SimpleSequence, prefix: Prefix) -> int:
         """Ask how many tokens are cached, forget the sequence's hashes, and compare."""
@@ -175,15 +175,16 @@ class PagedEngine:
         fits = self.manager.can_append_slots(group, ahead)
         self.say(f"can_append_slots({group.request_id}, {ahead}): {fits}")
         self.compare("can_append_slots", lambda: can_append_slots(self.state, asks, ahead), fits)
+        more = max(new for _, new in asks)
         for member in members:
             if not self.append(member, ahead, fits):
                 break
         for member in members:  # what did not fit was never put out
             del member.seq.token_ids[member.placed :]
-        self.done()
+        self.compute(index, more)
 
     def append(self, member: Member, ahead: int, must: bool) -> bool:
-        """Append what is new of one sequence, execute the copies, write it, and put drafts behind it."""
+        """Append what is new of one sequence, execute the copies, and put drafts behind it."""
         seq, placed = member.seq, member.placed
         told = seq.num_computed_tokens if self.world.window is not None else None
         action = AppendTokens(member.slot, tuple(seq.token_ids[placed:]), ahead, told)
@@ -194,19 +195,34 @@ class PagedEngine:
         for token in seq.token_ids[placed:]:
             member.codes.append(code(member.codes[-1], token))
         member.told, member.placed = max(member.told, told or 0), len(seq.token_ids)
-        table = self.table(member)
-        self.caches.write(table, placed, member.codes[placed:], seq.token_ids[placed:])
         if ahead:
-            self.caches.draft(table, member.placed)
-        seq.num_computed_tokens = member.placed
+            self.caches.draft(self.table(member), member.placed)
         return True
+
+    def compute(self, index: int, count: int) -> None:
+        """Compute so many more tokens of each sequence of a running group, but those found, and mark them."""
+        group, members = self.groups[index]
+        stops = [min(each.placed, each.seq.num_computed_tokens + count) for each in members]
+        for member, stop in zip(members, stops, strict=True):
+            start = max(member.seq.num_computed_tokens, member.found)
+            if start < stop:
+                tokens, codes = member.seq.token_ids[start:stop], member.codes[start:stop]
+                self.caches.write(self.table(member), start, codes, tokens)
+        actions = [MarkTable(member.slot, stop) for member, stop in zip(members, stops, strict=True)]
+        self.call(lambda: self.manager.mark_blocks_as_computed(group, count), actions, True)
+        for member, stop in zip(members, stops, strict=True):
+            member.seq.num_computed_tokens = stop
+        if self.world.caching:
+            common = self.manager.get_common_computed_block_ids([member.seq for member in members])
+            self.compare("get_common_computed_block_ids", lambda: self.common(members), common)
+        self.done()
 
     def fork(self, index: int, which: int) -> None:
         """Fork a sequence of a group."""
         group, members = self.groups[index]
         parent = members[which % len(members)]
         child = Member(parent.seq.fork(self.count), self.empty_slots[0], parent.codes[:])
-        child.told, child.placed = parent.told, parent.placed
+        child.told, child.placed, child.found = parent.told, parent.placed, parent.found
         self.count += 1
         self.shown.owners[child.slot] = child.seq.seq_id
         self.call(lambda: self.manager.fork(parent.seq, child.seq), [Fork(parent.slot, child.slot)], True)
@@ -264,21 +280,13 @@ class PagedEngine:
             seq, now = member.seq, float(self.clock)
             self.call(lambda seq=seq, now=now: self.manager.access_all_blocks_in_seq(seq, now), [action], True)  # type: ignore[misc]
 
-    def mark_computed(self, index: int) -> None:
-        """Mark blocks as computed."""
-        group = self.groups[index][0]
-        self.call(lambda: self.manager.mark_blocks_as_computed(group, 1), [MarkComputed()], True)
-        members = self.groups[index][1]
-        common = self.manager.get_common_computed_block_ids([member.seq for member in members])
-        self.compare("get_common_computed_block_ids", lambda: self.common(members), common)
-
     def common(self, members: list[Member]) -> list[int]:
         """Give the leading blocks that are computed and common to some sequences, as the specification has it."""
         heads = []
         for member in members:
             table = self.state.tables[member.slot]
             assert table is not None
-            known = cached_tokens(self.state, table.prefix) // self.world.size
+            known = cached_tokens_of(self.state, table) // self.world.size
             heads.append(table.entries[:known])
         return [blocks[0] for blocks in takewhile(lambda blocks: len(set(blocks)) == 1, zip(*heads, strict=False))]
 
@@ -371,7 +379,7 @@ class PagedEngine:
             raise PagedHistoryError("REF-0", f"{what}: expected {want}, found {found}")
 
     def done(self) -> None:
-        """Have every sequence read back whole, as far as its window keeps it.
+        """Have every sequence read back what it has computed or found, as far as its window keeps it.
 
         Raises:
             PagedHistoryError: one does not read its own tokens (PAGE-4).
@@ -379,8 +387,9 @@ class PagedEngine:
         size, window = self.world.size, self.world.window
         for member in self.members:
             start = 0 if window is None else max(0, member.told // size - window) * size
-            tokens = member.seq.token_ids[: member.placed]
-            if not self.caches.reads_back(self.table(member), start, member.codes, tokens):
+            stop = max(member.seq.num_computed_tokens, member.found)
+            tokens, codes = member.seq.token_ids[:stop], member.codes[:stop]
+            if not self.caches.reads_back(self.table(member), start, codes, tokens):
                 raise PagedHistoryError(
                     "PAGE-4", f"sequence {member.seq.seq_id} does not read back its tokens from {start}"
                 )

@@ -40,15 +40,23 @@ class Moves:
 
     @property
     def growable(self) -> list[int]:
-        """Running groups whose sequences may still grow."""
-        groups, most = self.engine.groups, self.world.max_tokens
-        return [at for at in self.indices(self.engine.running) if all(each.placed < most for each in groups[at][1])]
+        """Running groups that are computed, and whose sequences may still grow."""
+        groups, most, waiting = self.engine.groups, self.world.max_tokens, self.chunked
+        running = [at for at in self.indices(self.engine.running) if at not in waiting]
+        return [at for at in running if all(each.placed < most for each in groups[at][1])]
+
+    @property
+    def chunked(self) -> list[int]:
+        """Running groups of whose prompt chunks are to come."""
+        groups, running = self.engine.groups, self.indices(self.engine.running)
+        return [at for at in running if any(each.seq.num_computed_tokens < each.placed for each in groups[at][1])]
 
     def arrive(self, pick: int, length: int, width: int) -> None:
         world, tokens = self.world, []
         for at in range(1 + length % (world.max_tokens * 2 // 3)):
             tokens.append(0 if at < world.size * (pick % 4) else (pick >> at % 8) % world.symbols)
-        self.engine.arrive(tokens, pick % 2, 1 + width % 3, width % (world.most_ahead + 1))
+        chunk = len(tokens) if width % 2 else 1 + pick % (2 * world.size)
+        self.engine.arrive(tokens, pick % 2, 1 + width % 3, width % (world.most_ahead + 1), chunk)
 
     def grow(self, pick: int, count: int, ahead: int) -> None:
         at, random = self.growable[pick % len(self.growable)], Random(pick)
@@ -74,8 +82,8 @@ class Moves:
     def access(self, pick: int) -> None:
         self.engine.access(pick % len(self.engine.groups))
 
-    def mark(self, pick: int) -> None:
-        self.engine.mark_computed(pick % len(self.engine.groups))
+    def compute(self, pick: int) -> None:
+        self.engine.compute(self.chunked[pick % len(self.chunked)], 1 + pick % (2 * self.world.size))
 
 
 def nothing() -> None:
@@ -118,7 +126,8 @@ def random_walk(
             possible.append((12, lambda: moves.grow(pick(), pick(), pick())))
         if engine.groups:
             possible += [(3, lambda: moves.free(pick(), pick())), (1, lambda: moves.access(pick()))]
-            possible.append((1, lambda: moves.mark(pick())))
+        if moves.chunked:
+            possible.append((8, lambda: moves.compute(pick())))
         if engine.groups and engine.empty_slots:
             possible.append((4, lambda: moves.fork(pick(), pick())))
         if moves.indices(engine.running):
@@ -187,10 +196,10 @@ class TablesMachine(RuleBasedStateMachine):
     def access(self, pick: int) -> None:
         self.moves.access(pick)
 
-    @precondition(lambda self: self.engine.groups)
+    @precondition(lambda self: self.moves.chunked)
     @rule(pick=PICKS)
-    def mark(self, pick: int) -> None:
-        self.moves.mark(pick)
+    def compute(self, pick: int) -> None:
+        self.moves.compute(pick)
 
     @rule()
     def reset(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, permutations
 from typing import Any, NamedTuple
 
-from blockwright_spec.paged_counts import cached_tokens, moved, taking, touched
+from blockwright_spec.paged_counts import cached_tokens, cached_tokens_of, moved, taking, touched
 from blockwright_spec.paged_outcomes import Choice, PagedDone, PagedReason, preferring
 from blockwright_spec.paged_state import Device, Paged, PagedTable, Pair, ends, entries_of
 from blockwright_spec.reads import Prefix
@@ -24,6 +24,7 @@ from .paged_actions import (
     Fork,
     FreeTable,
     MarkComputed,
+    MarkTable,
     PagedAction,
     PagedTold,
     ResetCache,
@@ -82,6 +83,8 @@ def performed(adapter: PagedAdapter, action: PagedAction, state: Paged) -> Paged
             adapter.access(blocks_accessed(state, action), time_of(state, action))
         case MarkComputed():
             adapter.mark_computed()
+        case MarkTable(slot, tokens):
+            adapter.mark_table(slot, tokens)
         case ResetCache(device):
             refused = not adapter.reset(device)
     return PagedReply(refused, None, pairs)
@@ -215,11 +218,13 @@ def paged_examine(adapter: PagedAdapter, state: Paged, prompts: tuple[Prefix, ..
     for slot, table in enumerate(state.tables):
         if table is None:
             continue
+        compare(f"cached tokens of {slot}", cached_tokens_of(state, table), adapter.cached_tokens_of(slot))
         for tokens, ahead in ((0, 0), (1, 0), (2, 1), (0, 3)):
             want = touched(state.config, table, tokens, ahead)
             compare(f"touched by {tokens} + {ahead} in {slot}", want, adapter.touched(slot, tokens, ahead))
         to = Device.CPU if table.device is Device.GPU else Device.GPU
         size = state.config.block_size
-        full = tuple(each for each in moved(state, (slot,)).values() if each is not None and len(each[1]) % size == 0)
+        whole = moved(state, (slot,)).items()
+        full = [(block, prefix) for block, prefix in whole if prefix is not None and len(prefix[1]) % size == 0]
         compare(f"full blocks of {slot} to move", taking(state, to, full), adapter.full_touched((slot,), to))
     return faults

@@ -18,6 +18,7 @@ EVICTIONS = TablesPlace(paged_scope("museum, evictions", 2, 2, 0, 2, "", prompts
 SWAPS = TablesPlace(paged_scope("museum, swaps", 2, 3, 3, 4, "swap", **ONE))
 RETURNS = TablesPlace(paged_scope("museum, swaps with content", 1, 2, 2, 1, "swap", prompts=strings(2, 1, 1)))
 ACCESS = TablesPlace(paged_scope("museum, access", 1, 3, 0, 2, "access", slots=1, prompts=strings(2, 1, 2)))
+CHUNKS = TablesPlace(paged_scope("museum, chunks", 2, 4, 0, 4, "chunks", prompts=strings(1, 3, 4)))
 
 
 def appends_under_a_window(package: ModuleType) -> Iterator[Fault]:
@@ -63,3 +64,21 @@ def comes_back(package: ModuleType) -> Iterator[Fault]:
                 yield Fault("LIVE-1", f"caching {caching}: an empty GPU has no room", 3 + 2 * calls)
                 return
             manager.swap_in(group)
+
+
+def chunks_of_a_prompt(package: ModuleType) -> Iterator[Fault]:
+    """Compute a prompt in chunks: nobody is told of more cached tokens than have been computed (PAGE-16)."""
+    paging: Any = package.paging
+    for chunk in range(1, 9):
+        rearm()
+        manager = paging.SelfAttnBlockSpaceManager(2, 8, 0, watermark=0.0, enable_caching=True)
+        seq, other = paging.SimpleSequence(1, [0] * 8), paging.SimpleSequence(2, [0] * 8)
+        group = paging.SimpleSequenceGroup("r", [seq])
+        manager.allocate(group)
+        for done in range(chunk, 8, chunk):
+            manager.mark_blocks_as_computed(group, chunk)
+            told = manager.get_num_cached_tokens(seq), manager.get_num_cached_tokens(other)
+            if max(told) > done:
+                yield Fault("PAGE-16", f"{done} tokens computed, {told} are said to be cached", 1 + done // chunk)
+                return
+            seq.num_computed_tokens = done

@@ -43,7 +43,8 @@ PAGED_CALLS = {
     "ensure": "ask for empty slots without tokens",
     "late": "say that fewer tokens are computed than are written, when a window is trimmed",
     "access": "note accesses of tables and of what is free but found",
-    "mark": "mark blocks as computed",
+    "mark": "mark all blocks as computed",
+    "chunks": "mark tables as computed, in chunks of any length",
     "reset": "reset the prefix cache of each device",
     "misuse": "make calls that are wrong",
 }
@@ -91,6 +92,11 @@ def of_allocator(caching: bool) -> Iterator[PagedScope]:
 def of_caching() -> Iterator[PagedScope]:
     """Give the scopes that need access times."""
     some: dict[str, Any] = {"prompts": strings(2, 1, 2), "slots": 1}
+    yield paged_scope("chunks computed", 2, 4, 0, 5, "chunks misuse", slots=2, prompts=strings(1, 3, 4))
+    yield paged_scope("chunks computed, swap", 2, 3, 2, 4, "chunks swap misuse", prompts=strings(1, 3, 3))
+    yield paged_scope("chunks computed, window", 1, 4, 0, 4, "chunks late", window=1, prompts=strings(1, 2, 3))
+    both: dict[str, Any] = {"outputs": ((0,), (1,)), "prompts": strings(2, 1, 2)}
+    yield paged_scope("chunks computed, two symbols", 2, 2, 0, 3, "chunks mark", **both)
     yield paged_scope("access", 1, 3, 0, 2, "access reset", **some, outputs=((0,), (1,)))
     yield paged_scope("access of partial blocks", 2, 2, 0, 3, "access", **some)
     yield paged_scope("access, swap", 1, 2, 1, 2, "access swap mark misuse", **some)

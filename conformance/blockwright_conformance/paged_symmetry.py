@@ -43,13 +43,13 @@ def paged_form(state: Paged, names: PagedNames) -> Any:
     return min(forms), [each for each, _ in signed], loose, state.null is None
 
 
-def marks_of(state: Paged, names: PagedNames) -> list[tuple[int, int, int]]:
-    """Give what is known of each block: what it is found by, whether that is to be computed, its rank in time."""
+def marks_of(state: Paged, names: PagedNames) -> list[tuple[int, int, int, int]]:
+    """Give what is known of each block: what it is found by, how much of that is computed, its rank in time."""
     lives = [key is not None or block not in state.free for block, key in enumerate(state.keys)]
     times = [time if alive else 0 for time, alive in zip(state.times, lives, strict=True)]
     ranks = {time: rank for rank, time in enumerate(sorted({0, *times}))}
     return [
-        (0 if key is None else names.number(key), int(block in state.fresh), ranks[times[block]])
+        (0 if key is None else names.number(key), int(block in state.fresh), state.done[block], ranks[times[block]])
         for block, key in enumerate(state.keys)
     ]
 
@@ -60,12 +60,13 @@ def signature(state: Paged, table: PagedTable | None, names: PagedNames, marks: 
         return (0,)
     window, size = state.config.window, state.config.block_size
     dead = 0 if window is None else max(0, table.computed // size - window)
+    found = -1 if table.found is None else table.found
     pending = ends(state.copies)
     blocks = tuple(
         (-1,) if block == state.null else (*marks[block], entries_of(state, block), pending.count(block))
         for block in table.entries
     )
-    return 1, names.number(table.prefix), table.device is Device.CPU, dead, table.reserved, blocks
+    return 1, names.number(table.prefix), table.device is Device.CPU, dead, table.reserved, table.ready, found, blocks
 
 
 def in_order(state: Paged, marks: list[Any], slots: list[int]) -> Any:

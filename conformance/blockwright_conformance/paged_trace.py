@@ -16,6 +16,7 @@ from .paged_actions import (
     Fork,
     FreeTable,
     MarkComputed,
+    MarkTable,
     PagedAction,
     PagedTold,
     ResetCache,
@@ -68,6 +69,8 @@ def written(state: Paged, action: PagedAction) -> list[str]:
             lines = [f"allocator.mark_blocks_as_accessed({blocks}, {time_of(state, action)})"]
         case MarkComputed():
             lines = ["allocator.mark_blocks_as_computed([])"]
+        case MarkTable(slot, tokens):
+            lines = [f"t{slot}.mark_computed({tokens})"]
         case ResetCache(device):
             lines = [f"allocator.reset_prefix_cache({device})"]
     return lines

@@ -30,7 +30,7 @@ SPEC = Path(blockwright_spec.__file__).resolve().parent
 
 CHAPTERS = (
     "reads", "state", "choices", "hits", "asks", "plans", "effects", "transitions", "flights", "forks", "explain",
-    "paged_state", "paged_outcomes", "paged_effects", "paged_counts", "paged_tables",
+    "paged_state", "paged_outcomes", "paged_effects", "paged_counts", "paged_tables", "paged_marks",
     "tier_state", "tier_calls", "chain_state", "chain_effects", "chain_calls",
     "rows", "inputs", "storage",
 )  # fmt: skip

@@ -3,8 +3,10 @@
 The counts are those of the block manager; that they are never too small is a law of steps (PAGE-13).
 """
 
+from collections.abc import Iterable
+
 from .outcomes import When
-from .paged_effects import content_at, known
+from .paged_effects import adoptable, content_at, known
 from .paged_state import Device, Paged, PagedConfig, PagedTable, blocks_of, free_on
 from .reads import Prefix, cut
 
@@ -29,9 +31,9 @@ def missing(config: PagedConfig, table: PagedTable, slots: int) -> int:
     return max(0, required(config, len(table.prefix[1]), slots) - len(table.entries))
 
 
-def taking(state: Paged, device: Device, prefixes: tuple[Prefix | None, ...]) -> int:
-    """Count the free blocks that blocks of these contents take: all but those known and held by others now."""
-    found = tuple(known(state, device, prefix) for prefix in prefixes)
+def taking(state: Paged, device: Device, contents: Iterable[tuple[int | None, Prefix | None]]) -> int:
+    """Count the free blocks that these contents take, each with its block now: all but those known and held there."""
+    found = tuple(adoptable(state, device, prefix, source) for source, prefix in contents)
     return sum(block is None or block in state.free for block in found)
 
 
@@ -96,7 +98,9 @@ def swapping(state: Paged, unseen: tuple[tuple[int, int], ...], to: Device, ahea
     """
     full, size = moved(state, tuple(slot for slot, _ in unseen)), state.config.block_size
     tables = ((table, new) for slot, new in unseen if (table := state.tables[slot]) is not None)
-    whole = tuple(prefix for prefix in full.values() if prefix is not None and len(prefix[1]) % size == 0)
+    whole = tuple(
+        (block, prefix) for block, prefix in full.items() if prefix is not None and len(prefix[1]) % size == 0
+    )
     null = null_to_come(state) if to is Device.GPU else 0
     return (
         taking(state, to, whole)
@@ -109,7 +113,15 @@ def swapping(state: Paged, unseen: tuple[tuple[int, int], ...], to: Device, ahea
 
 
 def cached_tokens(state: Paged, prefix: Prefix) -> int:
-    """Count the leading tokens in full blocks found on the GPU whose content is there: ``get_num_cached_tokens``."""
+    """Count the leading tokens in full blocks found on the GPU that are computed (PAGE-16)."""
     found = tuple(known(state, Device.GPU, each) for each in prefixes_of(state.config, prefix))
     ready = tuple(block is not None and block not in state.fresh for block in found)
     return (*ready, False).index(False) * state.config.block_size
+
+
+def cached_tokens_of(state: Paged, table: PagedTable) -> int:
+    """Count the tokens of a table that need not be computed: ``get_num_cached_tokens``.
+
+    While chunks of it are to come those found when it was allocated: a scheduler takes them off its first chunk.
+    """
+    return cached_tokens(state, table.prefix) if table.found is None else table.found

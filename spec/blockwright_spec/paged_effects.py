@@ -47,19 +47,22 @@ def let_go(state: Paged, blocks: Iterable[int]) -> Paged:
         block for block in blocks if block != state.null and block not in pending and not entries_of(state, block)
     )
     lost = frozenset(block for block in freed if state.keys[block] is None)
-    return emptied(replace(state, free=state.free | freed, fresh=state.fresh - freed), lost)
+    return emptied(replace(state, free=state.free | freed), lost)
 
 
 def emptied(state: Paged, blocks: frozenset[int]) -> Paged:
-    """Forget what blocks hold, what they are found by, and when they were accessed."""
+    """Forget what blocks hold, what they are found by, what of it is computed, and when they were accessed."""
     if not blocks:
         return state
     contents, keys = (
         tuple(None if block in blocks else value for block, value in enumerate(values))
         for values in (state.contents, state.keys)
     )
-    times = tuple(0 if block in blocks else time for block, time in enumerate(state.times))
-    return replace(state, contents=contents, keys=keys, times=times)
+    times, done = (
+        tuple(0 if block in blocks else value for block, value in enumerate(values))
+        for values in (state.times, state.done)
+    )
+    return replace(state, contents=contents, keys=keys, times=times, done=done, fresh=state.fresh - blocks)
 
 
 def table_in(state: Paged, slot: int) -> PagedTable:
@@ -75,20 +78,42 @@ def known(state: Paged, device: Device, prefix: Prefix | None) -> int | None:
     return next((block for block in blocks if state.keys[block] == prefix), None)
 
 
+def adoptable(state: Paged, device: Device, prefix: Prefix | None, source: int | None = None) -> int | None:
+    """Give the block found by a prefix that may take the place of `source`, where that is given: of one to be written.
+
+    Not one of which less is computed: its own sequence may compute the rest steps later (PAGE-17).
+    """
+    block = known(state, device, prefix)
+    loses = source is not None and source != block and state.done[source] > 0
+    return None if loses and block in state.fresh else block
+
+
+def computed(state: Paged, block: int, count: int) -> Paged:
+    """Note that steps have computed so many leading slots of a block; a found one is cached once all are."""
+    count = max(count, state.done[block])
+    done = (*state.done[:block], count, *state.done[block + 1 :])
+    return replace(state, done=done, fresh=state.fresh - {block} if count == state.config.block_size else state.fresh)
+
+
 def filled(state: Paged, block: int, prefix: Prefix, before: Prefix | None) -> Paged:
     """Write to a block that holds `before`; if that makes it full, it can be found from now on: it is immutable.
 
+    Unless another block is found by this content, which could not be adopted.
     If it holds anything else it holds nothing that counts from now on: what was to be there already is not written.
     """
     after = replace(state, contents=changed(state.contents, block, prefix if state.contents[block] == before else None))
     if not state.config.caching or len(prefix[1]) % state.config.block_size:
         return after
+    if known(state, device_of(state.config, block), prefix) is not None:
+        return after
     return replace(after, keys=changed(state.keys, block, prefix), fresh=state.fresh | {block})
 
 
-def entered(state: Paged, device: Device, prefix: Prefix | None, choice: Choice) -> tuple[Paged, int]:
-    """Give a block with this content: the one that is found by it, or else one that is taken for it."""
-    block = known(state, device, prefix)
+def entered(
+    state: Paged, device: Device, prefix: Prefix | None, choice: Choice, source: int | None = None
+) -> tuple[Paged, int]:
+    """Give a block with this content: the one that is found by it and may take the place of `source`, or a new one."""
+    block = adoptable(state, device, prefix, source)
     if block is not None:
         return replace(state, free=state.free - {block}), block
     after, new = took(state, device, choice)
@@ -125,7 +150,8 @@ def own(state: Paged, slot: int, entry: int, choice: Choice) -> Paged:
         return state
     after, new = took(state, device_of(state.config, source), choice)
     contents = changed(after.contents, new, state.contents[source])
-    return put(replace(after, contents=contents, copies=(*state.copies, (source, new))), slot, entry, new)
+    after = replace(after, contents=contents, copies=(*state.copies, (source, new)))
+    return put(computed(after, new, state.done[source]), slot, entry, new)
 
 
 def written(state: Paged, slot: int, entry: int, before: PagedTable) -> Paged:
@@ -135,7 +161,7 @@ def written(state: Paged, slot: int, entry: int, before: PagedTable) -> Paged:
     """
     table = table_in(state, slot)
     prefix = content_at(state.config, table, entry)
-    other = known(state, table.device, prefix)
+    other = adoptable(state, table.device, prefix, table.entries[entry])
     if other is not None:
         return put(replace(state, free=state.free - {other}), slot, entry, other)
     had = content_at(state.config, before, entry)
@@ -149,5 +175,5 @@ def adopting(state: Paged, slot: int, tokens: tuple[int, ...]) -> Paged:
     if entry >= len(table.entries) or entries_of(state, table.entries[entry]) == 1:
         return state
     longer = replace(table, prefix=(table.prefix[0], table.prefix[1] + tokens))
-    other = known(state, table.device, content_at(state.config, longer, entry))
+    other = adoptable(state, table.device, content_at(state.config, longer, entry), table.entries[entry])
     return state if other is None else put(replace(state, free=state.free - {other}), slot, entry, other)

@@ -1,7 +1,7 @@
 """Chapter 24: the laws of block tables, true in every state."""
 
 from .paged_effects import content_at
-from .paged_state import Device, Paged, blocks_of, dead_entries, device_of, ends, entries_of, paged_tables
+from .paged_state import Device, Paged, dead_entries, device_of, ends, entries_of, paged_tables
 
 
 def law_block_is_in_one_place(state: Paged) -> bool:
@@ -53,10 +53,14 @@ def law_found_is_what_it_holds(state: Paged) -> bool:
 
 
 def law_content_has_one_block(state: Paged) -> bool:
-    """PAGE-6: with caching, a full block of a table is the one block of its device that is found by that content."""
+    """PAGE-6: with caching, content has one block of a device at most, and a full block of a table is that block.
+
+    Or it had been computed in part when it filled, and the block of that content had not: it keeps what it has.
+    """
     config = state.config
-    return not config.caching or all(
-        [other for other in blocks_of(config, table.device) if state.keys[other] == content] == [block]
+    found = [(device_of(config, block), key) for block, key in enumerate(state.keys) if key is not None]
+    return len(set(found)) == len(found) and all(
+        not config.caching or state.keys[block] == content or (state.keys[block] is None and state.done[block] > 0)
         for table in paged_tables(state)
         for entry, block in enumerate(table.entries)
         if block != state.null
@@ -66,9 +70,27 @@ def law_content_has_one_block(state: Paged) -> bool:
 
 
 def law_free_block_is_found_or_empty(state: Paged) -> bool:
-    """PAGE-7: a free block that cannot be found holds nothing, and nothing waits to be computed into a free one."""
-    fresh = all(block not in state.free and state.keys[block] is not None for block in state.fresh)
-    return fresh and all(state.contents[block] is None or state.keys[block] is not None for block in state.free)
+    """PAGE-7: a free block that cannot be found holds nothing, computed or not."""
+    empty = tuple(block for block in state.free if state.keys[block] is None)
+    return all(state.contents[block] is None and state.done[block] == 0 for block in empty)
+
+
+def law_cached_is_computed(state: Paged) -> bool:
+    """PAGE-16: what is called cached is computed: found blocks but the fresh ones, and what a prompt found."""
+    size = state.config.block_size
+    blocks = frozenset(block for block, key in enumerate(state.keys) if key is not None) - state.fresh
+    found = (block for table in paged_tables(state) for block in table.entries[: (table.found or 0) // size])
+    return all(state.done[block] == size for block in (*blocks, *found) if block != state.null)
+
+
+def law_computed_stays_with_its_table(state: Paged) -> bool:
+    """PAGE-17: what steps have computed of a table's tokens is in the blocks that it holds, wherever they moved."""
+    size = state.config.block_size
+    return all(
+        block == state.null or state.done[block] >= min(size, max(table.ready, table.found or 0) - entry * size)
+        for table in paged_tables(state)
+        for entry, block in enumerate(table.entries)
+    )
 
 
 def law_copies_can_be_made_at_once(state: Paged) -> bool:

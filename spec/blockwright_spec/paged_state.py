@@ -3,7 +3,9 @@
 A table is a sequence's own list of block ids. Tables share blocks: a fork shares all of them, and a full block is
 shared by all sequences with its prefix. A block is *mutable* until it is full; a write to one that others hold goes to
 a copy. Ids are absolute: those of the GPU first, then those of the CPU. Ghosts are `contents`, what was written to each
-block in the order of the calls (a pending copy counts as made), and in a table `computed` and `reserved`.
+block in the order of the calls (a pending copy counts as made), `done`, how much of it steps have computed, and in a
+table `computed` and `reserved`. What was written is the allocator's business from the call on; what is computed comes
+later, chunk by chunk, and the engine tells of it.
 """
 
 from dataclasses import dataclass
@@ -39,6 +41,8 @@ class PagedTable:
 
     `computed` tokens were done at some append under a window, the most ever told; `reserved` slots were asked for, the
     most ever: what is asked for beyond the tokens are lookahead slots, in blocks of their own or the rest of the last.
+    `ready` tokens were computed by steps, as far as they were told of; `found` were computed already when the table was
+    allocated on the GPU, until all its tokens are ready: None.
     """
 
     prefix: Prefix
@@ -46,6 +50,8 @@ class PagedTable:
     device: Device
     computed: int = 0
     reserved: int = 0
+    ready: int = 0
+    found: int | None = None
 
 
 Pair = tuple[int, int]
@@ -56,9 +62,9 @@ Pair = tuple[int, int]
 class Paged:
     """Everything the tables and their allocator know, per block by absolute id; `tables` has a slot for each sequence.
 
-    `keys` is what a full block can be found by; `fresh` the found ones whose content no step has computed yet; `times`
-    the last access, 0 where there was none; `copies` the pairs that nobody has taken yet; `null` the block that stands
-    for entries which nobody reads, once there is one.
+    `keys` is what a full block can be found by; `fresh` the found ones that are not known to be computed; `done` how
+    many leading slots of a block are computed; `times` the last access, 0 where there was none; `copies` the pairs that
+    nobody has taken yet; `null` the block that stands for entries which nobody reads, once there is one.
     """
 
     config: PagedConfig
@@ -66,6 +72,7 @@ class Paged:
     contents: tuple[Prefix | None, ...]
     keys: tuple[Prefix | None, ...]
     times: tuple[int, ...]
+    done: tuple[int, ...]
     tables: tuple[PagedTable | None, ...]
     fresh: frozenset[int] = frozenset()
     copies: tuple[Pair, ...] = ()
@@ -76,7 +83,7 @@ def paged(config: PagedConfig, num_tables: int) -> Paged:
     """Give the state of a new allocator, with room for some tables."""
     total = config.num_gpu + config.num_cpu
     nothing = (None,) * total
-    return Paged(config, frozenset(range(total)), nothing, nothing, (0,) * total, (None,) * num_tables)
+    return Paged(config, frozenset(range(total)), nothing, nothing, (0,) * total, (0,) * total, (None,) * num_tables)
 
 
 def blocks_of(config: PagedConfig, device: Device) -> range:

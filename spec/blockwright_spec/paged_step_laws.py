@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from . import paged_laws as laws
 from .laws import told
 from .paged_outcomes import PagedDone, PagedOutcome, PagedReason, PagedRefusal, rank
-from .paged_state import Paged, device_of, entries_of, free_on
+from .paged_state import Paged, Pair, device_of, entries_of, free_on
 
 
 def after(before: Paged, outcome: PagedOutcome) -> Paged:
@@ -81,17 +81,22 @@ def law_swap_moves_each_block_once(before: Paged, outcome: PagedOutcome) -> bool
         for pair in zip(old.entries, new.entries, strict=True)
     )
     placed = frozenset((old, new) for old, new in moves if old != before.null)
+    pairs = outcome.pairs if isinstance(outcome, PagedDone) else ()
     return not moves or (
-        len({old for old, _ in moves}) == len(moves) == len({new for _, new in moves})
+        len({old for old, _ in moves}) == len(moves)
         and all(new == before.null for old, new in moves - placed)
-        and isinstance(outcome, PagedDone)
-        and sorted(outcome.pairs) == sorted((old, new) for old, new in placed if not is_known(before, old, new))
+        and len({new for _, new in pairs}) == len(pairs)
+        and placed.issuperset(pairs)
+        and all(is_known(before, pairs, old, new) for old, new in placed.difference(pairs))
+        and not any(is_known(before, (), old, new) and new not in before.fresh for old, new in pairs)
     )
 
 
-def is_known(before: Paged, old: int, new: int) -> bool:
-    """Tell whether a block could be found by another's content before."""
-    return before.contents[old] is not None and before.keys[new] == before.contents[old]
+def is_known(before: Paged, pairs: tuple[Pair, ...], old: int, new: int) -> bool:
+    """Tell whether a block could be found by another's content before, or was just copied from one of that content."""
+    content = before.contents[old]
+    copied = any(before.contents[source] == content for source, target in pairs if target == new)
+    return content is not None and (before.keys[new] == content or copied)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,8 @@ PAGED_LAWS = (
     listed(laws.law_copies_can_be_made_at_once, "vLLM V0 CopyOnWriteTracker; museum B51"),
     listed(laws.law_table_covers_its_slots, "vLLM V0 BlockTable.ensure_num_empty_slots"),
     listed(laws.law_table_is_on_one_device, "vLLM V0 CpuGpuBlockAllocator.swap; museum B02, B24"),
+    listed(laws.law_cached_is_computed, "vLLM V0 ComputedBlocksTracker.get_num_cached_tokens; museum D10"),
+    listed(laws.law_computed_stays_with_its_table, "vLLM V0 promote_to_immutable_block, swap_in; museum D10"),
 )
 """Every law of the states of block tables."""
 

@@ -5,10 +5,22 @@ A call that would run out of blocks is refused before anything changes: what it 
 
 from dataclasses import replace
 
-from .paged_counts import appending, missing, moved, prefixes_of, required, swapping, taking
-from .paged_effects import adopting, emptied, entered, known, let_go, own, placed, table_in, took, widened, written
+from .paged_counts import appending, cached_tokens, missing, moved, prefixes_of, required, swapping, taking
+from .paged_effects import (
+    adoptable,
+    adopting,
+    computed,
+    entered,
+    let_go,
+    own,
+    placed,
+    table_in,
+    took,
+    widened,
+    written,
+)
 from .paged_outcomes import Choice, PagedDone, PagedOutcome, PagedReason, PagedRefusal
-from .paged_state import Device, Paged, PagedTable, blocks_of, dead_entries, ends, entries_of, free_on
+from .paged_state import Device, Paged, PagedTable, dead_entries, ends, entries_of, free_on
 from .reads import Prefix
 
 
@@ -20,10 +32,11 @@ def allocate(state: Paged, slot: int, prefix: Prefix, device: Device, choice: Ch
     if not prefix[1]:
         return PagedRefusal(PagedReason.NO_TOKENS)
     parts, counted = prefixes_of(state.config, prefix), required(state.config, len(prefix[1]))
-    if taking(state, device, parts) > len(free_on(state, device)):
+    if taking(state, device, ((None, part) for part in parts)) > len(free_on(state, device)):
         return PagedRefusal(PagedReason.NO_FREE_BLOCKS, counted, device)
     # CHOOSE, EFFECT
-    after = placed(state, slot, PagedTable(prefix, (), device, 0, len(prefix[1])))
+    found = cached_tokens(state, prefix) if device is Device.GPU else None
+    after = placed(state, slot, PagedTable(prefix, (), device, 0, len(prefix[1]), 0, found))
     for part in parts:
         after = widened(after, slot, part, choice)
     return PagedDone(after, counted=counted, device=device)
@@ -164,14 +177,15 @@ def swap(state: Paged, slots: tuple[int, ...], to: Device, choice: Choice) -> Pa
     moving, counted = moved(state, slots), swapping(state, tuple((slot, 0) for slot in slots), to, 0)
     if any(block in ends(state.copies) for block in moving):
         return PagedRefusal(PagedReason.COPY_PENDING)
-    if taking(state, to, tuple(moving.values())) > len(free_on(state, to)):
+    if taking(state, to, moving.items()) > len(free_on(state, to)):
         return PagedRefusal(PagedReason.NO_FREE_BLOCKS, counted, to)
     # CHOOSE, EFFECT
     pairs: tuple[tuple[int, int, bool], ...] = ()
     after = state
     for block, prefix in moving.items():
-        copies = known(after, to, prefix) is None
-        after, new = entered(after, to, prefix, choice)
+        copies = adoptable(after, to, prefix, block) is None
+        after, new = entered(after, to, prefix, choice, block)
+        after = computed(after, new, state.done[block]) if copies else after
         pairs = (*pairs, (block, new, copies))
     after = let_go(relocated(after, slots, to, {block: new for block, new, _ in pairs}), moving)
     return PagedDone(after, tuple((block, new) for block, new, copies in pairs if copies), counted, to)
@@ -192,37 +206,3 @@ def clear_copies(state: Paged) -> PagedOutcome:
     # EFFECT
     return PagedDone(let_go(replace(state, copies=()), ends(state.copies)), state.copies)
     # SAME: tables, contents.
-
-
-def access(state: Paged, blocks: tuple[int, ...], now: int) -> PagedOutcome:
-    """Note that blocks were accessed, free ones that can be found among them: ``mark_blocks_as_accessed`` (PAGE-14)."""
-    # REFUSE
-    if not state.config.caching:
-        return PagedDone(state)
-    if any(block in state.free and state.keys[block] is None for block in blocks):
-        return PagedRefusal(PagedReason.NOT_KNOWN)
-    # EFFECT
-    seen = frozenset(blocks) - {state.null}
-    times = tuple(now if block in seen else time for block, time in enumerate(state.times))
-    return PagedDone(replace(state, times=times))
-    # SAME: everything else.
-
-
-def mark_computed(state: Paged) -> PagedOutcome:
-    """Note that what was written on the GPU until now is there: ``mark_blocks_as_computed``, whatever its argument."""
-    # EFFECT
-    return PagedDone(replace(state, fresh=state.fresh - frozenset(blocks_of(state.config, Device.GPU))))
-    # SAME: everything else.
-
-
-def reset(state: Paged, device: Device) -> PagedOutcome:
-    """Forget what can be found on a device: ``reset_prefix_cache``."""
-    # REFUSE
-    blocks = frozenset(blocks_of(state.config, device)) - {state.null}
-    if not state.config.caching:
-        return PagedDone(state)
-    if not blocks <= state.free:
-        return PagedRefusal(PagedReason.BLOCKS_IN_USE)
-    # EFFECT
-    return PagedDone(emptied(state, blocks))
-    # SAME: the other device, tables.

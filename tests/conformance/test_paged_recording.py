@@ -20,9 +20,9 @@ SHOWN = [exhibit for exhibit in EXHIBITS if isinstance(exhibit.where, TablesPlac
 
 LAST_FIRST = Patch(
     "paging/device_pool.py",
-    "return self.take_one() + self.first_id",
+    "block = self.take_one()\n",
     "free = self.free_block_ids()\n        self._one[0] = i32(free[-1])\n        self.touch_entries(self._one)\n"
-    "        return free[-1] + self.first_id",
+    "        block = i64(free[-1])\n",
 )
 """Takes the free block that would be taken last."""
 

@@ -240,13 +240,79 @@ def test_cached_tokens_are_those_computed() -> None:
     seq.token_ids += [10, 11]
     manager.append_slots(seq, 0)
     assert manager.get_num_cached_tokens(twin) == 8
-    manager.free(seq)  # a candidate counts as computed
+    seq.num_computed_tokens = 12
+    manager.free(seq)  # as far as it says that it was computed
     assert manager.get_num_cached_tokens(twin) == 12
     other = SimpleSequence(2, list(range(12)), extra_hash=5)
     assert manager.get_num_cached_tokens(other) == 0
     assert manager.get_num_cached_tokens(SimpleSequence(2, list(range(7)))) == 4
     manager.remove_seq_from_computed_blocks_tracker(twin)
     assert manager.get_num_cached_tokens(SimpleSequence(2, [9] * 8)) == 0
+
+
+def test_chunks_of_a_prompt_are_cached_as_they_are_computed() -> None:
+    manager = SelfAttnBlockSpaceManager(4, 16, 0, 0, enable_caching=True)
+    seq, twin = start(manager, 1, range(16)), SimpleSequence(2, list(range(16)))
+    told = []
+    for _ in range(4):
+        manager.mark_blocks_as_computed(alone(seq), 4)  # while the next step is made up, as a scheduler does
+        told.append((manager.get_num_cached_tokens(seq), manager.get_num_cached_tokens(twin)))
+        seq.num_computed_tokens += 4
+    assert told == [(0, 4), (0, 8), (0, 12), (16, 16)]
+
+
+def test_what_was_found_when_allocated_counts_until_all_is_computed() -> None:
+    manager = SelfAttnBlockSpaceManager(4, 16, 0, 0, enable_caching=True)
+    first = start(manager, 1, range(16))
+    manager.mark_blocks_as_computed(alone(first), 9)
+    second = start(manager, 2, range(16))
+    manager.mark_blocks_as_computed(alone(first), 7)
+    child = second.fork(3)
+    manager.fork(second, child)
+    assert [manager.get_num_cached_tokens(seq) for seq in (first, second, child)] == [16, 8, 8]
+    assert manager.get_common_computed_block_ids([first, second]) == manager.get_block_table(first)[:2]
+    manager.mark_blocks_as_computed(alone(second), 16)  # what was cached is part of the chunk
+    assert [manager.get_num_cached_tokens(seq) for seq in (second, child)] == [16, 8]
+    assert manager.copy().get_num_cached_tokens(child) == 8
+
+
+def test_what_nobody_computed_is_not_cached_when_it_is_freed() -> None:
+    manager = SelfAttnBlockSpaceManager(4, 16, 0, 0, enable_caching=True)
+    seq, twin = start(manager, 1, range(16)), SimpleSequence(2, list(range(16)))
+    manager.mark_blocks_as_computed(alone(seq), 7)
+    manager.free(seq)
+    assert manager.get_num_cached_tokens(twin) == 4
+    manager.allocate(SimpleSequenceGroup("again", [twin]))
+    assert manager.get_num_cached_tokens(twin) == 4
+    manager.mark_blocks_as_computed(alone(twin), 16)
+    assert manager.get_num_cached_tokens(SimpleSequence(3, list(range(16)))) == 16
+
+
+def test_a_swap_copies_what_its_destination_has_not_computed() -> None:
+    manager = SelfAttnBlockSpaceManager(4, 8, 8, 0, enable_caching=True)
+    seq = start(manager, 1, range(8))
+    manager.mark_blocks_as_computed(alone(seq), 8)
+    group = alone(seq)
+    assert manager.swap_out(group) == [(0, 0), (1, 1)]
+    seq.status = SequenceStatus.SWAPPED
+    assert manager.reset_prefix_cache(Device.GPU)
+    other = start(manager, 2, range(8))
+    manager.mark_blocks_as_computed(alone(other), 4)
+    pairs = manager.swap_in(group)  # block 0 has been computed again; block 1 is written steps later
+    assert [source for source, _ in pairs] == [1]
+    assert manager.get_block_table(seq)[0] == manager.get_block_table(other)[0]
+    assert manager.get_block_table(seq)[1] != manager.get_block_table(other)[1]
+    manager.check()
+
+
+def test_marks_are_checked() -> None:
+    manager = SelfAttnBlockSpaceManager(4, 8, 0, 0, enable_caching=True)
+    seq = start(manager, 1, range(8))
+    with pytest.raises(InvalidArgumentError, match="token_chunk_size"):
+        manager.mark_blocks_as_computed(alone(seq), -1)
+    with pytest.raises(InvalidArgumentError, match="num_tokens"):
+        manager.block_tables[1].mark_computed(9)
+    manager.mark_blocks_as_computed(alone(SimpleSequence(9, [1])), 4)  # without a table
 
 
 def test_without_caching_nothing_is_cached() -> None:
@@ -265,8 +331,10 @@ def test_common_computed_blocks() -> None:
     one = start(manager, 1, range(10))
     two = start(manager, 2, [*range(4), 50, 51, 52, 53])
     assert manager.get_common_computed_block_ids([one, two]) == []
-    manager.mark_blocks_as_computed(alone(one), 1)
+    manager.mark_blocks_as_computed(alone(one), 10)
     assert manager.get_common_computed_block_ids([one]) == manager.get_block_table(one)[:2]
+    assert manager.get_common_computed_block_ids([one, two]) == [], "the other has found nothing"
+    manager.mark_blocks_as_computed(alone(two), 8)
     assert manager.get_common_computed_block_ids([one, two]) == manager.get_block_table(one)[:1]
 
 
@@ -275,6 +343,8 @@ def test_accessed_sequences_are_evicted_last() -> None:
     one, two = start(manager, 1, range(8)), start(manager, 2, range(50, 58))
     manager.access_all_blocks_in_seq(one, 2.0)
     manager.access_all_blocks_in_seq(two, 1.0)
+    for seq in (one, two):
+        manager.mark_blocks_as_computed(alone(seq), 8)
     manager.free(one)
     manager.free(two)
     start(manager, 3, range(90, 98))

@@ -9,11 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from blockwright_spec import paged_marks as marks
 from blockwright_spec import paged_tables as t
 from blockwright_spec.outcomes import When
 from blockwright_spec.paged_counts import (
     appending,
     cached_tokens,
+    cached_tokens_of,
     can_allocate,
     can_append_slots,
     can_swap,
@@ -233,9 +235,9 @@ def test_blocks_without_content_go_first_then_the_least_recently_accessed_then_t
     assert may_go(state, GPU) == (3,)
     full = made(state, 0, 9)
     assert may_go(full, GPU) == (2,), "of equal age the one with the most tokens"
-    fresher = done(t.access(full, (2,), 5)).state
+    fresher = done(marks.access(full, (2,), 5)).state
     assert may_go(fresher, GPU) == (1,), "refreshing a free block takes effect"
-    assert may_go(done(t.access(fresher, (0, 1), 6)).state, GPU) == (2,)
+    assert may_go(done(marks.access(fresher, (0, 1), 6)).state, GPU) == (2,)
 
 
 def test_a_choice_takes_of_those_that_may_go() -> None:
@@ -243,29 +245,46 @@ def test_a_choice_takes_of_those_that_may_go() -> None:
     assert entries(state) == (4, 2)
 
 
-def test_found_tokens_count_once_they_are_computed_or_free() -> None:
+def test_found_tokens_count_once_they_are_computed() -> None:
     state = made(allocator(), 0, 1, 2, 3, 4, 5)
     assert cached_tokens(state, prompt(1, 2, 3, 4)) == 0
-    assert cached_tokens(done(t.mark_computed(state)).state, prompt(1, 2, 3, 4, 9)) == 4
-    assert cached_tokens(freed(state, 0), prompt(1, 2, 9, 9)) == 2
-    assert cached_tokens(made(freed(state, 0), 1, 1, 2), prompt(1, 2)) == 2, "adopted when it was free"
+    assert cached_tokens(done(marks.mark_computed(state)).state, prompt(1, 2, 3, 4, 9)) == 4
+    assert cached_tokens(freed(state, 0), prompt(1, 2, 9, 9)) == 0, "nobody computed it, and nobody will"
+    assert cached_tokens(freed(done(marks.mark_computed(state)).state, 0), prompt(1, 2, 9, 9)) == 2
+
+
+def test_chunks_make_blocks_cached_one_by_one() -> None:
+    state = done(marks.mark_table(made(allocator(), 0, 1, 2, 3, 4, 5), 0, 3)).state
+    table = state.tables[0]
+    assert table is not None
+    assert (cached_tokens(state, table.prefix), cached_tokens_of(state, table)) == (2, 0), "others' and its own"
+    state = done(marks.mark_table(made(state, 1, 1, 2, 3, 4, 5), 0, 5)).state
+    assert [cached_tokens_of(state, table) for table in state.tables[:2] if table is not None] == [4, 2]
+
+
+def test_a_block_with_data_gives_way_to_computed_blocks_alone() -> None:
+    state = made(done(marks.mark_table(made(allocator(), 0, 1), 0, 1)).state, 1, 1, 2)
+    kept = appended(state, 0, 2)
+    assert (entries(kept), kept.keys[entries(kept)[0]]) == ((0,), None)
+    assert entries(appended(done(marks.mark_table(state, 1, 2)).state, 0, 2)) == (1,)
+    assert entries(appended(made(made(allocator(), 0, 1), 1, 1, 2), 0, 2)) == (1,), "nothing was computed into it"
 
 
 def test_accesses_mean_nothing_without_caching() -> None:
     state = made(allocator(caching=False), 0, 1)
-    assert done(t.access(state, (0, 5), 9)).state == state
+    assert done(marks.access(state, (0, 5), 9)).state == state
 
 
 def test_a_reset_forgets_what_is_found_on_one_device() -> None:
     state = freed(freed(made(made(allocator(), 0, 1, 2), 1, 1, 2, device=CPU), 0), 1)
-    reset = done(t.reset(state, GPU)).state
+    reset = done(marks.reset(state, GPU)).state
     assert (reset.keys[0], reset.contents[0], reset.keys[6]) == (None, None, prompt(1, 2))
 
 
 def test_a_reset_does_not_mind_the_null_block() -> None:
     state = freed(appended(made(allocator(window=1), 0, 1, 2, 3, 4), 0, 5, computed=4), 0)
     assert state.null is not None
-    assert done(t.reset(state, GPU)).state.keys == (None,) * 10
+    assert done(marks.reset(state, GPU)).state.keys == (None,) * 10
 
 
 # --- counting
@@ -343,8 +362,8 @@ REFUSALS: list[tuple[PagedReason, PagedOutcome]] = [
     (PagedReason.UNWRITTEN, t.append(WINDOWED, 0, (1,), 0, 2, lowest)),
     (PagedReason.WRONG_DEVICE, t.swap(HELD, (0,), GPU, lowest)),
     (PagedReason.WRONG_DEVICE, t.append(made(allocator(), 0, 1, device=CPU), 0, (1,), 0, None, lowest)),
-    (PagedReason.NOT_KNOWN, t.access(BARE, (0,), 1)),
-    (PagedReason.BLOCKS_IN_USE, t.reset(HELD, GPU)),
+    (PagedReason.NOT_KNOWN, marks.access(BARE, (0,), 1)),
+    (PagedReason.BLOCKS_IN_USE, marks.reset(HELD, GPU)),
 ]
 
 

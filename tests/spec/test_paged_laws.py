@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from blockwright_spec import paged_marks as marks
 from blockwright_spec import paged_tables as t
 from blockwright_spec.paged_outcomes import PagedDone, PagedOutcome, PagedReason, PagedRefusal, lowest
 from blockwright_spec.paged_state import Device, Paged, PagedConfig, PagedTable, paged
@@ -84,6 +85,8 @@ BROKEN: dict[str, Paged] = {
     "PAGE-8": replace(COPIED, copies=(*COPIED.copies, (COPIED.copies[0][1], 5))),
     "PAGE-9": table_changed(FULL, reserved=5),
     "PAGE-10": table_changed(FULL, entries=(0, 0)),
+    "PAGE-16": replace(FULL, fresh=frozenset()),
+    "PAGE-17": table_changed(FULL, ready=2),
 }
 """A state that breaks each law."""
 
@@ -125,7 +128,10 @@ OTHERS: list[tuple[str, Paged]] = [
     ("PAGE-5", with_key(NAIVE, 0, (0, (7, 8)))),
     ("PAGE-5", with_content(with_key(FULL, 1, PROMPT), 1, PROMPT)),
     ("PAGE-6", with_key(FULL, 5, (0, (7, 8)))),
-    ("PAGE-7", replace(FREED, fresh=frozenset({0}))),
+    ("PAGE-6", replace(with_key(FULL, 0, None), done=(0, 1, *FULL.done[2:]))),
+    ("PAGE-7", replace(FULL, done=(*FULL.done[:5], 1, *FULL.done[6:]))),
+    ("PAGE-16", table_changed(FULL, found=2)),
+    ("PAGE-17", table_changed(FULL, ready=3)),
     ("PAGE-8", replace(COPIED, copies=((1, 3), (0, 3)))),
     ("PAGE-8", replace(COPIED, copies=((1, 7),))),
     ("PAGE-9", table_changed(FULL, reserved=2)),
@@ -184,7 +190,7 @@ def test_law_of_calls_holds_for_calls_that_happened(law: PagedLaw) -> None:
         (MOVED, t.swap(MOVED, (0,), Device.GPU, lowest)),
         (TWO_FOUND, t.allocate(TWO_FOUND, 0, (0, (3,) * 12), Device.GPU, lowest)),
         (COPIED, t.clear_copies(COPIED)),
-        (FREED, t.reset(FREED, Device.GPU)),
+        (FREED, marks.reset(FREED, Device.GPU)),
         (FULL, t.allocate(FULL, 1, (0, (3,) * 12), Device.GPU, lowest)),
     ]
     assert all(law.holds(before, outcome) for before, outcome in calls)

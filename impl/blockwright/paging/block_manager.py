@@ -256,6 +256,7 @@ class SelfAttnBlockSpaceManager:
         """Release a sequence's blocks; an unknown one: nothing happens. O(blocks)."""
         table = self.block_tables.get(seq.seq_id)
         if table is not None:
+            self._note_computed(seq, table, 0)
             table.free()
             del self.block_tables[seq.seq_id]
 
@@ -368,8 +369,30 @@ class SelfAttnBlockSpaceManager:
             self.block_allocator.access_blocks(self._table(seq)._blocks, now)
 
     def mark_blocks_as_computed(self, seq_group: SequenceGroup, token_chunk_size: int) -> None:
-        """Note that all blocks filled until now are computed, whatever the arguments. O(1)."""
-        self.block_allocator.mark_blocks_as_computed([])
+        """Note that a step computes the next tokens of a group's sequences, of all those on the GPU.
+
+        A sequence's chunks add up, what was cached included; where `get_num_computed_tokens` says more, that counts.
+        Only full blocks within them are cached from now on. Call it for each group of each step, as a scheduler does:
+        before the next step is made up. Without prefix caching nothing happens. O(sequences + blocks computed).
+
+        Args:
+            seq_group: what the step computes.
+            token_chunk_size: how many tokens of each of its sequences, cached ones included.
+
+        Raises:
+            InvalidArgumentError: the number is out of range.
+        """
+        require_count("token_chunk_size", token_chunk_size)
+        for seq in seq_group.get_seqs():
+            table = self.block_tables.get(seq.seq_id)
+            if table is not None:
+                self._note_computed(seq, table, token_chunk_size)
+
+    def _note_computed(self, seq: Sequence, table: BlockTable, num_more: int) -> None:
+        """Note that tokens of a sequence on the GPU are computed: some more, or as many as it says. law: PAGE-16."""
+        if self.enable_caching and self.block_allocator.is_on(table._blocks[-1], Device.GPU):
+            computed = max(table.num_computed_tokens + num_more, seq.get_num_computed_tokens())
+            table.mark_computed(min(computed, table.num_full_slots))
 
     def get_common_computed_block_ids(self, seqs: list[Sequence]) -> list[int]:
         """Return the ids of the leading blocks that are computed and common to all sequences. O(blocks).
@@ -384,11 +407,17 @@ class SelfAttnBlockSpaceManager:
         return self.block_allocator.get_common_computed_block_ids(computed)
 
     def get_num_cached_tokens(self, seq: Sequence) -> int:
-        """Return the leading tokens of a sequence in full blocks that are computed; 0 without prefix caching.
+        """Return how many leading tokens of a sequence need not be computed; 0 without prefix caching. law: PAGE-16.
 
-        Needs no table. Its hashes are kept until `remove_seq_from_computed_blocks_tracker`. O(new tokens + blocks).
+        Those in full blocks of the GPU that are computed. From `allocate` until all its tokens have been computed it
+        stays what it was at `allocate`, however many chunks that takes. Needs no table. Its hashes are kept until
+        `remove_seq_from_computed_blocks_tracker`. O(new tokens + blocks).
         """
-        return self._computed.num_cached_tokens(seq, self.block_allocator) if self.enable_caching else 0
+        if not self.enable_caching:
+            return 0
+        table = self.block_tables.get(seq.seq_id)
+        found = None if table is None else table.num_found_tokens
+        return self._computed.num_cached_tokens(seq, self.block_allocator) if found is None else found
 
     def remove_seq_from_computed_blocks_tracker(self, seq: Sequence) -> None:
         """Forget the hashes of a sequence; an unknown one: nothing happens. O(1)."""

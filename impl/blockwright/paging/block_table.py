@@ -66,6 +66,9 @@ class BlockTable:
         self._blocks: list[Block] = []
         self._num_full: i64 = 0
         self._num_null: i64 = 0
+        self._num_computed: i64 = 0
+        # Tokens that were found computed when it was allocated; -1 once all its tokens have been computed.
+        self._num_found: i64 = -1
         # The ids as last told, and the allocator's moves until then.
         self._ids: list[int] = []
         self._moves: int = -1
@@ -115,6 +118,8 @@ class BlockTable:
         self._blocks = blocks
         self._num_full = count
         self._num_null = 0
+        self._num_computed = 0
+        self._num_found = allocator.num_computed_blocks(blocks) * size if device is Device.GPU else -1
 
     def update(self, blocks: list[Block]) -> None:
         """Take these blocks for the table's, whatever it held. O(blocks).
@@ -141,6 +146,8 @@ class BlockTable:
         self._ids = []
         self._num_full = full
         self._num_null = null
+        self._num_computed = 0
+        self._num_found = -1
 
     def append_token_ids(
         self,
@@ -205,6 +212,36 @@ class BlockTable:
             at += size
         self._num_full = stop
 
+    def mark_computed(self, num_tokens: int) -> None:
+        """Note that a step has computed the first tokens: full blocks up to there count as computed for all.
+
+        Fewer than were noted before change nothing. O(blocks computed since). law: PAGE-16, PAGE-17.
+
+        Raises:
+            InvalidArgumentError: the table is not allocated or not on the GPU, or the number is more than was written.
+        """
+        self._require_growing(0)
+        if not 0 <= num_tokens <= self._num_full:
+            raise InvalidArgumentError(
+                f"num_tokens: must be within 0..{self._num_full}, the tokens written, not {num_tokens!r}"
+            )
+        stop: i64 = num_tokens
+        if stop > self._num_computed:
+            self._allocator.note_computed(self._blocks, int(self._num_computed), num_tokens, int(self._size))
+            self._num_computed = stop
+        if self._num_computed == self._num_full:
+            self._num_found = -1
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Tokens that `mark_computed` was told of."""
+        return int(self._num_computed)
+
+    @property
+    def num_found_tokens(self) -> int | None:
+        """Tokens found computed when it was allocated on the GPU; None once all its tokens have been computed."""
+        return None if self._num_found < 0 else int(self._num_found)
+
     def ensure_num_empty_slots(self, num_empty_slots: int, extra_hash: int | None = None) -> None:
         """Have so many slots after the last token; new blocks are taken for those missing, all or none. O(new blocks).
 
@@ -237,6 +274,8 @@ class BlockTable:
         child._moves = self._moves
         child._num_full = self._num_full
         child._num_null = self._num_null
+        child._num_computed = self._num_computed
+        child._num_found = self._num_found
         return child
 
     def free(self) -> None:
@@ -251,6 +290,8 @@ class BlockTable:
         self._ids = []
         self._num_full = 0
         self._num_null = 0
+        self._num_computed = 0
+        self._num_found = -1
 
     @property
     def physical_block_ids(self) -> list[int]:
@@ -337,6 +378,8 @@ class BlockTable:
         twin._blocks = blocks
         twin._num_full = self._num_full
         twin._num_null = self._num_null
+        twin._num_computed = self._num_computed
+        twin._num_found = self._num_found
         return twin
 
     def check(self) -> None:

@@ -361,6 +361,22 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         for block in blocks:
             self.cow_block_if_not_appendable(block)
 
+    def num_computed_blocks(self, blocks: list[Block]) -> int:
+        """Return how many leading blocks are known to be computed. O(blocks returned)."""
+        count = 0
+        for block in blocks:
+            if not isinstance(block, PoolBlock) or not self._of(block).pool.is_computed(block._mark):
+                break
+            count += 1
+        return count
+
+    def note_computed(self, blocks: list[Block], start: int, stop: int, block_size: int) -> None:
+        """Note that a step has computed the tokens of a table from one position to another. O(blocks)."""
+        for at in range(start // block_size, -(stop // -block_size)):
+            block = blocks[at]
+            if isinstance(block, PoolBlock):
+                self._of(block).pool.note_computed(block._mark, (at + 1) * block_size <= stop)
+
     def num_freed(self, blocks: list[Block]) -> int:
         """Return how many blocks become free when all these, of one sequence, are released. O(blocks)."""
         count = 0

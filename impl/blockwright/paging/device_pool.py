@@ -7,7 +7,7 @@ of two devices are never mistaken for each other.
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from librt.vecs import vec
 from mypy_extensions import i32, i64
@@ -16,6 +16,9 @@ from blockwright.core.access_order import AccessOrder
 from blockwright.core.check import demand
 from blockwright.core.index import zeros32, zeros64
 from blockwright.core.store import BlockStore
+
+_NOT_FULL: Final = 2**62
+"""An epoch that never ends."""
 
 
 @final
@@ -36,14 +39,17 @@ class DevicePool(BlockStore):
             self.null: i64 = source.null
             self._epoch: i64 = source._epoch
             self._filled_in: vec[i64] = source._filled_in[:]
+            self._begun: vec[i32] = source._begun[:]
             return
         order = AccessOrder(num_blocks + 1) if by_access else None
         super().__init__(num_blocks + 1, None, None, order)
         self.first_id = first_id
         self.null = 0
-        # What is published is computed once the epoch in which it was has ended.
+        # A block is computed once the epoch in which it was published has ended; until it is full that is `_NOT_FULL`.
         self._epoch = 1
         self._filled_in = zeros64(num_blocks + 1)
+        # 1 where a step has computed some of what a block holds.
+        self._begun = zeros32(num_blocks + 1)
 
     def copy(self) -> DevicePool:
         """Return an independent copy. O(num_blocks)."""
@@ -58,16 +64,15 @@ class DevicePool(BlockStore):
         return self._num_free
 
     def take_mark(self) -> i64:
-        """Take a block; there must be a free one. Return its mark. O(1), O(log n) by access."""
-        return self.take_one() + self.first_id
+        """Take a block; there must be a free one. Return its mark. O(1), O(log n) by access. law: PAGE-7."""
+        block = self.take_one()
+        self._filled_in[block] = _NOT_FULL
+        self._begun[block] = 0
+        return block + self.first_id
 
     def hold_one(self, mark: i64) -> None:
-        """Hold a block once more; one that was a candidate counts as computed. O(1), O(log n) by access."""
-        block: i64 = mark - self.first_id
-        # law: PAGE-7
-        if self._ref[block] == 0:
-            self._filled_in[block] = 0
-        self._one[0] = i32(block)
+        """Hold a block once more. O(1), O(log n) by access."""
+        self._one[0] = i32(mark - self.first_id)
         self.touch_entries(self._one)
 
     def release_one(self, mark: i64) -> None:
@@ -116,7 +121,10 @@ class DevicePool(BlockStore):
 
     def copy_one(self, mark: i64) -> i64:
         """Move one holder of a block to a copy of it; return the copy's mark. One block must be free. O(1)."""
-        return self.copy_on_write(mark - self.first_id, 0) + self.first_id
+        block = self.copy_on_write(mark - self.first_id, 0)
+        self._filled_in[block] = _NOT_FULL
+        self._begun[block] = self._begun[mark - self.first_id]
+        return block + self.first_id
 
     # ------------------------------------------------------------------ content
 
@@ -139,9 +147,27 @@ class DevicePool(BlockStore):
         return self._index.has_key(mark - self.first_id)
 
     def is_computed(self, mark: i64) -> bool:
-        """Say whether a block is found by its content and that is there: marked computed, or free. O(1)."""
-        block: i64 = mark - self.first_id
-        return self._index.has_key(block) and (self._filled_in[block] < self._epoch or self._ref[block] == 0)
+        """Say whether a block is found by its content and that is there: marked as computed. O(1). law: PAGE-16."""
+        return self._index.has_key(mark - self.first_id) and self.is_whole(mark)
+
+    def is_whole(self, mark: i64) -> bool:
+        """Say whether all slots of a block are computed, found or not. O(1)."""
+        return self._filled_in[mark - self.first_id] < self._epoch
+
+    def has_data(self, mark: i64) -> bool:
+        """Say whether a step has computed some of what a block holds. O(1)."""
+        return self.is_whole(mark) or self._begun[mark - self.first_id] != 0
+
+    def note_computed(self, mark: i64, is_whole: bool) -> None:
+        """Note that a step has computed some of what a block holds, or all of a full one. O(1)."""
+        self._begun[mark - self.first_id] = 1
+        if is_whole:
+            self._filled_in[mark - self.first_id] = 0
+
+    def carry_computed(self, mark: i64, source: DevicePool, from_mark: i64) -> None:
+        """Note that a block was just taken to be a copy of one of another pool. O(1)."""
+        if source.has_data(from_mark):
+            self.note_computed(mark, source.is_whole(from_mark))
 
     def end_epoch(self) -> None:
         """Count everything published until now as computed. O(1)."""

@@ -374,6 +374,13 @@ class DeviceAwareBlockAllocator:
         """
         return
 
+    def num_computed_blocks(self, blocks: list[Block]) -> int:
+        """Return how many leading blocks are known to be computed."""
+        return 0
+
+    def note_computed(self, blocks: list[Block], start: int, stop: int, block_size: int) -> None:
+        """Note that a step has computed the tokens of a table from one position to another; where not kept, nothing."""
+
     def num_freed(self, blocks: list[Block]) -> int:
         """Return how many blocks become free, at least, when all these are released."""
         return 0

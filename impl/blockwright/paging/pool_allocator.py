@@ -412,19 +412,27 @@ class PoolAllocator(BlockAllocator):
     def takes_one(self, block: PoolBlock) -> bool:
         """Say whether giving a block a place here takes a free one: it is unknown, or known and free. O(1)."""
         mark = self.known(block)
-        return mark == 0 or self.pool.is_free(mark)
+        return mark == 0 or self.pool.is_free(mark) or not self.may_adopt(mark, block)
+
+    def may_adopt(self, mark: i64, block: PoolBlock) -> bool:
+        """Say whether a known block may take the place of one: nothing computed is lost by it. O(1). law: PAGE-17."""
+        if self.pool.is_computed(mark):
+            return True
+        owner = block._allocator
+        return block._mark == 0 or not isinstance(owner, PoolAllocator) or not owner.pool.has_data(block._mark)
 
     def _place(self, block: PoolBlock) -> bool:
         """Give a block a place here, one of its content if that is known; say whether a new one was taken."""
         pool = self.pool
         mark = self.known(block)
+        adopts = mark != 0 and self.may_adopt(mark, block)
         block._allocator = self
-        if mark != 0:
+        if adopts:
             pool.hold_one(mark)
             block._mark = mark
             return False
         block._mark = pool.take_mark()
-        if block.is_filled():
+        if block.is_filled() and self.known(block) == 0:  # what was known may just have been taken
             self.settle(block)
         return True
 
@@ -434,8 +442,12 @@ class PoolAllocator(BlockAllocator):
         Raises:
             BlockError: it is foreign, or was freed already.
         """
+        mark: i64 = block._mark if isinstance(block, PoolBlock) else 0
         self.let_go(block)
         self.num_moves += 1
+        # As in the original: who frees blocks one by one has computed them. Tables know.
+        if mark != 0 and self.pool.is_free(mark) and self.pool.is_known(mark):
+            self.pool.note_computed(mark, True)
 
     def let_go(self, block: Block) -> None:
         """Release a block of a table, which knows that it does."""
@@ -593,6 +605,7 @@ class PoolAllocator(BlockAllocator):
                 block._mark = place
                 block._allocator = self
             elif self._place(block):
+                pool.carry_computed(block._mark, origin, before)
                 places[before] = int(block._mark)
                 pairs[before - 1] = int(block._mark - 1)
             else:

@@ -35,7 +35,7 @@ class PrefixCachingBlock(PoolBlock):
 
     @property
     def computed(self) -> bool:
-        """Whether its KV data is known to be there: marked as computed, or free since."""
+        """Whether its KV data is known to be there: marked as computed, or freed by itself."""
         allocator = self._allocator
         if self._mark != 0 and isinstance(allocator, PrefixCachingBlockAllocator):
             return self._computed or allocator.pool.is_computed(self._mark)
@@ -143,7 +143,7 @@ class PrefixCachingBlockAllocator(PoolAllocator):
         mark = self.known(block)
         block._tokens = before
         block._is_hashed = False
-        return mark
+        return mark if mark != 0 and self.may_adopt(mark, block) else 0
 
     def adopt_filled(self, block: PoolBlock, token_ids: list[int]) -> bool:
         """Let a known block take the place of a shared one that these tokens fill, if there is one. law: PAGE-6."""
@@ -168,7 +168,7 @@ class PrefixCachingBlockAllocator(PoolAllocator):
         mark = pool.find_words(block._low, block._high)
         if mark == 0:
             pool.publish_words(block._mark, block._low, block._high, (block._depth + 1) * self._size)
-        elif mark != block._mark:
+        elif mark != block._mark and self.may_adopt(mark, block):
             pool.hold_one(mark)
             pool.release_one(block._mark)
             block._mark = mark
@@ -226,7 +226,7 @@ class PrefixCachingBlockAllocator(PoolAllocator):
         return True
 
     def find_cached_blocks_prefix(self, block_hashes: list[bytes]) -> list[bytes]:
-        """Return the leading hashes whose blocks are computed: marked so, or candidates. O(hashes returned).
+        """Return the leading hashes whose blocks are computed: marked so, or freed by themselves. O(hashes returned).
 
         Raises:
             InvalidArgumentError: a hash is not 16 bytes.
