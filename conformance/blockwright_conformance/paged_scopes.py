@@ -93,7 +93,7 @@ def of_caching() -> Iterator[PagedScope]:
     """Give the scopes that need access times."""
     some: dict[str, Any] = {"prompts": strings(2, 1, 2), "slots": 1}
     yield paged_scope("chunks computed", 2, 4, 0, 5, "chunks misuse", slots=2, prompts=strings(1, 3, 4))
-    yield paged_scope("chunks computed, swap", 2, 3, 2, 4, "chunks swap misuse", prompts=strings(1, 3, 3))
+    yield paged_scope("chunks computed, swap", 2, 2, 2, 4, "chunks swap misuse", prompts=strings(1, 3, 3))
     yield paged_scope("chunks computed, window", 1, 4, 0, 4, "chunks late", window=1, prompts=strings(1, 2, 3))
     both: dict[str, Any] = {"outputs": ((0,), (1,)), "prompts": strings(2, 1, 2)}
     yield paged_scope("chunks computed, two symbols", 2, 2, 0, 3, "chunks mark", **both)
