@@ -41,11 +41,6 @@ LOG: list[Call] = []
 class NotedFile(BlockFile):
     """A file that notes what is done to it, and syncs nothing."""
 
-    def __init__(self, path: Path, size: int) -> None:
-        """Open the file."""
-        self.name = path.name
-        super().__init__(path, size)
-
     def write_some(self, offset: int, parts: Sequence[memoryview]) -> int:
         """Write the parts."""
         LOG.append(Call("write", self.name, offset, b"".join(parts)))
