@@ -7,6 +7,7 @@ sure.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -166,10 +167,11 @@ def torn(call: Call, draw: random.Random) -> Call:
 
 
 def lay_out(path: Path, files: dict[str, bytes]) -> None:
-    """Let a new directory have these files."""
-    path.mkdir()
+    """Let a new directory have these files, for its owner alone."""
+    path.mkdir(mode=0o700)
     for name, data in files.items():
-        (path / name).write_bytes(data)
+        with open(path / name, "xb", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
+            file.write(data)
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -49,9 +49,10 @@ class Served:
 class Reopened:
     """A directory that was opened again, and what came of it.
 
-    `used` is the order in which the blocks were last used, as it was noted, `order` the one in which they would leave
-    now. A directory is `renewed` if a block could be written to every place and read back, then and after the next
-    opening. `outside` says whether anything changed that is not in the directory.
+    `used` is the order in which the blocks of unaltered places were last used, as it was noted, `order` the one in
+    which all blocks would leave now. A directory is `renewed` if a block could be written to every place and read back,
+    then and after the next opening, and `private` if nobody else can read or write it. `outside` says whether anything
+    changed that is not in the directory.
     """
 
     places: tuple[Place, ...]
@@ -61,6 +62,7 @@ class Reopened:
     used: tuple[Key, ...]
     order: tuple[Key, ...]
     renewed: bool
+    private: bool
     outside: bool
 
 
@@ -98,9 +100,9 @@ def law_directory_takes_new_blocks(after: Reopened) -> bool:
     return bool(after.altered & {Altered.HEADER, Altered.KIND}) if after.refused else after.renewed
 
 
-def law_nothing_outside_changes(after: Reopened) -> bool:
-    """DISK-6: opening and using a directory changes nothing outside it, whatever lies there in place of its files."""
-    return not after.outside
+def law_directory_is_its_owners_alone(after: Reopened) -> bool:
+    """DISK-6: a directory is used only if every file in use is its owner's alone, and nothing outside it changes."""
+    return not after.outside and (after.refused or (after.private and Altered.KIND not in after.altered))
 
 
 DIRECTORY_LAWS = (
@@ -109,6 +111,6 @@ DIRECTORY_LAWS = (
     listed(law_nothing_comes_back, "places that are written again"),
     listed(law_hint_is_an_order, "a count read from a file of hints, from which no block could be numbered on"),
     listed(law_directory_takes_new_blocks, "likewise: a tier that wrote nothing any more, over restarts"),
-    listed(law_nothing_outside_changes, "files opened through links: CWE-59"),
+    listed(law_directory_is_its_owners_alone, "files opened through links: CWE-59"),
 )
 """Every law of directories."""

@@ -269,7 +269,8 @@ class Folder:
         if found.st_mode & _OTHERS_WRITE:
             raise StoreDirectoryError(
                 f"{path}: others may write to it (mode {stat.S_IMODE(found.st_mode):o}), so that it cannot be trusted; "
-                "if nobody else has, take their permission away (chmod go-w), or name another directory"
+                "name another directory, or, if this one is the store's alone and nobody else has written to it, take "
+                "their permission away (chmod go-w)"
             )
 
 

@@ -23,7 +23,7 @@ from blockwright.offload.disk_files import BlockFile
 RECORD_SIZE: Final = 256
 KEY_SIZE_MAX: Final = RECORD_SIZE - 50
 EMPTY: Final = bytes(RECORD_SIZE)
-COUNT_MAX: Final = 2**63
+COUNT_MAX: Final = 2**62
 """No count of writes or uses comes so far."""
 
 _LAYOUT: Final = struct.Struct(f"<{DIGEST_SIZE}sQQH{KEY_SIZE_MAX}s")
