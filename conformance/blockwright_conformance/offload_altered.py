@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from blockwright.errors import StoreDirectoryError
 from blockwright.offload.checksum import checksum
@@ -56,7 +56,7 @@ STRIDE: Final = -(-BLOCK_BYTES // 4096) * 4096
 UNITS: Final = {HEADER: 8, INDEX: RECORD_SIZE, RECENCY: 16, BLOCKS: STRIDE, LOCK: 8}
 """Bytes of what is exchanged or copied in a file."""
 EXTREMES: Final = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
-NO_NUMBERS: Final = (None, True, -1, 2**70, 1e308, "", "x" * 5000, [], {}, {"a": [{}]}, "\ud800")
+NO_NUMBERS: Final[tuple[Any, ...]] = (None, True, -1, 2**70, 1e308, "", "x" * 5000, [], {}, {"a": [{}]}, "\ud800")
 PER_DIRECTORY: Final = 50
 """Alterations of one directory, before another is made."""
 
@@ -293,7 +293,7 @@ def other_kind(trial: Trial) -> None:
     trial.done.append(f"{trial.kinds[-1][1]} at {name}")
 
 
-RANDOM: Final = ((change, 60), (extreme, 20), (older, 4), (gone, 4), (other_kind, 12))
+RANDOM: Final = {change: 60, extreme: 20, older: 4, gone: 4, other_kind: 12}
 """What is done at random, and how often."""
 
 
@@ -472,9 +472,8 @@ def planned(draw: random.Random, before: Before, number: int, count: int) -> Tri
                 trial.put(name, bytes(data), f"byte {at}")
                 return trial
             at -= len(data)
-    does, often = zip(*RANDOM, strict=True)
     for _ in range(draw.choice((1, 1, 1, 2, 5))):
-        draw.choices(does, often)[0](trial)
+        draw.choices(list(RANDOM), list(RANDOM.values()))[0](trial)
     return trial
 
 
