@@ -31,6 +31,7 @@ UNPUBLISHED: Final = ".new"
 
 REMEDY: Final = "name another directory, or delete this one to start with an empty cache"
 
+_OTHERS: Final = 0o077
 _OTHERS_WRITE: Final = 0o022
 _NO_FILE: Final = (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO)
 """How a system says that a name is a link, a directory, or something else that cannot be opened as a file."""
@@ -149,7 +150,7 @@ class Folder:
 
     def keep_private(self, *names: str) -> None:
         """Let nobody else read the directory and these files of it: an older version or a copy may have let them."""
-        if stat.S_IMODE(os.fstat(self._fd).st_mode) != 0o700:
+        if os.fstat(self._fd).st_mode & _OTHERS:
             _log.warning("%s: others could look into it; it is private now", self.path)
             os.fchmod(self._fd, 0o700)
         for name in names:
@@ -213,7 +214,9 @@ class Folder:
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._fd)
         with self.file(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, "wb") as file:
-            file.write(content)
+            left = memoryview(content)
+            while left:
+                left = left[file.write(left) :]
             self.sync_file(file.fileno())
 
     def rename(self, name: str, to: str) -> None:

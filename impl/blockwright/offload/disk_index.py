@@ -58,7 +58,7 @@ def decoded(data: bytes, slot: int, checksum_name: str) -> Record | None:
     if checksum(checksum_name, _SLOT.pack(slot), [memoryview(body)]) != data[:DIGEST_SIZE]:
         return None
     digest, written, length, key_size, key = _LAYOUT.unpack(body)
-    if not 0 < key_size <= KEY_SIZE_MAX or any(key[key_size:]) or not 0 < written < COUNT_MAX:
+    if not 0 < key_size <= KEY_SIZE_MAX or any(key[key_size:]) or written >= COUNT_MAX:
         return None
     return Record(key[:key_size], digest, written, length)
 
