@@ -21,6 +21,7 @@ from blockwright_conformance import offload_altered, offload_crash
 from blockwright_conformance.gates import Profile, gate
 from blockwright_conformance.offload_altered import alterations, made
 from blockwright_conformance.offload_altered import planned as planned_alteration
+from blockwright_conformance.offload_altering import FILES
 from blockwright_conformance.offload_blocks import Left, Said
 from blockwright_conformance.offload_crash import RUNS, crash, failures, kills, row
 from blockwright_conformance.offload_power import Call, Disk, NotedFolder, NotedStore
@@ -197,7 +198,7 @@ def test_every_byte_is_altered_in_turn(tmp_path: Path) -> None:
     for number in range(count):
         if number % 5 < 3:
             seen |= {*planned_alteration(random.Random(number), before, number, count).done}
-    assert len(seen) == sum(len(before.files[name]) for name in offload_altered.FILES)
+    assert len(seen) == sum(len(before.files[name]) for name in FILES)
 
 
 # --- killed processes
