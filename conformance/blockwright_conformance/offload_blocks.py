@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from blockwright.offload.disk import DiskStore
@@ -36,6 +37,7 @@ def key_of(number: int) -> bytes:
     return b"key %d" % number
 
 
+@cache
 def content_of(number: int) -> bytes:
     """Give the bytes of a block, of some length, which no other has."""
     draw = random.Random(number)

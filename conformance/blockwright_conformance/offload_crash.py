@@ -7,11 +7,9 @@ acknowledged and not being overwritten must be there, with all its bytes; where 
 the new one or none may be; and nothing else may be served. The next process goes on in the same directory.
 
 A loss of power is played on a model of a disk (`offload_power`), since a killed process leaves its writes behind: the
-same work is noted call by call, then for random calls a directory is made of what the disk may have kept.
-
-    DISK-1  no byte is served that was not written under that key
-    DISK-2  what was acknowledged, and was not being overwritten, is there
-    DISK-3  nothing is there that was not written last, or was being written, to its place
+same work is noted call by call, then for random calls a directory is made of what the disk may have kept. The laws are
+DISK-1 to DISK-3 of the specification's chapter `directory`; a third run alters files (`offload_altered`), under all of
+its laws.
 
 Not covered: disks that lose what they have synced, or damage what lies beside a write.
 """
@@ -34,6 +32,7 @@ from typing import IO
 from blockwright.errors import OffloadError
 from blockwright.offload.disk import DiskStore
 
+from . import offload_altered
 from .gates import GateResult
 from .offload_blocks import BLOCK_BYTES, IDENTITY, KEYS, SLOTS, Left, Said, Work
 from .offload_power import LOG, Call, Disk, NotedStore, contents, lay_out
@@ -46,7 +45,7 @@ FAILURES = {"smoke": 40, "pr": 600, "nightly": 50_000}
 LIVES = 12
 """Kills, or losses of power, after which a new directory is begun."""
 
-RUNS = ("disk, processes killed", "disk, power lost")
+RUNS = ("disk, processes killed", "disk, power lost", offload_altered.RUN)
 
 
 def crash(name: str, profile: str, seed: int = 0) -> GateResult:
@@ -55,6 +54,8 @@ def crash(name: str, profile: str, seed: int = 0) -> GateResult:
     with tempfile.TemporaryDirectory(prefix="blockwright-") as folder, quiet():
         if name == RUNS[0]:
             count, left, fired = KILLS[profile], *kills(Path(folder), KILLS[profile], seed)
+        elif name == offload_altered.RUN:
+            return offload_altered.run(offload_altered.COUNTS[profile], seed)
         else:
             count, left, fired = FAILURES[profile], *failures(Path(folder), FAILURES[profile], seed)
     return row(name, count, left, fired, time.perf_counter() - started)
@@ -81,7 +82,7 @@ def row(name: str, count: int, faults: list[str], fired: dict[str, int], seconds
 @contextmanager
 def quiet() -> Iterator[None]:
     """Let the store warn nobody of the damage that is done to it here."""
-    log = logging.getLogger("blockwright.offload.disk_store")
+    log = logging.getLogger("blockwright.offload")
     before = log.level
     log.setLevel(logging.ERROR)
     try:

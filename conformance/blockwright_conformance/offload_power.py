@@ -7,6 +7,7 @@ sure.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,11 +42,6 @@ LOG: list[Call] = []
 class NotedFile(BlockFile):
     """A file that notes what is done to it, and syncs nothing."""
 
-    def __init__(self, path: Path, size: int) -> None:
-        """Open the file."""
-        self.name = path.name
-        super().__init__(path, size)
-
     def write_some(self, offset: int, parts: Sequence[memoryview]) -> int:
         """Write the parts."""
         LOG.append(Call("write", self.name, offset, b"".join(parts)))
@@ -75,7 +71,10 @@ class NotedFolder(Folder):
     def create(self, name: str, content: bytes) -> None:
         """Create a file."""
         LOG.append(Call("create", name, data=content))
-        (self.path / name).write_bytes(content)
+        super().create(name, content)
+
+    def sync_file(self, fd: int) -> None:
+        """Do nothing: what is created is sure, as `create` says."""
 
     def rename(self, name: str, to: str) -> None:
         """Rename a file."""
@@ -171,10 +170,11 @@ def torn(call: Call, draw: random.Random) -> Call:
 
 
 def lay_out(path: Path, files: dict[str, bytes]) -> None:
-    """Let a new directory have these files."""
-    path.mkdir()
+    """Let a new directory have these files, for its owner alone."""
+    path.mkdir(mode=0o700)
     for name, data in files.items():
-        (path / name).write_bytes(data)
+        with open(path / name, "xb", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
+            file.write(data)
 
 
 def contents(path: Path) -> dict[str, bytes]:

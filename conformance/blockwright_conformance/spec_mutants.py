@@ -21,6 +21,7 @@ from typing import Any
 
 from blockwright._terminal import Advance
 from blockwright_spec.chain_laws import OFFLOAD_LAWS
+from blockwright_spec.directory import DIRECTORY_LAWS
 from blockwright_spec.laws import LAWS, STEP_LAWS
 from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.storage_laws import PART_FOUR_LAWS, STORAGE_LAWS
@@ -34,8 +35,12 @@ from .spec_mutation import CHAPTERS, all_guards, all_mutations, chapter, of_muta
 from .spec_places import BY_NAME
 from .spec_workers import PLANS, RIGHT
 
-ALL_LAWS: tuple[Any, ...] = (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
-"""Every law of the book."""
+ALL_LAWS: tuple[Any, ...] = tuple(
+    law
+    for law in (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
+    if law not in DIRECTORY_LAWS
+)
+"""Every law of the book, but for those of directories: no transition of the book makes what they speak of."""
 
 SPEC = "specification"
 BESIDE = "lock-step"

@@ -7,11 +7,12 @@ why a hit is no longer; and the list of laws, 18 `laws`.
 Part two, block tables with copy-on-write: 19 `paged_state`, 20 `paged_outcomes`, 21 `paged_effects`, 22 `paged_counts`,
 23 `paged_tables`; and their laws: 24 `paged_laws`, 25 `paged_step_laws`, which also lists them.
 
-Part three, blocks kept off the device: one tier in 26 `tier_state`, 27 `tier_calls`, 28 `tier_laws`; a chain of tiers
-and the transfers between them in 29 `chain_state`, 30 `chain_outcomes`, 31 `chain_effects`, 32 `chain_calls`, 33
-`chain_laws`, which also lists the laws of all of part three.
+Part three, blocks kept off the device: one tier in 26 `tier_state`, 27 `tier_calls`, 28 `tier_laws`; 29 `directory`,
+what one that keeps blocks gives back, whatever became of its files; a chain of tiers and the transfers between them in
+30 `chain_state`, 31 `chain_outcomes`, 32 `chain_effects`, 33 `chain_calls`, 34 `chain_laws`, which also lists the laws
+of all of part three.
 
-Part four, what the kernels are given: 34 `rows`, a worker's replica of the block tables; 35 `inputs`, what a step hands
-to the kernels; 36 `input_laws`; 37 `storage`, how a device's memory becomes blocks; 38 `storage_laws`, which also lists
+Part four, what the kernels are given: 35 `rows`, a worker's replica of the block tables; 36 `inputs`, what a step hands
+to the kernels; 37 `input_laws`; 38 `storage`, how a device's memory becomes blocks; 39 `storage_laws`, which also lists
 the laws of all of part four.
 """

@@ -1,4 +1,4 @@
-"""Chapter 33: the laws of the chain, of its states and of its calls; those of chapter 28 hold in each tier as well."""
+"""Chapter 34: the laws of the chain, of its states and of its calls; those of chapter 28 hold in each tier as well."""
 
 from collections import Counter
 from itertools import chain as joined
@@ -6,6 +6,7 @@ from itertools import chain as joined
 from .chain_effects import parts_of
 from .chain_outcomes import ChainDone
 from .chain_state import Chain, ChainConfig, Kind, Transfer, leaving, may_start, pins, readers, reads, writers, writes
+from .directory import DIRECTORY_LAWS
 from .paged_step_laws import listed
 from .tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from .tier_state import Key, Phase, idle, num_free, ready
@@ -168,5 +169,5 @@ CHAIN_STEP_LAWS = (
 )
 """Every law of calls on a chain."""
 
-OFFLOAD_LAWS = (*TIER_LAWS, *TIER_STEP_LAWS, *CHAIN_LAWS, *CHAIN_STEP_LAWS)
+OFFLOAD_LAWS = (*TIER_LAWS, *TIER_STEP_LAWS, *DIRECTORY_LAWS, *CHAIN_LAWS, *CHAIN_STEP_LAWS)
 """Every law of part three."""

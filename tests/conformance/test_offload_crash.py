@@ -5,17 +5,23 @@ altered before they are compared with what it left.
 Not covered: hundreds of kills, which the gate does (``blockwright conform --gate faults``).
 """
 
+import os
 import random
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from blockwright.offload import disk_store
+from blockwright.offload import disk_files, disk_store
 from blockwright.offload.disk_files import BlockFile
-from blockwright_conformance import offload_crash
+from blockwright.offload.disk_slots import SlotTable
+from blockwright_conformance import offload_altered, offload_crash
 from blockwright_conformance.gates import Profile, gate
+from blockwright_conformance.offload_altered import alterations, made
+from blockwright_conformance.offload_altered import planned as planned_alteration
+from blockwright_conformance.offload_altering import FILES
 from blockwright_conformance.offload_blocks import Left, Said
 from blockwright_conformance.offload_crash import RUNS, crash, failures, kills, row
 from blockwright_conformance.offload_power import Call, Disk, NotedFolder, NotedStore
@@ -41,7 +47,7 @@ def test_the_gate_runs_in_smoke() -> None:
     rows = run(Profile("smoke", jobs=1, scope="disk"), progress)
     assert [each.scope for each in rows] == steps == list(RUNS)
     assert len(rows) == size
-    assert [(each.violations, each.law, each.detail) for each in rows] == [(0, "", "")] * 2
+    assert [(each.violations, each.law, each.detail) for each in rows] == [(0, "", "")] * 3
     assert rows[0].states == 10
     assert rows[0].fired["killed"] + rows[0].fired["ended"] == 10
     assert min(each.transitions for each in rows) > 0
@@ -121,6 +127,78 @@ def test_a_wrong_store_is_noticed(wrong: Any, laws: set[str], tmp_path: Path, mo
     wrong(disk_store._durable, monkeypatch)
     faults, fired = failures(tmp_path, ENOUGH, seed=0)
     assert row(RUNS[1], ENOUGH, faults, fired, 0.0).law in laws
+
+
+# --- wrong stores and altered files
+
+
+def clock_from_hints(patch: pytest.MonkeyPatch) -> None:
+    """The count of the next record goes on from what the file of hints says."""
+    before = SlotTable.recover
+
+    def recover(self: SlotTable, found: Any, uses: Any) -> None:
+        before(self, found, uses)
+        self._clock = max(self._clock, *(used for _, used in uses))
+
+    patch.setattr(disk_store, "decoded_recency", unchecked)
+    patch.setattr(SlotTable, "recover", recover)
+
+
+def unchecked(data: bytes | None, num_slots: int) -> tuple[list[tuple[int, int]], int]:
+    if data is None or len(data) != 16 * num_slots:
+        return [(0, 0)] * num_slots, 0
+    return list(struct.iter_unpack("<QQ", data)), 0
+
+
+def links_followed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(os, "O_NOFOLLOW", 0)
+
+
+def others_trusted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(disk_files, "_OTHERS_WRITE", 0)
+
+
+def order_of_writing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(disk_store, "decoded_recency", lambda data, num_slots: ([(0, 0)] * num_slots, 0))
+
+
+def bytes_unchecked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(disk_store, "checksum", lambda name, key, parts: bytes(16))
+
+
+def nothing_recovered(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(disk_store, "scan", lambda *_: [])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "laws"),
+    [
+        (clock_from_hints, {"DISK-5"}),
+        (links_followed, {"DISK-2", "DISK-6"}),
+        (others_trusted, {"DISK-6"}),
+        (order_of_writing, {"DISK-4"}),
+        (bytes_unchecked, {"DISK-1"}),
+        (nothing_recovered, {"DISK-2"}),
+    ],
+)
+def test_a_store_that_trusts_too_much_or_too_little_is_noticed(
+    wrong: Callable[[pytest.MonkeyPatch], None], laws: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong(monkeypatch)
+    monkeypatch.setattr(offload_altered, "ENOUGH", 1)
+    with offload_altered.in_memory() as folder:
+        faults, _ = alterations(folder, 1500, seed=0)
+    assert {law for law, _ in faults} & laws
+
+
+def test_every_byte_is_altered_in_turn(tmp_path: Path) -> None:
+    """Of as many directories as nightly alters, without opening them."""
+    before = made(tmp_path / "made", random.Random(0))
+    count, seen = offload_altered.COUNTS["nightly"], set[str]()
+    for number in range(count):
+        if number % 5 < 3:
+            seen |= {*planned_alteration(random.Random(number), before, number, count).done}
+    assert len(seen) == sum(len(before.files[name]) for name in FILES)
 
 
 # --- killed processes

@@ -1,5 +1,6 @@
-"""A Valkey server of the tests' own, for as long as they run, and the path that lets them share modules."""
+"""What these tests share: a Valkey server of their own, a plain umask, and the path that lets them share modules."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,3 +20,11 @@ def server() -> Iterator[LocalServer]:
         pytest.skip(f"needs a server: {why}")
     with LocalServer() as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """Let files that tests make be such as others cannot write to, or a disk store would refuse them."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)

@@ -6,7 +6,9 @@ and power that fails (tests/conformance/test_offload_crash.py).
 """
 
 import doctest
+import os
 import stat
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -172,8 +174,13 @@ def test_a_restart_finds_all_blocks_least_recently_used_first(path: Path) -> Non
         assert all(read(store, b"%d" % i, SLOTS - 1 - i) == data_of(i) for i in range(SLOTS))
 
 
-@pytest.mark.parametrize("hint", [None, b"", b"\xff" * 16 * (SLOTS + 1), b"\xff" * 16 * SLOTS])
-def test_without_the_order_of_use_that_of_writing_counts(path: Path, hint: bytes | None) -> None:
+NONE = b"\xff" * 16 * SLOTS
+
+
+@pytest.mark.parametrize(
+    ("hint", "damaged"), [(None, 0), (b"", SLOTS), (NONE + b"\xff", SLOTS), (NONE, SLOTS), (bytes(16 * SLOTS), 0)]
+)
+def test_without_the_order_of_use_that_of_writing_counts(path: Path, hint: bytes | None, damaged: int) -> None:
     with opened(path) as store:
         for i in (2, 0, 1):
             store.put(b"%d" % i, i, parts(data_of(i)))
@@ -182,9 +189,32 @@ def test_without_the_order_of_use_that_of_writing_counts(path: Path, hint: bytes
     if hint is not None:
         (path / "recency").write_bytes(hint)
     with opened(path) as store:
+        assert store.counts.damaged_hints == damaged
         assert [slot for _, slot in store.blocks()] == [2, 0, 1]
         store.put(b"3", 3, parts(data_of(3)))
         assert store.blocks()[-1] == (b"3", 3)
+
+
+@pytest.mark.parametrize("used", [0, 1, 2**32, 2**62 - 1, 2**62, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("written", [None, 0, 2**64 - 1])
+def test_whatever_the_order_of_use_says_blocks_are_read_and_written(path: Path, used: int, written: int | None) -> None:
+    with opened(path) as store:
+        for i in range(SLOTS):
+            store.put(b"%d" % i, i, parts(data_of(i)))
+    hint = bytearray((path / "recency").read_bytes())
+    hint[8:16] = struct.pack("<Q", used)
+    if written is not None:
+        hint[0:8] = struct.pack("<Q", written)
+    (path / "recency").write_bytes(hint)
+    for run in range(3):
+        with opened(path) as store:
+            assert store.counts.damaged_hints == (
+                run == 0 and not (written or (1 if written is None else 0)) <= used < 2**62
+            )
+            assert sorted(store.blocks()) == [(b"%d" % i, i) for i in range(SLOTS)]
+            assert all(read(store, b"%d" % i, i) == data_of(i) for i in range(SLOTS))
+            store.put(b"1", 1, parts(data_of(1)))
+            assert store.blocks()[-1] == (b"1", 1)
 
 
 def test_of_two_records_of_one_key_the_later_counts(path: Path) -> None:
@@ -199,10 +229,34 @@ def test_of_two_records_of_one_key_the_later_counts(path: Path) -> None:
         assert read(store, b"key", 2) is None
 
 
-def test_what_lies_there_is_for_its_owner_alone(store: DiskStore, path: Path) -> None:
-    store.put(b"key", 0, parts(b"x"))
-    assert stat.S_IMODE(path.stat().st_mode) == 0o700
-    assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} == {0o600}
+@pytest.mark.parametrize("mask", [0, 0o022, 0o077, 0o777])
+def test_what_lies_there_is_for_its_owner_alone_whatever_the_umask(path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        for _ in range(2):
+            with opened(path) as store:
+                store.put(b"key", 0, parts(b"x"))
+                assert are_private(path)
+    finally:
+        os.umask(before)
+    assert len(list(path.iterdir())) == 5
+    assert are_private(path)
+
+
+def are_private(path: Path) -> bool:
+    modes = {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()}
+    return stat.S_IMODE(path.stat().st_mode) == 0o700 and modes == {0o600}
+
+
+def test_a_directory_that_others_could_look_into_is_made_private(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    opened(path).close()
+    path.chmod(0o755)
+    for file in path.iterdir():
+        file.chmod(0o644)
+    with opened(path):
+        assert are_private(path) or stat.S_IMODE((path / "recency").stat().st_mode) == 0o644
+    assert are_private(path)
+    assert f"{path}: others could look into it; it is private now" in caplog.text
 
 
 def test_the_directory_is_bounded_and_room_is_taken_when_it_is_written(path: Path) -> None:

@@ -2,11 +2,12 @@
 
 How: bytes, records and headers are altered; other stores, in this process and another, try to share; what was refused
 is compared with what it was before.
-Not covered: damage to the file system itself.
+Not covered: damage to the file system itself; every byte (the gate `faults` alters each).
 """
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -118,9 +119,11 @@ def test_somebody_elses_directory_is_left_alone(path: Path) -> None:
     refused(path, r"holds other files, such as 'thesis.tex'; name another directory")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": "another"}', "\0"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "{}", '{"format": "another"}', "\0", "[" * 30_000, "1" * 5000, " " * 100_000 + "{}"]
+)
 def test_a_header_that_is_damaged_or_of_something_else_is_refused(path: Path, content: str) -> None:
-    path.mkdir()
+    path.mkdir(mode=0o700)
     (path / "header.json").write_text(content)
     refused(path, "damaged or no store's; name another directory, or delete this one")
 
@@ -152,7 +155,7 @@ def test_another_cache_is_refused_and_all_differences_are_named(path: Path) -> N
 
 
 def test_a_directory_whose_making_was_cut_short_is_taken(path: Path) -> None:
-    path.mkdir()
+    path.mkdir(mode=0o700)
     for name in ("lock", "header.json.new"):
         (path / name).write_text("{")
     (path / "lost+found").mkdir()
@@ -169,6 +172,153 @@ def test_a_directory_that_cannot_be_used_is_a_typed_error(path: Path, tmp_path: 
     if os.geteuid():
         with pytest.raises(StoreDirectoryError, match="cannot be used: Permission denied"):
             opened(path)
+
+
+# --- what is not the store's own
+
+
+NAMES = ["header.json", "index", "blocks", "lock"]
+HINTS = ["recency", "recency.new", "header.json.new"]
+
+
+@pytest.fixture
+def victim(path: Path, tmp_path: Path) -> Iterator[Path]:
+    """A store with a block, and a file outside that must stay as it is."""
+    with opened(path) as store:
+        store.put(b"key", 0, parts(data_of(1)))
+    victim = tmp_path / "precious"
+    victim.write_bytes(b"precious" * 5000)
+    before = victim.stat()
+    yield victim
+    assert victim.read_bytes() == b"precious" * 5000
+    assert (victim.stat().st_mode, victim.stat().st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["precious", "store"]
+
+
+def link(file: Path, victim: Path) -> None:
+    file.symlink_to(victim)
+
+
+def dangling(file: Path, victim: Path) -> None:
+    file.symlink_to(victim.with_name("made"))
+
+
+def hard_link(file: Path, victim: Path) -> None:
+    os.link(victim, file)
+
+
+def fifo(file: Path, victim: Path) -> None:
+    os.mkfifo(file)
+
+
+def socket_there(file: Path, victim: Path) -> None:
+    before = os.getcwd()
+    os.chdir(file.parent)  # its path may be too long for a socket
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(file.name)
+    finally:
+        os.chdir(before)
+
+
+def folder(file: Path, victim: Path) -> None:
+    file.mkdir()
+
+
+STANDS = [link, dangling, hard_link, fifo, socket_there, folder]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("stands", STANDS)
+def test_what_stands_in_the_place_of_a_file_is_refused(stands: Any, name: str, path: Path, victim: Path) -> None:
+    (path / name).unlink()
+    stands((path / name), victim)
+    with pytest.raises(StoreDirectoryError, match=r"a link or no file|a hard link") as caught:
+        opened(path)
+    assert str(path / name) in str(caught.value)
+    assert "name another directory, or delete this one" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", HINTS)
+@pytest.mark.parametrize("stands", STANDS)
+def test_what_stands_in_the_place_of_a_hint_costs_an_order(stands: Any, name: str, path: Path, victim: Path) -> None:
+    (path / name).unlink(missing_ok=True)
+    stands((path / name), victim)
+    for _ in range(2):
+        with opened(path) as store:
+            assert read(store, b"key", 0) == data_of(1)
+            store.put(b"new", 1, parts(data_of(2)))
+    with opened(path) as store:
+        assert read(store, b"new", 1) == data_of(2)
+
+
+@pytest.mark.parametrize("name", ["lock", "header.json.new"])
+@pytest.mark.parametrize("stands", [link, dangling, fifo])
+def test_a_directory_to_be_made_a_store_has_no_links(stands: Any, name: str, tmp_path: Path) -> None:
+    path, outside = tmp_path / "store", tmp_path / "precious"
+    path.mkdir(mode=0o700)
+    outside.write_text("precious")
+    stands(path / name, outside)
+    with pytest.raises(StoreDirectoryError, match=f"holds other files, such as '{name}'"):
+        opened(path)
+    assert (outside.read_text(), list(path.iterdir())) == ("precious", [path / name])
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702, 0o1777])
+def test_a_directory_that_others_may_write_to_is_refused(path: Path, mode: int) -> None:
+    path.mkdir()
+    for _ in range(2):
+        path.chmod(mode)
+        refused(path, r"others may write to it \(mode \d+\).*name another directory.*chmod go-w")
+        path.chmod(0o700)
+        opened(path).close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_others_may_write_to_is_refused(path: Path, name: str) -> None:
+    opened(path).close()
+    (path / name).chmod(0o620)
+    refused(path, rf"{name}: others may write to it \(mode 620\).*chmod go-w")
+
+
+def test_another_users_directory_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(path).close()
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    refused(path, rf"belongs to user {uid}, not to {uid + 1}, who runs this; name a directory that is not there yet")
+
+
+def test_a_link_to_the_directory_is_followed(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir(mode=0o700)
+    path.symlink_to(tmp_path / "disk")
+    opened(path).close()
+    assert (tmp_path / "disk" / "header.json").is_file()
+
+
+def test_a_store_goes_on_in_the_directory_that_it_has_opened(path: Path, tmp_path: Path) -> None:
+    """Whoever may rename it cannot put another in its place."""
+    with opened(path) as store:
+        path.rename(tmp_path / "moved")
+        path.mkdir(mode=0o700)
+        store.put(b"key", 0, parts(data_of(1)))
+    assert list(path.iterdir()) == []
+    assert (tmp_path / "moved" / "recency").is_file()
+
+
+def test_a_store_leaves_nothing_open(path: Path) -> None:
+    def descriptors() -> set[str]:
+        return {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2 and alive(fd)}
+
+    def alive(fd: str) -> bool:
+        return os.path.lexists(f"/proc/self/fd/{fd}")
+
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("needs /proc")
+    opened(path).close()
+    with pytest.raises(StoreDirectoryError):
+        opened(path, slots=SLOTS + 1)
+    assert not [each for each in descriptors() if each.startswith(str(path))]
 
 
 def test_one_store_at_a_time(path: Path) -> None:

@@ -44,10 +44,6 @@ class Failing(BlockFile):
     syncs: ClassVar[dict[str, OSError]] = {}
     store: ClassVar[type[DiskStore]]
 
-    def __init__(self, path: Path, size: int) -> None:
-        self.name = path.name
-        super().__init__(path, size)
-
     def write_some(self, offset: int, parts: Sequence[memoryview]) -> int:
         size = STRIDE if self.name == "blocks" else RECORD_SIZE
         error = self.writes.get((self.name, offset // size))
@@ -176,7 +172,7 @@ def test_threads_write_and_read_at_once(path: Path) -> None:
 
 
 def test_threads_share_syncs(path: Path) -> None:
-    file, begun, go_on = Slow(path, 8), Slow.begun, Slow.go_on
+    file, begun, go_on = Slow(Folder(path), "file", 8), Slow.begun, Slow.go_on
     threads = [threading.Thread(target=file.sync) for _ in range(5)]
     threads[0].start()
     begun.wait(5)

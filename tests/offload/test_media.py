@@ -5,6 +5,7 @@ are compared.
 Not covered: real media (test_disk.py, test_shared.py).
 """
 
+import threading
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -120,6 +121,77 @@ def test_batches(host: Memory, store: Batches) -> None:
         handler.transfer_async(1, (CPULoadStoreSpec([0, 1, 2, 3, 4]), SharedLoadStoreSpec(KEYS)))
         handler.wait([1])
     assert store.sizes == [2, 2, 1]
+
+
+class Held(Batches):
+    """Waits before its first batch, so that others queue up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.refused: bytes | None = None
+        self.missed: bytes | None = None
+
+    def put_many(self, items: Sequence[Item]) -> list[bool]:
+        self.begun.set()
+        assert self.go_on.wait(20)
+        if self.refused in [key for key, _, _ in items]:
+            raise InvalidArgumentError("nothing was written")
+        return [done and key != self.missed for done, (key, _, _) in zip(super().put_many(items), items, strict=True)]
+
+
+@pytest.fixture
+def queued(host: Memory) -> Iterator[tuple[StoreHandler, Held]]:
+    """A handler with one transfer under way, and seven of a block each that wait behind it."""
+    store = Held()
+    with StoreHandler(host, store, batch=4) as handler:
+        handler.transfer_async(0, (CPULoadStoreSpec([0]), SharedLoadStoreSpec([b"first"])))
+        assert store.begun.wait(20)
+        for number in range(1, 8):
+            handler.transfer_async(number, (CPULoadStoreSpec([number]), SharedLoadStoreSpec([b"%d" % number])))
+        yield handler, store
+
+
+def results(handler: StoreHandler, store: Held) -> dict[int, bool]:
+    store.go_on.set()
+    handler.wait(range(8))
+    return dict(handler.get_finished())
+
+
+def test_blocks_that_come_one_by_one_are_written_together(queued: tuple[StoreHandler, Held], host: Memory) -> None:
+    handler, store = queued
+    assert results(handler, store) == dict.fromkeys(range(8), True)
+    assert store.sizes == [1, 4, 3]
+    assert all(store.kept[b"%d" % number] == (None, bytes(host.block_view(number))) for number in range(1, 8))
+    counted = handler.stats()["CPU", "STORE"]
+    assert (counted.finished, counted.bytes) == (8, 8 * SIZE)
+
+
+@pytest.mark.parametrize("fault", ["missed", "refused"])
+def test_what_is_written_together_fails_alone(queued: tuple[StoreHandler, Held], fault: str) -> None:
+    """A store that says which block it has not written, or that writes none of a batch with it."""
+    handler, store = queued
+    setattr(store, fault, b"2")
+    assert results(handler, store) == {number: number != 2 for number in range(8)}
+
+
+def test_a_transfer_that_is_cancelled_is_not_written_with_others(queued: tuple[StoreHandler, Held]) -> None:
+    handler, store = queued
+    assert handler.cancel(2)
+    assert results(handler, store) == {number: number != 2 for number in range(8)}
+    assert b"2" not in store.kept
+
+
+def test_reads_wait_for_no_others(queued: tuple[StoreHandler, Held]) -> None:
+    handler, store = queued
+    for number in range(8, 10):
+        handler.transfer_async(number, (SharedLoadStoreSpec([b"1"]), CPULoadStoreSpec([number - 8])))
+    sizes: list[int] = []
+    get_many = store.get_many
+    store.get_many = lambda items: sizes.append(len(items)) or get_many(items)  # type: ignore[method-assign, func-returns-value]
+    assert results(handler, store) | {8: True, 9: True} == dict.fromkeys(range(10), True)
+    handler.wait([8, 9])
+    assert sizes == [1, 1]
 
 
 def test_a_miss_fails_the_load(worker: OffloadingWorker) -> None:

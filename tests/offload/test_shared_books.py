@@ -6,6 +6,7 @@ source that no other test noticed (`blockwright conform --gate mutants`).
 Not covered: servers (test_shared.py), disks (test_disk.py).
 """
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from blockwright.errors import BlockNotReadyError, InvalidArgumentError, InvariantError
 from blockwright.offload import disk_index
 from blockwright.offload.breaker import CircuitBreaker
-from blockwright.offload.checksum import DIGEST_SIZE
+from blockwright.offload.checksum import DIGEST_SIZE, checksum
 from blockwright.offload.disk_slots import SlotTable
 from blockwright.offload.host import HostPool
 from blockwright.offload.identity import CacheIdentity
@@ -185,9 +186,23 @@ def test_records_beyond_those_read_at_once_are_found(monkeypatch: pytest.MonkeyP
     assert reads == [(0, 2 * size), (2 * size, 2 * size), (4 * size, size)]
 
 
-@pytest.mark.parametrize("data", [None, b"", bytes(15), bytes(48)])
-def test_a_hint_of_another_size_counts_as_zeros(data: bytes | None) -> None:
-    assert disk_index.decoded_recency(data, 2) == [(0, 0)] * 2
+@pytest.mark.parametrize(("data", "damaged"), [(None, 0), (b"", 2), (bytes(15), 2), (bytes(48), 2), (bytes(32), 0)])
+def test_a_hint_of_another_size_counts_as_zeros(data: bytes | None, damaged: int) -> None:
+    assert disk_index.decoded_recency(data, 2) == ([(0, 0)] * 2, damaged)
+
+
+def test_a_hint_that_cannot_be_true_counts_as_zeros() -> None:
+    most = disk_index.COUNT_MAX
+    uses = [(5, 5), (5, 4), (0, most - 1), (0, most), (2**64 - 1, 2**64 - 1), (3, 9)]
+    sound = [(5, 5), (0, 0), (0, most - 1), (0, 0), (0, 0), (3, 9)]
+    assert disk_index.decoded_recency(disk_index.encoded_recency(uses), 6) == (sound, 3)
+
+
+@pytest.mark.parametrize("key_size", [0, disk_index.KEY_SIZE_MAX + 1, 2**16 - 1, 2])
+def test_a_record_whose_key_is_of_no_possible_length_is_damaged(key_size: int) -> None:
+    body = struct.pack(f"<16sQQH{disk_index.KEY_SIZE_MAX}s", bytes(16), 1, 9, key_size, b"key")
+    sealed = checksum("blake2b_128", struct.pack("<Q", 0), [memoryview(body)]) + body
+    assert disk_index.decoded(sealed, 0, "blake2b_128") is None
 
 
 # ---------------------------------------------------------------------- slots of a disk
@@ -209,15 +224,15 @@ def test_of_two_records_with_one_key_the_later_counts() -> None:
         table = SlotTable(3)
         table.recover([*found, (2, record(B, 2))], [(5, 9), (7, 8), (1, 50)])
         assert table.blocks() == [(B, 2), (A, 1)]
-        assert table.uses() == [(0, 0), (7, 8), (2, 2)]  # the hint of the last slot is about another block
+        assert table.uses() == [(0, 0), (7, 9), (2, 8)]  # numbered anew; the last slot's hint is about another block
         assert table.counts.recovered == 2
-        assert table.tick() == 9
+        assert table.tick() == 10
     empty = SlotTable(0)
     empty.recover([], [])
     assert empty.tick() == 1
     first = SlotTable(2)
     first.recover([(0, record(A, 0)), (1, record(A, 0))], [(1, 5), (0, 0)])
-    assert (first.blocks(), first.uses()[0]) == ([(A, 0)], (0, 0))
+    assert (first.blocks(), first.uses()[0]) == ([(A, 0)], (0, 1))
 
 
 def test_a_slot_is_written_by_one_at_a_time() -> None:

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from blockwright_spec.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
+from blockwright_spec.directory import DIRECTORY_LAWS
 from blockwright_spec.input_laws import INPUT_LAWS, ROW_LAWS
 from blockwright_spec.laws import LAWS, STEP_LAWS
 from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
@@ -46,6 +47,7 @@ FAMILIES: tuple[tuple[Family, tuple[Any, ...]], ...] = (
     (Family(2, "every call on block tables", "transitions", ("paged",)), PAGED_STEP_LAWS),
     (Family(3, "every state of a tier, alone or in a chain", "states", ("offload",)), TIER_LAWS),
     (Family(3, "every call on a tier", "transitions", ("offload",), TIERS), TIER_STEP_LAWS),
+    (Family(3, "every directory opened again", "states", ("faults",), ("DiskStore",)), DIRECTORY_LAWS),
     (Family(3, "every state of a chain", "states", ("offload",), TIERS, True), CHAIN_LAWS),
     (Family(3, "every call on a chain", "transitions", ("offload",), TIERS, True), CHAIN_STEP_LAWS),
     (Family(4, "every step's inputs", "transitions", ("inputs machine",)), INPUT_LAWS),

@@ -1,17 +1,24 @@
 """The calls to the file system that the disk medium makes, and no others: a test puts a disk that fails in their place.
 
 What is written is durable after `sync`: of the file for its bytes, of the folder for names. Calls raise `OSError`.
+
+A directory and its files are their owner's alone. All names are looked up in the directory that was opened, no link is
+followed, and what others own, might have written or reach by another name is refused. law: DISK-6.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
+import stat
 import threading
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import BinaryIO, ClassVar, Final, cast
 
 from blockwright.errors import StoreDirectoryError, StoreUnavailableError
 
@@ -22,16 +29,29 @@ LOCK: Final = "lock"
 UNPUBLISHED: Final = ".new"
 """Ending of a file that is to be renamed when it is complete."""
 
+REMEDY: Final = "name another directory, or delete this one to start with an empty cache"
+
+_OTHERS: Final = 0o077
+_OTHERS_WRITE: Final = 0o022
+_NO_FILE: Final = (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO)
+"""How a system says that a name is a link, a directory, or something else that cannot be opened as a file."""
+
+_log = logging.getLogger(__name__)
+
 
 class BlockFile:
     """A file of fixed size, read and written at offsets by any number of threads.
 
     Nobody else may read it: the bytes of a cache tell what was asked.
+
+    Attributes:
+        name: in its directory.
     """
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, folder: Folder, name: str, size: int) -> None:
         """Open or create the file, and let it have `size` bytes; those never written are zero and take no room."""
-        self._file = open(path, "r+b", buffering=0, opener=_opener)  # noqa: SIM115
+        self.name = name
+        self._file = folder.file(name, os.O_RDWR | os.O_CREAT, "r+b")
         self._fd = self._file.fileno()
         self._asking, self._syncing = threading.Lock(), threading.Lock()
         self._syncs_asked = self._syncs_done = 0
@@ -100,7 +120,7 @@ class BlockFile:
 
 
 class Folder:
-    """The directory of a store.
+    """The directory of a store, which must belong to the user that runs, and to nobody else.
 
     Attributes:
         path: where it is.
@@ -109,22 +129,56 @@ class Folder:
     file_class: ClassVar[type[BlockFile]] = BlockFile
 
     def __init__(self, path: Path) -> None:
-        """Make the directory, unless it is there."""
+        """Make the directory, unless it is there, and open it; a link to it is followed, one within it never.
+
+        Raises:
+            StoreDirectoryError: it is another user's, or others may write to it.
+        """
         self.path = path
-        if not path.is_dir():
+        with suppress(FileExistsError):
             path.mkdir(mode=0o700)
+            path.chmod(0o700)  # whatever the umask
             _sync_directory(path.parent)
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._closed = weakref.finalize(self, os.close, self._fd)
+        self._closed.atexit = False
+        try:
+            self._check_owned(path, os.fstat(self._fd))
+        except BaseException:
+            self.close()
+            raise
+
+    def keep_private(self, *names: str) -> None:
+        """Let nobody else read the directory and these files of it: an older version or a copy may have let them."""
+        if os.fstat(self._fd).st_mode & _OTHERS:
+            _log.warning("%s: others could look into it; it is private now", self.path)
+            os.fchmod(self._fd, 0o700)
+        for name in names:
+            self.file(name, os.O_RDONLY, "rb").close()
 
     def names(self) -> set[str]:
         """Return the names of all entries."""
-        return set(os.listdir(self.path))
+        return set(os.listdir(self._fd))
 
-    def read(self, name: str) -> bytes | None:
-        """Return the content of a file; None if there is none."""
+    def is_file(self, name: str) -> bool:
+        """Say whether there is a file of this name, and no link to one."""
         try:
-            return (self.path / name).read_bytes()
+            return stat.S_ISREG(os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_mode)
+        except FileNotFoundError:
+            return False
+
+    def read(self, name: str, most: int) -> bytes | None:
+        """Return the content of a file, or its first bytes if there are more; None if there is none.
+
+        Raises:
+            StoreDirectoryError: what has this name is not the store's own file.
+        """
+        try:
+            fd = self._opened(name, os.O_RDONLY)
         except FileNotFoundError:
             return None
+        with os.fdopen(fd, "rb") as file:
+            return file.read(most)
 
     def publish(self, name: str, content: bytes) -> None:
         """Let a file have this content, durably: after a crash it has the old content or all of the new."""
@@ -134,53 +188,116 @@ class Folder:
 
     def open(self, name: str, size: int) -> BlockFile:
         """Open or create a file of this size."""
-        return self.file_class(self.path / name, size)
+        return self.file_class(self, name, size)
+
+    def file(self, name: str, flags: int, mode: str) -> BinaryIO:
+        """Open a file, which is its owner's alone from now on.
+
+        Raises:
+            StoreDirectoryError: what has this name is not the store's own file.
+        """
+        fd = self._opened(name, flags)
+        try:
+            if stat.S_IMODE(os.fstat(fd).st_mode) != 0o600:
+                os.fchmod(fd, 0o600)
+            return cast("BinaryIO", os.fdopen(fd, mode, buffering=0))
+        except BaseException:
+            os.close(fd)
+            raise
 
     def lock(self) -> Lock:
         """Keep other processes, and other stores of this process, away until the lock is closed."""
-        return Lock(self.path / LOCK)
+        return Lock(self)
 
     def create(self, name: str, content: bytes) -> None:
-        """Write a file whose bytes, but not whose name, are durable."""
-        with open(self.path / name, "wb", buffering=0, opener=_opener) as file:
-            file.write(content)
-            _sync(file.fileno())
+        """Write a new file whose bytes, but not whose name, are durable; what had the name is gone, and not touched."""
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._fd)
+        with self.file(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, "wb") as file:
+            left = memoryview(content)
+            while left:
+                left = left[file.write(left) :]
+            self.sync_file(file.fileno())
 
     def rename(self, name: str, to: str) -> None:
         """Rename a file; what had the name is gone."""
-        os.replace(self.path / name, self.path / to)
+        os.replace(name, to, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
     def sync(self) -> None:
         """Let the names of the files survive a loss of power."""
-        _sync_directory(self.path)
+        os.fsync(self._fd)
+
+    def sync_file(self, fd: int) -> None:
+        """Let the bytes of a file survive it."""
+        _sync(fd)
+
+    def close(self) -> None:
+        """Close the directory; a later call raises `OSError`."""
+        self._closed()
+        self._fd = -1
+
+    def _opened(self, name: str, flags: int) -> int:
+        """Open a file and return its descriptor, if it is one that only this user may have written."""
+        # a FIFO must not keep us waiting, nor a terminal become ours
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        try:
+            fd = os.open(name, flags, 0o600, dir_fd=self._fd)
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                raise StoreDirectoryError(f"{self.path / name}: is a link or no file; {REMEDY}") from None
+            raise
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise StoreDirectoryError(f"{self.path / name}: is a link or no file; {REMEDY}")
+            if found.st_nlink > 1:
+                raise StoreDirectoryError(f"{self.path / name}: has another name as well (a hard link); {REMEDY}")
+            self._check_owned(self.path / name, found)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _check_owned(self, path: Path, found: os.stat_result) -> None:
+        """Refuse what another user owns, or may have written.
+
+        Raises:
+            StoreDirectoryError: so it is.
+        """
+        if found.st_uid != os.geteuid():
+            raise StoreDirectoryError(
+                f"{path}: belongs to user {found.st_uid}, not to {os.geteuid()}, who runs this; "
+                "name a directory that is not there yet, in one where this user may make it"
+            )
+        if found.st_mode & _OTHERS_WRITE:
+            raise StoreDirectoryError(
+                f"{path}: others may write to it (mode {stat.S_IMODE(found.st_mode):o}), so that it cannot be trusted; "
+                "name another directory, or, if this one is the store's alone and nobody else has written to it, take "
+                "their permission away (chmod go-w)"
+            )
 
 
 class Lock:
     """A lock on a file that ends with the process, at the latest. A process that is forked off holds it as well."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         """Take the lock.
 
         Raises:
             StoreDirectoryError: somebody has it.
         """
-        self._file = open(path, "ab", buffering=0, opener=_opener)  # noqa: SIM115
+        self._file = folder.file(LOCK, os.O_RDWR | os.O_CREAT, "r+b")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.close()
             raise StoreDirectoryError(
-                f"{path.parent}: in use by another store; end it, or give each store a directory of its own"
+                f"{folder.path}: in use by another store; end it, or give each store a directory of its own"
             ) from None
 
     def close(self) -> None:
         """Give the lock back."""
         self._file.close()
-
-
-def _opener(path: str, flags: int) -> int:
-    """Open a file, or create it for its owner alone."""
-    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _sync(fd: int) -> None:
@@ -193,7 +310,7 @@ def _sync(fd: int) -> None:
 
 def _sync_directory(path: Path) -> None:
     """Let the disk keep the names in a directory."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -14,14 +14,15 @@ from typing import Any, Final
 
 from blockwright.errors import StoreDirectoryError
 from blockwright.offload.checksum import CHECKSUMS
-from blockwright.offload.disk_files import LOCK, UNPUBLISHED, Folder, Lock
+from blockwright.offload.disk_files import LOCK, REMEDY, UNPUBLISHED, Folder, Lock
 from blockwright.offload.identity import CacheIdentity
 
 FORMAT: Final = "blockwright blocks"
 VERSION: Final = 1
 HEADER: Final = "header.json"
 
-_REMEDY: Final = "name another directory, or delete this one to start with an empty cache"
+_HEADER_MORE: Final = 1 << 16
+"""Bytes that a header may have beyond our own; one that is longer is damaged."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def opened(folder: Folder, wanted: Header) -> tuple[Header, Lock]:
         header = _header(folder, wanted)  # once more: until now somebody else might have made it
         if header is None:
             folder.publish(HEADER, wanted.encode())
+        folder.keep_private(HEADER)
         return header or wanted, lock
     except BaseException:
         lock.close()
@@ -73,9 +75,10 @@ def opened(folder: Folder, wanted: Header) -> tuple[Header, Lock]:
 
 def _header(folder: Folder, wanted: Header) -> Header | None:
     """Return the header that is there, with the checksum it names; None if there may be one."""
-    content = folder.read(HEADER)
+    content = folder.read(HEADER, len(wanted.encode()) + _HEADER_MORE)
     if content is None:
-        foreign = folder.names() - {LOCK, HEADER + UNPUBLISHED, "lost+found"}
+        ours = {name for name in (LOCK, HEADER + UNPUBLISHED) if folder.is_file(name)}
+        foreign = folder.names() - ours - {"lost+found"}
         if foreign:
             raise StoreDirectoryError(
                 f"{folder.path}: holds other files, such as {min(foreign)!r}; name another directory"
@@ -84,16 +87,16 @@ def _header(folder: Folder, wanted: Header) -> Header | None:
     found = _decoded(content, folder)
     if found["version"] != VERSION:
         raise StoreDirectoryError(
-            f"{folder.path}: has version {found['version']!r} of the format, and this program {VERSION}; {_REMEDY}"
+            f"{folder.path}: has version {found['version']!r} of the format, and this program {VERSION}; {REMEDY}"
         )
     if found["checksum"] not in CHECKSUMS:
         raise StoreDirectoryError(
             f"{folder.path}: has checksums {found['checksum']!r}, which cannot be computed here; "
-            f"install xxhash, or {_REMEDY}"
+            f"install xxhash, or {REMEDY}"
         )
     differences = _differences(found, wanted)
     if differences:
-        raise StoreDirectoryError(f"{folder.path}: is of another cache: {'; '.join(differences)}; {_REMEDY}")
+        raise StoreDirectoryError(f"{folder.path}: is of another cache: {'; '.join(differences)}; {REMEDY}")
     return replace(wanted, checksum=found["checksum"])
 
 
@@ -101,10 +104,10 @@ def _decoded(content: bytes, folder: Folder) -> dict[str, Any]:
     """Return the fields of a header."""
     try:
         found = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter for one that is nested too deeply
         found = None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise StoreDirectoryError(f"{folder.path}: {HEADER} is damaged or no store's; {_REMEDY}")
+        raise StoreDirectoryError(f"{folder.path}: {HEADER} is damaged or no store's; {REMEDY}")
     return {"version": None, "checksum": None, **found}
 
 

@@ -23,6 +23,8 @@ from blockwright.offload.disk_files import BlockFile
 RECORD_SIZE: Final = 256
 KEY_SIZE_MAX: Final = RECORD_SIZE - 50
 EMPTY: Final = bytes(RECORD_SIZE)
+COUNT_MAX: Final = 2**62
+"""No count of writes or uses comes so far."""
 
 _LAYOUT: Final = struct.Struct(f"<{DIGEST_SIZE}sQQH{KEY_SIZE_MAX}s")
 _SLOT: Final = struct.Struct("<Q")
@@ -48,11 +50,16 @@ class Record(NamedTuple):
 
 
 def decoded(data: bytes, slot: int, checksum_name: str) -> Record | None:
-    """Return the record that these bytes are; None if they are damaged or another slot's."""
+    """Return the record that these bytes are; None if they are damaged or another slot's.
+
+    That a count comes from here alone, and not too high, lets the next record be written. law: DISK-5.
+    """
     body = data[DIGEST_SIZE:]
     if checksum(checksum_name, _SLOT.pack(slot), [memoryview(body)]) != data[:DIGEST_SIZE]:
         return None
     digest, written, length, key_size, key = _LAYOUT.unpack(body)
+    if not 0 < key_size <= KEY_SIZE_MAX or any(key[key_size:]) or written >= COUNT_MAX:
+        return None
     return Record(key[:key_size], digest, written, length)
 
 
@@ -72,8 +79,20 @@ def encoded_recency(uses: Iterable[tuple[int, int]]) -> bytes:
     return b"".join(_RECENCY.pack(written, used) for written, used in uses)
 
 
-def decoded_recency(data: bytes | None, num_slots: int) -> list[tuple[int, int]]:
-    """Return that list. It is a hint, so that one of another size, or none, counts as one of zeros."""
-    if data is None or len(data) != num_slots * _RECENCY.size:
-        return [(0, 0)] * num_slots
-    return list(_RECENCY.iter_unpack(data))
+def decoded_recency(data: bytes | None, num_slots: int) -> tuple[list[tuple[int, int]], int]:
+    """Return that list, and how many entries cannot be true; zeros stand for them, and for a list that is not there.
+
+    It is a hint: of one of another size nothing is true.
+    """
+    unknown = [(0, 0)] * num_slots
+    if data is None:
+        return unknown, 0
+    if len(data) != num_slots * _RECENCY.size:
+        return unknown, num_slots
+    uses = [use if use[0] <= use[1] < COUNT_MAX else None for use in _RECENCY.iter_unpack(data)]
+    return [use or (0, 0) for use in uses], uses.count(None)
+
+
+def recency_size(num_slots: int) -> int:
+    """Return the bytes of such a list."""
+    return num_slots * _RECENCY.size

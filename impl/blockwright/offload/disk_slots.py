@@ -23,6 +23,7 @@ class DiskCounts:
         failures: blocks that could not be written.
         recovered: blocks found on opening.
         damaged_records: records passed over on opening, since they were torn or otherwise damaged.
+        damaged_hints: entries of the order of use passed over on opening, since they could not be true.
     """
 
     hits: int = 0
@@ -32,6 +33,7 @@ class DiskCounts:
     failures: int = 0
     recovered: int = 0
     damaged_records: int = 0
+    damaged_hints: int = 0
 
 
 class SlotTable:
@@ -56,6 +58,8 @@ class SlotTable:
     def recover(self, found: Sequence[tuple[int, Record]], uses: Sequence[tuple[int, int]]) -> None:
         """Take over what a directory holds.
 
+        No count is taken from `uses`, only an order: what it says wrongly costs no more. law: DISK-4.
+
         Args:
             found: slot and record of each block; of two with one key the one that was written later counts.
             uses: for each slot when its block was written, to know the block, and when it was last used.
@@ -64,11 +68,15 @@ class SlotTable:
         for slot, record in found:
             if record.key not in latest or latest[record.key][1].written < record.written:
                 latest[record.key] = slot, record
+        last_use: list[tuple[int, bytes, int]] = []
         for slot, record in latest.values():
             written, used = uses[slot]
             self._records[slot] = record
-            self._used[slot] = max(record.written, used if written == record.written else 0)
-        self._clock = max(self._used, default=0)
+            last_use.append((max(record.written, used if written == record.written else 0), record.key, slot))
+        newest = max((record.written for _, record in found), default=0)
+        self._clock = newest + len(latest)
+        for count, (_, _, slot) in enumerate(sorted(last_use), newest + 1):
+            self._used[slot] = count
         self.counts.recovered = len(latest)
 
     def blocks(self) -> list[tuple[bytes, int]]:
@@ -94,7 +102,7 @@ class SlotTable:
 
     @contextmanager
     def writing(self, slots: Sequence[int]) -> Iterator[None]:
-        """Let one thread write slots, which hold no block from now on.
+        """Let one thread write slots, which hold no block from now on. law: DISK-3.
 
         Raises:
             InvalidArgumentError: a slot is named twice.

@@ -3,7 +3,7 @@
     header.json  format, version, geometry, identity; published first, it makes the directory a store's
     blocks       the slots: the bytes of a block and nothing else, each slot from a multiple of 4096 on
     index        a record for each slot: key, length and checksum of its block
-    recency      when each block was last used; written at the end of a run, and only a hint
+    recency      when each block was last used; written at the end of a run, and a hint: of the order, and of no more
     lock         held by the process that uses the directory
 
 A block's bytes are made durable before the record that names them is written, and the record before the block is
@@ -14,7 +14,10 @@ acknowledged:
 A crash anywhere on this way loses no acknowledged block but the one that was being overwritten. No wrong byte is served
 even if the disk keeps writes in another order: a read checks all bytes against the record's checksum.
 
-What is assumed of a disk: what was synced stays, and a write changes no byte beside it.
+What is assumed of a disk: what was synced stays, and a write changes no byte beside it. Where that fails, blocks are
+lost that lie there, and no more: whatever the files hold, the store serves no wrong byte and goes on to write, or, for
+a header that is damaged, is refused. That nobody else writes to the directory is seen to when it is opened; checksums
+would not keep out somebody who can.
 
 Source: section 6 of the named systems. That a failed sync tells so only once, and drops what it could not write:
 Rebello et al., "Can applications recover from fsync failures?" (2020).
@@ -30,7 +33,7 @@ from typing import ClassVar, Final, Self
 
 from blockwright.errors import InvalidArgumentError, StoreDirectoryError
 from blockwright.offload.checksum import checksum
-from blockwright.offload.disk_files import BlockFile, Folder
+from blockwright.offload.disk_files import BlockFile, Folder, Lock
 from blockwright.offload.disk_folder import Header, opened
 from blockwright.offload.disk_index import (
     EMPTY,
@@ -39,9 +42,11 @@ from blockwright.offload.disk_index import (
     Record,
     decoded_recency,
     encoded_recency,
+    recency_size,
     scan,
 )
 from blockwright.offload.disk_slots import DiskCounts, SlotTable
+from blockwright.offload.failures import name_of
 from blockwright.offload.identity import CacheIdentity, checked_identity
 from blockwright.offload.media import ByteStore, Item
 
@@ -86,8 +91,8 @@ class DiskStore(ByteStore):
 
         Raises:
             InvalidArgumentError: a number is too low, the path is none, or the identity.
-            StoreDirectoryError: the directory is not this store's, is in use, or cannot be read and written; the
-                message says what to do. What is not this store's is left as it was.
+            StoreDirectoryError: the directory is not this store's or not this user's alone, is in use, or cannot be
+                read and written; the message says what to do. What is not this store's is left as it was.
         """
         for name, value, least in (("block_bytes", block_bytes, 1), ("num_blocks", num_blocks, 0)):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -111,8 +116,8 @@ class DiskStore(ByteStore):
     def _open(self, path: Path, wanted: Header) -> None:
         """Take the directory and read its index."""
         self._folder = self.folder_class(path)
-        header, self._held = opened(self._folder, wanted)
         try:
+            header, self._held = opened(self._folder, wanted)
             self._checksum = header.checksum
             self._data = self._folder.open(BLOCKS, self.num_blocks * self._stride)
             self._index = self._folder.open(INDEX, self.num_blocks * RECORD_SIZE)
@@ -123,13 +128,22 @@ class DiskStore(ByteStore):
             raise
 
     def _recover(self) -> None:
-        """Read the index; records that are damaged are counted and passed over."""
+        """Read the index; records and hints that are damaged are counted and passed over. law: DISK-2."""
         found = list(scan(self._index, self.num_blocks, self._checksum))
         sound = [(slot, record) for slot, record in found if record and record.length <= self.block_bytes]
-        self._slots.recover(sound, decoded_recency(self._folder.read(RECENCY), self.num_blocks))
+        uses, self.counts.damaged_hints = decoded_recency(self._hint(), self.num_blocks)
+        self._slots.recover(sound, uses)
         self.counts.damaged_records = len(found) - len(sound)
         if len(sound) < len(found):
             _log.warning("%d damaged records were passed over", len(found) - len(sound))
+
+    def _hint(self) -> bytes | None:
+        """Return what the file of the order of use holds; nothing that could be true if it cannot be read."""
+        try:
+            return self._folder.read(RECENCY, recency_size(self.num_blocks) + 1)
+        except (OSError, StoreDirectoryError) as error:
+            _log.warning("when the blocks were used is not known: %s", name_of(error))
+            return b"\0"
 
     @property
     def counts(self) -> DiskCounts:
@@ -169,7 +183,7 @@ class DiskStore(ByteStore):
         return [isinstance(outcome, Record) for outcome in outcomes]
 
     def get(self, key: bytes, place: int | None, into: Sequence[memoryview]) -> bool:
-        """Read a block; True if all its bytes are there and are those that were written under this key.
+        """Read a block; True if all its bytes are there and are those that were written under this key. law: DISK-1.
 
         Raises:
             InvalidArgumentError: there is no such place.
@@ -208,7 +222,7 @@ class DiskStore(ByteStore):
         self._is_closed = True
         try:
             self._folder.publish(RECENCY, encoded_recency(self._slots.uses()))
-        except OSError as error:
+        except (OSError, StoreDirectoryError) as error:
             _log.warning("when the blocks were used could not be noted: %s", _told(error))
         finally:
             self._close_files()
@@ -225,7 +239,10 @@ class DiskStore(ByteStore):
             file: BlockFile | None = getattr(self, name, None)
             if file is not None:
                 file.close()
-        self._held.close()
+        held: Lock | None = getattr(self, "_held", None)
+        if held is not None:
+            held.close()
+        self._folder.close()
 
     def _write(self, items: Sequence[Item]) -> list[Record | OSError]:
         """Write blocks; return the record of each, or why it was not written."""
@@ -290,6 +307,6 @@ def _length(parts: Sequence[memoryview]) -> int:
     return sum(part.nbytes for part in parts)
 
 
-def _told(error: OSError) -> str:
+def _told(error: OSError | StoreDirectoryError) -> str:
     """Say what went wrong, without paths or contents."""
-    return error.strerror or str(error)
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -28,6 +28,9 @@ class FileSystemStore(SharedStore):
     old, or bound a directory of one's own by `DiskStore`. A file whose name starts with a dot is a write under way, or,
     if it is older than any timeout, what a crash has left.
 
+    Who may read and write the files is the operator's choice, since other engines are to read them: on local disks they
+    are made as the umask says.
+
     A call that does not end in time is left behind in its thread; while all threads hang, further calls fail in time. A
     process cannot end before its threads.
     """

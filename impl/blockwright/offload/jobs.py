@@ -7,22 +7,27 @@ The life of a transfer::
        False           timeout, cancel, close ───┘   (a part that is being moved is waited for, those left are dropped)
 
 A transfer is a list of parts. A thread takes the oldest transfer's next part, so that several threads share a large
-one. Whatever happens, a transfer is reported only when no thread is in any of its parts any more: until then its
-blocks are read or written.
+one; and with it, where a medium moves many blocks better than one (`Batch`), those of the transfers right behind it, so
+that many small ones cost what a large one does. Whatever happens, a transfer is reported only when no thread is in any
+of its parts any more: until then its blocks are read or written.
 """
 
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import math
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from blockwright.errors import OffloadError
 from blockwright.offload.failures import name_of
 from blockwright.offload.metrics import Counters, Outcome, Pair, TransferStats
 from blockwright.offload.worker import TransferResult
@@ -31,6 +36,36 @@ _log = logging.getLogger(__name__)
 
 Part = Callable[[], int]
 """Moves one or a few blocks of a transfer and returns how many bytes; an exception fails the whole transfer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A part of some blocks, which can be moved by one call with those of other transfers.
+
+    Attributes:
+        move: moves blocks and returns for each its bytes, or None if it was not moved; an exception moves none.
+        blocks: what to move.
+        most: blocks in one call, if it is shared with others.
+    """
+
+    move: Callable[[Sequence[Any]], Sequence[int | None]]
+    blocks: Sequence[Any]
+    most: int
+
+    def __call__(self) -> int:
+        """Move these blocks alone."""
+        return self.moved(self.move(self.blocks))
+
+    def moved(self, done: Sequence[int | None]) -> int:
+        """Return the bytes of these blocks, once all were moved.
+
+        Raises:
+            OffloadError: they were not.
+        """
+        missing = len(self.blocks) - len(done) + list(done).count(None)
+        if missing:
+            raise OffloadError(f"{missing} of {len(self.blocks)} blocks were not moved")
+        return sum(size or 0 for size in done)
 
 
 @dataclass(eq=False)
@@ -120,42 +155,47 @@ class JobQueue:
 
     def _work_once(self) -> bool:
         taken = self._take()
-        if taken is None:
-            return False
-        job, part = taken
-        moved, failed = 0, False
-        try:
-            moved = int(part())
-        except BaseException as error:  # whatever it is, it is this transfer's, and the thread serves the others
-            failed = True
-            _log.warning("transfer %d from %s to %s failed: %s", job.job_id, *job.pair, name_of(error))
-        with self._lock:
-            job.running -= 1
-            job.num_bytes += moved
-            if failed:
-                self._drop(job, Outcome.FAILED)
-            elif not job.parts and not job.running:
-                self._end(job)
-        return True
+        for (job, _), result in zip(taken, _moved(taken), strict=True):
+            moved = 0
+            if isinstance(result, BaseException):
+                _log.warning("transfer %d from %s to %s failed: %s", job.job_id, *job.pair, name_of(result))
+            else:
+                moved = result
+            with self._lock:
+                job.running -= 1
+                job.num_bytes += moved
+                if isinstance(result, BaseException):
+                    self._drop(job, Outcome.FAILED)
+                elif not job.parts and not job.running:
+                    self._end(job)
+        return bool(taken)
 
-    def _take(self) -> tuple[Job, Part] | None:
+    def _take(self) -> list[tuple[Job, Part]]:
+        """Take the next part, and those after it that can be moved with it; none if the queue is closed."""
         with self._lock:
             while True:
                 self._expire()
                 if self._pending:
                     break
                 if self._closed:
-                    return None
+                    return []
                 self._changed.wait()
-            job = self._pending[0]
-            if not job.started:
-                job.started = True
-                self._num_waiting -= 1
-            part = job.parts.popleft()
-            job.running += 1
-            if not job.parts:
-                self._pending.popleft()
-            return job, part
+            taken = [self._take_part()]
+            while self._pending and _join([part for _, part in taken], self._pending[0].parts[0]):
+                taken.append(self._take_part())
+            return taken
+
+    def _take_part(self) -> tuple[Job, Part]:
+        """Take the next part of the oldest transfer that has one."""
+        job = self._pending[0]
+        if not job.started:
+            job.started = True
+            self._num_waiting -= 1
+        part = job.parts.popleft()
+        job.running += 1
+        if not job.parts:
+            self._pending.popleft()
+        return job, part
 
     def _expire(self) -> None:
         """Drop what is out of time, whether or not a thread is free to notice."""
@@ -237,6 +277,45 @@ class JobQueue:
 
     def _counters_of(self, pair: Pair) -> Counters:
         return self._counters.setdefault(pair, Counters())
+
+
+def _join(parts: Sequence[Part], after: Part) -> bool:
+    """Say whether another part can be moved by the same call as these."""
+    batches = [part for part in (*parts, after) if isinstance(part, Batch)]
+    return (
+        len(batches) > len(parts)
+        and len({batch.move for batch in batches}) == 1
+        and sum(len(batch.blocks) for batch in batches) <= batches[0].most
+    )
+
+
+def _moved(taken: Sequence[tuple[Job, Part]]) -> list[int | BaseException]:
+    """Move parts; return the bytes of each, or why it failed.
+
+    Whatever that is, it is its transfer's, and the thread serves the others. What cannot be moved by one call is moved
+    one by one: the fault is of one part.
+    """
+    batches = [part for _, part in taken if isinstance(part, Batch)]
+    if len(batches) > 1:
+        try:
+            done = list(batches[0].move([block for batch in batches for block in batch.blocks]))
+        except BaseException as error:
+            _log.warning("%d transfers could not be moved together: %s", len(batches), name_of(error))
+        else:
+            ends = itertools.accumulate(len(batch.blocks) for batch in batches)
+            return [
+                _outcome(partial(batch.moved, done[end - len(batch.blocks) : end]))
+                for batch, end in zip(batches, ends, strict=True)
+            ]
+    return [_outcome(part) for _, part in taken]
+
+
+def _outcome(part: Part) -> int | BaseException:
+    """Return what a part has moved, or why it failed."""
+    try:
+        return int(part())
+    except BaseException as error:
+        return error
 
 
 _RUNNING: weakref.WeakSet[JobQueue] = weakref.WeakSet()

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Protocol
 
 from blockwright.errors import BlockError, InvalidArgumentError, OffloadError
 from blockwright.offload.failures import name_of
+from blockwright.offload.jobs import Batch
 from blockwright.offload.queue import Part, ThreadedHandler
 from blockwright.offload.tiers.interfaces import BlockIDsLoadStoreSpec, CPULoadStoreSpec
 from blockwright.offload.worker import TransferSpec
@@ -143,6 +143,10 @@ def _done(call: _Call, item: Item) -> bool:
         return False
 
 
+_Placed = tuple[int, tuple[bytes, int | None]]
+"""A block on the host, and its key and place in a store."""
+
+
 class HostBlocks(Protocol):
     """Blocks in the host's memory, such as a `HostPool`."""
 
@@ -160,7 +164,9 @@ class StoreHandler(ThreadedHandler):
     """Moves blocks between the host's memory and a medium of bytes, in both directions, a batch at a time.
 
     Register it for (`CPULoadStoreSpec`, the medium's spec) and the other way round. A transfer of which any block is
-    not written, or not found, fails as a whole. The store stays open when the handler is closed.
+    not written, or not found, fails as a whole. Writes that wait, such as of blocks that come down one by one, are made
+    together, up to a batch, and each fails for itself; reads are not, since somebody waits for each. The store stays
+    open when the handler is closed.
     """
 
     def __init__(
@@ -179,7 +185,7 @@ class StoreHandler(ThreadedHandler):
         Args:
             host: where the blocks of a `CPULoadStoreSpec` lie.
             store: where those of a `KeyedLoadStoreSpec` lie.
-            batch: most blocks per call of `put_many` or `get_many`, between which a transfer can be cancelled.
+            batch: most blocks per call of `put_many` or `get_many`; between calls a transfer can be cancelled.
             threads, max_queued, timeout, clock: as for `ThreadedHandler`.
 
         Raises:
@@ -202,14 +208,10 @@ class StoreHandler(ThreadedHandler):
         source, destination = spec
         written: list[list[int] | list[bytes]]
         if isinstance(source, CPULoadStoreSpec) and isinstance(destination, KeyedLoadStoreSpec):
-            host, keyed, call, written = (
-                source,
-                destination,
-                self._store.put_many,
-                [destination.block_ids, destination.block_hashes],
-            )
+            written = [destination.block_ids, destination.block_hashes]
+            host, keyed, move = source, destination, self._write
         elif isinstance(source, KeyedLoadStoreSpec) and isinstance(destination, CPULoadStoreSpec):
-            host, keyed, call, written = destination, source, self._store.get_many, [destination.block_ids]
+            host, keyed, move, written = destination, source, self._read, [destination.block_ids]
         else:
             raise InvalidArgumentError(f"{source!r} to {destination!r}: pass one on the host and one with keys")
         blocks = host.block_ids
@@ -224,13 +226,18 @@ class StoreHandler(ThreadedHandler):
         if any(len(set(ids)) < len(ids) for ids in written):
             raise BlockError("a block is the destination twice; each is written once")
         items = list(zip(blocks, keyed.items(), strict=True))
-        return [partial(self._move, call, items[at : at + self._batch]) for at in range(0, len(items), self._batch)]
+        most = self._batch if keyed is destination else 0
+        return [Batch(move, items[at : at + self._batch], most) for at in range(0, len(items), self._batch)]
 
-    def _move(
-        self, call: Callable[[Sequence[Item]], list[bool]], blocks: list[tuple[int, tuple[bytes, int | None]]]
-    ) -> int:
+    def _write(self, blocks: Sequence[_Placed]) -> list[int | None]:
+        return self._move(self._store.put_many, blocks)
+
+    def _read(self, blocks: Sequence[_Placed]) -> list[int | None]:
+        return self._move(self._store.get_many, blocks)
+
+    def _move(self, call: Callable[[Sequence[Item]], list[bool]], blocks: Sequence[_Placed]) -> list[int | None]:
         views = [self._host.block_view(block) for block, _ in blocks]
         done = call([(*keyed, [view]) for view, (_, keyed) in zip(views, blocks, strict=True)])
-        if len(done) != len(blocks) or not all(done):
-            raise OffloadError(f"{len(blocks) - sum(done)} of {len(blocks)} blocks were not moved")
-        return sum(view.nbytes for view in views)
+        if len(done) != len(blocks):
+            raise OffloadError(f"the store told of {len(done)} of {len(blocks)} blocks")
+        return [view.nbytes if is_done else None for view, is_done in zip(views, done, strict=True)]

@@ -1,0 +1,55 @@
+"""Property: each law of a directory that is opened again notices what breaks it, and excuses what may happen to files.
+
+How: one opening by hand that keeps every law, and one change of it for each way to break one.
+Not covered: real directories, which the gate `faults` alters by the thousand.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from blockwright_spec.directory import DIRECTORY_LAWS, Altered, Place, Reopened, Served
+
+RIGHT = Reopened(
+    places=(Place(frozenset((b"a",)), b"a"), Place(frozenset((b"b", b"c")), None), Place(frozenset(), None)),
+    altered=frozenset((Altered.REST,)),
+    refused=False,
+    served=frozenset((Served(0, b"a", b"a"), Served(1, b"c", b"c"))),
+    used=(b"b", b"c", b"a"),
+    order=(b"c", b"a"),
+    renewed=True,
+    private=True,
+    outside=False,
+)
+REFUSED: dict[str, Any] = {"refused": True, "served": frozenset(), "order": (), "renewed": False}
+
+
+def broken(after: Reopened) -> list[str]:
+    return [law.id for law in DIRECTORY_LAWS if not law.holds(after)]
+
+
+@pytest.mark.parametrize(
+    ("change", "laws"),
+    [
+        ({}, []),
+        ({"served": RIGHT.served | {Served(1, b"b", None)}}, ["DISK-1"]),
+        ({"served": RIGHT.served | {Served(1, b"b", b"a")}}, ["DISK-1"]),
+        ({"served": frozenset((Served(1, b"c", b"c"),))}, ["DISK-2"]),
+        ({"served": RIGHT.served | {Served(2, b"a", b"a")}}, ["DISK-3"]),
+        ({"order": (b"a", b"c")}, ["DISK-4"]),
+        ({"order": (b"a", b"c"), "altered": frozenset((Altered.RECENCY,))}, []),
+        ({"renewed": False}, ["DISK-5"]),
+        ({"renewed": False, "altered": frozenset((Altered.RECENCY,))}, ["DISK-5"]),
+        ({"renewed": False, "altered": frozenset((Altered.HEADER,))}, ["DISK-5"]),
+        (REFUSED, ["DISK-5"]),
+        ({**REFUSED, "altered": frozenset((Altered.PLACE, Altered.RECENCY))}, ["DISK-5"]),
+        ({**REFUSED, "altered": frozenset((Altered.HEADER,))}, []),
+        ({**REFUSED, "altered": frozenset((Altered.KIND,))}, []),
+        ({"altered": frozenset((Altered.KIND,))}, ["DISK-6"]),
+        ({"private": False}, ["DISK-6"]),
+        ({"outside": True}, ["DISK-6"]),
+    ],
+)
+def test_laws_notice(change: dict[str, Any], laws: list[str]) -> None:
+    assert broken(replace(RIGHT, **change)) == laws
