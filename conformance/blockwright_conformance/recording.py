@@ -121,5 +121,5 @@ class Recording:
         for name, count, wants in told.shared:
             shared = adapter.common_prefix(name, count)
             if shared != wants:
-                faults.append(f"blocks of {name} shared by {count}: expected {wants}, found {shared}")
+                faults.append(f"COMMON-1: blocks of {name} shared by {count}: expected {wants}, found {shared}")
         return faults

@@ -1,9 +1,24 @@
 """Chapter 14: the laws of block tables: what they must hold for the next token, and what they must not."""
 
 from collections.abc import Iterator
+from itertools import takewhile
 
-from .reads import Cross, Group, Mamba, cut, dead, entries, positions, reads, shows
-from .state import NULL, Running, State, Table, certain, covers, key, owned, running, sharers, span
+from .reads import Cross, Full, Group, Mamba, cut, dead, entries, positions, reads, shows
+from .state import (
+    NULL,
+    Running,
+    State,
+    Table,
+    certain,
+    common_prefix_blocks,
+    computing,
+    covers,
+    key,
+    owned,
+    running,
+    sharers,
+    span,
+)
 
 
 def tables(state: State) -> Iterator[tuple[Running, int, Group, Table]]:
@@ -140,6 +155,23 @@ def law_table_is_distinct(state: State) -> bool:
         tuple(block for table in owned(request) for block in table if block != NULL) for request in running(state)
     )
     return all(len(set(own)) == len(own) for own in blocks)
+
+
+def law_common_is_shared_by_all(state: State) -> bool:
+    """COMMON-1: where all is read, the blocks common to all requests that compute are the head their tables share."""
+    everyone = computing(state)
+    return all(
+        common_prefix_blocks(state, slot, at, len(everyone)) == shared_head(tuple(each.tables[at] for each in everyone))
+        for slot, request in enumerate(state.requests)
+        if request in everyone
+        for at, group in enumerate(state.config.groups)
+        if isinstance(group.kind, Full)
+    )
+
+
+def shared_head(tables: tuple[Table, ...]) -> int:
+    """Count the leading entries in which tables are equal."""
+    return sum(1 for _ in takewhile(lambda blocks: len(set(blocks)) == 1, zip(*tables, strict=False)))
 
 
 def law_states_are_two(state: State) -> bool:

@@ -125,6 +125,7 @@ BROKEN: dict[str, State] = {
     "PUB-2": replace(FULL, keys=FULL.keys[:1]),
     "TABLE-1": request_changed(FULL, tables=((1, 2),)),
     "TABLE-2": request_changed(FULL, tables=((1, 1, 3),)),
+    "COMMON-1": request_changed(FULL, 1, tables=((2, 1, 4),)),
     "MAMBA-1": request_changed(MAMBA, tables=((1, 2, 3),)),
     "MAMBA-2": request_changed(UNCACHED, tables=((1, 2),)),
     "LEN-1": request_changed(FULL, computed=6),

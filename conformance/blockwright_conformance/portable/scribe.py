@@ -156,6 +156,14 @@ class Scribe:
         self.say("common", name, running, answer=Answer("counts", counts=counts))
         return counts
 
+    def pin(self, blocks: tuple[int, ...]) -> None:
+        """Refuse to pin.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("pin: vectors do not pin")
+
     def explain(self, name: str) -> Explained:
         """Refuse to explain.
 

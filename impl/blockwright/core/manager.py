@@ -689,12 +689,18 @@ class KVCacheManager(ForkedRequests):
         return tuple([[int(block) for block in table.blocks] for table in self._named(request_id).groups])
 
     def get_num_common_prefix_blocks(self, request_id: str, num_running_requests: int) -> list[int]:
-        """Return, per group, the leading blocks that exactly `num_running_requests` requests hold. O(blocks).
+        """Return, per group, the leading blocks that are in the tables of exactly `num_running_requests` requests.
+
+        Give it the number of requests that run, scheduled in this step or not, without those that wait for a load: they
+        compute nothing yet, so they are not counted, and have no common blocks themselves. What else holds a block (a
+        step in flight whose request is gone, a load that was given up, a copy, a connector) is not counted either.
+        0 for groups that do not keep all blocks. Complexity: O(blocks). law: COMMON-1.
 
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        self._named(request_id)
+        if self._named(request_id).num_loading > 0:
+            return [0 for _ in self.managers]
         return [manager.get_num_common_prefix_blocks(request_id, num_running_requests) for manager in self.managers]
 
     def create_empty_block_list(self) -> KVCacheBlocks:
