@@ -10,8 +10,9 @@ from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Fits, Plan, Reason, Step, When
 from blockwright_spec.plans import plan_admission, plan_growth
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import NULL, Absent, Content, Hit, Running, State, common_prefix_blocks, held_tables
+from blockwright_spec.state import NULL, Absent, Content, Hit, Running, State, held_tables
 from blockwright_spec.step_laws import copies
+from blockwright_spec.table_laws import common_prefix_blocks
 
 from .abstraction import differences, expected
 from .actions import (

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from blockwright_spec.hits import found
 from blockwright_spec.lru import LRU
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import Running, State, Waiting, common_prefix_blocks, initial
+from blockwright_spec.state import Running, State, Waiting, initial
+from blockwright_spec.table_laws import common_prefix_blocks
 
 from .actions import Action, Publish, Told, Trim, meaning
 from .adapter import Found, ManagerAdapter

@@ -8,7 +8,7 @@ Reference counts are not stored: the count of a block is the number of table ent
 from dataclasses import dataclass
 from operator import add
 
-from .reads import Cross, Full, Group, Mamba, Prefix, entries
+from .reads import Cross, Group, Mamba, Prefix, entries
 
 NULL = 0
 """The null block: stands in a table for "nothing here that anyone will read"; never counted, queued or published."""
@@ -176,11 +176,6 @@ def running(state: State) -> tuple[Running, ...]:
     return tuple(request for request in state.requests if isinstance(request, Running))
 
 
-def computing(state: State) -> tuple[Running, ...]:
-    """Give the requests that run and do not wait for a load."""
-    return tuple(request for request in running(state) if request.loading == 0)
-
-
 def owned(request: Running) -> tuple[Table, ...]:
     """Give, per group, what a request holds: its table, and the blocks for states of drafts after it."""
     return tuple(map(add, request.tables, request.states)) if request.states else request.tables
@@ -227,19 +222,6 @@ def is_loading(state: State, slot: int) -> bool:
 def key(state: State, block: int) -> Content | None:
     """Give what a block is published as, or None (PUB-1)."""
     return next((content for other, content in state.keys if other == block), None)
-
-
-def common_prefix_blocks(state: State, slot: int, group: int, num_running: int) -> int:
-    """Count the leading blocks of a group that stand in the tables of exactly `num_running` requests that compute.
-
-    None unless all is read. Whatever else holds a block (a load, a fence, a copy, the engine itself) reads no prefix,
-    so it must not pass for a request that does (COMMON-1).
-    """
-    tables, request = tuple(other.tables[group] for other in computing(state)), state.requests[slot]
-    if not isinstance(request, Running) or request.loading or not isinstance(state.config.groups[group].kind, Full):
-        return 0
-    same = tuple(sum(block in table for table in tables) == num_running for block in request.tables[group])
-    return (*same, False).index(False)
 
 
 def covers(config: Config, group: Group, slots: int) -> int:

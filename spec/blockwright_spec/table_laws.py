@@ -1,24 +1,9 @@
 """Chapter 14: the laws of block tables: what they must hold for the next token, and what they must not."""
 
 from collections.abc import Iterator
-from itertools import takewhile
 
 from .reads import Cross, Full, Group, Mamba, cut, dead, entries, positions, reads, shows
-from .state import (
-    NULL,
-    Running,
-    State,
-    Table,
-    certain,
-    common_prefix_blocks,
-    computing,
-    covers,
-    key,
-    owned,
-    running,
-    sharers,
-    span,
-)
+from .state import NULL, Running, State, Table, certain, covers, key, owned, running, sharers, span
 
 
 def tables(state: State) -> Iterator[tuple[Running, int, Group, Table]]:
@@ -157,21 +142,34 @@ def law_table_is_distinct(state: State) -> bool:
     return all(len(set(own)) == len(own) for own in blocks)
 
 
-def law_common_is_shared_by_all(state: State) -> bool:
+def computing(state: State) -> tuple[Running, ...]:
+    """Give the requests that run and do not wait for a load."""
+    return tuple(request for request in running(state) if request.loading == 0)
+
+
+def common_prefix_blocks(state: State, slot: int, group: int, num_running: int) -> int:
+    """Count the leading blocks of a group that are in the tables of exactly `num_running` requests that compute.
+
+    None unless all is read. Whatever else holds a block (a load, a fence, a copy, the engine itself) reads no prefix.
+    """
+    request, others = state.requests[slot], computing(state)
+    if not isinstance(request, Running) or request.loading or not isinstance(state.config.groups[group].kind, Full):
+        return 0
+    same = (sum(block in other.tables[group] for other in others) == num_running for block in request.tables[group])
+    return (*same, False).index(False)
+
+
+def law_common_is_shared(state: State) -> bool:
     """COMMON-1: where all is read, the blocks common to all requests that compute are the head their tables share."""
-    everyone = computing(state)
+    others = computing(state)
     return all(
-        common_prefix_blocks(state, slot, at, len(everyone)) == shared_head(tuple(each.tables[at] for each in everyone))
+        common_prefix_blocks(state, slot, at, len(others))
+        == (*(len(set(row)) == 1 for row in rows), False).index(False)
         for slot, request in enumerate(state.requests)
-        if request in everyone
         for at, group in enumerate(state.config.groups)
-        if isinstance(group.kind, Full)
+        if request in others and isinstance(group.kind, Full)
+        for rows in (zip(*(other.tables[at] for other in others), strict=False),)
     )
-
-
-def shared_head(tables: tuple[Table, ...]) -> int:
-    """Count the leading entries in which tables are equal."""
-    return sum(1 for _ in takewhile(lambda blocks: len(set(blocks)) == 1, zip(*tables, strict=False)))
 
 
 def law_states_are_two(state: State) -> bool:

@@ -86,6 +86,19 @@ def many(count: int) -> Callable[[], None]:
     return run
 
 
+def common(count: int) -> Callable[[], None]:
+    """Ask many requests with a long common prefix how long it is, while other blocks are held from outside."""
+    manager = manager_of(full(), 2 * count + 100, 4 * count + 9)
+    for i in range(count // 10):
+        admit(manager, Request(f"r{i}", [*([1] * (4 * count)), i], 4))
+    manager.block_pool.get_new_blocks(3)
+
+    def run() -> None:
+        assert manager.get_num_common_prefix_blocks("r1", count // 10) == [count]
+
+    return run
+
+
 GROWING: dict[str, Callable[[int], Callable[[], None]]] = {
     "tokens of a request": appending,
     "blocks, one a step": growing(lambda n: manager_of(full(1), n, n), 1),
@@ -95,6 +108,7 @@ GROWING: dict[str, Callable[[int], Callable[[], None]]] = {
     "duplicates": duplicates(False),
     "verified duplicates": duplicates(True),
     "requests": many,
+    "common prefixes": common,
 }
 
 

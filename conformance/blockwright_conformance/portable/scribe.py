@@ -10,7 +10,8 @@ from blockwright_spec.hits import found
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Publication, Step, When
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import Hit, Running, State, Waiting, common_prefix_blocks
+from blockwright_spec.state import Hit, Running, State, Waiting
+from blockwright_spec.table_laws import common_prefix_blocks
 
 from ..abstraction import expected
 from ..actions import Action, Told, meaning
