@@ -87,14 +87,16 @@ def many(count: int) -> Callable[[], None]:
 
 
 def common(count: int) -> Callable[[], None]:
-    """Ask many requests with a long common prefix how long it is, while other blocks are held from outside."""
-    manager = manager_of(full(), 2 * count + 100, 4 * count + 9)
-    for i in range(count // 10):
-        admit(manager, Request(f"r{i}", [*([1] * (4 * count)), i], 4))
-    manager.block_pool.get_new_blocks(3)
+    """Ask how long a prefix is that many requests have in common, while another block is held from outside."""
+    length = count // 4
+    manager = manager_of(full(1), 3 * length, length + 1)
+    for i in range(length):
+        admit(manager, Request(f"r{i}", [*([1] * length), i], 1))
+    manager.block_pool.get_new_blocks(1)
 
     def run() -> None:
-        assert manager.get_num_common_prefix_blocks("r1", count // 10) == [count]
+        for _ in range(20):
+            assert manager.get_num_common_prefix_blocks("r0", length) == [length]
 
     return run
 
