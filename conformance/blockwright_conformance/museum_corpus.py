@@ -22,7 +22,7 @@ FACES: dict[str, int] = {
 }  # fmt: skip
 """How many exhibits a bug has that came in several faces."""
 
-DECIDED = ("D01", "D02", "D03", "D05", "D06", "D07", "D08", "D09", "D10")
+DECIDED = ("D01", "D02", "D03", "D05", "D06", "D07", "D08", "D09", "D10", "D11")
 """What the originals chose and we decided otherwise, shown as well."""
 
 

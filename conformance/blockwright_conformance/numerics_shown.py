@@ -138,6 +138,7 @@ HARMLESS: dict[str, str] = {
     "B20b": LEAKS,
     "B19b": "only a caller that ends one reader twice gains by it; B19c has one that does",
     "D09": MISSES,
+    "D11": WAITS,
     "D10a": "a model reads by tables; common prefixes only choose its kernel, and none here is chosen so",
     "D10b": "the self-check alone says so; nothing is read otherwise",
     "B12": "the block above stays pinned, and the block below is released once too often, which is refused",

@@ -522,6 +522,26 @@ class KVCacheManager(ForkedRequests):
             return NotNow(name, ask.missing)
         return Fits(request, ask, self._owner, self.block_pool.version, self._moment(request, tables))
 
+    def can_load(self, request: Request, num_new_computed_tokens: int, num_external_computed_tokens: int) -> bool:
+        """Say whether a new request could ever load so many tokens after a hit of so many: not with `plan`'s `Never`.
+
+        All blocks of a load are taken at once, those too that would have been given back in between, had the tokens
+        been computed in several steps. So a load may be too large for the pool where the request is not: a connector
+        offers no more than can be loaded. The hit need not be there. Complexity: O(groups). law: LIVE-1.
+
+        Raises:
+            InvalidArgumentError: a count is out of range, or the request was made with another block size or hasher.
+        """
+        ask = Ask()
+        ask.hit_length = count_of("num_new_computed_tokens", num_new_computed_tokens)
+        ask.external = count_of("num_external_computed_tokens", num_external_computed_tokens)
+        ask.begin = ask.hit_length
+        ask.stop = ask.begin + ask.external
+        ask.certain = ask.stop
+        ask.slots = ask.stop
+        self._count_new(request, ask)
+        return bool(ask.stop <= self._max_len and ask.most < self.block_pool.num_blocks)
+
     def commit(self, plan: Plan) -> KVCacheBlocks:
         """Do what was planned and return the new blocks, as `allocate_slots`; it cannot fail on an unchanged pool.
 

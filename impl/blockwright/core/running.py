@@ -124,14 +124,16 @@ class RunningRequests:
         while at < self._num_groups:
             manager = self.managers[at]
             held: i64 = 0
+            live: i64 = 0
+            if ask.hit_length > 0:
+                held = ask.hit_length // manager._block_size
+                live = held - manager.first_kept(ask.hit_length)
+                own += live
             if self.enable_caching and request._block_size > 0:
                 units = self._units(request, manager)
                 if hit is not None:
-                    held = len(hit.ids[at])
                     free = manager.check_hit(hit.ids[at], request.keys(units))
-                    live = held - manager.first_kept(ask.hit_length)
                     ask.demand += free
-                    own += live
                     if manager.keeps_all:
                         shared += live - free
             missing = manager.missing(held, manager.reach(ask)) + manager.num_states
