@@ -199,8 +199,8 @@ ENGINES = (
     Exhibit(
         "D11",
         "a load is offered that no pool could hold",
-        "All blocks of a load are taken at once, those of a window too that computing would have given back in between. "
-        "Whether that many exist was not asked: the offer was made again in every step, and the request starved.",
+        "All blocks of a load are taken at once, those of a window too that computing would have given back. Whether "
+        "there are as many was not asked: the offer was made again in every step, and the request starved.",
         "vllm-project/vllm, OffloadingConnectorScheduler.get_num_new_matched_tokens",
         "LIVE-1",
         places.too_large,

@@ -330,7 +330,8 @@ class RunningRequests:
     def _set_apart(self, tables: RequestTables, times: i32) -> None:
         """Note that a request computes nothing (any more) on the blocks that it holds, or that it does again."""
         for table in tables.groups:
-            self.block_pool.set_apart(held_blocks(table), times)
+            self.block_pool.set_apart(table.blocks, times)
+            self.block_pool.set_apart(table.states, times)
 
     # ------------------------------------------------------------------ who runs
 

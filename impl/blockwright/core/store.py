@@ -82,8 +82,8 @@ class BlockStore:
         # is the source, or -1 for a destination.
         self._copies = vec[i32]()
         self._ends = vec[i32]()
-        # Per block, once there has been one: how many of its holders are no request that computes.
-        self._apart = vec[i32]()
+        # Per block: how many of its holders are no request that computes.
+        self._apart = zeros32(count)
         self._order = order
         self.version = 0
         self._journal = journal
@@ -269,8 +269,6 @@ class BlockStore:
 
         Such holders are loads, steps in flight whose request is gone, and whoever holds blocks from outside. O(blocks).
         """
-        if len(self._apart) == 0:
-            self._apart = zeros32(self._count)
         apart = self._apart
         for block in ids:
             if block != 0:
@@ -278,7 +276,7 @@ class BlockStore:
 
     def num_apart(self, block: i64) -> i64:
         """Return the number of holders of one block that are no requests that compute, copies not counted. O(1)."""
-        return i64(self._apart[block]) if len(self._apart) > 0 else 0
+        return i64(self._apart[block])
 
     def num_readers(self, block: i64) -> i64:
         """Return the number of requests that compute and hold one block. O(1)."""
