@@ -153,6 +153,9 @@ class ManagerAdapter(Protocol):
     def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
         """Count, per group, the leading blocks that `running` requests share."""
 
+    def pin(self, blocks: tuple[int, ...]) -> None:
+        """Hold blocks from outside of tables (``block_pool.touch``); only asked in scopes whose calls name "pin"."""
+
     def explain(self, name: str) -> Explained:
         """Explain the hit of a request (``explain_hit``); only asked in scopes whose calls name "explain"."""
 

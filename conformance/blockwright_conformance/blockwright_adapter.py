@@ -306,6 +306,10 @@ class BlockwrightAdapter:
         """Count shared leading blocks."""
         return tuple(self.manager.get_num_common_prefix_blocks(name, running))
 
+    def pin(self, blocks: tuple[int, ...]) -> None:
+        """Hold blocks from outside of tables."""
+        self.manager.block_pool.touch(blocks)
+
     def explain(self, name: str) -> Explained:
         """Explain a hit."""
         said = self.manager.explain_hit(self.owned(name))

@@ -12,6 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from librt.vecs import vec
+from mypy_extensions import i32
+
 from .exhibit import Fault
 from .watch import rearm
 
@@ -61,9 +64,9 @@ def counted_from_the_end(manager: Any) -> None:
 
 def share_last(manager: Any) -> None:
     """Have "b" write the block that "a" writes; every counter agrees."""
-    pool(manager).touch([3])
+    pool(manager).touch_entries(vec[i32]([3]))
     put(table(manager, "b"), "blocks", 2, 3)
-    pool(manager).free_blocks([4])
+    pool(manager).release(vec[i32]([4]), 0, 1)
 
 
 def queue(name: str, at: int, value: int) -> Damage:
@@ -82,9 +85,7 @@ def entry(name: str, at: int, block: int) -> Damage:
 
 
 DAMAGE: dict[str, tuple[str, Damage]] = {
-    "a table's block touched": ("REF-1", lambda manager: pool(manager).touch([3])),
     "a shared block released": ("REF-1", lambda manager: pool(manager).free_blocks([1])),
-    "a block taken": ("REF-1", lambda manager: pool(manager).get_new_blocks(1)),
     "a request released below": ("TABLE-1", lambda manager: manager.managers[0].free("a")),
     "a request added below": ("TABLE-1", lambda manager: manager.managers[0].allocate_new_blocks("d", 5)),
     "one holder too many": ("REF-1", queue("_ref", 1, 3)),

@@ -53,7 +53,7 @@ from .lockstep import OTHER, Reply, choice_of, compare, examine, names_of, perfo
 from .scopes import Scope
 
 NAMED = re.compile(r"\b[A-Z]+-\d\b")
-FIELDS = ("hit", "new blocks", "nulled entries", "lookup", "blocks", *Observation._fields)
+FIELDS = ("hit", "new blocks", "nulled entries", "lookup", *Observation._fields)
 
 Broken = Iterator[tuple[str, str]]
 """Laws that are broken, each with the fault that shows it."""
@@ -106,7 +106,9 @@ def last(scope: Scope, adapter: ManagerAdapter, before: State, action: Action) -
 
 
 def field_of(fault: str) -> str:
-    """Give the lock-step law of a difference: the field it is in."""
+    """Give the law that a difference names, or else the lock-step law of the field it is in."""
+    if named := re.match(r"[A-Z]+-\d+", fault):
+        return named.group()
     field = next((field for field in FIELDS if re.match(rf"{field}\b", fault)), "refusal")
     return f"REF-0 {field}"
 
@@ -129,7 +131,7 @@ def questions(scope: Scope, adapter: ManagerAdapter, state: State) -> Broken:
         for prefix in scope.prompts if state.config.caching else ():
             adapter.send(OTHER, prefix)
             yield from of_hit(state, prefix, adapter.find(OTHER))
-        yield from ((field_of(fault), fault) for fault in examine(adapter, state, scope.prompts))
+        yield from ((field_of(fault), fault) for fault in examine(adapter, state, scope.prompts, scope.calls))
         for change in differences(before, adapter.observe(names_of(state))):
             yield "LOOKUP-1", f"lookups changed {change}"
     except Exception as error:

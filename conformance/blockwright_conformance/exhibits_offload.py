@@ -197,6 +197,16 @@ ENGINES = (
         (patch("offload/loads.py", "load.num_tokens if load.success else 0)", "load.num_tokens)"),),
     ),
     Exhibit(
+        "D11",
+        "a load is offered that no pool could hold",
+        "All blocks of a load are taken at once, those of a window too that computing would have given back. Whether "
+        "there are as many was not asked: the offer was made again in every step, and the request starved.",
+        "vllm-project/vllm, OffloadingConnectorScheduler.get_num_new_matched_tokens",
+        "LIVE-1",
+        places.too_large,
+        (patch("offload/hits.py", "key=lambda each: not fits(each)", "key=lambda each: False"),),
+    ),
+    Exhibit(
         "B63c",
         "caches of two data types share their blocks",
         "The name under which blocks were kept did not say how their bytes were to be read.",

@@ -139,4 +139,33 @@ TIME = (
         places.LOADING,
         (patch("timed.py", "            self._return(batch)\n            return False", "            return False"),),
     ),
+    Exhibit(
+        "D10a",
+        "whoever holds a block shares a prefix",
+        "Common prefix blocks were told by the reference count, which blocks of an aborted step, of a load and of a "
+        "connector have too: what one of the running requests does not hold was named as common to all.",
+        "vllm-project/vllm, FullAttentionManager.get_num_common_prefix_blocks",
+        "COMMON-1",
+        places.FLYING,
+        (
+            patch(
+                "store.py", "return self.num_sharers(block) - self.num_apart(block)", "return self.num_sharers(block)"
+            ),
+        ),
+    ),
+    Exhibit(
+        "D10b",
+        "what a connector holds is taken for a leak",
+        "The self-check counted tables alone, and raised a false alarm while a store held the blocks that it read.",
+        "ours, before its first release: KVCacheManager.check",
+        "REF-1",
+        places.PINNED,
+        (
+            patch(
+                "pool.py",
+                "        self.set_apart(ids, 1)\n        self.touch_entries(ids)",
+                "        self.touch_entries(ids)",
+            ),
+        ),
+    ),
 )

@@ -123,7 +123,7 @@ class Explorer(Search[State, Action, ManagerAdapter, Told]):
         if node.adapter is not None:
             try:
                 node.adapter.check()
-                faults = examine(node.adapter, node.state, self.scope.prompts, "explain" in self.scope.calls)
+                faults = examine(node.adapter, node.state, self.scope.prompts, self.scope.calls)
             except Exception as error:
                 self.fail(getattr(error, "law", "REF-0"), f"{type(error).__name__}: {error}", node)
             else:

@@ -10,7 +10,7 @@ from .adapters.capabilities import Capabilities
 from .needs import needs_of
 from .scopes import Scope
 
-QUESTIONS = frozenset(("plan", "explain"))
+QUESTIONS = frozenset(("plan", "explain", "pin"))
 """Optional calls that change nothing: a manager without them is put through the scope without asking."""
 
 

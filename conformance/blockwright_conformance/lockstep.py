@@ -10,8 +10,9 @@ from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Fits, Plan, Reason, Step, When
 from blockwright_spec.plans import plan_admission, plan_growth
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import NULL, Absent, Content, Hit, Running, State, common_prefix_blocks
+from blockwright_spec.state import NULL, Absent, Content, Hit, Running, State, held_tables
 from blockwright_spec.step_laws import copies
+from blockwright_spec.table_laws import common_prefix_blocks
 
 from .abstraction import differences, expected
 from .actions import (
@@ -366,9 +367,14 @@ def unexplained(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ..
     return faults
 
 
-def examine(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...], explains: bool = False) -> list[str]:
-    """Name the differences in what a manager answers to questions that change nothing: lookups, shared blocks."""
-    faults = unexplained(adapter, state, prompts) if explains else []
+def examine(
+    adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...], asked: frozenset[str] = frozenset()
+) -> list[str]:
+    """Name the differences in what a manager answers to questions that change nothing: lookups, common prefixes.
+
+    With "explain" among what is `asked`, also why hits are no longer; with "pin" all that holds while pins do, too.
+    """
+    faults = unexplained(adapter, state, prompts) if "explain" in asked else []
     for prefix in prompts if state.config.caching else ():
         adapter.send(OTHER, prefix)
         hit, wanted = adapter.find(OTHER), found(state, prefix, LRU)
@@ -376,12 +382,30 @@ def examine(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...], 
         if (wanted.length, tables) != hit:
             faults.append(f"lookup of {prefix}: expected {wanted.length} tokens in {wanted.tables}, found {hit}")
     adapter.forget(OTHER)
+    return faults + uncommon(adapter, state) + (pinned(adapter, state) if "pin" in asked else [])
+
+
+def uncommon(adapter: ManagerAdapter, state: State) -> list[str]:
+    """Name the differences in the common prefixes that a manager counts (COMMON-1)."""
+    faults, groups = [], range(len(state.config.groups))
     for slot, request in enumerate(state.requests):
-        if isinstance(request, Running):
-            for count in range(1, len(state.requests) + 1):
-                shared = adapter.common_prefix(name_of(slot), count)
-                groups = range(len(state.config.groups))
-                wants = tuple(common_prefix_blocks(state, slot, group, count) for group in groups)
-                if shared != wants:
-                    faults.append(f"blocks of {name_of(slot)} shared by {count}: expected {wants}, found {shared}")
+        for count in range(1, len(state.requests) + 1) if isinstance(request, Running) else ():
+            shared = adapter.common_prefix(name_of(slot), count)
+            wants = tuple(common_prefix_blocks(state, slot, group, count) for group in groups)
+            if shared != wants:
+                faults.append(
+                    f"COMMON-1: blocks of {name_of(slot)} shared by {count}: expected {wants}, found {shared}"
+                )
     return faults
+
+
+def pinned(adapter: ManagerAdapter, state: State) -> list[str]:
+    """Name what goes wrong on a copy of a manager where the engine holds every held block once more, as a store does.
+
+    The self-check must know of it, and it must not pass for a request.
+    """
+    twin = adapter.copy()
+    held = {block for table in held_tables(state) for block in table if block != NULL}
+    twin.pin(tuple(sorted(held)))
+    twin.check()
+    return [f"{fault}, with all of them pinned" for fault in uncommon(twin, state)]

@@ -101,11 +101,11 @@ def lone_pools(package: ModuleType) -> Iterator[Fault]:
     wrong: list[Wrong] = [("a bare hash", lambda: strict.get_cached_block(HASH, [0]), "block_hash: this pool verifies")]
     yield from refusals(package, wrong, "UnsupportedError")
     yield from same("EV-2", "who records events", [each.records_events for each in (pool, told)], [False, True])
-    pinned = [pool.has_pins]
+    pinned = [[int(pool.num_apart(block)) for block in range(4)]]
     for ids in ([1], [2, 3]):
         pool.free_blocks(ids)
-        pinned.append(pool.has_pins)
-    yield from same("PIN-1", "held by others than tables", pinned, [True, True, False])
+        pinned.append([int(pool.num_apart(block)) for block in range(4)])
+    yield from same("PIN-1", "held by others than tables", pinned, [[0, 1, 1, 1], [0, 0, 1, 1], [0] * 4])
     block = pool.take_one()
     pool.cache_full_blocks(request, [block], 0, 1, 1)
     pool.touch_entries(pool.ids_of([block]))
@@ -221,10 +221,9 @@ def broken(package: ModuleType) -> Iterator[Fault]:
             manager.allocate_slots(request, tokens + drafts)
         manager.check()
         tables = [manager.managers[0].table_of(name) for name in "ab"]
-        block = tables[1].blocks[entry]
+        manager.block_pool.release(tables[1].blocks, entry, entry + 1)
         tables[1].blocks[entry] = tables[0].blocks[entry]
-        manager.block_pool.touch([tables[0].blocks[entry]])
-        manager.block_pool.free_blocks([block])
+        manager.block_pool.touch_entries(tables[1].blocks[entry : entry + 1])
         told = f"WRITE-1, request 'a' shares the block it writes next, entry {entry}"
         yield from noticed(package, manager, f"{kind}, caching {caching}, a block written by two", told)
     manager = manager_of(package, "mamba", 2, enable_caching=False, overlap_steps=True)

@@ -18,11 +18,11 @@ FEWEST = 40
 FACES: dict[str, int] = {
     "B01": 4, "B02": 2, "B04": 2, "B05": 2, "B08": 3, "B17": 2, "B18": 3, "B19": 3, "B20": 2, "B22": 2, "B24": 2,
     "B25": 3, "B28": 2, "B33": 2, "B34": 3, "B35": 2, "B37": 2, "B42": 2, "B47": 2, "B49": 4, "B50": 2, "B51": 3,
-    "B52": 2, "B53": 2, "B54": 2, "B56": 4, "B59": 5, "B60": 4, "B61": 2, "B63": 5, "B64": 6,
+    "B52": 2, "B53": 2, "B54": 2, "B56": 4, "B59": 5, "B60": 4, "B61": 2, "B63": 5, "B64": 6, "D10": 2,
 }  # fmt: skip
 """How many exhibits a bug has that came in several faces."""
 
-DECIDED = ("D01", "D02", "D03", "D05", "D06", "D07", "D08", "D09")
+DECIDED = ("D01", "D02", "D03", "D05", "D06", "D07", "D08", "D09", "D10", "D11")
 """What the originals chose and we decided otherwise, shown as well."""
 
 

@@ -50,6 +50,7 @@ FLYING_DRAFTS = Place(
 )
 SETTLING = Place(of_groups(((Full(), 1),), "museum, published late", 4, 2, "", in_flight=1, settles=True, **FEW))
 LOADING = Place(of_groups(((Full(), 1),), "museum, loads", 4, 3, "load preempt", **FEW))
+PINNED = Place(scope(Full(), 1, "museum, pinned", 4, 3, "pin", **FEW))
 LOADING_BOTH = Place(of_groups(BOTH, "museum, loads", 7, 3, "load", prompts=strings(1, 1, 3)))
 PLANNED = Place(scope(Full(), 1, "museum, planned", 4, 3, "plan"))
 PLANNED_DRAFTS = Place(

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from blockwright_spec.hits import found
 from blockwright_spec.lru import LRU
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import Running, State, Waiting, common_prefix_blocks, initial
+from blockwright_spec.state import Running, State, Waiting, initial
+from blockwright_spec.table_laws import common_prefix_blocks
 
 from .actions import Action, Publish, Told, Trim, meaning
 from .adapter import Found, ManagerAdapter
@@ -121,5 +122,5 @@ class Recording:
         for name, count, wants in told.shared:
             shared = adapter.common_prefix(name, count)
             if shared != wants:
-                faults.append(f"blocks of {name} shared by {count}: expected {wants}, found {shared}")
+                faults.append(f"COMMON-1: blocks of {name} shared by {count}: expected {wants}, found {shared}")
         return faults

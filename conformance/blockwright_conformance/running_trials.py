@@ -336,15 +336,15 @@ def states(package: ModuleType) -> Iterator[Fact]:
 def share_first(manager: Any) -> None:
     """Have "b" hold the first block of "a"; every counter agrees."""
     first, second = (table(manager, name).blocks for name in "ab")
-    manager.block_pool.touch([first[0]])
-    manager.block_pool.free_blocks([second[0]])
+    manager.block_pool.touch_entries(first[:1])
+    manager.block_pool.release(second, 0, 1)
     second[0] = first[0]
 
 
 def cut(manager: Any) -> None:
     """Take the last block of "a"; every counter agrees."""
     held = table(manager, "a")
-    manager.block_pool.free_blocks([held.blocks[-1]])
+    manager.block_pool.release(held.blocks, len(held.blocks) - 1, len(held.blocks))
     held.blocks = held.blocks[:-1]
 
 

@@ -54,6 +54,7 @@ CALLS = {
     "plan": "plan each step before it, and commit the plan",
     "fork": "fork running requests, and take copies at any time",
     "explain": "ask of every prompt why its hit is no longer",
+    "pin": "hold every block that is held once more while questions are asked, as a store does",
     "misuse": "make calls that are wrong",
 }
 
@@ -160,6 +161,7 @@ def of_all() -> Iterator[Scope]:
     yield scope(Mamba(), 1, "three requests", 5, 3, "chunks", slots=3)
     yield scope(Full(), 3, "too long", 4, 5, "chunks", max_model_len=4)
     yield scope(Full(), 2, "too long, uncached", 4, 4, "chunks batch", max_model_len=3, caching=False)
+    yield scope(Full(), 1, "pinned", 4, 3, "load pin", prompts=strings(1, 2, 2), max_model_len=4, in_flight=1)
 
 
 def larger(kind: Kind, size: int) -> Iterator[Scope]:
@@ -361,7 +363,7 @@ def of_forked_states() -> Iterator[Scope]:
     yield of_groups(((Full(), 2), (Mamba(1), 2)), "forks with drafts", 9, 4, "fork", **few, drafts=1)
     one: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 4}
     yield scope(Mamba(1), 2, "forks, wrong calls", 6, 3, "fork misuse trim", **one, drafts=1)
-    yield of_groups(((Full(), 2),), "forks in flight, loads", 4, 3, "fork load", **one, in_flight=1)
+    yield of_groups(((Full(), 2),), "forks in flight, loads", 4, 3, "fork load pin", **one, in_flight=1)
     yield of_groups(((Full(), 2), (Cross(), 2)), "forks, encoder", 7, 4, "fork", **few, encoder=3, caching=False)
 
 

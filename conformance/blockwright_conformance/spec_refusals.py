@@ -27,13 +27,12 @@ from blockwright_spec.state import (
     State,
     Waiting,
     certain,
-    common_prefix_blocks,
     in_flight,
     is_loading,
     recurrent,
 )
 from blockwright_spec.step_laws import law_evicted_is_lost
-from blockwright_spec.table_laws import law_counts_are_ordered, law_draft_state_is_its_own
+from blockwright_spec.table_laws import common_prefix_blocks, law_counts_are_ordered, law_draft_state_is_its_own
 
 from .actions import computed_of
 

@@ -71,6 +71,7 @@ LAWS = (
     of_states(table_laws.law_full_is_published, "vLLM SingleTypeKVCacheManager.cache_blocks; museum B55"),
     of_states(table_laws.law_table_covers, "vLLM KVCacheManager.allocate_slots"),
     of_states(table_laws.law_table_is_distinct, "vLLM SingleTypeKVCacheManager.req_to_blocks; museum B02"),
+    of_states(table_laws.law_common_is_shared, "vLLM KVCacheManager.get_num_common_prefix_blocks"),
     of_states(table_laws.law_states_are_two, "chapter `reads`: a recurrent layer's state; museum B28"),
     of_states(table_laws.law_state_is_single, "vLLM MambaManager"),
     of_states(table_laws.law_counts_are_ordered, "vLLM KVCacheManager.allocate_slots; museum B40"),

@@ -8,7 +8,7 @@ Reference counts are not stored: the count of a block is the number of table ent
 from dataclasses import dataclass
 from operator import add
 
-from .reads import Cross, Full, Group, Mamba, Prefix, entries
+from .reads import Cross, Group, Mamba, Prefix, entries
 
 NULL = 0
 """The null block: stands in a table for "nothing here that anyone will read"; never counted, queued or published."""
@@ -222,15 +222,6 @@ def is_loading(state: State, slot: int) -> bool:
 def key(state: State, block: int) -> Content | None:
     """Give what a block is published as, or None (PUB-1)."""
     return next((content for other, content in state.keys if other == block), None)
-
-
-def common_prefix_blocks(state: State, slot: int, group: int, num_running: int) -> int:
-    """Count the leading blocks of a group that exactly `num_running` entries hold; none unless all is read (REF-1)."""
-    request = state.requests[slot]
-    if not isinstance(request, Running) or not isinstance(state.config.groups[group].kind, Full):
-        return 0
-    same = tuple(sharers(state, block) == num_running for block in request.tables[group])
-    return (*same, False).index(False)
 
 
 def covers(config: Config, group: Group, slots: int) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from .reads import Cross, Group, Mamba, cut, dead, entries, positions, reads, shows
+from .reads import Cross, Full, Group, Mamba, cut, dead, entries, positions, reads, shows
 from .state import NULL, Running, State, Table, certain, covers, key, owned, running, sharers, span
 
 
@@ -140,6 +140,36 @@ def law_table_is_distinct(state: State) -> bool:
         tuple(block for table in owned(request) for block in table if block != NULL) for request in running(state)
     )
     return all(len(set(own)) == len(own) for own in blocks)
+
+
+def computing(state: State) -> tuple[Running, ...]:
+    """Give the requests that run and do not wait for a load."""
+    return tuple(request for request in running(state) if request.loading == 0)
+
+
+def common_prefix_blocks(state: State, slot: int, group: int, num_running: int) -> int:
+    """Count the leading blocks of a group that are in the tables of exactly `num_running` requests that compute.
+
+    None unless all is read. Whatever else holds a block (a load, a fence, a copy, the engine itself) reads no prefix.
+    """
+    request, others = state.requests[slot], computing(state)
+    if not isinstance(request, Running) or request.loading or not isinstance(state.config.groups[group].kind, Full):
+        return 0
+    same = (sum(block in other.tables[group] for other in others) == num_running for block in request.tables[group])
+    return (*same, False).index(False)
+
+
+def law_common_is_shared(state: State) -> bool:
+    """COMMON-1: where all is read, the blocks common to all requests that compute are the head their tables share."""
+    others = computing(state)
+    return all(
+        common_prefix_blocks(state, slot, at, len(others))
+        == (*(len(set(row)) == 1 for row in rows), False).index(False)
+        for slot, request in enumerate(state.requests)
+        for at, group in enumerate(state.config.groups)
+        if request in others and isinstance(group.kind, Full)
+        for rows in (zip(*(other.tables[at] for other in others), strict=False),)
+    )
 
 
 def law_states_are_two(state: State) -> bool:

@@ -224,7 +224,7 @@ def test_choices_that_are_not_legal_are_found(manager: type[BlockwrightAdapter])
 def test_explanations_are_compared() -> None:
     state, adapter = together(Admit(0, PROMPT, 5), config=BOTH)
     longer = (0, (1, 2, 3, 4, 5, 6, 7))
-    assert examine(adapter, state, (PROMPT, longer), explains=True) == []
+    assert examine(adapter, state, (PROMPT, longer), frozenset({"explain"})) == []
     said = adapter.explain("r0")
     assert said == Explained(4, None, ((4, None, "NOTHING"), (4, None, "NOTHING")))
     for other in (said._replace(length=2), said._replace(candidate=6), said._replace(parts=said.parts[:1])):
@@ -235,7 +235,7 @@ def test_explanations_are_compared() -> None:
 
         wrong = Wrong.__new__(Wrong)
         wrong.__dict__.update(adapter.copy().__dict__)
-        faults = examine(wrong, state, (PROMPT,), explains=True)
+        faults = examine(wrong, state, (PROMPT,), frozenset({"explain"}))
         assert len(faults) == 1
         assert faults[0].startswith("EXPLAIN-1: hit of")
         assert examine(wrong, state, (PROMPT,)) == []

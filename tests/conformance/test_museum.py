@@ -22,7 +22,7 @@ from blockwright_conformance.museum import EXHIBITS, NOT_POSSIBLE, PLACES, names
 from blockwright_conformance.offload_actions import ChainAction, Compute, Land, Load, Store
 from blockwright_conformance.offload_chains import chain_of
 from blockwright_conformance.offload_diagnosis import diagnose_chain, diagnose_tier
-from blockwright_conformance.offload_places import NEAR, OVER, TIER, evicted, failed_load
+from blockwright_conformance.offload_places import NEAR, OVER, TIER, evicted, failed_load, too_large
 from blockwright_conformance.offload_scopes import ChainScope, TierScope
 from blockwright_conformance.offload_tier_explore import TierCall
 from blockwright_conformance.offload_tiers import tier_of
@@ -100,6 +100,9 @@ def test_exhibits_are_complete_and_fit_the_sources(exhibit: Exhibit) -> None:
         "B63c",
         "B64f",
         "D09",
+        "D10a",
+        "D10b",
+        "D11",
     ],
 )
 def test_exhibits_are_caught_by_name(name: str) -> None:
@@ -183,7 +186,7 @@ def test_the_laws_of_time_and_plans_are_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    "where", [TIGHT, SLIDING, trials.keys, trials.pool, OVER, evicted, failed_load], ids=museum.title_of
+    "where", [TIGHT, SLIDING, trials.keys, trials.pool, OVER, evicted, failed_load, too_large], ids=museum.title_of
 )
 def test_the_implementation_passes_every_place(where: Where) -> None:
     row = sane(where)

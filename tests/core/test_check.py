@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 import pytest
+from librt.vecs import vec
+from mypy_extensions import i32
 from tests.core.support import Setup, admit, every_setup, full, mamba, manager_of, pure_only, sliding, table
 
 from blockwright import KVCacheManager, Request, Sha256Hasher
@@ -63,10 +65,10 @@ def test_the_example_is_as_described() -> None:
     assert manager.block_pool.block_key(7) == manager.block_pool.block_key(1) is not None
 
 
-def broken(manager: KVCacheManager) -> InvariantError:
+def broken(manager: KVCacheManager, held_elsewhere: dict[int, int] | None = None) -> InvariantError:
     """Run the self-check, which must end and complain; the message shows law and both sides."""
     with time_limit(20), pytest.raises(InvariantError) as caught:
-        manager.check()
+        manager.check(held_elsewhere)
     error = caught.value
     assert str(error).startswith(f"{error.law}: ")
     assert repr(error.expected) in str(error)
@@ -78,11 +80,8 @@ def broken(manager: KVCacheManager) -> InvariantError:
 # ---------------------------------------------------------------------- through public calls
 
 BEHIND_ITS_BACK: dict[str, tuple[Callable[[KVCacheManager], object], str]] = {
-    "a table's block touched": (lambda m: m.block_pool.touch([3]), "REF-1"),
     "a shared block released": (lambda m: m.block_pool.free_blocks([1]), "REF-1"),
     "a table's only block released": (lambda m: m.block_pool.free_blocks([3]), "REF-1"),
-    "a block taken": (lambda m: m.block_pool.get_new_blocks(1), "REF-1"),
-    "a candidate held": (lambda m: m.block_pool.touch([5]), "REF-1"),
     "a request released below": (lambda m: m.managers[0].free("a"), "TABLE-1"),
     "a request added below": (lambda m: m.managers[0].allocate_new_blocks("d", 5), "TABLE-1"),
     "a hit adopted below": (lambda m: m.managers[0].save_new_computed_blocks("d", [1, 2]), "TABLE-1"),
@@ -94,6 +93,29 @@ def test_notices_calls_behind_its_back(act: Callable[[KVCacheManager], object], 
     manager = in_use()
     act(manager)
     assert broken(manager).law == law
+
+
+@pytest.mark.parametrize(
+    ("hold", "held"),
+    [
+        (lambda m: m.block_pool.touch([3]), {3: 1}),
+        (lambda m: m.block_pool.touch([1, 1, 0]), {1: 2}),
+        (lambda m: m.block_pool.get_new_blocks(1), {9: 1}),
+        (lambda m: m.block_pool.touch([5]), {5: 1}),
+    ],
+    ids=["a table's block", "a shared block, twice", "a new block", "a candidate"],
+)
+def test_knows_what_is_held_through_the_pool(hold: Callable[[KVCacheManager], object], held: dict[int, int]) -> None:
+    """A connector or an engine may hold blocks; whoever knows how many says so, and a leak is found too."""
+    manager = in_use()
+    hold(manager)
+    for each in (manager, manager.copy()):
+        each.check()
+        each.check(held)
+        for wrong in ({}, {**held, 2: 1}, {block: times + 1 for block, times in held.items()}):
+            assert broken(each, wrong).law == "REF-1"
+    manager.block_pool.free_blocks([block for block, times in held.items() for _ in range(times)])
+    manager.check({})
 
 
 def test_a_released_block_that_is_taken_again() -> None:
@@ -217,9 +239,9 @@ def end_on_the_last_block(manager: KVCacheManager) -> None:
 def share_last(manager: KVCacheManager) -> None:
     """Have "b" write the block that "a" writes; every counter agrees."""
     pool = manager.block_pool
-    pool.touch([3])
+    pool.touch_entries(vec[i32]([3]))
     entry(manager, "b", 2, 3)
-    pool.free_blocks([4])
+    pool.release(vec[i32]([4]), 0, 1)
 
 
 @pure_only

@@ -86,6 +86,21 @@ def many(count: int) -> Callable[[], None]:
     return run
 
 
+def common(count: int) -> Callable[[], None]:
+    """Ask how long a prefix is that many requests have in common, while another block is held from outside."""
+    length = count // 4
+    manager = manager_of(full(1), 3 * length, length + 1)
+    for i in range(length):
+        admit(manager, Request(f"r{i}", [*([1] * length), i], 1))
+    manager.block_pool.get_new_blocks(1)
+
+    def run() -> None:
+        for _ in range(20):
+            assert manager.get_num_common_prefix_blocks("r0", length) == [length]
+
+    return run
+
+
 GROWING: dict[str, Callable[[int], Callable[[], None]]] = {
     "tokens of a request": appending,
     "blocks, one a step": growing(lambda n: manager_of(full(1), n, n), 1),
@@ -95,6 +110,7 @@ GROWING: dict[str, Callable[[int], Callable[[], None]]] = {
     "duplicates": duplicates(False),
     "verified duplicates": duplicates(True),
     "requests": many,
+    "common prefixes": common,
 }
 
 

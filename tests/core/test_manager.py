@@ -236,6 +236,46 @@ def test_common_prefix() -> None:
         assert manager.get_num_common_prefix_blocks("a", 1) == [0]
 
 
+def common(manager: KVCacheManager, name: str = "a") -> list[int]:
+    """The leading blocks of a request that it alone, that two and that three requests have."""
+    return [manager.get_num_common_prefix_blocks(name, count)[0] for count in (1, 2, 3)]
+
+
+def test_only_requests_that_compute_have_a_common_prefix() -> None:
+    """Beside "a" and a request without its prefix: one that shares it and ends in flight, one that loads, pins."""
+    manager = manager_of(full(), overlap_steps=True)
+    step = manager.start_step()
+    a, b, c = (Request(name, list(range(at, at + 17)), 4) for name, at in (("a", 0), ("b", 50), ("c", 0)))
+    for request in (a, b, c):
+        admit(manager, request)
+    assert common(manager) == [0, 4, 0]
+    manager.free(c)
+    assert common(manager) == [5, 0, 0], "the step still writes to c's blocks, but no request reads them any more"
+    loading = Request("l", list(range(25)), 4)
+    hit, num_hit = manager.get_computed_blocks(loading)
+    assert num_hit == 16
+    assert manager.allocate_slots(loading, 0, num_hit, hit, num_external_computed_tokens=4) is not None
+    assert (common(manager), common(manager, "l")) == ([5, 0, 0], [0, 0, 0])
+    manager.block_pool.touch(manager.get_blocks("a").blocks[0])
+    new = manager.block_pool.get_new_blocks(3)
+    for each in (manager, manager.copy()):
+        assert (common(each), common(each, "l"), common(each, "b")) == ([5, 0, 0], [0, 0, 0], [5, 0, 0])
+        each.check()
+    manager.settle_step(step)
+    assert manager.finish_load(loading, 4)
+    assert (common(manager), common(manager, "l")) == ([0, 4, 0], [0, 4, 0])
+    manager.block_pool.free_blocks([*manager.get_blocks("a").blocks[0], *new])
+    again = Request("again", list(range(25)), 4)
+    hit, num_hit = manager.get_computed_blocks(again)
+    assert manager.allocate_slots(again, 0, num_hit, hit, num_external_computed_tokens=4) is not None
+    manager.free(again)
+    assert common(manager) == [0, 4, 0], "a load that was given up"
+    manager.finish_load(again, 4)
+    manager.free(loading)
+    assert common(manager) == [5, 0, 0]
+    manager.check({})
+
+
 def test_statistics() -> None:
     assert manager_of(full()).make_prefix_cache_stats() is None
     manager = manager_of(full(), log_stats=True)

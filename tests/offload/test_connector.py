@@ -36,6 +36,7 @@ def served(engine: Engine, steps: int = 60) -> Engine:
             engine.send(f"r{number}", (stem + [random.randrange(2) for _ in range(4)] + [7] * 12)[:length])
         engine.step()
         engine.connector.check()
+        engine.manager.check()  # knows what loads and stores hold without being told
         everyone = [*engine.waiting, *engine.loading.values(), *engine.running]
         for request in everyone:
             is_done = request.num_output_tokens > 6 or (engine.flight and request.num_computed_tokens > 18)

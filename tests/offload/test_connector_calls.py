@@ -16,6 +16,7 @@ import pytest
 
 from blockwright import (
     ChunkedLocalAttentionSpec,
+    Fits,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
@@ -222,6 +223,48 @@ def test_external_hits_are_the_longest(specs: list[KVCacheSpec], per_block: int)
     assert found > 20
 
 
+@pytest.mark.parametrize("specs", GROUPS.values(), ids=GROUPS.keys())
+def test_what_is_offered_can_be_loaded_into_an_idle_pool(specs: list[KVCacheSpec]) -> None:
+    """And no longer hit could; whatever the device has of it already (law LIVE-1)."""
+    cut = 0
+    for num_blocks in range(2, 30):
+        manager = manager_of(*specs, num_blocks=num_blocks)
+        unit = lcm(*[each.block_size for each in manager.managers])
+        request = Request("r", list(range(30)), 2)
+        held = Held({offload_key(digest, group) for digest in request.block_hashes for group in range(len(specs))})
+        for length in range(0, 13, unit):  # computed in one step, so that all of it is on the device
+            first = Request("first", list(range(length + 1)), 2)
+            if manager.allocate_slots(first, length + 1) is not None:
+                first.num_computed_tokens = length + 1
+            manager.free(first)
+            hit, num_hit = manager.get_computed_blocks(request)
+            offered = offer(manager, held, request, num_hit)
+            loadable = [
+                end
+                for end in range(num_hit + unit, 30, unit)
+                if isinstance(manager.plan(request, 0, num_hit, hit, num_external_computed_tokens=end - num_hit), Fits)
+            ]
+            assert offered == max(loadable, default=num_hit)
+            cut += offered < 29 // unit * unit
+    assert cut > 0 or isinstance(specs[0], MambaSpec)
+
+
+def offer(manager: KVCacheManager, held: Held, request: Request, num_hit: int) -> int:
+    """The external hit that can be loaded, as a connector asks for it."""
+    return external_hit(
+        held, manager.managers, request, num_hit, 1, lambda end: manager.can_load(request, num_hit, end - num_hit)
+    )[0]
+
+
+def test_lengths_that_the_model_cannot_have_are_not_loaded() -> None:
+    manager = manager_of(full(), num_blocks=200)
+    request = Request("r", list(range(120)), 2)
+    assert [manager.can_load(request, 90, more) for more in (8, 10, 12)] == [True, True, False]
+    for counts in ((-1, 2), (0, 2**31)):
+        with pytest.raises(InvalidArgumentError, match="computed_tokens"):
+            manager.can_load(request, *counts)
+
+
 def test_a_hit_of_the_engine_that_is_not_aligned_is_not_gone_beyond() -> None:
     manager = manager_of(full(4))
     request = Request("r", list(range(13)), 2)
@@ -378,6 +421,32 @@ def test_a_failed_load_is_computed_once_and_not_looked_up() -> None:
     assert rig.connector.get_num_new_matched_tokens(request, 0) == (0, False)
     assert rig.connector.get_num_new_matched_tokens(request, 0) == (0, False)  # its blocks are to blame, and gone
     assert rig.connector.stats().loads_failed == 1
+
+
+def test_a_hit_that_is_too_large_for_the_pool_is_loaded_in_part() -> None:
+    """A window's blocks are given back while a prompt is computed, but a load takes all its blocks at once."""
+    rig = Rig(sliding(2, 4), num_blocks=7, host=20)
+    request = Request("first", list(range(41)), 2)
+    while request.num_computed_tokens < 41:
+        new = min(4, 41 - request.num_computed_tokens)
+        assert rig.manager.allocate_slots(request, new) is not None
+        rig.connector.start_step()
+        request.num_computed_tokens += new
+        rig.connector.finish_step([request])
+        rig.handler.end()
+        rig.connector.poll()
+        rig.manager.check()
+    rig.end(request)
+    assert rig.manager.reset_prefix_cache()
+    again = rig.load("again", list(range(41)))
+    rig.manager.check()
+    rig.handler.end()
+    assert rig.connector.poll() == [LoadResult("again", 12, 12)]
+    again.num_computed_tokens = 12
+    while again.num_computed_tokens < 41:
+        new = min(4, 41 - again.num_computed_tokens)
+        assert rig.manager.allocate_slots(again, new) is not None
+        again.num_computed_tokens += new
 
 
 def test_what_is_gone_when_the_load_is_to_begin() -> None:

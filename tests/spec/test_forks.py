@@ -27,11 +27,11 @@ from blockwright_spec.state import (
     Config,
     Hit,
     State,
-    common_prefix_blocks,
     holders,
     initial,
     sharers,
 )
+from blockwright_spec.table_laws import common_prefix_blocks
 
 
 def lawful(before: State, outcome: Outcome) -> Done:

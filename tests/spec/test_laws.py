@@ -18,6 +18,7 @@ from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Outcome, Step
 from blockwright_spec.reads import Cross, Full, Group, Kind, Mamba, Prefix, Sliding, cut
 from blockwright_spec.state import Config, Content, Fence, Hit, Running, State, Waiting, initial
+from blockwright_spec.table_laws import common_prefix_blocks
 from blockwright_spec.transitions import admit, append_output, arrive, find, grow, preempt, release
 
 PROMPT: Prefix = (0, (7, 8, 9, 7, 8))
@@ -125,6 +126,7 @@ BROKEN: dict[str, State] = {
     "PUB-2": replace(FULL, keys=FULL.keys[:1]),
     "TABLE-1": request_changed(FULL, tables=((1, 2),)),
     "TABLE-2": request_changed(FULL, tables=((1, 1, 3),)),
+    "COMMON-1": request_changed(FULL, 1, tables=((2, 1, 4),)),
     "MAMBA-1": request_changed(MAMBA, tables=((1, 2, 3),)),
     "MAMBA-2": request_changed(UNCACHED, tables=((1, 2),)),
     "LEN-1": request_changed(FULL, computed=6),
@@ -174,6 +176,19 @@ def test_law_fails_in_a_broken_state(name: str) -> None:
 
 def test_every_law_is_seen_to_fail() -> None:
     assert set(BROKEN) | {"HIT-3"} == set(BY_ID)
+
+
+def test_only_requests_that_compute_have_a_common_prefix() -> None:
+    """Two that share two blocks; then one of them is gone behind a fence, or waits for a load that takes them."""
+    assert [common_prefix_blocks(FULL, slot, 0, count) for slot in (0, 1) for count in (1, 2)] == [0, 2] * 2
+    assert EAGER.fences
+    assert [common_prefix_blocks(EAGER, 0, 0, count) for count in (1, 2)] == [3, 0]
+    prompt: Prefix = (0, (*PROMPT[1], 7, 8))
+    state = after(find(after(arrive(admitted(manager((Full(), 2)), 0), 1, prompt)), 1, LRU))
+    hit = state.requests[1].hit  # type: ignore[union-attr]
+    state = after(admit(state, 1, hit, Step(0, external=2), LRU))
+    for one in (state, after(preempt(state, 1, LRU))):
+        assert [common_prefix_blocks(one, slot, 0, count) for slot in (0, 1) for count in (1, 2)] == [3, 0, 0, 0]
 
 
 def test_a_lookup_that_leaves_no_token_breaks_its_law(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,10 +23,10 @@ from blockwright_spec.state import (
     Hit,
     State,
     Waiting,
-    common_prefix_blocks,
     holders,
     key,
 )
+from blockwright_spec.table_laws import common_prefix_blocks
 
 
 def test_a_prompt_takes_blocks_in_order_and_publishes_the_full_ones() -> None:

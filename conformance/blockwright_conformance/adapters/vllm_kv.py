@@ -164,6 +164,7 @@ class VllmAdapter(ManagerAdapter):
     allocate_each: Any = plan
     fork: Any = plan
     take_copies: Any = plan
+    pin: Any = plan
 
     def explain(self, name: str) -> Explained:
         """Refuse: it explains no hits."""

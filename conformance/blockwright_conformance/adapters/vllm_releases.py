@@ -22,6 +22,7 @@ ABSENT = {
     "plan": "nothing is planned ahead of a step",
     "fork": "requests are not forked",
     "explain": "a hit is given without a reason",
+    "pin": "it keeps no account of who holds a block beside the requests",
     "hold": "its scheduler never keeps a hit from one step to another",
     "misuse": "arguments are not checked; wrong calls are the scheduler's fault",
     "overlaps": "steps in flight are kept apart by its scheduler, which counts and defers; the manager knows of none",

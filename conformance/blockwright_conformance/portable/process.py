@@ -256,6 +256,14 @@ class ProcessAdapter:
         """Count shared leading blocks."""
         return self.expected(self.call("common", name, running), "counts").counts
 
+    def pin(self, blocks: tuple[int, ...]) -> None:
+        """Refuse to pin.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("pin: not a call of the protocol")
+
     def explain(self, name: str) -> Explained:
         """Refuse to explain: the protocol has no such call.
 

@@ -10,7 +10,8 @@ from blockwright_spec.hits import found
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Publication, Step, When
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import Hit, Running, State, Waiting, common_prefix_blocks
+from blockwright_spec.state import Hit, Running, State, Waiting
+from blockwright_spec.table_laws import common_prefix_blocks
 
 from ..abstraction import expected
 from ..actions import Action, Told, meaning
@@ -155,6 +156,14 @@ class Scribe:
         counts = tuple([common_prefix_blocks(self.state, slot, group, running) for group in groups])
         self.say("common", name, running, answer=Answer("counts", counts=counts))
         return counts
+
+    def pin(self, blocks: tuple[int, ...]) -> None:
+        """Refuse to pin.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("pin: vectors do not pin")
 
     def explain(self, name: str) -> Explained:
         """Refuse to explain.

@@ -522,6 +522,26 @@ class KVCacheManager(ForkedRequests):
             return NotNow(name, ask.missing)
         return Fits(request, ask, self._owner, self.block_pool.version, self._moment(request, tables))
 
+    def can_load(self, request: Request, num_new_computed_tokens: int, num_external_computed_tokens: int) -> bool:
+        """Say whether a new request could ever load so many tokens after a hit of so many: not with `plan`'s `Never`.
+
+        All blocks of a load are taken at once, those too that would have been given back in between, had the tokens
+        been computed in several steps. So a load may be too large for the pool where the request is not: a connector
+        offers no more than can be loaded. The hit need not be there. Complexity: O(groups). law: LIVE-1.
+
+        Raises:
+            InvalidArgumentError: a count is out of range, or the request was made with another block size or hasher.
+        """
+        ask = Ask()
+        ask.hit_length = count_of("num_new_computed_tokens", num_new_computed_tokens)
+        ask.external = count_of("num_external_computed_tokens", num_external_computed_tokens)
+        ask.begin = ask.hit_length
+        ask.stop = ask.begin + ask.external
+        ask.certain = ask.stop
+        ask.slots = ask.stop
+        self._count_new(request, ask)
+        return bool(ask.stop <= self._max_len and ask.most < self.block_pool.num_blocks)
+
     def commit(self, plan: Plan) -> KVCacheBlocks:
         """Do what was planned and return the new blocks, as `allocate_slots`; it cannot fail on an unchanged pool.
 
@@ -689,12 +709,18 @@ class KVCacheManager(ForkedRequests):
         return tuple([[int(block) for block in table.blocks] for table in self._named(request_id).groups])
 
     def get_num_common_prefix_blocks(self, request_id: str, num_running_requests: int) -> list[int]:
-        """Return, per group, the leading blocks that exactly `num_running_requests` requests hold. O(blocks).
+        """Return, per group, the leading blocks that are in the tables of exactly `num_running_requests` requests.
+
+        Give it the number of requests that run, scheduled in this step or not, without those that wait for a load: they
+        compute nothing yet, so they are not counted, and have no common blocks themselves. What else holds a block (a
+        step in flight whose request is gone, a load that was given up, a copy, a connector) is not counted either.
+        0 for groups that do not keep all blocks. Complexity: O(blocks). law: COMMON-1.
 
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        self._named(request_id)
+        if self._named(request_id).num_loading > 0:
+            return [0 for _ in self.managers]
         return [manager.get_num_common_prefix_blocks(request_id, num_running_requests) for manager in self.managers]
 
     def create_empty_block_list(self) -> KVCacheBlocks:

@@ -218,7 +218,9 @@ class SingleTypeKVCacheManager(GroupTables):
             self.close(request_id)
 
     def get_num_common_prefix_blocks(self, request_id: str, num_running_requests: int) -> int:
-        """Return the leading blocks that exactly `num_running_requests` tables hold; 0 for kinds that trim. O(blocks).
+        """Return the leading blocks in the tables of exactly `num_running_requests` requests; 0 for kinds that trim.
+
+        Requests that load are not counted, nor are other holders. Complexity: O(blocks). law: COMMON-1.
 
         Raises:
             UnknownRequestError: the request holds no blocks.
@@ -227,22 +229,11 @@ class SingleTypeKVCacheManager(GroupTables):
         if self._layout != ROW or not isinstance(self.kv_cache_spec, FullAttentionSpec):
             return 0
         common = 0
-        for entry, block in enumerate(table.blocks):
-            holders = int(self.block_pool.num_sharers(i64(block)))
-            if self.block_pool.has_pins:
-                holders = self._tables_with(i64(entry), block)
-            if holders != num_running_requests:
+        for block in table.blocks:
+            if int(self.block_pool.num_readers(i64(block))) != num_running_requests:
                 break
             common += 1
         return common
-
-    def _tables_with(self, entry: i64, block: i32) -> int:
-        """Count the tables that hold a block at an entry; a prefix stands at the same place in all. O(requests)."""
-        count = 0
-        for table in self._tables.values():
-            if entry < i64(len(table.blocks)) and table.blocks[entry] == block:
-                count += 1
-        return count
 
     @classmethod
     def find_longest_cache_hit(

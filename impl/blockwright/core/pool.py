@@ -61,7 +61,6 @@ class BlockPool(BlockStore):
         if source is not None:
             super().__init__(0, None, source)
             self.enable_caching: bool = source.enable_caching
-            self._num_pins: i64 = source._num_pins
             return
         if isinstance(num_blocks, bool) or not 2 <= num_blocks <= MAX_BLOCKS:
             raise InvalidArgumentError(
@@ -83,7 +82,6 @@ class BlockPool(BlockStore):
             )
         super().__init__(num_blocks, journal, None)
         self.enable_caching = enable_caching
-        self._num_pins = 0
 
     def copy(self) -> BlockPool:
         """Return an independent copy. O(num_blocks)."""
@@ -92,11 +90,6 @@ class BlockPool(BlockStore):
     def __copy__(self) -> BlockPool:
         """Return an independent copy."""
         return self.copy()
-
-    @property
-    def has_pins(self) -> bool:
-        """Whether blocks may be held by others than tables: taken or touched through this pool's public names."""
-        return self._num_pins != 0
 
     def units_for(self, request: Request, block_size: i64) -> i64:
         """Return the hashed units of a request in a block, after checking that its keys will do for this pool.
@@ -235,8 +228,9 @@ class BlockPool(BlockStore):
             raise InvalidArgumentError(f"num_blocks: must not be negative, {num_blocks} is")
         if num_blocks > int(self._num_free):
             raise NoFreeBlocksError(f"num_blocks: {num_blocks} blocks asked for, {self._num_free} are free")
-        self._num_pins += num_blocks
-        return self.views(self.take(num_blocks, vec[i32]()))
+        ids = self.take(num_blocks, vec[i32]())
+        self.set_apart(ids, 1)
+        return self.views(ids)
 
     def touch(self, blocks: Iterable[object]) -> None:
         """Hold each block once more (null ones are passed over); eviction candidates leave the free queue.
@@ -250,7 +244,7 @@ class BlockPool(BlockStore):
         for block in ids:
             if block != 0 and self._ref[i64(block)] == 0 and not self._index.has_key(i64(block)):
                 raise BlockError(f"blocks: block {block} is free and has no content; take blocks with get_new_blocks")
-        self._num_pins += held_blocks(ids)
+        self.set_apart(ids, 1)
         self.touch_entries(ids)
 
     def free_blocks(self, ordered_blocks: Iterable[object]) -> None:
@@ -276,7 +270,7 @@ class BlockPool(BlockStore):
                     raise BlockError(
                         f"ordered_blocks: block {block} has {self._ref[i64(block)]} holders, released {times} times"
                     )
-        self._num_pins -= held_blocks(ids)
+        self.set_apart(ids, -1)
         self.release(backwards, 0, len(backwards))
 
     def ids_of(self, blocks: Iterable[object]) -> vec[i32]:
@@ -370,15 +364,6 @@ class KVCacheBlock:
     def __repr__(self) -> str:
         """Describe the block in one line."""
         return f"KVCacheBlock({self._id}, ref_cnt={self.ref_cnt}, published={self.block_hash is not None})"
-
-
-def held_blocks(ids: vec[i32]) -> i64:
-    """Count the blocks that can be held: all but null ones."""
-    count: i64 = 0
-    for block in ids:
-        if block != 0:
-            count += 1
-    return count
 
 
 def require_group(group: int) -> None:

@@ -124,14 +124,16 @@ class RunningRequests:
         while at < self._num_groups:
             manager = self.managers[at]
             held: i64 = 0
+            live: i64 = 0
+            if ask.hit_length > 0:
+                held = ask.hit_length // manager._block_size
+                live = held - manager.first_kept(ask.hit_length)
+                own += live
             if self.enable_caching and request._block_size > 0:
                 units = self._units(request, manager)
                 if hit is not None:
-                    held = len(hit.ids[at])
                     free = manager.check_hit(hit.ids[at], request.keys(units))
-                    live = held - manager.first_kept(ask.hit_length)
                     ask.demand += free
-                    own += live
                     if manager.keeps_all:
                         shared += live - free
             missing = manager.missing(held, manager.reach(ask)) + manager.num_states
@@ -204,6 +206,7 @@ class RunningRequests:
                 manager.take_states(table)
         if ask.external > 0:
             quiet = 0
+            self._set_apart(tables, 1)
         tables.quiet = min(quiet, tables.trim_at - 1)
         tables.num_loading = ask.external
         self._count_step(request, tables, ask.stop - ask.external, ask.new, ask.drafts)
@@ -297,6 +300,8 @@ class RunningRequests:
     def _vacate(self, tables: RequestTables) -> None:
         """Release all a request holds; behind a fence while a step or a load still touches it. law: REF-1, FENCE-1."""
         in_flight = len(self._steps) > 0 and tables.last_step >= self._steps[0].number
+        if in_flight:
+            self._set_apart(tables, 1)
         batch: list[vec[i32]] = []
         at: i64 = 0
         while at < self._num_groups:
@@ -319,7 +324,14 @@ class RunningRequests:
     def _return(self, batch: list[vec[i32]]) -> None:
         """Release a batch that waited behind a fence, in the order in which it would have been at once."""
         for blocks in batch:
+            self.block_pool.set_apart(blocks, -1)
             self.block_pool.release(blocks, 0, i64(len(blocks)))
+
+    def _set_apart(self, tables: RequestTables, times: i32) -> None:
+        """Note that a request computes nothing (any more) on the blocks that it holds, or that it does again."""
+        for table in tables.groups:
+            self.block_pool.set_apart(table.blocks, times)
+            self.block_pool.set_apart(table.states, times)
 
     # ------------------------------------------------------------------ who runs
 
@@ -378,7 +390,8 @@ class RunningRequests:
     def check(self, held_elsewhere: Mapping[int, int] | None = None) -> None:
         """Recompute every invariant from scratch: counters, queue, index, tables. O(num_blocks + blocks held).
 
-        `held_elsewhere`: how often each block is held through the pool's own names (`BlockPool.touch`), not by tables.
+        What is held through the pool's own names (`BlockPool.touch`), as a connector does, is counted as the pool has
+        noted it. `held_elsewhere` says how often each block should be held so: the check then compares that too.
 
         Raises:
             InvariantError: names the law and shows both sides.
@@ -403,17 +416,30 @@ class RunningRequests:
                     covered,
                     min(len(table.blocks), covered),
                 )
+        apart = zeros32(pool.num_blocks)
+        for running in self._running.values():
+            if running.num_loading > 0:
+                count_holders(running.groups, apart)
+        given_up = list(self._loads.values())
         for step in self._steps:
-            for batch in step.fenced:
-                count_blocks(batch, holders)
-        for batch in self._loads.values():
+            given_up += step.fenced
+        for batch in given_up:
             count_blocks(batch, holders)
+            count_blocks(batch, apart)
         sharers = [int(n) for n in holders]
         for _, source, destination in pool.pending_copies():
             holders[source] += 1
             holders[destination] += 1
-        for held, times in ({} if held_elsewhere is None else held_elsewhere).items():
-            holders[held] += i32(times)
+        pinned: dict[int, int] = {}
+        for block in range(pool.num_blocks):
+            times = pool.num_apart(block) - i64(apart[block])
+            if times != 0:
+                pinned[block] = int(times)
+                holders[i64(block)] += i32(times)
+        if held_elsewhere is not None:
+            demand("REF-1", "how often each block is held through the pool's names", dict(held_elsewhere), pinned)
+        unheld = [block for block, times in pinned.items() if times < 0]
+        demand("REF-1", "blocks released through the pool's names that were not held so", [], unheld)
         counts = [int(n) for n in holders]
         demand("REF-1", "holders of each block in the tables, and its counter", counts, pool.ref_counts())
         alone = [block for block in range(1, pool.num_blocks) if sharers[block] > 1 and not keyed[block]]

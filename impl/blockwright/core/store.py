@@ -59,6 +59,7 @@ class BlockStore:
             self._num_evictions: i64 = source._num_evictions
             self._copies: vec[i32] = source._copies[:]
             self._ends: vec[i32] = source._ends[:]
+            self._apart: vec[i32] = source._apart[:]
             self._order: AccessOrder | None = None if source._order is None else source._order.copy()
             self.version: i64 = source.version
             self._journal: Journal | None = None if source._journal is None else source._journal.copy()
@@ -81,6 +82,8 @@ class BlockStore:
         # is the source, or -1 for a destination.
         self._copies = vec[i32]()
         self._ends = vec[i32]()
+        # Per block: how many of its holders are no request that computes.
+        self._apart = zeros32(count)
         self._order = order
         self.version = 0
         self._journal = journal
@@ -258,6 +261,26 @@ class BlockStore:
         """Note that a range was released because no later token of its request reads it."""
         if self._journal is not None:
             self._journal.released(ids, start, stop, TRIMMED)
+
+    # ------------------------------------------------------------------ who reads it
+
+    def set_apart(self, ids: vec[i32], times: i32) -> None:
+        """Note that one more holder of each non-null block is no request that computes; with ``times=-1``, one less.
+
+        Such holders are loads, steps in flight whose request is gone, and whoever holds blocks from outside. O(blocks).
+        """
+        apart = self._apart
+        for block in ids:
+            if block != 0:
+                apart[i64(block)] += times
+
+    def num_apart(self, block: i64) -> i64:
+        """Return the number of holders of one block that are no requests that compute, copies not counted. O(1)."""
+        return i64(self._apart[block])
+
+    def num_readers(self, block: i64) -> i64:
+        """Return the number of requests that compute and hold one block. O(1)."""
+        return self.num_sharers(block) - self.num_apart(block)
 
     # ------------------------------------------------------------------ copy-on-write
 

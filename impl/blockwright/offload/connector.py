@@ -91,6 +91,8 @@ class OffloadingConnector:
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
         """Return the tokens that could be loaded after the device's own hit, and whether that takes time (if any: yes).
 
+        No more than a pool could hold in which nothing else is held, so that whoever waits for blocks gets them: of a
+        longer hit the part that can be loaded, or nothing; the rest is computed. law: LIVE-1.
         Nothing is held: pass the tokens to `allocate_slots` as ``num_external_computed_tokens``, with no new ones, and
         then to `update_state_after_alloc`. None while a load of the request is on its way, and none once after one has
         failed. Complexity: at most one lookup per block. law: HIT-1.
@@ -110,7 +112,12 @@ class OffloadingConnector:
             self._manager.block_pool.units_for(request, manager.block_size)
         self._lookups += 1
         length, needed = external_hit(
-            self._chain, self._manager.managers, request, num_computed_tokens, self._per_block
+            self._chain,
+            self._manager.managers,
+            request,
+            num_computed_tokens,
+            self._per_block,
+            lambda length: self._manager.can_load(request, num_computed_tokens, length - num_computed_tokens),
         )
         num_external = length - num_computed_tokens
         if num_external <= 0:

@@ -12,7 +12,8 @@ An offloaded block holds `k` device blocks in a row of one group, and is found b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from blockwright.core.managers import SingleTypeKVCacheManager
@@ -134,11 +135,13 @@ def external_hit(
     request: Request,
     num_computed: int,
     per_block: int,
+    fits: Callable[[int], bool] = lambda length: True,
 ) -> tuple[int, list[NeededBlock]]:
     """Return the longest length that the device's hit and offloaded blocks come to, and the blocks to load for it.
 
     The length is a multiple of every group's block size, leaves a token to compute, and is `num_computed` if nothing
-    can be gained. Complexity: at most one lookup per offloaded block and group; one in all for full attention.
+    can be gained. `fits` says whether a length can be loaded at all; if one cannot, no longer one can. Complexity: at
+    most one lookup per offloaded block and group, one in all for full attention; `fits` is asked O(log blocks) times.
     """
     alignment = math.lcm(*[manager.block_size for manager in managers])
     if num_computed % alignment != 0:
@@ -147,7 +150,9 @@ def external_hit(
         _Probe(GroupBlocks(manager, number, request, per_block), chain, num_computed, request.num_tokens, per_block)
         for number, manager in enumerate(managers)
     ]
-    length, before = (request.num_tokens - 1) // alignment * alignment, -1
+    lengths = range(num_computed + alignment, request.num_tokens, alignment)
+    length = num_computed + bisect_right(lengths, False, key=lambda each: not fits(each)) * alignment
+    before = -1
     while length != before and length > num_computed:
         before = length
         for probe in probes:
