@@ -1,4 +1,4 @@
-"""Chapter 25: the laws of calls on block tables, given the state before and what came of it; and both lists."""
+"""Chapter 26: the laws of calls on block tables, given the state before and what came of it; and both lists."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

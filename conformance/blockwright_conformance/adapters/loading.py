@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from blockwright_spec.choices import legal_taking
-from blockwright_spec.effects import adopted, emptied, placed, published, written
+from blockwright_spec.effects import adopted, emptied, placed, written
 from blockwright_spec.hits import sound
 from blockwright_spec.outcomes import Reason, Refusal, Step
 from blockwright_spec.plans import trimmed_tables
+from blockwright_spec.publication import published
 from blockwright_spec.reads import Group, Mamba, Prefix, dead, entries, filled
 from blockwright_spec.state import NULL, Absent, Hit, Running, State, heads, span
 
