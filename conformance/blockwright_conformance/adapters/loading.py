@@ -72,7 +72,7 @@ def mean_sync_load(state: State, action: SyncLoad, hit: Hit, reply: Reply) -> To
     there = after.requests[slot]
     assert isinstance(there, Running)
     after = written(after, slot, replace(there, computed=stop, written=stop), loaded)
-    return Told(published(after, slot, stop, stop), None, hit)
+    return Told(published(replace(after, due=(*after.due, slot)), slot, stop, None), None, hit)
 
 
 def wants_of(group: Group, size: int, held: int, loaded: int, stop: int) -> tuple[bool, ...]:

@@ -463,5 +463,7 @@ class RunningRequests:
                 entry = manager.partial_entry(table, running)
                 shared = entry >= 0 and sharers[i64(table.blocks[entry])] > 1 and not running.is_forked
                 demand("WRITE-1", f"request {name!r} shares the block it writes next, entry {entry}", False, shared)
+        for name, due in self._due.items():
+            demand("MAMBA-5", f"a state of {name!r} is due, and it runs", True, self._running.get(name) is due)
         if self._num_forks == 0:
             demand("WRITE-1", "unpublished blocks with several holders, and no request was forked", [], alone)
