@@ -115,7 +115,7 @@ class ManagerAdapter(Protocol):
         """Do what was planned last under a name (``commit``); returns what `allocate` would."""
 
     def start(self) -> None:
-        """Start a step (``start_step``)."""
+        """Start a step (``start_step``); where steps do not overlap, in scopes whose calls name "start" only."""
 
     def settle(self, rejected: tuple[tuple[str, int], ...]) -> None:
         """Settle the oldest step in flight (``settle_step``), in which drafts of some requests were rejected."""

@@ -219,7 +219,10 @@ class BlockwrightAdapter:
 
     def start(self) -> None:
         """Start a step."""
-        self.manager.start_step()
+        if self.overlaps:
+            self.manager.start_step()
+        else:
+            self.manager.new_step_starts()
 
     def settle(self, rejected: tuple[tuple[str, int], ...]) -> None:
         """Settle the oldest step; without one, one that never was."""
@@ -276,8 +279,10 @@ class BlockwrightAdapter:
         self.manager.remove_skipped_blocks(self.owned(name), end)
 
     def free(self, name: str) -> None:
-        """Release a request's blocks."""
-        self.manager.free(self.owned(name))
+        """Release a request's blocks; the engine's own count says by now that its last step has run."""
+        request = self.owned(name)
+        request.num_computed_tokens = request.num_tokens
+        self.manager.free(request)
 
     def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
         """Fork a request; the child is made by the parent, unless it has tokens of its own."""

@@ -231,7 +231,9 @@ def shown_state(before: State, action: Action, reply: Reply, told: Told, shown: 
     published_blocks = {block for block, _ in keys}
     for block in set(queue) - published_blocks - {NULL}:
         contents[block] = None
-    return State(before.config, queue, tuple(contents), keys, requests, happened.flights, happened.fences, copies)
+    return replace(
+        happened, queue=queue, contents=tuple(contents), keys=keys, requests=requests, copies=copies
+    )
 
 
 def shown_request(

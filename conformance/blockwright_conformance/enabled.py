@@ -68,6 +68,8 @@ def enabled(scope: Scope, state: State) -> list[Action]:
         actions += loads(scope, state)
     if "fork" in scope.calls:
         actions += forks(scope, state)
+    if "start" in scope.calls:
+        actions.append(Start())
     if scope.in_flight or (state.config.overlaps and "misuse" in scope.calls):
         actions += in_time(scope, state)
     return actions

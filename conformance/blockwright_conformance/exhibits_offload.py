@@ -197,7 +197,7 @@ ENGINES = (
         (patch("offload/loads.py", "load.num_tokens if load.success else 0)", "load.num_tokens)"),),
     ),
     Exhibit(
-        "D11",
+        "D14",
         "a load is offered that no pool could hold",
         "All blocks of a load are taken at once, those of a window too that computing would have given back. Whether "
         "there are as many was not asked: the offer was made again in every step, and the request starved.",

@@ -52,6 +52,16 @@ TIME = (
         (patch("running.py", "ask.is_delayed or self._settles or", "ask.is_delayed or"),),
     ),
     Exhibit(
+        "B42c",
+        "a recurrent state is found in the step that writes it",
+        "States were published with the step that was to write them, like blocks of attention; a request that was "
+        "admitted to the same step read its state while another wrote it.",
+        "vllm-project/vllm MambaManager.cached_blocks_this_step",
+        "MAMBA-5",
+        places.MAMBA,
+        (patch("running.py", "min(ask.stop, known), NOT_RUN)", "min(ask.stop, known), ask.certain)"),),
+    ),
+    Exhibit(
         "B47",
         "blocks are published before their load has ended",
         "What was still on its way could be found, and was handed on as if it were there.",
@@ -104,8 +114,8 @@ TIME = (
         (
             patch(
                 "timed.py",
-                "        if is_whole or self._most_drafts < 0:\n            stop += count\n",
-                "        stop += tables.num_loading\n",
+                "stop = tables.num_written + count",
+                "stop = tables.num_written + tables.num_loading",
             ),
         ),
     ),
@@ -119,8 +129,9 @@ TIME = (
         (
             patch(
                 "timed.py",
-                "        stop = tables.num_written\n",
-                "        stop = tables.num_written\n        everything = stop + tables.num_loading\n",
+                "        stop = tables.num_written + count\n",
+                "        stop = tables.num_written + count\n"
+                "        everything = tables.num_written + tables.num_loading\n",
             ),
             patch(
                 "timed.py",
@@ -140,7 +151,7 @@ TIME = (
         (patch("timed.py", "            self._return(batch)\n            return False", "            return False"),),
     ),
     Exhibit(
-        "D10a",
+        "D13a",
         "whoever holds a block shares a prefix",
         "Common prefix blocks were told by the reference count, which blocks of an aborted step, of a load and of a "
         "connector have too: what one of the running requests does not hold was named as common to all.",
@@ -154,7 +165,7 @@ TIME = (
         ),
     ),
     Exhibit(
-        "D10b",
+        "D13b",
         "what a connector holds is taken for a leak",
         "The self-check counted tables alone, and raised a false alarm while a store held the blocks that it read.",
         "ours, before its first release: KVCacheManager.check",
@@ -166,6 +177,23 @@ TIME = (
                 "        self.set_apart(ids, 1)\n        self.touch_entries(ids)",
                 "        self.touch_entries(ids)",
             ),
+        ),
+    ),
+    Exhibit(
+        "B59f",
+        "a load publishes what it had not to bring",
+        "Of a window's layer a connector loads what the tokens after the load read. All blocks before the end of what "
+        "came were published, and a later request read blocks that nobody had written.",
+        "an outside test of Blockwright",
+        "PUB-1",
+        places.LOADING_BOTH,
+        (
+            patch(
+                "timed.py",
+                "        self._trim(tables, tables.num_written + tables.num_loading)\n",
+                "        asked = tables.num_written + tables.num_loading\n",
+            ),
+            patch("timed.py", "        if not is_whole:\n", "        self._trim(tables, asked)\n        if not is_whole:\n"),
         ),
     ),
 )

@@ -81,7 +81,6 @@ EVERYTHING = frozenset(
         "rejected, draft head",
         "rejected, guesser",
         "resets",
-        "stale hits",
         "swapped in",
         "swapped out",
         *(f"with {name}" for name in SWITCHES),

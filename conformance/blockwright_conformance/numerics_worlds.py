@@ -103,6 +103,11 @@ ON_DEVICE: dict[str, Schedule] = {
         ),
         jobs=(Job(own=7, output=7, seed=1), Job(own=7, output=3)),
     ),
+    "two that begin alike": Schedule(
+        (Group(Mamba(), 4),),
+        config=EngineConfig(max_num_batched_tokens=16, max_model_len=32, spare_blocks=4, hasher="fixed"),
+        jobs=(Job(shared=8, own=4, output=1), Job(shared=8, own=6, output=2)),
+    ),
     "one state": Schedule(
         (Group(Mamba(2), 2),),
         config=EngineConfig(max_model_len=32, enable_caching=False, spare_blocks=4, hasher="fixed"),

@@ -295,7 +295,8 @@ def published(package: ModuleType) -> Iterator[Fact]:
     request = package.Request("r", [0] * 4, 1)
     manager.allocate_slots(request, 0, num_external_computed_tokens=2)
     yield "LOAD-1", "a load of which half came", manager.finish_load(request, 1), False
-    yield "LOAD-1", "keys after it", [key for key in manager.block_pool.block_keys() if key is not None], []
+    found = [group for group in manager.block_pool.block_groups() if group is not None]
+    yield "LOAD-1", "groups of what is published after it", found, [0]
 
 
 def nulled(package: ModuleType) -> Iterator[Fact]:

@@ -49,6 +49,7 @@ CALLS = {
     "unasked": "admit without a lookup (prompt log-probabilities)",
     "adopt": "adopt a hit without computing a token",
     "batch": "grow all running requests in one call",
+    "start": "say that a new step starts, where steps do not overlap",
     "load": "have tokens loaded from elsewhere, whole, in part or not at all",
     "whole": "admit a request only if all of it fits, and with blocks reserved for others",
     "plan": "plan each step before it, and commit the plan",
@@ -144,6 +145,8 @@ def of_kind(kind: Kind, size: int) -> Iterator[Scope]:
         yield scope(kind, size, "copies", 4, odd, "unasked adopt preempt")
     yield scope(kind, size, "held hits", 4, odd, "hold trim reset")
     yield scope(kind, size, "two symbols", 4, last, "reset", prompts=(*pair, (0, (0,) * size)), outputs=(0, 1))
+    if isinstance(kind, Mamba):
+        yield scope(kind, size, "new steps", 4, odd, "start chunks later")
     yield scope(kind, size, "wrong calls", 4, last, "misuse preempt", prompts=(*pair[1:], (0, (0,) * size)))
     yield scope(kind, size, "uncached", 4, long, "chunks preempt batch trim misuse", caching=False)
     if not isinstance(kind, Mamba):

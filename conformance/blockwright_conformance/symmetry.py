@@ -67,7 +67,8 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         blocks = tuple([tuple([marks[block] if block else -1 for block in table]) for table in owned(request)])
         least = max(certain(request), request.settled)
         counts = request.computed, request.written, request.drafts, least, request.encoder, request.loading
-        return 2, names.number(request.prefix), trimmed, counts, request.published, blocks, timed(state, slot, request)
+        facts = trimmed, counts, request.published, slot in state.due
+        return 2, names.number(request.prefix), *facts, blocks, timed(state, slot, request)
     loading = bool(state.fences) and is_loading(state, slot)
     if isinstance(request, Waiting):
         found = tuple([marks[block] for table in request.hit.tables for block in table])
@@ -157,4 +158,5 @@ def ordered(
         blocks = [[labels.setdefault(block, len(labels)) for block in table] for table in fence.tables]
         time.append((-1 if fence.step is None else fence.step, owner, blocks))
     time += [(group, *[labels.setdefault(block, len(labels)) for block in ends]) for group, *ends in state.copies]
+    time += [slots.index(slot) for slot in state.due]
     return [labels[block] for block in state.queue], [marks[block] for block in labels], signatures, tables, time

@@ -1,4 +1,4 @@
-"""Chapter 33: the transitions of the chain, one for each call, in the shape of chapter 10; and what the engine does.
+"""Chapter 35: the transitions of the chain, one for each call, in the shape of chapter 10; and what the engine does.
 
 Which transfers land when, and whether they fail, is open: `finish` may be said of any that was handed out.
 """

@@ -1,4 +1,4 @@
-"""Chapter 32: the parts that the transitions of the chain are made of.
+"""Chapter 34: the parts that the transitions of the chain are made of.
 
 Each takes what has come of a call so far, and gives it with one thing more.
 """

@@ -1,4 +1,4 @@
-"""Chapter 34: the laws of the chain, of its states and of its calls; those of chapter 28 hold in each tier as well."""
+"""Chapter 36: the laws of the chain, of its states and of its calls; those of chapter 28 hold in each tier as well."""
 
 from collections import Counter
 from itertools import chain as joined

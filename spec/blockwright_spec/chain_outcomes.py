@@ -1,4 +1,4 @@
-"""Chapter 31: what comes of a call on the chain."""
+"""Chapter 33: what comes of a call on the chain."""
 
 from dataclasses import dataclass
 from enum import Enum

@@ -1,4 +1,4 @@
-"""Chapter 30: a chain of tiers below the device, and the transfers under way between them; its state, with ghosts.
+"""Chapter 32: a chain of tiers below the device, and the transfers under way between them; its state, with ghosts.
 
 Tier 0 is the nearest to the device, and the only one that the device's blocks come from and go to. A block of a tier
 may span several blocks of the device. Ghosts are the contents: of the device's blocks here, of the places in the tiers.

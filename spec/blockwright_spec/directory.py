@@ -1,4 +1,4 @@
-"""Chapter 29: a tier's blocks in a directory, which a restart finds again: what it gives back, and its laws.
+"""Chapter 31: a tier's blocks in a directory, which a restart finds again: what it gives back, and its laws.
 
 A directory has a header, which says whose it is, and numbered places. A place has a record, which names its block, and
 the block's bytes. When each block was last used stands in a file of its own: a hint, whose loss costs an order and

@@ -1,4 +1,4 @@
-"""Chapter 9: the parts that transitions are made of, down to `serve`, what a step of the model comes to.
+"""Chapter 10: the parts that transitions are made of, down to `serve`, what a step of the model comes to.
 
 Groups stand side by side: what is released is one batch in the order of groups, and all groups have adopted their hits
 before any of them takes a block.
@@ -10,6 +10,7 @@ from .choices import Choice, legal_order, legal_taking
 from .hits import lost
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .plans import let_go, planned
+from .publication import replaced, ripened, stepped_on, without
 from .reads import Group, Mamba, cut, writes
 from .state import (
     NULL,
@@ -17,7 +18,6 @@ from .state import (
     Copy,
     Fence,
     Flight,
-    Request,
     Running,
     State,
     Table,
@@ -25,17 +25,9 @@ from .state import (
     certain,
     held_tables,
     in_flight,
-    key,
-    later,
     owned,
     span,
 )
-
-
-def replaced(state: State, slot: int, request: Request) -> State:
-    """Put a request in its slot."""
-    requests = (*state.requests[:slot], request, *state.requests[slot + 1 :])
-    return State(state.config, state.queue, state.contents, state.keys, requests, *later(state))
 
 
 def requeued(state: State, released: tuple[int, ...]) -> State:
@@ -50,15 +42,13 @@ def requeued(state: State, released: tuple[int, ...]) -> State:
     bare = tuple(block for block in freed if block not in published)
     candidates = tuple(block for block in freed if block in published)
     contents = tuple(None if block in bare else content for block, content in enumerate(state.contents))
-    queue = (*bare[::-1], *state.queue, *candidates)
-    return State(state.config, queue, contents, state.keys, state.requests, *later(state))
+    return replace(state, queue=(*bare[::-1], *state.queue, *candidates), contents=contents)
 
 
 def adopted(state: State, tables: tuple[Table, ...]) -> State:
     """Take the blocks of some tables that were free out of the queue; they keep their keys and contents."""
     held = frozenset(block for table in tables for block in table)
-    queue = tuple(block for block in state.queue if block not in held)
-    return State(state.config, queue, state.contents, state.keys, state.requests, *later(state))
+    return replace(state, queue=tuple(block for block in state.queue if block not in held))
 
 
 def emptied(state: State, taken: tuple[int, ...]) -> State:
@@ -66,7 +56,7 @@ def emptied(state: State, taken: tuple[int, ...]) -> State:
     queue = tuple(block for block in state.queue if block not in taken)
     contents = tuple(None if block in taken else content for block, content in enumerate(state.contents))
     keys = tuple(published for published in state.keys if published[0] not in taken)
-    return State(state.config, queue, contents, keys, state.requests, *later(state))
+    return replace(state, queue=queue, contents=contents, keys=keys)
 
 
 def placed(taken: tuple[int, ...], wants: tuple[tuple[bool, ...], ...]) -> tuple[Table, ...]:
@@ -105,38 +95,7 @@ def written(state: State, slot: int, request: Running, start: int) -> State:
     contents = tuple(
         into.get(block, content) if block != NULL else None for block, content in enumerate(state.contents)
     )
-    after = State(config, state.queue, contents, state.keys, state.requests, *later(state))
-    return replaced(after, slot, request)
-
-
-def publishable(request: Running, group: Group, at: int, count: int, stop: int) -> range:
-    """Give the entries of a group that end at or before `count` tokens and were not looked at yet (PUB-1).
-
-    Of a recurrent layer, that is the state after `count` tokens, if a block ends there and a step stopped there.
-    """
-    full = range(request.published[at], count // group.block_size)
-    if isinstance(group.kind, Mamba):
-        return full[-1:] if count % group.block_size == 0 and count == stop else full[:0]
-    return full
-
-
-def published(state: State, slot: int, count: int, stop: int) -> State:
-    """Publish what `count` tokens filled in each group, after a step that ended at `stop`, group by group (PUB-1)."""
-    request, config = state.requests[slot], state.config
-    if not isinstance(request, Running) or not config.caching:
-        return state
-    full = tuple(publishable(request, group, at, count, stop) for at, group in enumerate(config.groups))
-    keys = tuple(
-        (request.tables[at][entry], (at, cut(request.prefix, (entry + 1) * group.block_size)))
-        for at, group in enumerate(config.groups)
-        for entry in full[at]
-        if request.tables[at][entry] != NULL and key(state, request.tables[at][entry]) is None
-    )
-    looked = tuple(max(was, entries.stop) for was, entries in zip(request.published, full, strict=True))
-    if looked == request.published:
-        return state
-    after = State(config, state.queue, state.contents, state.keys + keys, state.requests, *later(state))
-    return replaced(after, slot, replace(request, published=looked))
+    return replaced(replace(state, contents=contents), slot, request)
 
 
 def serve(state: State, slot: int, start: Running, begin: int, step: Step, choice: Choice) -> Outcome:
@@ -196,21 +155,22 @@ def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], beg
         flight = Flight(slot, begin, stop, owned(request), step.drafts)
         after = replace(after, flights=(*after.flights[:-1], (*after.flights[-1], flight)))
     waits = config.settles or step.publication is Publication.LATER or step.external
-    return after if waits else published(after, slot, request.computed, certain(request))
+    return stepped_on(after, slot, certain(start), step.new > 0 and not waits)
 
 
 def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice) -> Outcome:
     """Release all blocks of a slot as one batch and leave `successor` in it (FENCE-1).
 
-    While a step in flight computes tokens of the request, or a load of it is on its way, the batch waits for that.
+    While a step in flight computes tokens of the request, or a load of it is on its way, the batch waits for that. By
+    then its last step has run, unless it is in flight: then a state that it leaves is not published any more (MAMBA-5).
     """
-    request = state.requests[slot]
+    steps, request = in_flight(state, slot), state.requests[slot]
     tables = owned(request) if isinstance(request, Running) else ()
     batch = tuple(tuple(block for block in table if block != NULL) for table in tables)
-    steps, is_loading = in_flight(state, slot), isinstance(request, Running) and request.loading > 0
-    left = replaced(state, slot, successor)
+    is_loading = isinstance(request, Running) and request.loading > 0
+    left = replaced(state if steps else ripened(state, slot), slot, successor)
     fence = Fence(steps[-1] if steps else None, slot, batch)
-    fenced = replace(left, flights=orphaned(state, slot), fences=(*state.fences, fence))
+    fenced = replace(left, flights=orphaned(state, slot), fences=(*state.fences, fence), due=without(left.due, slot))
     return Done(fenced) if steps or is_loading else returned(fenced, (fence,), choice)
 
 

@@ -1,4 +1,4 @@
-"""Chapter 11: time: steps that are in flight until they are settled, and tokens that are loaded from elsewhere.
+"""Chapter 12: time: steps that are in flight until they are settled, and tokens that are loaded from elsewhere.
 
 A step is started, requests are given slots in it, and it runs while the next is prepared. It is settled when it is
 known to be done, and which of its drafts were rejected: later steps then move back by as much. What a step in flight
@@ -9,9 +9,10 @@ that ends meanwhile wait behind a fence, to return in the order in which they wo
 from dataclasses import replace
 
 from .choices import Choice
-from .effects import published, replaced, returned, vacated, written
+from .effects import returned, vacated, written
 from .outcomes import Done, Outcome, Reason, Refusal
-from .state import Flight, Running, State, Waiting, draft_states, is_loading
+from .publication import published, replaced, ripened
+from .state import Flight, Running, State, Waiting, is_loading
 from .transitions import trim
 
 Rejected = tuple[tuple[int, int], ...]
@@ -19,12 +20,15 @@ Rejected = tuple[tuple[int, int], ...]
 
 
 def begin(state: State) -> Outcome:
-    """Start a step: ``start_step``. Slots given from now on are computed by it."""
-    # REFUSE
-    if not state.config.overlaps:
-        return Refusal(Reason.NO_STEP)
+    """Start a step, that slots are given in from now on: ``start_step``, or ``new_step_starts`` where none overlap.
+
+    The step before it runs first, so recurrent states that it leaves may be found from now on (MAMBA-5).
+    """
     # EFFECT
-    return Done(replace(state, flights=(*state.flights, ())))
+    flights = (*state.flights, ()) if state.config.overlaps else ()
+    for slot in state.due:
+        state = ripened(state, slot)
+    return Done(replace(state, flights=flights))
     # SAME: everything else.
 
 
@@ -72,16 +76,17 @@ def landed(state: State, flight: Flight, rejected: dict[int, int]) -> State:
     )
     after = replaced(replace(state, flights=flights), slot, kept)
     if not state.config.settles:
-        return after
+        return after if ahead else ripened(after, slot)
     return published(after, slot, min(kept.settled, known), flight.stop - flight.drafts)
 
 
 def finish_load(state: State, slot: int, count: int, choice: Choice) -> Outcome:
     """Say that a load has ended and how many of its tokens came: ``finish_load`` (LOAD-1).
 
-    If all came, what no later token reads is given back, and the rest is published: that much need not have been
-    loaded. If some did not come, what came is published, and the request gives its blocks up and waits again: what
-    came is then its hit. Blocks of a request that has ended meanwhile return.
+    What no token after the whole load reads was not asked for: it is given back and holds nothing, however much came.
+    Of the rest, what came is published. If some did not come, the request gives its blocks up and waits again: its hit
+    is then what came, as far as a token there would find all that it reads. Blocks of a request that has ended
+    meanwhile return.
     """
     # REFUSE
     request = state.requests[slot]
@@ -91,13 +96,14 @@ def finish_load(state: State, slot: int, count: int, choice: Choice) -> Outcome:
     if not isinstance(request, Running) or request.loading == 0:
         due = tuple(fence for fence in state.fences if fence.step is None and fence.slot == slot)
         return returned(state, due, choice)
-    is_whole = count == request.loading
-    part = count if is_whole or draft_states(state.config) is None else 0  # a state in the middle of a load never was
-    stop = request.written + part
-    came = replace(request, settled=stop, computed=stop, written=stop, loading=0)
-    after = written(state, slot, came, request.written)
-    if is_whole:
-        kept = trim(after, slot, stop, choice)
-        return replace(kept, state=published(kept.state, slot, stop, stop)) if isinstance(kept, Done) else kept
-    return vacated(published(after, slot, stop, stop), slot, Waiting(request.prefix), choice)
+    stop, end = request.written + count, request.written + request.loading
+    whole = replace(request, settled=end, computed=end, written=end, loading=0)
+    asked = trim(replaced(state, slot, whole), slot, end, choice)
+    if isinstance(asked, Refusal):
+        return asked
+    kept = asked.state.requests[slot]
+    assert isinstance(kept, Running)
+    came = replace(kept, settled=stop, computed=stop, written=stop)
+    after = published(written(asked.state, slot, came, request.written), slot, stop, stop)
+    return replace(asked, state=after) if stop == end else vacated(after, slot, Waiting(request.prefix), choice)
     # SAME: other requests.

@@ -1,4 +1,4 @@
-"""Chapter 12: forks: a request that goes on from where another is, and what is copied when they part.
+"""Chapter 13: forks: a request that goes on from where another is, and what is copied when they part.
 
 Parallel sampling and beam search start requests from the tokens of another. A fork shares every block of its parent, a
 partial one included; whichever of them writes to that first has it copied (chapter `effects`). The engine takes the
@@ -8,9 +8,10 @@ copies and runs them before its next step; until then both ends of a copy are he
 from dataclasses import replace
 
 from .choices import Choice, legal_order, legal_taking
-from .effects import emptied, placed, replaced, requeued
+from .effects import emptied, placed, requeued
 from .hits import lost
 from .outcomes import Done, Outcome, Reason, Refusal
+from .publication import replaced, ripened
 from .reads import Group, Mamba, cut
 from .state import Running, State, Waiting, certain, covers, in_flight, recurrent
 
@@ -18,7 +19,8 @@ from .state import Running, State, Waiting, certain, covers, in_flight, recurren
 def fork(state: State, parent: int, child: int, choice: Choice) -> Outcome:
     """Start a request on the blocks of another, with as many computed tokens: ``fork`` (READ-1, WRITE-1).
 
-    Drafts of the parent that were not accepted by now are given up. Only the states of drafts take blocks of their own.
+    The parent's last step has run by then. Drafts of it that were not accepted by now are given up. Only the states of
+    drafts take blocks of their own.
     """
     # REFUSE
     one, other = state.requests[parent], state.requests[child]
@@ -35,13 +37,17 @@ def fork(state: State, parent: int, child: int, choice: Choice) -> Outcome:
     if not legal_taking(state.queue, count, taken):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
-    kept = replace(one, written=one.computed, drafts=0)
+    done = one.settled if state.config.overlaps else one.computed
+    ready = ripened(emptied(state, taken), parent)
+    one = ready.requests[parent]
+    assert isinstance(one, Running)
+    kept = replace(one, settled=done, written=one.computed, drafts=0)
     ends = tuple(
         covers(state.config, group, one.computed) or len(one.tables[at]) for at, group in enumerate(state.config.groups)
     )
     tables = tuple(table[:end] for table, end in zip(one.tables, ends, strict=True))
     twin = replace(kept, prefix=other.prefix, tables=tables, states=placed(taken, wants))
-    after = replaced(replaced(emptied(state, taken), parent, kept), child, twin)
+    after = replaced(replaced(ready, parent, kept), child, twin)
     return Done(after, demand=count, evicted=lost(state, taken))
     # SAME: the parent's blocks, keys, contents.
 

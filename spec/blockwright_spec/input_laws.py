@@ -1,4 +1,4 @@
-"""Chapter 37: the laws of a worker's rows and of what a step hands to the kernels.
+"""Chapter 39: the laws of a worker's rows and of what a step hands to the kernels.
 
 They are stated from the manager's side: from its tables, from what its steps write, and from the ghosts. So they hold
 no less of inputs that were made in another way than chapter 36 defines them.

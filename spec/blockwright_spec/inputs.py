@@ -1,4 +1,4 @@
-"""Chapter 36: what a step hands to the kernels, by definition: from the rows, and from what a token reads and writes.
+"""Chapter 38: what a step hands to the kernels, by definition: from the rows, and from what a token reads and writes.
 
 A kernel knows no requests, only numbers: the slot in which the key and value of each token are kept, the block with the
 state that a recurrent layer goes on from, and the row through which all earlier positions are found.

@@ -1,4 +1,4 @@
-"""Chapter 18: the laws of part one, for the explorer, the state machines, the implementation's self-check and the docs.
+"""Chapter 19: the laws of part one, for the explorer, the state machines, the implementation's self-check and the docs.
 
 A law's name and sentence are the first line of its function.
 """
@@ -77,6 +77,9 @@ LAWS = (
     of_states(table_laws.law_counts_are_ordered, "vLLM KVCacheManager.allocate_slots; museum B40"),
     of_states(table_laws.law_drafts_have_states, "vLLM MambaSpec.num_speculative_blocks"),
     of_states(table_laws.law_draft_state_is_its_own, "vLLM MambaSpec.num_speculative_blocks"),
+    of_states(
+        table_laws.law_state_found_has_run, "vLLM MambaManager.cached_blocks_this_step (0.33.0); museum B42"
+    ),
     of_states(table_laws.law_encoder_is_kept, "vLLM CrossAttentionManager"),
     of_states(time_laws.law_flight_is_held, "chapter `flights`; museum B25, B53"),
     of_states(time_laws.law_flights_follow, "chapter `flights`; museum B25"),

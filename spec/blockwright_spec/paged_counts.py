@@ -1,4 +1,4 @@
-"""Chapter 22: the questions that a scheduler asks before it calls: how many blocks, and whether they are there.
+"""Chapter 23: the questions that a scheduler asks before it calls: how many blocks, and whether they are there.
 
 The counts are those of the block manager; that they are never too small is a law of steps (PAGE-13).
 """

@@ -1,4 +1,4 @@
-"""Chapter 21: the parts that the transitions on tables are made of.
+"""Chapter 22: the parts that the transitions on tables are made of.
 
 A device's blocks change hands in four ways: one is taken and forgets what it held, one is adopted for its content, one
 is written by its only holder, and those that nobody holds any more are let go.

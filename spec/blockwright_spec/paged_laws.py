@@ -1,4 +1,4 @@
-"""Chapter 24: the laws of block tables, true in every state."""
+"""Chapter 26: the laws of block tables, true in every state."""
 
 from .paged_effects import content_at
 from .paged_state import Device, Paged, dead_entries, device_of, ends, entries_of, paged_tables

@@ -1,4 +1,4 @@
-"""Chapter 20: what a call on tables asks and answers, and what it leaves open.
+"""Chapter 21: what a call on tables asks and answers, and what it leaves open.
 
 Open is which of the blocks that may go next is taken; a choice cannot be illegal. What may go is pinned: blocks without
 content before all others, then the least recently accessed, of those the ones with the most tokens before and in them.

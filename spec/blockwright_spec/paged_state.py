@@ -1,4 +1,4 @@
-"""Chapter 19, part two: block tables with copy-on-write, on two devices; their state, with ghosts.
+"""Chapter 20, part two: block tables with copy-on-write, on two devices; their state, with ghosts.
 
 A table is a sequence's own list of block ids. Tables share blocks: a fork shares all of them, and a full block is
 shared by all sequences with its prefix. A block is *mutable* until it is full; a write to one that others hold goes to

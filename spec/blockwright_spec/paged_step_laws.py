@@ -1,4 +1,4 @@
-"""Chapter 25: the laws of calls on block tables, given the state before and what came of it; and both lists."""
+"""Chapter 27: the laws of calls on block tables, given the state before and what came of it; and both lists."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -127,7 +127,7 @@ PAGED_LAWS = (
     listed(laws.law_table_covers_its_slots, "vLLM V0 BlockTable.ensure_num_empty_slots"),
     listed(laws.law_table_is_on_one_device, "vLLM V0 CpuGpuBlockAllocator.swap; museum B02, B24"),
     listed(laws.law_cached_is_computed, "vLLM V0 ComputedBlocksTracker.get_num_cached_tokens; museum D10"),
-    listed(laws.law_computed_stays_with_its_table, "vLLM V0 promote_to_immutable_block, swap_in; museum D10"),
+    listed(laws.law_computed_stays_with_its_table, "vLLM V0 promote_to_immutable_block, swap_in; museum D12"),
 )
 """Every law of the states of block tables."""
 

@@ -1,4 +1,4 @@
-"""Chapter 23: the transitions of block tables, one for each call, in the shape of chapter 10.
+"""Chapter 25: the transitions of block tables, one for each call, in the shape of chapter 10.
 
 A call that would run out of blocks is refused before anything changes: what it takes is counted first.
 """

@@ -1,4 +1,4 @@
-"""Chapter 35, part four: the worker's replica of the block tables: a row for each request.
+"""Chapter 37, part four: the worker's replica of the block tables: a row for each request.
 
 A worker never sees the manager. It keeps a row for each request, from what the calls of chapter 10 tell, and hands the
 rows to the kernels, which find request i of a step in row i. So rows change places: when requests end, and when a step

@@ -127,7 +127,8 @@ class State:
     `queue` holds the free blocks, first to be taken first; `contents` what was written to each block, or None where
     nothing readable is; `keys` the published blocks with what they are published as, oldest publication first;
     `requests` one entry for each name that the engine uses; `flights` the steps in flight, oldest first; `fences` what
-    waits for them; `copies` what the engine must copy before its next step, oldest first.
+    waits for them; `copies` what the engine must copy before its next step, oldest first; `due` the slots of requests
+    whose last step leaves a recurrent state that is published once the step has run, in the order of their steps.
     """
 
     config: Config
@@ -138,17 +139,13 @@ class State:
     flights: tuple[tuple[Flight, ...], ...] = ()
     fences: tuple[Fence, ...] = ()
     copies: tuple[Copy, ...] = ()
+    due: tuple[int, ...] = ()
 
 
 def initial(config: Config, num_requests: int) -> State:
     """Give the state of a new manager: every block but the null block free, in order, without content."""
     blocks = config.num_blocks
     return State(config, tuple(range(1, blocks)), (None,) * blocks, (), (Absent(),) * num_requests)
-
-
-def later(state: State) -> tuple[tuple[tuple[Flight, ...], ...], tuple[Fence, ...], tuple[Copy, ...]]:
-    """Give what is still to be done: the steps in flight, what waits for them, and the copies."""
-    return state.flights, state.fences, state.copies
 
 
 def heads(config: Config, hit: Hit) -> tuple[Table, ...]:

@@ -1,4 +1,4 @@
-"""Chapter 15: the laws of steps, true of every step that happened: the state before it, and its outcome."""
+"""Chapter 16: the laws of steps, true of every step that happened: the state before it, and its outcome."""
 
 from .effects import target
 from .outcomes import Done

@@ -1,4 +1,4 @@
-"""Chapter 38: how a device's memory becomes blocks: which plans there are, and what they come to.
+"""Chapter 40: how a device's memory becomes blocks: which plans there are, and what they come to.
 
 A block is one page on each of several tensors and belongs to one group at a time. The j-th layer of every group lies on
 tensor j, so that groups of different kinds share one space of block ids. A plan chooses the groups, how many tokens a

@@ -1,4 +1,4 @@
-"""Chapter 39: the laws of plans: which layouts of a device's memory are right; and all laws of part four."""
+"""Chapter 41: the laws of plans: which layouts of a device's memory are right; and all laws of part four."""
 
 from fractions import Fraction
 

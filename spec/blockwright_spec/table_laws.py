@@ -1,4 +1,4 @@
-"""Chapter 14: the laws of block tables: what they must hold for the next token, and what they must not."""
+"""Chapter 15: the laws of block tables: what they must hold for the next token, and what they must not."""
 
 from collections.abc import Iterator
 
@@ -211,6 +211,28 @@ def law_drafts_have_states(state: State) -> bool:
         and (not isinstance(group.kind, Mamba) or request.drafts <= group.kind.drafts)
         for request, at, group, _ in tables(state)
     )
+
+
+def law_state_found_has_run(state: State) -> bool:
+    """MAMBA-5: a recurrent state is not found while the step that writes it has still to run, or is the open one."""
+    groups, size = state.config.groups, spans(state)
+    return not any(
+        isinstance(groups[at].kind, Mamba) and key(state, block) is not None and (entry + 1) * size[at] > run
+        for slot, request in enumerate(state.requests)
+        if isinstance(request, Running)
+        for run in (has_run(state, slot, request),)
+        for at, table in enumerate(request.tables)
+        for entry, block in enumerate(table)
+        if block != NULL
+    )
+
+
+def has_run(state: State, slot: int, request: Running) -> int:
+    """Count the tokens of a request that are computed before the step that slots are given in now."""
+    if not state.config.overlaps:
+        return request.settled
+    opened = (flight.start for step in state.flights[-1:] for flight in step if flight.slot == slot)
+    return next(opened, request.written)
 
 
 def law_draft_state_is_its_own(state: State) -> bool:

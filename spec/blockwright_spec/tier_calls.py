@@ -1,4 +1,4 @@
-"""Chapter 27: the transitions of one tier, one for each call, in the shape of chapter 10.
+"""Chapter 29: the transitions of one tier, one for each call, in the shape of chapter 10.
 
 Open is which idle blocks are evicted. A transition takes that choice and rejects an illegal one; `oldest` settles it by
 use. The bytes are others' business: between `prepare_store` and `complete_store` somebody writes (`written`).

@@ -1,4 +1,4 @@
-"""Chapter 28: the laws of one tier, of its states and of its calls (the state before, and what came of it)."""
+"""Chapter 30: the laws of one tier, of its states and of its calls (the state before, and what came of it)."""
 
 from .paged_step_laws import listed
 from .tier_calls import TierDone

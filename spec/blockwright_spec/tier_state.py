@@ -1,4 +1,4 @@
-"""Chapter 26, part three: blocks kept off the device, in one tier; its state, with ghosts.
+"""Chapter 28, part three: blocks kept off the device, in one tier; its state, with ghosts.
 
 A tier keeps blocks in numbered places of one medium. Its keys are opaque, and equal ones name equal contents. A block
 is *writing* until it is there, *ready* with a number of readers, *doomed* when a reader has found it bad while others

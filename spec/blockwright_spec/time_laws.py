@@ -1,4 +1,4 @@
-"""Chapter 16: the laws of time: what is in flight is safe, what is settled counts once, and nobody waits for ever."""
+"""Chapter 17: the laws of time: what is in flight is safe, what is settled counts once, and nobody waits for ever."""
 
 from .flights import begin, finish_load, settle
 from .forks import take_copies

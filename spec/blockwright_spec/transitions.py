@@ -1,4 +1,4 @@
-"""Chapter 10: the transitions, one for each call that an engine makes.
+"""Chapter 11: the transitions, one for each call that an engine makes.
 
 All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what changes, SAME what stays. The steps of
 the model run in the order of the calls, so that what a call gives slots to counts as written by it.
@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from .asks import going, starting, wrong
 from .choices import Choice, legal_order, legal_serving
-from .effects import published, replaced, requeued, serve, vacated, written
+from .effects import requeued, serve, vacated, written
 from .hits import found, holding, served
 from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .plans import let_go, nulled, trimmed_tables
+from .publication import is_open, published, replaced, stops, without
 from .reads import Prefix
 from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables
 
@@ -145,6 +146,10 @@ def publish(state: State, slot: int, count: int) -> Outcome:
     # EFFECT
     settled = request.settled if state.config.overlaps else max(request.settled, count)
     said = believed(state, slot, replace(request, settled=settled))
+    if is_open(state, slot):  # what the open step computes has not run, whatever the engine's count says
+        is_due = count == certain(request) and stops(state.config, request)
+        due = (*without(said.due, slot), slot) if is_due else said.due
+        return Done(published(replace(said, due=due), slot, count, None))
     return Done(published(said, slot, count, certain(request)))
     # SAME: tables, queue, contents, keys published before.
 

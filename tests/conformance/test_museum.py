@@ -100,9 +100,9 @@ def test_exhibits_are_complete_and_fit_the_sources(exhibit: Exhibit) -> None:
         "B63c",
         "B64f",
         "D09",
-        "D10a",
-        "D10b",
-        "D11",
+        "D13a",
+        "D13b",
+        "D14",
     ],
 )
 def test_exhibits_are_caught_by_name(name: str) -> None:

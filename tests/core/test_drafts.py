@@ -206,6 +206,7 @@ def test_drafts_are_not_found() -> None:
     request.append_output_token_ids([7])
     request.num_computed_tokens = 7
     assert manager.allocate_slots(request, 1) is not None
+    manager.new_step_starts()
     assert manager.get_computed_blocks(Request("same", list(range(9)), 2))[1] == 8
     manager.check()
 

@@ -160,6 +160,9 @@ def test_groups_side_by_side() -> None:
     assert list(step.new_block_offsets) == [0, 1, 1, 1]
     assert (list(step.nulled_entries), list(step.nulled_offsets)) == ([0], [0, 0, 1, 1])
     assert manager.get_block_ids("r") == ([1, 2, 3, 4, 5, 10], [0, 7, 8], [0, 0, 9])
+    assert manager.num_published("r") == (6, 3, 0)
+    request.num_computed_tokens = 12
+    manager.new_step_starts()
     assert manager.num_published("r") == (6, 3, 3)
     manager.check()
     manager.free(request)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import pytest
 from tests.core.support import (
     Setup,
+    chunked,
     every_setup,
     full,
     mamba,
@@ -65,7 +66,7 @@ def test_whole_loads(setup: Setup) -> None:
 
 
 def test_what_no_token_reads_need_not_be_loaded() -> None:
-    """It is given back before the rest is published, so that nobody finds it; a load in part publishes all it names."""
+    """It is given back before the rest is published, so that nobody finds it, whether all of the load came or a part."""
     specs: list[KVCacheSpec] = [full(4), sliding(2, 5)]
     manager = manager_over(specs)
     request = loading(manager, 16)
@@ -78,8 +79,38 @@ def test_what_no_token_reads_need_not_be_loaded() -> None:
     assert set(before[1][:6]) <= set(manager.block_pool.free_block_ids())
     manager.check()
     manager = manager_over(specs)
-    manager.finish_load(loading(manager, 16), 15)
-    assert found(manager, 9) == 8
+    tables = loaded_in_part(manager, 16, 12)
+    assert [at for at, block in enumerate(tables[0]) if manager.block_pool.is_published(block)] == [0, 1, 2]
+    assert not any(manager.block_pool.is_published(block) for block in tables[1][:6])
+    assert found(manager, 13) == 0  # a window there reads what was not asked for
+    manager.check()
+
+
+@pytest.mark.parametrize(
+    ("spec", "external", "came", "hit"),
+    [
+        (sliding(2, 5), 16, 12, 0),  # 12 reads 8..11, and of the load 12..15 were needed
+        (sliding(2, 9), 8, 6, 6),  # a window as long as the load: all of it was needed
+        (chunked(2, 8), 14, 12, 12),  # in the chunk of the end
+        (chunked(2, 8), 14, 8, 8),  # at its start nothing is read
+        (chunked(2, 8), 14, 6, 0),  # in a chunk that was not needed
+    ],
+)
+def test_a_part_is_hit_as_far_as_all_that_is_read_there_was_loaded(
+    spec: KVCacheSpec, external: int, came: int, hit: int
+) -> None:
+    manager = manager_over([full(2), spec])
+    loaded_in_part(manager, external, came)
+    assert found(manager) == hit
+    manager.check()
+
+
+def loaded_in_part(manager: KVCacheManager, external: int, came: int) -> tuple[list[int], ...]:
+    """The tables of a request, of whose load a part came."""
+    request = loading(manager, external)
+    tables = manager.get_block_ids("r")
+    assert not manager.finish_load(request, came)
+    return tables
 
 
 def test_an_old_load_under_a_name_that_runs_again() -> None:
@@ -113,7 +144,7 @@ def test_a_load_after_a_hit() -> None:
 
 @pytest.mark.parametrize("came", range(8))
 def test_what_came_is_the_next_hit(came: int) -> None:
-    manager = manager_over([full(4), sliding(2, 5)])
+    manager = manager_over([full(4), sliding(2, 9)])
     manager.free(started(manager, "first", 4, 2))
     request = loading(manager, 8)
     assert not manager.finish_load(request, came)
@@ -135,7 +166,7 @@ def test_a_state_comes_whole_or_not(caching: bool) -> None:
         manager = manager_over(specs, caching=caching)
         assert not manager.finish_load(loading(manager), came)
         assert found(manager) == 0
-        assert manager.block_pool.block_keys() == [None] * 33
+        assert [group for group in manager.block_pool.block_groups() if group is not None] == [0] * (came // 4) * caching
         assert manager.usage == 0.0
         manager.check()
     for external, expected in ((8, 8), (12, 12), (9, 0)):

@@ -330,6 +330,7 @@ def test_no_events_of_null_entries() -> None:
     for new in (8, 3, 1):
         assert manager.allocate_slots(request, new) is not None
         request.num_computed_tokens += new
+    manager.free(request)
     hashes = request.block_hashes
     stored = [event for event in manager.take_events() if isinstance(event, BlockStored)]
     assert [event.block_hash for event in stored] == [hashes[1], hashes[2]]

@@ -146,12 +146,13 @@ def test_states_of_drafts() -> None:
     state = lawful(done(t.grow(state, 0, 3, Step(3, drafts=2), LRU)).state)
     assert running(state).drafts == 2
     assert state.contents[1] == held(1, 2, 3, 4)
-    assert state.keys == ((1, held(1, 2, 3, 4)),), "the certain state, no draft"
+    assert (state.keys, state.due) == ((), (0,)), "the step has still to run"
+    assert done(begin(state)).state.keys == ((1, held(1, 2, 3, 4)),), "the certain state, no draft"
     one = lawful(done(t.append_output(state, 0, (5, 9), 1)).state)
     assert one.contents[2] == held(1, 2, 3, 4, 5)
     step = lawful(done(t.grow(one, 0, 5, Step(1), LRU)).state)
-    assert table_of(step) == (NULL, NULL, 4), "the state read was a draft's, the entry before is dead"
-    assert step.contents[4] == held(1, 2, 3, 4, 5, 9)
+    assert table_of(step) == (NULL, NULL, 1), "the state read was a draft's, the entry before is dead"
+    assert step.contents[1] == held(1, 2, 3, 4, 5, 9)
     none = done(t.append_output(state, 0, (9,))).state
     assert table_of(done(t.grow(none, 0, 4, Step(1), LRU)).state) == (NULL, 1, 4)
     assert done(t.release(step, 0, LRU)).state.queue[0] == 2, "the states of drafts return after the table's"
@@ -193,9 +194,19 @@ def test_what_came_in_part_is_the_next_hit(came: int, hit: int) -> None:
     assert hit_of(done(t.find(state, 0, LRU)).state, 0).length == hit
 
 
+def test_a_load_brings_what_a_token_after_it_reads() -> None:
+    """If it comes in part, a window there may read what was not asked for: that is neither written nor found."""
+    both = (Full(), 2), (Sliding(3), 2)
+    state = lawful(done(finish_load(loading(*both), 0, 2, LRU)).state)
+    assert [content[0] for _, content in state.keys] == [0]
+    assert hit_of(done(t.find(state, 0, LRU)).state, 0).length == 0
+    whole = lawful(done(finish_load(loading(*both), 0, 4, LRU)).state)
+    assert [content for _, content in whole.keys] == [held(1, 2), held(1, 2, 3, 4), (1, held(1, 2, 3, 4)[1])]
+
+
 def test_a_recurrent_state_comes_whole_or_not_at_all() -> None:
     both = (Full(), 2), (Mamba(), 2)
-    assert done(finish_load(loading(*both), 0, 2, LRU)).state.keys == ()
+    assert [content[0] for _, content in done(finish_load(loading(*both), 0, 2, LRU)).state.keys] == [0]
     whole = lawful(done(finish_load(loading(*both), 0, 4, LRU)).state)
     assert [content[0] for _, content in whole.keys] == [0, 0, 1]
     assert [content[0] for _, content in done(finish_load(loading(*both, external=3), 0, 3, LRU)).state.keys] == [0]
@@ -219,10 +230,8 @@ def test_a_request_that_ends_while_it_loads() -> None:
 
 def refused_in_time() -> Iterator[tuple[Reason, Outcome]]:
     """A call refused for each reason that time has."""
-    plain = over(overlaps=False)
     waiting, flying, load = sent(over(), 0, prompt(1, 2, 3)), flown(over()), loading()
     drafted, recurrent = ahead(settled(flying), 3, drafts=2), ahead(settled(flown(over((Mamba(1), 2)))), 2, drafts=1)
-    yield Reason.NO_STEP, begin(plain)
     yield Reason.NO_STEP, settle(over(), (), LRU)
     yield Reason.NO_STEP, t.admit(waiting, 0, Hit(), Step(3), LRU)
     yield Reason.NO_STEP, t.grow(settled(flying), 0, 5, Step(1), LRU)

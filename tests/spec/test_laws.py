@@ -132,6 +132,7 @@ BROKEN: dict[str, State] = {
     "LEN-1": request_changed(FULL, computed=6),
     "MAMBA-3": request_changed(DRAFTED, states=((2,),)),
     "MAMBA-4": content_changed(DRAFTED, request_of(DRAFTED).states[0][1], cut(PROMPT, 4)),
+    "MAMBA-5": replace(MAMBA, keys=((1, whole(6)),)),
     "CROSS-1": request_changed(ENCODED, tables=((1, 2, 3), (4,))),
     "FLIGHT-1": replace(EAGER, queue=(*EAGER.queue, EAGER.flights[0][0].tables[0][0])),
     "SETTLE-1": request_changed(EAGER, settled=4),

@@ -13,6 +13,7 @@ from tests.spec.stories import admitted, both, done, held, hit_of, manager, prom
 
 from blockwright_spec import transitions as t
 from blockwright_spec.choices import Choice, recorded
+from blockwright_spec.flights import begin
 from blockwright_spec.laws import LAWS
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Done, Outcome, Publication, Reason, Refusal, Step
@@ -208,9 +209,10 @@ def test_a_recurrent_layer_materialises_one_state_a_step() -> None:
     assert state.keys == (), "five tokens end inside a block"
     state = done(t.append_output(state, 0, (6,))).state
     state = done(t.grow(state, 0, 5, Step(1), LRU)).state
-    assert state.keys == ((1, held(1, 2, 3, 4, 5, 6)),)
+    assert (state.keys, state.due) == ((), (0,)), "nobody may hit it in the step that writes it"
     state = done(t.append_output(state, 0, (7, 8, 9))).state
     step = done(t.grow(state, 0, 6, Step(3), LRU))
+    assert (step.state.keys, step.state.due) == (((1, held(1, 2, 3, 4, 5, 6)),), ())
     assert table_of(step.state) == (NULL, NULL, 1, NULL, 2), "the state read and the state written are held"
     assert step.new == ((NULL, 2),)
 
@@ -218,7 +220,9 @@ def test_a_recurrent_layer_materialises_one_state_a_step() -> None:
 def test_a_recurrent_hit_is_one_state() -> None:
     state = admitted(manager(Mamba()), 0, prompt(1, 2, 3, 4))
     state = sent(state, 1, prompt(1, 2, 3, 4, 5))
-    assert hit_of(state, 1) == Hit(4, ((NULL, 1),))
+    assert hit_of(state, 1) == Hit(), "the step that writes the state has still to run"
+    for run in (done(begin(state)).state, done(t.release(state, 0, LRU)).state, done(t.publish(state, 0, 4)).state):
+        assert hit_of(done(t.find(run, 1, LRU)).state, 1) == Hit(4, ((NULL, 1),))
 
 
 def test_a_recurrent_layer_without_caching_has_one_block() -> None:

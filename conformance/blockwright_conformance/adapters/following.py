@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from blockwright_spec import transitions
 from blockwright_spec.choices import Choice
+from blockwright_spec.flights import begin
 from blockwright_spec.hits import found, sound
 from blockwright_spec.lru import LRU
 from blockwright_spec.outcomes import Reason, When
@@ -125,6 +126,7 @@ def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
         law = getattr(error, "law", None) or adapter.law_of(error)
         return Followed(told, None, [Fault(law, "error", f"{where(error)}; expected {wanted}")])
     told = tell(state, action, reply, choice_of(adapter, reply))
+    told = told._replace(state=begin(told.state).state)  # type: ignore[union-attr]  # each call is a step of its own
     shown = adapter.observe(names_of(state))
     faults = misfound(state, action, reply) + misjudged(state, action, told, reply)
     is_agreed = reply.refused == (told.refusal is not None)

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from blockwright_spec.choices import legal_taking
-from blockwright_spec.effects import adopted, emptied, placed, published, written
+from blockwright_spec.effects import adopted, emptied, placed, written
 from blockwright_spec.hits import sound
 from blockwright_spec.outcomes import Reason, Refusal, Step
 from blockwright_spec.plans import trimmed_tables
+from blockwright_spec.publication import published
 from blockwright_spec.reads import Group, Mamba, Prefix, dead, entries, filled
 from blockwright_spec.state import NULL, Absent, Hit, Running, State, heads, span
 
@@ -71,7 +72,7 @@ def mean_sync_load(state: State, action: SyncLoad, hit: Hit, reply: Reply) -> To
     there = after.requests[slot]
     assert isinstance(there, Running)
     after = written(after, slot, replace(there, computed=stop, written=stop), loaded)
-    return Told(published(after, slot, stop, stop), None, hit)
+    return Told(published(replace(after, due=(*after.due, slot)), slot, stop, None), None, hit)
 
 
 def wants_of(group: Group, size: int, held: int, loaded: int, stop: int) -> tuple[bool, ...]:

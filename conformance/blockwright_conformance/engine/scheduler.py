@@ -59,9 +59,10 @@ class Scheduler:
         step, self.later = self.later, Step(self.later.index + 1)
         if self.config.overlap_steps:
             step.number = self.manager.start_step()
-        hits = self.hits()
+        else:
+            self.manager.new_step_starts()
         if not self.grow(step):
-            self.admit(step, hits)
+            self.admit(step)
         step.copies = self.manager.take_copies()
         for work in step.works:
             if self.config.overlap_steps:
@@ -178,28 +179,17 @@ class Scheduler:
         """How many more requests may run."""
         return self.config.max_num_seqs - len(self.running) - len(self.loading)
 
-    def hits(self) -> dict[str, tuple[Any, int]]:
-        """Look up hits before any slots are given, if there are recurrent layers.
+    def admit(self, step: Step) -> None:
+        """Admit what waits, in order, up to the first that does not fit.
 
-        Blocks are published when their slots are given. What a step computes it may read in the same step, if each
-        layer writes all its keys and values before it reads; but a state would be read by one request while another
-        writes it. So a hit must not be on a state of the same step.
+        Blocks are published when their slots are given. What a step computes it may read in the same step, since each
+        layer writes all its keys and values before it reads; recurrent states are found from the next step on.
         """
-        if not self.is_recurrent:
-            return {}
-        return {task.name: self.manager.get_computed_blocks(task.request) for task in self.waiting[: self.room]}
-
-    def admit(self, step: Step, hits: dict[str, tuple[Any, int]]) -> None:
-        """Admit what waits, in order, up to the first that does not fit."""
         budget = self.config.max_num_batched_tokens - sum(work.num_new for work in step.works)
         while self.waiting and self.room > 0 and budget > 0:
             task = self.waiting[0]
-            hit, num_hit = hits.get(task.name) or self.manager.get_computed_blocks(task.request)
-            try:
-                work = self.admit_one(step, task, hit, num_hit, budget)
-            except self.package.errors.StaleHitError:  # looked up before others took its blocks: again in the next step
-                self.fired["stale hits"] += 1
-                break
+            hit, num_hit = self.manager.get_computed_blocks(task.request)
+            work = self.admit_one(step, task, hit, num_hit, budget)
             if work is None and task.phase is Phase.WAITING:
                 break
             self.waiting.pop(0)

@@ -53,6 +53,9 @@ class ForkedRequests(TimedRequests):
             groups.append(twin)
         for manager, table in zip(self.managers, groups):
             manager.take_states(table)
+        self._publish_state(tables, parent)
+        for table, twin in zip(tables.groups, groups):
+            twin.num_published = table.num_published
         self._num_forks += 1
         tables.num_written = computed
         tables.num_certain = computed

@@ -135,6 +135,10 @@ class GroupTables:
         """Say whether `num_tokens` tokens fill a block that is not yet published. O(1)."""
         return num_tokens >= (table.num_published + 1) * self._block_size
 
+    def leaves_state(self, num_tokens: i64) -> bool:
+        """Say whether a step that stops after `num_tokens` tokens leaves a state that may be found. O(1)."""
+        return self._layout == LAST_STATE and num_tokens % self._block_size == 0
+
     def trim_gain(self, table: GroupTable, num_tokens: i64) -> i64:
         """Return how many blocks trimming would free now. O(entries that die)."""
         stop = min(self.first_kept(num_tokens), i64(len(table.blocks)))
@@ -219,7 +223,6 @@ class GroupTables:
             stop = self.entries_for(num_tokens)
         twin.blocks = table.blocks[:stop]
         self.block_pool.touch_entries(twin.blocks)
-        twin.num_published = table.num_published
         twin.num_trimmed = table.num_trimmed
         twin.num_covered = min(table.num_covered, num_tokens)
 

@@ -22,6 +22,7 @@ from blockwright.core.managers import get_manager_for_kv_cache_spec, refuse_eagl
 from blockwright.core.plan import Ask, Fits, Never, NotNow, Plan, count_of, counts_of
 from blockwright.core.pool import BlockPool
 from blockwright.core.request import MAX_LENGTH, Request
+from blockwright.core.running import NOT_RUN
 from blockwright.core.tables import RequestTables
 from blockwright.core.window import common_hit
 from blockwright.errors import (
@@ -610,6 +611,11 @@ class KVCacheManager(ForkedRequests):
         tables.num_certain = max(tables.num_certain, num_computed_tokens)
         if self.enable_caching:
             stopped = tables.num_written - tables.num_drafts
+            if self._overlaps and len(self._steps) > 0 and tables.last_step == self._num_steps:  # it has not run
+                if num_computed_tokens == stopped and any([each.leaves_state(stopped) for each in self.managers]):
+                    self._due.pop(request.request_id, None)
+                    self._due[request.request_id] = tables
+                stopped = NOT_RUN
             for manager, table in zip(self.managers, tables.groups):
                 self._publish(manager, table, request, num_computed_tokens, stopped)
 
@@ -637,14 +643,15 @@ class KVCacheManager(ForkedRequests):
         """Release all blocks of a request, last first; of one that holds none: nothing. O(blocks). law: REF-1.
 
         Blocks that a step in flight or a load still touches return when that has ended, in the same order. To preempt,
-        free it and set ``request.num_computed_tokens = 0``.
+        free it and then set ``request.num_computed_tokens = 0``: what that says now tells whether the last step has run
+        (law: MAMBA-5).
 
         Raises:
             DuplicateRequestError: another request runs under its id.
         """
         tables = self._tables_of(request)
         if tables is not None:
-            self._vacate(tables)
+            self._vacate(tables, request.num_computed_tokens)
             request._held = None
 
     def reset_prefix_cache(self) -> bool:

@@ -11,6 +11,7 @@ One call's order, the same for a single request and for a batch:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
@@ -29,6 +30,9 @@ from blockwright.errors import (
     DuplicateRequestError,
     UnknownRequestError,
 )
+
+NOT_RUN: Final = -1
+"""Where a step stopped that has still to run."""
 
 _owners = [0]
 
@@ -72,6 +76,8 @@ class RunningRequests:
         self._num_steps: i64 = 0
         self._steps: list[StepInFlight] = []
         self._loads: dict[str, list[vec[i32]]] = {}
+        # Requests whose last step leaves a recurrent state, which is published once it has run. law: MAMBA-5.
+        self._due: dict[str, RequestTables] = {}
         # What the last step did, per group: entries held before it, and where its nulled entries end.
         self._held: vec[i32] = zeros32(len(managers))
         self._nulled_ends: vec[i32] = zeros32(len(managers))
@@ -93,6 +99,7 @@ class RunningRequests:
             self._num_steps = source._num_steps
             self._steps = [step.copy_for(self._owner, self._running) for step in source._steps]
             self._loads = source._loads.copy()
+            self._due = {name: self._running[name] for name in source._due}
 
     # ------------------------------------------------------------------ count, then act
 
@@ -184,6 +191,7 @@ class RunningRequests:
         publishes = self.enable_caching and not (ask.is_delayed or self._settles or ask.external > 0)
         known: i64 = request._num_prompt + i64(len(request._output))
         quiet: i64 = self._max_len
+        is_due = False
         at: i64 = 0
         while at < self._num_groups:
             table = tables.groups[at]
@@ -197,13 +205,18 @@ class RunningRequests:
                     table.read_block = read
                 manager.grow(table, manager.reach(ask))
                 if publishes:
-                    self._publish(manager, table, request, min(ask.stop, known), ask.certain)
+                    self._publish(manager, table, request, min(ask.stop, known), NOT_RUN)
+                    is_due = is_due or (ask.new > 0 and ask.certain <= known and manager.leaves_state(ask.certain))
                 table.quiet = manager.quiet_slots(table, self.enable_caching)
             quiet = min(quiet, table.quiet)
             at += 1
         if is_new:
             for manager, table in zip(self.managers, tables.groups):
                 manager.take_states(table)
+        if len(self._due) > 0:
+            self._publish_state(tables, request)
+        if is_due:
+            self._due[request.request_id] = tables
         if ask.external > 0:
             quiet = 0
             self._set_apart(tables, 1)
@@ -291,17 +304,45 @@ class RunningRequests:
     def _publish(
         self, manager: SingleTypeKVCacheManager, table: GroupTable, request: Request, count: i64, stopped: i64
     ) -> None:
-        """Publish what the first `count` tokens filled, all of them known and written by a step up to `stopped`."""
+        """Publish what the first `count` tokens filled, all of them known and written.
+
+        A recurrent layer's state only if a step that has run stopped there, after `stopped` tokens.
+        """
         if manager.publishes(table, count) and request._block_size > 0:
             manager.publish(table, request.keys(manager._block_size // request._block_size), count, stopped)
 
+    def _publish_state(self, tables: RequestTables, request: Request) -> None:
+        """Publish the state that a request's last step left, if any, now that the step has run. law: MAMBA-5.
+
+        Not before: a request that hit it in the same step would read it while it is written. Other layers may be hit at
+        once, since each writes what the step computes in it before it reads.
+        """
+        if self._due.pop(tables.request_id, None) is None:
+            return
+        stopped = tables.num_written - tables.num_drafts
+        for manager, table in zip(self.managers, tables.groups):
+            if not manager.is_row():
+                self._publish(manager, table, request, stopped, stopped)
+
+    def _publish_states(self) -> None:
+        """Publish the states that all steps up to now have left, in their order. O(requests that left one)."""
+        for tables in list(self._due.values()):
+            self._publish_state(tables, tables.request)
+
     # ------------------------------------------------------------------ release
 
-    def _vacate(self, tables: RequestTables) -> None:
-        """Release all a request holds; behind a fence while a step or a load still touches it. law: REF-1, FENCE-1."""
+    def _vacate(self, tables: RequestTables, computed: i64) -> None:
+        """Release all a request holds; behind a fence while a step or a load still touches it. law: REF-1, FENCE-1.
+
+        A state of its last step is published only if that has run: it is not in flight, and `computed` says so.
+        """
         in_flight = len(self._steps) > 0 and tables.last_step >= self._steps[0].number
         if in_flight:
             self._set_apart(tables, 1)
+        if len(self._due) > 0:
+            if not in_flight and computed >= tables.num_written - tables.num_drafts:
+                self._publish_state(tables, tables.request)
+            self._due.pop(tables.request_id, None)
         batch: list[vec[i32]] = []
         at: i64 = 0
         while at < self._num_groups:
@@ -448,5 +489,7 @@ class RunningRequests:
                 entry = manager.partial_entry(table, running)
                 shared = entry >= 0 and sharers[i64(table.blocks[entry])] > 1 and not running.is_forked
                 demand("WRITE-1", f"request {name!r} shares the block it writes next, entry {entry}", False, shared)
+        for name, due in self._due.items():
+            demand("MAMBA-5", f"a state of {name!r} is due, and it runs", True, self._running.get(name) is due)
         if self._num_forks == 0:
             demand("WRITE-1", "unpublished blocks with several holders, and no request was forked", [], alone)

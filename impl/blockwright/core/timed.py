@@ -26,9 +26,24 @@ class TimedRequests(CheckedRequests):
         """
         if not self._overlaps:
             raise UnsupportedError("start_step: steps are kept apart only with overlap_steps=True")
+        self._publish_states()
         self._num_steps += 1
         self._steps.append(StepInFlight(self._num_steps))
         return self._num_steps
+
+    def new_step_starts(self) -> None:
+        """Say that a step starts, for engines whose steps do not overlap: all slots given so far are computed before it.
+
+        Recurrent states that the last step left may be found from now on. Without this call each is found once its own
+        request has got its next slots or has ended, so it matters to lookups that come before those calls.
+        Complexity: O(requests whose last step stopped at the end of a block). law: MAMBA-5.
+
+        Raises:
+            UnsupportedError: the manager was made with `overlap_steps`.
+        """
+        if self._overlaps:
+            raise UnsupportedError("new_step_starts: with overlap_steps=True a step is started by start_step")
+        self._publish_states()
 
     def settle_step(self, step: int, num_rejected_tokens: Mapping[str, int] | None = None) -> None:
         """Say that the oldest step in flight is done, and how many drafts of which request were rejected.
@@ -97,16 +112,23 @@ class TimedRequests(CheckedRequests):
             count = min(tables.num_settled, request._num_prompt + i64(len(request._output)))
             for manager, table in zip(self.managers, tables.groups):
                 self._publish(manager, table, request, count, stopped)
+        elif len(self._steps) == 0 or tables.last_step < self._steps[0].number:
+            self._publish_state(tables, tables.request)
 
     def finish_load(self, request: Request, num_loaded_tokens: int) -> bool:
         """Say that a load has ended and how many of its tokens came; return whether the request runs on.
 
-        If all of it came, what no later token reads is given back, as by `remove_skipped_blocks` (so it need not have
-        been loaded), and the rest is published: set ``num_computed_tokens`` to the hit and the load, and go on. If not,
-        what came is published, the request is freed, and False is returned: set ``num_computed_tokens = 0`` and look it
-        up again; what came is then its hit. A recurrent state that came in part is worth nothing. For a request that
-        was freed while it was loading, its blocks return now, the answer is False, and nothing else is to be done, even
-        if it runs again. Complexity: O(blocks). law: LOAD-1, TRIM-1.
+        What no token after the whole load reads need not have been loaded: it is given back, as by
+        `remove_skipped_blocks`, and never published. If all the rest came, it is published: set ``num_computed_tokens``
+        to the hit and the load, and go on. If not, what came of it is published, the request is freed, and False is
+        returned: set ``num_computed_tokens = 0`` and look it up again. Its hit is what came, cut back to where every
+        layer has what the next token reads: with windows or recurrent layers often to the hit before the load. For a
+        request that was freed while it was loading, its blocks return now, the answer is False, and nothing else is to
+        be done, even if it runs again. Complexity: O(blocks). law: LOAD-1, READ-1, TRIM-1.
+
+        Args:
+            request: the request that loads.
+            num_loaded_tokens: n says that of the first n tokens after the hit everything came that had to be loaded.
 
         Raises:
             UnknownStepError: nothing is being loaded for the request.
@@ -127,21 +149,19 @@ class TimedRequests(CheckedRequests):
             )
         self._set_apart(tables, -1)
         is_whole = count == tables.num_loading
-        stop = tables.num_written
-        if is_whole or self._most_drafts < 0:
-            stop += count
+        stop = tables.num_written + count
+        # law: READ-1
+        self._trim(tables, tables.num_written + tables.num_loading)
+        self._nulled = vec[i32]()
         tables.num_loading = 0
         tables.num_written = stop
         tables.num_certain = stop
         tables.num_settled = stop
-        if is_whole:
-            self._trim(tables, stop)
-            self._nulled = vec[i32]()
         for manager, table in zip(self.managers, tables.groups):
             if self.enable_caching:
                 self._publish(manager, table, request, stop, stop)
         if not is_whole:
-            self._vacate(tables)
+            self._vacate(tables, stop)
             request._held = None
         return is_whole
 

@@ -219,6 +219,8 @@ class OffloadingConnector:
         Call it when their own counts say so, or, with steps in flight, after `settle_step`. Complexity: O(requests),
         and O(blocks) for those that filled one.
         """
+        if not self._manager.overlap_steps:
+            self._manager.new_step_starts()  # what it left is computed, recurrent states too
         self._stores.store_filled(requests)
         self._desk.submit()
 
