@@ -371,8 +371,8 @@ SPARED: dict[str, str] = {
     "block 1; full, block 2 + sliding 2, block 1; full, block 2; mamba, block 1; mamba, block 2; sliding 1, "
     "block 2; sliding 2, block 1; sliding 2, block 2; sliding 3, block 1; sliding 3, block 2",
     "loading": "chunked 2, block 1",
-    "explained": "chunked 2, block 2; full, block 1 + mamba, block 2; full, block 2 + sliding 2, block 1; full, block 2; "
-    "mamba, block 1; sliding 3, block 1",
+    "explained": "chunked 2, block 2; full, block 1 + mamba, block 2; full, block 2 + sliding 2, block 1; full, "
+    "block 2; mamba, block 1; sliding 3, block 1",
     "put off": "chunked 2, block 2; full, block 2; sliding 2, block 2; sliding 3, block 1; sliding 3, block 2",
     "two with drafts": "full, block 1 + mamba +1, block 2",
     "loads": "full, block 1 + sliding 2, block 1",

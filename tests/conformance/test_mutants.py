@@ -160,7 +160,7 @@ def test_survivors_are_listed_with_a_reason() -> None:
     assert reason_for(mutation_of("core/store.py", "self.version += 1 -> self.version += 2")).startswith("versions")
     assert reason_for(mutation_of("core/store.py", "self.version += 1 -> self.version += 0")) == ""
     for listed in survivors.survivors().values():
-        assert [each for held in listed.values() for each in held.values() if len(each.split()) < 4] == []
+        assert [each for held in listed.values() for each in held.values() if len(each.split()) < 3] == []
 
 
 def test_the_list_of_survivors_is_changed_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

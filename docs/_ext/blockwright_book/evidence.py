@@ -16,6 +16,7 @@ ELSEWHERE = {
     "museum": "the-museum",
     "damage": "the-museum",
     "mutants": "the-mutants",
+    "spec": "the-mutants",
 }
 """Gates whose rows have pages of their own, and their labels."""
 
@@ -108,13 +109,13 @@ def mutants() -> str:
         "seen: they are listed here with the reason, and all others count against a floor, which is a rate.",
         "## Of the implementation: the fixed sample of each run",
         sample("mutants"),
-        "### Listed",
+        "### Survivors of the implementation",
         survivors(listed.get("implementation")),
         "## Of the specification: the fixed sample of each run",
         sample("spec"),
         "### What each law notices",
         of_spec(data.load("spec_mutants")),
-        "### Listed",
+        "### Survivors of the specification",
         survivors(listed.get("specification")),
     ]
     return "\n\n".join(parts) + "\n"
