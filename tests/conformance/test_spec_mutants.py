@@ -184,7 +184,7 @@ def test_the_score_is_a_rate() -> None:
 
 def test_a_sample_is_fixed_and_a_silent_law_is_named(tmp_path: Path) -> None:
     sample = gate.chosen(Profile())
-    assert len(sample) == 200
+    assert len(sample) == 80
     assert sample == gate.chosen(Profile())
     noticed = Result(mutant(LOST), laws={"REF-1": TIGHT.name})
     row = gate.laws_notice([noticed])

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 from blockwright_conformance import (
@@ -74,6 +75,11 @@ def paths(pattern: str, names: str) -> tuple[str, ...]:
     return tuple(pattern.format(name) for name in names.split())
 
 
+def named(module: ModuleType, names: str) -> tuple[Where, ...]:
+    """Return the places and trials of a module that have some names."""
+    return tuple(getattr(module, name) for name in names.split())
+
+
 # --- the core
 
 FEW: tuple[Prefix, ...] = ((0, (0,)), (0, (0, 0)), (0, (1, 1)))
@@ -92,37 +98,15 @@ CORE = Target(
         "forks peak journal",
     ),
     (
-        name_trials.arguments,
-        name_trials.shown,
-        check_trials.self_checks,
-        call_trials.refusals,
-        alone_trials.alone,
-        name_trials.bare_pool,
-        store_trials.explained,
-        call_trials.pins,
-        call_trials.batches,
-        trials.keys,
-        store_model.store_beside_model,
-        call_trials.plans,
-        running_trials.running_refusals,
-        running_trials.running_plans,
-        running_trials.running_pins,
-        running_trials.running_facts,
-        running_trials.running_checks,
-        trials.pool,
-        name_trials.packing,
-        store_trials.index,
-        store_trials.crowds,
-        value_trials.peaks,
-        value_trials.refused_counts,
-        value_trials.requests,
-        value_trials.copies,
-        value_trials.manager_answers,
-        value_trials.probes,
-        store_model.store_alone,
-        store_trials.stale_plans,
-        store_trials.lined_up,
-        call_trials.keyless,
+        *named(name_trials, "arguments shown bare_pool packing"),
+        *named(check_trials, "self_checks"),
+        *named(call_trials, "refusals pins batches plans keyless"),
+        *named(alone_trials, "alone"),
+        *named(store_trials, "explained index crowds stale_plans lined_up"),
+        *named(trials, "keys pool"),
+        *named(store_model, "store_beside_model store_alone"),
+        *named(running_trials, "running_refusals running_plans running_pins running_facts running_checks"),
+        *named(value_trials, "peaks refused_counts requests copies manager_answers probes"),
         *edge_trials.TRIALS,
         *lone_trials.TRIALS,
         handed_out,
@@ -185,18 +169,14 @@ PARTS = Target(
     "parts",
     paths("core/{}.py", "block_hash access_order losses blocks rows replica"),
     (
-        part_trials.digests,
-        part_trials.order,
-        part_trials.losses,
-        part_trials.handles,
+        *named(part_trials, "digests order losses handles"),
         *replica_trials.WALKS,
         *replica_oddities.ODDITIES,
         *worker_trials.WALKS,
-        trials.keys,
-        store_trials.crowds,
-        store_model.store_alone,
-        call_trials.batches,
-        call_trials.refusals,
+        *named(trials, "keys"),
+        *named(store_trials, "crowds"),
+        *named(store_model, "store_alone"),
+        *named(call_trials, "batches refusals"),
         places.TOLD,
     ),
     paths(
@@ -219,14 +199,7 @@ TABLES = Target(
     ),
     (
         *paged_trials.TRIALS,
-        paged_places.EVICTIONS,
-        paged_places.appends_under_a_window,
-        paged_places.comes_back,
-        paged_places.FORKS,
-        paged_places.SWAPS,
-        paged_places.NAIVE,
-        paged_places.RETURNS,
-        paged_places.ACCESS,
+        *named(paged_places, "EVICTIONS appends_under_a_window comes_back FORKS SWAPS NAIVE RETURNS ACCESS"),
         *(TablesPlace(each) for each in PAGED_PR),
     ),
     paths(
@@ -256,9 +229,7 @@ TIERS = Target(
         *tier_oddities.ODDITIES,
         *tier_trials.TRIALS,
         *chain_walks.WALKS,
-        offload_places.NEAR,
-        offload_places.SHARED,
-        offload_places.BELOW,
+        *named(offload_places, "NEAR SHARED BELOW"),
         OffloadPlace(TierScope("mutants, silent", "LRU silent", 1, lists(2, 1))),
         OffloadPlace(chain_scope("mutants, no room", (2, 0), reserve=(1,), under_way=1)),
         OffloadPlace(TierScope("mutants, foreign", "LRU foreign", 1, (*lists(2, 1), KEYS[:2]), recovered=KEYS[1:2])),
@@ -276,10 +247,8 @@ TIERS = Target(
                 "mutants, whole requests", (2, 1), reserve=(1,), stores=(FIRST, SECOND), loads=(FIRST,), under_way=1
             )
         ),
-        offload_places.OVER,
-        offload_places.BACK,
+        *named(offload_places, "OVER BACK TIER"),
         OffloadPlace(TierScope("mutants, ARC", "ARC", 1, (*lists(3, 1), KEYS[:2]))),
-        offload_places.TIER,
     ),
     paths(
         "tests/offload/test_{}.py",

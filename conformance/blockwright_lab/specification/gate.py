@@ -30,7 +30,7 @@ ALL_LAWS: tuple[Any, ...] = (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *
 """Every law of the book."""
 
 SPEC = "specification"
-SAMPLE = {"smoke": 8, "pr": 200}
+SAMPLE = {"smoke": 8, "pr": 80}
 """How many mutants a profile draws; others take all."""
 FLOOR = {"smoke": 0, "pr": 98, "nightly": 99}
 """Per cent of the mutants that must be noticed or listed."""

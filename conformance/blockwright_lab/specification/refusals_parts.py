@@ -1,4 +1,4 @@
-"""Wrong calls on block tables, tiers, chains and a worker's rows, as `spec_refusals` makes them on a manager.
+"""Wrong calls on block tables, tiers, chains and a worker's rows, as `refusals` makes them on a manager.
 
 Among them are calls that must not be refused, and counts that a call must tell as the questions before it do.
 """
