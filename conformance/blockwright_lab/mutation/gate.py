@@ -9,7 +9,6 @@ killed, or listed as survivors with a reason. Mutants are uncompiled, whatever b
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
 from hashlib import blake2b
 from math import inf
 
@@ -20,7 +19,7 @@ from blockwright_conformance.parallel import in_parallel
 from .mutator import Mutation
 from .places import ENDLESS
 from .reach import by_line, reach
-from .results import Result, Tried, Work, tried
+from .results import Result, Work, tried
 from .survivors import is_test, known_killers, reason_for, remember, share
 from .targets import TARGETS, Target, all_mutations, target, target_of, title_of
 from .unit_tests import Tested, judged
@@ -29,8 +28,8 @@ SAMPLE = {"smoke": 6, "pr": 200}
 """How many mutants a profile draws; others take all."""
 FLOOR = {"smoke": 0, "pr": 98, "nightly": 99}
 """Per cent of the mutants that must be killed or listed."""
-MOST = 1.5
-"""Processor seconds in places that a mutant of a sample is given before it goes to the unit tests."""
+MOST, LAST = 1.5, 30.0
+"""Processor seconds in places that a mutant of a sample is given before it goes to the unit tests, and after them."""
 SEED = 2
 CORE = "uncompiled core"
 
@@ -96,25 +95,27 @@ def attempt(mutations: list[Mutation], profile: Profile, progress: Advance) -> t
     known = [each for each in left() if any(map(is_test, known_killers(each)[:1]))]
     told(before_tests(known, profile.jobs, known=True))
     faults: Faults = {}
-    for each in in_places(left(), profile, progress):
-        told(each.results)
-        faults |= each.faults
+
+    def visit(work: list[tuple[Work, float]]) -> None:
+        for _, each in in_parallel(tried, work, profile.jobs):
+            told(each.results)
+            faults.update(each.faults)
+
+    visit(in_places(left(), profile, progress))
     progress(0, "unit tests")
     told(before_tests(left(), profile.jobs))
+    if profile.name in SAMPLE:
+        visit([([(each, numbers(each))], LAST) for each in left()])
     progress(len(left()), "")
     return list(found.values()), faults
 
 
-def in_places(mutations: list[Mutation], profile: Profile, progress: Advance) -> Iterator[Tried]:
-    """Put mutants through places: by night those that execute their statements, otherwise all in a limited time."""
-    work: list[tuple[Work, float]]
+def in_places(mutations: list[Mutation], profile: Profile, progress: Advance) -> list[tuple[Work, float]]:
+    """Give every mutant its places: by night those that execute its statement, otherwise all, in a limited time."""
     if profile.name in SAMPLE:
-        work = [([(each, numbers(each)) for each in some], MOST) for some in batches(mutations)]
-    else:
-        lines = reached(mutations, profile, progress)
-        work = [([(each, lines.get((each.file, each.line), [])) for each in some], inf) for some in batches(mutations)]
-    for _, each in in_parallel(tried, work, profile.jobs):
-        yield each
+        return [([(each, numbers(each)) for each in some], MOST) for some in batches(mutations)]
+    lines = reached(mutations, profile, progress)
+    return [([(each, lines.get((each.file, each.line), [])) for each in some], inf) for some in batches(mutations)]
 
 
 def numbers(mutation: Mutation) -> list[int]:
