@@ -103,7 +103,8 @@ def attempt(mutations: list[Mutation], profile: Profile, progress: Advance) -> t
 
     visit(in_places(left(), profile, progress))
     progress(0, "unit tests")
-    told(before_tests(left(), profile.jobs))
+    if profile.name != "smoke":  # a survey of all tests takes longer than the rest of it
+        told(before_tests(left(), profile.jobs))
     if profile.name in SAMPLE:
         visit([([(each, numbers(each))], LAST) for each in left()])
     progress(len(left()), "")
