@@ -3,7 +3,7 @@
 A law that nothing breaks says nothing. Small changes of the specification are made, the leaving out of each refusal
 among them; what no law notices must differ from the implementation. The laws of plans have altered plans instead: each
 must break the law named for it. The profile ``pr`` draws a fixed sample; ``nightly`` takes all mutants, and then
-nearly every law must notice one. What must hold is a rate: so many per cent are noticed, or listed as survivors with a reason.
+nearly every law must notice one. What must hold is a rate: so many per cent are noticed, or listed with a reason.
 """
 
 import json
