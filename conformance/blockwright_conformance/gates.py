@@ -87,8 +87,8 @@ GATES: dict[str, str] = {
     "numerics": "blockwright_conformance.numerics_gate",
     "museum": "blockwright_conformance.museum",
     "damage": "blockwright_conformance.numerics_museum",
-    "mutants": "blockwright_conformance.mutants",
-    "spec": "blockwright_conformance.spec_mutants",
+    "mutants": "blockwright_lab.mutation.gate",
+    "spec": "blockwright_lab.specification.gate",
 }
 """Every gate and its module."""
 

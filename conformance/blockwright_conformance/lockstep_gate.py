@@ -9,7 +9,6 @@ from .fitting import capabilities_of, fitting
 from .gates import OURS, GateResult, Profile, factory_of
 from .parallel import in_parallel
 from .rows import LIMIT, covered, explored
-from .scope_goals import goals_rows
 from .scopes import FOR_OTHERS, PROFILES, Scope
 from .trace import script
 
@@ -26,8 +25,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     results = [rows[each.name] for each in scopes]
     if profile.scope or not profile.is_ours:
         return results
-    whole = goals_rows("lockstep", results, scopes) if profile.name != "smoke" else []
-    return [*results, coverage(results), *whole]
+    return [*results, coverage(results)]
 
 
 def size(profile: Profile) -> int:

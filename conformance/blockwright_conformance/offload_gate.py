@@ -13,7 +13,6 @@ from .offload_trace import chain_script, tier_script
 from .offload_worlds import OFFLOAD_HISTORIES
 from .parallel import in_parallel
 from .rows import LIMIT, covered, explored
-from .scope_goals import goals_rows
 from .search import Result
 
 KIND = "offload"
@@ -34,9 +33,8 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
         progress(1, row.scope)
     results = [rows[each.name] for each in tiers] + [rows[each.name] for each in chains]
     if results and not profile.scope and profile.name != "smoke":
-        goals = goals_rows(KIND, results, (*tiers, *chains))
         everything = TIER_EVERYTHING | CHAIN_EVERYTHING
-        results += [covered("coverage", "all scopes of offloading", results, everything), *goals]
+        results.append(covered("coverage", "all scopes of offloading", results, everything))
     return results + [rows[name] for name in long]
 
 

@@ -12,7 +12,6 @@ from .paged_trace import paged_script
 from .paged_worlds import HISTORIES
 from .parallel import in_parallel
 from .rows import LIMIT, covered, explored
-from .scope_goals import goals_rows
 from .search import Result
 
 
@@ -30,7 +29,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
         progress(1, row.scope)
     results = [rows["paged", each.name] for each in scopes]
     if scopes and not profile.scope and profile.name != "smoke":
-        results += [coverage(results), *goals_rows("paged", results, scopes)]
+        results.append(coverage(results))
     return results + [rows["paged machine", name] for name in long]
 
 

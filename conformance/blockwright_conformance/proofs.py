@@ -4,8 +4,7 @@ Both sides are read from the source that runs (see `symbolic`). Each theorem is 
 have no solution; n, positions, entries, windows, chunks and block sizes are integers without bounds. The pool's
 invariant is shown to be kept by every transition, for any number of blocks (`pool_invariant`), and those transitions to
 be what steps of the specification are made of (`pool_tie`). Contracts follow every path through the functions
-themselves, loops included, for small numbers (`contracts`). What is proved of which function is listed, and what is
-not, with the reason, in `closed_forms`.
+themselves, loops included, for small numbers (`contracts`).
 """
 
 import importlib.util

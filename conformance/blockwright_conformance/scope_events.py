@@ -1,7 +1,7 @@
 """What may happen in one call on a manager: its action, its refusal, and each particular of it.
 
-Goals of scopes are made of these (`scope_goals`). A search meets a few hundred sorts of calls a million times: a call's
-sort is taken each time, in plain values, and put into words once.
+A search meets a few hundred sorts of calls a million times: a call's sort is taken each time, in plain values, and put
+into words once.
 """
 
 from collections.abc import Iterator

@@ -20,7 +20,7 @@ class Way(NamedTuple):
 WAYS: Final = (
     Way("proofs", ("proof", "contract", "tie"), "theorems and contracts", "proved"),
     Way("lock-step", ("lockstep", "paged", "offload"), "scopes, each explored whole"),
-    Way("coverage", ("coverage",), "goals of coverage"),
+    Way("coverage", ("coverage",), "lists of what must happen"),
     Way("choices", ("choices",), "scopes, under any legal choice"),
     Way("histories", ("machine", "walk", "paged machine", "offload machine"), "random worlds"),
     Way("inputs", ("plans", "inputs machine"), "worlds of a step's inputs"),
@@ -28,7 +28,6 @@ WAYS: Final = (
     Way("numerics", ("numerics",), "worlds of a tiny engine"),
     Way("spec mutants", ("spec",), "wrong specifications", "noticed"),
     Way("mutants", ("mutants",), "wrong implementations", "killed"),
-    Way("abstraction", ("abstraction",), "wrong ways to compare states", "noticed"),
     Way("museum", ("museum",), "known bugs of other managers", "caught"),
     Way("damage", ("damage",), "known bugs, in the engine", "caught"),
 )

@@ -92,14 +92,12 @@ def test_a_part_of_a_report_is_compared_in_part() -> None:
 
 
 def test_coverage_is_compared_with_the_gate_that_it_is_of() -> None:
-    goals, faults = row("coverage", "goals of lockstep"), row("coverage", "all faults of shared stores")
-    kept = report.gates({**REPORT, "gates": [*REPORT["gates"], goals, faults]})
+    events, faults = row("coverage", "all scopes"), row("coverage", "all faults of shared stores")
+    kept = report.gates({**REPORT, "gates": [*REPORT["gates"], events, faults]})
     lost = [each for each in REPORT["gates"] if each["kind"] == "lockstep"]
-    assert list(report.stale(kept, {**REPORT, "gates": lost})) == [
-        "lockstep goals of lockstep: no longer in the report"
-    ]
+    assert list(report.stale(kept, {**REPORT, "gates": lost})) == ["lockstep all scopes: no longer in the report"]
     drawn = {**faults, "transitions": 12345}
-    assert list(report.stale(kept, {**REPORT, "gates": [*REPORT["gates"], goals, drawn]})) == []
+    assert list(report.stale(kept, {**REPORT, "gates": [*REPORT["gates"], events, drawn]})) == []
     others = [each for each in REPORT["gates"] if each["kind"] == "museum"]
     assert list(report.stale(kept, {**REPORT, "gates": others})) == []
 

@@ -1,21 +1,20 @@
 """Property: unit tests judge mutants: one that a test notices is killed by it, in a process that leaves no trace.
 
 How: functions, methods and properties of a module made for it are changed in place; a mutant of the connector is put
-before its realm's tests; work in a fork ends, fails, waits for ever, and is told so.
+before a test that is known to kill it; work in a fork ends, fails, waits for ever, and is told so.
 Not covered: which mutants the tests notice (the gate says so).
 """
 
 import json
 import time
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from blockwright_conformance.forked import in_fork
-from blockwright_conformance.in_place import change, functions_of
-from blockwright_conformance.mutant_tests import TREE, are_there, judged, remembered
-from blockwright_conformance.realms import REALMS, parsed, realm
+from blockwright_lab.mutation import unit_tests
+from blockwright_lab.mutation.forked import in_fork
+from blockwright_lab.mutation.in_place import change, functions_of
+from blockwright_lab.mutation.targets import parsed
 
 SOURCE = """
 def plain(x):
@@ -81,26 +80,11 @@ def test_a_fork_tells_what_it_did() -> None:
     assert time.monotonic() - started < 30
 
 
-def test_tests_that_realms_name_are_there() -> None:
-    for owner in REALMS:
-        assert are_there(owner)
-    names = {name.partition("::")[0] for tests in remembered().values() for name in tests}
-    assert names <= {file for owner in REALMS for file in owner.tests}
-    assert all((TREE / name).is_file() for name in names)
-
-
-def test_a_mutant_is_killed_by_a_test_that_is_remembered() -> None:
+def test_a_mutant_is_killed_by_a_test_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    test = "tests/offload/test_connector_books.py::test_the_key_of_a_block_is_its_digest_and_four_bytes_of_its_group"
     key = "offload/hits.py offload_key: return digest + group.to_bytes(4, 'little') -> return None"
     (mutation,) = [mutation for mutation in parsed("offload/hits.py").mutations if mutation.key == key]
-    (fate,) = judged(realm("connector"), [mutation], whole=False).values()
-    assert fate.test in remembered()["offload/hits.py offload_key"]
-    assert fate.how
-    assert fate.tests >= 1
-
-
-def test_sources_of_offloading_are_mutated_or_left_out_with_a_reason() -> None:
-    from blockwright_conformance.realm_connector import FILES, MEDIA
-
-    folder = TREE / "impl" / "blockwright" / "offload"
-    named = {Path(file).stem for file in FILES} | {name for names in MEDIA for name in names.split()}
-    assert named == {path.stem for path in folder.glob("*.py")}
+    monkeypatch.setattr(unit_tests, "known_tests", lambda mutation: [test])
+    (result,) = unit_tests.judged("connector", [mutation], known=True).values()
+    assert (result.test, result.tests) == (test, 1)
+    assert result.how

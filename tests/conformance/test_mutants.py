@@ -1,46 +1,42 @@
-"""Property: mutants are found, put in one at a time, noticed, and reported; and what is committed of them is current.
+"""Property: mutants are found, put in one at a time, noticed by places, proofs or unit tests, and reported.
 
-How: mutants of a small source; one of each fate (killed, killed at import, running on and on, living, unreached); what
-a place executes; lists with wrong entries, several listed mutants together; samples, hints and scores; mutants of the
-abstraction that see too much, too little, or nothing else; trials pass unchanged and find a mutant each.
+How: mutants of a small source; one of each result (killed, killed at import, running on and on, living); what a place
+executes; names that outlive a move; the sample, the floor, the list of survivors; trials pass unchanged and find a
+mutant each; a theorem is refuted by a wrong closed form and not by one that comes to the same.
 Not covered: every mutant (`blockwright conform --gate mutants --profile nightly`).
 """
 
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from blockwright_conformance import (
-    abstraction_mutants,
+    abstraction_trials,
     alone_trials,
     check_trials,
-    mutant_listed,
-    mutants,
     name_trials,
     part_trials,
     replica_oddities,
     replica_trials,
+    store_model,
     store_trials,
+    value_trials,
     worker_trials,
 )
 from blockwright_conformance.exhibit import Trial
 from blockwright_conformance.gates import Profile
-from blockwright_conformance.mutant_fate import IMPORT, Fate, fate_of
-from blockwright_conformance.mutant_hints import first_places, hints
-from blockwright_conformance.mutant_places import ENDLESS, difference
-from blockwright_conformance.mutant_reach import MARKS, able, marked, reach
-from blockwright_conformance.mutant_realm import Rule, title_of
-from blockwright_conformance.mutant_score import KINDS, digest_of, kind_of, score_of
-from blockwright_conformance.mutation import Mutation, Source
-from blockwright_conformance.places import TIGHT as TIGHT_PLACE
-from blockwright_conformance.realms import REALMS, all_mutations, excuse, parsed, realm, realm_of
 from blockwright_conformance.siphash import siphash
 from blockwright_conformance.variants import KIT, kit_on, load
+from blockwright_lab.mutation import gate, survivors, walks
+from blockwright_lab.mutation.mutator import Mutation, Source
+from blockwright_lab.mutation.places import ENDLESS, difference
+from blockwright_lab.mutation.proofs import refuted
+from blockwright_lab.mutation.reach import MARKS, Reach, by_line, marked, reach
+from blockwright_lab.mutation.results import IMPORT, Result, order, result_of, visited
+from blockwright_lab.mutation.survivors import reason_for, share
+from blockwright_lab.mutation.targets import CORE, MEDIA, TARGETS, all_mutations, parsed, target, target_of, title_of
 
-SCORES = Path(__file__).parents[2] / "docs" / "data" / "mutants.json"
-CORE = realm("core")
+SOURCES = Path(__file__).parents[2] / "impl" / "blockwright"
 
 
 def mutation_of(file: str, *words: str) -> Mutation:
@@ -81,172 +77,128 @@ def f(a: int, b: int) -> int:
     assert Source("f.py", ("f.py f",), text).mutations == []
 
 
-def test_fates() -> None:
-    killed = fate_of(mutation_of("core/store.py", "self._num_free = count - 1 -> self._num_free = count - 2"), [POOL])
-    assert (killed.killer, killed.visited, killed.unreached) == ("trial: pool", 1, False)
-    endless = fate_of(mutation_of("core/store.py", "BlockStore.__init__: block += 1 -> block += 0"), [TIGHT])
+def test_results() -> None:
+    wrong = mutation_of("core/store.py", "self._num_free = count - 1 -> self._num_free = count - 2")
+    killed = visited(wrong, [POOL], 1)
+    assert (killed.killer, killed.place, killed.visited) == ("trial: pool", POOL, 1)
+    assert order(killed.mutation, [TIGHT, POOL])[0] == POOL  # the last killer of its function goes first
+    endless = result_of(mutation_of("core/store.py", "BlockStore.__init__: block += 1 -> block += 0"), [TIGHT])
     assert (endless.how, endless.place) == (ENDLESS, TIGHT)
-    lives = fate_of(mutation_of("core/store.py", "self.version = 0 -> self.version = 1"), [POOL, TIGHT])
-    assert (lives.killer, lives.visited, lives.whole, lives.unreached) == ("", 2, True, False)
-    hurried = fate_of(lives.mutation, [TIGHT, POOL], 0.0)
-    assert (hurried.whole, hurried.visited) == (False, 1)
-    assert fate_of(lives.mutation, []).unreached
+    lives = result_of(mutation_of("core/store.py", "self.version = 0 -> self.version = 1"), [POOL, TIGHT])
+    assert (lives.killer, lives.visited) == ("", 2)
+    assert visited(lives.mutation, [TIGHT, POOL], -1.0).visited == 0
 
 
 def test_a_mutant_that_breaks_the_import_is_killed() -> None:
-    mutation = mutation_of("core/rows.py", "_type_of: return type(given) -> return None")
-    assert fate_of(mutation, []).killer in ("", IMPORT)
-    broken = [each for each in parsed("core/request.py").mutations if fate_of(each, []).killer == IMPORT][:1]
-    assert all(fate_of(each, []).how for each in broken)
+    broken = mutation_of("core/block_hash.py", "_SipKey.__init__: if len(key) != 16 -> if len(key) == 16")
+    result = visited(broken, [TIGHT], 1)
+    assert (result.killer, result.place) == (IMPORT, None)
+    assert "must be 16 bytes" in result.how
 
 
 def test_a_place_tells_what_it_executes() -> None:
     found = reach("core", TIGHT)
-    assert found.fault == ""
     take = mutation_of("core/store.py", "BlockStore.take: ")
     explain = mutation_of("core/explain.py", "explain: ")
     assert take.line in found.lines["core/store.py"]
     assert explain.line not in found.lines.get("core/explain.py", ())
-    places = able(CORE, [found, replace(found, place=POOL, seconds=found.seconds / 2)])
-    assert places["core/store.py"][take.line] == [POOL, TIGHT]
-    assert all(not marks for marks in MARKS.values())
+    lines = by_line(CORE, [found, Reach(POOL, found.lines, found.seconds / 2)])
+    assert lines["core/store.py", take.line] == [POOL, TIGHT]
     assert "__mark__" in marked("core/steps.py").co_names
+    assert MARKS
 
 
-def test_a_realm_owns_each_source_once_and_names_its_places() -> None:
-    files = [file for each in REALMS for file in each.files]
+def test_a_target_owns_each_source_once_and_names_its_places() -> None:
+    files = [file for each in TARGETS for file in each.files]
     assert len(files) == len(set(files))
-    for each in REALMS:
+    for each in TARGETS:
         titles = [title_of(where) for where in each.places]
         assert len(titles) == len(set(titles)), each.name
-        assert all(realm_of(file) is each for file in each.files)
-        assert all(reason for reason in (*each.equivalent.values(), *each.left_out.values()))
-        assert all(rule.reason for rule in each.rules)
+        assert all(target_of(file) is each for file in each.files)
+        assert all(each.left_out.values())
+        assert all((survivors.TREE / file).is_file() for file in each.tests)
 
 
-def test_every_source_of_the_core_is_mutated() -> None:
-    root = Path(mutants.__file__).parents[2] / "impl" / "blockwright" / "core"
-    there = {f"core/{path.name}" for path in root.glob("*.py")} - {"core/__init__.py"}
-    assert there == set(realm("core").files) | set(realm("parts").files)
+def test_every_source_of_the_books_is_mutated_or_left_out_with_a_reason() -> None:
+    core = {f"core/{path.name}" for path in (SOURCES / "core").glob("*.py")} - {"core/__init__.py"}
+    assert core == set(target("core").files) | set(target("parts").files)
+    named = {Path(file).stem for file in target("connector").files} | {name for each in MEDIA for name in each.split()}
+    assert named == {path.stem for path in (SOURCES / "offload").glob("*.py")}
 
 
-def test_lists_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [row.detail for row in mutants.stale()] == []
-    wrong = replace(CORE, equivalent={"gone": "why"}, rules=(Rule("no such", "why"),), left_out={"guards of x": "why"})
-    monkeypatch.setattr(mutants, "REALMS", (wrong,))
-    assert [row.detail.rpartition(" ")[2] for row in mutants.stale()] == ["gone", "such", "x"]
+def test_names_outlive_a_move() -> None:
+    text = "class A:\n    def f(self) -> int:\n        return 1 + 2\n"
+    here, there = Source("a/one.py", (), text), Source("b/two.py", (), "import os\n\n" + text)
+    assert [each.digest for each in here.mutations] == [each.digest for each in there.mutations]
+    digests = [each.digest for each in all_mutations()]
+    assert len(set(digests)) == len(digests)
 
 
-def test_rules_match_whole_keys() -> None:
-    mutation = mutation_of("core/store.py", "self.version += 1 -> self.version += 2")
-    assert excuse(mutation).startswith("versions")
-    assert excuse(mutation_of("core/store.py", "self.version += 1 -> self.version += 0")) == ""
-    assert not Rule("core", "why").holds("core/store.py")
-
-
-def test_a_sample_is_fixed_and_holds_no_listed_mutant() -> None:
-    sample = mutants.chosen(Profile())
+def test_a_sample_is_fixed_and_draws_by_name() -> None:
+    sample = gate.chosen(Profile())
     assert len(sample) == 200
-    assert sample == mutants.chosen(Profile())
-    assert not any(excuse(each) for each in sample)
-    work = [each for (parcel, _) in mutants.sampled(Profile()) for each in parcel]
-    assert sorted(each.key for each, _ in work) == sorted(each.key for each in sample)
-    for each, numbers in work:  # no places for those that a remembered test kills
-        assert numbers == [] or sorted(numbers) == list(range(len(realm_of(each.file).places)))
-    assert len(mutants.chosen(Profile("nightly", scope="core/steps.py"))) <= len(parsed("core/steps.py").mutations)
+    assert sample == gate.chosen(Profile())
+    assert len(gate.chosen(Profile("nightly", scope="core/steps.py"))) == len(parsed("core/steps.py").mutations)
+    assert sorted(each.key for some in gate.batches(sample) for each in some) == sorted(each.key for each in sample)
 
 
-def test_listed_mutants_are_tried_together() -> None:
-    file = "core/store.py"
-    listed = [each for each in parsed(file).mutations if excuse(each)]
-    places = {file: {each.line: [POOL] for each in listed}}
-    made = mutant_listed.groups(listed, places)
-    assert sorted(key for _, keys, _ in made for key in keys) == sorted(each.key for each in listed)
-    assert all(fate.killer == "" for fate in mutant_listed.listed_fates(*made[0]))
-    killed = mutation_of(file, "self._num_free = count - 1 -> self._num_free = count - 2").key
-    fates = mutant_listed.listed_fates(file, (made[0][1][0], killed), [POOL])
-    assert [bool(fate.killer) for fate in fates] == [False, True]
-    row = mutants.of_fate(replace(fates[1], mutation=listed[0]))
-    assert row is not None
-    assert row.violations == 1
-
-
-def test_the_report_counts_and_fails_below_the_floor() -> None:
+def test_the_floor_is_a_rate() -> None:
     mutation = mutation_of("core/steps.py", "copy_for")
-    killed, lives = Fate(mutation, "place", "how", 1, 1, 5, 0.1), Fate(mutation, "", "", None, 1, 5, 0.1)
-    assert mutants.of_all([killed, lives], 50).violations == 0
-    assert mutants.of_all([killed, lives], 51).violations == 1
-    assert "1 of 2 killed (50.0 %)" in mutants.of_file(mutation.file, [killed, lives]).detail
-    assert mutants.of_fate(killed) is None
-    row = mutants.of_fate(lives)
-    assert row is not None
-    assert (row.violations, "lives: " in row.detail) == (0, True)
-    assert mutants.of_place("core", POOL, "fault").violations == 1
+    killed, lives = Result(mutation, "place", "how", 1, 1, 5, 0.1), Result(mutation)
+    assert gate.of_all([killed, lives], 0, 50).violations == 0
+    assert gate.of_all([killed, lives], 0, 51).violations == 1
+    assert gate.of_all([killed, lives], 2, 75).violations == 0
+    assert share(0, 0, 0) == 100.0
+    assert (row := gate.of_file(mutation.file, [killed, lives], [])).passed == 1
+    assert row.detail.startswith("1 of 2 killed")
+    assert gate.of_survivor(mutation).violations == 0
+    assert mutation.digest in gate.of_survivor(mutation).detail
+    assert gate.of_place("core", POOL, "fault").violations == 1
 
 
-def test_committed_scores_are_of_these_sources() -> None:
-    told = json.loads(SCORES.read_text(encoding="utf-8"))["files"]
-    known = {each.key for each in all_mutations()}
-    for file, score in told.items():
-        assert score["digest"] == digest_of(file), f"{file}: measure it anew, see mutant_run"
-        assert score["mutants"] == len(parsed(file).mutations) == sum(score[kind] for kind in KINDS)
-        assert set(score["alive"]) <= known
-    mutation = parsed("core/steps.py").mutations[0]
-    untried = [each for each in parsed("core/steps.py").mutations if not excuse(each)]
-    assert score_of("core/steps.py", {})["untried"] == len(untried) > 0
-    assert kind_of(mutation, {"killer": "", "unreached": True}) == "unreached"
-    assert kind_of(mutation, {"killer": "x", "unreached": False}) == "killed"
+def test_survivors_are_listed_with_a_reason() -> None:
+    assert reason_for(mutation_of("core/store.py", "self.version += 1 -> self.version += 2")).startswith("versions")
+    assert reason_for(mutation_of("core/store.py", "self.version += 1 -> self.version += 0")) == ""
+    for listed in survivors.survivors().values():
+        assert [each for held in listed.values() for each in held.values() if len(each.split()) < 3] == []
 
 
-def test_hints_name_places_that_there_are() -> None:
-    titles = {title_of(where) for each in REALMS for where in each.places}
-    assert {title for places in hints()["killers"].values() for title in places} <= titles | {IMPORT}
-    mutation = parsed("core/steps.py").mutations[0]
-    assert sorted(first_places(mutation)) == list(range(len(CORE.places)))
+def test_the_list_of_survivors_is_changed_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_implementation, of_specification = (each[:3] for each in survivors.everything().values())
+    there = {"implementation": of_implementation, "specification": of_specification}
+    monkeypatch.setattr(survivors, "everything", lambda: there)
+    one, other = of_implementation[0], of_implementation[1]
+    listed = {"implementation": {one.function: {one.digest: "why", "0" * 16: "gone"}}, "specification": {}}
+    monkeypatch.setattr(survivors, "survivors", lambda: listed)
+    changed = survivors.changed(listed, True, [other.digest], "nobody can tell them")
+    assert changed["implementation"][one.function].get("0" * 16) is None
+    assert changed["implementation"][one.function][one.digest] == "why"
+    assert changed["implementation"][other.function][other.digest] == "nobody can tell them"
+    survivors.write(tmp_path / "survivors.json", changed)
+    assert "nobody" in (tmp_path / "survivors.json").read_text(encoding="utf-8")
+
+
+def test_what_killed_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survivors, "KILLERS", tmp_path / "mutation" / "killers.json")
+    survivors.killers.cache_clear()
+    one, other = parsed("core/steps.py").mutations[:2]
+    survivors.remember([(one, "trial: pool")])
+    assert survivors.known_killers(one) == ["trial: pool"]
+    survivors.remember([(other, "tests/core/test_x.py::test_y")])
+    own = survivors.known_killers(other)[0]
+    assert survivors.is_test(own)
+    assert not survivors.is_test(survivors.known_killers(one)[0])
+    survivors.killers.cache_clear()
 
 
 @pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("tiers", "events_of: "),
-        ("manager", "expected: references[block] += block != NULL -> references[block] -= block != NULL"),
-    ],
+    "trial",
+    [abstraction_trials.managers_by_hand, abstraction_trials.tables_by_hand, abstraction_trials.tiers_by_hand],
+    ids=lambda trial: trial.__name__,
 )
-def test_the_abstraction_is_mutated(name: str, change: str) -> None:
-    trusted = next(each for each in abstraction_mutants.TRUSTED if each.name == name)
-    mutation = next(each for each in abstraction_mutants.mutations_of(trusted) if change in each.key)
-    where = trusted.places[1]
-    verdict = abstraction_mutants.verdict_on(mutation, replace(trusted, places=(where,)))
-    assert verdict.noticed_by == title_of(where)
-    assert difference(where, abstraction_mutants.unchanged())[0] == ""
-
-
-@pytest.mark.parametrize("trusted", abstraction_mutants.TRUSTED, ids=lambda trusted: trusted.name)
-def test_what_is_altered_by_hand_is_named(trusted: abstraction_mutants.Trusted) -> None:
-    """The trial passes, and goes before all scopes; a comparison that names nothing does not pass it."""
-    trial = trusted.places[0]
-    assert title_of(trial).endswith("s_by_hand")
-    assert difference(trial, abstraction_mutants.unchanged())[0] == ""
-    comparing = {
-        "manager": "differences: return [f",
-        "table": "paged_differences: return [f",
-        "tier": "in_order: return",
-    }
-    change = next(change for name, change in comparing.items() if trusted.name.startswith(name))
-    mutation = next(each for each in abstraction_mutants.mutations_of(trusted) if change in each.key)
-    assert abstraction_mutants.verdict_on(mutation, trusted).noticed_by == title_of(trial)
-
-
-def test_a_blind_comparison_is_noticed_by_the_museum() -> None:
-    trusted = abstraction_mutants.TRUSTED[0]
-    mutations = abstraction_mutants.mutations_of(trusted)
-    blind = next(each for each in mutations if "differences: if wanted == shown -> if wanted != shown" in each.key)
-    few = replace(trusted, places=(TIGHT_PLACE,), bugs=("B09",))
-    verdict = abstraction_mutants.verdict_on(blind, few)
-    assert verdict.noticed_by == "museum"
-    rows = list(abstraction_mutants.rows_of([verdict, replace(verdict, noticed_by="")]))
-    assert [row.violations for row in rows] == [0, 1, 0]
-    assert rows[-1].detail.endswith("lives")
+def test_what_is_altered_by_hand_is_named(trial: Trial) -> None:
+    """What compares states names exactly what differs."""
+    assert difference(trial, load())[0] == ""
 
 
 TRIALS: tuple[tuple[Trial, str, str], ...] = (
@@ -269,6 +221,20 @@ TRIALS: tuple[tuple[Trial, str, str], ...] = (
     (store_trials.index, "core/index.py", "PrefixIndex._close_gap: gap = slot -> pass"),
     (store_trials.stale_plans, "core/store.py", "BlockStore.touch_entries: self.version += 1 -> self.version += 0"),
     (store_trials.explained, "core/store.py", "BlockStore.loss: at: i64 = 2 * "),
+    (store_model.store_beside_model, "core/store.py", "BlockStore._evict: self._num_evictions += 1 -> pass"),
+    (store_model.store_alone, "core/journal.py", "Journal.take_evictions: return [] -> pass"),
+    (store_trials.crowds, "core/index.py", "capacity *= 2 -> capacity *= 3"),
+    (walks.WALKS[0], "core/running.py", "_count_new: whole: i64 = 0 -> whole: i64 = 1"),
+    (value_trials.peaks, "core/peak.py", "return most -> return most + 1"),
+    (
+        value_trials.refused_counts,
+        "core/peak.py",
+        "ask.encoder = count_of('num_encoder_tokens', num_encoder_tokens) -> pass",
+    ),
+    (value_trials.requests, "core/request.py", "Request.__copy__: return self.copy() -> return self"),
+    (value_trials.copies, "core/tables.py", "twin.trim_at = self.trim_at -> pass"),
+    (value_trials.manager_answers, "core/manager.py", "max_model_len: return self._max_len -> pass"),
+    (value_trials.probes, "core/window.py", "Probe.restore: self.run_end = i + 1 -> self.run_end = i + 2"),
 )
 
 
@@ -279,6 +245,25 @@ def test_trials_pass_unchanged_and_find_a_mutant(trial: Trial, file: str, change
         pytest.fail(f"{file} has no mutant {change}")
     assert difference(trial, load())[0] == ""
     assert difference(trial, load({file: parsed(file).compiled(found[0].key)}))[0]
+
+
+def test_a_wrong_closed_form_refutes_a_theorem() -> None:
+    pytest.importorskip("z3")
+    wrong = mutation_of(
+        "core/window.py", "SlidingRule.last_needing: return position + self._window - 2 -> return position + self"
+    )
+    statement, how = refuted(wrong)
+    assert statement.startswith("proof: ")
+    assert "not so for" in how
+
+
+def test_a_closed_form_that_comes_to_the_same_refutes_none() -> None:
+    pytest.importorskip("z3")
+    assert refuted(mutation_of("core/window.py", "SlidingRule.first_needed: if first < 0 -> if first < 1")) == ("", "")
+
+
+def test_a_function_that_no_theorem_reads_is_left_to_others() -> None:
+    assert refuted(mutation_of("core/store.py", "BlockStore.take: self.version += 1 -> pass")) == ("", "")
 
 
 def test_the_plain_hash_gives_the_published_vectors() -> None:

@@ -1,12 +1,8 @@
-"""Property: wrong specifications are noticed, by the laws named, and the gate fails where one is not.
+"""Property: wrong specifications are noticed by their laws or beside the implementation, and the gate counts them.
 
-How: mutants are put in and taken out again, and found in small worlds by their laws and beside the implementation; the
-unchanged specification breaks nothing there; entries of the data with another law or place, and laws that say that all
-is well, fail the gate; what is written by hand breaks its law alone; a law that others imply is broken with one of
-them, wherever the data say that it is, and one that none imply is broken alone somewhere; every excuse is of some
-mutant, which is not noticed nearby; the data name mutants, places and laws that there are, and the documents are of
-these chapters.
-Not covered: every mutant (gate `spec`, profile nightly), every entry of the data (profile pr).
+How: mutants are put in and taken out again, and found in small worlds; the unchanged specification breaks nothing
+there; every refusal is left out by some mutant; each altered plan breaks its law alone; the score is a rate.
+Not covered: every mutant, and that every law notices one (gate `spec`, profile nightly).
 """
 
 import json
@@ -16,68 +12,34 @@ from pathlib import Path
 
 import pytest
 
-from blockwright_conformance import spec_mutants
-from blockwright_conformance.mutation import Mutation
-from blockwright_conformance.spec_data import digest, fate, noticed, record, witness
-from blockwright_conformance.spec_excused import EXCUSED, IMPLIED, reason_for
-from blockwright_conformance.spec_fates import Fate, differs_in, noticed_in
-from blockwright_conformance.spec_mutants import (
-    ALL_LAWS,
-    BESIDE,
-    FLOOR,
-    LAWS_FLOOR,
-    Entry,
-    guards_are_listed,
-    laws_are_witnessed,
-    of_fate,
-    sample,
-    score,
-)
-from blockwright_conformance.spec_mutation import (
-    CHAPTERS,
-    all_guards,
-    all_mutations,
-    chapter,
-    function_of,
-    of_mutation,
-    put_in,
-    removed,
-)
-from blockwright_conformance.spec_places import BY_NAME, MANAGERS, MUSEUM, PLACES, SpecPlace
-from blockwright_conformance.spec_refusals import REFUSED
-from blockwright_conformance.spec_search import UNDEFINED
-from blockwright_conformance.spec_weakened import WEAKENED, Weakening
-from blockwright_conformance.spec_workers import PLANS, RIGHT
+from blockwright_conformance.gates import Profile
+from blockwright_lab.mutation.mutator import Mutation
+from blockwright_lab.mutation.survivors import reason_for
+from blockwright_lab.specification import gate
+from blockwright_lab.specification.gate import ALL_LAWS, FLOOR, LAWS_FLOOR, SPEC, measured, score
+from blockwright_lab.specification.mutator import CHAPTERS, all_mutations, function_of, of_mutation, put_in
+from blockwright_lab.specification.places import BY_NAME, MANAGERS, MUSEUM, PLACES, SpecPlace
+from blockwright_lab.specification.results import FIRST, Result, differs_in, noticed_in, order, result_of
+from blockwright_lab.specification.search import UNDEFINED
+from blockwright_lab.specification.workers import PLANS, RIGHT
 from blockwright_spec.chain_state import Chain, ChainConfig
-from blockwright_spec.pool_laws import law_queue_holds_the_unheld
 from blockwright_spec.storage_laws import STORAGE_LAWS
 from blockwright_spec.tier_state import Entry as Block
 from blockwright_spec.tier_state import Phase, Tier
 
-DATA = Path(__file__).resolve().parents[2] / "docs/data/spec_mutants.json"
 LOST = "effects.py requeued: queue = (*bare[::-1], *state.queue, *candidates) -> queue = (*bare[::-1], *state.queue)"
 TIGHT = BY_NAME["lockstep: full, block 1: museum, tight"]
 
 
 def mutant(key: str) -> Mutation:
     """The mutant of a name."""
-    found = spec_mutants.known(key)
-    assert found is not None, key
-    return found
+    return next(each for each in all_mutations() if each.key == key)
 
 
 def test_mutants_have_names_of_their_own_and_each_chapter_has_some() -> None:
     keys = [each.key for each in all_mutations()]
     assert len(set(keys)) == len(keys) > 2000
     assert {each.file.removesuffix(".py") for each in all_mutations()} == set(CHAPTERS)
-
-
-def test_every_refusal_is_among_the_guards() -> None:
-    guards = {each.key for each in all_guards()}
-    assert len(guards) > 110
-    assert "transitions.py publish: return Refusal(Reason.UNSETTLED) -> pass" in guards
-    assert "tier_calls.py prepare_store: return TierRefusal(TierReason.NO_ROOM) -> pass" in guards
-    assert any(key.startswith("rows.py move: return RowRefusal.TAKEN") for key in guards)
 
 
 def test_a_mutant_is_put_in_and_taken_out() -> None:
@@ -128,7 +90,7 @@ def test_every_scope_of_the_museum_is_a_place_even_if_another_has_its_name() -> 
     ],
 )
 def test_what_no_manager_shows_is_asked_of_the_specification(place: str, key: str) -> None:
-    own = [each for each in all_mutations() if each.key.startswith(key) and reason_for(each) is None]
+    own = [each for each in all_mutations() if each.key.startswith(key) and not reason_for(each, SPEC)]
     own = [each for each in own if not each.after.startswith("return not")]  # with it nothing ever happens
     assert own
     for each in own:
@@ -174,23 +136,6 @@ def test_a_wrong_plan_breaks_its_law() -> None:
     assert "LAYOUT-6" in noticed_in(BY_NAME["plans: right ones"], of_mutation(mutant(key))).lengths
 
 
-@pytest.mark.parametrize("weakening", WEAKENED, ids=lambda each: each.law)
-def test_what_is_written_by_hand_breaks_its_law_alone(weakening: Weakening) -> None:
-    entry = next(each for each in sample()["laws"] if each.by == weakening.law)
-    assert weakening.law not in IMPLIED
-    assert entry.seen_alone() == ""
-
-
-def test_every_law_is_broken_alone_or_implied() -> None:
-    laws = json.loads(DATA.read_text(encoding="utf-8"))["laws"]
-    assert {law for law, each in laws.items() if not each["in_a_step"]} == IMPLIED.keys()
-    for law, (premises, why) in IMPLIED.items():
-        assert premises
-        assert {*premises} <= {each.id for each in ALL_LAWS} - {law}
-        assert len(why) > 40
-        assert not {*premises} & IMPLIED.keys(), "a law that is itself implied carries nothing"
-
-
 def test_a_quiet_chain_follows_from_its_readers_and_phases() -> None:
     named = {law.id: law.holds for law in ALL_LAWS}
     config, seen = ChainConfig((2,), 0), 0
@@ -204,87 +149,47 @@ def test_a_quiet_chain_follows_from_its_readers_and_phases() -> None:
     assert seen == 3
 
 
-def test_an_implied_law_that_is_broken_without_the_others_is_a_violation() -> None:
-    law, (premises, _) = next(iter(IMPLIED.items()))
-    good = Fate(mutant(LOST), laws={law: "", premises[0]: ""}, together=[sorted([law, premises[0]])])
-    assert of_fate(good) is None
-    row = of_fate(replace(good, together=[[law]]))
-    assert row is not None
-    assert (row.violations, row.law) == (1, "SPEC-8")
-
-
-def test_every_excuse_is_of_some_mutant() -> None:
-    excused = {reason_for(each) for each in all_mutations()}
-    assert excused == {None, *range(len(EXCUSED))}
-    assert all(len(each.reason.split()) > 5 for each in EXCUSED)
-
-
-def test_a_mutant_that_is_excused_and_noticed_is_a_violation() -> None:
-    same = next(each for each in all_mutations() if reason_for(each) is not None)
-    assert of_fate(Fate(same)) is None
-    row = of_fate(Fate(same, laws={"REF-1": TIGHT.name}))
-    assert row is not None
-    assert (row.violations, row.law) == (1, "SPEC-7")
-
-
-def test_the_score_fails_below_its_floors() -> None:
-    noticed = Fate(mutant(LOST), laws={"REF-1": TIGHT.name})
-    beside, silent = Fate(mutant(LOST), beside=TIGHT.name), Fate(mutant(LOST))
-    assert score([noticed] * 100).violations == 0
-    assert score([noticed] * FLOOR + [silent] * (100 - FLOOR)).law == ""
-    assert score([noticed] * (FLOOR - 1) + [silent] * (101 - FLOOR)).law == "SPEC-6"
-    assert score([noticed] * (LAWS_FLOOR - 1) + [beside] * (101 - LAWS_FLOOR)).law == "SPEC-6"
-    assert "60 by lock-step, 40 by laws" in score([noticed] * 40 + [beside] * 60).detail
-
-
-def test_a_removed_law_notices_nothing() -> None:
-    exchange = of_mutation(mutant(LOST))
-    with put_in(removed(law_queue_holds_the_unheld)):  # type: ignore[arg-type]
-        assert "REF-1" not in noticed_in(TIGHT, exchange).lengths
-
-
-def test_entries_that_are_not_so_fail() -> None:
-    good = Entry(LOST, "REF-1", TIGHT.name)
-    assert good.seen() == ""
-    assert "KEY-1 does not notice it" in replace(good, by="KEY-1").seen()
-    assert "no longer there" in replace(good, place="nowhere").seen()
-    assert "no longer there" in replace(good, mutant="effects.py requeued: nothing").seen()
-    assert Entry(LOST, BESIDE, TIGHT.name).seen() == ""
-
-
-def test_every_law_has_a_witness_and_every_refusal_is_looked_for() -> None:
-    assert laws_are_witnessed().detail == ""
-    assert guards_are_listed().detail == ""
-
-
-def test_the_data_names_what_there_is() -> None:
-    laws = {law.id for law in ALL_LAWS} | {UNDEFINED, BESIDE, REFUSED}
-    for entries in sample().values():
-        for entry in entries:
-            assert spec_mutants.known(entry.mutant) is not None, entry
-            assert entry.place in BY_NAME
-            assert entry.by in laws
-
-
-def test_the_documents_are_of_these_chapters() -> None:
-    data = json.loads(DATA.read_text(encoding="utf-8"))
-    assert data["mutants"] == len(all_mutations())
-    assert {file: each["digest"] for file, each in data["chapters"].items()} == {
-        f"{name}.py": digest(name) for name in CHAPTERS
-    }
-    assert data["laws"].keys() == {law.id for law in ALL_LAWS}
-
-
 def test_plans_are_judged_by_one_law_each() -> None:
     assert all(law.holds(RIGHT) for law in STORAGE_LAWS)
     for name, plan in PLANS.items():
         assert [law.id for law in STORAGE_LAWS if not law.holds(plan)] == [name]
 
 
-def test_fates_are_written_and_read() -> None:
-    one = Fate(mutant(LOST), laws={"REF-1": TIGHT.name, "QUEUE-1": TIGHT.name}, alone=["REF-1"], beside=TIGHT.name)
-    assert fate(record(one)) == one
-    assert noticed(one) == [LOST, "REF-1", TIGHT.name]
-    assert witness("QUEUE-1", [one]) == [LOST, "QUEUE-1", TIGHT.name]
-    assert witness("KEY-1", [one]) == []
-    assert len(chapter("effects.py").mutations) > 200
+def test_every_refusal_is_left_out() -> None:
+    keys = {each.key for each in all_mutations()}
+    assert "transitions.py publish: return Refusal(Reason.UNSETTLED) -> pass" in keys
+    assert "tier_calls.py prepare_store: return TierRefusal(TierReason.NO_ROOM) -> pass" in keys
+    assert any(key.startswith("rows.py move: return RowRefusal.TAKEN") for key in keys)
+
+
+def test_a_result_names_the_law_and_the_place_and_the_next_goes_there_first() -> None:
+    result = result_of(mutant(LOST))
+    assert "REF-1" in result.laws
+    assert result.noticed_by == "laws"
+    assert order(result.mutation)[0].name == result.place
+    assert set(FIRST) <= BY_NAME.keys()
+
+
+def test_the_score_is_a_rate() -> None:
+    noticed = Result(mutant(LOST), laws={"REF-1": TIGHT.name})
+    beside, silent = Result(mutant(LOST), beside=TIGHT.name), Result(mutant(LOST))
+    floor, laws = FLOOR["nightly"], LAWS_FLOOR["nightly"]
+    assert score([noticed] * 100, 0, "nightly").violations == 0
+    assert score([noticed] * floor + [silent] * (100 - floor), 0, "nightly").violations == 0
+    assert score([noticed] * (floor - 1) + [silent] * (101 - floor), 0, "nightly").law == "SPEC-1"
+    assert score([noticed] * (laws - 1) + [beside] * (101 - laws), 0, "nightly").law == "SPEC-1"
+    assert "1 by laws, 1 by lock-step" in gate.of_chapter("effects.py", [noticed, beside]).detail
+    assert gate.of_survivor(silent).violations == 0
+
+
+def test_a_sample_is_fixed_and_a_silent_law_is_named(tmp_path: Path) -> None:
+    sample = gate.chosen(Profile())
+    assert len(sample) == 80
+    assert sample == gate.chosen(Profile())
+    noticed = Result(mutant(LOST), laws={"REF-1": TIGHT.name})
+    row = gate.laws_notice([noticed])
+    assert row.violations == len(ALL_LAWS) - len(PLANS) - 1
+    measured([noticed], tmp_path / "laws.json")
+    found = json.loads((tmp_path / "laws.json").read_text(encoding="utf-8"))["laws"]
+    assert found["REF-1"] == {"mutants": 1, "alone": 1, "witness": LOST}
+    assert found.keys() == {law.id for law in ALL_LAWS}

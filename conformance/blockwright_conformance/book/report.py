@@ -15,14 +15,8 @@ COMPARED = ("proof", "contract", "tie", "lockstep", "choices", "paged", "offload
 """Rows whose numbers are the same in every run of a profile: all but those of random histories, damage and mutants."""
 COVERED = {
     "all scopes": "lockstep",
-    "goals of lockstep": "lockstep",
-    "scopes of lockstep": "lockstep",
     "all scopes of block tables": "paged",
-    "goals of paged": "paged",
-    "scopes of paged": "paged",
     "all scopes of offloading": "offload",
-    "goals of offload": "offload",
-    "scopes of offload": "offload",
 }
 """What was covered, by the gate whose numbers it repeats; the rest of coverage is of random histories."""
 

@@ -141,13 +141,11 @@ def told_exhibits(law: Law) -> str:
 
 
 def told_alone(law: Law) -> str:
-    """Say how many mutants only this law notices, or which laws imply it."""
+    """Say how many mutants only this law notices, and name one."""
     number, found = only(law), of_mutants(law)
     if number is None or found is None:
         return NOT_MEASURED
-    implied = ", ".join(f"[{each}](#{label(each)})" for each in found.get("implied_by", ()))
-    witness = f", for one `{found['witness']}`" if found.get("witness") else ""
-    return f"{number:,}{witness}" + (f"; it is implied by {implied}" if implied else "")
+    return f"{number:,}" + (f", for one `{found['witness']}`" if number and found.get("witness") else "")
 
 
 def told_tags(law: Law) -> str:

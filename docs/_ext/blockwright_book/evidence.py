@@ -16,6 +16,7 @@ ELSEWHERE = {
     "museum": "the-museum",
     "damage": "the-museum",
     "mutants": "the-mutants",
+    "spec": "the-mutants",
 }
 """Gates whose rows have pages of their own, and their labels."""
 
@@ -100,29 +101,36 @@ def told(row: dict[str, Any]) -> str:
 
 def mutants() -> str:
     """Give the page of the mutants."""
+    listed = data.load("survivors") or {}
     parts = [
         "(the-mutants)=\n# Mutants",
         "A mutant is the source with one small thing changed: a comparison, a constant, an argument, a condition, a "
-        "line left out. A check that does not notice it says nothing about that place.",
-        "## Of the implementation",
-        of_files(data.load("mutants")),
-        "## Of the specification",
+        "line left out. A check that does not notice it says nothing about that place. Some change nothing that can be "
+        "seen: they are listed here with the reason, and all others count against a floor, which is a rate.",
+        "## Of the implementation: the fixed sample of each run",
+        sample("mutants"),
+        "### Survivors of the implementation",
+        survivors(listed.get("implementation")),
+        "## Of the specification: the fixed sample of each run",
+        sample("spec"),
+        "### What each law notices",
         of_spec(data.load("spec_mutants")),
-        "## The fixed sample of each run",
-        sample(),
+        "### Survivors of the specification",
+        survivors(listed.get("specification")),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def of_files(measured: Any) -> str:
-    """Give the table of the files of the implementation."""
-    if not measured or "files" not in measured:
+def survivors(listed: dict[str, dict[str, str]] | None) -> str:
+    """Give the table of what is listed: the function, how many of its mutants, and why nothing can tell them."""
+    if not listed:
         return NOT_MEASURED
-    fields = ("mutants", "killed", "equivalent", "unreached", "lives", "untried")
-    files = measured["files"]
-    cells = [(f"`{file}`", *(number(row.get(name, 0)) for name in fields)) for file, row in files.items()]
-    whole = ("**all**", *(number(sum(size(row.get(name, 0)) for row in files.values())) for name in fields))
-    return table(("file", *fields), [*cells, whole], frozenset(range(1, 7)))
+    cells = [
+        (f"`{function}`", number(sum(each == why for each in digests.values())), plain(why))
+        for function, digests in listed.items()
+        for why in dict.fromkeys(digests.values())
+    ]
+    return table(("function", "mutants", "why nothing can tell them from the original"), cells, frozenset((1,)))
 
 
 def number(value: Any) -> str:
@@ -134,33 +142,27 @@ def of_spec(measured: Any) -> str:
     """Say how many mutants of the specification its laws notice."""
     if not measured:
         return NOT_MEASURED
-    facts = {name: measured[name] for name in ("mutants", "noticed", "equivalent") if name in measured}
+    facts = ", ".join(f"{measured[name]:,} {name}" for name in ("mutants", "noticed"))
+    by = ", ".join(f"{found:,} by {what}" for what, found in measured["noticed_by"].items())
     cells = [
         (
             law(name),
-            number(found.get("mutants", 0)),
-            number(found.get("alone", 0)),
-            number(found.get("in_a_step", 0)),
-            f"`{found['witness']}`" if found.get("witness") else "",
-            ", ".join(law(each) for each in found.get("implied_by", ())),
+            number(found["mutants"]),
+            number(found["alone"]),
+            f"`{found['witness']}`" if found["witness"] else "",
         )
-        for name, found in measured.get("laws", {}).items()
+        for name, found in measured["laws"].items()
     ]
-    opening = ", ".join(f"{size(value):,} {name}" for name, value in facts.items())
-    opening += (
-        ". *Only it*: mutants that no other law notices anywhere; *in a step*: mutants that break this law alone in "
-        "some step, and others perhaps elsewhere."
-    )
-    return f"{opening}\n\n" + table(
-        ("law", "mutants it notices", "only it", "in a step", "for one", "implied by"), cells, frozenset((1, 2, 3))
-    )
+    opening = f"{facts} ({by}), when all were last tried. *Only it*: mutants that no other law noticed."
+    heads = ("law", "mutants it notices", "only it", "for one")
+    return f"{opening}\n\n" + table(heads, cells, frozenset((1, 2)))
 
 
-def sample() -> str:
-    """Give what the last report says of its sample."""
-    rows = [row for row in data.rows("mutants") if not row["scope"].startswith("unchanged")]
-    cells = [(f"`{row['scope']}`", plain(row.get("detail", ""))) for row in rows if "/" in row["scope"]]
-    return table(("file", "in the last report"), cells) if cells else NOT_MEASURED
+def sample(kind: str) -> str:
+    """Give what the last report says of a gate's sample, source by source."""
+    rows = [row for row in data.rows(kind) if row["scope"].endswith(".py") or row.get("detail", "").startswith("score")]
+    cells = [(plain(row["scope"]), plain(row.get("detail", ""))) for row in rows if row["scope"] != row.get("detail")]
+    return table(("source", "in the last report"), cells) if cells else NOT_MEASURED
 
 
 def examples() -> str:

@@ -1,0 +1,79 @@
+"""Changes functions where they are: those of a loaded module get the code that a changed source has for them."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from blockwright_conformance.variants import PACKAGE
+
+
+def all_codes(code: CodeType) -> Iterator[CodeType]:
+    """Return the code of every function and method of a module, or a class; not of functions within functions."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield inner
+            if not inner.co_flags & 0x02:  # the body of a class, which has no fast locals
+                yield from all_codes(inner)
+
+
+def functions_of(module: ModuleType) -> dict[tuple[str, int], FunctionType]:
+    """Return the functions and methods of a module, by qualified name and line."""
+    found: dict[tuple[str, int], FunctionType] = {}
+    seen: set[type] = set()
+
+    def add(value: object) -> None:
+        value = getattr(value, "__wrapped__", value)
+        if isinstance(value, staticmethod | classmethod):
+            add(value.__func__)
+        elif isinstance(value, property):
+            add(value.fget)
+            add(value.fset)
+        elif isinstance(value, FunctionType) and value.__module__ == module.__name__:
+            found[value.__code__.co_qualname, value.__code__.co_firstlineno] = value
+        elif isinstance(value, type) and value.__module__ == module.__name__ and value not in seen:
+            seen.add(value)
+            for inner in list(vars(value).values()):
+                add(inner)
+
+    for value in list(vars(module).values()):
+        add(value)
+    return found
+
+
+def module_of(file: str) -> ModuleType:
+    """Return the module of a source."""
+    return importlib.import_module(f"{PACKAGE}.{file.removesuffix('.py').replace('/', '.')}")
+
+
+def change(functions: dict[tuple[str, int], FunctionType], code: CodeType) -> int:
+    """Return functions the code that a changed source has for them; count those that differ.
+
+    One that closes over fewer names than before (``super()`` is gone) is replaced by another one in its class.
+    """
+    count = 0
+    for each in all_codes(code):
+        function = functions.get((each.co_qualname, each.co_firstlineno))
+        if function is not None and function.__code__ != each:
+            if function.__code__.co_freevars == each.co_freevars:
+                function.__code__ = each
+            else:
+                replace(function, each)
+            count += 1
+    return count
+
+
+def replace(function: FunctionType, code: CodeType) -> None:
+    """Put a function with another code in the place of a method."""
+    *path, name = function.__qualname__.split(".")
+    owner: Any = sys.modules[function.__module__]
+    for part in path:
+        owner = getattr(owner, part)
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    closure = tuple(cells[each] for each in code.co_freevars)
+    new = FunctionType(code, function.__globals__, name, function.__defaults__, closure)
+    new.__kwdefaults__ = function.__kwdefaults__
+    if vars(owner)[name] is not function:
+        raise ValueError(f"{function.__qualname__}: is no plain method")
+    setattr(owner, name, new)

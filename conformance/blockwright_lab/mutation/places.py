@@ -1,0 +1,99 @@
+"""Puts one copy of the implementation through one place, for mutants: as fast as can be, with the same comparisons."""
+
+import gc
+import importlib
+import resource
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import overload
+
+from blockwright_conformance.exhibit import OffloadPlace, Place, TablesPlace, Where
+from blockwright_conformance.museum import explored, tables_on
+from blockwright_conformance.paged_recording import PagedRecording
+from blockwright_conformance.paged_scopes import PagedScope
+from blockwright_conformance.recording import Recording
+from blockwright_conformance.scopes import Scope
+from blockwright_conformance.watch import Limited, OutOfTimeError, alarm
+from blockwright_conformance.watched import adapter_on
+
+ENDLESS = "runs on and on"
+
+
+def difference(where: Where, package: ModuleType) -> tuple[str, int]:
+    """Say how a place shows that a package is wrong, if it does, and after how many transitions (0: unknown)."""
+    prepared(where)
+    gc.disable()
+    try:
+        with alarm():
+            return visit(where, package)
+    except OutOfTimeError:
+        return ENDLESS, 0
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", 0
+    finally:
+        gc.enable()
+
+
+def prepared(where: Where) -> None:
+    """Do what is done once per process and place: record a scope, import what a trial needs."""
+    if isinstance(where, Place | TablesPlace):
+        recorded(where.scope)
+    import_what(where)
+
+
+def visit(where: Where, package: ModuleType) -> tuple[str, int]:
+    """Visit a place, up to the first difference."""
+    if isinstance(where, Place):
+        base = adapter_on(package, where.adapter)
+        faults, steps = recorded(where.scope).replay(type(base.__name__, (Limited, base), {}))
+        return "; ".join(faults), steps
+    if isinstance(where, TablesPlace):
+        faults, steps = recorded(where.scope).replay(tables_on(package))
+        return "; ".join(faults), steps
+    if isinstance(where, OffloadPlace):
+        result = explored(where, package)
+        return result.violation.detail if result.violation else "", result.transitions
+    fault = next(where(package), None)
+    return (f"{fault.law}: {fault.detail}" if fault else ""), 0
+
+
+def import_what(where: Where) -> None:
+    """Import large libraries that a trial says it `needs`, before it is watched, with as much memory as they take."""
+    missing = [name for name in getattr(where, "needs", ()) if name not in sys.modules]
+    if missing:
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+        before = memory_taken()
+        for name in missing:
+            importlib.import_module(name)
+        if soft != resource.RLIM_INFINITY:
+            resource.setrlimit(resource.RLIMIT_AS, (soft + memory_taken() - before, hard))
+        keep()
+
+
+def keep() -> None:
+    """Keep what there is from the garbage collector, which runs after every mutant."""
+    gc.collect()
+    gc.freeze()
+
+
+def memory_taken() -> int:
+    """Return the bytes of address space that the process has."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+
+
+@overload
+def recorded(scope: Scope) -> Recording: ...
+@overload
+def recorded(scope: PagedScope) -> PagedRecording: ...
+def recorded(scope: Scope | PagedScope) -> Recording | PagedRecording:
+    """Return a scope's recording, made once per process and kept from the garbage collector."""
+    found = RECORDINGS.get(scope)
+    if found is None:
+        found = RECORDINGS[scope] = PagedRecording(scope) if isinstance(scope, PagedScope) else Recording(scope)
+        keep()
+    return found
+
+
+RECORDINGS: dict[Scope | PagedScope, Recording | PagedRecording] = {}

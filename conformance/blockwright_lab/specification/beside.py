@@ -1,0 +1,175 @@
+"""What differs from the implementation where the specification is wrong: lock-step, walks and plans, as it is now."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar
+
+from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
+from blockwright_conformance.explore import Explorer
+from blockwright_conformance.offload_chain_explore import ChainExplorer
+from blockwright_conformance.offload_chains import ChainUnderTest
+from blockwright_conformance.offload_scopes import ChainScope, TierScope
+from blockwright_conformance.offload_tier_explore import TierExplorer
+from blockwright_conformance.offload_tiers import TierUnderTest
+from blockwright_conformance.offload_worlds import OffloadWorld
+from blockwright_conformance.paged_blockwright import BlockwrightTables
+from blockwright_conformance.paged_explore import PagedExplorer
+from blockwright_conformance.paged_scopes import PagedScope
+from blockwright_conformance.paged_worlds import World as TablesWorld
+from blockwright_conformance.scopes import Scope
+from blockwright_conformance.search import Search
+from blockwright_conformance.watch import SECONDS, Limited, rearm
+
+from .search import Came, World
+
+LONG = 20 * SECONDS
+"""Processor time that a walk or the plans of a model may take: they are no single actions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A world of the block manager: what it answers before it is called."""
+
+    name: str
+    world: TablesWorld
+
+
+@dataclass(frozen=True, slots=True)
+class ChainWalk:
+    """A world of offloading: a chain of three tiers with bytes that move."""
+
+    name: str
+    world: OffloadWorld
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Random models whose memory is planned, by their seeds."""
+
+    name: str
+    seeds: range
+
+
+class Telling(BlockwrightAdapter):
+    """A manager that tells of evictions as well: what is lost with the blocks that a step takes."""
+
+    options: ClassVar[Mapping[str, Any]] = {"track_evictions": True}
+
+
+def in_lockstep(scope: Any, limit: int) -> str:
+    """Explore a scope in lock-step, and give the first difference."""
+    found = search_of(scope, limit).run().violation
+    return found.detail if found else ""
+
+
+def search_of(
+    scope: Scope | PagedScope | TierScope | ChainScope, limit: int, alone: bool = False
+) -> Search[Any, Any, Any, Any]:
+    """Return the search beside the implementation, or of the specification `alone`; laws of states are left out."""
+    match scope:
+        case Scope():
+            manager = Telling if scope.config.caching else BlockwrightAdapter
+            return Explorer(scope, None if alone else limited(manager), (), max_transitions=limit)
+        case PagedScope():
+            return PagedExplorer(scope, None if alone else limited(BlockwrightTables), (), max_transitions=limit)
+        case TierScope():
+            return TierExplorer(scope, None if alone else limited(TierUnderTest), max_transitions=limit)
+        case ChainScope():
+            return ChainExplorer(scope, None if alone else limited(ChainUnderTest), max_transitions=limit)
+
+
+def limited(adapter: type) -> Any:
+    """Return an adapter under the watch."""
+    return type(adapter.__name__, (Limited, adapter), {})
+
+
+def nowhere(_scope: Any, _limit: int) -> str:
+    """Compare nothing: no implementation can be asked."""
+    return ""
+
+
+IMPORTS = (
+    "blockwright_conformance.inputs_histories",
+    "blockwright_conformance.inputs_worlds",
+    "blockwright_conformance.paged_engine",
+    "blockwright_conformance.paged_histories",
+    "blockwright_conformance.inputs_plans",
+    "blockwright_conformance.offload_histories",
+)
+"""Modules that import torch and Hypothesis, which takes longer than an action may."""
+
+
+def imported(beside: Callable[[Any, int], str]) -> None:
+    """Import what a comparison will, before there is a watch over it: it would not survive being stopped."""
+    if beside not in (in_lockstep, nowhere):
+        for name in IMPORTS:
+            import_module(name)
+
+
+def in_histories(scope: Scope, limit: int) -> str:
+    """Have two workers beside a manager take random walks in the worlds of the gate, and give the first difference."""
+    from blockwright_conformance.inputs_histories import inputs_walk  # it imports torch and Hypothesis
+    from blockwright_conformance.inputs_worker import InputsError
+    from blockwright_conformance.inputs_worlds import INPUT_WORLDS
+
+    for seed, world in enumerate(INPUT_WORLDS.values()):
+        rearm(LONG)
+        try:
+            inputs_walk(world, seed, limit // 50)
+        except InputsError as error:
+            return str(error)
+    return ""
+
+
+def in_walk(walk: Walk, limit: int) -> str:
+    """Have a block manager take a random walk, asked before every call, and give the first difference."""
+    from blockwright_conformance.paged_engine import PagedHistoryError  # it imports torch
+    from blockwright_conformance.paged_histories import random_walk
+
+    try:
+        random_walk(walk.world, 1, limit // 4, before=lambda: rearm(LONG))
+    except PagedHistoryError as error:
+        return str(error)
+    return ""
+
+
+def in_chain_walk(walk: ChainWalk, limit: int) -> str:
+    """Have a chain take a random walk, its blocks looked at after every call, and give the first difference."""
+    from blockwright_conformance.offload_engine import OffloadHistoryError
+    from blockwright_conformance.offload_histories import chain_walk  # it imports Hypothesis
+
+    rearm(LONG)
+    try:
+        chain_walk(walk.world, 1, limit // 4)
+    except OffloadHistoryError as error:
+        return str(error)
+    return ""
+
+
+def in_plans(models: Models, _limit: int) -> str:
+    """Plan models with memories around their boundaries, and give the first law that a plan breaks."""
+    from blockwright_conformance.inputs_plans import check_model  # it imports torch
+    from blockwright_conformance.inputs_worker import InputsError
+
+    for seed in models.seeds:
+        rearm(LONG)
+        try:
+            check_model(seed)
+        except InputsError as error:
+            return str(error)
+    return ""
+
+
+def silent(scope: Walk | ChainWalk | Models) -> World:
+    """Return a world in which nothing happens: of what is only compared with the implementation."""
+    return World(
+        scope.name,
+        lambda: None,
+        lambda _: (),
+        lambda now, _: Came((), now),
+        lambda: lambda _: 0,
+        (),
+        (),
+        lambda _: None,
+    )
