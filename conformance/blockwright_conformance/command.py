@@ -38,7 +38,7 @@ LOCKSTEP: Final = ("lockstep", "paged", "offload")
 _EPILOG = """\
 examples:
   blockwright conform                                  all gates, minutes
-  blockwright conform --profile smoke                  a minute or two
+  blockwright conform --profile quick                  a minute or two
   blockwright conform --gate lockstep --scope "full"   some scopes of one gate
   blockwright conform --proofs                         every theorem and contract, each listed
   blockwright conform --impl mymodule:Adapter          another block manager, through an adapter of its own

@@ -23,7 +23,7 @@ OURS = "blockwright_conformance.blockwright_adapter:BlockwrightAdapter"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How far to go: ``smoke`` takes a minute or two, ``pr`` several minutes, ``nightly`` hours."""
+    """How far to go: ``quick`` takes a minute or two, ``pr`` several minutes, ``nightly`` hours."""
 
     name: str = "pr"
     jobs: int = 2

@@ -33,13 +33,13 @@ from .parallel import in_parallel
 from .realms import REALMS, all_mutations, excuse, parsed, realm, realm_of
 from .variants import load
 
-SAMPLE = {"smoke": 6, "pr": 200}
+SAMPLE = {"quick": 6, "pr": 200}
 """How many mutants a profile takes; others take all."""
-ABSTRACTION = {"smoke": 2, "pr": 60}
+ABSTRACTION = {"quick": 2, "pr": 60}
 """How many mutants of the abstraction it takes."""
-FLOOR = {"smoke": 0, "pr": 97, "nightly": 100}
+FLOOR = {"quick": 0, "pr": 97, "nightly": 100}
 """Per cent of the mutants, listed equivalents aside, that must be killed in the time they are given."""
-MOST = {"smoke": 0.5, "pr": 0.5}
+MOST = {"quick": 0.5, "pr": 0.5}
 """Processor seconds in places that a mutant of a sample is given; what lives that long is not killed."""
 SEED = 2
 

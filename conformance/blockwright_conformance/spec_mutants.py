@@ -106,8 +106,8 @@ def work_of(profile: Profile) -> list[tuple[str, int, int]]:
     """Give the parcels of a profile: a part of the data, and from where to where."""
     if not profile.is_ours:
         return []
-    size = 8 if profile.name != "smoke" else 2
-    kinds = sample() if profile.name != "smoke" else {"laws": sample()["laws"][:8]}
+    size = 8 if profile.name != "quick" else 2
+    kinds = sample() if profile.name != "quick" else {"laws": sample()["laws"][:8]}
     return [(kind, at, at + size) for kind, entries in kinds.items() for at in range(0, len(entries), size)]
 
 

@@ -67,7 +67,7 @@ def run_conformance(
             ``exec:COMMAND`` for a process that speaks the protocol of ``docs/vectors.md``.
         capabilities: what the manager can do; by default what the factory declares, else everything.
         expected_failures: a strict list, or the TOML file that holds it (`expected`).
-        profile: how far to go: "smoke", "pr" or "nightly".
+        profile: how far to go: "quick", "pr" or "nightly".
         scope: only scopes whose names contain this; expected failures that do not show are then let pass.
 
     Raises:

@@ -83,16 +83,16 @@ def test_expected_failures_are_strict_both_ways(monkeypatch: pytest.MonkeyPatch)
     report = run_conformance(Faulty, expected_failures=[NO_TRIM], scope=SMALL)
     assert [known.name for known, _ in report.verdict.known] == ["no-trim"]
     few = tuple(each for each in FOR_OTHERS["pr"] if each.name == "full, block 1: put off")
-    monkeypatch.setitem(FOR_OTHERS, "smoke", few)
+    monkeypatch.setitem(FOR_OTHERS, "quick", few)
     with pytest.raises(ConformanceError, match="expected failure no-trim did not show"):
-        run_conformance(Faulty, expected_failures=[NO_TRIM], profile="smoke")
-    run_conformance(Faulty, profile="smoke")
+        run_conformance(Faulty, expected_failures=[NO_TRIM], profile="quick")
+    run_conformance(Faulty, profile="quick")
 
 
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        ({"profile": "long"}, "profile: expected one of smoke"),
+        ({"profile": "long"}, "profile: expected one of quick"),
         ({"scope": "no such scope"}, "scope: no scope of profile pr"),
         ({"capabilities": Capabilities()}, "scope: no scope of profile pr that the manager can do"),
         ({"expected_failures": "/no/such/file"}, "expected failures: cannot read"),
@@ -183,10 +183,10 @@ def test_pytest_runs_a_test_for_each_scope(tmp_path: Path) -> None:
 def test_pytest_fails_an_expected_failure_that_does_not_show(tmp_path: Path) -> None:
     few = (
         "from blockwright_conformance.scopes import FOR_OTHERS\n"
-        f"FOR_OTHERS['smoke'] = tuple(each for each in FOR_OTHERS['pr'] if each.name == {SMALL!r})\n"
+        f"FOR_OTHERS['quick'] = tuple(each for each in FOR_OTHERS['pr'] if each.name == {SMALL!r})\n"
     )
     (tmp_path / "few.py").write_text(few, encoding="utf-8")
-    options = ("-p", "few", "--blockwright-impl", "faulty:Faulty", "--blockwright-profile", "smoke")
+    options = ("-p", "few", "--blockwright-impl", "faulty:Faulty", "--blockwright-profile", "quick")
     done = run_kit(tmp_path, *options, "--blockwright-expected", "listed.toml")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed, 1 xfailed" in done.stdout
