@@ -1,9 +1,9 @@
 """The gates for managers of other makes, in one line of a test.
 
-from blockwright_conformance import run_conformance
+    from blockwright_conformance import run_conformance
 
-def test_conformance():
-run_conformance(MyAdapter)
+    def test_conformance():
+        run_conformance(MyAdapter)
 """
 
 import gc
@@ -19,6 +19,7 @@ from .expected import expected_of, said
 from .explore import Explorer, Factory
 from .fitting import capabilities_of, fitted, lacking
 from .gates import factory_of
+from .others import none_fits
 from .rows import LIMIT
 from .scopes import FOR_OTHERS, Scope
 from .trace import script
@@ -84,7 +85,8 @@ def run_conformance(
     left_out = {each.name: words for each in scopes if (words := lacking(each, can))}
     reports = tuple([explored(fitted(each, can), make) for each in scopes if each.name not in left_out])
     if not reports:
-        raise ValueError(f"scope: no scope of profile {profile} that the manager can do contains {scope!r}")
+        why = f"; {none_fits(scopes, can)}" if scopes else ""
+        raise ValueError(f"scope: no scope of profile {profile} that the manager can do contains {scope!r}{why}")
     verdict = judge([each.finding for each in reports if each.finding], expected)
     if fault := said(verdict, not scope):
         raise ConformanceError(fault)
