@@ -1,8 +1,9 @@
 """Build the compiled core; everything else about the package stands in pyproject.toml.
 
 The modules of `blockwright.core`, `blockwright.paging` and `blockwright.offload.tiers` are compiled by mypyc as one
-group. Where that is not possible (no compiler, no mypy) the package is built uncompiled and says so; the environment
-decides:
+group. The compiler sees these, and of the rest of the package only what they import: whatever else may be installed
+changes nothing. Where compiling is not possible (no compiler, no mypy) the package is built uncompiled and says so; the
+environment decides:
 
 - `BLOCKWRIGHT_PURE_PYTHON=1`: build no extension (a `py3-none-any` wheel).
 - `BLOCKWRIGHT_REQUIRE_COMPILED=1`: a core that cannot be compiled is an error.
@@ -11,6 +12,7 @@ decides:
 import os
 import runpy
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -53,6 +55,43 @@ def mypy_version() -> str:
     return str(__version__)
 
 
+def compiler_options() -> str:
+    """Return mypy's configuration for the compiler: strict, and blind to all modules but those that count as sources.
+
+    Otherwise mypy would go on through the packages that hold the compiled ones (`blockwright.offload` imports what
+    moves bytes), to modules whose types only pass where torch is installed.
+    """
+    followed = ",".join(f"blockwright.{name.removesuffix('.py').replace('/', '.')}" for name in record["FOLLOWED"])
+    return f"""
+        [mypy]
+        strict = true
+        mypy_path = {ROOT / "impl"}
+        explicit_package_bases = true
+        follow_imports = skip
+        disallow_any_unimported = true
+        [mypy-{followed}]
+        follow_imports = normal
+    """
+
+
+def translated(sources: list[str]) -> list[Extension]:
+    """Translate sources to C.
+
+    Raises:
+        SystemExit: a source has a type error.
+        ImportError: mypy is not installed.
+    """
+    from mypyc.build import mypycify
+
+    with tempfile.TemporaryDirectory() as folder:
+        options = Path(folder, "mypy.ini")
+        options.write_text(textwrap.dedent(compiler_options()), encoding="utf-8")
+        extensions: list[Extension] = mypycify(
+            [f"--config-file={options}", *sources], opt_level="3", debug_level="0", group_name=GROUP
+        )
+        return extensions
+
+
 def core_extensions() -> list[Extension]:
     """Translate the core to C and return its extensions; none where there is nothing to compile or no way to."""
     folders = [PACKAGE / name for name in record["COMPILED"]]
@@ -63,9 +102,7 @@ def core_extensions() -> list[Extension]:
                 record["remove_libraries"](folder)
         return []
     try:
-        from mypyc.build import mypycify
-
-        extensions: list[Extension] = mypycify(sources, opt_level="3", group_name=GROUP)
+        extensions = translated(sources)
     except (ImportError, SystemExit) as error:  # mypycify exits on a type error
         reason = (
             f"mypyc: {error}" if isinstance(error, ImportError) else "mypyc refused the sources (its errors are above)"

@@ -188,9 +188,7 @@ def _expected(file: Path | None) -> tuple[Deviation, ...]:
         raise InvalidArgumentError(f"--expected: {error}") from error
 
 
-def _report(
-    profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]]
-) -> dict[str, Any]:
+def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]]) -> dict[str, Any]:
     """Give the report as data."""
     fired: dict[str, int] = {}
     for row in rows:
@@ -308,4 +306,5 @@ def verdict(profile: Profile, rows: list[GateResult], seconds: float) -> str:
     if profile.name != "quick" or not profile.is_ours:
         return found
     rest = ", ".join(name for name in GATES if name not in QUICK)
-    return f"{found}\nNot in this profile: {rest}, and larger scopes. All of them: blockwright conform --profile pr"
+    how = "blockwright conform --profile pr, or make conform PROFILE=pr"
+    return f"{found}\nNot in this profile: {rest}, and larger scopes. All of them: {how}"

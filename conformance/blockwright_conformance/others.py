@@ -38,7 +38,9 @@ def unusable(profile: Profile) -> str:
         return f"the factory raised {type(error).__name__} when it was called with a Config: {error}"
     missing = [name for name in MEMBERS if not hasattr(manager, name)]
     if missing:
-        return f"the factory returned {type(manager).__name__!r}, which has no {', '.join(missing)} (see ManagerAdapter)"
+        return (
+            f"the factory returned {type(manager).__name__!r}, which has no {', '.join(missing)} (see ManagerAdapter)"
+        )
     return ""
 
 
@@ -57,7 +59,8 @@ def none_fits(scopes: Iterable[Scope], can: Capabilities | None) -> str:
     """Say that none of some scopes (at least one) can be run, and which of them lacks least."""
     lacks = {each.name: lacking(each, can) for each in scopes}
     nearest = min(lacks, key=lambda name: len(lacks[name]))
-    return f"no scope was run: the manager declares too little; the nearest, {nearest!r}, needs {', '.join(lacks[nearest])}"
+    words = ", ".join(lacks[nearest])
+    return f"no scope was run: the manager declares too little; the nearest, {nearest!r}, needs {words}"
 
 
 def not_run(names: Sequence[str], profile: Profile, rows: Iterable[GateResult]) -> list[GateResult]:

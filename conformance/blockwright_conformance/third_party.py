@@ -1,9 +1,9 @@
 """The gates for managers of other makes, in one line of a test.
 
-    from blockwright_conformance import run_conformance
+from blockwright_conformance import run_conformance
 
-    def test_conformance():
-        run_conformance(MyAdapter)
+def test_conformance():
+    run_conformance(MyAdapter)
 """
 
 import gc

@@ -284,7 +284,10 @@ def test_run_conformance_fails_a_manager_that_no_scope_is_run_on() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--impl", "faulty:nothing"), "--impl: faulty:nothing: the factory returned 'NoneType', which has no errors, "),
+        (
+            ("--impl", "faulty:nothing"),
+            "--impl: faulty:nothing: the factory returned 'NoneType', which has no errors, ",
+        ),
         (("--impl", "faulty:unkind"), "the factory raised OSError when it was called with a Config: no memory"),
         (("--impl", "faulty:dict"), "--impl: 'faulty' has no factory 'dict'"),
         (("--impl", "json:loads"), "--impl: json:loads: the factory raised TypeError"),
