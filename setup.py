@@ -185,7 +185,7 @@ class BuildCore(build_ext):
                         calls.append(pool.submit(compile_all, [source], output_dir=output_dir, **options))
                 for call in calls:
                     call.result()
-            return objects
+            return objects  # type: ignore[no-any-return]
 
         calls: list[Any] = []
         self.compiler.compile = compile_changed

@@ -63,7 +63,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--profile", choices=tuple(PROFILES), help="how far to go (default: quick; pr with --impl or --engine)"
+        "--profile", choices=tuple(PROFILES), help="how far to go (default: quick, or pr for what is named)"
     )
     parser.add_argument("--gate", choices=tuple(GATES), action="append", help="only this gate (may be repeated)")
     parser.add_argument("--skip", choices=tuple(GATES), action="append", help="all but this gate (may be repeated)")
@@ -101,8 +101,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InvalidArgumentError: an argument names nothing; the message says which.
     """
-    own = args.impl == OURS and args.engine is None and not args.proofs
-    name = args.profile or ("quick" if own else "pr")
+    is_part = args.gate or args.scope or args.proofs or args.engine or args.impl != OURS
+    name = args.profile or ("pr" if is_part else "quick")
     profile = Profile(name, args.jobs, args.impl, args.scope, args.proofs, args.explorer)
     _check(profile, args.json)
     if args.expected is not None and (profile.is_ours or args.engine is not None):
