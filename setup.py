@@ -178,14 +178,14 @@ class BuildCore(build_ext):
 
         def compile_changed(sources: list[str], output_dir: str, **options: Any) -> list[str]:
             """Compile the units that have changed, at the same time."""
-            objects = self.compiler.object_filenames(sources, output_dir=output_dir)
+            objects: list[str] = self.compiler.object_filenames(sources, output_dir=output_dir)
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 for source, made in zip(sources, objects, strict=True):
                     if self.force or not up_to_date(Path(made), UNITS.get(source, [Path(source)])):
                         calls.append(pool.submit(compile_all, [source], output_dir=output_dir, **options))
                 for call in calls:
                     call.result()
-            return objects  # type: ignore[no-any-return]
+            return objects
 
         calls: list[Any] = []
         self.compiler.compile = compile_changed
