@@ -56,11 +56,11 @@ def left_out(names: Sequence[str], profile: Profile) -> dict[str, list[str]]:
 
 
 def none_fits(scopes: Iterable[Scope], can: Capabilities | None) -> str:
-    """Say that none of some scopes (at least one) can be run, and which of them lacks least."""
+    """Say why none of some scopes (at least one) can be run, and which of them lacks least."""
     lacks = {each.name: lacking(each, can) for each in scopes}
     nearest = min(lacks, key=lambda name: len(lacks[name]))
     words = ", ".join(lacks[nearest])
-    return f"no scope was run: the manager declares too little; the nearest, {nearest!r}, needs {words}"
+    return f"the manager declares too little; the nearest scope, {nearest!r}, needs {words}"
 
 
 def not_run(names: Sequence[str], profile: Profile, rows: Iterable[GateResult]) -> list[GateResult]:
@@ -69,7 +69,7 @@ def not_run(names: Sequence[str], profile: Profile, rows: Iterable[GateResult]) 
         return []
     scopes = FOR_OTHERS[profile.name] if "lockstep" in names else large_scopes()
     can = capabilities_of(factory_of(profile.implementation))
-    detail = none_fits([each for each in scopes if profile.scope in each.name], can)
+    detail = f"no scope was run: {none_fits([each for each in scopes if profile.scope in each.name], can)}"
     return [GateResult(names[0], "none", "none", 0, 0, 1, 0.0, "SEEN-1", detail)]
 
 

@@ -68,7 +68,7 @@ def test_some_scope_is_run(factory: Any, pytestconfig: pytest.Config) -> None:
     """A manager that is left out of every scope is not tested."""
     scopes, can = scopes_of(pytestconfig), capabilities_of(factory)
     if all(lacking(each, can) for each in scopes):
-        pytest.fail(none_fits(scopes, can), pytrace=False)
+        pytest.fail(f"no scope was run: {none_fits(scopes, can)}", pytrace=False)
 
 
 def test_scope(scope: Scope, factory: Any, expected: tuple[Deviation, ...], request: pytest.FixtureRequest) -> None:

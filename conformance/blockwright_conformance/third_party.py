@@ -85,7 +85,7 @@ def run_conformance(
     left_out = {each.name: words for each in scopes if (words := lacking(each, can))}
     reports = tuple([explored(fitted(each, can), make) for each in scopes if each.name not in left_out])
     if not reports:
-        why = f"; {none_fits(scopes, can)}" if scopes else ""
+        why = f": {none_fits(scopes, can)}" if scopes else ""
         raise ValueError(f"scope: no scope of profile {profile} that the manager can do contains {scope!r}{why}")
     verdict = judge([each.finding for each in reports if each.finding], expected)
     if fault := said(verdict, not scope):

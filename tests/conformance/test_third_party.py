@@ -255,7 +255,7 @@ def test_conform_takes_a_list_of_expected_failures(tmp_path: Path) -> None:
 def test_conform_fails_a_manager_that_no_scope_is_run_on(tmp_path: Path) -> None:
     done = conform(tmp_path, "--impl", "faulty:Idle", "--json", "report.json")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "no scope was run: the manager declares too little; the nearest, " in done.stdout
+    assert "no scope was run: the manager declares too little; the nearest scope, " in done.stdout
     assert "scopes left out" in done.stdout
     assert "feature uncached" in done.stdout
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
@@ -277,7 +277,7 @@ def test_pytest_fails_a_manager_that_no_scope_is_run_on(tmp_path: Path) -> None:
 
 def test_run_conformance_fails_a_manager_that_no_scope_is_run_on() -> None:
     few = Capabilities(kinds=frozenset({"full"}), features=frozenset({"caching"}))
-    with pytest.raises(ValueError, match="the manager declares too little; the nearest, 'full, "):
+    with pytest.raises(ValueError, match="the manager declares too little; the nearest scope, 'full, "):
         run_conformance(BlockwrightAdapter, few)
 
 
