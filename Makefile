@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-PROFILE ?= pr
+PROFILE ?= quick
 PYTEST_ARGS ?=
 PYTEST_JOBS ?= -n auto --maxprocesses 8 --dist worksteal
 CONFORM_ARGS ?=
@@ -16,12 +16,15 @@ export BLOCKWRIGHT_REQUIRE_COMPILED
 unexport BLOCKWRIGHT_PURE_PYTHON
 
 RUN := $(VENV)/bin
-PIP := $(RUN)/python -m pip --disable-pip-version-check --quiet
+PIP := PYTHONWARNINGS=ignore $(RUN)/python -m pip --disable-pip-version-check -qq  # errors only
+INSTALL := $(PIP) install --constraint constraints-dev.txt
 PURE := BLOCKWRIGHT_PURE_PYTHON=1
+READY := $(VENV)/.ready
 INSTALLED := $(VENV)/.installed
 KIND := $(RUN)/python -c 'import blockwright; print(blockwright.build_info())'
 SERVES := $(if $(filter 1,$(BLOCKWRIGHT_REQUIRE_COMPILED)),compiled,compiled pure)
-CURRENT := $(RUN)/python -c 'import sys, blockwright; sys.exit(blockwright.build_info().kind not in sys.argv)' $(SERVES)
+CURRENT := PYTHONPATH=impl $(RUN)/python -c 'import sys, blockwright; sys.exit(blockwright.build_info().kind not in sys.argv)' $(SERVES)
+COMPILE := $(RUN)/python setup.py --quiet build_ext --inplace
 
 # What reads or changes source is the same in either build, and so is the specification alone: once is enough, as it is
 # for the faults of disks and servers, whose side of the code is not compiled. Numerics of the uncompiled core are left to
@@ -33,29 +36,40 @@ SKIPPED_PURE := $(if $(findstring --gate,$(CONFORM_ARGS)),,$(addprefix --skip ,$
 # with the specification as it reads. What they count is compared by 'make docs-check'.
 EXPLORER := $(if $(or $(filter 0,$(BLOCKWRIGHT_REQUIRE_COMPILED)),$(findstring --,$(CONFORM_ARGS))),,build/explorer)
 
-# What the last 'make conform' found, if it was run: the documentation's numbers are compared with it, or taken from it.
+# What the last 'make conform PROFILE=pr' found, if it was run: the documentation's numbers are compared with it, or taken from it.
 REPORTS = $(addprefix --report ,$(wildcard build/conform-compiled.json build/conform-pure.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-compiled test-pure test-cuda conform bench bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
+.PHONY: help build build-quick test test-compiled test-pure test-cuda conform wheel-check bench bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Variables: PYTHON=$(PYTHON) PROFILE=$(PROFILE) PYTEST_ARGS= CONFORM_ARGS= REPLAY_ARGS='$(REPLAY_ARGS)' BENCH_ARGS="
 
-# The environment, from pinned versions, with the three packages in editable mode. This compiles the core as well; if it
-# cannot, the checks that need only the environment still run, and 'make build' fails. It holds torch, most of its size;
-# constraints-dev.txt says how to get the CPU build.
-$(INSTALLED): pyproject.toml setup.py constraints-dev.txt
+# The environment, from pinned versions, with the three packages in editable mode: first what the quick gates need, then
+# all the rest, most of which is torch (constraints-dev.txt says how to get the CPU build). If the core does not compile,
+# the checks that need only the environment still run, and 'make build' fails.
+$(READY): pyproject.toml setup.py constraints-dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	@test -x $(RUN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
-	@echo "installing the development environment (first time: a minute or two)"
-	@$(PIP) install --constraint constraints-dev.txt setuptools mypy librt
-	@BLOCKWRIGHT_REQUIRE_COMPILED=0 PYTHONWARNINGS=ignore $(PIP) install --constraint constraints-dev.txt --no-build-isolation --editable '.[cli,conformance,plots,docs,dev]'
+	@echo "installing the compiler and what the quick gates need"
+	@$(INSTALL) setuptools mypy librt hypothesis z3-solver rich
+	@echo "compiling the core (a minute)"
+	@$(CURRENT) 2>/dev/null || BLOCKWRIGHT_REQUIRE_COMPILED=0 $(COMPILE)
+	@BLOCKWRIGHT_REQUIRE_COMPILED=0 $(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(INSTALLED): $(READY)
+	@echo "installing the rest of the development environment (torch and others: a few minutes)"
+	@BLOCKWRIGHT_REQUIRE_COMPILED=0 $(INSTALL) --no-build-isolation --editable '.[cli,conformance,plots,docs,dev]'
 	@touch $@
 
 build: $(INSTALLED) ## set up .venv and compile the core, if a source of it has changed
-	@$(CURRENT) || $(RUN)/python setup.py --quiet build_ext --inplace
+	@$(CURRENT) || $(COMPILE)
+	@$(KIND)
+
+build-quick: $(READY)
+	@$(CURRENT) || $(COMPILE)
 	@$(KIND)
 
 test: build ## run all tests on the compiled and then on the uncompiled core
@@ -71,12 +85,21 @@ test-pure: build ## its second half
 test-cuda: build ## the tests that need a GPU (and a torch that can use it): not run in CI
 	$(RUN)/python -m pytest -m cuda tests $(PYTEST_ARGS)
 
-conform: build ## the main job: the gates of PROFILE on both builds (some once), then a trace replayed
+ifeq ($(PROFILE),quick)
+conform: $(if $(findstring --gate,$(CONFORM_ARGS)),build,build-quick) ## the main job in a minute; PROFILE=pr: all gates on both builds (some once), then a trace replayed
+	@mkdir -p build
+	@$(RUN)/blockwright conform --json build/conform-quick.json $(CONFORM_ARGS)
+else
+conform: build
 	@mkdir -p build
 	$(if $(EXPLORER),$(RUN)/python -m blockwright_conformance.native $(EXPLORER))
 	$(RUN)/blockwright conform --profile $(PROFILE) $(if $(EXPLORER),--explorer $(EXPLORER)) --json build/conform-compiled.json $(CONFORM_ARGS)
 	$(PURE) $(RUN)/blockwright conform --profile $(PROFILE) $(SKIPPED_PURE) --json build/conform-pure.json $(CONFORM_ARGS)
 	$(RUN)/blockwright replay $(REPLAY_ARGS)
+endif
+
+wheel-check: $(READY) ## build wheels in isolation, with each Python found here, and see that they are compiled
+	@$(RUN)/python tests/packaging/wheel_check.py
 
 bench: build ## time this build, beside peers where 'make bench-peers' fetched them
 	$(RUN)/blockwright bench $$(test -d $(PEERS)/vllm && echo --peer-path $(PEERS)) $(BENCH_ARGS)

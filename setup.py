@@ -1,8 +1,9 @@
 """Build the compiled core; everything else about the package stands in pyproject.toml.
 
 The modules of `blockwright.core`, `blockwright.paging` and `blockwright.offload.tiers` are compiled by mypyc as one
-group. Where that is not possible (no compiler, no mypy) the package is built uncompiled and says so; the environment
-decides:
+group. The compiler sees these, and of the rest of the package only what they import: whatever else may be installed
+changes nothing. Where compiling is not possible (no compiler, no mypy) the package is built uncompiled and says so; the
+environment decides:
 
 - `BLOCKWRIGHT_PURE_PYTHON=1`: build no extension (a `py3-none-any` wheel).
 - `BLOCKWRIGHT_REQUIRE_COMPILED=1`: a core that cannot be compiled is an error.
@@ -11,8 +12,11 @@ decides:
 import os
 import runpy
 import sys
+import tempfile
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -21,6 +25,12 @@ from setuptools.errors import BaseError, CCompilerError, CompileError
 ROOT = Path(__file__).resolve().parent
 PACKAGE = Path("impl/blockwright")
 GROUP = "blockwright.core.native"
+BUILD = Path("build")  # where mypyc writes
+OPTIMIZATION = "2"
+# Calls within the library need not be open to replacement from outside: they are direct, or inlined. Integers wrap, as
+# mypyc means them to; block_hash.py counts on it (hence no warning about it).
+FLAGS = ("-fno-semantic-interposition", "-fvisibility=hidden", "-fwrapv", "-Wno-overflow")
+UNITS: dict[str, list[Path]] = {}  # of each unit of C, the files that it is made from
 INTERPRETED = {"__init__.py"}  # a package's own __init__ cannot be compiled: it would import itself for ever
 PURE = os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"
 REQUIRED = os.environ.get("BLOCKWRIGHT_REQUIRE_COMPILED") == "1" and not PURE
@@ -53,19 +63,90 @@ def mypy_version() -> str:
     return str(__version__)
 
 
+def compiler_options() -> str:
+    """Return mypy's configuration for the compiler: strict, and blind to all modules but those that count as sources.
+
+    Otherwise mypy would go on through the packages that hold the compiled ones (`blockwright.offload` imports what
+    moves bytes), to modules whose types only pass where torch is installed.
+    """
+    followed = ",".join(f"blockwright.{name.removesuffix('.py').replace('/', '.')}" for name in record["FOLLOWED"])
+    return f"""
+        [mypy]
+        strict = true
+        mypy_path = {ROOT / "impl"}
+        explicit_package_bases = true
+        follow_imports = skip
+        disallow_any_unimported = true
+        [mypy-{followed}]
+        follow_imports = normal
+    """
+
+
+def translated(sources: list[str]) -> list[Extension]:
+    """Translate sources to C.
+
+    Raises:
+        SystemExit: a source has a type error.
+        ImportError: mypy is not installed.
+    """
+    from mypyc.build import mypycify
+
+    with tempfile.TemporaryDirectory() as folder:
+        options = Path(folder, "mypy.ini")
+        options.write_text(textwrap.dedent(compiler_options()), encoding="utf-8")
+        extensions: list[Extension] = mypycify(
+            [f"--config-file={options}", *sources],
+            opt_level=OPTIMIZATION,
+            debug_level="0",
+            multi_file=True,
+            group_name=GROUP,
+        )
+    for extension in extensions:
+        if len(extension.sources) > 1:  # the library; the others only name it
+            put_into_units(extension)
+    return extensions
+
+
+def put_into_units(library: Extension) -> None:
+    """Have the C of each folder compiled as one unit, the runtime's with the first.
+
+    Calls within a folder can then be inlined, as in one unit for all, which would take twice the memory; and only the
+    units that have changed are compiled again. What a unit is made from goes to `UNITS`.
+    """
+    import mypyc
+
+    written = sorted(map(Path, library.sources), key=lambda path: path.name.startswith("__native"))
+    headers = [Path(mypyc.__file__).parent / "lib-rt" / "CPy.h", *BUILD.glob("blockwright/**/*.h"), ROOT / "setup.py"]
+    first, *others = [name.replace("/", "___") for name in record["COMPILED"]]
+    folder_of = {
+        path: next((name for name in others if f"blockwright___{name}___" in path.name), first) for path in written
+    }
+    library.sources = []
+    for folder in (first, *others):
+        parts = [path for path in written if folder_of[path] == folder]
+        unit = BUILD / f"unit_{folder}.c"
+        text = "".join([f'#include "{path.relative_to(BUILD).as_posix()}"\n' for path in parts])
+        if not unit.exists() or unit.read_text(encoding="utf-8") != text:
+            unit.write_text(text, encoding="utf-8")
+        library.sources.append(str(unit))
+        UNITS[str(unit)] = [*parts, *headers, unit]
+    library.depends = [str(path) for parts in UNITS.values() for path in parts]
+    library.include_dirs.append(str(BUILD / Path(*GROUP.split(".")).parent))  # where mypyc writes the group's headers
+
+
 def core_extensions() -> list[Extension]:
     """Translate the core to C and return its extensions; none where there is nothing to compile or no way to."""
     folders = [PACKAGE / name for name in record["COMPILED"]]
     sources = [str(path) for folder in folders for path in sorted(folder.glob("*.py")) if path.name not in INTERPRETED]
+    if EDITABLE and record["build_info"]().kind == "compiled":
+        return []  # in place already, of these sources
     if PURE or not BUILDING or not sources:
         if PURE and BUILDING:
             for folder in [*ROOT.glob("build/lib/blockwright"), *([ROOT / PACKAGE] if EDITABLE else [])]:
                 record["remove_libraries"](folder)
         return []
     try:
-        from mypyc.build import mypycify
-
-        extensions: list[Extension] = mypycify(sources, opt_level="3", group_name=GROUP)
+        extensions = translated(sources)
     except (ImportError, SystemExit) as error:  # mypycify exits on a type error
         reason = (
             f"mypyc: {error}" if isinstance(error, ImportError) else "mypyc refused the sources (its errors are above)"
@@ -73,12 +154,15 @@ def core_extensions() -> list[Extension]:
         fall_back(reason, [*build_folders(), ROOT / PACKAGE])
         return []
     for extension in extensions:
-        # Calls within the library need not be open to replacement from outside: the C compiler may then inline them.
-        # Integers wrap, as mypyc means them to; block_hash.py counts on it (hence no warning about it).
         kept = [flag for flag in extension.extra_compile_args if flag != "-Werror"]
-        extension.extra_compile_args = [*kept, "-fno-semantic-interposition", "-fwrapv", "-Wno-overflow"]
+        extension.extra_compile_args = [*kept, *FLAGS]
         extension.optional = not REQUIRED
     return extensions
+
+
+def up_to_date(made: Path, sources: list[Path]) -> bool:
+    """Tell whether a file is newer than all that it is made from."""
+    return made.exists() and made.stat().st_mtime > max(path.stat().st_mtime for path in sources)
 
 
 class BuildCore(build_ext):
@@ -90,12 +174,29 @@ class BuildCore(build_ext):
         """Build one library; after a first failure build no more."""
         if self.failure is not None:
             return
+        compile_all = self.compiler.compile
+
+        def compile_changed(sources: list[str], output_dir: str, **options: Any) -> list[str]:
+            """Compile the units that have changed, at the same time."""
+            objects: list[str] = self.compiler.object_filenames(sources, output_dir=output_dir)
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                for source, made in zip(sources, objects, strict=True):
+                    if self.force or not up_to_date(Path(made), UNITS.get(source, [Path(source)])):
+                        calls.append(pool.submit(compile_all, [source], output_dir=output_dir, **options))
+                for call in calls:
+                    call.result()
+            return objects
+
+        calls: list[Any] = []
+        self.compiler.compile = compile_changed
         try:
             super().build_extension(ext)
         except (BaseError, CCompilerError, CompileError, OSError) as error:
             self.failure = textwrap.shorten(f"the C compiler failed: {error}", 100)
             if REQUIRED:
                 raise
+        finally:
+            self.compiler.compile = compile_all
 
     def run(self) -> None:
         """Build, then prune what does not belong, and write the record."""

@@ -23,8 +23,9 @@ from .adapters.capabilities import Deviation
 from .adapters.engine_report import run_engine
 from .adapters.engines import MODULES as ENGINES
 from .expected import expected_of, judged
-from .gates import GATES, OURS, GateResult, Profile, factory_of, gate, lacking
+from .gates import GATES, OURS, QUICK, GateResult, Profile, factory_of, gate, lacking
 from .native import trouble
+from .others import THEIR_GATES, left_out, not_run, reasons, unusable
 from .scopes import PROFILES
 from .summary import COLUMNS as SUMMARY
 from .summary import cells as summary
@@ -32,13 +33,16 @@ from .summary import told
 
 _COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violations", "seconds", "law")
 
+MANY: Final = 20
+"""Of more rows than this, those that hold and need no word are only counted."""
+
 LOCKSTEP: Final = ("lockstep", "paged", "offload")
 """The rows whose transitions are all that can be reached, each executed on the implementation."""
 
 _EPILOG = """\
 examples:
-  blockwright conform                                  all gates, minutes
-  blockwright conform --profile smoke                  a minute or two
+  blockwright conform                                  some of the gates, a minute
+  blockwright conform --profile pr                     all of them, minutes
   blockwright conform --gate lockstep --scope "full"   some scopes of one gate
   blockwright conform --proofs                         every theorem and contract, each listed
   blockwright conform --impl mymodule:Adapter          another block manager, through an adapter of its own
@@ -58,7 +62,9 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--profile", choices=tuple(PROFILES), default="pr", help="how far to go (default: pr)")
+    parser.add_argument(
+        "--profile", choices=tuple(PROFILES), help="how far to go (default: quick, or pr for what is named)"
+    )
     parser.add_argument("--gate", choices=tuple(GATES), action="append", help="only this gate (may be repeated)")
     parser.add_argument("--skip", choices=tuple(GATES), action="append", help="all but this gate (may be repeated)")
     parser.add_argument("--proofs", action="store_true", help="only the proofs, all of them, each listed")
@@ -95,12 +101,17 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InvalidArgumentError: an argument names nothing; the message says which.
     """
-    profile = Profile(args.profile, args.jobs, args.impl, args.scope, args.proofs, args.explorer)
+    is_part = args.gate or args.scope or args.proofs or args.engine or args.impl != OURS
+    name = args.profile or ("pr" if is_part else "quick")
+    profile = Profile(name, args.jobs, args.impl, args.scope, args.proofs, args.explorer)
     _check(profile, args.json)
+    if args.expected is not None and (profile.is_ours or args.engine is not None):
+        raise InvalidArgumentError("--expected: is of the manager that --impl names; name one, or leave --expected out")
     expected = _expected(args.expected)
     if args.engine is not None:
         return run_engine(args.engine, args.peer_path, profile, args.json)
-    names = wanted(["proofs"] if args.proofs else args.gate, args.skip)
+    names = wanted(["proofs"] if args.proofs else args.gate, args.skip, profile)
+    left = {} if profile.is_ours else left_out(names, profile)
     _check_packages(names, profile)
     started, rows = time.perf_counter(), []
     for name in names:
@@ -108,24 +119,31 @@ def run(args: argparse.Namespace) -> int:
         with progress(name, units) as advance:
             rows += run_gate(profile, advance)
     seconds = time.perf_counter() - started
-    if not rows:
+    if not rows and not left:
         raise InvalidArgumentError(f"--scope: no scope of profile {profile.name} contains {profile.scope!r}")
     rows = judged(rows, expected, not (args.gate or args.skip or profile.scope))
-    report = _report(profile, rows, seconds)
+    if not profile.is_ours:
+        rows += not_run(names, profile, rows)
+    report = _report(profile, rows, seconds, left)
     if args.json is not None:
         _write(args.json, report)
     if args.json != Path("-"):
-        _print(profile, rows, seconds)
+        _print(profile, rows, seconds, left)
     return int(any(row.violations for row in rows))
 
 
-def wanted(only: list[str] | None, but: list[str] | None) -> list[str]:
+def wanted(only: list[str] | None, but: list[str] | None, profile: Profile) -> list[str]:
     """Give the gates to run.
 
     Raises:
-        InvalidArgumentError: none is left.
+        InvalidArgumentError: none is left, or one that is asked for says nothing of another manager.
     """
-    names = [name for name in only or GATES if name not in (but or ())]
+    if not profile.is_ours and (ours := [name for name in only or () if name not in THEIR_GATES]):
+        raise InvalidArgumentError(
+            f"--gate: {', '.join(ours)} would not run the manager that --impl names; {' and '.join(THEIR_GATES)} do"
+        )
+    usual = THEIR_GATES if not profile.is_ours else QUICK if profile.name == "quick" else tuple(GATES)
+    names = [name for name in only or usual if name not in (but or ())]
     if not names:
         raise InvalidArgumentError("--skip: leaves no gate to run; name fewer, or other gates with --gate")
     return names
@@ -137,6 +155,8 @@ def _check(profile: Profile, file: Path | None) -> None:
         factory_of(profile.implementation)
     except ValueError as error:
         raise InvalidArgumentError(str(error)) from error
+    if not profile.is_ours and (why := unusable(profile)):
+        raise InvalidArgumentError(f"--impl: {profile.implementation}: {why}")
     if profile.proofs and (profile.scope or not profile.is_ours):
         raise InvalidArgumentError("--proofs: are of Blockwright's own code, all of it; leave --impl and --scope out")
     if profile.explorer is not None and (why := trouble(profile.explorer)):
@@ -168,7 +188,7 @@ def _expected(file: Path | None) -> tuple[Deviation, ...]:
         raise InvalidArgumentError(f"--expected: {error}") from error
 
 
-def _report(profile: Profile, rows: list[GateResult], seconds: float) -> dict[str, Any]:
+def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]]) -> dict[str, Any]:
     """Give the report as data."""
     fired: dict[str, int] = {}
     for row in rows:
@@ -194,6 +214,7 @@ def _report(profile: Profile, rows: list[GateResult], seconds: float) -> dict[st
         "violations": sum(row.violations for row in rows),
         "summary": told(rows),
         "gates": [_row(row) for row in rows],
+        "left_out": left,
         "laws": [
             {"id": law.id, "statement": law.statement, "source": law.source, "violations": broken.get(law.id, 0)}
             for law in (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
@@ -243,8 +264,11 @@ def folded(rows: list[GateResult]) -> list[GateResult]:
     return ones + rows
 
 
-def _print(profile: Profile, rows: list[GateResult], seconds: float) -> None:
-    """Print the table, and for each broken law the shortest way to it."""
+def _print(profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]]) -> None:
+    """Print the rows (of many, those that say something), the shortest way to each broken law, and all in all."""
+    shown = rows if profile.proofs else folded(rows)
+    if len(shown) > MANY and not profile.proofs:
+        shown = [row for row in shown if row.law or row.detail]
     cells = [
         (
             row.kind,
@@ -256,16 +280,31 @@ def _print(profile: Profile, rows: list[GateResult], seconds: float) -> None:
             f"{row.seconds:.1f}",
             row.law or row.detail or "all hold",
         )
-        for row in (rows if profile.proofs else folded(rows))
+        for row in shown
     ]
-    total = sum(row.transitions for row in rows if row.kind in LOCKSTEP)
-    broken = sum(row.violations for row in rows)
-    how = "; explored with the specification compiled" if profile.explorer else ""
-    footer = f"{total:,} transitions in lock-step, {broken:,} violations, {seconds:.1f} s; {build_info()}{how}"
-    print_table(f"blockwright conform, profile {profile.name}: rows", _COLUMNS, cells)
+    title = f"blockwright conform, profile {profile.name}"
+    if cells:
+        print_table(f"{title}: rows", _COLUMNS, cells)
     for row in rows:
         if row.violations:
             print(f"\n{row.kind}, {row.scope}: {row.law}: {row.detail}")
             if row.script:
                 print(f"\n{row.script}")
-    print_table(f"blockwright conform, profile {profile.name}: all in all", SUMMARY, summary(rows), footer)
+    if left:
+        columns = ("what the manager does not declare", "scopes left out", "for nothing else")
+        print_table(f"{title}: {len(left):,} scopes left out (--json lists them)", columns, reasons(left))
+    print_table(f"{title}: all in all", SUMMARY, summary(rows), verdict(profile, rows, seconds))
+
+
+def verdict(profile: Profile, rows: list[GateResult], seconds: float) -> str:
+    """Give what was found in a sentence, and what this profile did not run in another."""
+    total = sum(row.transitions for row in rows if row.kind in LOCKSTEP)
+    broken = sum(row.violations for row in rows)
+    how = "; explored with the specification compiled" if profile.explorer else ""
+    said = "Something is wrong" if broken else "Nothing is violated"
+    found = f"{said}: {total:,} transitions in lock-step, {broken:,} violations, {seconds:.1f} s; {build_info()}{how}"
+    if profile.name != "quick" or not profile.is_ours:
+        return found
+    rest = ", ".join(name for name in GATES if name not in QUICK)
+    how = "blockwright conform --profile pr, or make conform PROFILE=pr"
+    return f"{found}\nNot in this profile: {rest}, and larger scopes. All of them: {how}"

@@ -17,7 +17,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
         rows[index] = row
         progress(1, row.scope)
     results = [rows[index] for index in sorted(rows)]
-    if results and not profile.scope and profile.name != "smoke" and not missing():
+    if results and not profile.scope and profile.name != "quick" and not missing():
         results.append(coverage([row for row in results if row.scope in STORE_RUNS]))
     return results
 

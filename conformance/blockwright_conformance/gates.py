@@ -6,6 +6,7 @@ which the command runs them; each is imported when it is run.
 """
 
 import importlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -23,7 +24,7 @@ OURS = "blockwright_conformance.blockwright_adapter:BlockwrightAdapter"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How far to go: ``smoke`` takes a minute or two, ``pr`` several minutes, ``nightly`` hours."""
+    """How far to go: ``quick`` takes a minute (`QUICK`), ``pr`` several minutes, ``nightly`` hours."""
 
     name: str = "pr"
     jobs: int = 2
@@ -92,6 +93,8 @@ GATES: dict[str, str] = {
 }
 """Every gate and its module."""
 
+QUICK = ("proofs", "lockstep", "choices", "machine", "offload")
+"""The gates of profile ``quick`` unless others are asked for: what a minute shows, without torch."""
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "machine": ("hypothesis",),
@@ -124,6 +127,8 @@ def gate(name: str, profile: Profile) -> tuple[Run, int]:
 def factory_of(implementation: str) -> Callable[[Config], ManagerAdapter]:
     """Give the factory that ``module:factory`` names, or that makes managers in the process of ``exec:COMMAND``.
 
+    The module is looked for in the working folder first, as by ``python -m``.
+
     Raises:
         ValueError: it names none; the message says what is missing.
     """
@@ -132,10 +137,14 @@ def factory_of(implementation: str) -> Callable[[Config], ManagerAdapter]:
         return importlib.import_module("blockwright_conformance.portable.process").started(name)  # type: ignore[no-any-return]
     if not (module and colon and name):
         raise ValueError(f"--impl: expected module:factory, not {implementation!r}")
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, folder)
     try:
         found: Any = importlib.import_module(module)
     except ImportError as error:
         raise ValueError(f"--impl: cannot import {module!r}: {error}") from error
+    except Exception as error:
+        raise ValueError(f"--impl: {module!r} raised {type(error).__name__} when imported: {error}") from error
     factory = getattr(found, name, None)
     if not callable(factory):
         raise ValueError(f"--impl: {module!r} has no factory {name!r}; it must take a Config")

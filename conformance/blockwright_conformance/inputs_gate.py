@@ -12,7 +12,7 @@ from .parallel import in_parallel
 from .rows import covered
 
 PLANS = "plans of random models"
-MODELS = {"smoke": 4, "pr": 12, "nightly": 3000}
+MODELS = {"quick": 4, "pr": 12, "nightly": 3000}
 """Models that are planned, per profile."""
 CALLS = {"Admit", "Grow", "Batch", "Append", "Fork", "Trim", "Preempt", "Release", "FinishLoad", "Start", "Settle"}
 STEPS = {
@@ -43,7 +43,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
         rows[row.scope] = row
         progress(1, row.scope)
     results = [rows[name] for name in chosen(profile)]
-    if results and not profile.scope and profile.name != "smoke":
+    if results and not profile.scope and profile.name != "quick":
         long = [row for row in results if row.scope != PLANS]
         results.append(covered("coverage", "all worlds of inputs", long, EVERYTHING))
         results.append(covered("coverage", PLANS, [rows[PLANS]], PLANNED))

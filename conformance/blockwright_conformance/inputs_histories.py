@@ -18,7 +18,7 @@ from .inputs_worlds import INPUT_WORLDS
 from .long_runs import histories_row, run_machine
 from .scopes import Scope
 
-LENGTHS = {"smoke": (1, 20, 100, 1), "pr": (6, 40, 500, 1), "nightly": (600, 100, 5000, 20)}
+LENGTHS = {"quick": (1, 20, 100, 1), "pr": (6, 40, 500, 1), "nightly": (600, 100, 5000, 20)}
 """Per profile: examples of the machine, steps of each, steps of a walk, walks."""
 
 

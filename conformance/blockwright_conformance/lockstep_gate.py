@@ -5,7 +5,7 @@ import gc
 from blockwright._terminal import Advance
 
 from .explore import EVERYTHING, Explorer, Result
-from .fitting import capabilities_of, fitting
+from .fitting import capabilities_of, fitted, fitting
 from .gates import OURS, GateResult, Profile, factory_of
 from .parallel import in_parallel
 from .rows import LIMIT, covered, explored
@@ -52,6 +52,8 @@ def weight(each: Scope) -> tuple[int, int, int]:
 def task(name: str, profile: str, implementation: str) -> GateResult:
     """Explore the scope of a name: a process that imports the kit from elsewhere has scopes of its own."""
     (each,) = [each for each in known(profile, implementation == OURS) if each.name == name]
+    if implementation != OURS:
+        each = fitted(each, capabilities_of(factory_of(implementation)))
     return report(explore(each, implementation))
 
 

@@ -23,7 +23,7 @@ class Length(NamedTuple):
     seeds: int = 1
 
 
-LENGTHS = {"smoke": Length(2, 20, 100), "pr": Length(15, 40, 600), "nightly": Length(2000, 100, 10_000, 20)}
+LENGTHS = {"quick": Length(2, 20, 100), "pr": Length(15, 40, 600), "nightly": Length(2000, 100, 10_000, 20)}
 
 
 def size(profile: Profile) -> int:

@@ -1,6 +1,6 @@
 """The numerics: a small engine with a real model generates what a dense recomputation of each request says.
 
-Every row is a world: schedules that Hypothesis draws, from a fixed seed in the profiles ``smoke`` and ``pr``. Nothing
+Every row is a world: schedules that Hypothesis draws, from a fixed seed in the profiles ``quick`` and ``pr``. Nothing
 that the manager does, and nothing of the data plane, may change a logit by more than rounding, or a token at all; and
 nobody may read what was not written for him, which is poisoned. A feature that never fired fails the gate. That the
 exhibits of the museum which corrupt data are noticed here is a gate of its own (`numerics_museum`).
@@ -16,10 +16,10 @@ from .rows import covered
 
 KIND = "numerics"
 
-EXAMPLES = {"smoke": (2, 2), "pr": (20, 10), "nightly": (1000, 200)}
+EXAMPLES = {"quick": (2, 2), "pr": (20, 10), "nightly": (1000, 200)}
 """Schedules of each part of a world, per profile: drawn at random, and by Hypothesis."""
 
-PARTS = {"smoke": 1, "pr": 2, "nightly": 8}
+PARTS = {"quick": 1, "pr": 2, "nightly": 8}
 """Parts of each world, each drawn by a seed of its own."""
 
 NAMES = (
@@ -99,7 +99,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
         found[calls[index][0]].append(row)
         progress(1, row.scope)
     results = [merged(rows) for rows in found.values()]
-    if results and not profile.scope and profile.name != "smoke":
+    if results and not profile.scope and profile.name != "quick":
         results.append(covered("coverage", "all worlds of the engine", results, EVERYTHING))
     return results
 

@@ -36,7 +36,7 @@ from .offload_blocks import BLOCK_BYTES, IDENTITY, KEYS, SLOTS, Work, content_of
 from .offload_power import contents, lay_out
 
 RUN: Final = "disk, files altered"
-COUNTS: Final = {"smoke": 300, "pr": 4_000, "nightly": 100_000}
+COUNTS: Final = {"quick": 300, "pr": 4_000, "nightly": 100_000}
 """Directories that are altered; more than half of them in one byte, in turn, so that nightly alters every byte."""
 
 ENOUGH = 5

@@ -38,8 +38,8 @@ from .offload_blocks import BLOCK_BYTES, IDENTITY, KEYS, SLOTS, Left, Said, Work
 from .offload_power import LOG, Call, Disk, NotedStore, contents, lay_out
 from .offload_victim import Plan
 
-KILLS = {"smoke": 10, "pr": 300, "nightly": 10_000}
-FAILURES = {"smoke": 40, "pr": 600, "nightly": 50_000}
+KILLS = {"quick": 10, "pr": 300, "nightly": 10_000}
+FAILURES = {"quick": 40, "pr": 600, "nightly": 50_000}
 """Losses of power."""
 
 LIVES = 12

@@ -30,7 +30,7 @@ TIMEOUT, LOOKUP_TIMEOUT, SLACK = 0.2, 0.1, 0.5
 BACKOFF = 0.02
 RECOVERY = 5.0
 """Seconds after a fault in which the store must be of use again."""
-OPERATIONS = {"smoke": 6, "pr": 24, "nightly": 400}
+OPERATIONS = {"quick": 6, "pr": 24, "nightly": 400}
 """Operations under each fault, by profile."""
 
 SERVER_FAULTS = (

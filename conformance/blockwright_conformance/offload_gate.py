@@ -32,7 +32,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
         rows[row.scope] = row
         progress(1, row.scope)
     results = [rows[each.name] for each in tiers] + [rows[each.name] for each in chains]
-    if results and not profile.scope and profile.name != "smoke":
+    if results and not profile.scope and profile.name != "quick":
         everything = TIER_EVERYTHING | CHAIN_EVERYTHING
         results.append(covered("coverage", "all scopes of offloading", results, everything))
     return results + [rows[name] for name in long]

@@ -15,7 +15,7 @@ from .long_runs import histories_row, run_machine
 from .offload_engine import OffloadEngine
 from .offload_worlds import OFFLOAD_HISTORIES, OffloadWorld
 
-LENGTHS = {"smoke": (1, 20, 80, 1), "pr": (10, 40, 800, 2), "nightly": (1000, 100, 5000, 20)}
+LENGTHS = {"quick": (1, 20, 80, 1), "pr": (10, 40, 800, 2), "nightly": (1000, 100, 5000, 20)}
 """Per profile: examples of the machine, steps of each, steps of a walk, walks."""
 
 

@@ -67,7 +67,7 @@ TIER_LARGE: tuple[TierScope, ...] = (
 )
 
 TIER_PROFILES: dict[str, tuple[TierScope, ...]] = {
-    "smoke": tuple(each for each in TIER_PR if "no blocks" in each.name or "events off" in each.name),
+    "quick": tuple(each for each in TIER_PR if "no blocks" in each.name or "events off" in each.name),
     "pr": TIER_PR,
     "nightly": (*TIER_PR, *TIER_LARGE),
 }
@@ -165,7 +165,7 @@ def larger_chains() -> Iterator[ChainScope]:
 CHAIN_PR: tuple[ChainScope, ...] = tuple(chains())
 
 CHAIN_PROFILES: dict[str, tuple[ChainScope, ...]] = {
-    "smoke": tuple(each for each in CHAIN_PR if "nothing" in each.name or "reserve 0" in each.name),
+    "quick": tuple(each for each in CHAIN_PR if "nothing" in each.name or "reserve 0" in each.name),
     "pr": CHAIN_PR,
     "nightly": (*CHAIN_PR, *larger_chains()),
 }

@@ -28,7 +28,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
         rows[row.kind, row.scope] = row
         progress(1, row.scope)
     results = [rows["paged", each.name] for each in scopes]
-    if scopes and not profile.scope and profile.name != "smoke":
+    if scopes and not profile.scope and profile.name != "quick":
         results.append(coverage(results))
     return results + [rows["paged machine", name] for name in long]
 

@@ -23,7 +23,7 @@ from .long_runs import histories_row, run_machine
 from .paged_engine import PagedEngine
 from .paged_worlds import HISTORIES, World
 
-LENGTHS = {"smoke": (1, 20, 60, 1), "pr": (12, 50, 600, 2), "nightly": (1000, 100, 3000, 20)}
+LENGTHS = {"quick": (1, 20, 60, 1), "pr": (12, 50, 600, 2), "nightly": (1000, 100, 3000, 20)}
 """Per profile: examples of the machine, steps of each, steps of a walk, walks."""
 
 

@@ -121,7 +121,7 @@ def larger(caching: bool) -> Iterator[PagedScope]:
 PAGED_PR: tuple[PagedScope, ...] = (*of_allocator(True), *of_allocator(False), *of_caching())
 
 PAGED_PROFILES: dict[str, tuple[PagedScope, ...]] = {
-    "smoke": tuple(each for each in PAGED_PR if "block 1: fork" in each.name or "block 2: swap, copies" in each.name),
+    "quick": tuple(each for each in PAGED_PR if "block 1: fork" in each.name or "block 2: swap, copies" in each.name),
     "pr": PAGED_PR,
     "nightly": (*PAGED_PR, *larger(True), *larger(False)),
 }

@@ -24,7 +24,7 @@ TIMEOUT_MS: Final = 60_000
 
 UNDECIDED: Final = "undecided"
 
-TIED: Final[dict[str, tuple[int, int]]] = {"smoke": (16, 120), "pr": (16, 120), "nightly": (1, 2_000)}
+TIED: Final[dict[str, tuple[int, int]]] = {"quick": (16, 120), "pr": (16, 120), "nightly": (1, 2_000)}
 """By profile: of how many scopes one is cut into transitions of the pool, and how many steps of it."""
 
 
@@ -50,7 +50,7 @@ def contracts_of(profile: Profile) -> list[Contract]:
     """Give the contracts to follow: the short ones in each run, all of them where proofs are asked for."""
     if profile.proofs or profile.name == "nightly":
         return list(CONTRACTS)
-    return [each for each in CONTRACTS if each.is_short and profile.name != "smoke"]
+    return [each for each in CONTRACTS if each.is_short and profile.name != "quick"]
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:

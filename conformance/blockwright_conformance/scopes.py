@@ -175,7 +175,7 @@ def larger(kind: Kind, size: int) -> Iterator[Scope]:
     yield scope(kind, size, "wrong calls, larger", 5, 2 * size + 2, "chunks misuse preempt later", prompts=pair)
 
 
-SMOKE = (
+QUICK = (
     "sliding 3, block 1",
     "mamba, block 1: held",
     "full, block 1: in flight, wrong",
@@ -184,9 +184,9 @@ SMOKE = (
 )
 
 
-def is_smoke(each: Scope) -> bool:
-    """Tell whether a scope of the `pr` profile is also one of `smoke`: the uncached ones, and all of some layers."""
-    return "uncached" in each.name or each.name.startswith(SMOKE)
+def is_quick(each: Scope) -> bool:
+    """Tell whether a scope of the `pr` profile is also one of `quick`: the uncached ones, and all of some layers."""
+    return "uncached" in each.name or each.name.startswith(QUICK)
 
 
 def open_scopes(profile: str) -> tuple[Scope, ...]:
@@ -414,7 +414,7 @@ EVERY: tuple[Scope, ...] = (
 )
 PR: tuple[Scope, ...] = tuple(each for each in EVERY if not is_spared(each))
 PROFILES: dict[str, tuple[Scope, ...]] = {
-    "smoke": tuple(each for each in PR if is_smoke(each)),
+    "quick": tuple(each for each in PR if is_quick(each)),
     "pr": PR,
     "nightly": (*EVERY, *(each for kind, size in KINDS for each in larger(kind, size))),
 }

@@ -14,6 +14,7 @@ from blockwright_conformance.adapters.capabilities import Deviation
 from blockwright_conformance.expected import expected_of
 from blockwright_conformance.fitting import capabilities_of, fitted, lacking
 from blockwright_conformance.gates import OURS, factory_of
+from blockwright_conformance.others import none_fits
 from blockwright_conformance.scopes import FOR_OTHERS, Scope
 from blockwright_conformance.third_party import explored
 
@@ -63,11 +64,20 @@ def expected(pytestconfig: pytest.Config) -> tuple[Deviation, ...]:
         raise pytest.UsageError(f"--blockwright-expected: {error}") from error
 
 
-def test_scope(scope: Scope, factory: Any, expected: tuple[Deviation, ...], pytestconfig: pytest.Config) -> None:
+def test_some_scope_is_run(factory: Any, pytestconfig: pytest.Config) -> None:
+    """A manager that is left out of every scope is not tested."""
+    scopes, can = scopes_of(pytestconfig), capabilities_of(factory)
+    if all(lacking(each, can) for each in scopes):
+        pytest.fail(f"no scope was run: {none_fits(scopes, can)}", pytrace=False)
+
+
+def test_scope(scope: Scope, factory: Any, expected: tuple[Deviation, ...], request: pytest.FixtureRequest) -> None:
     """The scope is visited whole, and nothing differs."""
+    pytestconfig = request.config
     pytestconfig.stash.setdefault(RUN, set()).add(scope.name)
     can = capabilities_of(factory)
     if words := lacking(scope, can):
+        request.node.user_properties.append(("lacks", words))
         pytest.skip(f"the manager does not do: {', '.join(words)}")
     finding = explored(fitted(scope, can), factory).finding
     if finding is None:

@@ -3,7 +3,7 @@
 from blockwright_conformance import run_conformance
 
 def test_conformance():
-run_conformance(MyAdapter)
+    run_conformance(MyAdapter)
 """
 
 import gc
@@ -19,6 +19,7 @@ from .expected import expected_of, said
 from .explore import Explorer, Factory
 from .fitting import capabilities_of, fitted, lacking
 from .gates import factory_of
+from .others import none_fits
 from .rows import LIMIT
 from .scopes import FOR_OTHERS, Scope
 from .trace import script
@@ -67,7 +68,7 @@ def run_conformance(
             ``exec:COMMAND`` for a process that speaks the protocol of ``docs/vectors.md``.
         capabilities: what the manager can do; by default what the factory declares, else everything.
         expected_failures: a strict list, or the TOML file that holds it (`expected`).
-        profile: how far to go: "smoke", "pr" or "nightly".
+        profile: how far to go: "quick", "pr" or "nightly".
         scope: only scopes whose names contain this; expected failures that do not show are then let pass.
 
     Raises:
@@ -84,7 +85,8 @@ def run_conformance(
     left_out = {each.name: words for each in scopes if (words := lacking(each, can))}
     reports = tuple([explored(fitted(each, can), make) for each in scopes if each.name not in left_out])
     if not reports:
-        raise ValueError(f"scope: no scope of profile {profile} that the manager can do contains {scope!r}")
+        why = f": {none_fits(scopes, can)}" if scopes else ""
+        raise ValueError(f"scope: no scope of profile {profile} that the manager can do contains {scope!r}{why}")
     verdict = judge([each.finding for each in reports if each.finding], expected)
     if fault := said(verdict, not scope):
         raise ConformanceError(fault)

@@ -88,7 +88,7 @@ def test_a_part_of_a_report_is_compared_in_part() -> None:
     assert list(report.stale(kept, {**one, "gates": [row("museum", "B99 new")]})) == [
         "museum B99 new: not in the documentation"
     ]
-    assert "profile" in next(report.stale(kept, {**REPORT, "profile": "smoke"}))
+    assert "profile" in next(report.stale(kept, {**REPORT, "profile": "quick"}))
 
 
 def test_coverage_is_compared_with_the_gate_that_it_is_of() -> None:

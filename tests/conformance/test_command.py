@@ -1,6 +1,6 @@
 """Property: `blockwright conform` runs gates, reports them as a table and as data, and exits as documented.
 
-How: the command is run in a process of its own, on profile `smoke` and on single scopes; with a manager of its own that
+How: the command is run in a process of its own, on profile `quick` and on single scopes; with a manager of its own that
 is faulty; with arguments that are wrong.
 Not covered: progress bars; the other profiles.
 """
@@ -32,9 +32,9 @@ def conform(*arguments: str, path: Path | None = None) -> subprocess.CompletedPr
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-def test_smoke_profile_passes_and_reports(tmp_path: Path) -> None:
+def test_quick_profile_passes_and_reports(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
-    done = conform("--profile", "smoke", "--gate", "lockstep", "--gate", "choices", "--json", str(file))
+    done = conform("--profile", "quick", "--gate", "lockstep", "--gate", "choices", "--json", str(file))
     assert done.returncode == 0, done.stderr
     assert "transitions in lock-step, 0 violations" in done.stdout
     report = json.loads(file.read_text(encoding="utf-8"))
@@ -51,7 +51,7 @@ def test_smoke_profile_passes_and_reports(tmp_path: Path) -> None:
 
 
 def test_skipped_gates_do_not_run() -> None:
-    done = conform("--gate", "choices", "--gate", "proofs", "--skip", "proofs", "--profile", "smoke", "--json", "-")
+    done = conform("--gate", "choices", "--gate", "proofs", "--skip", "proofs", "--profile", "quick", "--json", "-")
     assert done.returncode == 0, done.stderr
     assert {gate["kind"] for gate in json.loads(done.stdout)["gates"]} == {"choices"}
 
@@ -113,7 +113,7 @@ sys.meta_path[:] = [Without if each is PathFinder else each for each in sys.meta
 
 def test_gates_that_lack_a_package_are_refused_before_any_runs(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(WITHOUT, encoding="utf-8")
-    done = conform("--profile", "smoke", "--gate", "choices", "--gate", "machine", "--gate", "damage", path=tmp_path)
+    done = conform("--profile", "quick", "--gate", "choices", "--gate", "machine", "--gate", "damage", path=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--gate: machine, damage cannot run without hypothesis and torch; pip install 'blockwr" in done.stderr
     assert done.stderr.endswith("or leave them out: --skip machine --skip damage\n")

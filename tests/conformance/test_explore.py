@@ -169,7 +169,7 @@ def test_coverage_fails_when_something_never_happened() -> None:
 
 def test_profiles_hold_scopes_of_different_names() -> None:
     assert len({each.name for each in PROFILES["nightly"]}) == len(PROFILES["nightly"])
-    assert set(PROFILES["smoke"]) < set(PR) < set(PROFILES["nightly"])
+    assert set(PROFILES["quick"]) < set(PR) < set(PROFILES["nightly"])
 
 
 def test_scopes_cover_what_is_promised() -> None:

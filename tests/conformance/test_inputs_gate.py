@@ -312,14 +312,14 @@ def test_refusals_of_rows_are_all_but_choices() -> None:
     assert {each.name for each in RowRefusal} - EVERYTHING == {"ILLEGAL_ORDER"}
 
 
-def test_the_gate_runs_in_smoke() -> None:
-    run, size = gate("inputs", Profile("smoke", jobs=1))
+def test_the_gate_runs_in_quick() -> None:
+    run, size = gate("inputs", Profile("quick", jobs=1))
     steps: list[str] = []
 
     def progress(count: int = 1, note: str = "") -> None:
         steps.append(note)
 
-    rows = run(Profile("smoke", jobs=1), progress)
+    rows = run(Profile("quick", jobs=1), progress)
     assert len(rows) == len(steps) == size
     assert [row.detail for row in rows if row.violations] == []
     assert set(rows[0].fired) <= PLANNED

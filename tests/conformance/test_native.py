@@ -67,7 +67,7 @@ def test_a_folder_of_other_sources_is_refused(folder: Path, tmp_path: Path, caps
     assert "nothing was compiled" in trouble(tmp_path)
     recorded(tmp_path, digests() | {"blockwright_spec/state.py": "other"})
     assert "blockwright_spec/state.py" in trouble(tmp_path)
-    assert main(["conform", "--profile", "smoke", "--explorer", str(tmp_path)]) == 2
+    assert main(["conform", "--profile", "quick", "--explorer", str(tmp_path)]) == 2
     assert "python -m blockwright_conformance.native" in capsys.readouterr().err
     assert main(["conform", "--impl", "a:b", "--explorer", str(folder)]) == 2
 

@@ -305,13 +305,13 @@ def test_the_gate_runs_and_says_what_fired() -> None:
     def progress(count: int = 1, note: str = "") -> None:
         done.append(count)
 
-    rows = numerics_gate.run(Profile("smoke", jobs=1, scope="windows"), progress)
+    rows = numerics_gate.run(Profile("quick", jobs=1, scope="windows"), progress)
     assert [(row.kind, row.scope, row.violations) for row in rows] == [("numerics", "windows", 0)]
     assert rows[0].states >= 2
     assert rows[0].fired["logits compared"] > 0
-    assert sum(done) == numerics_gate.size(Profile("smoke", jobs=1, scope="windows"))
+    assert sum(done) == numerics_gate.size(Profile("quick", jobs=1, scope="windows"))
 
 
 def test_other_managers_have_no_engine() -> None:
-    profile = Profile("smoke", implementation="other:Manager")
+    profile = Profile("quick", implementation="other:Manager")
     assert (numerics_gate.run(profile, lambda count=1, note="": None), numerics_gate.size(profile)) == ([], 0)

@@ -340,20 +340,20 @@ def test_a_missing_action_fails_the_gate() -> None:
 
 
 def test_names_of_scopes_differ() -> None:
-    for profile in ("smoke", "pr", "nightly"):
+    for profile in ("quick", "pr", "nightly"):
         names = [each.name for each in TIER_PROFILES[profile]] + [each.name for each in CHAIN_PROFILES[profile]]
         names += OFFLOAD_HISTORIES
         assert len(set(names)) == len(names)
 
 
-def test_the_gate_runs_in_smoke() -> None:
-    run, size = gate("offload", Profile("smoke", jobs=1))
+def test_the_gate_runs_in_quick() -> None:
+    run, size = gate("offload", Profile("quick", jobs=1))
     steps: list[str] = []
 
     def progress(count: int = 1, note: str = "") -> None:
         steps.append(note)
 
-    rows = run(Profile("smoke", jobs=1), progress)
+    rows = run(Profile("quick", jobs=1), progress)
     assert len(rows) == len(steps) == size
     assert not any(row.violations for row in rows)
 

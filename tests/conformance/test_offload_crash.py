@@ -37,14 +37,14 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def test_the_gate_runs_in_smoke() -> None:
-    run, size = gate("faults", Profile("smoke", jobs=1, scope="disk"))
+def test_the_gate_runs_in_quick() -> None:
+    run, size = gate("faults", Profile("quick", jobs=1, scope="disk"))
     steps: list[str] = []
 
     def progress(count: int = 1, note: str = "") -> None:
         steps.append(note)
 
-    rows = run(Profile("smoke", jobs=1, scope="disk"), progress)
+    rows = run(Profile("quick", jobs=1, scope="disk"), progress)
     assert [each.scope for each in rows] == steps == list(RUNS)
     assert len(rows) == size
     assert [(each.violations, each.law, each.detail) for each in rows] == [(0, "", "")] * 3
@@ -280,7 +280,7 @@ def test_names_are_kept_up_to_some_point() -> None:
 
 
 def test_the_rows_are_run_as_the_gate_runs_them() -> None:
-    assert crash(RUNS[1], "smoke", seed=3).violations == 0
+    assert crash(RUNS[1], "quick", seed=3).violations == 0
 
 
 def test_file_reads_are_ours() -> None:

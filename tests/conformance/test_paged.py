@@ -243,15 +243,15 @@ def test_names_of_scopes_differ() -> None:
         assert len({scope.name for scope in scopes}) == len(scopes)
 
 
-def test_the_gate_runs_in_smoke() -> None:
-    run, size = gate("paged", Profile("smoke", jobs=1))
+def test_the_gate_runs_in_quick() -> None:
+    run, size = gate("paged", Profile("quick", jobs=1))
     steps: list[str] = []
 
     def progress(count: int = 1, note: str = "") -> None:
         steps.append(note)
 
-    rows = run(Profile("smoke", jobs=1), progress)
-    assert len(rows) == len(steps) == size == len(PAGED_PROFILES["smoke"]) + len(HISTORIES)
+    rows = run(Profile("quick", jobs=1), progress)
+    assert len(rows) == len(steps) == size == len(PAGED_PROFILES["quick"]) + len(HISTORIES)
     assert not any(row.violations for row in rows)
 
 

@@ -75,7 +75,7 @@ ALTERATIONS = [
 
 
 def test_every_theorem_is_proved() -> None:
-    profile = Profile("smoke")
+    profile = Profile("quick")
     rows = run(profile, lambda count=1, note="": None)
     assert [row.detail for row in rows if row.violations] == []
     assert len(rows) == size(profile)
@@ -116,7 +116,7 @@ def test_what_cannot_be_read_is_an_error() -> None:
 
 def test_code_that_outgrows_the_reader_fails_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(symbolic.Source, "apply", lambda *_: symbolic.block(ast.parse("while x: pass").body, {}))
-    rows = run(Profile("smoke"), lambda count=1, note="": None)
+    rows = run(Profile("quick"), lambda count=1, note="": None)
     assert [row.law for row in rows if row.violations] == ["PROOF-0"]
     assert "while x" in rows[0].detail
 

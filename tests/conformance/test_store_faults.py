@@ -15,7 +15,7 @@ from blockwright_conformance.offload_faults import STORE_EVERYTHING, STORE_RUNS,
 def test_a_run_through_the_gate() -> None:
     if offload_server.missing():
         pytest.skip(f"needs a server: {offload_server.missing()}")
-    profile = Profile("smoke", jobs=1, scope="store: wrong types")
+    profile = Profile("quick", jobs=1, scope="store: wrong types")
     (row,) = run(profile, lambda *_: None)
     assert (row.scope, row.violations, row.transitions) == ("store: wrong types", 0, 6)
     assert size(profile) == 1
@@ -23,7 +23,7 @@ def test_a_run_through_the_gate() -> None:
 
 def test_without_a_server_the_row_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offload_server, "server_binary", lambda: None)
-    row = store_run(STORE_RUNS[0], "smoke")
+    row = store_run(STORE_RUNS[0], "quick")
     assert (row.violations, row.transitions) == (0, 0)
     assert row.detail.startswith("not run: no ")
 

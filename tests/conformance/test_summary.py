@@ -37,6 +37,6 @@ def test_no_kind_has_two_ways() -> None:
 def test_the_rows_of_a_gate_have_a_way() -> None:
     known = {kind for way in WAYS for kind in way.kinds}
     for name in ("proofs", "choices"):
-        run, _ = gate(name, Profile("smoke", jobs=1))
-        assert {each.kind for each in run(Profile("smoke", jobs=1), lambda count=1, note="": None)} <= known
+        run, _ = gate(name, Profile("quick", jobs=1))
+        assert {each.kind for each in run(Profile("quick", jobs=1), lambda count=1, note="": None)} <= known
     assert {"museum", "damage", "mutants", "numerics", "faults", "paged", "lockstep"} <= known & GATES.keys()

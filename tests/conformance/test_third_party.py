@@ -2,10 +2,12 @@
 
 How: a sound manager, and one that does not trim, are put through small scopes by `run_conformance`, by the pytest
 plugin in a process of its own, and by `blockwright conform`, with lists of expected failures that fit, that lack the
-failure, and that hold one too many; files that say something else are refused.
+failure, and that hold one too many; files that say something else are refused. A manager that declares so little that
+no scope is left fails in all three ways, and so do factories that make no adapter.
 Not covered: whole profiles; parallel workers of pytest.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -34,6 +36,26 @@ class Faulty(BlockwrightAdapter):
 
     def trim(self, name, end):
         pass
+
+
+class Idle:
+    # Hands out the same three blocks whatever it is asked, and declares no call, so that no scope is run.
+
+    capabilities = Capabilities(kinds=frozenset({"full"}), features=frozenset({"caching"}))
+
+    def __init__(self, config):
+        pass
+
+    def allocate(self, name, computed, step, length, hit_of):
+        return ((1, 2, 3),)
+
+
+def nothing(config):
+    return None
+
+
+def unkind(config):
+    raise OSError("no memory")
 """
 LISTED = """
 [[deviation]]
@@ -83,18 +105,18 @@ def test_expected_failures_are_strict_both_ways(monkeypatch: pytest.MonkeyPatch)
     report = run_conformance(Faulty, expected_failures=[NO_TRIM], scope=SMALL)
     assert [known.name for known, _ in report.verdict.known] == ["no-trim"]
     few = tuple(each for each in FOR_OTHERS["pr"] if each.name == "full, block 1: put off")
-    monkeypatch.setitem(FOR_OTHERS, "smoke", few)
+    monkeypatch.setitem(FOR_OTHERS, "quick", few)
     with pytest.raises(ConformanceError, match="expected failure no-trim did not show"):
-        run_conformance(Faulty, expected_failures=[NO_TRIM], profile="smoke")
-    run_conformance(Faulty, profile="smoke")
+        run_conformance(Faulty, expected_failures=[NO_TRIM], profile="quick")
+    run_conformance(Faulty, profile="quick")
 
 
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        ({"profile": "long"}, "profile: expected one of smoke"),
+        ({"profile": "long"}, "profile: expected one of quick"),
         ({"scope": "no such scope"}, "scope: no scope of profile pr"),
-        ({"capabilities": Capabilities()}, "scope: no scope of profile pr that the manager can do"),
+        ({"capabilities": Capabilities()}, "scope: no scope of profile pr that the manager can do .* needs kind full"),
         ({"expected_failures": "/no/such/file"}, "expected failures: cannot read"),
     ],
 )
@@ -162,6 +184,15 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def conform(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as it is installed: unlike `python -m`, it does not have the working folder on its path."""
+    (folder / "faulty.py").write_text(FAULTY, encoding="utf-8")
+    (folder / "listed.toml").write_text(LISTED, encoding="utf-8")
+    code = "import sys; from blockwright.cli import main; sys.path.remove(''); sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "conform", *options]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+
+
 def run_kit(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the tests of the kit on the faulty manager."""
     plugin = ("-p", "blockwright_conformance.pytest_plugin", "-p", "no:cacheprovider")
@@ -176,20 +207,20 @@ def test_pytest_runs_a_test_for_each_scope(tmp_path: Path) -> None:
     assert f"test_scope[{SMALL}]" in done.stdout
     done = run_kit(tmp_path, *options, "--blockwright-expected", "listed.toml", "-rx")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 skipped, 1 xfailed" in done.stdout
+    assert "1 passed, 1 skipped, 1 xfailed" in done.stdout
     assert "no-trim: We trim with the next step." in done.stdout
 
 
 def test_pytest_fails_an_expected_failure_that_does_not_show(tmp_path: Path) -> None:
     few = (
         "from blockwright_conformance.scopes import FOR_OTHERS\n"
-        f"FOR_OTHERS['smoke'] = tuple(each for each in FOR_OTHERS['pr'] if each.name == {SMALL!r})\n"
+        f"FOR_OTHERS['quick'] = tuple(each for each in FOR_OTHERS['pr'] if each.name == {SMALL!r})\n"
     )
     (tmp_path / "few.py").write_text(few, encoding="utf-8")
-    options = ("-p", "few", "--blockwright-impl", "faulty:Faulty", "--blockwright-profile", "smoke")
+    options = ("-p", "few", "--blockwright-impl", "faulty:Faulty", "--blockwright-profile", "quick")
     done = run_kit(tmp_path, *options, "--blockwright-expected", "listed.toml")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed, 1 xfailed" in done.stdout
+    assert "2 passed, 1 xfailed" in done.stdout
     done = run_kit(tmp_path, *options, "--blockwright-expected", "stale.toml")
     assert done.returncode == 1
     assert "no-hits" in done.stdout
@@ -211,11 +242,61 @@ def test_pytest_tells_wrong_options(tmp_path: Path, options: tuple[str, ...], wo
 
 
 def test_conform_takes_a_list_of_expected_failures(tmp_path: Path) -> None:
-    command = ("blockwright.cli", "conform", "--gate", "lockstep", "--scope", SMALL, "--impl", "faulty:Faulty")
-    assert run(tmp_path, *command).returncode == 1
-    done = run(tmp_path, *command, "--expected", "listed.toml")
+    command = ("--gate", "lockstep", "--scope", SMALL, "--impl", "faulty:Faulty")
+    assert conform(tmp_path, *command).returncode == 1
+    done = conform(tmp_path, *command, "--expected", "listed.toml")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "expected, no-trim: We trim with the next step." in done.stdout
-    done = run(tmp_path, *command, "--expected", "nothing.toml")
+    done = conform(tmp_path, *command, "--expected", "nothing.toml")
     assert done.returncode == 2
     assert "--expected: " in done.stderr
+
+
+def test_conform_fails_a_manager_that_no_scope_is_run_on(tmp_path: Path) -> None:
+    done = conform(tmp_path, "--impl", "faulty:Idle", "--json", "report.json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "no scope was run: the manager declares too little; the nearest scope, " in done.stdout
+    assert "scopes left out" in done.stdout
+    assert "feature uncached" in done.stdout
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert report["violations"] == 1
+    assert {each.name for each in FOR_OTHERS["pr"]} <= report["left_out"].keys()
+    assert report["left_out"]["mamba, block 1: put off"] == ["kind mamba", "call chunks", "call later", "call trim"]
+    one = conform(tmp_path, "--impl", "faulty:Idle", "--gate", "machine", "--profile", "quick")
+    assert one.returncode == 1
+    assert "no scope was run" in one.stdout
+
+
+def test_pytest_fails_a_manager_that_no_scope_is_run_on(tmp_path: Path) -> None:
+    done = run_kit(tmp_path, "--blockwright-impl", "faulty:Idle")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "no scope was run: the manager declares too little" in done.stdout
+    assert "  call chunks\n" in done.stdout
+    assert f"1 failed, 1 passed, {len(FOR_OTHERS['pr'])} skipped" in done.stdout
+
+
+def test_run_conformance_fails_a_manager_that_no_scope_is_run_on() -> None:
+    few = Capabilities(kinds=frozenset({"full"}), features=frozenset({"caching"}))
+    with pytest.raises(ValueError, match="the manager declares too little; the nearest scope, 'full, "):
+        run_conformance(BlockwrightAdapter, few)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ("--impl", "faulty:nothing"),
+            "--impl: faulty:nothing: the factory returned 'NoneType', which has no errors, ",
+        ),
+        (("--impl", "faulty:unkind"), "the factory raised OSError when it was called with a Config: no memory"),
+        (("--impl", "faulty:dict"), "--impl: 'faulty' has no factory 'dict'"),
+        (("--impl", "json:loads"), "--impl: json:loads: the factory raised TypeError"),
+        (("--impl", "faulty:Faulty", "--gate", "proofs"), "--gate: proofs would not run the manager that --impl names"),
+        (("--expected", "listed.toml"), "--expected: is of the manager that --impl names"),
+    ],
+)
+def test_conform_tells_wrong_arguments_in_one_line(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+    done = conform(tmp_path, *options)
+    assert (done.returncode, done.stdout) == (2, ""), done.stdout + done.stderr
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1

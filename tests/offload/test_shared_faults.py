@@ -257,7 +257,7 @@ class TestTheFaultRun:
 
     @pytest.mark.parametrize("fault", ["corrupt replies", "truncate requests", "kill the server", "wrong types"])
     def test_is_green(self, fault: str) -> None:
-        row = store_run(f"store: {fault}", "smoke")
+        row = store_run(f"store: {fault}", "quick")
         assert (row.violations, row.detail) == (0, "")
         assert row.transitions == 6
         assert row.fired["found"] > 0
@@ -277,7 +277,7 @@ class TestTheFaultRun:
             valkey_client.BoundedSocket, "_arm", lambda self: self._limit and self._sock.settimeout(1.0)
         )
         # Whether a call meets the frozen server depends on the pace of the machine: some run of a few does.
-        assert any(" took " in store_run("store: freeze the server", "smoke").detail for _ in range(8))
+        assert any(" took " in store_run("store: freeze the server", "quick").detail for _ in range(8))
 
     def test_sees_a_secret_in_a_log(self, monkeypatch: pytest.MonkeyPatch) -> None:
         tried = shared_store.SharedStore._tried
@@ -287,13 +287,13 @@ class TestTheFaultRun:
             return tried(self, work)
 
         monkeypatch.setattr(shared_store.SharedStore, "_tried", talkative)
-        assert "password" in store_run("store: forget everything", "smoke").detail
+        assert "password" in store_run("store: forget everything", "quick").detail
 
     def test_sees_a_store_that_stays_away(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("blockwright_conformance.offload_faults.RECOVERY", 0.3)
         monkeypatch.setattr("blockwright_conformance.offload_faults.BACKOFF", 5.0)
         monkeypatch.setattr("blockwright_conformance.offload_faults.time.sleep", lambda _: None)
-        assert "of no use" in store_run("store: refuse", "smoke").detail
+        assert "of no use" in store_run("store: refuse", "quick").detail
 
 
 def test_only_known_faults() -> None:

@@ -1,9 +1,10 @@
 """Property: a build leaves either all libraries of the core, with a true record, or none; and says so once.
 
-How: a core of two modules, and one beside it, is built in place in a scratch copy of the real setup.py, over and over,
+How: a core of two modules, and two beside it, is built in place in a scratch copy of the real setup.py, over and over,
 with sources and compiler changed in between: it compiles, is found up to date, fails (compiler, type error), and
-is built uncompiled.
-Not covered: isolated builds and wheels on other platforms; the real core (it is what the other tests run on).
+is built uncompiled. The package that holds one of them imports a module that has a type error, which is not compiled
+and so must not matter.
+Not covered: isolated builds (`make wheel-check`) and other platforms; the real core (the other tests run on it).
 """
 
 import os
@@ -27,6 +28,9 @@ pytestmark = [
 
 ONE = "def double(n: int) -> int:\n    return n * 2\n"
 TWO = "from blockwright.core.one import double\n\n\ndef fourfold(n: int) -> int:\n    return double(double(n))\n"
+LOW = "LIMIT = 3\n"
+OUTSIDE = "from blockwright.offload.mover import move as move\n"
+MOVER = 'def move() -> int:\n    return "the types of a package that is not there"\n'
 ABOVE = "from blockwright.core.two import fourfold\n\n\ndef eightfold(n: int) -> int:\n    return 2 * fourfold(n)\n"
 
 
@@ -38,8 +42,12 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, top / name)
     (top / "README.md").write_text("# Scratch\n")
     package = top / "impl/blockwright"
-    for folder in ("core", "paging"):
+    for folder in ("core", "paging", "offload/tiers"):
         (package / folder).mkdir(parents=True)
+    (package / "offload/__init__.py").write_text(OUTSIDE)
+    (package / "offload/mover.py").write_text(MOVER)
+    (package / "offload/tiers/__init__.py").touch()
+    (package / "offload/tiers/low.py").write_text(LOW)
     (package / "paging/__init__.py").touch()
     (package / "paging/above.py").write_text(ABOVE)
     for name in ("_build.py", "core/__init__.py"):
@@ -87,7 +95,7 @@ def test_build_is_all_or_nothing(scratch: Path) -> None:
 
     done = build(scratch)
     assert done.returncode == 0, done.stderr
-    assert len(libraries(scratch)) == 8  # three modules and their shared library, here and in the build tree
+    assert len(libraries(scratch)) == 10  # four modules and their shared library, here and in the build tree
     assert running(scratch) == ("compiled", ".so")
 
     # A changed source: the old library would still be loaded, and is called stale.
@@ -125,10 +133,10 @@ def test_build_is_all_or_nothing(scratch: Path) -> None:
     three = scratch / "impl/blockwright/core/three.py"
     three.write_text(ONE)
     assert build(scratch).returncode == 0
-    assert len(libraries(scratch)) == 10
+    assert len(libraries(scratch)) == 12
     three.unlink()
     assert build(scratch).returncode == 0
-    assert len(libraries(scratch)) == 8
+    assert len(libraries(scratch)) == 10
     assert running(scratch) == ("compiled", ".so")
 
 

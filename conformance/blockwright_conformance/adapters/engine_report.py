@@ -12,7 +12,7 @@ from blockwright.errors import InvalidArgumentError
 from ..gates import Profile
 from .engines import EngineReport, as_data, engine_of, examine
 
-LIMITS = {"smoke": 100, "pr": 500, "nightly": 20_000}
+LIMITS = {"quick": 100, "pr": 500, "nightly": 20_000}
 """Transitions of a scope, by profile; shortest ways come first: all listed deviations show within those of `pr`."""
 
 
@@ -27,7 +27,7 @@ def run_engine(name: str, peer_path: Path, profile: Profile, file: Path | None) 
         raise InvalidArgumentError(f"--scope: no scope of {name} contains {profile.scope!r}")
     with progress(name, count) as advance:
         report = examine(name, peer_path, advance, profile.scope, profile.jobs, LIMITS[profile.name])
-    report.is_whole = report.is_whole and profile.name != "smoke"
+    report.is_whole = report.is_whole and profile.name != "quick"
     data = as_data(report)
     text = json.dumps(data, indent=2) + "\n"
     if file == Path("-"):

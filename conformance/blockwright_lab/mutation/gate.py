@@ -24,9 +24,9 @@ from .survivors import is_test, known_killers, reason_for, remember, share
 from .targets import TARGETS, Target, all_mutations, target, target_of, title_of
 from .unit_tests import Tested, judged
 
-SAMPLE = {"smoke": 6, "pr": 200}
+SAMPLE = {"quick": 6, "pr": 200}
 """How many mutants a profile draws; others take all."""
-FLOOR = {"smoke": 0, "pr": 98, "nightly": 99}
+FLOOR = {"quick": 0, "pr": 98, "nightly": 99}
 """Per cent of the mutants that must be killed or listed."""
 MOST, LAST = 1.5, 30.0
 """Processor seconds in places that a mutant of a sample is given before it goes to the unit tests, and after them."""
@@ -103,7 +103,7 @@ def attempt(mutations: list[Mutation], profile: Profile, progress: Advance) -> t
 
     visit(in_places(left(), profile, progress))
     progress(0, "unit tests")
-    if profile.name != "smoke":  # a survey of all tests takes longer than the rest of it
+    if profile.name != "quick":  # a survey of all tests takes longer than the rest of it
         told(before_tests(left(), profile.jobs))
     if profile.name in SAMPLE:
         visit([([(each, numbers(each))], LAST) for each in left()])

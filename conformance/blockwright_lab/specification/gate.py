@@ -36,11 +36,11 @@ ALL_LAWS: tuple[Any, ...] = tuple(
 """Every law of the book."""
 
 SPEC = "specification"
-SAMPLE = {"smoke": 8, "pr": 80}
+SAMPLE = {"quick": 8, "pr": 80}
 """How many mutants a profile draws; others take all."""
-FLOOR = {"smoke": 0, "pr": 98, "nightly": 99}
+FLOOR = {"quick": 0, "pr": 98, "nightly": 99}
 """Per cent of the mutants that must be noticed or listed."""
-LAWS_FLOOR = {"smoke": 0, "pr": 50, "nightly": 60}
+LAWS_FLOOR = {"quick": 0, "pr": 50, "nightly": 60}
 """Per cent of those tried that the specification must notice by itself."""
 WITNESSED = 90
 """Per cent of the laws that must notice a mutant when all are looked for."""
