@@ -1,0 +1,1 @@
+"""How the project checks its own checks: in no wheel, and nothing of the kit imports it."""
