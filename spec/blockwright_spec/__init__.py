@@ -1,8 +1,10 @@
 """The specification of Blockwright: a book of short chapters, to be read from top to bottom, that also runs.
 
-1 `reads`, 2 `state`, 3 `choices`, 4 `lru`, 5 `hits`, 6 `outcomes`, 7 `asks`, 8 `plans`, 9 `effects`, 10 `transitions`,
-11 `flights`, 12 `forks`; then the laws: 13 `pool_laws`, 14 `table_laws`, 15 `step_laws`, 16 `time_laws`; 17 `explain`,
-why a hit is no longer; and the list of laws, 18 `laws`.
+The page to read first, 0 `block_machine`: everything that may ever happen to a block. The parts refine it.
+
+Part one, the manager: 1 `reads`, 2 `state`, 3 `choices`, 4 `lru`, 5 `hits`, 6 `outcomes`, 7 `asks`, 8 `plans`,
+9 `effects`, 10 `transitions`, 11 `flights`, 12 `forks`; then the laws: 13 `pool_laws`, 14 `table_laws`, 15 `step_laws`,
+16 `time_laws`; 17 `explain`, why a hit is no longer; and the list of laws, 18 `laws`.
 
 Part two, block tables with copy-on-write: 19 `paged_state`, 20 `paged_outcomes`, 21 `paged_effects`, 22 `paged_counts`,
 23 `paged_tables`; and their laws: 24 `paged_laws`, 25 `paged_step_laws`, which also lists them.

@@ -2,11 +2,11 @@
 
 Read this page first: a pool of blocks, the tables that hold them, eight steps and four invariants. A block is
 
-- *null*: the one that stands in tables for "nothing here that anyone will read";
-- *free*: no place holds it, and there is nothing in it;
-- *free and findable*: no place holds it, but a lookup still finds what is in it; it is a candidate for eviction;
-- *held*, by any number of places: its only user may write to it;
-- *held and findable*: a lookup finds it as well, so that others may share it, and nobody writes to it any more.
+- null: the one that stands in tables for "nothing here that anyone will read";
+- free: no place holds it, and there is nothing in it;
+- free and findable: no place holds it, but a lookup still finds what is in it; it is a candidate for eviction;
+- held, by any number of places: its only user may write to it;
+- held and findable: a lookup finds it as well, so that others may share it, and nobody writes to it any more.
 
 Which step comes when is said by the other chapters. Whatever they do to a block, in a manager, in block tables or in
 tiers off the device, is a sequence of these steps, or none at all: the gate `refinement` follows every transition.

@@ -101,18 +101,17 @@ def row(part: str, found: dict[str, Followed]) -> GateResult:
 
 def small_pool(own: Explored) -> GateResult:
     """Return the row of the machine by itself."""
-    law = own.fault.partition(" ")[0]
+    law, broken = own.fault.partition(" ")[0], int(bool(own.fault))
     return GateResult(
-        KIND, "the block machine", "small pool", own.states, own.transitions, int(bool(own.fault)), 0.0, law, own.fault
+        KIND, "the block machine", "small pool", own.states, own.transitions, broken, own.seconds, law, own.fault
     )
 
 
 def coverage(own: Explored, moves: Counter[Move]) -> GateResult:
     """Return the row that fails unless the moves of the parts are exactly those that the machine allows."""
     missing, more = own.moves - moves.keys(), moves.keys() - own.moves
-    faults = [f"no part makes {each}" for each in sorted(missing)] + [
-        f"not in the small pool: {each}" for each in sorted(more)
-    ]
+    faults = [f"no part makes {each}" for each in sorted(missing)]
+    faults += [f"the small pool does not make {each}" for each in sorted(more)]
     return GateResult(
         "coverage",
         "all moves of the block machine",
@@ -123,10 +122,7 @@ def coverage(own: Explored, moves: Counter[Move]) -> GateResult:
         0.0,
         "SEEN-1" if faults else "",
         "; ".join(faults),
-        fired={
-            " ".join(filter(None, (move.step, move.before, move.after and f"to {move.after}"))): times
-            for move, times in moves.items()
-        },
+        fired={f"{move.step}: {move.before} to {move.after}": times for move, times in sorted(moves.items())},
         tried=len(own.moves | moves.keys()),
         passed=len(own.moves & moves.keys()),
     )

@@ -89,7 +89,7 @@ def of_tables(state: Paged) -> Machine:
     for slot, table in enumerate(state.tables):
         entries = () if table is None else table.entries
         held |= {(slot, entry): NULL if block == state.null else block + 1 for entry, block in enumerate(entries)}
-    tables = {slot: windowed(state, table) for slot, table in enumerate(state.tables)}
+    tables: dict[Hashable, Table] = {slot: windowed(state, table) for slot, table in enumerate(state.tables)}
     return Machine((Block(), *blocks), frozenset(block + 1 for block in state.free), tables, held)
 
 
@@ -123,7 +123,7 @@ def of_tiers(
             if entry is None or (entry.phase is Phase.READY and not entry.readers):
                 unheld.add(len(blocks))
             blocks.append(Block() if entry is None else block_of(entry, content))
-    tables = {"writers": KEPT, "readers": KEPT, "engine": KEPT}
+    tables: dict[Hashable, Table] = {"writers": KEPT, "readers": KEPT, "engine": KEPT}
     return Machine((*blocks, *more), frozenset(unheld), tables, held)
 
 

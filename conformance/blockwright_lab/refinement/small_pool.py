@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
 from blockwright_spec import block_machine
@@ -13,7 +13,7 @@ from blockwright_spec.reads import Full, Sliding
 from .steps import Call, Move, move
 
 PLACES: tuple[Place, ...] = (("window", 0), ("full", 0), ("pin", 0))
-TABLES = {"window": Table(Sliding(2), 1), "full": Table(Full(), 1)}
+TABLES: dict[Hashable, Table] = {"window": Table(Sliding(2), 1), "full": Table(Full(), 1)}
 COUNTS = ((0, 0), (0, 2), (1, 2), (2, 2), (2, 0))
 """Tokens of the first table that are done, and under way; a pair that never is among them."""
 NUM_BLOCKS = 3

@@ -101,7 +101,8 @@ def filled(change: Change, block: int) -> Iterator[Call]:
 
 def refined(before: Machine, after: Machine, page: Any = block_machine) -> Refined:
     """Go from one state to the other by steps, of the page or of a wrong one; tell the first that may not happen."""
-    now, moves = before, []
+    now = before
+    moves: list[Move] = []
     for name, arguments in calls(Change(before, after)):
         step = getattr(page, name, None)
         reached = step(now, *arguments) if step is not None else None
