@@ -101,7 +101,8 @@ def drop(now: Machine, place: Place) -> Machine | None:
 
 def null(now: Machine, place: Place) -> Machine | None:
     """Make an entry null that is dead, and let go of its block if it has one."""
-    if place[0] in now.tables and unread(now.tables[place[0]], place[1]):
+    name, entry = place
+    if name in now.tables and unread(now.tables[name], entry):
         return joined(vacated(now, place) if place in now.held else now, place, NULL)
     return None
 

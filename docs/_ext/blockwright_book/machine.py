@@ -38,7 +38,8 @@ def steps() -> dict[str, ast.FunctionDef]:
 
 def guard(step: ast.FunctionDef) -> str:
     """Give the condition under which a step may happen."""
-    return next(ast.unparse(node.test) for node in ast.walk(step) if isinstance(node, ast.If))
+    condition = next(node.test for node in ast.walk(step) if isinstance(node, ast.If))
+    return ast.get_source_segment(inspect.getsource(block_machine), condition) or ""
 
 
 @cache
