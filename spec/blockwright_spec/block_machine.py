@@ -65,42 +65,42 @@ def pool(num_blocks: int, tables: Mapping[Hashable, Table]) -> Machine:
 
 
 def take(now: Machine, place: Place, block: int) -> Machine | None:
-    """Take a free block into an empty place; what was in it is lost, and no lookup finds it any more."""
+    """Take a free block into an empty place: what was in it is lost, and no lookup finds it any more."""
     if block in now.free and place not in now.held:
         return joined(put(now, block, Block()), place, block)
     return None
 
 
 def hold(now: Machine, place: Place, block: int) -> Machine | None:
-    """Hold a block in an empty place too, if another place holds it or a lookup finds it; it stays as it is."""
+    """Hold a block, as it is, in an empty place: one that other places hold already, or that a lookup finds."""
     if (now.blocks[block].count > 0 or now.blocks[block].key is not None) and place not in now.held:
         return joined(now, place, block)
     return None
 
 
 def write(now: Machine, block: int, content: Hashable) -> Machine | None:
-    """Write to a block that no lookup finds, as its only user."""
+    """Write to a block as its only user, while no lookup finds it."""
     if block != NULL and now.blocks[block].key is None and users(now, block) == 1:
         return put(now, block, replace(now.blocks[block], content=content))
     return None
 
 
 def publish(now: Machine, block: int) -> Machine | None:
-    """Let lookups find a block by what is in it, if there is anything."""
+    """Let lookups find a block from now on, by what is in it, if there is anything."""
     if now.blocks[block].content is not None and now.blocks[block].key is None:
         return put(now, block, replace(now.blocks[block], key=now.blocks[block].content))
     return None
 
 
 def drop(now: Machine, place: Place) -> Machine | None:
-    """Let go of what a place holds; a block that was held there last is free."""
+    """Let go of what a place holds: when the last place lets go of a block, it is free."""
     if place in now.held:
         return vacated(now, place)
     return None
 
 
 def null(now: Machine, place: Place) -> Machine | None:
-    """Make an entry null that is dead, and let go of its block if it has one."""
+    """Make a dead entry null, and let go of its block if it has one."""
     name, entry = place
     if name in now.tables and unread(now.tables[name], entry):
         return joined(vacated(now, place) if place in now.held else now, place, NULL)
@@ -108,14 +108,14 @@ def null(now: Machine, place: Place) -> Machine | None:
 
 
 def forget(now: Machine, block: int) -> Machine | None:
-    """Let no lookup find a block any more; if nobody holds it either, what was in it is lost."""
+    """Let no lookup find a block any more: if nobody holds it either, what was in it is lost."""
     if now.blocks[block].key is not None:
         return put(now, block, replace(now.blocks[block], key=None))
     return None
 
 
 def advance(now: Machine, name: Hashable, done: int, stop: int) -> Machine | None:
-    """Let the tokens of a table go on, never back; a table without entries may begin anew."""
+    """Let the tokens of a table go on, and never back; a table without entries may begin anew."""
     table, is_empty = now.tables[name], all(name != other for other, _ in now.held)
     if is_empty or (table.done <= done and table.stop <= stop):
         return replace(now, tables={**now.tables, name: replace(table, done=done, stop=stop)})
@@ -139,7 +139,7 @@ def law_null_block_is_one(now: Machine) -> bool:
 
 
 def law_candidates_are_unheld(now: Machine) -> bool:
-    """BLOCK-3: exactly the blocks that nobody holds are free; each is found by what is in it, or there is nothing."""
+    """BLOCK-3: a block is free exactly if nobody holds it; only its content finds it, and a free one is found or empty."""
     return all(
         (block in now.free) == (each.count == 0) and (each.key == each.content or (each.count > 0 and each.key is None))
         for block, each in enumerate(now.blocks)

@@ -37,8 +37,12 @@ def test_every_step_is_left_out_and_every_guard_weakened() -> None:
 
 def test_parts_come_to_steps_and_all_moves_are_made_and_what_is_wrong_is_noticed() -> None:
     seen: list[str] = []
+
+    def progress(count: int = 1, note: str = "") -> None:
+        seen.append(note)
+
     profile = Profile("smoke", jobs=1)
-    rows = gate.run(profile, lambda _, what: seen.append(what))
+    rows = gate.run(profile, progress)
     assert [(row.scope, row.detail) for row in rows if row.violations] == []
     assert len(seen) == gate.size(profile)
     assert [row.tried - row.passed for row in rows if row.kind == gate.MUTANTS] == [0]
