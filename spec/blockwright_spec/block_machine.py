@@ -139,7 +139,7 @@ def law_null_block_is_one(now: Machine) -> bool:
 
 
 def law_candidates_are_unheld(now: Machine) -> bool:
-    """BLOCK-3: a block is free exactly if nobody holds it; only its content finds it, and a free one is found or empty."""
+    """BLOCK-3: a block is free exactly if nobody holds it; only its content finds it; a free one is found or empty."""
     return all(
         (block in now.free) == (each.count == 0) and (each.key == each.content or (each.count > 0 and each.key is None))
         for block, each in enumerate(now.blocks)
