@@ -77,6 +77,7 @@ class GateResult:
 Run = Callable[[Profile, Advance], list[GateResult]]
 
 GATES: dict[str, str] = {
+    "refinement": "blockwright_lab.refinement.gate",
     "proofs": "blockwright_conformance.proofs",
     "lockstep": "blockwright_conformance.lockstep_gate",
     "choices": "blockwright_conformance.choices_gate",

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import blockwright
 from blockwright_spec.chain_laws import OFFLOAD_LAWS
-from blockwright_spec.laws import LAWS, STEP_LAWS
+from blockwright_spec.laws import BLOCK_LAWS, LAWS, STEP_LAWS
 from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.storage_laws import PART_FOUR_LAWS
 
@@ -21,6 +21,10 @@ TAG: Final = re.compile(r"\blaw:\s*([A-Z]+-\d+(?:\s*,\s*[A-Z]+-\d+)*)")
 CONTENT: Final = "of contents, which no manager knows: it follows from"
 
 UNCLAIMED: Final[dict[str, str]] = {
+    "BLOCK-1": "of the block machine: REF-1, PAGE-1, TIER-3 and CHAIN-1 are what the parts make of it",
+    "BLOCK-2": "of the block machine: NULL-1 and PAGE-2 are what the parts make of it",
+    "BLOCK-3": "of the block machine: REF-1, GHOST-1, PUB-1, PAGE-7 and TIER-1 are what the parts make of it",
+    "BLOCK-4": "of the block machine: TRIM-2 and PAGE-3 are what the parts make of it",
     "GHOST-1": f"{CONTENT} STEP-2 and from reading blocks by table entries and keys alone",
     "READ-1": f"{CONTENT} TABLE-1, TRIM-1, WRITE-1 and WRITE-2 together: the central law",
     "PAGE-4": f"{CONTENT} PAGE-1, PAGE-9, PAGE-11 and PAGE-15 together",
@@ -41,7 +45,7 @@ class Place(NamedTuple):
 
 def law_ids() -> tuple[str, ...]:
     """Give the names of all laws, part by part."""
-    listed = (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
+    listed = (*BLOCK_LAWS, *LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
     return tuple(law.id for law in listed)
 
 

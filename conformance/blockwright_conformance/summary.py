@@ -19,6 +19,8 @@ class Way(NamedTuple):
 
 WAYS: Final = (
     Way("proofs", ("proof", "contract", "tie"), "theorems and contracts", "proved"),
+    Way("refinement", ("refinement",), "parts that come to steps of the block machine"),
+    Way("wrong machines", ("bent",), "wrong block machines and mappings", "noticed"),
     Way("lock-step", ("lockstep", "paged", "offload"), "scopes, each explored whole"),
     Way("coverage", ("coverage",), "lists of what must happen"),
     Way("choices", ("choices",), "scopes, under any legal choice"),

@@ -1,4 +1,4 @@
-"""How the project checks its own checks: mutants of the implementation and of the specification.
+"""How the project checks its own checks: known bugs, mutants, proofs, numerics, faults of media, peers, refinement.
 
-It stands on the kit (`blockwright_conformance`), which never imports it.
+This package is in no wheel, and nothing of the kit imports it; its gates join `blockwright conform` in a checkout.
 """

@@ -6,7 +6,7 @@ A law's name and sentence are the first line of its function.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import explain, pool_laws, step_laws, table_laws, time_laws
+from . import block_machine, explain, pool_laws, step_laws, table_laws, time_laws
 from .outcomes import Done
 from .state import State
 
@@ -16,7 +16,7 @@ class Law:
     """A named law of states and where it comes from."""
 
     id: str
-    holds: Callable[[State], bool]
+    holds: Callable[..., bool]
     statement: str
     source: str
 
@@ -37,7 +37,7 @@ def told(law: Callable[..., bool]) -> tuple[str, str]:
     return name, statement
 
 
-def of_states(holds: Callable[[State], bool], source: str) -> Law:
+def of_states(holds: Callable[..., bool], source: str) -> Law:
     """List a law of states."""
     name, statement = told(holds)
     return Law(name, holds, statement, source)
@@ -48,6 +48,14 @@ def of_steps(holds: Callable[[State, Done], bool], source: str) -> StepLaw:
     name, statement = told(holds)
     return StepLaw(name, holds, statement, source)
 
+
+BLOCK_LAWS = (
+    of_states(block_machine.law_count_is_of_places, "vLLM KVCacheBlock.ref_cnt; museum B01, B02"),
+    of_states(block_machine.law_null_block_is_one, "vLLM BlockPool.null_block; museum B57"),
+    of_states(block_machine.law_candidates_are_unheld, "vLLM FreeKVCacheBlockQueue: eviction candidates; museum B56"),
+    of_states(block_machine.law_null_entry_is_dead, "vLLM SingleTypeKVCacheManager.remove_skipped_blocks; museum B25"),
+)
+"""The invariants of the block machine."""
 
 LAWS = (
     of_states(pool_laws.law_queue_holds_the_unheld, "vLLM BlockPool: touch and free_blocks; museum B04"),

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from blockwright_spec.chain_laws import OFFLOAD_LAWS
-from blockwright_spec.laws import LAWS, STEP_LAWS, Law, StepLaw
+from blockwright_spec.laws import BLOCK_LAWS, LAWS, STEP_LAWS, Law, StepLaw
 from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS, PagedLaw
 from blockwright_spec.storage_laws import PART_FOUR_LAWS
 
 ROOT = Path(__file__).resolve().parents[2]
-LISTED = (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
+LISTED = (*BLOCK_LAWS, *LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
 
 each_law = pytest.mark.parametrize("law", LISTED, ids=lambda law: law.holds.__name__)
 

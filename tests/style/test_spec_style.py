@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SPEC = ROOT / "spec/blockwright_spec"
 CHAPTERS = sorted(SPEC.rglob("*.py"))
 FUNCTION_LINES = 25
+PAGE_LINES = 200  # the page that is read first
 FILE_LINES = 240  # usually under 200
 CODE_LINES = 3400  # all four parts, and the page
 
@@ -176,7 +177,9 @@ RULES: dict[str, Rule] = {
 
 
 def test_there_are_chapters() -> None:
-    assert {"reads.py", "state.py", "transitions.py", "lru.py", "laws.py"} <= {path.name for path in CHAPTERS}
+    assert {"block_machine.py", "reads.py", "state.py", "transitions.py", "lru.py", "laws.py"} <= {
+        path.name for path in CHAPTERS
+    }
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -189,6 +192,14 @@ def test_chapter_keeps_the_rule(chapter: Path, rule: str) -> None:
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.name)
 def test_chapter_is_short(chapter: Path) -> None:
     assert len(chapter.read_text(encoding="utf-8").splitlines()) <= FILE_LINES
+
+
+def test_page_is_short_and_stands_on_reads_alone() -> None:
+    source = (SPEC / "block_machine.py").read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= PAGE_LINES
+    assert {node.module for node in ast.parse(source).body if isinstance(node, ast.ImportFrom) and node.level} == {
+        "reads"
+    }
 
 
 def test_specification_is_short() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from . import laws, spec
+from . import laws, machine, spec
 from .markdown import prose
 from .spec import Chapter, Entry
 
@@ -23,7 +23,11 @@ def pages() -> Iterator[tuple[str, str]]:
 
 def index() -> str:
     """Give the page that lists the parts and their chapters."""
-    opening = "In order. Each opens with what it is about; the code is what the gates run."
+    first = spec.chapters()[0]
+    opening = (
+        f"First [the page](#{spec.label(first.name)}) that all parts refine, then the chapters in order. Each opens "
+        "with what it is about; the code is what the gates run."
+    )
     parts = [f"(spec-chapters)=\n# The chapters\n\n{opening}"]
     for part, title in enumerate(TITLES, 1):
         own = [chapter for chapter in spec.chapters() if chapter.part == part]
@@ -39,11 +43,13 @@ def page(chapter: Chapter) -> str:
     names = spec.known(chapter)
     uses = ", ".join(f"[`{name}`](#{spec.label(name)})" for name in spec.imported(chapter))
     lines = len(chapter.path.read_text(encoding="utf-8").splitlines())
-    facts = f"Part {spec.PARTS[chapter.part - 1]} · `spec/blockwright_spec/{chapter.name}.py`, {lines} lines"
+    whose = f"Part {spec.PARTS[chapter.part - 1]}" if chapter.part else "Before all parts"
+    facts = f"{whose} · `spec/blockwright_spec/{chapter.name}.py`, {lines} lines"
     opening = [
         f"({spec.label(chapter.name)})=\n# {chapter.number}. {title}",
         f"*{facts}{f' · builds on {uses}' if uses else ''}*",
         prose(rest, names),
+        *([] if chapter.part else [machine.at_a_glance()]),
     ]
     return "\n\n".join([*filter(None, opening), *(section(chapter, each) for each in spec.entries(chapter))]) + "\n"
 

@@ -10,7 +10,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from . import data, museum
+from . import data, machine, museum
 
 Series = tuple[str, list[tuple[float, float]]]
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 340, 64, 46, 34, 150
@@ -215,5 +215,6 @@ def directive(draw: Callable[[], str]) -> type[SphinxDirective]:
 
 def add(app: Sphinx) -> None:
     """Add a directive for each figure."""
-    for name, draw in (("growth", growth), ("kinds", kinds), ("calls", calls), ("graph", graph)):
+    drawn = (("growth", growth), ("kinds", kinds), ("calls", calls), ("graph", graph), ("machine", machine.figure))
+    for name, draw in drawn:
         app.add_directive(f"{name}-figure", directive(draw))

@@ -9,7 +9,7 @@ from typing import Any
 from blockwright_spec.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
 from blockwright_spec.directory import DIRECTORY_LAWS
 from blockwright_spec.input_laws import INPUT_LAWS, ROW_LAWS
-from blockwright_spec.laws import LAWS, STEP_LAWS
+from blockwright_spec.laws import BLOCK_LAWS, LAWS, STEP_LAWS
 from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.storage_laws import STORAGE_LAWS
 from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
@@ -41,6 +41,7 @@ class Family:
 
 TIERS = ("LRU", "ARC")
 FAMILIES: tuple[tuple[Family, tuple[Any, ...]], ...] = (
+    (Family(1, "every state of the block machine that a state of some part is", "states", ("refinement",)), BLOCK_LAWS),
     (Family(1, "every state of a manager", "states", ("lockstep", "choices")), LAWS),
     (Family(1, "every step of a manager", "transitions", ("lockstep", "choices")), STEP_LAWS),
     (Family(2, "every state of block tables", "states", ("paged",)), PAGED_LAWS),

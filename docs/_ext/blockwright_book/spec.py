@@ -19,6 +19,7 @@ class Chapter:
     number: int
     name: str
     part: int
+    """The part that it belongs to; 0 for the page that comes before all parts."""
 
     @property
     def path(self) -> Path:
@@ -45,7 +46,7 @@ class Entry:
 def chapters() -> tuple[Chapter, ...]:
     """Give the chapters, as the package lists them."""
     found = []
-    for part, text in enumerate(re.split(r"^Part \w+, ", blockwright_spec.__doc__ or "", flags=re.MULTILINE), 1):
+    for part, text in enumerate(re.split(r"^Part \w+, ", blockwright_spec.__doc__ or "", flags=re.MULTILINE)):
         found += [Chapter(int(number), name, part) for number, name in re.findall(r"(\d+)\s+`(\w+)`", text)]
     return tuple(found)
 
@@ -148,11 +149,9 @@ def defined() -> dict[str, dict[str, str]]:
 
 
 def label(chapter: str, name: str = "") -> str:
-    """Give the label of a chapter, or of a name in it; labels do not tell capitals, and names of records do."""
-    record = "type" if name[:1].isupper() and not name.isupper() else ""
-    return "-".join(
-        filter(None, ("spec", chapter.replace("_", "-"), name.lower().replace("_", "-").strip("-"), record))
-    )
+    """Give the label of a chapter, or of a name in it; records and constants have capitals, which labels lack."""
+    sort = "constant" if name.isupper() else "type" if name[:1].isupper() else ""
+    return "-".join(filter(None, ("spec", chapter.replace("_", "-"), name.lower().replace("_", "-").strip("-"), sort)))
 
 
 @cache

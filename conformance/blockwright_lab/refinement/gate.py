@@ -1,0 +1,151 @@
+"""The gate `refinement`: every transition of parts one to three comes to steps of the block machine, or to none.
+
+It needs no implementation. The machine is also explored by itself: its invariants hold in every state of a small pool,
+and each of the moves that it allows there is made by some part, so that it allows nothing in vain. Wrong machines and
+wrong mappings are noticed.
+"""
+
+import gc
+import time
+from collections import Counter
+from typing import NamedTuple
+
+from blockwright._terminal import Advance
+from blockwright_conformance.gates import GateResult, Profile
+from blockwright_conformance.parallel import in_parallel
+from blockwright_conformance.rows import LIMIT
+
+from .mutants import mutants, noticed
+from .parts import PARTS
+from .small_pool import Explored, explored
+from .steps import Move
+
+KIND, MUTANTS = "refinement", "bent"
+
+EXTENT: dict[str, tuple[int | None, int]] = {"quick": (2, 60), "pr": (5, 700), "nightly": (None, LIMIT)}
+"""Per profile: how many states of each level of a scope are left from, and after how many transitions it ends."""
+
+
+class Followed(NamedTuple):
+    """What came of one scope."""
+
+    states: int
+    transitions: int
+    moves: Counter[Move]
+    fault: str
+    seconds: float
+
+
+def scopes(profile: Profile) -> list[tuple[str, str]]:
+    """Return the part and the name of every scope; the quick profile goes through those of `pr`, less far."""
+    name = "pr" if profile.name == "quick" else profile.name
+    return [(part, each.name) for part in PARTS for each in PARTS[part].scopes(name) if profile.scope in each.name]
+
+
+def size(profile: Profile) -> int:
+    """Count the scopes, and the mutants."""
+    return len(scopes(profile)) + (0 if profile.scope else sum(1 for _ in mutants()))
+
+
+def run(profile: Profile, progress: Advance) -> list[GateResult]:
+    """Follow each part through its scopes, and try the mutants; with a scope that is named only that one."""
+    own, calls = explored(), [(part, name, profile.name) for part, name in scopes(profile)]
+    found: dict[str, dict[str, Followed]] = {part: {} for part, _, _ in calls}
+    for index, followed in in_parallel(follow, calls, profile.jobs):
+        found[calls[index][0]][calls[index][1]] = followed
+        progress(1, calls[index][1])
+    rows = [row(part, each) for part, each in found.items()]
+    if profile.scope:
+        return rows
+    moves = sum((each.moves for scope in found.values() for each in scope.values()), Counter[Move]())
+    return [small_pool(own), *rows, coverage(own, moves), noticing(own, progress)]
+
+
+def follow(part: str, scope: str, profile: str) -> Followed:
+    """Follow one scope of a part."""
+    (each,) = [each for each in PARTS[part].scopes("pr" if profile == "quick" else profile) if each.name == scope]
+    width, limit = EXTENT[profile]
+    explorer = PARTS[part].explorer(each, limit)
+    explorer.width = width
+    gc.disable()  # nothing here forms cycles
+    try:
+        found = explorer.run()
+    finally:
+        gc.enable()
+    wrong = found.violation
+    fault = f"{wrong.law}: {wrong.detail} after {wrong.actions}" if wrong else ""
+    return Followed(found.states, found.transitions, explorer.moves, fault, found.seconds)
+
+
+def row(part: str, found: dict[str, Followed]) -> GateResult:
+    """Return the row of a part."""
+    faults = {name: each.fault for name, each in found.items() if each.fault}
+    steps: Counter[str] = Counter()
+    for each in found.values():
+        for move, times in each.moves.items():
+            steps[move.step] += times
+    name, fault = next(iter(faults.items()), ("", ""))
+    return GateResult(
+        KIND,
+        part,
+        f"{len(found)} scopes",
+        sum(each.states for each in found.values()),
+        sum(each.transitions for each in found.values()),
+        len(faults),
+        sum(each.seconds for each in found.values()),
+        fault.partition(":")[0],
+        f"{name}: {fault}" if fault else "",
+        fired=dict(steps),
+    )
+
+
+def small_pool(own: Explored) -> GateResult:
+    """Return the row of the machine by itself."""
+    law, broken = own.fault.partition(" ")[0], int(bool(own.fault))
+    return GateResult(
+        KIND, "the block machine", "small pool", own.states, own.transitions, broken, own.seconds, law, own.fault
+    )
+
+
+def coverage(own: Explored, moves: Counter[Move]) -> GateResult:
+    """Return the row that fails unless the moves of the parts are exactly those that the machine allows."""
+    missing, more = own.moves - moves.keys(), moves.keys() - own.moves
+    faults = [f"no part makes {each}" for each in sorted(missing)]
+    faults += [f"the small pool does not make {each}" for each in sorted(more)]
+    return GateResult(
+        "coverage",
+        "all moves of the block machine",
+        "all",
+        len(own.moves),
+        moves.total(),
+        len(faults),
+        0.0,
+        "SEEN-1" if faults else "",
+        "; ".join(faults),
+        fired={f"{move.step}: {move.before} to {move.after}": times for move, times in sorted(moves.items())},
+        tried=len(own.moves | moves.keys()),
+        passed=len(own.moves & moves.keys()),
+    )
+
+
+def noticing(own: Explored, progress: Advance) -> GateResult:
+    """Return the row of the mutants."""
+    started, tried, alive = time.perf_counter(), 0, []
+    for mutant in mutants():
+        tried += 1
+        if not noticed(mutant, own):
+            alive.append(mutant.name)
+        progress(1, mutant.name)
+    return GateResult(
+        MUTANTS,
+        "wrong machines and mappings",
+        "all",
+        0,
+        0,
+        len(alive),
+        time.perf_counter() - started,
+        "MUTANT-1" if alive else "",
+        f"not noticed: {', '.join(alive)}" if alive else "",
+        tried=tried,
+        passed=tried - len(alive),
+    )
