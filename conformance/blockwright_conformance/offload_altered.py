@@ -11,6 +11,7 @@ Not covered: somebody who forges blocks, checksums included, in a directory that
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -212,8 +213,8 @@ def all_there(store: DiskStore, keys: list[int]) -> bool:
 
 
 def is_private(path: Path, *names: str) -> bool:
-    """Say whether a directory and these files of it are their owner's alone."""
-    modes = [(path / name).lstat().st_mode for name in names]
+    """Say whether a directory and those of these files that it has are their owner's alone."""
+    modes = [(path / name).lstat().st_mode for name in names if os.path.lexists(path / name)]
     return stat.S_IMODE(path.stat().st_mode) == 0o700 and all(
         stat.S_IMODE(mode) == 0o600 for mode in modes if not stat.S_ISDIR(mode)
     )
