@@ -721,14 +721,22 @@ class KVCacheManager(ForkedRequests):
         Give it the number of requests that run, scheduled in this step or not, without those that wait for a load: they
         compute nothing yet, so they are not counted, and have no common blocks themselves. What else holds a block (a
         step in flight whose request is gone, a load that was given up, a copy, a connector) is not counted either.
-        0 for groups that do not keep all blocks. Complexity: O(blocks). law: COMMON-1.
+        0 for groups that do not keep all blocks. Complexity: O(blocks + requests), whatever is held from outside, and
+        O(blocks that wait for a step or a load). law: COMMON-1.
 
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
         if self._named(request_id).num_loading > 0:
             return [0 for _ in self.managers]
-        return [manager.get_num_common_prefix_blocks(request_id, num_running_requests) for manager in self.managers]
+        waiting = self._waiting()
+        for blocks in waiting:
+            self.block_pool.set_apart(blocks, 1)
+        try:
+            return [manager.get_num_common_prefix_blocks(request_id, num_running_requests) for manager in self.managers]
+        finally:
+            for blocks in waiting:
+                self.block_pool.set_apart(blocks, -1)
 
     def create_empty_block_list(self) -> KVCacheBlocks:
         """Return blocks of all groups without any block in them."""

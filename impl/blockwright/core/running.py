@@ -219,7 +219,6 @@ class RunningRequests:
             self._due[request.request_id] = tables
         if ask.external > 0:
             quiet = 0
-            self._set_apart(tables, 1)
         tables.quiet = min(quiet, tables.trim_at - 1)
         tables.num_loading = ask.external
         self._count_step(request, tables, ask.stop - ask.external, ask.new, ask.drafts)
@@ -337,8 +336,6 @@ class RunningRequests:
         A state of its last step is published only if that has run: it is not in flight, and `computed` says so.
         """
         in_flight = len(self._steps) > 0 and tables.last_step >= self._steps[0].number
-        if in_flight:
-            self._set_apart(tables, 1)
         if len(self._due) > 0:
             if not in_flight and computed >= tables.num_written - tables.num_drafts:
                 self._publish_state(tables, tables.request)
@@ -365,14 +362,20 @@ class RunningRequests:
     def _return(self, batch: list[vec[i32]]) -> None:
         """Release a batch that waited behind a fence, in the order in which it would have been at once."""
         for blocks in batch:
-            self.block_pool.set_apart(blocks, -1)
             self.block_pool.release(blocks, 0, i64(len(blocks)))
 
-    def _set_apart(self, tables: RequestTables, times: i32) -> None:
-        """Note that a request computes nothing (any more) on the blocks that it holds, or that it does again."""
-        for table in tables.groups:
-            self.block_pool.set_apart(table.blocks, times)
-            self.block_pool.set_apart(table.states, times)
+    def _waiting(self) -> list[vec[i32]]:
+        """Return the blocks held for a step in flight whose request is gone, and for loads. O(requests + batches)."""
+        batches: list[vec[i32]] = []
+        for step in self._steps:
+            for given_up in step.fenced:
+                batches += given_up
+        for given_up in self._loads.values():
+            batches += given_up
+        for tables in self._running.values():
+            if tables.num_loading > 0:
+                batches += [table.blocks for table in tables.groups]
+        return batches
 
     # ------------------------------------------------------------------ who runs
 
@@ -457,23 +460,18 @@ class RunningRequests:
                     covered,
                     min(len(table.blocks), covered),
                 )
-        apart = zeros32(pool.num_blocks)
-        for running in self._running.values():
-            if running.num_loading > 0:
-                count_holders(running.groups, apart)
-        given_up = list(self._loads.values())
         for step in self._steps:
-            given_up += step.fenced
-        for batch in given_up:
+            for batch in step.fenced:
+                count_blocks(batch, holders)
+        for batch in self._loads.values():
             count_blocks(batch, holders)
-            count_blocks(batch, apart)
         sharers = [int(n) for n in holders]
         for _, source, destination in pool.pending_copies():
             holders[source] += 1
             holders[destination] += 1
         pinned: dict[int, int] = {}
         for block in range(pool.num_blocks):
-            times = pool.num_apart(block) - i64(apart[block])
+            times = pool.num_apart(block)
             if times != 0:
                 pinned[block] = int(times)
                 holders[i64(block)] += i32(times)

@@ -82,7 +82,7 @@ class BlockStore:
         # is the source, or -1 for a destination.
         self._copies = vec[i32]()
         self._ends = vec[i32]()
-        # Per block: how many of its holders are no request that computes.
+        # Per block: how many of its holders hold it from outside; no request that computes is among them.
         self._apart = zeros32(count)
         self._order = order
         self.version = 0
@@ -267,7 +267,7 @@ class BlockStore:
     def set_apart(self, ids: vec[i32], times: i32) -> None:
         """Note that one more holder of each non-null block is no request that computes; with ``times=-1``, one less.
 
-        Such holders are loads, steps in flight whose request is gone, and whoever holds blocks from outside. O(blocks).
+        Such are all who hold blocks from outside. Complexity: O(blocks).
         """
         apart = self._apart
         for block in ids:
@@ -275,7 +275,7 @@ class BlockStore:
                 apart[i64(block)] += times
 
     def num_apart(self, block: i64) -> i64:
-        """Return the number of holders of one block that are no requests that compute, copies not counted. O(1)."""
+        """Return the number of holders of one block that are noted as no requests that compute. O(1)."""
         return i64(self._apart[block])
 
     def num_readers(self, block: i64) -> i64:

@@ -147,7 +147,6 @@ class TimedRequests(CheckedRequests):
             raise InvalidArgumentError(
                 f"num_loaded_tokens: {count} of {tables.num_loading} that {request.request_id!r} was to load"
             )
-        self._set_apart(tables, -1)
         is_whole = count == tables.num_loading
         stop = tables.num_written + count
         # law: READ-1
