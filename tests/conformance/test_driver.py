@@ -120,7 +120,7 @@ def checks_and_fails(inner: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("faults", "message"),
     [
-        (never_frees_loads, "other requests run than were admitted|blocks are held|DuplicateRequestError"),
+        (never_frees_loads, "other requests run than were admitted|blocks are held|DuplicateRequestError|came: True"),
         (plans_too_little, "took another number than Fits"),
         (sees_no_room, "given, although NotNow"),
         (never_admits, "a request is not admitted, although all others are released"),
