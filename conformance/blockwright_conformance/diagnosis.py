@@ -231,9 +231,7 @@ def shown_state(before: State, action: Action, reply: Reply, told: Told, shown: 
     published_blocks = {block for block, _ in keys}
     for block in set(queue) - published_blocks - {NULL}:
         contents[block] = None
-    return replace(
-        happened, queue=queue, contents=tuple(contents), keys=keys, requests=requests, copies=copies
-    )
+    return replace(happened, queue=queue, contents=tuple(contents), keys=keys, requests=requests, copies=copies)
 
 
 def shown_request(

@@ -193,7 +193,11 @@ TIME = (
                 "        self._trim(tables, tables.num_written + tables.num_loading)\n",
                 "        asked = tables.num_written + tables.num_loading\n",
             ),
-            patch("timed.py", "        if not is_whole:\n", "        self._trim(tables, asked)\n        if not is_whole:\n"),
+            patch(
+                "timed.py",
+                "        if not is_whole:\n",
+                "        self._trim(tables, asked)\n        if not is_whole:\n",
+            ),
         ),
     ),
 )

@@ -261,7 +261,9 @@ LINES: dict[type, Callable[..., list[str]]] = {
     Release: of_release,
     Preempt: of_preempt,
     Reset: lambda _, __, told: [f"manager.reset_prefix_cache(){expects(told)}"],
-    Start: lambda state, __, ___: ["step = manager.start_step()" if state.config.overlaps else "manager.new_step_starts()"],
+    Start: lambda state, __, ___: [
+        "step = manager.start_step()" if state.config.overlaps else "manager.new_step_starts()"
+    ],
     Settle: of_settle,
     FinishLoad: of_finish_load,
     Fork: of_fork,

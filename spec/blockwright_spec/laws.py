@@ -85,9 +85,7 @@ LAWS = (
     of_states(table_laws.law_counts_are_ordered, "vLLM KVCacheManager.allocate_slots; museum B40"),
     of_states(table_laws.law_drafts_have_states, "vLLM MambaSpec.num_speculative_blocks"),
     of_states(table_laws.law_draft_state_is_its_own, "vLLM MambaSpec.num_speculative_blocks"),
-    of_states(
-        table_laws.law_state_found_has_run, "vLLM MambaManager.cached_blocks_this_step (0.33.0); museum B42"
-    ),
+    of_states(table_laws.law_state_found_has_run, "vLLM MambaManager.cached_blocks_this_step (0.33.0); museum B42"),
     of_states(table_laws.law_encoder_is_kept, "vLLM CrossAttentionManager"),
     of_states(time_laws.law_flight_is_held, "chapter `flights`; museum B25, B53"),
     of_states(time_laws.law_flights_follow, "chapter `flights`; museum B25"),

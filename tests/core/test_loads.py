@@ -66,7 +66,7 @@ def test_whole_loads(setup: Setup) -> None:
 
 
 def test_what_no_token_reads_need_not_be_loaded() -> None:
-    """It is given back before the rest is published, so that nobody finds it, whether all of the load came or a part."""
+    """It is given back before the rest is published, so that nobody finds it, whether all came or a part."""
     specs: list[KVCacheSpec] = [full(4), sliding(2, 5)]
     manager = manager_over(specs)
     request = loading(manager, 16)
@@ -166,7 +166,8 @@ def test_a_state_comes_whole_or_not(caching: bool) -> None:
         manager = manager_over(specs, caching=caching)
         assert not manager.finish_load(loading(manager), came)
         assert found(manager) == 0
-        assert [group for group in manager.block_pool.block_groups() if group is not None] == [0] * (came // 4) * caching
+        groups = manager.block_pool.block_groups()
+        assert [group for group in groups if group is not None] == [0] * (came // 4 if caching else 0)
         assert manager.usage == 0.0
         manager.check()
     for external, expected in ((8, 8), (12, 12), (9, 0)):

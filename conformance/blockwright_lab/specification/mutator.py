@@ -27,7 +27,8 @@ SPEC = Path(blockwright_spec.__file__).resolve().parent
 """The folder of the specification's sources."""
 
 CHAPTERS = (
-    "reads", "state", "choices", "hits", "asks", "plans", "effects", "transitions", "flights", "forks", "explain",
+    "reads", "state", "choices", "hits", "asks", "plans", "publication", "effects", "transitions", "flights",
+    "forks", "explain",
     "paged_state", "paged_outcomes", "paged_effects", "paged_counts", "paged_tables", "paged_marks",
     "tier_state", "tier_calls", "chain_state", "chain_effects", "chain_calls",
     "rows", "inputs", "storage",

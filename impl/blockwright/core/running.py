@@ -216,6 +216,7 @@ class RunningRequests:
         if len(self._due) > 0:
             self._publish_state(tables, request)
         if is_due:
+            tables.request = request  # it knows the tokens that the state stands for
             self._due[request.request_id] = tables
         if ask.external > 0:
             quiet = 0

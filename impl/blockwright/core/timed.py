@@ -32,7 +32,7 @@ class TimedRequests(CheckedRequests):
         return self._num_steps
 
     def new_step_starts(self) -> None:
-        """Say that a step starts, for engines whose steps do not overlap: all slots given so far are computed before it.
+        """Say that a step starts, for engines whose steps do not overlap: slots given so far are computed before it.
 
         Recurrent states that the last step left may be found from now on. Without this call each is found once its own
         request has got its next slots or has ended, so it matters to lookups that come before those calls.
