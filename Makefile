@@ -92,7 +92,7 @@ conform: $(if $(findstring --gate,$(CONFORM_ARGS)),build,build-quick) ## the mai
 else
 conform: build
 	@mkdir -p build
-	$(if $(EXPLORER),$(RUN)/python -m blockwright_conformance.native $(EXPLORER))
+	$(if $(EXPLORER),$(RUN)/python -m blockwright_conformance.checker.compiled $(EXPLORER))
 	$(RUN)/blockwright conform --profile $(PROFILE) $(if $(EXPLORER),--explorer $(EXPLORER)) --json build/conform-compiled.json $(CONFORM_ARGS)
 	$(PURE) $(RUN)/blockwright conform --profile $(PROFILE) $(SKIPPED_PURE) --json build/conform-pure.json $(CONFORM_ARGS)
 	$(RUN)/blockwright replay $(REPLAY_ARGS)
@@ -130,10 +130,10 @@ docs: build ## build the documentation site to build/html, warnings as errors
 	$(PURE) $(RUN)/python -m sphinx -b html -W --keep-going -n -q docs build/html
 
 docs-data: build ## take the numbers of the documentation from the reports of the last 'make conform'
-	$(RUN)/python -m blockwright_conformance.book $(REPORTS)
+	$(RUN)/python -m blockwright_lab.book $(REPORTS)
 
 docs-check: build ## run the sessions in README.md and docs/, and compare the documentation's numbers with the last report
-	$(RUN)/python -m blockwright_conformance.book --check $(REPORTS)
+	$(RUN)/python -m blockwright_lab.book --check $(REPORTS)
 	$(RUN)/python -m pytest tests/docs
 
 check: lint types imports docs-check ## all four of the above

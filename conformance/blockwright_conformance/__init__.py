@@ -8,8 +8,8 @@ through them, and `command` is ``blockwright conform``.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .third_party import ConformanceError as ConformanceError
-    from .third_party import run_conformance as run_conformance
+    from .run import ConformanceError as ConformanceError
+    from .run import run_conformance as run_conformance
 
 __all__ = ["ConformanceError", "run_conformance"]
 
@@ -17,7 +17,7 @@ __all__ = ["ConformanceError", "run_conformance"]
 def __getattr__(name: str) -> Any:
     """Import what tests of other managers call when they ask for it."""
     if name in __all__:
-        from . import third_party
+        from . import run as third_party
 
         return getattr(third_party, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,19 +14,19 @@ from typing import Any, Final
 from blockwright import __version__, build_info
 from blockwright._terminal import print_table, progress
 from blockwright.errors import InvalidArgumentError
+from blockwright_lab.peers.engine_report import run_engine
+from blockwright_lab.peers.engines import MODULES as ENGINES
 from blockwright_spec.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.laws import LAWS, STEP_LAWS
 from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.storage_laws import PART_FOUR_LAWS
 
-from .adapters.capabilities import Deviation
-from .adapters.engine_report import run_engine
-from .adapters.engines import MODULES as ENGINES
-from .expected import expected_of, judged
+from .capabilities import Deviation
+from .checker.compiled import trouble
+from .expected_failures import expected_of, judged
 from .gates import GATES, OURS, QUICK, GateResult, Profile, factory_of, gate, lacking
-from .native import trouble
+from .kv_cache.scopes import PROFILES
 from .others import THEIR_GATES, left_out, not_run, reasons, unusable
-from .scopes import PROFILES
 from .summary import COLUMNS as SUMMARY
 from .summary import cells as summary
 from .summary import told
@@ -81,7 +81,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--explorer",
         type=Path,
         metavar="DIR",
-        help="explore with the specification compiled: what blockwright_conformance.native made there",
+        help="explore with the specification compiled: what blockwright_conformance.checker.compiled made there",
     )
     parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="processes to use (default: 2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON (- for stdout)")
@@ -161,7 +161,7 @@ def _check(profile: Profile, file: Path | None) -> None:
         raise InvalidArgumentError("--proofs: are of Blockwright's own code, all of it; leave --impl and --scope out")
     if profile.explorer is not None and (why := trouble(profile.explorer)):
         raise InvalidArgumentError(
-            f"--explorer: {why}; compile with python -m blockwright_conformance.native {profile.explorer}"
+            f"--explorer: {why}; compile with python -m blockwright_conformance.checker.compiled {profile.explorer}"
         )
     if profile.explorer is not None and not profile.is_ours:
         raise InvalidArgumentError("--explorer: for Blockwright's own manager; leave --impl or --explorer out")

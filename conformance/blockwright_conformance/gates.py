@@ -16,9 +16,9 @@ from typing import Any
 from blockwright._terminal import Advance
 from blockwright_spec.state import Config
 
-from .adapter import ManagerAdapter
+from .kv_cache.adapter import ManagerAdapter
 
-OURS = "blockwright_conformance.blockwright_adapter:BlockwrightAdapter"
+OURS = "blockwright_conformance.kv_cache.blockwright:BlockwrightAdapter"
 """The manager that is tested unless another is named."""
 
 
@@ -78,17 +78,17 @@ Run = Callable[[Profile, Advance], list[GateResult]]
 
 GATES: dict[str, str] = {
     "refinement": "blockwright_lab.refinement.gate",
-    "proofs": "blockwright_conformance.proofs",
-    "lockstep": "blockwright_conformance.lockstep_gate",
-    "choices": "blockwright_conformance.choices_gate",
-    "machine": "blockwright_conformance.machine_gate",
-    "paged": "blockwright_conformance.paged_gate",
-    "offload": "blockwright_conformance.offload_gate",
-    "inputs": "blockwright_conformance.inputs_gate",
-    "faults": "blockwright_conformance.faults_gate",
-    "numerics": "blockwright_conformance.numerics_gate",
-    "museum": "blockwright_conformance.museum",
-    "damage": "blockwright_conformance.numerics_museum",
+    "proofs": "blockwright_lab.proofs.gate",
+    "lockstep": "blockwright_conformance.kv_cache.gate",
+    "choices": "blockwright_conformance.kv_cache.choices_gate",
+    "machine": "blockwright_conformance.kv_cache.histories_gate",
+    "paged": "blockwright_conformance.block_tables.gate",
+    "offload": "blockwright_conformance.offload.gate",
+    "inputs": "blockwright_lab.data_movement.gate",
+    "faults": "blockwright_lab.media.gate",
+    "numerics": "blockwright_lab.numerics.gate",
+    "museum": "blockwright_lab.known_bugs.gate",
+    "damage": "blockwright_lab.numerics.damage_gate",
     "mutants": "blockwright_lab.mutation.gate",
     "spec": "blockwright_lab.specification.gate",
 }
@@ -135,7 +135,7 @@ def factory_of(implementation: str) -> Callable[[Config], ManagerAdapter]:
     """
     module, colon, name = implementation.partition(":")
     if module == "exec":
-        return importlib.import_module("blockwright_conformance.portable.process").started(name)  # type: ignore[no-any-return]
+        return importlib.import_module("blockwright_conformance.vectors.process").started(name)  # type: ignore[no-any-return]
     if not (module and colon and name):
         raise ValueError(f"--impl: expected module:factory, not {implementation!r}")
     if (folder := str(Path.cwd())) not in sys.path:

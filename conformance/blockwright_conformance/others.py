@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from .adapters.capabilities import Capabilities
-from .fitting import capabilities_of, fitted, lacking
+from .capabilities import Capabilities
 from .gates import GateResult, Profile, factory_of
-from .scopes import FOR_OTHERS, Scope, large_scopes
+from .kv_cache.fitting import capabilities_of, fitted, lacking
+from .kv_cache.scopes import FOR_OTHERS, Scope, large_scopes
 
 THEIR_GATES: Final = ("lockstep", "machine")
 """The gates that run the manager that `--impl` names; all others are about Blockwright's own code."""

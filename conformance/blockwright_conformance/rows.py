@@ -2,8 +2,8 @@
 
 from collections import Counter
 
+from .checker.search import Result
 from .gates import GateResult
-from .search import Result
 
 LIMIT = 2_000_000
 """Transitions after which a scope is left unfinished, and says so; only those of long runs are so large."""

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from blockwright_conformance.adapters.capabilities import Deviation
-from blockwright_conformance.expected import expected_of
-from blockwright_conformance.fitting import capabilities_of, fitted, lacking
-from blockwright_conformance.gates import OURS, factory_of
-from blockwright_conformance.others import none_fits
-from blockwright_conformance.scopes import FOR_OTHERS, Scope
-from blockwright_conformance.third_party import explored
+from .capabilities import Deviation
+from .expected_failures import expected_of
+from .gates import OURS, factory_of
+from .kv_cache.fitting import capabilities_of, fitted, lacking
+from .kv_cache.scopes import FOR_OTHERS, Scope
+from .others import none_fits
+from .run import explored
 
 SEEN = pytest.StashKey[set[str]]()
 RUN = pytest.StashKey[set[str]]()

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from blockwright_conformance.book import examples, files, report, spaces
-from blockwright_conformance.book.__main__ import checked, main
-from blockwright_conformance.museum import EXHIBITS
-from blockwright_conformance.scopes import PROFILES
+from blockwright_conformance.kv_cache.scopes import PROFILES
+from blockwright_lab.book import examples, files, report, spaces
+from blockwright_lab.book.__main__ import checked, main
+from blockwright_lab.known_bugs.gate import EXHIBITS
 
 DATA = Path(__file__).resolve().parents[2] / "docs/data"
 

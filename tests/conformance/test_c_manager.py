@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from blockwright_conformance.fitting import lacking
-from blockwright_conformance.portable.command import history
-from blockwright_conformance.portable.judge import judge
-from blockwright_conformance.portable.process import ProcessFactory
-from blockwright_conformance.portable.samples import sample_scopes, samples
-from blockwright_conformance.third_party import ConformanceError, run_conformance
+from blockwright_conformance.kv_cache.fitting import lacking
+from blockwright_conformance.run import ConformanceError, run_conformance
+from blockwright_conformance.vectors.command import history
+from blockwright_conformance.vectors.judge import judge
+from blockwright_conformance.vectors.process import ProcessFactory
+from blockwright_conformance.vectors.samples import sample_scopes, samples
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "examples" / "c_manager" / "manager.c"
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler: set CC,
 
 RUN = """
 import argparse, sys
-from blockwright_conformance.fitting import lacking
-from blockwright_conformance.portable.command import register
+from blockwright_conformance.kv_cache.fitting import lacking
+from blockwright_conformance.vectors.command import register
 parser = argparse.ArgumentParser()
 register(parser.add_subparsers())
 args = parser.parse_args(["vectors", "--run", sys.argv[1]])

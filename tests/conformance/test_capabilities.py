@@ -6,7 +6,7 @@ Not covered: whether an engine's own list is true (`test_vllm_conformance`).
 
 import pytest
 
-from blockwright_conformance.adapters.capabilities import Capabilities, Deviation, Finding, Needs, Standing, judge
+from blockwright_conformance.capabilities import Capabilities, Deviation, Finding, Needs, Standing, judge
 
 TORN = Finding("EV-1", "sliding: put off", "events: 2 blocks, 3 tokens", count=4)
 KNOWN = Deviation("torn", "EV-1", r"put off: events:", Standing.DOCUMENTED, "because")

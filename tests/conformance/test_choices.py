@@ -5,10 +5,10 @@ that the policy reaches, and more.
 Not covered: scopes of more than four free blocks.
 """
 
-from blockwright_conformance.actions import Admit, Release, meaning
-from blockwright_conformance.choices_gate import OpenExplorer, outcomes
-from blockwright_conformance.explore import Explorer
-from blockwright_conformance.scopes import scope
+from blockwright_conformance.kv_cache.actions import Admit, Release, meaning
+from blockwright_conformance.kv_cache.choices_gate import OpenExplorer, outcomes
+from blockwright_conformance.kv_cache.scopes import scope
+from blockwright_conformance.kv_cache.world import Explorer
 from blockwright_spec.reads import Full, Group, Prefix, Sliding
 from blockwright_spec.state import Config, initial
 

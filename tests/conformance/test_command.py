@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 FAULTY = """
-from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
+from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 
 class Faulty(BlockwrightAdapter):
     def trim(self, name, end):

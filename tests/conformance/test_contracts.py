@@ -14,10 +14,11 @@ import pytest
 pytest.importorskip("crosshair")
 
 import blockwright_conformance
-from blockwright_conformance import contracts, proofs
-from blockwright_conformance.contracts import CONFIRMED, CONTRACTS, Checking, Contract, followed
 from blockwright_conformance.gates import Profile
-from blockwright_conformance.symbolic import Source
+from blockwright_lab.proofs import contracts
+from blockwright_lab.proofs import gate as proofs
+from blockwright_lab.proofs.contracts import CONFIRMED, CONTRACTS, Checking, Contract, followed
+from blockwright_lab.proofs.symbolic import Source
 
 
 def test_short_contracts_are_confirmed() -> None:

@@ -25,18 +25,18 @@ from blockwright.config import KVCacheConfig, KVCacheGroupSpec
 from blockwright.device import InputBatch, KVCacheStorage, plan_kv_cache
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import AttentionSpec, MambaSpec
-from blockwright_conformance.engine import dense
-from blockwright_conformance.engine.bounds import bound
-from blockwright_conformance.engine.dense import (
+from blockwright_lab.numerics.engine import dense
+from blockwright_lab.numerics.engine.bounds import bound
+from blockwright_lab.numerics.engine.dense import (
     Recomputation,
     dense_draft_logits,
     dense_hidden,
     dense_logits,
     dense_proposal,
 )
-from blockwright_conformance.engine.drafts import DraftHead
-from blockwright_conformance.engine.model import HybridModel
-from blockwright_conformance.engine.weights import ModelConfig
+from blockwright_lab.numerics.engine.drafts import DraftHead
+from blockwright_lab.numerics.engine.model import HybridModel
+from blockwright_lab.numerics.engine.weights import ModelConfig
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding, dead, reads
 
 KINDS = {

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from blockwright_conformance.adapter import Found, Observation, Served
-from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
-from blockwright_conformance.explore import EVERYTHING, Explorer, Result
-from blockwright_conformance.lockstep_gate import coverage, report
-from blockwright_conformance.scopes import PR, PROFILES, Scope, scope, strings
+from blockwright_conformance.kv_cache.adapter import Found, Observation, Served
+from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
+from blockwright_conformance.kv_cache.gate import coverage, report
+from blockwright_conformance.kv_cache.scopes import PR, PROFILES, Scope, scope, strings
+from blockwright_conformance.kv_cache.world import EVERYTHING, Explorer, Result
 from blockwright_spec import effects, plans
 from blockwright_spec.reads import Full, Mamba, Sliding
 from blockwright_spec.state import Table

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from blockwright_conformance.adapter import Found
-from blockwright_conformance.adapters.capabilities import Deviation, Standing
-from blockwright_conformance.adapters.follower import Follower
-from blockwright_conformance.adapters.following import LawError
-from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
-from blockwright_conformance.explore import Explorer
-from blockwright_conformance.scopes import Scope, of_groups, scope, strings
+from blockwright_conformance.capabilities import Deviation, Standing
+from blockwright_conformance.kv_cache.adapter import Found
+from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
+from blockwright_conformance.kv_cache.scopes import Scope, of_groups, scope, strings
+from blockwright_conformance.kv_cache.world import Explorer
+from blockwright_lab.peers.follower import Follower
+from blockwright_lab.peers.following import LawError
 from blockwright_spec.outcomes import Step
 from blockwright_spec.reads import Chunked, Full, Mamba, Sliding
 from blockwright_spec.state import State, Table

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from blockwright_conformance.adapter import Served
-from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
-from blockwright_conformance.histories import History, HistoryError, walk
-from blockwright_conformance.machine import run_machine
-from blockwright_conformance.machine_gate import row
-from blockwright_conformance.scopes import Scope, large_scopes
+from blockwright_conformance.kv_cache.adapter import Served
+from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
+from blockwright_conformance.kv_cache.histories_gate import row
+from blockwright_conformance.kv_cache.machine import run_machine
+from blockwright_conformance.kv_cache.scopes import Scope, large_scopes
+from blockwright_conformance.kv_cache.walk import History, HistoryError, walk
 from blockwright_spec.reads import Full, Group, Sliding
 from blockwright_spec.state import Config
 

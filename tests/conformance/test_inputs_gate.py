@@ -17,14 +17,15 @@ from blockwright.device.inputs import InputBatch
 from blockwright.device.plan import plan_kv_cache
 from blockwright.device.storage import KVCacheStorage
 from blockwright.errors import TooLittleMemoryError
-from blockwright_conformance import inputs_plans, inputs_worker
 from blockwright_conformance.gates import Profile, gate
-from blockwright_conformance.inputs_gate import EVERYTHING, PLANNED, PLANS, plans
-from blockwright_conformance.inputs_histories import inputs_walk, run_inputs_machine
-from blockwright_conformance.inputs_plans import check_model
-from blockwright_conformance.inputs_worker import InputsError
-from blockwright_conformance.inputs_worlds import INPUT_WORLDS
-from blockwright_conformance.scopes import Scope
+from blockwright_conformance.kv_cache.scopes import Scope
+from blockwright_lab.data_movement import memory_plans as inputs_plans
+from blockwright_lab.data_movement import worker as inputs_worker
+from blockwright_lab.data_movement.gate import EVERYTHING, PLANNED, PLANS, plans
+from blockwright_lab.data_movement.memory_plans import check_model
+from blockwright_lab.data_movement.worker import InputsError
+from blockwright_lab.data_movement.worker_histories import inputs_walk, run_inputs_machine
+from blockwright_lab.data_movement.worker_scopes import INPUT_WORLDS
 from blockwright_spec.rows import RowRefusal
 
 WINDOWS, TIMED, STATES, _, _, ENCODER, _ = INPUT_WORLDS.values()

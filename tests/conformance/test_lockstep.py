@@ -10,13 +10,23 @@ from typing import Any
 
 import pytest
 
-from blockwright_conformance.abstraction import differences, expected
-from blockwright_conformance.actions import Admit, Append, Find, Grow, GrowEach, Reset, Told, WrongStep, meaning
-from blockwright_conformance.adapter import Explained, Found, Observation, Served
-from blockwright_conformance.blockwright_adapter import BlockwrightAdapter, Shared
-from blockwright_conformance.explore import Explorer
-from blockwright_conformance.lockstep import Reply, act, compare, examine, misreported, names_of
-from blockwright_conformance.scopes import scope
+from blockwright_conformance.kv_cache.abstraction import differences, expected
+from blockwright_conformance.kv_cache.actions import (
+    Admit,
+    Append,
+    Find,
+    Grow,
+    GrowEach,
+    Reset,
+    Told,
+    WrongStep,
+    meaning,
+)
+from blockwright_conformance.kv_cache.adapter import Explained, Found, Observation, Served
+from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter, Shared
+from blockwright_conformance.kv_cache.lockstep import Reply, act, compare, examine, misreported, names_of
+from blockwright_conformance.kv_cache.scopes import scope
+from blockwright_conformance.kv_cache.world import Explorer
 from blockwright_spec.outcomes import Done, Reason, Refusal
 from blockwright_spec.reads import Full, Group, Prefix, Sliding
 from blockwright_spec.state import Config, State, Table, initial

@@ -7,9 +7,9 @@ Not covered: what the machines and walks do (`test_paged.py`, `test_offload.py`)
 import pytest
 
 from blockwright.errors import InvariantError
-from blockwright_conformance.long_runs import histories_row
-from blockwright_conformance.offload_engine import OffloadHistoryError
-from blockwright_conformance.paged_engine import PagedHistoryError
+from blockwright_conformance.kv_cache.long_runs import histories_row
+from blockwright_lab.data_movement.offload_engine import OffloadHistoryError
+from blockwright_lab.data_movement.tables_engine import PagedHistoryError
 
 INVARIANT = InvariantError("TIER-2", "places", 1, 2)
 

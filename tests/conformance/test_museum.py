@@ -13,25 +13,32 @@ from dataclasses import replace
 
 import pytest
 
-from blockwright_conformance import call_trials, handed_out, museum, trials
-from blockwright_conformance.diagnosis import diagnose
-from blockwright_conformance.exhibit import Exhibit, OffloadPlace, Place, Where, patch
-from blockwright_conformance.explore import Explorer
 from blockwright_conformance.gates import GateResult, Profile
-from blockwright_conformance.museum import EXHIBITS, NOT_POSSIBLE, PLACES, names_of, row_of, sane, shown, summed
-from blockwright_conformance.offload_actions import ChainAction, Compute, Land, Load, Store
-from blockwright_conformance.offload_chains import chain_of
-from blockwright_conformance.offload_diagnosis import diagnose_chain, diagnose_tier
-from blockwright_conformance.offload_places import NEAR, OVER, TIER, evicted, failed_load, too_large
-from blockwright_conformance.offload_scopes import ChainScope, TierScope
-from blockwright_conformance.offload_tier_explore import TierCall
-from blockwright_conformance.offload_tiers import tier_of
-from blockwright_conformance.offload_walk import walk
-from blockwright_conformance.places import FULL, SLIDING, TIGHT
-from blockwright_conformance.recording import Recording
-from blockwright_conformance.scopes import scope
-from blockwright_conformance.variants import Patch, patched, variant
-from blockwright_conformance.watched import CollidingAdapter, CrowdedAdapter, ToldAdapter, VariantAdapter, adapter_on
+from blockwright_conformance.kv_cache.diagnose import diagnose
+from blockwright_conformance.kv_cache.scopes import scope
+from blockwright_conformance.kv_cache.world import Explorer
+from blockwright_conformance.offload.actions import ChainAction, Compute, Land, Load, Store
+from blockwright_conformance.offload.chain_adapter import chain_of
+from blockwright_conformance.offload.diagnose import diagnose_chain, diagnose_tier
+from blockwright_conformance.offload.scopes import ChainScope, TierScope
+from blockwright_conformance.offload.tier_adapter import tier_of
+from blockwright_conformance.offload.tier_world import TierCall
+from blockwright_lab.known_bugs import gate as museum
+from blockwright_lab.known_bugs.gate import EXHIBITS, NOT_POSSIBLE, PLACES, names_of, row_of, sane, shown, summed
+from blockwright_lab.known_bugs.instrumented import (
+    CollidingAdapter,
+    CrowdedAdapter,
+    ToldAdapter,
+    VariantAdapter,
+    adapter_on,
+)
+from blockwright_lab.known_bugs.known_bug import Exhibit, OffloadPlace, Place, Where, patch
+from blockwright_lab.known_bugs.offload_places import NEAR, OVER, TIER, evicted, failed_load, too_large
+from blockwright_lab.known_bugs.places import FULL, SLIDING, TIGHT
+from blockwright_lab.known_bugs.variants import Patch, patched, variant
+from blockwright_lab.mutation.offload_walk import walk
+from blockwright_lab.mutation.recording import Recording
+from blockwright_lab.trials import call_trials, handed_out, trials
 from blockwright_spec.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.laws import LAWS, STEP_LAWS
 from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS

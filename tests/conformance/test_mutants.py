@@ -10,7 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from blockwright_conformance import (
+from blockwright_conformance.gates import Profile
+from blockwright_lab.known_bugs.known_bug import Trial
+from blockwright_lab.known_bugs.variants import KIT, kit_on, load
+from blockwright_lab.mutation import gate, survivors, walks
+from blockwright_lab.mutation.mutator import Mutation, Source
+from blockwright_lab.mutation.places import ENDLESS, difference
+from blockwright_lab.mutation.proofs import refuted
+from blockwright_lab.mutation.reach import MARKS, Reach, by_line, marked, reach
+from blockwright_lab.mutation.results import IMPORT, Result, order, result_of, visited
+from blockwright_lab.mutation.survivors import reason_for, share
+from blockwright_lab.mutation.targets import CORE, MEDIA, TARGETS, all_mutations, parsed, target, target_of, title_of
+from blockwright_lab.trials import (
     abstraction_trials,
     alone_trials,
     check_trials,
@@ -23,18 +34,7 @@ from blockwright_conformance import (
     value_trials,
     worker_trials,
 )
-from blockwright_conformance.exhibit import Trial
-from blockwright_conformance.gates import Profile
-from blockwright_conformance.siphash import siphash
-from blockwright_conformance.variants import KIT, kit_on, load
-from blockwright_lab.mutation import gate, survivors, walks
-from blockwright_lab.mutation.mutator import Mutation, Source
-from blockwright_lab.mutation.places import ENDLESS, difference
-from blockwright_lab.mutation.proofs import refuted
-from blockwright_lab.mutation.reach import MARKS, Reach, by_line, marked, reach
-from blockwright_lab.mutation.results import IMPORT, Result, order, result_of, visited
-from blockwright_lab.mutation.survivors import reason_for, share
-from blockwright_lab.mutation.targets import CORE, MEDIA, TARGETS, all_mutations, parsed, target, target_of, title_of
+from blockwright_lab.trials.siphash import siphash
 
 SOURCES = Path(__file__).parents[2] / "impl" / "blockwright"
 

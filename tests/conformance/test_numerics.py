@@ -15,16 +15,16 @@ pytest.importorskip("torch")
 import torch
 
 import blockwright
-from blockwright_conformance import numerics_gate
-from blockwright_conformance.engine.engine import Engine, run
-from blockwright_conformance.engine.errors import NUMERICS_LAWS, NumericsError, listed
-from blockwright_conformance.engine.examples import Examples
-from blockwright_conformance.engine.schedule import EngineConfig, Job, Schedule, script, shown
-from blockwright_conformance.engine.shrink import shrunk
-from blockwright_conformance.engine.worlds import WORLDS, random_schedule
 from blockwright_conformance.gates import GATES, Profile
-from blockwright_conformance.museum import EXHIBITS
-from blockwright_conformance.variants import variant
+from blockwright_lab.known_bugs.gate import EXHIBITS
+from blockwright_lab.known_bugs.variants import variant
+from blockwright_lab.numerics import gate as numerics_gate
+from blockwright_lab.numerics.engine.engine import Engine, run
+from blockwright_lab.numerics.engine.errors import NUMERICS_LAWS, NumericsError, listed
+from blockwright_lab.numerics.engine.examples import Examples
+from blockwright_lab.numerics.engine.schedule import EngineConfig, Job, Schedule, script, shown
+from blockwright_lab.numerics.engine.shrink import shrunk
+from blockwright_lab.numerics.engine.worlds import WORLDS, random_schedule
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
 
 FOUR = (Group(Full(), 4), Group(Sliding(6), 4), Group(Chunked(8), 4), Group(Mamba(2), 4))
@@ -294,7 +294,7 @@ def test_numbers_are_listed_as_ranges() -> None:
 
 
 def test_the_gate_is_one_of_the_kit() -> None:
-    assert GATES["numerics"] == "blockwright_conformance.numerics_gate"
+    assert GATES["numerics"] == "blockwright_lab.numerics.gate"
     assert set(numerics_gate.NAMES) == set(WORLDS)
 
 

@@ -11,15 +11,15 @@ from dataclasses import replace
 import pytest
 
 from blockwright_conformance.gates import Profile
-from blockwright_conformance.museum import EXHIBITS
+from blockwright_lab.known_bugs.gate import EXHIBITS
 
 pytest.importorskip("torch")
 
-from blockwright_conformance import numerics_museum as museum
-from blockwright_conformance.engine.schedule import Job, Schedule, shown
-from blockwright_conformance.exhibit import patch
-from blockwright_conformance.numerics_shown import HARMLESS, SHOWN
-from blockwright_conformance.numerics_worlds import WORLDS
+from blockwright_lab.known_bugs.known_bug import patch
+from blockwright_lab.numerics import damage_gate as museum
+from blockwright_lab.numerics.engine.schedule import Job, Schedule, shown
+from blockwright_lab.numerics.shown import HARMLESS, SHOWN
+from blockwright_lab.numerics.worlds import WORLDS
 
 IDENTITIES = WORLDS["identities"]
 

@@ -14,15 +14,13 @@ import pytest
 
 import blockwright.offload
 from blockwright.offload import ARCOffloadingManager, CPUBackend, LRUOffloadingManager, OffloadChain
-from blockwright_conformance import offload_tiers
 from blockwright_conformance.gates import Profile, gate
-from blockwright_conformance.offload_actions import Cancel, ChainAction, Compute, Land, Load, Store, Touch, chain_told
-from blockwright_conformance.offload_chain_explore import CHAIN_EVERYTHING, ChainExplorer, alike, chain_act, plain
-from blockwright_conformance.offload_chains import ChainUnderTest, chain_expected
-from blockwright_conformance.offload_engine import OffloadHistoryError
-from blockwright_conformance.offload_gate import report
-from blockwright_conformance.offload_histories import chain_walk, run_chain_machine
-from blockwright_conformance.offload_scopes import (
+from blockwright_conformance.offload import tier_adapter as offload_tiers
+from blockwright_conformance.offload.actions import Cancel, ChainAction, Compute, Land, Load, Store, Touch, chain_told
+from blockwright_conformance.offload.chain_adapter import ChainUnderTest, chain_expected
+from blockwright_conformance.offload.chain_world import CHAIN_EVERYTHING, ChainExplorer, alike, chain_act, plain
+from blockwright_conformance.offload.gate import report
+from blockwright_conformance.offload.scopes import (
     CHAIN_PR,
     CHAIN_PROFILES,
     FIRST,
@@ -34,11 +32,13 @@ from blockwright_conformance.offload_scopes import (
     chain_scope,
     lists,
 )
-from blockwright_conformance.offload_tier_explore import TIER_EVERYTHING, TierCall, TierExplorer, TierNow, tier_act
-from blockwright_conformance.offload_tiers import TierUnderTest
-from blockwright_conformance.offload_trace import chain_script, tier_script
-from blockwright_conformance.offload_worlds import OFFLOAD_HISTORIES, Memory, OffloadWorld
+from blockwright_conformance.offload.script import chain_script, tier_script
+from blockwright_conformance.offload.tier_adapter import TierUnderTest
+from blockwright_conformance.offload.tier_world import TIER_EVERYTHING, TierCall, TierExplorer, TierNow, tier_act
 from blockwright_conformance.rows import covered
+from blockwright_lab.data_movement.offload_engine import OffloadHistoryError
+from blockwright_lab.data_movement.offload_histories import chain_walk, run_chain_machine
+from blockwright_lab.data_movement.offload_scopes import OFFLOAD_HISTORIES, Memory, OffloadWorld
 from blockwright_spec.chain_outcomes import ChainDone
 from blockwright_spec.chain_state import Chain, ChainConfig, Kind, chain
 from blockwright_spec.tier_state import Key, Phase, phase_of, tier

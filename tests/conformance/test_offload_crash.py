@@ -17,15 +17,16 @@ import pytest
 from blockwright.offload import disk_files, disk_store
 from blockwright.offload.disk_files import BlockFile
 from blockwright.offload.disk_slots import SlotTable
-from blockwright_conformance import offload_altered, offload_crash
 from blockwright_conformance.gates import Profile, gate
-from blockwright_conformance.offload_altered import alterations, made
-from blockwright_conformance.offload_altered import planned as planned_alteration
-from blockwright_conformance.offload_altering import FILES
-from blockwright_conformance.offload_blocks import Left, Said
-from blockwright_conformance.offload_crash import RUNS, crash, failures, kills, row
-from blockwright_conformance.offload_power import Call, Disk, NotedFolder, NotedStore
-from blockwright_conformance.offload_victim import Plan
+from blockwright_lab.media import altered as offload_altered
+from blockwright_lab.media import crash as offload_crash
+from blockwright_lab.media.altered import alterations, made
+from blockwright_lab.media.altered import planned as planned_alteration
+from blockwright_lab.media.altering import FILES
+from blockwright_lab.media.blocks import Left, Said
+from blockwright_lab.media.crash import RUNS, crash, failures, kills, row
+from blockwright_lab.media.power import Call, Disk, NotedFolder, NotedStore
+from blockwright_lab.media.victim import Plan
 
 ENOUGH = 150
 """Losses of power in which every wrong store below is noticed."""

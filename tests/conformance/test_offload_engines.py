@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from blockwright_conformance.adapters import offload_runs, vllm_offload
-from blockwright_conformance.adapters.capabilities import Standing, judge
-from blockwright_conformance.adapters.confirm.__main__ import confirm
-from blockwright_conformance.adapters.engines import engine_of
-from blockwright_conformance.offload_scopes import TierScope
+from blockwright_conformance.capabilities import Standing, judge
+from blockwright_conformance.offload.scopes import TierScope
+from blockwright_lab.peers import offload_runs, vllm_offload
+from blockwright_lab.peers.confirm.__main__ import confirm
+from blockwright_lab.peers.engines import engine_of
 
 PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or Path(__file__).resolve().parents[2] / ".peers")
 needs_old = pytest.mark.skipif(

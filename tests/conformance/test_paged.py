@@ -16,8 +16,7 @@ import pytest
 
 import blockwright
 from blockwright.paging import BlockTable
-from blockwright_conformance.gates import Profile, gate
-from blockwright_conformance.paged_actions import (
+from blockwright_conformance.block_tables.actions import (
     Allocate,
     AppendTokens,
     ClearCopies,
@@ -28,17 +27,18 @@ from blockwright_conformance.paged_actions import (
     paged_enabled,
     paged_meaning,
 )
-from blockwright_conformance.paged_blockwright import BlockwrightTables
-from blockwright_conformance.paged_engine import PagedEngine, PagedHistoryError
-from blockwright_conformance.paged_explore import PAGED_EVERYTHING, PagedExplorer
-from blockwright_conformance.paged_gate import coverage, report
-from blockwright_conformance.paged_histories import random_walk, run_tables_machine
-from blockwright_conformance.paged_lockstep import paged_act, paged_differences, paged_examine, paged_expected
-from blockwright_conformance.paged_scopes import PAGED_PROFILES, PagedScope, paged_calls, paged_scope
-from blockwright_conformance.paged_symmetry import PagedNames
-from blockwright_conformance.paged_trace import paged_script
-from blockwright_conformance.paged_worlds import HISTORIES, World
-from blockwright_conformance.search import Node
+from blockwright_conformance.block_tables.blockwright import BlockwrightTables
+from blockwright_conformance.block_tables.gate import coverage, report
+from blockwright_conformance.block_tables.lockstep import paged_act, paged_differences, paged_examine, paged_expected
+from blockwright_conformance.block_tables.scopes import PAGED_PROFILES, PagedScope, paged_calls, paged_scope
+from blockwright_conformance.block_tables.script import paged_script
+from blockwright_conformance.block_tables.symmetry import PagedNames
+from blockwright_conformance.block_tables.world import PAGED_EVERYTHING, PagedExplorer
+from blockwright_conformance.checker.search import Node
+from blockwright_conformance.gates import Profile, gate
+from blockwright_lab.data_movement.tables_engine import PagedEngine, PagedHistoryError
+from blockwright_lab.data_movement.tables_histories import random_walk, run_tables_machine
+from blockwright_lab.data_movement.tables_scopes import HISTORIES, World
 from blockwright_spec.paged_state import Device, Paged, PagedConfig, Pair, paged
 
 PROMPT = (0, (1, 2, 3))
@@ -293,7 +293,7 @@ class ForgetsSwaps(PagedEngine):
 
 @pytest.mark.parametrize("engine", [ForgetsCopies, ForgetsSwaps])
 def test_contents_that_did_not_move_are_noticed(engine: type[PagedEngine], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blockwright_conformance.paged_histories.PagedEngine", engine)
+    monkeypatch.setattr("blockwright_lab.data_movement.tables_histories.PagedEngine", engine)
     with pytest.raises(PagedHistoryError) as caught:
         random_walk(HISTORIES["naive, block 4"], seed=0, steps=2_000, reference=False)
     assert caught.value.law == "PAGE-4"

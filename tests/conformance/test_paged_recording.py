@@ -8,13 +8,13 @@ Not covered: which mutants are noticed (the gate says so).
 
 import pytest
 
-from blockwright_conformance.exhibit import Exhibit, TablesPlace
-from blockwright_conformance.museum import EXHIBITS, tables_on
-from blockwright_conformance.paged_explore import PagedExplorer
-from blockwright_conformance.paged_places import FORKS, NAIVE
-from blockwright_conformance.paged_recording import PagedRecording
-from blockwright_conformance.variants import Patch, load, variant
-from blockwright_conformance.watch import watch
+from blockwright_conformance.block_tables.world import PagedExplorer
+from blockwright_lab.known_bugs.gate import EXHIBITS, tables_on
+from blockwright_lab.known_bugs.known_bug import Exhibit, TablesPlace
+from blockwright_lab.known_bugs.paged_places import FORKS, NAIVE
+from blockwright_lab.known_bugs.variants import Patch, load, variant
+from blockwright_lab.known_bugs.watch import watch
+from blockwright_lab.mutation.paged_recording import PagedRecording
 
 SHOWN = [exhibit for exhibit in EXHIBITS if isinstance(exhibit.where, TablesPlace)]
 

@@ -14,13 +14,14 @@ import pytest
 
 pytest.importorskip("z3")
 
-from blockwright_conformance import pool_invariant, proofs
 from blockwright_conformance.gates import Profile
-from blockwright_conformance.pool_invariant import Endless, Few, argument, fault, pool, statements
-from blockwright_conformance.pool_model import TRANSITIONS
-from blockwright_conformance.pool_tie import LAWS, TiedExplorer, differing_laws, faults
-from blockwright_conformance.proofs import tied
-from blockwright_conformance.scopes import PROFILES
+from blockwright_conformance.kv_cache.scopes import PROFILES
+from blockwright_lab.proofs import gate as proofs
+from blockwright_lab.proofs import pool_invariant
+from blockwright_lab.proofs.gate import tied
+from blockwright_lab.proofs.pool_invariant import Endless, Few, argument, fault, pool, statements
+from blockwright_lab.proofs.pool_model import TRANSITIONS
+from blockwright_lab.proofs.pool_tie import LAWS, TiedExplorer, differing_laws, faults
 from blockwright_spec.state import State
 
 MILLISECONDS = 60_000

@@ -13,14 +13,15 @@ import pytest
 
 z3 = pytest.importorskip("z3")
 
-from blockwright_conformance import proofs, symbolic  # noqa: E402
 from blockwright_conformance.gates import Profile  # noqa: E402
-from blockwright_conformance.proof_device import device_theorems  # noqa: E402
-from blockwright_conformance.proof_paging import paging_theorems  # noqa: E402
-from blockwright_conformance.proof_tables import table_theorems  # noqa: E402
-from blockwright_conformance.proof_windows import window_theorems  # noqa: E402
-from blockwright_conformance.proofs import proved, run, size  # noqa: E402
-from blockwright_conformance.theorem import Theorem  # noqa: E402
+from blockwright_lab.proofs import gate as proofs  # noqa: E402
+from blockwright_lab.proofs import symbolic
+from blockwright_lab.proofs.device import device_theorems  # noqa: E402
+from blockwright_lab.proofs.gate import proved, run, size  # noqa: E402
+from blockwright_lab.proofs.paging import paging_theorems  # noqa: E402
+from blockwright_lab.proofs.tables import table_theorems  # noqa: E402
+from blockwright_lab.proofs.theorem import Theorem  # noqa: E402
+from blockwright_lab.proofs.windows import window_theorems  # noqa: E402
 
 ALTERATIONS = [
     (window_theorems, "SlidingRule.first_needed", "self._window + 1", "self._window"),

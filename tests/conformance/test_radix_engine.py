@@ -16,10 +16,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("msgspec")
 
-from blockwright_conformance.adapters import radix_runs, sglang_engine
-from blockwright_conformance.adapters.capabilities import judge
-from blockwright_conformance.adapters.radix_explore import RadixExplorer, walk
-from blockwright_conformance.adapters.sglang_radix import Do, RadixScope
+from blockwright_conformance.capabilities import judge
+from blockwright_lab.peers import radix_runs, sglang_engine
+from blockwright_lab.peers.radix_explore import RadixExplorer, walk
+from blockwright_lab.peers.sglang_radix import Do, RadixScope
 
 PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or Path(__file__).resolve().parents[2] / ".peers")
 needs_tree = pytest.mark.skipif(

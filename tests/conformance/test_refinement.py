@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from blockwright_conformance.actions import Admit, Grow, Release, meaning
 from blockwright_conformance.gates import Profile
+from blockwright_conformance.kv_cache.actions import Admit, Grow, Release, meaning
 from blockwright_lab.refinement import gate, maps, mutants
 from blockwright_lab.refinement.maps import of_manager
 from blockwright_lab.refinement.small_pool import explored

@@ -6,10 +6,10 @@ Not covered: that the runs see what they are there to see (tests/offload/test_sh
 
 import pytest
 
-from blockwright_conformance import offload_server
-from blockwright_conformance.faults_gate import coverage, run, size
 from blockwright_conformance.gates import GateResult, Profile
-from blockwright_conformance.offload_faults import STORE_EVERYTHING, STORE_RUNS, store_run
+from blockwright_lab.media import server as offload_server
+from blockwright_lab.media.faults import STORE_EVERYTHING, STORE_RUNS, store_run
+from blockwright_lab.media.gate import coverage, run, size
 
 
 def test_a_run_through_the_gate() -> None:

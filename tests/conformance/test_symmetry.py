@@ -12,11 +12,11 @@ from math import factorial
 
 import pytest
 
-from blockwright_conformance.actions import meaning
-from blockwright_conformance.enabled import enabled
-from blockwright_conformance.explore import Explorer, Node
-from blockwright_conformance.scopes import Scope, scope, strings
-from blockwright_conformance.symmetry import Names, form, labelled_form, slot_form
+from blockwright_conformance.kv_cache.actions import meaning
+from blockwright_conformance.kv_cache.enabled import enabled
+from blockwright_conformance.kv_cache.scopes import Scope, scope, strings
+from blockwright_conformance.kv_cache.symmetry import Names, form, labelled_form, slot_form
+from blockwright_conformance.kv_cache.world import Explorer, Node
 from blockwright_spec.reads import Chunked, Full, Group, Kind, Mamba, Sliding
 from blockwright_spec.state import Config, Hit, Request, Running, State, Table, Waiting
 

@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 
 from blockwright_conformance import ConformanceError, run_conformance
-from blockwright_conformance.adapters.capabilities import Capabilities, Deviation, Standing
-from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
-from blockwright_conformance.expected import expected_of, judged
-from blockwright_conformance.fitting import fitting, lacking, walkable
+from blockwright_conformance.capabilities import Capabilities, Deviation, Standing
+from blockwright_conformance.expected_failures import expected_of, judged
 from blockwright_conformance.gates import GateResult
-from blockwright_conformance.scopes import FOR_OTHERS, large_scopes
+from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
+from blockwright_conformance.kv_cache.fitting import fitting, lacking, walkable
+from blockwright_conformance.kv_cache.scopes import FOR_OTHERS, large_scopes
 
 FAULTY = """
-from blockwright_conformance.adapters.capabilities import Capabilities
-from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
+from blockwright_conformance.capabilities import Capabilities
+from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 
 class Faulty(BlockwrightAdapter):
     capabilities = Capabilities(
@@ -213,7 +213,7 @@ def test_pytest_runs_a_test_for_each_scope(tmp_path: Path) -> None:
 
 def test_pytest_fails_an_expected_failure_that_does_not_show(tmp_path: Path) -> None:
     few = (
-        "from blockwright_conformance.scopes import FOR_OTHERS\n"
+        "from blockwright_conformance.kv_cache.scopes import FOR_OTHERS\n"
         f"FOR_OTHERS['quick'] = tuple(each for each in FOR_OTHERS['pr'] if each.name == {SMALL!r})\n"
     )
     (tmp_path / "few.py").write_text(few, encoding="utf-8")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from blockwright_conformance.actions import (
+from blockwright_conformance.kv_cache.actions import (
     Action,
     Admit,
     Append,
@@ -26,10 +26,10 @@ from blockwright_conformance.actions import (
     WrongStep,
     meaning,
 )
-from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
-from blockwright_conformance.histories import walk
-from blockwright_conformance.scopes import Scope, large_scopes
-from blockwright_conformance.trace import script
+from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
+from blockwright_conformance.kv_cache.scopes import Scope, large_scopes
+from blockwright_conformance.kv_cache.script import script
+from blockwright_conformance.kv_cache.walk import walk
 from blockwright_spec.reads import Full, Group, Prefix, Sliding
 from blockwright_spec.state import Config, Running, State, initial
 

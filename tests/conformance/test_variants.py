@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import blockwright
-from blockwright_conformance.variants import Patch, StalePatchError, load, patched, source_of, variant
-from blockwright_conformance.watched import VariantAdapter, adapter_on
+from blockwright_lab.known_bugs.instrumented import VariantAdapter, adapter_on
+from blockwright_lab.known_bugs.variants import Patch, StalePatchError, load, patched, source_of, variant
 from blockwright_spec.reads import Full, Group
 from blockwright_spec.state import Config
 

@@ -18,21 +18,21 @@ from typing import Any
 import pytest
 
 from blockwright.errors import InvalidArgumentError
-from blockwright_conformance.adapter import Found, Observation
-from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
-from blockwright_conformance.explore import Explorer
-from blockwright_conformance.portable import wire
-from blockwright_conformance.portable.calls import SIGNATURES, Answer, Call
-from blockwright_conformance.portable.judge import judge
-from blockwright_conformance.portable.process import ProcessError, ProcessFactory
-from blockwright_conformance.portable.records import Vector, line_of, read, vector_of
-from blockwright_conformance.portable.samples import FOLDER, NAMES, file_name, made, sample_scopes, samples
-from blockwright_conformance.portable.tours import Tours, sorts_of, vectors_of
-from blockwright_conformance.scopes import EVERY, Scope
+from blockwright_conformance.kv_cache.adapter import Found, Observation
+from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
+from blockwright_conformance.kv_cache.scopes import EVERY, Scope
+from blockwright_conformance.kv_cache.world import Explorer
+from blockwright_conformance.vectors import wire
+from blockwright_conformance.vectors.calls import SIGNATURES, Answer, Call
+from blockwright_conformance.vectors.judge import judge
+from blockwright_conformance.vectors.paths import Tours, sorts_of, vectors_of
+from blockwright_conformance.vectors.process import ProcessError, ProcessFactory
+from blockwright_conformance.vectors.records import Vector, line_of, read, vector_of
+from blockwright_conformance.vectors.samples import FOLDER, NAMES, file_name, made, sample_scopes, samples
 from blockwright_spec.outcomes import Step
 from blockwright_spec.state import Config, Table
 
-SERVED = f"{sys.executable} -m blockwright_conformance.portable.serve"
+SERVED = f"{sys.executable} -m blockwright_conformance.vectors.serve"
 
 
 def scope_named(name: str) -> Scope:
@@ -275,7 +275,7 @@ def test_a_program_that_does_not_speak_the_protocol_is_told(command: str, fault:
 
 
 def test_a_silent_program_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blockwright_conformance.portable.process.TIMEOUT", 0.2)
+    monkeypatch.setattr("blockwright_conformance.vectors.process.TIMEOUT", 0.2)
     with pytest.raises(ProcessError, match="no answer to 'hello 1'"):
         ProcessFactory("sleep 5")
 
@@ -292,7 +292,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     source = (
         "import argparse, sys\n"
         "from blockwright.errors import BlockwrightError\n"
-        "from blockwright_conformance.portable.command import register\n"
+        "from blockwright_conformance.vectors.command import register\n"
         "parser = argparse.ArgumentParser()\n"
         "register(parser.add_subparsers())\n"
         "args = parser.parse_args(['vectors', *sys.argv[1:]])\n"

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from blockwright.errors import InvalidArgumentError
-from blockwright_conformance.adapters.capabilities import judge
-from blockwright_conformance.adapters.confirm.__main__ import NAMES, confirm
-from blockwright_conformance.adapters.engines import MODULES, engine_of
-from blockwright_conformance.adapters.follower import Follower
-from blockwright_conformance.adapters.vllm_deviations import NEW_DEVIATIONS, OLD_DEVIATIONS
-from blockwright_conformance.adapters.vllm_engine import NEW, OLD, load
-from blockwright_conformance.adapters.vllm_kv import VllmAdapter
+from blockwright_conformance.capabilities import judge
+from blockwright_lab.peers.confirm.__main__ import NAMES, confirm
+from blockwright_lab.peers.engines import MODULES, engine_of
+from blockwright_lab.peers.follower import Follower
+from blockwright_lab.peers.vllm_deviations import NEW_DEVIATIONS, OLD_DEVIATIONS
+from blockwright_lab.peers.vllm_engine import NEW, OLD, load
+from blockwright_lab.peers.vllm_kv import VllmAdapter
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or ROOT / ".peers")
@@ -45,7 +45,7 @@ def test_each_script_shows_its_bug(name: str) -> None:
 
 
 def test_scripts_are_short_and_call_nothing_but_vllm() -> None:
-    folder = ROOT / "conformance/blockwright_conformance/adapters/confirm"
+    folder = ROOT / "conformance/blockwright_lab/peers/confirm"
     for name in OURS:
         text = (folder / f"{name}.py").read_text(encoding="utf-8")
         imports = [line for line in text.splitlines() if line.strip().startswith(("from", "import"))]

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from blockwright_conformance.watch import OutOfTimeError, alarm, rearm, watch
+from blockwright_lab.known_bugs.watch import OutOfTimeError, alarm, rearm, watch
 
 
 def armed() -> bool:

@@ -19,7 +19,7 @@ pytest.importorskip("sphinx")
 
 from blockwright.errors import BlockwrightError
 from blockwright_book import book_museum, code, data, laws, links, markdown, museum, pages, spec
-from blockwright_conformance.museum import EXHIBITS
+from blockwright_lab.known_bugs.gate import EXHIBITS
 from blockwright_spec.laws import LAWS
 
 each_chapter = pytest.mark.parametrize("chapter", spec.chapters(), ids=lambda chapter: chapter.name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blockwright_conformance.offload_server import LocalServer, missing
+from blockwright_lab.media.server import LocalServer, missing
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

@@ -26,9 +26,9 @@ from tests.offload.shared_spaces import OURS, parts, read
 from blockwright.errors import InvalidArgumentError, StoreUnavailableError
 from blockwright.offload import envelope, shared_store, valkey_client
 from blockwright.offload.shared import FileSystemStore, SharedStoreManager, ValkeyStore
-from blockwright_conformance.offload_faults import store_run
-from blockwright_conformance.offload_proxy import FAULTS, FaultProxy
-from blockwright_conformance.offload_server import LocalServer, free_port
+from blockwright_lab.media.faults import store_run
+from blockwright_lab.media.proxy import FAULTS, FaultProxy
+from blockwright_lab.media.server import LocalServer, free_port
 
 KEY, DATA = b"\x01" * 32, bytes(range(200))
 SECRET = "open-sesame"
@@ -272,7 +272,7 @@ class TestTheFaultRun:
         assert "with other bytes" in store_run("store: foreign values", "pr").detail
 
     def test_sees_calls_without_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("blockwright_conformance.offload_faults.SLACK", 0.2)
+        monkeypatch.setattr("blockwright_lab.media.faults.SLACK", 0.2)
         monkeypatch.setattr(
             valkey_client.BoundedSocket, "_arm", lambda self: self._limit and self._sock.settimeout(1.0)
         )
@@ -290,9 +290,9 @@ class TestTheFaultRun:
         assert "password" in store_run("store: forget everything", "quick").detail
 
     def test_sees_a_store_that_stays_away(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("blockwright_conformance.offload_faults.RECOVERY", 0.3)
-        monkeypatch.setattr("blockwright_conformance.offload_faults.BACKOFF", 5.0)
-        monkeypatch.setattr("blockwright_conformance.offload_faults.time.sleep", lambda _: None)
+        monkeypatch.setattr("blockwright_lab.media.faults.RECOVERY", 0.3)
+        monkeypatch.setattr("blockwright_lab.media.faults.BACKOFF", 5.0)
+        monkeypatch.setattr("blockwright_lab.media.faults.time.sleep", lambda _: None)
         assert "of no use" in store_run("store: refuse", "quick").detail
 
 

@@ -10,7 +10,7 @@ Not covered: other widths and block sizes; windows.
 import pytest
 
 from blockwright.paging import SelfAttnBlockSpaceManager, SequenceStatus, SimpleSequence, SimpleSequenceGroup
-from blockwright_conformance.paged_tensors import TokenCaches, code
+from blockwright_lab.data_movement.tables_tensors import TokenCaches, code
 
 WIDTH, STEPS, SIZE, PROMPT = 8, 200, 16, [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
 VOCABULARY = 5

@@ -8,8 +8,8 @@ Not covered: that the manager's whole state is right at each step (the gate `pag
 
 import pytest
 
-from blockwright_conformance.paged_histories import random_walk
-from blockwright_conformance.paged_worlds import World
+from blockwright_lab.data_movement.tables_histories import random_walk
+from blockwright_lab.data_movement.tables_scopes import World
 
 WORLDS = {
     "naive": World(4, 64, 64, False, slots=16, max_tokens=100),

@@ -7,8 +7,8 @@ Not covered: whether the code beside a tag upholds its law (lock-step, mutants a
 
 import pytest
 
-from blockwright_conformance import law_tags
-from blockwright_conformance.law_tags import UNCLAIMED, claims, law_ids, tags, unclaimed, unknown
+from blockwright_lab.book import law_tags
+from blockwright_lab.book.law_tags import UNCLAIMED, claims, law_ids, tags, unclaimed, unknown
 
 SOURCE = '''"""A module (law: NULL-1)."""
 

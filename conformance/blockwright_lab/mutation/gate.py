@@ -13,8 +13,8 @@ from hashlib import blake2b
 from math import inf
 
 from blockwright._terminal import Advance
+from blockwright_conformance.checker.parallel import in_parallel
 from blockwright_conformance.gates import GateResult, Profile
-from blockwright_conformance.parallel import in_parallel
 
 from .mutator import Mutation
 from .places import ENDLESS

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from blockwright_conformance.variants import PACKAGE
+from ..known_bugs.variants import PACKAGE
 
 
 def all_codes(code: CodeType) -> Iterator[CodeType]:

@@ -8,14 +8,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import overload
 
-from blockwright_conformance.exhibit import OffloadPlace, Place, TablesPlace, Where
-from blockwright_conformance.museum import explored, tables_on
-from blockwright_conformance.paged_recording import PagedRecording
-from blockwright_conformance.paged_scopes import PagedScope
-from blockwright_conformance.recording import Recording
-from blockwright_conformance.scopes import Scope
-from blockwright_conformance.watch import Limited, OutOfTimeError, alarm
-from blockwright_conformance.watched import adapter_on
+from blockwright_conformance.block_tables.scopes import PagedScope
+from blockwright_conformance.kv_cache.scopes import Scope
+
+from ..known_bugs.gate import explored, tables_on
+from ..known_bugs.instrumented import adapter_on
+from ..known_bugs.known_bug import OffloadPlace, Place, TablesPlace, Where
+from ..known_bugs.watch import Limited, OutOfTimeError, alarm
+from .paged_recording import PagedRecording
+from .recording import Recording
 
 ENDLESS = "runs on and on"
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-from blockwright_conformance.proofs import UNDECIDED, chapters, fault, has_z3
-from blockwright_conformance.theorem import Theorem
-from blockwright_conformance.variants import PACKAGE
-
+from ..known_bugs.variants import PACKAGE
+from ..proofs.gate import UNDECIDED, chapters, fault, has_z3
+from ..proofs.theorem import Theorem
 from .mutator import Mutation
 from .targets import parsed
 
@@ -32,7 +31,7 @@ class Chapter(NamedTuple):
 @cache
 def book() -> list[Chapter]:
     """Return the chapters, made once per process."""
-    from blockwright_conformance import symbolic
+    from ..proofs import symbolic
 
     before, found = set(symbolic.READ), []
     for make in chapters():
@@ -56,7 +55,7 @@ def chapters_about(mutation: Mutation) -> list[Chapter]:
 
 def refuted(mutation: Mutation) -> tuple[str, str]:
     """Return the statement of a theorem that does not hold of a mutant, and how it fails; nothing if all do."""
-    from blockwright_conformance import symbolic
+    from ..proofs import symbolic
 
     about = chapters_about(mutation)
     if not about:

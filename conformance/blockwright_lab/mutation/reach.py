@@ -11,8 +11,7 @@ from functools import cache
 from types import CodeType
 from typing import NamedTuple
 
-from blockwright_conformance.variants import ROOT, load, source_of
-
+from ..known_bugs.variants import ROOT, load, source_of
 from .mutator import functions
 from .places import difference, prepared
 from .targets import Target, target

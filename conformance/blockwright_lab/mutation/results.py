@@ -8,9 +8,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 
-from blockwright_conformance.variants import load
-from blockwright_conformance.watch import OutOfTimeError, alarm
-
+from ..known_bugs.variants import load
+from ..known_bugs.watch import OutOfTimeError, alarm
 from .mutator import Mutation
 from .places import difference, keep, memory_taken, prepared
 from .proofs import refuted

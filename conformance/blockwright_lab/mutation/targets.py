@@ -6,19 +6,23 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from blockwright_conformance import (
+from blockwright_conformance.block_tables.scopes import PAGED_PR
+from blockwright_conformance.kv_cache.scopes import of_groups, scope, strings
+from blockwright_conformance.offload.scopes import FIRST, KEYS, SECOND, TierScope, chain_scope, lists, request
+from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding
+
+from ..known_bugs import offload_places, paged_places, places
+from ..known_bugs.instrumented import CrowdedAdapter, KeylessAdapter, ToldAdapter, ToldFineAdapter
+from ..known_bugs.known_bug import OffloadPlace, Place, TablesPlace, Where
+from ..trials import (
     alone_trials,
     call_trials,
-    chain_walks,
     check_trials,
     edge_trials,
     lone_trials,
     name_trials,
-    offload_places,
-    paged_places,
     paged_trials,
     part_trials,
-    places,
     replica_oddities,
     replica_trials,
     running_trials,
@@ -30,16 +34,10 @@ from blockwright_conformance import (
     value_trials,
     worker_trials,
 )
-from blockwright_conformance.exhibit import OffloadPlace, Place, TablesPlace, Where
-from blockwright_conformance.handed_out import handed_out
-from blockwright_conformance.offload_scopes import FIRST, KEYS, SECOND, TierScope, chain_scope, lists, request
-from blockwright_conformance.offload_walk import walk
-from blockwright_conformance.paged_scopes import PAGED_PR
-from blockwright_conformance.scopes import of_groups, scope, strings
-from blockwright_conformance.watched import CrowdedAdapter, KeylessAdapter, ToldAdapter, ToldFineAdapter
-from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding
-
+from ..trials.handed_out import handed_out
+from . import chain_walks
 from .mutator import Mutation, Source
+from .offload_walk import walk
 from .walks import WALKS
 
 

@@ -12,7 +12,7 @@ from random import Random
 from types import ModuleType
 from typing import Any
 
-from blockwright_conformance.actions import (
+from blockwright_conformance.kv_cache.actions import (
     Action,
     Admit,
     Append,
@@ -25,18 +25,19 @@ from blockwright_conformance.actions import (
     Told,
     meaning,
 )
-from blockwright_conformance.adapter import ManagerAdapter
-from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
-from blockwright_conformance.enabled import enabled
-from blockwright_conformance.exhibit import Fault, Trial
-from blockwright_conformance.lockstep import unexplained
-from blockwright_conformance.recording import Moment, Recording, answers, odd
-from blockwright_conformance.scopes import Scope, of_groups, scope
-from blockwright_conformance.watch import Limited, rearm
-from blockwright_conformance.watched import VariantAdapter, adapter_on
+from blockwright_conformance.kv_cache.adapter import ManagerAdapter
+from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
+from blockwright_conformance.kv_cache.enabled import enabled
+from blockwright_conformance.kv_cache.lockstep import unexplained
+from blockwright_conformance.kv_cache.scopes import Scope, of_groups, scope
 from blockwright_spec.explain import explained
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
 from blockwright_spec.state import State, initial
+
+from ..known_bugs.instrumented import VariantAdapter, adapter_on
+from ..known_bugs.known_bug import Fault, Trial
+from ..known_bugs.watch import Limited, rearm
+from .recording import Moment, Recording, answers, odd
 
 WEIGHTS: dict[type, int] = {Append: 12, Grow: 8, GrowEach: 8, Admit: 6, Start: 8, Settle: 6, Fork: 3, TakeCopies: 2}
 """How often an action is gone on from, others counting 1."""

@@ -11,8 +11,8 @@ from collections import Counter
 from typing import NamedTuple
 
 from blockwright._terminal import Advance
+from blockwright_conformance.checker.parallel import in_parallel
 from blockwright_conformance.gates import GateResult, Profile
-from blockwright_conformance.parallel import in_parallel
 from blockwright_conformance.rows import LIMIT
 
 from .mutants import mutants, noticed

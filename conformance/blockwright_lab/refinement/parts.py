@@ -8,15 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from blockwright_conformance.choices_gate import OpenExplorer
-from blockwright_conformance.explore import Explorer
-from blockwright_conformance.offload_chain_explore import ChainExplorer
-from blockwright_conformance.offload_scopes import CHAIN_PROFILES, TIER_PROFILES
-from blockwright_conformance.offload_tier_explore import TierExplorer
-from blockwright_conformance.paged_explore import PagedExplorer
-from blockwright_conformance.paged_scopes import PAGED_PROFILES
-from blockwright_conformance.scopes import PROFILES, open_scopes
-from blockwright_conformance.search import Node, Search
+from blockwright_conformance.block_tables.scopes import PAGED_PROFILES
+from blockwright_conformance.block_tables.world import PagedExplorer
+from blockwright_conformance.checker.search import Node, Search
+from blockwright_conformance.kv_cache.choices_gate import OpenExplorer
+from blockwright_conformance.kv_cache.scopes import PROFILES, open_scopes
+from blockwright_conformance.kv_cache.world import Explorer
+from blockwright_conformance.offload.chain_world import ChainExplorer
+from blockwright_conformance.offload.scopes import CHAIN_PROFILES, TIER_PROFILES
+from blockwright_conformance.offload.tier_world import TierExplorer
 from blockwright_spec import block_machine
 from blockwright_spec.block_machine import Machine, Place
 from blockwright_spec.chain_outcomes import ChainDone

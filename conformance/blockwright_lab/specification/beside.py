@@ -5,22 +5,22 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
 
-from blockwright_conformance.blockwright_adapter import BlockwrightAdapter
-from blockwright_conformance.explore import Explorer
-from blockwright_conformance.offload_chain_explore import ChainExplorer
-from blockwright_conformance.offload_chains import ChainUnderTest
-from blockwright_conformance.offload_scopes import ChainScope, TierScope
-from blockwright_conformance.offload_tier_explore import TierExplorer
-from blockwright_conformance.offload_tiers import TierUnderTest
-from blockwright_conformance.offload_worlds import OffloadWorld
-from blockwright_conformance.paged_blockwright import BlockwrightTables
-from blockwright_conformance.paged_explore import PagedExplorer
-from blockwright_conformance.paged_scopes import PagedScope
-from blockwright_conformance.paged_worlds import World as TablesWorld
-from blockwright_conformance.scopes import Scope
-from blockwright_conformance.search import Search
-from blockwright_conformance.watch import SECONDS, Limited, rearm
+from blockwright_conformance.block_tables.blockwright import BlockwrightTables
+from blockwright_conformance.block_tables.scopes import PagedScope
+from blockwright_conformance.block_tables.world import PagedExplorer
+from blockwright_conformance.checker.search import Search
+from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
+from blockwright_conformance.kv_cache.scopes import Scope
+from blockwright_conformance.kv_cache.world import Explorer
+from blockwright_conformance.offload.chain_adapter import ChainUnderTest
+from blockwright_conformance.offload.chain_world import ChainExplorer
+from blockwright_conformance.offload.scopes import ChainScope, TierScope
+from blockwright_conformance.offload.tier_adapter import TierUnderTest
+from blockwright_conformance.offload.tier_world import TierExplorer
 
+from ..data_movement.offload_scopes import OffloadWorld
+from ..data_movement.tables_scopes import World as TablesWorld
+from ..known_bugs.watch import SECONDS, Limited, rearm
 from .search import Came, World
 
 LONG = 20 * SECONDS
@@ -90,12 +90,12 @@ def nowhere(_scope: Any, _limit: int) -> str:
 
 
 IMPORTS = (
-    "blockwright_conformance.inputs_histories",
-    "blockwright_conformance.inputs_worlds",
-    "blockwright_conformance.paged_engine",
-    "blockwright_conformance.paged_histories",
-    "blockwright_conformance.inputs_plans",
-    "blockwright_conformance.offload_histories",
+    "blockwright_lab.data_movement.worker_histories",
+    "blockwright_lab.data_movement.worker_scopes",
+    "blockwright_lab.data_movement.tables_engine",
+    "blockwright_lab.data_movement.tables_histories",
+    "blockwright_lab.data_movement.memory_plans",
+    "blockwright_lab.data_movement.offload_histories",
 )
 """Modules that import torch and Hypothesis, which takes longer than an action may."""
 
@@ -109,9 +109,9 @@ def imported(beside: Callable[[Any, int], str]) -> None:
 
 def in_histories(scope: Scope, limit: int) -> str:
     """Have two workers beside a manager take random walks in the worlds of the gate, and give the first difference."""
-    from blockwright_conformance.inputs_histories import inputs_walk  # it imports torch and Hypothesis
-    from blockwright_conformance.inputs_worker import InputsError
-    from blockwright_conformance.inputs_worlds import INPUT_WORLDS
+    from ..data_movement.worker import InputsError
+    from ..data_movement.worker_histories import inputs_walk  # it imports torch and Hypothesis
+    from ..data_movement.worker_scopes import INPUT_WORLDS
 
     for seed, world in enumerate(INPUT_WORLDS.values()):
         rearm(LONG)
@@ -124,8 +124,8 @@ def in_histories(scope: Scope, limit: int) -> str:
 
 def in_walk(walk: Walk, limit: int) -> str:
     """Have a block manager take a random walk, asked before every call, and give the first difference."""
-    from blockwright_conformance.paged_engine import PagedHistoryError  # it imports torch
-    from blockwright_conformance.paged_histories import random_walk
+    from ..data_movement.tables_engine import PagedHistoryError  # it imports torch
+    from ..data_movement.tables_histories import random_walk
 
     try:
         random_walk(walk.world, 1, limit // 4, before=lambda: rearm(LONG))
@@ -136,8 +136,8 @@ def in_walk(walk: Walk, limit: int) -> str:
 
 def in_chain_walk(walk: ChainWalk, limit: int) -> str:
     """Have a chain take a random walk, its blocks looked at after every call, and give the first difference."""
-    from blockwright_conformance.offload_engine import OffloadHistoryError
-    from blockwright_conformance.offload_histories import chain_walk  # it imports Hypothesis
+    from ..data_movement.offload_engine import OffloadHistoryError
+    from ..data_movement.offload_histories import chain_walk  # it imports Hypothesis
 
     rearm(LONG)
     try:
@@ -149,8 +149,8 @@ def in_chain_walk(walk: ChainWalk, limit: int) -> str:
 
 def in_plans(models: Models, _limit: int) -> str:
     """Plan models with memories around their boundaries, and give the first law that a plan breaks."""
-    from blockwright_conformance.inputs_plans import check_model  # it imports torch
-    from blockwright_conformance.inputs_worker import InputsError
+    from ..data_movement.memory_plans import check_model  # it imports torch
+    from ..data_movement.worker import InputsError
 
     for seed in models.seeds:
         rearm(LONG)

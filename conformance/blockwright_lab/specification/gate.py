@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from blockwright._terminal import Advance
+from blockwright_conformance.checker.parallel import in_parallel
 from blockwright_conformance.gates import GateResult, Profile
-from blockwright_conformance.parallel import in_parallel
 from blockwright_spec.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.directory import DIRECTORY_LAWS
 from blockwright_spec.laws import LAWS, STEP_LAWS

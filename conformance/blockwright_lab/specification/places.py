@@ -8,14 +8,17 @@ from hashlib import blake2b
 from itertools import chain as joined
 from typing import Any
 
-from blockwright_conformance import offload_places, paged_places, places
-from blockwright_conformance.actions import meaning
-from blockwright_conformance.enabled import enabled
-from blockwright_conformance.exhibit import OffloadPlace, Place, TablesPlace
-from blockwright_conformance.explore import LOOKUP_LAWS, lookup_view
-from blockwright_conformance.offload_actions import chain_enabled, chain_told
-from blockwright_conformance.offload_chain_explore import alike, plain
-from blockwright_conformance.offload_scopes import (
+from blockwright_conformance.block_tables.actions import paged_enabled, paged_meaning
+from blockwright_conformance.block_tables.scopes import PagedScope, paged_scope
+from blockwright_conformance.block_tables.symmetry import PagedNames
+from blockwright_conformance.kv_cache.actions import meaning
+from blockwright_conformance.kv_cache.enabled import enabled
+from blockwright_conformance.kv_cache.scopes import Scope, of_groups, scope, strings
+from blockwright_conformance.kv_cache.symmetry import Names
+from blockwright_conformance.kv_cache.world import LOOKUP_LAWS, lookup_view
+from blockwright_conformance.offload.actions import chain_enabled, chain_told
+from blockwright_conformance.offload.chain_world import alike, plain
+from blockwright_conformance.offload.scopes import (
     FIRST,
     KEYS,
     SECOND,
@@ -25,16 +28,7 @@ from blockwright_conformance.offload_scopes import (
     lists,
     request,
 )
-from blockwright_conformance.offload_tier_explore import tier_calls_of, told_of
-from blockwright_conformance.offload_worlds import OFFLOAD_HISTORIES
-from blockwright_conformance.paged_actions import paged_enabled, paged_meaning
-from blockwright_conformance.paged_scopes import PagedScope, paged_scope
-from blockwright_conformance.paged_symmetry import PagedNames
-from blockwright_conformance.paged_trials import WORLDS
-from blockwright_conformance.paged_worlds import World as TablesWorld
-from blockwright_conformance.scopes import Scope, of_groups, scope, strings
-from blockwright_conformance.symmetry import Names
-from blockwright_conformance.watch import OutOfTimeError, watch
+from blockwright_conformance.offload.tier_world import tier_calls_of, told_of
 from blockwright_spec import chain_state, paged_state, state, tier_state
 from blockwright_spec.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
 from blockwright_spec.chain_outcomes import ChainDone
@@ -45,6 +39,12 @@ from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
 from blockwright_spec.tier_calls import TierDone
 from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 
+from ..data_movement.offload_scopes import OFFLOAD_HISTORIES
+from ..data_movement.tables_scopes import World as TablesWorld
+from ..known_bugs import offload_places, paged_places, places
+from ..known_bugs.known_bug import OffloadPlace, Place, TablesPlace
+from ..known_bugs.watch import OutOfTimeError, watch
+from ..trials.paged_trials import WORLDS
 from .beside import (
     ChainWalk,
     Models,

@@ -9,10 +9,10 @@ import gc
 import time
 from dataclasses import dataclass, field
 
-from blockwright_conformance.offload_scopes import ChainScope, TierScope
-from blockwright_conformance.paged_scopes import PagedScope
-from blockwright_conformance.watch import OutOfTimeError
+from blockwright_conformance.block_tables.scopes import PagedScope
+from blockwright_conformance.offload.scopes import ChainScope, TierScope
 
+from ..known_bugs.watch import OutOfTimeError
 from ..mutation.mutator import Mutation
 from ..mutation.survivors import known_killers
 from .mutator import Exchange, of_mutation, put_in

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from blockwright_conformance.watch import rearm
+from ..known_bugs.watch import rearm
 
 UNDEFINED = "no outcome"
 """Stands for a law where a wrong specification fails to say what comes of a call, or what a state is."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from blockwright_conformance.actions import Action, Admit, Grow, GrowEach, Told, computed_of, meaning
-from blockwright_conformance.enabled import enabled
-from blockwright_conformance.scopes import Scope, of_groups, strings
-from blockwright_conformance.symmetry import Names, labelled_form
+from blockwright_conformance.kv_cache.actions import Action, Admit, Grow, GrowEach, Told, computed_of, meaning
+from blockwright_conformance.kv_cache.enabled import enabled
+from blockwright_conformance.kv_cache.scopes import Scope, of_groups, strings
+from blockwright_conformance.kv_cache.symmetry import Names, labelled_form
 from blockwright_spec import rows as calls
 from blockwright_spec.forks import take_copies
 from blockwright_spec.input_laws import INPUT_LAWS, ROW_LAWS, Handed, RowCall

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from blockwright_conformance.law_tags import UNCLAIMED, Place, claims
+from blockwright_lab.book.law_tags import UNCLAIMED, Place, claims
 
 from . import data, museum, spec
 from .chapters import TITLES

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from blockwright_conformance.exhibit import Exhibit
-from blockwright_conformance.museum import title_of
+from blockwright_lab.known_bugs.gate import title_of
+from blockwright_lab.known_bugs.known_bug import Exhibit
 
 from . import museum
 from .laws import by_id

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from blockwright_conformance.law_tags import UNCLAIMED, Place, claims
+from blockwright_lab.book.law_tags import UNCLAIMED, Place, claims
 
 from . import book_engines, book_laws, data, laws
 from .markdown import block, count, law, plain, prose, size, table

@@ -6,20 +6,18 @@ import re
 from functools import cache
 from typing import Any
 
-from blockwright_conformance import (
-    exhibits_blocks,
-    exhibits_demand,
-    exhibits_forks,
-    exhibits_offload,
-    exhibits_paged,
-    exhibits_prefixes,
-    exhibits_tables,
-    exhibits_tiers,
-    exhibits_time,
-)
-from blockwright_conformance.exhibit import Exhibit
-from blockwright_conformance.museum import EXHIBITS, NOT_POSSIBLE
-from blockwright_conformance.variants import source_of
+from blockwright_lab.known_bugs import blocks as exhibits_blocks
+from blockwright_lab.known_bugs import demand as exhibits_demand
+from blockwright_lab.known_bugs import forks as exhibits_forks
+from blockwright_lab.known_bugs import offload as exhibits_offload
+from blockwright_lab.known_bugs import prefixes as exhibits_prefixes
+from blockwright_lab.known_bugs import tables as exhibits_tables
+from blockwright_lab.known_bugs import tables_paged as exhibits_paged
+from blockwright_lab.known_bugs import tiers as exhibits_tiers
+from blockwright_lab.known_bugs import time_ as exhibits_time
+from blockwright_lab.known_bugs.gate import EXHIBITS, NOT_POSSIBLE
+from blockwright_lab.known_bugs.known_bug import Exhibit
+from blockwright_lab.known_bugs.variants import source_of
 
 from . import data
 

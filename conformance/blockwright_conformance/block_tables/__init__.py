@@ -1,0 +1,1 @@
+"""Part two, block tables: adapter, actions, scopes, lock-step."""

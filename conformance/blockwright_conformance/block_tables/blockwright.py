@@ -1,0 +1,207 @@
+"""The first block tables under test: Blockwright's own, through their public names.
+
+What no public name shows (copies to come, access times) is read from the pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, ClassVar, Self
+
+import blockwright
+import blockwright.paging
+from blockwright.paging import Block, BlockTable, CpuGpuBlockAllocator
+from blockwright_spec.paged_state import Device, PagedConfig, Pair
+from blockwright_spec.reads import Prefix
+
+from .adapter import PagedObservation, TableShown
+from .lockstep import ranked
+
+Hash = Callable[[bytes | None, list[int], int | None], bytes]
+"""Gives the content hash of a full block with some tokens, after one with a hash."""
+
+
+class Digests:
+    """What all copies of an adapter share: the prefix that each content hash stands for."""
+
+    def __init__(self, block_size: int, hash_of: Hash) -> None:
+        self.block_size, self.hash_of = block_size, hash_of
+        self.prefixes: dict[bytes, Prefix] = {}
+        self.chains: dict[Prefix, list[bytes]] = {}
+
+    def chain(self, prefix: Prefix) -> list[bytes]:
+        """Give the hashes of the full blocks of a prefix, and remember what they stand for."""
+        found = self.chains.get(prefix)
+        if found is None:
+            found, (extra, tokens), size = [], prefix, self.block_size
+            for end in range(size, len(tokens) + 1, size):
+                parent = found[-1] if found else None
+                found.append(self.hash_of(parent, list(tokens[end - size : end]), extra_of(extra)))
+                self.prefixes[found[-1]] = extra, tokens[:end]
+            self.chains[prefix] = found
+        return found
+
+
+def extra_of(extra: Any) -> int | None:
+    """Give the extra hash that stands for an extra key, a small number; 0 is none."""
+    return extra or None
+
+
+def refusals_of(package: ModuleType) -> tuple[type[Exception], ...]:
+    """Give the errors by which a copy of the package refuses a wrong call."""
+    return tuple(getattr(package.errors, f"{name}Error") for name in ("Block", "InvalidArgument", "NoFreeBlocks"))
+
+
+class BlockwrightTables:
+    """Block tables on one `CpuGpuBlockAllocator`, as a `PagedAdapter`.
+
+    A subclass may stand on another copy of the package (`package`, with its `errors` and `short`).
+    """
+
+    package: ClassVar[Any] = blockwright
+    errors: tuple[type[Exception], ...] = refusals_of(blockwright)
+    short: type[Exception] = blockwright.errors.NoFreeBlocksError
+
+    def __init__(self, config: PagedConfig) -> None:
+        kind = "prefix_caching" if config.caching else "naive"
+        self.config = config
+        paging = self.package.paging
+        create = paging.CpuGpuBlockAllocator.create
+        self.allocator: CpuGpuBlockAllocator = create(kind, config.num_gpu, config.num_cpu, config.block_size)
+        self.tables: dict[int, tuple[Prefix, BlockTable]] = {}
+        self.digests = Digests(config.block_size, paging.PrefixCachingBlock.hash_block_tokens)
+
+    def copy(self) -> Self:
+        """Return an independent copy."""
+        twin = object.__new__(type(self))
+        twin.config, twin.digests = self.config, self.digests
+        twin.allocator = self.allocator.copy()
+        twin.tables = {slot: (prefix, table.copy_onto(twin.allocator)) for slot, (prefix, table) in self.tables.items()}
+        return twin
+
+    def new_table(self) -> BlockTable:
+        """Make a table that has no blocks yet."""
+        size, window = self.config.block_size, self.config.window
+        table: BlockTable = self.package.paging.BlockTable(size, self.allocator, max_block_sliding_window=window)
+        return table
+
+    def device(self, device: Device) -> Any:
+        """Give the implementation's name of a device."""
+        return self.package.paging.Device[device.name]
+
+    def table(self, slot: int) -> BlockTable:
+        """Give the table in a slot; a new one, which has no blocks, where there is none."""
+        return self.tables[slot][1] if slot in self.tables else self.new_table()
+
+    def allocate(self, slot: int, prefix: Prefix, device: Device) -> None:
+        """Make a table."""
+        table = self.table(slot)
+        table.allocate(list(prefix[1]), self.device(device), extra_of(prefix[0]))
+        self.tables[slot] = prefix, table
+        self.digests.chain(prefix)
+
+    def append(self, slot: int, tokens: tuple[int, ...], ahead: int, computed: int | None) -> None:
+        """Append tokens."""
+        prefix = self.tables[slot][0] if slot in self.tables else (0, ())
+        table = self.table(slot)
+        table.append_token_ids(list(tokens), ahead, computed, extra_of(prefix[0]))
+        self.tables[slot] = (prefix[0], prefix[1] + tokens), table
+        self.digests.chain(self.tables[slot][0])
+
+    def ensure(self, slot: int, slots: int) -> None:
+        """Ask for empty slots."""
+        prefix = self.tables[slot][0] if slot in self.tables else (0, ())
+        self.table(slot).ensure_num_empty_slots(slots, extra_of(prefix[0]))
+
+    def fork(self, parent: int, child: int) -> None:
+        """Fork a table."""
+        twin = self.table(parent).fork()
+        self.tables[child] = self.tables[parent][0], twin
+
+    def free(self, slot: int) -> None:
+        """Free a table."""
+        self.table(slot).free()
+        self.tables.pop(slot, None)
+
+    def swap(self, slots: tuple[int, ...], to: Device) -> tuple[Pair, ...]:
+        """Move tables, all their blocks in one call."""
+        source = Device.CPU if to is Device.GPU else Device.GPU
+        blocks: list[Block] = [block for slot in slots for block in self.table(slot).blocks]
+        return tuple(self.allocator.swap(blocks, self.device(source), self.device(to)).items())
+
+    def clear_copies(self) -> tuple[Pair, ...]:
+        """Take the pending copies."""
+        return tuple(self.allocator.clear_copy_on_writes())
+
+    def access(self, blocks: tuple[int, ...], now: int) -> None:
+        """Note an access."""
+        self.allocator.mark_blocks_as_accessed(list(blocks), float(now))
+
+    def mark_computed(self) -> None:
+        """Mark blocks as computed."""
+        self.allocator.mark_blocks_as_computed([])
+
+    def mark_table(self, slot: int, tokens: int) -> None:
+        """Mark the first tokens of a table as computed."""
+        self.table(slot).mark_computed(tokens)
+
+    def reset(self, device: Device) -> bool:
+        """Reset a prefix cache."""
+        return self.allocator.reset_prefix_cache(self.device(device))
+
+    def touched(self, slot: int, tokens: int, ahead: int) -> int:
+        """Count what an append touches."""
+        return self.table(slot).get_num_blocks_touched_by_append_slots([0] * tokens, ahead)
+
+    def full_touched(self, slots: tuple[int, ...], to: Device) -> int:
+        """Count the full blocks to move."""
+        blocks: list[Block] = [block for slot in slots for block in self.table(slot).blocks]
+        return self.allocator.get_num_full_blocks_touched(blocks, self.device(to))
+
+    def cached_tokens(self, prefix: Prefix) -> int:
+        """Count leading tokens in computed blocks."""
+        return len(self.allocator.find_cached_blocks_prefix(self.digests.chain(prefix))) * self.config.block_size
+
+    def cached_tokens_of(self, slot: int) -> int:
+        """Count the tokens of a table that need not be computed."""
+        prefix, table = self.tables[slot]
+        found = table.num_found_tokens
+        return self.cached_tokens(prefix) if found is None else found
+
+    def order(self) -> tuple[int, ...]:
+        """Tell in what order free blocks would be taken now."""
+        pools: list[Any] = [self.allocator.on(self.device(device)).pool for device in Device]
+        return tuple([block + pool.first_id - 1 for pool in pools for block in pool.free_block_ids()])
+
+    def observe(self, slots: int) -> PagedObservation:
+        """Show the whole state: both pools, one after the other, since ids are absolute."""
+        pools: list[Any] = [self.allocator.on(self.device(device)).pool for device in Device]
+        marks = [(pool, pool.first_id + at) for pool in pools for at in range(1, pool.num_total() + 1)]
+        null = self.allocator.allocate_or_get_null_block().block_id if self.allocator.has_null_block else None
+        shift = [(pool, pool.first_id - 1) for pool in pools]
+        copies = [(one + by, two + by) for pool, by in shift for _, one, two in pool.pending_copies()]
+        keys = [key for pool in pools for key in pool.block_keys()[1:]]
+        held = [count for pool in pools for count in pool.ref_counts()[1:]]
+        return PagedObservation(
+            self.shown(slots),
+            frozenset([block + pool.first_id - 1 for pool in pools for block in pool.free_block_ids()]),
+            tuple(held),
+            null,
+            tuple(copies),
+            tuple([None if key is None else self.digests.prefixes.get(key, (-1, ())) for key in keys]),
+            frozenset([mark - 1 for pool, mark in marks if pool.is_known(mark) and not pool.is_computed(mark)]),
+            ranked([max(int(pool.time_of(mark)), 0) for pool, mark in marks]),
+        )
+
+    def shown(self, slots: int) -> tuple[TableShown | None, ...]:
+        """Show the tables."""
+        shown: list[TableShown | None] = [None] * slots
+        for slot, (_, table) in self.tables.items():
+            tokens = tuple([token for block in table.blocks for token in block.token_ids])
+            shown[slot] = TableShown(tokens, tuple(table.physical_block_ids), table.num_full_slots)
+        return tuple(shown)
+
+    def check(self) -> None:
+        """Have the allocators check themselves, given all blocks that tables hold."""
+        self.allocator.check([block for _, table in self.tables.values() for block in table.blocks])

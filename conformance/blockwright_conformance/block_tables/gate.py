@@ -1,0 +1,79 @@
+"""The gate of block tables: every reachable transition of its scopes, and long histories with data that moves."""
+
+import gc
+
+from blockwright._terminal import Advance
+from blockwright_lab.data_movement.tables_scopes import HISTORIES
+
+from ..checker.parallel import in_parallel
+from ..checker.search import Result
+from ..gates import GateResult, Profile
+from ..rows import LIMIT, covered, explored
+from .blockwright import BlockwrightTables
+from .scopes import PAGED_PROFILES, PagedScope
+from .script import paged_script
+from .world import PAGED_EVERYTHING, PagedExplorer
+
+
+def run(profile: Profile, progress: Advance) -> list[GateResult]:
+    """Explore the profile's scopes, the largest first, then run the histories; other managers have no such tables."""
+    if not profile.is_ours:
+        return []
+    scopes, long = chosen(profile), [name for name in HISTORIES if profile.scope in name]
+    calls = [(name, profile.name) for name in long] + [
+        (each.name, profile.name) for each in sorted(scopes, key=weight, reverse=True)
+    ]
+    rows: dict[tuple[str, str], GateResult] = {}
+    for _, row in in_parallel(task, calls, profile.jobs, profile.explorer):
+        rows[row.kind, row.scope] = row
+        progress(1, row.scope)
+    results = [rows["paged", each.name] for each in scopes]
+    if scopes and not profile.scope and profile.name != "quick":
+        results.append(coverage(results))
+    return results + [rows["paged machine", name] for name in long]
+
+
+def chosen(profile: Profile) -> list[PagedScope]:
+    """Give the scopes of a profile."""
+    return [each for each in PAGED_PROFILES[profile.name] if profile.scope in each.name]
+
+
+def size(profile: Profile) -> int:
+    """Count the runs."""
+    return (len(chosen(profile)) + sum(profile.scope in name for name in HISTORIES)) * profile.is_ours
+
+
+def weight(each: PagedScope) -> tuple[int, int, int]:
+    """Guess how large a scope is, so that the largest start first."""
+    return each.config.caching, len(each.outputs) * len(each.lookaheads), len(each.calls) + each.config.num_gpu
+
+
+def task(name: str, profile: str) -> GateResult:
+    """Do one part of the gate, by name: a scope, or histories."""
+    if name not in HISTORIES:
+        (each,) = [each for each in PAGED_PROFILES[profile] if each.name == name]
+        return report(explore(each))
+    from blockwright_lab.data_movement.tables_histories import histories  # it imports torch and Hypothesis
+
+    return histories(name, profile)
+
+
+def explore(each: PagedScope) -> Result:
+    """Explore one scope; the collector rests, since nothing here forms cycles."""
+    gc.disable()
+    try:
+        return PagedExplorer(each, BlockwrightTables, max_transitions=LIMIT).run()
+    finally:
+        gc.enable()
+
+
+def report(result: Result) -> GateResult:
+    """Give the row of a scope."""
+    found = result.violation
+    way = paged_script(result.scope, found.actions, f"{found.law}: {found.detail}") if found else ""
+    return explored("paged", result, way)
+
+
+def coverage(results: list[GateResult]) -> GateResult:
+    """Give the row that fails if some action or refusal never happened."""
+    return covered("coverage", "all scopes of block tables", results, PAGED_EVERYTHING)

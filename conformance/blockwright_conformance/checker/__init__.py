@@ -1,0 +1,1 @@
+"""The checker: a search over all states, and the processes that run several at a time."""

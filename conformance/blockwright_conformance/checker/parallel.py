@@ -1,0 +1,70 @@
+"""Runs one function on many arguments in several processes, and ends them all when it is interrupted."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from multiprocessing import active_children, get_context
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+from .compiled import first_on_path
+
+R = TypeVar("R")
+
+
+def in_parallel(
+    function: Callable[..., R], calls: Sequence[tuple[Any, ...]], jobs: int, explorer: Path | None = None
+) -> Iterator[tuple[int, R]]:
+    """Give the results of the calls as they come, each with the index of its call; one job runs them right here.
+
+    With an `explorer` (a folder of `native`) they run in processes of their own, which import the kit from there.
+    """
+    if jobs == 1 and explorer is None:
+        for index, call in enumerate(calls):
+            yield index, function(*call)
+        return
+    workers = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=leave_interrupts)
+    with workers as pool, interrupts() as came, first_on_path(explorer):
+        try:
+            futures = {pool.submit(function, *call): index for index, call in enumerate(calls)}
+            for future in as_completed(futures):
+                if came:
+                    raise KeyboardInterrupt
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in active_children():
+                process.terminate()
+            raise
+
+
+@contextmanager
+def interrupts() -> Iterator[list[int]]:
+    """Give a list that remembers interrupts.
+
+    One that comes while the collector calls back, or an object is finalised, is raised where exceptions are ignored,
+    and would be lost.
+    """
+    came: list[int] = []
+
+    def remember(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before in (signal.SIG_IGN, None):
+        yield came
+        return
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def leave_interrupts() -> None:
+    """Leave Ctrl-C to the process that started this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

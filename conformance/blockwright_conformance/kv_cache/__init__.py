@@ -1,0 +1,1 @@
+"""Part one, the manager that an engine talks to: adapter, actions, scopes, lock-step."""

@@ -1,0 +1,312 @@
+"""Diagnosis: which laws a fault breaks.
+
+Lock-step says that a manager differs from the specification; a reader wants to know what is wrong with it. The actions
+of a counterexample are performed again; after the last one a state of the specification is made of what the manager
+*shows* (its tables, queue and keys; the ghost contents follow its own tables), and every law is asked about that state.
+To these are added what the manager's self-check names, and laws of the kit:
+
+    REF-0 <field>  lock-step: the manager differs from the specification in this field of an answer or of its state
+    REFUSE-1       a call that is refused changes nothing
+    LOOKUP-1       a lookup changes nothing
+    HIT-1, 2, 3    of the hit that the manager itself finds: sound, longest, leaves a token (and its draft margin)
+    PLAN-1         of the plan that the manager itself makes: what it counts is what the step takes
+    PLAN-2         whoever joins others leaves the watermark and the reserve, and may be asked to fit whole
+    LIVE-1         a request that fits is served where nobody holds a block
+    FENCE-1        what waited behind a fence is back when the step or load has ended, and not before
+
+Steps in flight and fences are the specification's: no manager shows them. What they may touch is judged by them.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from blockwright_spec.effects import target
+from blockwright_spec.hits import found
+from blockwright_spec.laws import LAWS, STEP_LAWS
+from blockwright_spec.lru import LRU
+from blockwright_spec.outcomes import Done
+from blockwright_spec.reads import Prefix, cut, margin, needed, shows, writes
+from blockwright_spec.state import (
+    NULL,
+    Config,
+    Content,
+    Hit,
+    Request,
+    Running,
+    State,
+    Table,
+    Waiting,
+    heads,
+    holders,
+    initial,
+    span,
+)
+from blockwright_spec.step_laws import told as told_table
+
+from .abstraction import differences, expected
+from .actions import Action, Admit, Find, GrowEach, Told, meaning
+from .adapter import Found, ManagerAdapter, Observation
+from .lockstep import OTHER, Reply, choice_of, compare, examine, names_of, perform
+from .scopes import Scope
+from .world import Factory
+
+NAMED = re.compile(r"\b[A-Z]+-\d\b")
+FIELDS = ("hit", "new blocks", "nulled entries", "lookup", *Observation._fields)
+
+Broken = Iterator[tuple[str, str]]
+"""Laws that are broken, each with the fault that shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The laws that a counterexample breaks, and every fault seen at its end."""
+
+    laws: tuple[str, ...]
+    faults: tuple[str, ...]
+
+
+def diagnose(scope: Scope, factory: Factory, actions: tuple[Action, ...]) -> Diagnosis:
+    """Perform the actions of a counterexample again and name the laws broken at its end."""
+    state, adapter = initial(scope.config, scope.slots), factory(scope.config)
+    for action in actions[:-1]:
+        list(questions(scope, adapter, state))
+        state = meaning(state, action, choice_of(adapter, perform(adapter, action, state))).state
+    broken = list(questions(scope, adapter, state))
+    if actions:
+        broken = list(last(scope, adapter, state, actions[-1]))
+    return Diagnosis(*(tuple(dict.fromkeys(pair[at] for pair in broken)) for at in (0, 1)))
+
+
+def last(scope: Scope, adapter: ManagerAdapter, before: State, action: Action) -> Broken:
+    """Perform the last action and give what it breaks."""
+    names, reply, told = names_of(before), Reply(), meaning(before, action)
+    try:
+        reply = perform(adapter, action, before)
+        told = meaning(before, action, choice_of(adapter, reply))
+        for fault in compare(told, reply, adapter, names):
+            yield field_of(fault), fault
+    except Exception as error:
+        yield of_error(error)
+    else:
+        yield from admission(before, action, reply, told)
+    shown = None
+    with suppress(Exception):
+        shown = adapter.observe(names)
+    if shown is not None:
+        yield from effects(before, action, reply, told, shown)
+        yield from fences(before, told, shown)
+        state = shown_state(before, action, reply, told, shown)
+        yield from of_state(state, shown)
+        yield from of_step(before, action, reply, told, state)
+    if reply.hit is not None:
+        yield from of_hit(before, prefix_of(before, action), reply.hit)
+    yield from questions(scope, adapter, told.state)
+
+
+def field_of(fault: str) -> str:
+    """Give the law that a difference names, or else the lock-step law of the field it is in."""
+    if named := re.match(r"[A-Z]+-\d+", fault):
+        return named.group()
+    field = next((field for field in FIELDS if re.match(rf"{field}\b", fault)), "refusal")
+    return f"REF-0 {field}"
+
+
+def of_error(error: Exception) -> tuple[str, str]:
+    """Give the law that an error names, if it does."""
+    text = f"{type(error).__name__}: {error}"
+    named = NAMED.search(str(getattr(error, "law", text)))
+    return named.group() if named else f"REF-0 {type(error).__name__}", text
+
+
+def questions(scope: Scope, adapter: ManagerAdapter, state: State) -> Broken:
+    """Give what the self-check names, and which questions are answered wrong or change something."""
+    try:
+        adapter.check()
+    except Exception as error:
+        yield of_error(error)
+    try:
+        before = adapter.observe(names_of(state))
+        for prefix in scope.prompts if state.config.caching else ():
+            adapter.send(OTHER, prefix)
+            yield from of_hit(state, prefix, adapter.find(OTHER))
+        yield from ((field_of(fault), fault) for fault in examine(adapter, state, scope.prompts, scope.calls))
+        for change in differences(before, adapter.observe(names_of(state))):
+            yield "LOOKUP-1", f"lookups changed {change}"
+    except Exception as error:
+        yield of_error(error)
+
+
+def of_hit(state: State, prefix: Prefix, hit: Found) -> Broken:
+    """Give the laws that a hit of the manager breaks."""
+    groups, wants = state.config.groups, found(state, prefix, LRU)
+    text = f"lookup of {prefix}: expected {wants.length} tokens in {wants.tables}, found {hit}"
+    tables = heads(state.config, Hit(hit.length, hit.tables))
+    if len(tables) != len(groups) or not all(
+        shows(group, at, content_at(state, tables[at], position // group.block_size), prefix, position)
+        for at, group in enumerate(groups)
+        for position in needed(group.kind, hit.length)
+    ):
+        yield "HIT-1", text
+    if hit.length < wants.length:
+        yield "HIT-2", text
+    extra = max(margin(group, state.config.eagle) for group in groups)
+    if hit.length > max(0, len(prefix[1]) - 1 - extra) or any(hit.length % group.block_size for group in groups):
+        yield "HIT-3", text
+
+
+def content_at(state: State, table: Table, entry: int) -> Content | None:
+    """Give what the block at an entry holds; nothing where a table is too short."""
+    return state.contents[table[entry]] if entry < len(table) else None
+
+
+def effects(before: State, action: Action, reply: Reply, told: Told, shown: Observation) -> Broken:
+    """Give what changed although nothing may: in a call that is refused, in a lookup."""
+    refused = told.refusal is not None or reply.refused or reply.error is not None
+    for change in differences(expected(before), shown) if not (told.steps or reply.served) else ():
+        if refused:
+            yield "REFUSE-1", f"a refused call changed {change}"
+        if isinstance(action, Find):
+            yield "LOOKUP-1", f"a lookup changed {change}"
+
+
+def admission(before: State, action: Action, reply: Reply, told: Told) -> Broken:
+    """Give the laws of admission that a request meets which is refused or served against the specification."""
+    refused = reply.refused or reply.error is not None
+    if not isinstance(action, Admit) or refused == (told.refusal is not None):
+        return
+    text = f"{'refused' if refused else 'served'}: expected {told.refusal or 'success'}"
+    if action.whole or action.reserve or before.config.watermark:
+        yield "PLAN-2", text
+    if refused and len(before.queue) == before.config.num_blocks - 1:
+        yield "LIVE-1", f"{text}, with all blocks free"
+
+
+def fences(before: State, told: Told, shown: Observation) -> Broken:
+    """Give FENCE-1 where blocks are back too early, or are still not back."""
+    if shown.queue is None:
+        return
+    waiting = {block for fence in told.state.fences for table in fence.tables for block in table}
+    due = {block for fence in before.fences for table in fence.tables for block in table} - waiting
+    tables = [*shown.tables, *(shown.states or ())]
+    held = {block for groups in tables for table in groups or () for block in table}
+    if early := waiting & set(shown.queue):
+        yield "FENCE-1", f"blocks {sorted(early)} are free, and something still touches them"
+    if late := due - held - set(shown.queue):
+        yield "FENCE-1", f"blocks {sorted(late)} waited for what has ended, and are not free"
+
+
+def prefix_of(before: State, action: Action) -> Prefix:
+    """Give the prefix of the request that an action is about."""
+    request = before.requests[getattr(action, "slot", 0)]
+    if isinstance(request, Running | Waiting):
+        return request.prefix
+    prefix: Prefix = getattr(action, "prefix", (0, ()))
+    return prefix
+
+
+def shown_state(before: State, action: Action, reply: Reply, told: Told, shown: Observation) -> State:
+    """Make a state of what a manager shows after an action; contents follow the tables that it shows."""
+    happened = told.state if reply.served or not (reply.refused or reply.error) else before
+    keys = told.state.keys
+    if shown.keys is not None:
+        kept = tuple(key for key in before.keys if shown.keys[key[0]] == key[1])
+        fresh = ((block, content) for block, content in enumerate(shown.keys) if content is not None)
+        keys = (*kept, *(key for key in fresh if key not in kept))
+    contents = list(before.contents)
+    for block in (block for served in reply.served for table in served.new for block in table):
+        contents[block] = None
+    copies = happened.copies if shown.copies is None else shown.copies
+    for _, source, destination in copies[len(before.copies) :]:
+        contents[destination] = before.contents[source]
+    requests = tuple(
+        shown_request(before, happened, action, reply, shown, slot) for slot in range(len(before.requests))
+    )
+    for was, request in zip(before.requests, requests, strict=True):
+        if isinstance(request, Running):
+            for block, content in writing(before.config, was, request):
+                contents[block] = content
+    queue = happened.queue if shown.queue is None else shown.queue
+    published_blocks = {block for block, _ in keys}
+    for block in set(queue) - published_blocks - {NULL}:
+        contents[block] = None
+    return replace(happened, queue=queue, contents=tuple(contents), keys=keys, requests=requests, copies=copies)
+
+
+def shown_request(
+    before: State, happened: State, action: Action, reply: Reply, shown: Observation, slot: int
+) -> Request:
+    """Make one request of what a manager shows of it; what it does not show is as the specification has it."""
+    was, now, tables = before.requests[slot], happened.requests[slot], shown.tables[slot]
+    if tables is None:
+        return Waiting(now.prefix) if isinstance(now, Running) else now
+    request = now if isinstance(now, Running) else was if isinstance(was, Running) else assumed(before, action, reply)
+    settled = shown.settled[slot] if shown.settled else None
+    return replace(
+        request,
+        tables=tables,
+        published=(shown.published and shown.published[slot]) or request.published,
+        states=(shown.states and shown.states[slot]) or request.states,
+        settled=request.settled if settled is None else settled,
+    )
+
+
+def writing(config: Config, was: Request, request: Running) -> Iterator[tuple[int, Content | None]]:
+    """Give what a step writes into the blocks that a request shows: its new computed tokens, and states of drafts."""
+    start = was.computed if isinstance(was, Running) else request.settled
+    before = was.written if isinstance(was, Running) else request.settled
+    if request.written > before:
+        yield from ((block, None) for blocks in request.states for block in blocks)
+    for at, group in enumerate(config.groups):
+        for position in writes(group.kind, start, request.computed):
+            with suppress(IndexError):
+                block = target(request, at, group, span(config, group), position)
+                yield block, (at, cut(request.prefix, position + 1))
+
+
+def assumed(before: State, action: Action, reply: Reply) -> Running:
+    """Make the request that a manager holds against the specification: it was admitted, as far as the call tells."""
+    prefix, length = prefix_of(before, action), reply.hit.length if reply.hit is not None else 0
+    written = length + getattr(action, "new", 0)
+    none = tuple(0 for _ in before.config.groups)
+    return Running(prefix, length, min(written, len(prefix[1])), written, (), none)
+
+
+def holds(law: Callable[..., bool], *facts: object) -> bool:
+    """Tell whether a law holds; one that cannot even be asked (a table is too short) does not."""
+    try:
+        return law(*facts)
+    except (AssertionError, IndexError, ValueError):
+        return False
+
+
+def of_state(state: State, shown: Observation) -> Broken:
+    """Give the laws of states that a shown state breaks, counters among them."""
+    for law in LAWS:
+        if not holds(law.holds, state):
+            yield law.id, law.statement
+    for block, count in enumerate(shown.references or ()):
+        if block != NULL and count != holders(state, block):
+            yield "REF-1", f"block {block} has {holders(state, block)} holders, its counter says {count}"
+    if shown.queue is not None and shown.free not in (None, len(shown.queue)):
+        yield "QUEUE-1", f"{len(shown.queue)} blocks are free, the counter says {shown.free}"
+
+
+def of_step(before: State, action: Action, reply: Reply, told: Told, state: State) -> Broken:
+    """Give the laws of steps that a shown step breaks; what it told of each table must rebuild that table."""
+    new = tuple(table for served in reply.served for table in served.new)
+    demand = sum(step.demand for step, _ in zip(told.steps, reply.served, strict=False))
+    copied = (0,) * max(0, len(state.copies) - len(before.copies))  # which entries they are does not matter here
+    for law in STEP_LAWS:
+        if law.id not in ("STEP-1", "STEP-4") and not holds(law.holds, before, Done(state, new, (), demand, copied)):
+            yield law.id, law.statement
+    slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else [getattr(action, "slot", 0)]
+    for slot, step, served in zip(slots, told.steps, reply.served, strict=False):
+        after, was = state.requests[slot], before.requests[slot]
+        nulled = step.nulled if served.nulled is None else served.nulled
+        if isinstance(after, Running) and isinstance(was, Running):
+            for at, table in enumerate(after.tables):
+                rebuilt = told_table(was.tables[at], Done(state, served.new, nulled, copied=step.copied), at)
+                if rebuilt != table:
+                    yield "STEP-1", f"table {table}, rebuilt from what the step told {rebuilt}"

@@ -1,0 +1,1 @@
+"""Part three, offload: tiers and chains of tiers, their adapters, actions, scopes, lock-step."""

@@ -1,0 +1,180 @@
+"""A chain under test: `OffloadChain` over managers of two or more tiers, shown in the spec's terms.
+
+The specification names a transfer by its number under way; `jobs` are the chain's own names for them, None as long as
+one has not been told.
+"""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, ClassVar, NamedTuple, Self
+
+import blockwright.offload
+from blockwright.errors import (
+    BlockError,
+    BlockwrightError,
+    InvalidArgumentError,
+    NoFreeBlocksError,
+    UnknownBlockHashError,
+    UnknownTransferError,
+)
+from blockwright_spec.chain_outcomes import ChainDone, ChainReason
+from blockwright_spec.chain_state import Chain, ChainConfig, Kind, Transfer, pins, reads, writes
+from blockwright_spec.tier_state import Event, Key
+
+from .tier_adapter import TOKENS, TierShown, errors_in, events_of, expected_of, shown_by
+
+CHAIN_ERRORS: dict[ChainReason, type[BlockwrightError]] = {
+    ChainReason.NO_ROOM_TO_LOAD: NoFreeBlocksError,
+    ChainReason.LOADING: BlockError,
+    ChainReason.NOT_FOUND: UnknownBlockHashError,
+    ChainReason.NAMED_TWICE: InvalidArgumentError,
+    ChainReason.WRONG_COUNT: InvalidArgumentError,
+    ChainReason.NOT_UNDER_WAY: UnknownTransferError,
+}
+"""What each refusal raises; others are answers: None of `store`, False of `cancel`."""
+
+
+class Handed(NamedTuple):
+    """A transfer that was handed out: what it moves, and between which places."""
+
+    kind: str
+    keys: tuple[Key, ...]
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+
+
+class Ended(NamedTuple):
+    """A store or load that has ended, as its caller is told."""
+
+    job: int | None
+    kind: str
+    keys: tuple[Key, ...]
+    device: tuple[int, ...]
+    success: bool
+
+
+class ChainShown(NamedTuple):
+    """The whole state of a chain, as far as it shows it; and what came of the last call."""
+
+    tiers: tuple[TierShown, ...]
+    pins: dict[int, int]
+    events: tuple[tuple[Event, ...], ...]
+    """By tier."""
+    handed: tuple[Handed, ...]
+    ended: tuple[Ended, ...]
+    dropped: int
+
+
+class ChainUnderTest:
+    """A chain under test; of a copy of the package by `chain_of`, another one by a subclass with another `made`."""
+
+    package: ClassVar[Any] = blockwright
+    errors: ClassVar[dict[ChainReason, type[Exception]]] = {**CHAIN_ERRORS}
+
+    def __init__(self, config: ChainConfig) -> None:
+        self.chain = self.made(config)
+        self.num_tiers = len(config.capacities)
+        self.jobs: tuple[int | None, ...] = ()
+        self.dropped = 0
+        self.handed: tuple[Any, ...] = ()
+
+    @classmethod
+    def made(cls, config: ChainConfig) -> Any:
+        """Make the chain."""
+        offload = cls.package.offload
+        tiers = [offload.CPUBackend(TOKENS, each) for each in config.capacities]
+        return offload.OffloadChain(
+            [offload.LRUOffloadingManager(each, enable_events=True) for each in tiers],
+            device_blocks_per_block=config.span,
+            write="through" if config.through else "back",
+            reserve=list(config.reserve) or 0,
+            on_load="free" if config.frees else "keep",
+            max_transfers=config.most,
+        )
+
+    def copy(self) -> Self:
+        """Return an independent copy."""
+        new = type(self).__new__(type(self))
+        new.chain, new.num_tiers = self.chain.copy(), self.num_tiers
+        new.jobs, new.dropped, new.handed = self.jobs, self.dropped, ()
+        return new
+
+    def job_at(self, at: int) -> int:
+        """Give the chain's own name of a transfer under way; of others one that it never gave."""
+        job = self.jobs[at] if at < len(self.jobs) else None
+        return -1 if job is None else job
+
+    def hand_out(self) -> None:
+        """Take the transfers that may start."""
+        self.handed = tuple(self.chain.take_transfers())
+
+    def renamed(self, before: Chain, outcome: ChainDone, job: int | None) -> None:
+        """Follow the transfers under way: those that ended, those that began (`job` is one's name), and those told."""
+        gone = [each for each, _ in outcome.ended]
+        pairs = zip(before.transfers, self.jobs, strict=True)
+        kept = [(each, name) for each, name in pairs if not any(each is other for other in gone)]
+        begun = outcome.state.transfers[len(kept) :]
+        asked = (Kind.STORE, Kind.LOAD)
+        jobs = [name for _, name in kept] + [job if each.kind in asked else None for each in begun]
+        for each, told in zip(outcome.handed, self.handed, strict=False):
+            jobs[next(at for at, (own, _) in enumerate(kept) if own is each)] = told.job_id
+        self.jobs = tuple(jobs)
+
+    def shown(self, keys: Sequence[Key]) -> ChainShown:
+        """Give what the chain shows, and take what it reports."""
+        now = self.chain.num_dropped
+        dropped, self.dropped = now - self.dropped, now
+        tiers = self.chain.tiers
+        return ChainShown(
+            tuple([shown_by(each, keys) for each in tiers]),
+            dict(self.chain.pins()),
+            tuple([events_of(each) for each in tiers]),
+            tuple([handed_of(each) for each in self.handed]),
+            tuple([ended_of(each) for each in self.chain.take_finished()]),
+            dropped,
+        )
+
+
+def handed_of(each: Any) -> Handed:
+    """Give a transfer that a chain has handed out."""
+    return Handed(each.kind, tuple(each.block_hashes), tuple(each.source.block_ids), tuple(each.destination.block_ids))
+
+
+def ended_of(each: Any) -> Ended:
+    """Give a store or load that a chain reports."""
+    return Ended(each.job_id, each.kind, tuple(each.block_hashes), tuple(each.device_ids), each.success)
+
+
+def chain_expected(before: Chain, outcome: ChainDone, jobs: Sequence[int | None], keys: Sequence[Key]) -> ChainShown:
+    """Give what a chain shows after a call; `jobs` are the names of the transfers before it."""
+    state = outcome.state
+    names = {id(each): job for each, job in zip(before.transfers, jobs, strict=True)}
+    return ChainShown(
+        tuple([expected_of(each, keys) for each in state.tiers]),
+        {block: count for block in range(len(state.device)) if (count := pins(state, block))},
+        tuple([tuple([event for at, event in outcome.events if at == tier]) for tier in range(len(state.tiers))]),
+        tuple([handing(state, each) for each in outcome.handed]),
+        tuple([ending(each, success, names) for each, success in outcome.ended if not is_own(each)]),
+        len(outcome.dropped),
+    )
+
+
+def is_own(each: Transfer) -> bool:
+    """Tell whether a transfer is the chain's own, of which its caller is told nothing."""
+    return each.kind in (Kind.DEMOTE, Kind.PROMOTE)
+
+
+def handing(state: Chain, each: Transfer) -> Handed:
+    """Give a transfer that is to be handed out."""
+    sources, targets = (tuple([at for _, at in side(state, each)]) for side in (reads, writes))
+    return Handed(each.kind.name.lower(), each.keys, sources, targets)
+
+
+def ending(each: Transfer, success: bool, names: dict[int, int | None]) -> Ended:
+    """Give a store or load that is to be reported."""
+    return Ended(names.get(id(each)), each.kind.name.lower(), each.keys, each.device, success)
+
+
+def chain_of(package: ModuleType) -> type[ChainUnderTest]:
+    """Give the adapter of chains of a copy of the package."""
+    return type("Chain", (ChainUnderTest,), {"package": package, "errors": errors_in(package, CHAIN_ERRORS)})

@@ -1,0 +1,163 @@
+"""Calls and answers without Python: plain names, integers and lists, the same in a vector and on the wire.
+
+A call stands for one method of `adapter.ManagerAdapter`. Its arguments are listed in `SIGNATURES`; those with a default
+may be left out.
+"""
+
+from typing import Any, NamedTuple
+
+from blockwright_spec.outcomes import Publication, Step
+from blockwright_spec.state import Table
+
+from ..kv_cache.adapter import ManagerAdapter
+
+Tables = tuple[Table, ...]
+
+
+class Field(NamedTuple):
+    """One argument of a call."""
+
+    name: str
+    shape: str = "count"
+    """A "count" (integer), a "name", "tokens" (integers), or "pairs" (of a name and integers)."""
+    default: int | None = None
+    """The value that stands for it where it is left out; None: it is never left out."""
+
+
+REQUEST = Field("request", "name")
+STEP = ("lookahead", "later", "drafts", "external", "encoder", "whole", "reserve")
+"""What `allocate` may ask for beyond new tokens, each 0 where it is left out."""
+
+SIGNATURES: dict[str, tuple[Field, ...]] = {
+    "send": (REQUEST, Field("extra"), Field("tokens", "tokens")),
+    "forget": (REQUEST,),
+    "find": (REQUEST,),
+    "allocate": (
+        *(REQUEST, Field("computed"), Field("new"), Field("hit_length"), Field("hit_of", "name")),
+        *(Field(name, "count", 0) for name in STEP),
+    ),
+    "batch": (Field("lookahead"), Field("asks", "pairs")),
+    "append": (REQUEST, Field("tokens", "tokens")),
+    "publish": (REQUEST, Field("end")),
+    "trim": (REQUEST, Field("end")),
+    "free": (REQUEST,),
+    "fork": (REQUEST, Field("child", "name"), Field("computed"), Field("extra"), Field("tokens", "tokens")),
+    "copies": (),
+    "reset": (),
+    "start": (),
+    "settle": (Field("rejected", "pairs"),),
+    "loaded": (REQUEST, Field("count")),
+    "common": (REQUEST, Field("running")),
+}
+"""Every call and its arguments, in order."""
+
+NOBODY = "-"
+"""The name of no request: `hit_of` where a call brings no hit."""
+
+
+class Call(NamedTuple):
+    """A call by its word, with a value for each field of its signature."""
+
+    word: str
+    values: tuple[Any, ...] = ()
+
+    def arguments(self) -> dict[str, Any]:
+        """Give the values by name."""
+        return {field.name: value for field, value in zip(SIGNATURES[self.word], self.values, strict=True)}
+
+    def stated(self) -> list[tuple[Field, Any]]:
+        """Give the fields that are not at their defaults, with their values."""
+        pairs = zip(SIGNATURES[self.word], self.values, strict=True)
+        return [(field, value) for field, value in pairs if field.default is None or value != field.default]
+
+
+class Answer(NamedTuple):
+    """What a call came to.
+
+    The word says which fields count: ``ok`` none; ``hit`` its length and tables; ``blocks`` the tables of new entries;
+    ``served`` one of them per request that was served, and whether all were; ``copies`` pairs of blocks per group;
+    ``counts`` a number per group; ``refused`` (not now, or never) and ``error`` (the call is wrong) the reason.
+    """
+
+    word: str
+    length: int = 0
+    tables: Tables = ()
+    served: tuple[Tables, ...] = ()
+    whole: bool = True
+    copies: tuple[tuple[tuple[int, int], ...], ...] = ()
+    counts: tuple[int, ...] = ()
+    reason: str = ""
+
+
+STALE, EITHER = "HIT_STALE", "TOO_LONG"
+"""The reason that has an error of its own, and the one that may be answered by a refusal or by an error."""
+
+
+def step_of(arguments: dict[str, Any]) -> Step:
+    """Give the step that an `allocate` asks for."""
+    later = Publication.LATER if arguments["later"] else Publication.NOW
+    rest = {name: arguments[name] for name in ("drafts", "external", "encoder", "reserve")}
+    return Step(arguments["new"], arguments["lookahead"], later, whole=bool(arguments["whole"]), **rest)
+
+
+def asked(adapter: ManagerAdapter, call: Call) -> Answer:
+    """Ask a manager, and give its answer."""
+    try:
+        return answered(adapter, call)
+    except adapter.stale as error:
+        return Answer("error", reason=f"{STALE}: {error}")
+    except adapter.errors as error:
+        return Answer("error", reason=f"{type(error).__name__}: {error}")
+
+
+def answered(adapter: ManagerAdapter, call: Call) -> Answer:
+    """Ask a manager; its errors pass through."""
+    given = call.arguments()
+    match call.word:
+        case "send":
+            adapter.send(given["request"], (given["extra"], tuple(given["tokens"])))
+        case "find":
+            return Answer("hit", *adapter.find(given["request"]))
+        case "allocate":
+            hit_of = None if given["hit_of"] == NOBODY else given["hit_of"]
+            new = adapter.allocate(given["request"], given["computed"], step_of(given), given["hit_length"], hit_of)
+            return Answer("refused") if new is None else Answer("blocks", tables=new)
+        case "batch":
+            served, whole = adapter.allocate_each(tuple(given["asks"]), given["lookahead"])
+            return Answer("served", served=tuple([each.new for each in served]), whole=whole)
+        case "fork":
+            prefix = given["extra"], tuple(given["tokens"])
+            forked = adapter.fork(given["request"], given["child"], prefix, given["computed"])
+            return Answer("ok" if forked else "refused")
+        case "copies":
+            return Answer("copies", copies=adapter.take_copies())
+        case "reset":
+            return Answer("ok" if adapter.reset() else "refused")
+        case "common":
+            return Answer("counts", counts=adapter.common_prefix(given["request"], given["running"]))
+        case _:
+            plain(adapter, call.word, given)
+    return Answer("ok")
+
+
+def plain(adapter: ManagerAdapter, word: str, given: dict[str, Any]) -> None:
+    """Make a call that answers nothing."""
+    match word:
+        case "start":
+            adapter.start()
+        case "settle":
+            adapter.settle(tuple(given["rejected"]))
+        case "loaded":
+            adapter.finish_load(given["request"], given["count"])
+        case "append":
+            adapter.append(given["request"], tuple(given["tokens"]))
+        case "publish":
+            adapter.publish(given["request"], given["end"])
+        case "trim":
+            adapter.trim(given["request"], given["end"])
+        case "free":
+            adapter.free(given["request"])
+        case "forget":
+            adapter.forget(given["request"])
+        case _:
+            raise ValueError(f"call: expected one of {', '.join(SIGNATURES)}, not {word!r}")

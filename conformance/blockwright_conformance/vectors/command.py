@@ -1,0 +1,175 @@
+"""The sub-command `blockwright vectors`: makes portable vectors, and puts a manager in another process through them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from blockwright._terminal import print_table, progress
+from blockwright.errors import InvalidArgumentError
+
+from ..kv_cache.fitting import fitted, lacking
+from ..kv_cache.scopes import FOR_OTHERS, Scope
+from .judge import Judgement, judge
+from .process import ProcessError, ProcessFactory
+from .records import Vector, write
+from .samples import file_name, made, samples
+from .wire import answer_line, call_line, config_line
+
+_EPILOG = """\
+examples:
+  blockwright vectors --run ./manager                   a manager that speaks the protocol, on the vectors of the kit
+  blockwright vectors --run ./manager --scope "full"    the same on vectors made now, of the scopes that it can do
+  blockwright vectors --run ./manager out/*.jsonl       the same on vectors from files
+  blockwright vectors --out out --scope "full"          write vectors, a file for each scope
+"""
+_COLUMNS = ("scope", "vectors", "calls", "judged", "parted", "failed")
+
+
+def register(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add the sub-command to the command's parser."""
+    parser = subparsers.add_parser(
+        "vectors",
+        help="check a manager in another language, or write the vectors that do",
+        description="Make portable vectors from the explored graph, or put a manager that speaks the protocol of "
+        "docs/vectors.md on stdin and stdout through them.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="vectors to run (default: the kit's)")
+    parser.add_argument("--run", dest="program", metavar="COMMAND", help="the manager to put through the vectors")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write vectors into this folder")
+    parser.add_argument("--profile", choices=tuple(FOR_OTHERS), default="pr", help="the scopes to make vectors of")
+    parser.add_argument("--scope", metavar="TEXT", help="make vectors of the scopes whose names contain TEXT")
+    parser.add_argument(
+        "--limit",
+        type=_limit,
+        default=20,
+        metavar="N",
+        help="make at most N vectors a scope once every sort of transition is shown, or 'all' (default: 20)",
+    )
+    parser.set_defaults(run=run)
+
+
+def _limit(text: str) -> int | None:
+    """Read a number of vectors, or "all"."""
+    if text != "all" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be an integer or 'all', not {text!r}")
+    return None if text == "all" else int(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write vectors, or run them; 1 where a manager differs.
+
+    Raises:
+        InvalidArgumentError: an argument names nothing; the message says which.
+    """
+    if (args.program is None) == (args.out is None):
+        raise InvalidArgumentError("vectors: name either a manager (--run COMMAND) or a folder (--out DIR)")
+    if args.out is not None:
+        return _write(args)
+    try:
+        return _judge(args)
+    except ProcessError as error:
+        raise InvalidArgumentError(f"--run: {error}") from error
+
+
+def _scopes(args: argparse.Namespace) -> list[Scope]:
+    """Give the scopes that are asked for."""
+    scopes = [each for each in FOR_OTHERS[args.profile] if (args.scope or "") in each.name]
+    if not scopes:
+        raise InvalidArgumentError(f"--scope: no scope of profile {args.profile} contains {args.scope!r}")
+    return scopes
+
+
+def _write(args: argparse.Namespace) -> int:
+    """Write a file of vectors for each scope."""
+    scopes, total = _scopes(args), 0
+    if args.files:
+        raise InvalidArgumentError("--out: takes no files; vectors are made from scopes")
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+        with progress("vectors", len(scopes)) as advance:
+            for scope in scopes:
+                total += write(args.out / file_name(scope.name), made(scope, args.limit))
+                advance(1, scope.name)
+    except OSError as error:
+        raise InvalidArgumentError(f"--out: cannot write {error.filename or args.out}: {error.strerror}") from error
+    print(f"{total:,} vectors of {len(scopes)} scopes in {args.out}")
+    return 0
+
+
+class Judged(NamedTuple):
+    """A vector, and what became of it."""
+
+    vector: Vector
+    judgement: Judgement
+
+
+def _judge(args: argparse.Namespace) -> int:
+    """Put a manager through vectors, and print the first difference of each scope."""
+    factory = ProcessFactory(args.program)
+    try:
+        vectors, left_out = _vectors(args, factory)
+        judged: list[Judged] = []
+        with progress("vectors", len(vectors)) as advance:
+            for vector in vectors:
+                judged.append(Judged(vector, judge(factory, vector)))
+                advance(1, vector.scope)
+    finally:
+        factory.close()
+    if not judged:
+        raise InvalidArgumentError(f"--run: {factory.connection.name} can do none of these scopes: {left_out}")
+    return _print(factory.connection.name, judged, left_out)
+
+
+def _vectors(args: argparse.Namespace, factory: ProcessFactory) -> tuple[list[Vector], str]:
+    """Give the vectors that the manager can be put through, and what was left out."""
+    known = {scope.name: scope for profile in FOR_OTHERS.values() for scope in profile}
+    lacks = {name: lacking(scope, factory.capabilities) for name, scope in known.items()}
+    if args.scope is not None:
+        if args.files:
+            raise InvalidArgumentError("--scope: makes vectors; leave it out to run those of files")
+        scopes = _scopes(args)
+        can = [scope for scope in scopes if not lacks[scope.name]]
+        vectors = [vector for scope in can for vector in made(fitted(scope, factory.capabilities), args.limit)]
+        names = [scope.name for scope in scopes]
+    else:
+        try:
+            read = samples(args.files)
+        except (OSError, ValueError) as error:
+            raise InvalidArgumentError(f"FILE: {error}") from error
+        names = list(dict.fromkeys(vector.scope for vector in read))
+        vectors = [vector for vector in read if not lacks.get(vector.scope)]
+    return vectors, "; ".join(f"{name} ({', '.join(lacks[name])})" for name in names if lacks.get(name))
+
+
+def _print(name: str, judged: Sequence[Judged], left_out: str) -> int:
+    """Print a row per scope, and the calls up to the first difference of each."""
+    rows = []
+    for scope in dict.fromkeys(each.vector.scope for each in judged):
+        own = [each for each in judged if each.vector.scope == scope]
+        faults, parted = (sum(bool(each.judgement[at]) for each in own) for at in (1, 2))
+        calls, steps = sum(len(each.vector.steps) for each in own), sum(each.judgement.steps for each in own)
+        rows.append((scope, f"{len(own):,}", f"{calls:,}", f"{steps:,}", f"{parted:,}", f"{faults:,}"))
+    failed = [each for each in judged if each.judgement.fault]
+    footer = f"{len(judged):,} vectors, {len(failed):,} failed"
+    print_table(f"blockwright vectors, manager {name}", _COLUMNS, rows, footer)
+    if left_out:
+        print(f"\nleft out, for what the manager does not do: {left_out}")
+    for scope in dict.fromkeys(each.vector.scope for each in failed):
+        shortest = min((each for each in failed if each.vector.scope == scope), key=lambda each: each.judgement.steps)
+        print(f"\n{history(shortest.vector, shortest.judgement)}")
+    return int(bool(failed))
+
+
+def history(vector: Vector, judgement: Judgement) -> str:
+    """Give the calls of a vector up to the one that was judged last, as lines of the protocol, with their answers."""
+    steps = vector.steps[: judgement.steps]
+    lines = [config_line(vector.config)]
+    lines += [f"{call_line(step.call)}  # {answer_line(step.answer)}" for step in steps]
+    return "\n".join(
+        [f"{vector.scope}, vector {vector.number}, call {judgement.steps}:", *lines, f"# {judgement.fault}"]
+    )

@@ -1,0 +1,220 @@
+"""Tours: histories that between them take every transition of a scope, or as many as are asked for.
+
+The states of a scope are explored first, each once up to names; transitions are told apart by the states they join,
+the action, and the reason of a refusal. A tour walks on from transition to transition not yet taken, the nearest first,
+and starts again from a new manager after `LENGTH` actions. The first tours show one transition of every sort, so that
+a few of them already go far.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from blockwright_spec.state import State, Waiting, initial
+
+from ..kv_cache.abstraction import expected
+from ..kv_cache.actions import Action, Admit, Told, meaning
+from ..kv_cache.enabled import enabled
+from ..kv_cache.lockstep import names_of
+from ..kv_cache.scopes import Scope
+from ..kv_cache.symmetry import Names
+from .recorder import questions, taken
+from .records import Vector, VectorStep
+
+LENGTH = 30
+"""Actions after which a tour ends."""
+
+OPTIONS = ("lookahead", "later", "drafts", "external", "whole", "reserve", "accepted")
+"""What an action may ask for; one that does is of another sort than one that does not."""
+
+Place = bytes
+"""A state up to names."""
+
+
+class Move(NamedTuple):
+    """A transition up to names: where it starts, what sort it is of, and where it ends."""
+
+    start: Place
+    sort: tuple[str, ...]
+    stop: Place
+
+
+def sort_of(state: State, action: Action, told: Told) -> tuple[str, ...]:
+    """Give what tells sorts of transitions apart: the action, why it was refused, and what happened to blocks."""
+    after, hit = told.state, told.hit
+    signs = [type(action).__name__, told.refusal.reason.name if told.refusal else ""]
+    signs += [name for name in OPTIONS if getattr(action, name, None)]
+    signs += ["again"] * (isinstance(action, Admit) and isinstance(state.requests[action.slot], Waiting))
+    for step in told.steps:
+        signs += ["evicts"] * bool(step.evicted) + ["trims"] * any(step.nulled) + ["copies"] * any(step.copied)
+        signs += ["takes"] * any(step.new)
+    signs += ["publishes"] * (len(set(after.keys) - set(state.keys)) > 0)
+    signs += ["frees"] * (len(after.queue) > len(state.queue))
+    if hit is not None and hit.length:
+        signs += ["adopts"] + ["shares"] * any(block not in state.queue for table in hit.tables for block in table)
+    return tuple(signs)
+
+
+class Tours:
+    """The explored graph of a scope, and which of its transitions no tour has taken yet."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope, self.names = scope, Names()
+        self.first = initial(scope.config, scope.slots)
+        self.ways: dict[Place, dict[Place, None]] = {}
+        """The places that one action leads to, from each place."""
+        self.open: dict[Place, dict[Move, None]] = {}
+        """The moves not taken yet, by where they start."""
+        self.known: dict[State, list[tuple[Move, Action, Told]]] = {}
+        """The transitions from states passed before."""
+        self.samples: dict[tuple[str, ...], Move] = {}
+        """The first move found of each sort."""
+        self.explore()
+
+    def place(self, state: State) -> Place:
+        """Give the place of a state."""
+        return self.names.digest(state)
+
+    def moves(self, state: State) -> list[tuple[Move, Action, Told]]:
+        """Give every transition from a state."""
+        if state not in self.known:
+            start, moves = self.place(state), []
+            for action in enabled(self.scope, state):
+                told = meaning(state, action)
+                stop = start if told.state is state else self.place(told.state)
+                moves.append((Move(start, sort_of(state, action, told), stop), action, told))
+            self.known[state] = moves
+        return self.known[state]
+
+    def explore(self) -> None:
+        """Visit every place once."""
+        waiting = deque([self.first])
+        seen = {self.place(self.first)}
+        while waiting:
+            state = waiting.popleft()
+            here = self.place(state)
+            ways, moves = self.ways.setdefault(here, {}), self.open.setdefault(here, {})
+            for move, _, told in self.moves(state):
+                ways[move.stop] = None
+                moves[move] = None
+                self.samples.setdefault(move.sort, move)
+                if move.stop not in seen:
+                    seen.add(move.stop)
+                    waiting.append(told.state)
+
+    def way(self, start: Place, goals: dict[Place, None] | dict[Place, dict[Move, None]]) -> list[Place] | None:
+        """Give the places on a shortest way to the nearest goal, the start left out; None if none can be reached."""
+        before: dict[Place, Place | None] = {start: None}
+        waiting = deque([start])
+        while waiting:
+            here = waiting.popleft()
+            if here in goals:
+                places = []
+                step: Place | None = here
+                while step is not None:
+                    places.append(step)
+                    step = before[step]
+                return places[-2::-1]
+            for there in self.ways[here]:
+                if there not in before:
+                    before[there] = here
+                    waiting.append(there)
+        return None
+
+    def sorts(self) -> Iterator[list[Action]]:
+        """Give tours, as actions from a new manager on, that show a transition of every sort."""
+        goals: dict[Place, dict[Move, None]] = {}
+        for move in self.samples.values():
+            goals.setdefault(move.start, {})[move] = None
+        return self.until(goals)
+
+    def paths(self) -> Iterator[list[Action]]:
+        """Give tours that take every transition, those that show every sort first."""
+        yield from self.sorts()
+        yield from self.until(self.open)
+
+    def until(self, goals: dict[Place, dict[Move, None]]) -> Iterator[list[Action]]:
+        """Give tours until all goals are taken.
+
+        Raises:
+            AssertionError: a goal cannot be taken, though it was seen.
+        """
+        for place in [place for place, moves in goals.items() if not moves]:
+            del goals[place]
+        while goals:
+            left = sum(map(len, goals.values()))
+            yield self.tour(goals)
+            if goals and sum(map(len, goals.values())) == left:
+                raise AssertionError(f"{self.scope.name}: {left} transitions cannot be taken again")
+
+    def tour(self, goals: dict[Place, dict[Move, None]]) -> list[Action]:
+        """Walk from goal to goal, and take every refusal that is passed."""
+        state, actions = self.first, list[Action]()
+        while goals and (not actions or len(actions) < LENGTH):
+            way = self.way(self.place(state), goals)
+            if way is None or (actions and len(actions) + len(way) >= LENGTH):
+                break
+            for there in way:
+                state = self.go(state, there, goals, actions)
+            state = self.take(state, goals, actions)
+        return actions
+
+    def go(self, state: State, there: Place, goals: dict[Place, dict[Move, None]], actions: list[Action]) -> State:
+        """Go one action on, by a move not yet taken if there is one."""
+        choices = [(move, action, told) for move, action, told in self.moves(state) if move.stop == there]
+        still = self.open.get(self.place(state), {})
+        move, action, told = next((each for each in choices if each[0] in still), choices[0])
+        self.done(move, goals)
+        actions.append(action)
+        return told.state
+
+    def take(self, state: State, goals: dict[Place, dict[Move, None]], actions: list[Action]) -> State:
+        """Take the moves wanted here that are refused, up to one that is not."""
+        wanted = goals.get(self.place(state), {})
+        for move, action, told in self.moves(state):
+            if move in wanted:
+                self.done(move, goals)
+                actions.append(action)
+                if told.steps or told.refusal is None:
+                    return told.state
+        return state
+
+    def done(self, move: Move, goals: dict[Place, dict[Move, None]]) -> None:
+        """Strike a move off."""
+        for moves in (goals, self.open):
+            if move.start in moves:
+                moves[move.start].pop(move, None)
+                if not moves[move.start]:
+                    del moves[move.start]
+
+
+def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:
+    """Give the vector of a history: each action's calls, the state after it, and at the end the questions."""
+    state, names = initial(scope.config, scope.slots), names_of(initial(scope.config, scope.slots))
+    steps: list[VectorStep] = []
+    for action in actions:
+        pairs, told = taken(state, action)
+        state = told.state
+        *rest, last = [VectorStep(call, answer) for call, answer in pairs]
+        steps += [*rest, last._replace(state=expected(state))]
+    steps += [VectorStep(call, answer) for call, answer in questions(state, scope.prompts)]
+    if steps and steps[-1].state is None:
+        steps[-1] = steps[-1]._replace(state=expected(state))
+    return Vector(scope.name, number, scope.config, names, tuple(steps))
+
+
+def vectors_of(scope: Scope, limit: int | None = None) -> Iterator[Vector]:
+    """Give the vectors of a scope: a transition of every sort, and then up to the limit, or to the last transition."""
+    tours = Tours(scope)
+    for number, actions in enumerate(tours.sorts(), 1):
+        yield vector_from(scope, number, actions)
+    first = number + 1
+    for number, actions in enumerate(tours.until(tours.open), first):
+        if limit is not None and number > limit:
+            return
+        yield vector_from(scope, number, actions)
+
+
+def sorts_of(vectors: list[Vector]) -> Counter[tuple[str, str]]:
+    """Count the answers that vectors expect: pairs of a call and the answer's word or reason."""
+    return Counter((step.call.word, step.answer.reason or step.answer.word) for each in vectors for step in each.steps)

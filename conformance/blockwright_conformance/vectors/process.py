@@ -1,0 +1,313 @@
+"""A manager in a process of its own, in any language: spoken to by lines (`wire`), and put through the gates.
+
+The adapter keeps what its manager was told. Copies share one process: the copy that speaks next has a new manager made
+and the calls told again, so that the process need not be able to copy anything.
+"""
+
+import atexit
+import contextlib
+import functools
+import os
+import selectors
+import shlex
+import subprocess
+import time
+from typing import Any, Self
+
+from blockwright_spec.outcomes import Publication, Step
+from blockwright_spec.reads import Prefix
+from blockwright_spec.state import Config
+
+from ..capabilities import Capabilities
+from ..kv_cache.adapter import Explained, Found, Observation, Planned, Served
+from .calls import NOBODY, STALE, Answer, Call, Tables
+from .wire import WireError, answer_of, call_line, config_line, hello_of, state_of
+
+TIMEOUT = 10.0
+"""Seconds that an answer may take."""
+
+
+class RefusedError(Exception):
+    """The manager says that a call is wrong."""
+
+
+class StaleError(RefusedError):
+    """The manager says that a hit no longer holds."""
+
+
+class ProcessError(ValueError):
+    """The manager's process ended, was silent, or said what is not of the protocol."""
+
+
+class Connection:
+    """A process that manages blocks, and which adapter spoke to it last."""
+
+    def __init__(self, command: str) -> None:
+        self.command, self.speaker, self.unread = command, 0, b""
+        try:
+            self.process = subprocess.Popen(
+                shlex.split(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
+            )
+        except (OSError, ValueError, IndexError) as error:
+            raise ProcessError(f"cannot run {command!r}: {error}") from error
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.input, self.output = self.process.stdin, self.process.stdout
+        os.set_blocking(self.input.fileno(), False)
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.output, selectors.EVENT_READ)
+        try:
+            self.name, self.capabilities, self.follows_policy = hello_of(self.ask(["hello 1"])[0])
+        except Exception:
+            self.close()
+            raise
+
+    def ask(self, lines: list[str]) -> list[str]:
+        """Send lines, and give as many that come back.
+
+        Raises:
+            ProcessError: the process ended, or an answer is late.
+        """
+        waiting = "".join(f"{line}\n" for line in lines).encode()
+        answers: list[str] = []
+        deadline = time.monotonic() + TIMEOUT
+        while len(answers) < len(lines):
+            waiting = self.send(waiting)
+            if not self.selector.select(0.0 if waiting else deadline - time.monotonic()):
+                if time.monotonic() >= deadline:
+                    raise ProcessError(f"{self.command}: no answer to {lines[len(answers)]!r} in {TIMEOUT:.0f} s")
+                continue
+            came = os.read(self.output.fileno(), 1 << 16)
+            if not came:
+                raise ProcessError(f"{self.command}: ended before it answered {lines[len(answers)]!r}")
+            *whole, self.unread = (self.unread + came).split(b"\n")
+            answers += [line.decode(errors="replace").rstrip("\r") for line in whole]
+        if len(answers) > len(lines) or self.unread:
+            raise ProcessError(f"{self.command}: more than one line came back for {lines[-1]!r}")
+        return answers
+
+    def send(self, waiting: bytes) -> bytes:
+        """Send as much as the process takes now; give what is left."""
+        if not waiting:
+            return waiting
+        try:
+            return waiting[os.write(self.input.fileno(), waiting) :]
+        except BlockingIOError:
+            return waiting
+        except BrokenPipeError:  # what it said before it ended is still to be read
+            return b""
+
+    def close(self) -> None:
+        """End the process."""
+        self.selector.close()
+        for pipe in (self.input, self.output):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        try:
+            self.process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class ProcessAdapter:
+    """A manager behind a connection; all adapters of one connection share its process."""
+
+    errors: tuple[type[Exception], ...] = (RefusedError,)
+    stale: tuple[type[Exception], ...] = (StaleError,)
+
+    def __init__(self, connection: Connection, config: Config) -> None:
+        self.connection, self.config = connection, config
+        self.follows_policy = connection.follows_policy
+        self.told = [config_line(config)]
+        self.number = 0
+        answer = self.lines_answered([])
+        if answer:
+            raise ProcessError(f"{connection.command}: more lines than calls")
+
+    def copy(self) -> Self:
+        """Return an independent copy: it has the same told to a new manager when it is next asked something."""
+        twin = object.__new__(type(self))
+        twin.connection, twin.config, twin.follows_policy = self.connection, self.config, self.follows_policy
+        twin.told, twin.number = self.told.copy(), 0
+        return twin
+
+    def lines_answered(self, lines: list[str]) -> list[str]:
+        """Send lines to the manager that this adapter stands for, and give what comes back."""
+        connection, before = self.connection, []
+        if self.number == 0 or connection.speaker != self.number:
+            connection.speaker += 1
+            self.number, before = connection.speaker, self.told
+        answers = connection.ask([*before, *lines])
+        if before and answers[0] != "ok":
+            raise ProcessError(f"{connection.command}: expected ok to {before[0]!r}, found {answers[0]!r}")
+        return answers[len(before) :]
+
+    def call(self, word: str, *values: Any) -> Answer:
+        """Make a call.
+
+        Raises:
+            RefusedError: the manager says that it is wrong.
+            ProcessError: it says nothing of the protocol.
+        """
+        line = call_line(Call(word, values))
+        (said,) = self.lines_answered([line])
+        self.told.append(line)
+        try:
+            answer = answer_of(said)
+        except WireError as error:
+            raise ProcessError(f"{self.connection.command}: {line!r}: {error}") from error
+        if answer.word == "error":
+            raise (StaleError if answer.reason == STALE else RefusedError)(said)
+        return answer
+
+    def expected(self, answer: Answer, *words: str) -> Answer:
+        """Give an answer of one of the kinds that a call may have.
+
+        Raises:
+            ProcessError: it is of another.
+        """
+        if answer.word not in words:
+            raise ProcessError(f"{self.told[-1]!r}: expected {' or '.join(words)}, found {answer.word}")
+        return answer
+
+    def send(self, name: str, prefix: Prefix) -> None:
+        """Make a request."""
+        self.expected(self.call("send", name, *prefix), "ok")
+
+    def forget(self, name: str) -> None:
+        """Drop a request."""
+        self.expected(self.call("forget", name), "ok")
+
+    def find(self, name: str) -> Found:
+        """Look a request up."""
+        hit = self.expected(self.call("find", name), "hit")
+        return Found(hit.length, hit.tables)
+
+    def allocate(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Tables | None:
+        """Give slots."""
+        options = step.lookahead, int(step.publication is Publication.LATER), step.drafts, step.external, step.encoder
+        asked = (name, computed, step.new, length, hit_of or NOBODY, *options, int(step.whole), step.reserve)
+        answer = self.expected(self.call("allocate", *asked), "blocks", "refused")
+        return answer.tables if answer.word == "blocks" else None
+
+    def plan(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Planned:
+        """Refuse to plan: the protocol has no such call.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("plan: not a call of the protocol")
+
+    def commit(self, name: str) -> Tables:
+        """Refuse to commit.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("commit: not a call of the protocol")
+
+    def start(self) -> None:
+        """Start a step."""
+        self.expected(self.call("start"), "ok")
+
+    def settle(self, rejected: tuple[tuple[str, int], ...]) -> None:
+        """Settle the oldest step."""
+        self.expected(self.call("settle", rejected), "ok")
+
+    def finish_load(self, name: str, count: int) -> None:
+        """End a load."""
+        self.expected(self.call("loaded", name, count), "ok")
+
+    def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
+        """Give slots to several requests."""
+        answer = self.expected(self.call("batch", lookahead, asks), "served")
+        return tuple([Served(tables) for tables in answer.served]), answer.whole
+
+    def append(self, name: str, tokens: tuple[int, ...]) -> None:
+        """Append output tokens."""
+        self.expected(self.call("append", name, tokens), "ok")
+
+    def publish(self, name: str, end: int) -> None:
+        """Publish filled blocks."""
+        self.expected(self.call("publish", name, end), "ok")
+
+    def trim(self, name: str, end: int) -> None:
+        """Null dead entries."""
+        self.expected(self.call("trim", name, end), "ok")
+
+    def free(self, name: str) -> None:
+        """Release a request's blocks."""
+        self.expected(self.call("free", name), "ok")
+
+    def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
+        """Fork a request."""
+        return self.expected(self.call("fork", name, child, computed, *prefix), "ok", "refused").word == "ok"
+
+    def take_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Take the copies to come."""
+        return self.expected(self.call("copies"), "copies").copies
+
+    def reset(self) -> bool:
+        """Reset the prefix cache."""
+        return self.expected(self.call("reset"), "ok", "refused").word == "ok"
+
+    def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
+        """Count shared leading blocks."""
+        return self.expected(self.call("common", name, running), "counts").counts
+
+    def pin(self, blocks: tuple[int, ...]) -> None:
+        """Refuse to pin.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("pin: not a call of the protocol")
+
+    def explain(self, name: str) -> Explained:
+        """Refuse to explain: the protocol has no such call.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("explain: not a call of the protocol")
+
+    def observe(self, names: tuple[str, ...]) -> Observation:
+        """Show the state."""
+        (said,) = self.lines_answered([" ".join(["state", *names])])
+        return state_of(said, self.config.num_blocks)
+
+    def check(self) -> None:
+        """Do nothing: a manager in another process checks itself, or not."""
+
+
+class ProcessFactory:
+    """Makes managers in one process of a command."""
+
+    def __init__(self, command: str) -> None:
+        self.connection = Connection(command)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Give what the manager says that it can do."""
+        return self.connection.capabilities
+
+    def __call__(self, config: Config) -> ProcessAdapter:
+        """Make a manager."""
+        return ProcessAdapter(self.connection, config)
+
+    def close(self) -> None:
+        """End the process."""
+        self.connection.close()
+
+
+@functools.lru_cache
+def started(command: str) -> ProcessFactory:
+    """Give the factory of a command, whose process runs until this one ends.
+
+    Raises:
+        ValueError: it cannot be run, or does not speak the protocol.
+    """
+    factory = ProcessFactory(command)
+    atexit.register(factory.close)
+    return factory

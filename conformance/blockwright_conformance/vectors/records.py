@@ -1,0 +1,207 @@
+"""Vectors as JSON lines: one vector a line, each whole in itself.
+
+`docs/vectors.md` describes every field; a change of this module that readers would notice needs another `VERSION`.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Sliding
+from blockwright_spec.state import Config
+
+from ..kv_cache.adapter import Observation
+from ..kv_cache.scopes import layer_name
+from .calls import SIGNATURES, Answer, Call
+
+VERSION = 1
+
+
+class VectorStep(NamedTuple):
+    """A call, the answer expected, and the state expected after it; None where the state is not compared."""
+
+    call: Call
+    answer: Answer
+    state: Observation | None = None
+
+
+class Vector(NamedTuple):
+    """A history from a new manager on, and all that is expected on the way."""
+
+    scope: str
+    number: int
+    config: Config
+    requests: tuple[str, ...]
+    """Every id that the engine uses for requests, in the order in which states show them."""
+    steps: tuple[VectorStep, ...]
+
+
+def frozen(value: Any) -> Any:
+    """Give lists as tuples, all the way down."""
+    return tuple([frozen(each) for each in value]) if isinstance(value, list) else value
+
+
+KINDS: dict[str, Any] = {"full": Full, "sliding": Sliding, "chunked": Chunked, "mamba": Mamba, "cross": Cross}
+LENGTHS = {"sliding": "window", "chunked": "chunk", "mamba": "drafts"}
+"""The name of a kind's own length."""
+
+FLAGS = {"caching": True, "eagle": False, "overlaps": False, "settles": False, "watermark": 0}
+"""Options of a configuration, and what they are where they are left out."""
+
+
+def group_record(group: Group) -> dict[str, Any]:
+    """Give a group of layers as data."""
+    name = layer_name(group.kind).partition(" ")[0]
+    length = getattr(group.kind, LENGTHS[name]) if name in LENGTHS else 0
+    return {"kind": name, "block_size": group.block_size} | ({LENGTHS[name]: length} if length else {})
+
+
+def group_of(record: dict[str, Any]) -> Group:
+    """Give a group of layers from data."""
+    name = record["kind"]
+    length = record.get(LENGTHS[name], 0) if name in LENGTHS else 0
+    kind: Kind = KINDS[name](length) if length else KINDS[name]()
+    return Group(kind, record["block_size"])
+
+
+def config_record(config: Config) -> dict[str, Any]:
+    """Give a configuration as data."""
+    rest = {name: getattr(config, name) for name, usual in FLAGS.items() if getattr(config, name) != usual}
+    groups = [group_record(group) for group in config.groups]
+    return {"groups": groups, "num_blocks": config.num_blocks, "max_model_len": config.max_model_len} | rest
+
+
+def config_of(record: dict[str, Any]) -> Config:
+    """Give a configuration from data."""
+    groups = tuple(group_of(group) for group in record["groups"])
+    rest = {name: record[name] for name in FLAGS if name in record}
+    return Config(groups, record["num_blocks"], record["max_model_len"], **rest)
+
+
+def answer_record(answer: Answer) -> dict[str, Any]:
+    """Give an answer as data."""
+    match answer.word:
+        case "hit":
+            rest: dict[str, Any] = {"length": answer.length, "tables": answer.tables}
+        case "blocks":
+            rest = {"tables": answer.tables}
+        case "served":
+            rest = {"served": answer.served, "whole": answer.whole}
+        case "copies":
+            rest = {"copies": answer.copies}
+        case "counts":
+            rest = {"counts": answer.counts}
+        case "refused" | "error":
+            rest = {"reason": answer.reason}
+        case _:
+            rest = {}
+    return {"answer": answer.word} | rest
+
+
+def answer_of(record: dict[str, Any]) -> Answer:
+    """Give an answer from data."""
+    names = [name for name in Answer._fields if name in record]
+    return Answer(record["answer"], **{name: frozen(record[name]) for name in names})
+
+
+def state_record(state: Observation) -> dict[str, Any]:
+    """Give a state as data; what no request of the scope has is left out."""
+    keys = [
+        (block, at, *prefix) for block, content in enumerate(state.keys or ()) if content for at, prefix in [content]
+    ]
+    rest: dict[str, Any] = {"tables": state.tables, "queue": state.queue, "references": state.references, "keys": keys}
+    if any(state.published or ()):
+        rest["published"] = state.published
+    if any(table for tables in state.states or () for table in tables or ()):
+        rest["states"] = state.states
+    if any(each is not None for each in state.settled or ()):
+        rest["settled"] = state.settled
+    return rest | ({"copies": state.copies} if state.copies else {})
+
+
+def state_of(record: dict[str, Any], num_blocks: int) -> Observation:
+    """Give a state from data."""
+    keys: list[Any] = [None] * num_blocks
+    for block, at, extra, tokens in record["keys"]:
+        keys[block] = at, (extra, tuple(tokens))
+    tables, queue, references = (frozen(record[name]) for name in ("tables", "queue", "references"))
+    none = [None] * len(tables)
+    published, settled = (frozen(record.get(name, none)) for name in ("published", "settled"))
+    states = frozen(record.get("states", [each and [[]] * len(each) for each in record["tables"]]))
+    copies = frozen(record.get("copies", []))
+    return Observation(tables, queue, references, tuple(keys), published, len(queue), states, settled, copies)
+
+
+def step_records(steps: Iterable[VectorStep]) -> Iterator[dict[str, Any]]:
+    """Give the steps as data; a state that is the one before is only said to be the same."""
+    before: dict[str, Any] | None = None
+    for step in steps:
+        record = {"call": step.call.word} | {field.name: value for field, value in step.call.stated()}
+        record["expect"] = answer_record(step.answer)
+        if step.state is not None:
+            state = state_record(step.state)
+            record["state"] = "same" if state == before else state
+            before = state
+        yield record
+
+
+def steps_of(records: list[dict[str, Any]], num_blocks: int) -> Iterator[VectorStep]:
+    """Give steps from data."""
+    before: Observation | None = None
+    for record in records:
+        fields = SIGNATURES[record["call"]]
+        call = Call(record["call"], tuple([frozen(record.get(field.name, field.default)) for field in fields]))
+        state = record.get("state")
+        now = before if state == "same" else None if state is None else state_of(state, num_blocks)
+        before = before if now is None else now
+        yield VectorStep(call, answer_of(record["expect"]), now)
+
+
+def line_of(vector: Vector) -> str:
+    """Give a vector as one line of JSON."""
+    record = {
+        "blockwright_vector": VERSION,
+        "scope": vector.scope,
+        "number": vector.number,
+        "config": config_record(vector.config),
+        "requests": vector.requests,
+        "steps": list(step_records(vector.steps)),
+    }
+    return json.dumps(record, separators=(",", ":"))
+
+
+def vector_of(line: str) -> Vector:
+    """Give a vector from its line.
+
+    Raises:
+        ValueError: the line is no vector of this version.
+    """
+    record = json.loads(line)
+    if record.get("blockwright_vector") != VERSION:
+        raise ValueError(f"expected a vector of version {VERSION}, found {line[:60]!r}; make the vectors again")
+    config = config_of(record["config"])
+    steps = tuple(steps_of(record["steps"], config.num_blocks))
+    return Vector(record["scope"], record["number"], config, tuple(record["requests"]), steps)
+
+
+def read(path: Path) -> list[Vector]:
+    """Read a file of vectors.
+
+    Raises:
+        ValueError: a line is no vector; the message says which.
+    """
+    vectors = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            vectors.append(vector_of(line))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"{path}:{number}: {type(error).__name__}: {error}") from error
+    return vectors
+
+
+def write(path: Path, vectors: Iterable[Vector]) -> int:
+    """Write a file of vectors; return how many."""
+    lines = [line_of(vector) for vector in vectors]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return len(lines)

@@ -1,0 +1,55 @@
+"""The vectors that come with the kit: a transition of every sort in some small scopes of every kind of layer."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..kv_cache.scopes import EVERY, Scope
+from .paths import vectors_of
+from .records import Vector, read
+
+FOLDER = Path(__file__).parent / "vectors"
+
+NAMES = (
+    "full, block 1: batches",
+    "full, block 1: held hits",
+    "full, block 1: three requests",
+    "full, block 1: wrong calls",
+    "full, block 2: life",
+    "full, block 2: put off",
+    "full, block 2: copies",
+    "full, block 2: two symbols",
+    "full, block 2: uncached",
+    "full, block 1: drafts",
+    "full, block 1: extra keys",
+    "full, block 1: in flight, settled",
+    "full, block 2: loading",
+    "full, block 2: forks, uncached",
+    "sliding 3, block 2: put off",
+    "chunked 2, block 2: put off",
+    "mamba, block 1: put off",
+    "mamba, block 2: two symbols",
+    "full, block 1 + sliding 2, block 1: loads",
+)
+"""The scopes."""
+
+
+def file_name(scope_name: str) -> str:
+    """Give the name of the file that holds a scope's vectors."""
+    words = "".join(each if each.isalnum() else " " for each in scope_name.replace("+", " and ")).split()
+    return "-".join(words) + ".jsonl"
+
+
+def sample_scopes() -> tuple[Scope, ...]:
+    """Give the scopes of the samples."""
+    return tuple(each for each in EVERY if each.name in NAMES)
+
+
+def made(scope: Scope, limit: int | None = 0) -> list[Vector]:
+    """Make the vectors of a scope; with a limit of 0 those that show every sort, which is what a sample holds."""
+    return list(vectors_of(scope, limit))
+
+
+def samples(files: Iterable[Path] = ()) -> list[Vector]:
+    """Read the vectors of some files, or those that come with the kit."""
+    chosen = list(files) or sorted(FOLDER.glob("*.jsonl"))
+    return [vector for path in chosen for vector in read(path)]

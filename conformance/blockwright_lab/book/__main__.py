@@ -1,0 +1,66 @@
+"""The command: ``python -m blockwright_lab.book [--report FILE] [--folder docs/data] [--check]``."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from . import examples, files, report, spaces
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the data or check it; 1 where it is not current."""
+    parser = argparse.ArgumentParser(prog="python -m blockwright_lab.book", description=__doc__)
+    text = "a report of the gates (blockwright conform --json FILE); of several, each adds the gates that are missing"
+    parser.add_argument("--report", type=Path, action="append", default=[], metavar="FILE", help=text)
+    parser.add_argument(
+        "--folder", type=Path, default=files.FOLDER, help=f"where the data lies (default: {files.FOLDER})"
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; say what is no longer so")
+    args = parser.parse_args(arguments)
+    for path in args.report:
+        if not path.exists():
+            parser.error(f"--report: there is no file {path}; blockwright conform --json {path} writes it")
+    try:
+        told = report.joined([json.loads(path.read_text(encoding="utf-8")) for path in args.report])
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if not args.check:
+        for name, data in made(told):
+            files.write(args.folder, name, data)
+        return 0
+    faults = list(checked(args.folder, told))
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    print(f"{args.folder}: {len(faults)} numbers are not current" if faults else f"{args.folder}: current")
+    return int(bool(faults))
+
+
+def made(told: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Give each file and what belongs into it; that of the gates only where there is a report."""
+    yield "spaces", spaces.data()
+    yield "examples", examples.data()
+    if told is not None:
+        yield "gates", report.gates(told)
+        yield "museum", report.museum(told)
+
+
+def checked(folder: Path, told: Any) -> Iterator[str]:
+    """Say what is no longer so."""
+    for name, data in made(None):
+        if files.read(folder, name) != json.loads(files.text_of(data)):
+            yield f"{name}.json: recomputed, it differs; python -m blockwright_lab.book writes it anew"
+    kept, exhibits = files.read(folder, "gates"), files.read(folder, "museum")
+    if kept is None or exhibits is None:
+        yield "gates.json, museum.json: missing; python -m blockwright_lab.book --report FILE writes them"
+        return
+    yield from report.misnamed(kept, exhibits)
+    if told is not None:
+        yield from report.stale(kept, told)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

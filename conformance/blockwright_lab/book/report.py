@@ -1,0 +1,142 @@
+"""What the documentation says of the gates: one row each, theorems, and exhibits of the museum."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from blockwright_conformance.block_tables.scopes import PAGED_PROFILES
+from blockwright_conformance.command import LOCKSTEP
+from blockwright_conformance.kv_cache.scopes import PROFILES
+from blockwright_conformance.offload.scopes import CHAIN_PROFILES, TIER_PROFILES
+
+from ..known_bugs.gate import EXHIBITS
+
+Row = dict[str, Any]
+
+COMPARED = ("proof", "contract", "tie", "lockstep", "choices", "paged", "offload", "museum")
+"""Rows whose numbers are the same in every run of a profile: all but those of random histories, damage and mutants."""
+COVERED = {
+    "all scopes": "lockstep",
+    "all scopes of block tables": "paged",
+    "all scopes of offloading": "offload",
+}
+"""What was covered, by the gate whose numbers it repeats; the rest of coverage is of random histories."""
+
+KEPT = (
+    "kind",
+    "manager",
+    "scope",
+    "states",
+    "transitions",
+    "tried",
+    "passed",
+    "violations",
+    "seconds",
+    "law",
+    "detail",
+)
+EQUAL = ("states", "transitions", "tried", "passed", "violations", "law", "detail")
+"""What is compared of a row; seconds are told, and differ."""
+
+
+def joined(reports: list[Row]) -> Row | None:
+    """Give several reports as one: the first, and of the others the gates that those before them did not run.
+
+    Raises:
+        ValueError: two of them explored a scope and did not see the same.
+    """
+    if not reports:
+        return None
+    rows: list[Row] = []
+    for report in reports:
+        kinds = {row["kind"] for row in rows}
+        explored = {(row["kind"], row["scope"]): row for row in rows if row["kind"] in LOCKSTEP}
+        for row in report["gates"]:
+            before = explored.get((row["kind"], row["scope"]), row)
+            if any(before[name] != row[name] for name in ("states", "transitions", "violations")):
+                raise ValueError(f"{row['kind']}, {row['scope']}: the reports differ: {before} and {row}")
+        rows += [row for row in report["gates"] if row["kind"] not in kinds]
+    builds = dict.fromkeys(report["build"] for report in reports)
+    return {**reports[0], "build": "; ".join(builds), "gates": rows}
+
+
+def gates(report: Row) -> Row:
+    """Give what is kept of a report: the rows without their traces."""
+    rows = [{name: row[name] for name in KEPT if row.get(name)} for row in report["gates"]]
+    transitions = sum(row["transitions"] for row in report["gates"] if row["kind"] in LOCKSTEP)
+    return {"profile": report["profile"], "build": report["build"], "transitions": transitions, "rows": rows}
+
+
+def museum(report: Row) -> Row:
+    """Give what was seen of each exhibit: who caught it, how soon, the shortest way, and what it does to a model."""
+    kept = ("law", "detail", "states", "transitions", "seconds", "trace")
+    harm = {exhibit_of(row): row["detail"] for row in report["gates"] if row["kind"] == "damage"}
+    known = {exhibit.id for exhibit in EXHIBITS}
+    rows = [row for row in report["gates"] if row["kind"] == "museum" and exhibit_of(row) in known]
+    return {
+        exhibit_of(row): {**{name: row[name] for name in kept}, "damage": harm.get(exhibit_of(row))} for row in rows
+    }
+
+
+def exhibit_of(row: Row) -> str:
+    """Give the exhibit that a row speaks of."""
+    return str(row["scope"]).partition(" ")[0]
+
+
+def stale(kept: Row, report: Row) -> Iterator[str]:
+    """Say what the documentation tells of the gates and a fresh report does not, and the other way round.
+
+    Only gates that the report ran are compared, and of a report on some scopes only those.
+    """
+    if report["profile"] != kept["profile"]:
+        yield f"the report is of profile {report['profile']}, the documentation tells of {kept['profile']}"
+        return
+    old, new = rows_of(kept["rows"]), rows_of(report["gates"])
+    kinds = {kind for kind, _ in new}
+    names = new.keys() if report.get("scope") else {name for name in old if name[0] in kinds} | new.keys()
+    for name in sorted(names):
+        yield from different(" ".join(name), old.get(name), new.get(name))
+
+
+def misnamed(kept: Row, exhibits: Row) -> Iterator[str]:
+    """Say which scopes and exhibits of the profile the documentation does not tell of, or tells of in vain.
+
+    What is compared where there is no fresh report: names alone.
+    """
+    profile = kept["profile"]
+    tiers = [each.name for each in TIER_PROFILES[profile]]
+    for kind, scopes in (
+        ("lockstep", [each.name for each in PROFILES[profile]]),
+        ("paged", [each.name for each in PAGED_PROFILES[profile]]),
+        ("offload", tiers + [each.name for each in CHAIN_PROFILES[profile]]),
+    ):
+        told = {row["scope"] for row in kept["rows"] if row["kind"] == kind}
+        there = set(scopes)
+        yield from (f"{kind} {name}: no such scope in profile {profile}" for name in sorted(told - there))
+        yield from (f"{kind} {name}: not in the documentation" for name in sorted(there - told))
+    ids = {each.id for each in EXHIBITS}
+    yield from (f"museum {name}: no such exhibit" for name in sorted(exhibits.keys() - ids))
+    yield from (f"museum {name}: not in the documentation" for name in sorted(ids - exhibits.keys()))
+
+
+def rows_of(rows: list[Row]) -> dict[tuple[str, str], Row]:
+    """Give the rows that are compared, by gate and scope; theorems of several layers share their words."""
+    return {
+        (gate_of(row), f"{row['manager']}, {row['scope']}" if row["kind"] == "proof" else row["scope"]): row
+        for row in rows
+        if gate_of(row) in COMPARED
+    }
+
+
+def gate_of(row: Row) -> str:
+    """Give the gate that a row is of: coverage is told in rows of their own."""
+    return COVERED.get(row["scope"], "coverage") if row["kind"] == "coverage" else str(row["kind"])
+
+
+def different(name: str, old: Row | None, new: Row | None) -> Iterator[str]:
+    """Say how a row differs."""
+    if old is None or new is None:
+        yield f"{name}: {'not in the documentation' if old is None else 'no longer in the report'}"
+        return
+    for field in EQUAL:
+        if (old.get(field) or None) != (new.get(field) or None):
+            yield f"{name}: {field}: the documentation says {old.get(field)}, the report {new.get(field)}"

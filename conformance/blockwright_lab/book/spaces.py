@@ -1,0 +1,104 @@
+"""State spaces: how many states worlds have as they grow, and one small world whole.
+
+The specification alone is explored, without laws: the gates check those, in larger worlds.
+"""
+
+from functools import cache
+from typing import Any
+
+from blockwright_conformance.kv_cache.actions import Action, Told
+from blockwright_conformance.kv_cache.scopes import Scope, layer_name, scope
+from blockwright_conformance.kv_cache.world import Explorer, Node
+from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Sliding
+from blockwright_spec.state import Running, State, Waiting
+
+MOST_BLOCKS = 6
+GROWN: tuple[tuple[Kind, int], ...] = ((Full(), 1), (Sliding(2), 1), (Chunked(2), 1), (Mamba(), 1))
+"""The kinds of layers whose worlds are grown, with their block sizes."""
+
+Record = dict[str, Any]
+
+
+@cache
+def data() -> Record:
+    """Give all of it; worked out once a process."""
+    return {"growth": growth(), "kinds": kinds(), "graph": graph(world(Full(), 1, 3, 2))}
+
+
+def world(kind: Kind, size: int, blocks: int, slots: int) -> Scope:
+    """Give a world without options: requests of up to three tokens that come, grow and go."""
+    return scope(kind, size, "growth", blocks, 3, "", slots=slots)
+
+
+def counted(each: Scope) -> Record:
+    """Explore a world and count."""
+    result = Explorer(each, None, laws=()).run()
+    usable = each.config.num_blocks - 1
+    return {"blocks": usable, "requests": each.slots, "states": result.states, "transitions": result.transitions}
+
+
+def growth() -> list[Record]:
+    """Count the states with one, two and three requests, as blocks are added."""
+    return [counted(world(Full(), 1, blocks, slots)) for slots in (1, 2, 3) for blocks in range(2, MOST_BLOCKS + 1)]
+
+
+def kinds() -> list[Record]:
+    """Count the states with two requests, for each kind of layer."""
+    return [
+        {"kind": layer_name(kind), **counted(world(kind, size, blocks, 2))}
+        for kind, size in GROWN
+        for blocks in range(2, MOST_BLOCKS)
+    ]
+
+
+class Drawing(Explorer):
+    """Explores a world and remembers every state and every way between two."""
+
+    def __init__(self, each: Scope) -> None:
+        super().__init__(each, None, laws=())
+        self.states: dict[bytes, Record] = {}
+        self.edges: dict[tuple[int, int], list[str]] = {}
+        self.refused: dict[int, int] = {}
+        self.number(self.root.state)
+
+    def number(self, state: State, depth: int = 0) -> int:
+        """Give the number of a state, a new one if it was not seen."""
+        name = self.digest(state)
+        known = self.states.setdefault(name, {"id": len(self.states), "depth": depth, "shows": shown(state)})
+        return int(known["id"])
+
+    def arrived(self, node: Node, action: Action, told: Told, after: Node) -> Node | None:
+        """Remember the way that an action took."""
+        depth = self.states[self.digest(node.state)]["depth"]
+        start, end = self.number(node.state), self.number(after.state, depth + 1)
+        if told.refusal is not None:
+            self.refused[start] = self.refused.get(start, 0) + 1
+        elif start != end:
+            names = self.edges.setdefault((start, end), [])
+            name = type(action).__name__
+            names += [] if name in names else [name]
+        return super().arrived(node, action, told, after)
+
+
+def graph(each: Scope) -> Record:
+    """Draw a world whole: its states by how many actions lead there, and the ways between them."""
+    drawing = Drawing(each)
+    result = drawing.run()
+    states = [{**state, "refused": drawing.refused.get(state["id"], 0)} for state in drawing.states.values()]
+    edges = [[*ends, sorted(names)] for ends, names in sorted(drawing.edges.items())]
+    usable, longest = each.config.num_blocks - 1, each.max_tokens
+    counts = {"blocks": usable, "requests": each.slots, "tokens": longest, "transitions": result.transitions}
+    return {**counts, "states": states, "edges": edges}
+
+
+def shown(state: State) -> Record:
+    """Say what a state looks like: each request's tokens and blocks, the free queue, and what is published."""
+    requests = [
+        {"tokens": len(each.prefix[1]), "blocks": list(each.tables[0])}
+        if isinstance(each, Running)
+        else {"tokens": len(each.prefix[1])}
+        if isinstance(each, Waiting)
+        else None
+        for each in state.requests
+    ]
+    return {"requests": requests, "free": list(state.queue), "published": sorted(block for block, _ in state.keys)}

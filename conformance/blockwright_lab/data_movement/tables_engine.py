@@ -1,0 +1,419 @@
+"""An engine on the block manager: sequence groups that fork, grow, move to the host and end, with data that moves.
+
+Each operation makes the manager's public calls, executes the copies and swaps that come back on torch tensors, and has
+every sequence read back whole. With a reference, the specification makes the same steps, and whole states, refusals and
+what the manager answers to its questions are compared.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from types import ModuleType
+from typing import Any
+
+import blockwright
+from blockwright.paging import SelfAttnBlockSpaceManager, SequenceStatus, SimpleSequence, SimpleSequenceGroup
+from blockwright_conformance.block_tables.actions import (
+    Access,
+    Allocate,
+    AppendTokens,
+    Fork,
+    FreeTable,
+    MarkTable,
+    PagedAction,
+    ResetCache,
+    Swap,
+    time_of,
+)
+from blockwright_conformance.block_tables.adapter import PagedObservation
+from blockwright_conformance.block_tables.blockwright import BlockwrightTables, refusals_of
+from blockwright_conformance.block_tables.lockstep import PagedReply, paged_follow
+from blockwright_spec.outcomes import When
+from blockwright_spec.paged_counts import cached_tokens, cached_tokens_of, can_allocate, can_append_slots, can_swap
+from blockwright_spec.paged_outcomes import PagedDone
+from blockwright_spec.paged_state import Device, Paged, PagedConfig, Pair, paged
+from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.reads import Prefix
+
+from .tables_scopes import World
+from .tables_tensors import TokenCaches, code
+
+LAWS_EVERY = 16
+"""Operations between two checks of the laws of states."""
+
+WHEN = {None: "OK", When.NOT_NOW: "LATER", When.NEVER: "NEVER"}
+"""The name of what the manager answers for each of the specification's answers."""
+
+
+class PagedHistoryError(AssertionError):
+    """A history that shows a violation; `law` names what was broken."""
+
+    def __init__(self, law: str, detail: str) -> None:
+        super().__init__(law, detail)
+        self.law, self.detail = law, detail
+
+
+class Member:
+    """A sequence, the slot that stands for it in the specification, and the numbers of its prefixes."""
+
+    def __init__(self, seq: SimpleSequence, slot: int, codes: list[int]) -> None:
+        self.seq, self.slot, self.codes = seq, slot, codes
+        self.told = 0
+        """Most tokens that an append was told are computed."""
+        self.placed = 0
+        """Tokens that have slots."""
+        self.found = 0
+        """Tokens that were cached when it came, and so were never computed."""
+
+
+class ManagerTables(BlockwrightTables):
+    """The tables of a block manager, to be shown in the specification's terms; `owners` are sequences by slot."""
+
+    def __init__(self, config: PagedConfig, manager: SelfAttnBlockSpaceManager) -> None:
+        super().__init__(config)
+        self.manager, self.allocator = manager, manager.block_allocator
+        self.owners: dict[int, int] = {}
+
+    def observe(self, slots: int) -> PagedObservation:
+        """Show the whole state."""
+        there = self.manager.block_tables
+        self.tables = {slot: ((0, ()), there[owner]) for slot, owner in self.owners.items() if owner in there}
+        return super().observe(slots)
+
+
+def tables_of(package: ModuleType) -> type[ManagerTables]:
+    """Give the class that shows the tables of managers of a copy of the package."""
+    errors: Any = package.errors
+    names = {"package": package, "errors": refusals_of(package), "short": errors.NoFreeBlocksError}
+    return type("Tables", (ManagerTables,), names)
+
+
+class PagedEngine:
+    """An engine; `reference`: whether the specification goes along; `package`: the implementation, or a copy of it."""
+
+    def __init__(self, world: World, reference: bool = True, package: ModuleType = blockwright) -> None:
+        self.world, self.reference = world, reference
+        self.paging: Any = package.paging
+        self.errors: Any = package.errors
+        self.running: SequenceStatus = self.paging.SequenceStatus.RUNNING
+        self.swapped: SequenceStatus = self.paging.SequenceStatus.SWAPPED
+        self.manager: SelfAttnBlockSpaceManager = self.paging.SelfAttnBlockSpaceManager(
+            world.size, world.num_gpu, world.num_cpu, world.watermark, world.sliding_window, world.caching
+        )
+        self.config = PagedConfig(world.size, world.num_gpu, world.num_cpu, world.caching, world.window)
+        self.state: Paged = paged(self.config, world.slots)
+        self.shown = tables_of(package)(self.config, self.manager)
+        self.caches = TokenCaches(world.num_gpu, world.num_cpu, world.size)
+        self.groups: list[tuple[SimpleSequenceGroup, list[Member]]] = []
+        self.count, self.clock, self.operations = 0, 0, 0
+        self.lines: list[str] = []
+        self.fired: dict[str, int] = {}
+
+    # ---- what there is
+
+    @property
+    def members(self) -> list[Member]:
+        """All sequences."""
+        return [member for _, members in self.groups for member in members]
+
+    @property
+    def empty_slots(self) -> list[int]:
+        """Slots without a sequence."""
+        used = {member.slot for member in self.members}
+        return [slot for slot in range(self.world.slots) if slot not in used]
+
+    def groups_of(self, status: SequenceStatus) -> list[tuple[SimpleSequenceGroup, list[Member]]]:
+        """Give the groups of a status; all sequences of a group have one."""
+        return [each for each in self.groups if each[1][0].seq.status is status]
+
+    # ---- operations
+
+    def arrive(self, tokens: list[int], extra: int, width: int, ahead: int, chunk: int) -> None:
+        """Send a group of `width` sequences with one prompt; if it fits, admit it and compute its first chunk."""
+        slots = self.empty_slots[:width]
+        make, extra_hash = self.paging.SimpleSequence, extra or None
+        seqs: list[SimpleSequence] = [make(self.count + at, tokens, extra_hash=extra_hash) for at in range(len(slots))]
+        group: SimpleSequenceGroup = self.paging.SimpleSequenceGroup(f"g{self.count}", seqs)
+        self.count += len(seqs)
+        prefix: Prefix = (extra if self.world.caching else 0, tuple(tokens))
+        answer = self.manager.can_allocate(group, ahead)
+        self.say(f"can_allocate({tokens}, {ahead}): {answer.name}")
+        watermark = self.manager.watermark_blocks
+        wanted = can_allocate
+        self.compare("can_allocate", lambda: WHEN[wanted(self.state, len(tokens), ahead, watermark)], answer.name)
+        if answer is not self.paging.AllocStatus.OK:
+            self.fired[answer.name] = self.fired.get(answer.name, 0) + 1
+            return
+        known = self.cached(seqs[0], prefix)
+        actions: list[PagedAction] = [Allocate(slots[0], prefix), *(Fork(slots[0], slot) for slot in slots[1:])]
+        self.shown.owners |= {slot: seq.seq_id for slot, seq in zip(slots, seqs, strict=True)}
+        if self.call(lambda: self.manager.allocate(group), actions, self.world.window is None) is None:
+            return
+        codes: list[int] = []
+        for token in tokens:
+            codes.append(code(codes[-1] if codes else extra, token))
+        members = [Member(seq, slot, codes[:]) for seq, slot in zip(seqs, slots, strict=True)]
+        self.groups.append((group, members))
+        for member in members:
+            member.seq.status = self.running
+            member.placed, member.found = len(tokens), known
+        self.compute(len(self.groups) - 1, max(known, chunk))
+
+    def cached(self, seq: SimpleSequence, prefix: Prefix) -> int:
+        """Ask how many tokens are cached, forget the sequence's hashes, and compare."""
+        found = self.manager.get_num_cached_tokens(seq)
+        self.manager.remove_seq_from_computed_blocks_tracker(seq)
+        if self.world.caching:
+            self.compare("get_num_cached_tokens", lambda: cached_tokens(self.state, prefix), found)
+        return found
+
+    def grow(self, index: int, tokens: Callable[[], list[int]], ahead: int) -> None:
+        """Append tokens to all sequences of a running group, as far as the manager says that they fit."""
+        group, members = self.groups[index]
+        for member in members:
+            member.seq.token_ids += tokens()
+        asks = tuple((member.slot, len(member.seq.token_ids) - member.placed) for member in members)
+        fits = self.manager.can_append_slots(group, ahead)
+        self.say(f"can_append_slots({group.request_id}, {ahead}): {fits}")
+        self.compare("can_append_slots", lambda: can_append_slots(self.state, asks, ahead), fits)
+        more = max(new for _, new in asks)
+        for member in members:
+            if not self.append(member, ahead, fits):
+                break
+        for member in members:  # what did not fit was never put out
+            del member.seq.token_ids[member.placed :]
+        self.compute(index, more)
+
+    def append(self, member: Member, ahead: int, must: bool) -> bool:
+        """Append what is new of one sequence, execute the copies, and put drafts behind it."""
+        seq, placed = member.seq, member.placed
+        told = seq.num_computed_tokens if self.world.window is not None else None
+        action = AppendTokens(member.slot, tuple(seq.token_ids[placed:]), ahead, told)
+        pairs = self.call(lambda: self.manager.append_slots(seq, ahead), [action], must)
+        if pairs is None:
+            return False
+        self.caches.copy(pairs)
+        for token in seq.token_ids[placed:]:
+            member.codes.append(code(member.codes[-1], token))
+        member.told, member.placed = max(member.told, told or 0), len(seq.token_ids)
+        if ahead:
+            self.caches.draft(self.table(member), member.placed)
+        return True
+
+    def compute(self, index: int, count: int) -> None:
+        """Compute so many more tokens of each sequence of a running group, but those found, and mark them."""
+        group, members = self.groups[index]
+        stops = [min(each.placed, each.seq.num_computed_tokens + count) for each in members]
+        for member, stop in zip(members, stops, strict=True):
+            start = max(member.seq.num_computed_tokens, member.found)
+            if start < stop:
+                tokens, codes = member.seq.token_ids[start:stop], member.codes[start:stop]
+                self.caches.write(self.table(member), start, codes, tokens)
+        actions = [MarkTable(member.slot, stop) for member, stop in zip(members, stops, strict=True)]
+        self.call(lambda: self.manager.mark_blocks_as_computed(group, count), actions, True)
+        for member, stop in zip(members, stops, strict=True):
+            member.seq.num_computed_tokens = stop
+        if self.world.caching:
+            common = self.manager.get_common_computed_block_ids([member.seq for member in members])
+            self.compare("get_common_computed_block_ids", lambda: self.common(members), common)
+        self.done()
+
+    def fork(self, index: int, which: int) -> None:
+        """Fork a sequence of a group."""
+        group, members = self.groups[index]
+        parent = members[which % len(members)]
+        child = Member(parent.seq.fork(self.count), self.empty_slots[0], parent.codes[:])
+        child.told, child.placed, child.found = parent.told, parent.placed, parent.found
+        self.count += 1
+        self.shown.owners[child.slot] = child.seq.seq_id
+        self.call(lambda: self.manager.fork(parent.seq, child.seq), [Fork(parent.slot, child.slot)], True)
+        group.seqs.append(child.seq)
+        members.append(child)
+        self.done()
+
+    def free(self, index: int, which: int) -> None:
+        """End a sequence of a group, and the group with its last one."""
+        group, members = self.groups[index]
+        member = members[which % len(members)]
+        self.call(lambda: self.manager.free(member.seq), [FreeTable(member.slot)], True)
+        self.manager.remove_seq_from_computed_blocks_tracker(member.seq)
+        members.remove(member)
+        group.seqs.remove(member.seq)
+        if not members:
+            del self.groups[index]
+        self.done()
+
+    def swap_out(self, index: int) -> None:
+        """Move a running group to the host, whether or not the manager says that it fits."""
+        fits = self.manager.can_swap_out(self.groups[index][0])
+        self.compare("can_swap_out", lambda: self.swappable(index, Device.CPU, 0) is None, fits)
+        self.swap(index, Device.CPU, fits)
+
+    def swap_in(self, index: int, ahead: int) -> None:
+        """Move a swapped group back, whether or not the manager says that it fits."""
+        answer = self.manager.can_swap_in(self.groups[index][0], ahead)
+        self.compare("can_swap_in", lambda: WHEN[self.swappable(index, Device.GPU, ahead)], answer.name)
+        self.swap(index, Device.GPU, answer is self.paging.AllocStatus.OK)
+
+    def swappable(self, index: int, to: Device, ahead: int) -> When | None:
+        """Give what the specification says of a swap."""
+        asks = tuple((member.slot, 0) for member in self.groups[index][1])
+        return can_swap(self.state, asks, to, ahead, self.manager.watermark_blocks)
+
+    def swap(self, index: int, to: Device, must: bool) -> None:
+        """Move a group, and execute it."""
+        group, members = self.groups[index]
+        action = Swap(tuple(member.slot for member in members), to)
+        move = self.manager.swap_out if to is Device.CPU else self.manager.swap_in
+        pairs = self.call(lambda: move(group), [action], must)
+        if pairs is None:
+            return
+        (self.caches.swap_out if to is Device.CPU else self.caches.swap_in)(pairs)
+        for member in members:
+            member.seq.status = self.swapped if to is Device.CPU else self.running
+        self.done()
+
+    def access(self, index: int) -> None:
+        """Note an access of all sequences of a group."""
+        for member in self.groups[index][1]:
+            action = Access(member.slot)
+            self.clock = time_of(self.state, action) if self.reference else self.clock + 1
+            seq, now = member.seq, float(self.clock)
+            self.call(lambda seq=seq, now=now: self.manager.access_all_blocks_in_seq(seq, now), [action], True)  # type: ignore[misc]
+
+    def common(self, members: list[Member]) -> list[int]:
+        """Give the leading blocks that are computed and common to some sequences, as the specification has it."""
+        heads = []
+        for member in members:
+            table = self.state.tables[member.slot]
+            assert table is not None
+            known = cached_tokens_of(self.state, table) // self.world.size
+            heads.append(table.entries[:known])
+        return [blocks[0] for blocks in takewhile(lambda blocks: len(set(blocks)) == 1, zip(*heads, strict=False))]
+
+    def reset(self) -> None:
+        """Reset the prefix cache of both devices."""
+        actions: list[PagedAction] = [ResetCache(device) for device in Device]
+        idle = not self.groups or not self.world.caching
+        if self.manager.reset_prefix_cache() != idle:
+            raise PagedHistoryError("REF-0", f"reset_prefix_cache: expected {idle}")
+        self.say("reset_prefix_cache()")
+        if idle:
+            self.follow(actions, PagedReply())
+
+    # ---- what operations share
+
+    def table(self, member: Member) -> list[int]:
+        """Give a sequence's block ids."""
+        return self.manager.get_block_table(member.seq)
+
+    def say(self, line: str) -> None:
+        """Remember what was done, to be told with a violation."""
+        self.lines.append(line)
+
+    def call(
+        self, call: Callable[[], list[Pair] | None], actions: Sequence[PagedAction], must: bool
+    ) -> list[Pair] | None:
+        """Make a call of the manager, in lock-step; give its pairs, or None where blocks were short.
+
+        Raises:
+            PagedHistoryError: it was short of blocks though the manager had said that they are there, or differs.
+        """
+        self.say(f"{actions}")
+        name, order = type(actions[0]).__name__, self.shown.order() if self.reference else ()
+        try:
+            pairs, error = call() or [], None
+        except self.errors.NoFreeBlocksError as short:
+            pairs, error, name = [], short, "NO_FREE_BLOCKS"
+            if must:
+                raise PagedHistoryError(
+                    "PAGE-13", f"{actions}: {short}, though the manager had said that it fits"
+                ) from None
+        self.fired[name] = self.fired.get(name, 0) + 1
+        shift = self.world.num_gpu
+        absolute = pairs
+        if isinstance(actions[0], Swap):
+            out = actions[0].to is Device.CPU
+            absolute = [(one, two + shift) if out else (one + shift, two) for one, two in pairs]
+        self.follow(actions, PagedReply(False, error, tuple(absolute), order))
+        return None if error else pairs
+
+    def follow(self, actions: Sequence[PagedAction], reply: PagedReply) -> None:
+        """Have the specification make the same step, and compare the whole state.
+
+        Raises:
+            PagedHistoryError: something differs, or a law is broken.
+        """
+        if not self.reference:
+            return
+        self.learn(actions)
+        told, faults = paged_follow(self.state, actions, reply, self.shown)
+        if faults:
+            raise PagedHistoryError("REF-0", f"{actions}: {'; '.join(faults)}")
+        before = self.state
+        for outcome in told.outcomes:
+            for law in PAGED_STEP_LAWS:
+                if not law.holds(before, outcome):
+                    raise PagedHistoryError(law.id, f"{actions}: {law.statement}")
+            before = outcome.state if isinstance(outcome, PagedDone) else before
+        self.state = told.state
+        self.operations += 1
+        self.manager.check()
+        if self.operations % LAWS_EVERY == 0:
+            self.judge()
+
+    def learn(self, actions: Sequence[PagedAction]) -> None:
+        """Remember the hashes of prefixes that actions may bring."""
+        for action in actions:
+            if isinstance(action, Allocate):
+                self.shown.digests.chain(action.prefix)
+            elif isinstance(action, AppendTokens) and (table := self.state.tables[action.slot]) is not None:
+                self.shown.digests.chain((table.prefix[0], table.prefix[1] + action.tokens))
+
+    def compare(self, what: str, wanted: Callable[[], Any], found: Any) -> None:
+        """Compare what the manager answers to a question.
+
+        Raises:
+            PagedHistoryError: it differs.
+        """
+        if self.reference and (want := wanted()) != found:
+            raise PagedHistoryError("REF-0", f"{what}: expected {want}, found {found}")
+
+    def done(self) -> None:
+        """Have every sequence read back what it has computed or found, as far as its window keeps it.
+
+        Raises:
+            PagedHistoryError: one does not read its own tokens (PAGE-4).
+        """
+        size, window = self.world.size, self.world.window
+        for member in self.members:
+            start = 0 if window is None else max(0, member.told // size - window) * size
+            stop = max(member.seq.num_computed_tokens, member.found)
+            tokens, codes = member.seq.token_ids[:stop], member.codes[:stop]
+            if not self.caches.reads_back(self.table(member), start, codes, tokens):
+                raise PagedHistoryError(
+                    "PAGE-4", f"sequence {member.seq.seq_id} does not read back its tokens from {start}"
+                )
+
+    def judge(self) -> None:
+        """Check the laws of states.
+
+        Raises:
+            PagedHistoryError: one is broken.
+        """
+        for law in PAGED_LAWS:
+            if not law.holds(self.state):
+                raise PagedHistoryError(law.id, law.statement)
+
+    def finish(self) -> None:
+        """End every sequence, after which every block must be free but the null block.
+
+        Raises:
+            PagedHistoryError: a block is lost.
+        """
+        while self.groups:
+            self.free(0, 0)
+        null = int(self.manager.block_allocator.has_null_block)
+        free = self.manager.get_num_free_gpu_blocks() + null, self.manager.get_num_free_cpu_blocks()
+        if free != (self.world.num_gpu, self.world.num_cpu):
+            raise PagedHistoryError("PAGE-1", f"everything has ended, and of both devices {free} blocks are free")
+        self.manager.check()

@@ -1,0 +1,251 @@
+"""Adapters on variants of the implementation, set up in ways that a scope does not tell of.
+
+`adapter_on` puts an adapter on another copy of the package. The others are the implementation's adapter with another
+hasher, or with options of the manager, and with the laws that go with them watched at every call:
+
+    HASH-1    one digest stands for one prefix (in every adapter)
+    EV-1      replaying the events gives exactly the prefixes that can be found
+    STAT-1    the statistics count exactly the lookups since they were last taken
+    DEMAND-1  the blocks that a manager of one kind says are missing are those that growth takes, never below none
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from types import ModuleType
+from typing import Any, ClassVar, Self
+
+from blockwright_conformance.kv_cache.adapter import Found, Observation
+from blockwright_conformance.kv_cache.blockwright import EXTRAS, BlockwrightAdapter, Shared, errors_of, hash_unit
+from blockwright_spec.outcomes import Step
+from blockwright_spec.plans import wanted
+from blockwright_spec.reads import Mamba, Prefix, cut
+from blockwright_spec.state import NULL, Config, Content, Hit, Table, heads, span
+
+
+class LawError(AssertionError):
+    """A law that an adapter watches is broken; `law` is its id."""
+
+    def __init__(self, law: str, fault: str) -> None:
+        super().__init__(f"{law}: {fault}")
+        self.law = law
+
+
+class VariantAdapter(BlockwrightAdapter):
+    """The implementation with a hasher whose secret is known, so that every run is the same."""
+
+    units: ClassVar[int] = 1
+    """Hashed units per block: requests are hashed with blocks this much smaller than the manager's."""
+
+    def hasher(self) -> Any:
+        """Give the hasher of all requests."""
+        return self.package.SipHasher(bytes(range(16)))
+
+    def sharing(self, config: Config) -> Shared:
+        """Give what all copies of this adapter share: the hasher, too."""
+        return Shared(hash_unit(config) // self.units, partial(self.package.Request, hasher=self.hasher()))
+
+
+class FineAdapter(VariantAdapter):
+    """Requests hashed in units of half a block: a block's key is that of its last unit."""
+
+    units = 2
+
+
+class SplitAdapter(VariantAdapter):
+    """Two ranks that share a block's tokens: the layer's own blocks are half as wide as the manager's."""
+
+    options: ClassVar[dict[str, Any]] = {"dcp_world_size": 2}
+
+    def __init__(self, config: Config) -> None:
+        halves = tuple(replace(group, block_size=group.block_size // 2) for group in config.groups)
+        super().__init__(replace(config, groups=halves))
+
+
+class KeylessAdapter(VariantAdapter):
+    """Requests without keys under a manager that caches: to be compared with a scope that caches nothing."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(replace(config, caching=True))
+
+    def sharing(self, config: Config) -> Shared:
+        """Give what all copies of this adapter share; requests are made without a block size."""
+
+        def make(name: str, tokens: list[int], block_size: int, **extras: str) -> Any:
+            return self.package.Request(name, tokens, **extras)
+
+        return Shared(hash_unit(config), make)
+
+
+class CrowdedAdapter(VariantAdapter):
+    """Keys that crowd the index: few home slots, the last one among them, so that probing runs on and wraps around."""
+
+    homes: ClassVar[tuple[int, ...]] = (-1, -1, 0, -2)
+
+    def hasher(self) -> Any:
+        """Give a hasher that numbers the blocks it is asked for; the number is the key's second word."""
+        numbers: dict[tuple[bytes, bytes], int] = {}
+
+        def digest(parent: bytes, block: bytes) -> bytes:
+            number = numbers.setdefault((parent, block), len(numbers))
+            home = self.homes[number % len(self.homes)]
+            return home.to_bytes(8, "little", signed=True) + number.to_bytes(8, "little")
+
+        return self.package.FunctionHasher(digest, is_collision_resistant=True)
+
+
+class CollidingAdapter(VariantAdapter):
+    """Every key equals every other: only the comparison of tokens tells prefixes apart. Keys are not compared."""
+
+    options: ClassVar[dict[str, Any]] = {"verify_tokens": True}
+
+    def hasher(self) -> Any:
+        """Give the hasher of which an adversary dreams."""
+        return self.package.FunctionHasher(lambda parent, block: bytes(16))
+
+    def sharing(self, config: Config) -> Shared:
+        """Give what is shared, without looking at digests."""
+        shared = super().sharing(config)
+        shared.learn = lambda request, prefix: None  # type: ignore[method-assign]
+        return shared
+
+    def observe(self, names: tuple[str, ...]) -> Observation:
+        """Show the whole state but the keys."""
+        self.shared.prefixes = {key: (0, ()) for key in self.manager.block_pool.block_keys() if key is not None}
+        return super().observe(names)._replace(keys=None)
+
+
+class ToldAdapter(VariantAdapter):
+    """With events, evictions, statistics: a mirror made of the events alone must equal the index after every call."""
+
+    options: ClassVar[dict[str, Any]] = {
+        "enable_kv_cache_events": True,
+        "log_stats": True,
+        "track_evictions": True,
+    }
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.config = config
+        self.mirror: frozenset[tuple[int, bytes]] = frozenset()
+        self.was_reset = False
+
+    def hasher(self) -> Any:
+        """Give a hasher whose keys may leave the process."""
+        return self.package.Sha256Hasher(b"")
+
+    def sharing(self, config: Config) -> Shared:
+        """Give what is shared; keys are known in full length and as the index keeps them."""
+        shared = super().sharing(config)
+        learn = shared.learn
+
+        def both(request: Any, prefix: Prefix) -> None:
+            learn(request, prefix)
+            for digest in request.block_hashes:
+                shared.prefixes[digest[:16]] = shared.prefixes[digest]
+
+        shared.learn = both  # type: ignore[method-assign]
+        return shared
+
+    def copy(self) -> Self:
+        """Return an independent copy."""
+        twin = super().copy()
+        twin.config, twin.mirror, twin.was_reset = self.config, self.mirror, self.was_reset
+        return twin
+
+    def observe(self, names: tuple[str, ...]) -> Observation:
+        """Show the whole state, after replaying the events and asking what is missing."""
+        shown = super().observe(names)
+        for event in self.manager.take_events():
+            self.replay(event)
+        told: set[Content] = {(group, self.shared.prefixes[digest]) for group, digest in self.mirror}
+        findable = {content for content in shown.keys or () if content is not None}
+        if told != findable:
+            raise LawError("EV-1", f"the events tell of {told}, what can be found is {findable}")
+        for name, tables in zip(names, shown.tables, strict=True):
+            for group, table in enumerate(tables or ()):
+                self.demand(name, group, len(table))
+        return shown
+
+    def replay(self, event: Any) -> None:
+        """Apply one event to the mirror.
+
+        Raises:
+            LawError: EV-1: it tells what is no news, or what does not fit its digest.
+        """
+        kind = type(event).__name__
+        if kind == "AllBlocksCleared":
+            self.mirror = frozenset()
+            return
+        about = event.group_id, event.block_hash
+        if (about in self.mirror) == (kind == "BlockStored"):
+            raise LawError("EV-1", f"no news: {event}")
+        self.mirror ^= {about}
+        if kind == "BlockStored":
+            self.fits(event)
+
+    def fits(self, event: Any) -> None:
+        """Check that a stored block's tokens, parent and adapter are those that its digest stands for.
+
+        Raises:
+            LawError: EV-1: they are not.
+        """
+        prefix = self.shared.prefixes[event.block_hash]
+        extra, tokens = prefix
+        assert isinstance(extra, int)
+        size = self.config.groups[event.group_id].block_size
+        parent = cut(prefix, len(tokens) - size) if len(tokens) > size else None
+        before = None if event.parent_block_hash is None else self.shared.prefixes[event.parent_block_hash]
+        told = before, event.token_ids, event.block_size, event.lora_name
+        if told != (parent, tokens[-size:], size, EXTRAS[extra].get("lora_name")):
+            raise LawError("EV-1", f"tells {told} of {prefix}")
+
+    def reset(self) -> bool:
+        """Reset the prefix cache, and remember it if it was."""
+        happened = super().reset()
+        self.was_reset |= happened
+        return happened
+
+    def find(self, name: str) -> Found:
+        """Look a request up; the statistics must tell of exactly this lookup."""
+        found = super().find(name)
+        wants = self.was_reset, 1, len(self.prefixes[name][1]), found.length
+        self.was_reset = False
+        stats = self.manager.make_prefix_cache_stats()
+        if stats is None or tuple(stats) != wants:
+            raise LawError("STAT-1", f"expected {wants} after a lookup, the statistics say {stats}")
+        if name not in self.manager.request_ids():
+            for group, table in enumerate(heads(self.config, Hit(found.length, found.tables))):
+                self.demand(name, group, 0, table)
+        return found
+
+    def demand(self, name: str, number: int, held: int, hits: Table = ()) -> None:
+        """Ask the manager of a group what is missing for every number of slots, after the hits.
+
+        Raises:
+            LawError: DEMAND-1: not what growth takes, and those hits that are free now.
+        """
+        config, group, held = self.config, self.config.groups[number], held + len(hits)
+        begin, is_new = held * span(config, group), name not in self.manager.request_ids()
+        states = group.kind.drafts if is_new and isinstance(group.kind, Mamba) else 0
+        counts = self.manager.block_pool.ref_counts()
+        free = sum(block != NULL and counts[block] == 0 for block in hits)
+        for slots in range(config.max_model_len + 1):
+            takes = sum(wanted(config, group, held, begin, Step(slots - begin))) + states + free
+            missing = self.manager.managers[number].get_num_blocks_to_allocate(name, slots, hits)
+            if missing != takes:
+                which = f"{slots} slots of {name} in group {number}"
+                raise LawError("DEMAND-1", f"{missing} missing for {which}, growth takes {takes}")
+
+
+class ToldFineAdapter(ToldAdapter):
+    """Events of requests hashed in units of half a block."""
+
+    units = 2
+
+
+def adapter_on(package: ModuleType, base: type[BlockwrightAdapter] = VariantAdapter) -> type[BlockwrightAdapter]:
+    """Give an adapter on another copy of the package."""
+    names = {"package": package, "errors": errors_of(package), "stale": (package.errors.StaleHitError,)}
+    return type(base.__name__, (base,), names)

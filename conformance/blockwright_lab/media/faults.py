@@ -1,0 +1,287 @@
+"""A fault run: blocks are put, read and looked up in a shared store while everything between goes wrong.
+
+Whatever happens, a block that is found has its own bytes, each call returns in its time, the store is used again once
+the fault is over, and neither a log record nor an error holds the password.
+"""
+
+import io
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from random import Random
+from typing import Any
+
+from blockwright.errors import StoreUnavailableError
+from blockwright.offload.identity import CacheIdentity
+from blockwright.offload.shared import SharedStoreManager, ValkeyStore
+from blockwright_conformance.gates import GateResult
+
+from .proxy import FAULTS, FaultProxy
+from .server import LocalServer, missing
+
+ADMIN, PASSWORD = "administrator-only", "correct-horse-battery"
+IDENTITY = CacheIdentity("model", "layers, tokens", "bfloat16", 16, b"seed")
+SIZES = (1, 100, 5_000, 300_000)
+TIMEOUT, LOOKUP_TIMEOUT, SLACK = 0.2, 0.1, 0.5
+"""Seconds that calls may take, and that a busy machine may add."""
+BACKOFF = 0.02
+RECOVERY = 5.0
+"""Seconds after a fault in which the store must be of use again."""
+OPERATIONS = {"quick": 6, "pr": 24, "nightly": 400}
+"""Operations under each fault, by profile."""
+
+SERVER_FAULTS = (
+    "kill the server",
+    "freeze the server",
+    "out of memory",
+    "evict",
+    "forget everything",
+    "wrong types",
+    "damaged values",
+    "foreign values",
+    "change the password",
+    "take the permission",
+)
+"""What goes wrong in the server itself."""
+
+STORE_RUNS = tuple(f"store: {fault}" for fault in (*FAULTS, *SERVER_FAULTS))
+"""Names of the runs, one for each fault."""
+
+STORE_EVERYTHING = frozenset(
+    "put load store lookup found missed absent truncated foreign corrupt wrong_type refused unavailable down".split()
+)
+"""What has to happen in some of the runs."""
+
+
+class StoreFaultError(AssertionError):
+    """The store did what it never may."""
+
+
+def content(key: bytes) -> bytes:
+    """Return the only bytes that may ever be found under a key."""
+    random = Random(key)
+    return random.randbytes(SIZES[key[0] % len(SIZES)])
+
+
+class FaultRun:
+    """One server, one proxy, one store, and the operations on it."""
+
+    def __init__(self, server: LocalServer, proxy: FaultProxy, seed: int) -> None:
+        self.server, self.proxy, self.random = server, proxy, Random(seed)
+        self.direct = ValkeyStore(server.url, IDENTITY)
+        self._set_user(f">{PASSWORD}", "~* +@all")
+        self.fired: Counter[str] = Counter()
+        self.store = ValkeyStore(
+            f"valkey://engine:{PASSWORD}@127.0.0.1:{proxy.port}/0",
+            IDENTITY,
+            timeout=TIMEOUT,
+            lookup_timeout=LOOKUP_TIMEOUT,
+            connect_timeout=TIMEOUT,
+            failures=3,
+            backoff=BACKOFF,
+            longest_backoff=4 * BACKOFF,
+            batch_bytes=500_000,
+        )
+        self.manager = SharedStoreManager(self.store, 16)
+        self.keys = [bytes([number]) + b"block" for number in range(16)]
+
+    def close(self) -> None:
+        """Close both stores."""
+        self.store.close()
+        self.direct.close()
+
+    def timed(self, what: str, seconds: float, work: Callable[[], Any]) -> Any:
+        """Do work; it must end in time, and raise nothing but what a put may."""
+        began = time.monotonic()
+        try:
+            return work()
+        except StoreUnavailableError as error:
+            if what != "put" or PASSWORD in repr(error) or error.__context__ is not None:
+                raise StoreFaultError(f"{what} raised {type(error).__name__}") from None
+            return None
+        finally:
+            took = time.monotonic() - began
+            if took > seconds + SLACK:
+                raise StoreFaultError(f"{what} took {took:.2f} s of {seconds} s")
+
+    def operate(self) -> None:
+        """Do one operation, chosen at random, as a manager and its handler do."""
+        if self.store.is_down and self.random.random() < 0.7:  # see more of the fault than a store that rests
+            time.sleep(BACKOFF)
+        what = self.random.choice(("put", "load", "store", "lookup"))
+        keys = self.random.sample(self.keys, self.random.randint(1, 6))
+        self.fired[what] += 1
+        getattr(self, f"_{what}")(keys)
+
+    def _put(self, keys: list[bytes]) -> None:
+        self.timed("put", TIMEOUT, lambda: self.store.put(keys[0], None, [memoryview(content(keys[0]))]))
+
+    def _lookup(self, keys: list[bytes]) -> None:
+        self.timed("lookup", LOOKUP_TIMEOUT, lambda: self.manager.lookup(keys))
+
+    def _store(self, keys: list[bytes]) -> None:
+        output = self.timed("prepare_store", LOOKUP_TIMEOUT, lambda: self.manager.prepare_store(keys))
+        if output is None or not output.block_hashes_to_store:
+            return
+        items = [(key, place, [memoryview(content(key))]) for key, place in output.store_spec.items()]
+        most = TIMEOUT * len(items)  # of each batch
+        done = self.timed("put_many", most, lambda: self.store.put_many(items))
+        for (key, _, _), written in zip(items, done, strict=True):
+            self.manager.complete_store([key], written)
+
+    def _load(self, keys: list[bytes]) -> None:
+        keys = [key for key in keys if self.manager.status_of(key) is None][: self.manager.lookup(keys) or 1]
+        self.read(keys)
+
+    def read(self, keys: list[bytes]) -> int:
+        """Read blocks; what is found must be right."""
+        into = [bytearray(len(content(key))) for key in keys]
+        items = [(key, None, [memoryview(buffer)]) for key, buffer in zip(keys, into, strict=True)]
+        found = self.timed("get_many", TIMEOUT * len(items), lambda: self.store.get_many(items))
+        for key, buffer, ok in zip(keys, into, found, strict=True):
+            self.fired["found" if ok else "missed"] += 1
+            if ok and buffer != content(key):
+                raise StoreFaultError(f"block {key!r} was found with other bytes")
+        return sum(found)
+
+    def recover(self) -> None:
+        """After a fault: some block can be written and read again, by use alone."""
+        end = time.monotonic() + RECOVERY
+        key = self.random.choice(self.keys)
+        while time.monotonic() < end:
+            self._put([key])
+            if self.read([key]):
+                return
+            time.sleep(0.02)
+        raise StoreFaultError(f"the store was of no use {RECOVERY} s after the fault: {self.store.stats()}")
+
+    def under(self, fault: str, operations: int) -> None:
+        """Let something go wrong, operate, mend it, and recover."""
+        for key in self.random.sample(self.keys, 8):
+            self._put([key])
+        if fault in FAULTS:
+            self.proxy.fault = fault
+        else:
+            self._spoil(fault)
+        for _ in range(operations):
+            self.operate()
+        self.proxy.fault = ""
+        self._mend(fault)
+        self.recover()
+        self.manager.check()
+
+    def _spoil(self, fault: str) -> None:
+        client = self.direct._client
+        if fault == "kill the server":
+            self.server.stop()
+        elif fault == "freeze the server":
+            self.server.freeze()
+        elif fault in ("out of memory", "evict"):
+            client.config_set("maxmemory-policy", "allkeys-lru" if fault == "evict" else "noeviction")
+            client.config_set("maxmemory", client.info("memory")["used_memory"] + 100_000)
+        elif fault == "forget everything":
+            client.flushall()
+        elif fault in ("change the password", "take the permission"):
+            self._set_user(f">{PASSWORD}x" if fault == "change the password" else f">{PASSWORD}", "-get -getrange")
+            self.store._client.connection_pool.disconnect()
+        else:
+            self._replace_values(fault)
+
+    def _set_user(self, password: str, rules: str) -> None:
+        """Change what the user of the store under test may do; the direct connection is there already, and stays."""
+        self.direct._client.execute_command("ACL", "SETUSER", "engine", "on", "resetpass", password, *rules.split())
+
+    def _replace_values(self, fault: str) -> None:
+        client = self.direct._client
+        for key in self.keys:
+            name = self.direct._name(key)
+            client.delete(name)
+            if fault == "wrong types":
+                self.random.choice((client.rpush, client.sadd))(name, "1", "2")
+            else:
+                client.set(name, self._spoiled(fault, key))
+
+    def _spoiled(self, fault: str, key: bytes) -> bytes:
+        foreign = CacheIdentity("another model", "layers, tokens", "bfloat16", 16, b"seed")
+        data = content(key) if fault == "damaged values" else self.random.randbytes(len(content(key)))
+        envelope = self.direct._envelope if fault == "damaged values" else type(self.direct._envelope)(foreign.digest())
+        value = bytearray(envelope.sealed(key, [memoryview(data)]))
+        if fault == "damaged values":
+            at = self.random.randrange(len(value))
+            if self.random.random() < 0.5:
+                value[at] ^= 0x10
+            else:
+                del value[at:]
+        return bytes(value)
+
+    def _mend(self, fault: str) -> None:
+        if fault == "kill the server" and not self.server.start():
+            raise StoreFaultError(f"the server did not start again: {self.server.log()}")
+        if fault == "freeze the server":
+            self.server.thaw()
+        elif fault in ("out of memory", "evict"):
+            self._give_memory()
+        elif fault in ("change the password", "take the permission", "kill the server"):
+            self._set_user(f">{PASSWORD}", "~* +@all")
+
+    def _give_memory(self, tries: int = 5) -> None:
+        """End the shortage of memory; seen once in many runs: a server that is short closes the connection instead."""
+        for left in reversed(range(tries)):
+            try:
+                self.direct._client.config_set("maxmemory", 0)
+                return
+            except Exception:
+                if not left:
+                    raise
+                time.sleep(0.1)
+
+
+@contextmanager
+def everything_logged() -> Iterator[io.StringIO]:
+    """Collect what any logger says, at every level, tracebacks included."""
+    text, root = io.StringIO(), logging.getLogger()
+    handler, level = logging.StreamHandler(text), root.level
+    handler.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s %(args)s"))
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    try:
+        yield text
+    finally:
+        root.setLevel(level)
+        root.removeHandler(handler)
+
+
+def store_run(name: str, profile: str, seed: int = 0) -> GateResult:
+    """Give the row of a run; it says so where there is no server or no client to run it with."""
+    why, fault = missing(), name.partition(": ")[2]
+    if why:
+        return GateResult("faults", name, "ValkeyStore", 0, 0, 0, 0.0, detail=f"not run: {why}", left_out=True)
+    began, found = time.monotonic(), ""
+    with everything_logged() as log, LocalServer(password=ADMIN) as server, FaultProxy(server.port, seed) as proxy:
+        run = FaultRun(server, proxy, seed)
+        try:
+            run.store.ping()
+            run.under(fault, OPERATIONS[profile])
+        except StoreFaultError as error:
+            found = str(error)
+        finally:
+            run.close()
+        said = log.getvalue()
+    if not found and PASSWORD in said + repr(run.store) + repr(run.manager):
+        found = "a log record or a representation holds the password"
+    stats = {name: count for name, count in asdict(run.store.stats()).items() if count and not name.startswith("bytes")}
+    return GateResult(
+        kind="faults",
+        scope=name,
+        manager="ValkeyStore",
+        states=len(run.keys),
+        transitions=sum(run.fired[what] for what in ("put", "load", "store", "lookup")),
+        violations=int(bool(found)),
+        seconds=time.monotonic() - began,
+        law="STORE-1" if found else "",
+        detail=found,
+        fired={**run.fired, **stats},
+    )

@@ -1,0 +1,42 @@
+"""The gate of faults: media that stop or lie while blocks are on their way, and what is left of the blocks."""
+
+from blockwright._terminal import Advance
+from blockwright_conformance.checker.parallel import in_parallel
+from blockwright_conformance.gates import GateResult, Profile
+from blockwright_conformance.rows import covered
+
+from .crash import RUNS, crash
+from .faults import STORE_EVERYTHING, STORE_RUNS, store_run
+from .server import missing
+
+
+def run(profile: Profile, progress: Advance) -> list[GateResult]:
+    """Do all runs; other managers have no media."""
+    rows: dict[int, GateResult] = {}
+    for index, row in in_parallel(task, [(name, profile.name) for name in chosen(profile)], profile.jobs):
+        rows[index] = row
+        progress(1, row.scope)
+    results = [rows[index] for index in sorted(rows)]
+    if results and not profile.scope and profile.name != "quick" and not missing():
+        results.append(coverage([row for row in results if row.scope in STORE_RUNS]))
+    return results
+
+
+def task(name: str, profile: str) -> GateResult:
+    """Do one run."""
+    return crash(name, profile) if name in RUNS else store_run(name, profile)
+
+
+def coverage(results: list[GateResult]) -> GateResult:
+    """Give the row that fails if something never happened to a shared store."""
+    return covered("coverage", "all faults of shared stores", results, STORE_EVERYTHING)
+
+
+def chosen(profile: Profile) -> list[str]:
+    """Give the runs of a profile."""
+    return [name for name in (*RUNS, *STORE_RUNS) if profile.scope in name and profile.is_ours]
+
+
+def size(profile: Profile) -> int:
+    """Count the runs."""
+    return len(chosen(profile))

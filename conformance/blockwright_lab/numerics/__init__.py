@@ -1,0 +1,1 @@
+"""A tiny engine whose tokens are compared with a dense recomputation."""

@@ -1,0 +1,197 @@
+"""The damage: every exhibit of the museum that corrupts data must fail in the engine, with a real model.
+
+An exhibit corrupts if what a model reads becomes wrong: a block handed out twice or released under its reader, content
+found that is not there or not the request's, a state of another position, a copy or a transfer that moves other bytes.
+Each names a world of `numerics_worlds` (in `numerics_shown`): there it must be caught, and the implementation itself,
+loaded in the same way, must pass. Caught means: logits, tokens or poison (NUMERICS-1, NUMERICS-2); or else an error
+(NUMERICS-0) by which the data plane or the manager refuses to write or read in what would be the wrong place.
+
+Variants are uncompiled, whatever build the process runs. What runs on and on is stopped, and has not been caught; nor
+has what the manager's self-check alone finds at the end.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from blockwright._terminal import Advance
+from blockwright_conformance.checker.parallel import in_parallel
+from blockwright_conformance.gates import GateResult, Profile
+
+from ..known_bugs.gate import CORE, EXHIBITS, summed
+from ..known_bugs.variants import Patch, variant
+from ..known_bugs.watch import OutOfTimeError, rearm, watch
+from .shown import SHOWN
+
+if TYPE_CHECKING:
+    from .engine.schedule import PagedScript, Schedule
+    from .worlds import World
+
+KIND = "damage"
+
+MOST_STEPS = 150
+"""Steps after which a world that has not ended will not end."""
+
+NUMBERS = ("NUMERICS-1", "NUMERICS-2")
+"""Laws by which an exhibit is caught best."""
+
+BY_ID = {exhibit.id: exhibit for exhibit in EXHIBITS}
+
+Found = tuple[BaseException | None, int]
+"""What went wrong first, and after how many steps."""
+
+
+def run(profile: Profile, progress: Advance) -> list[GateResult]:
+    """Run every world, unchanged and with its exhibits."""
+    names = chosen(profile)
+    found: dict[int, list[GateResult]] = {}
+    for index, rows in in_parallel(rows_of, [(name,) for name in names], profile.jobs):
+        found[index] = rows
+        progress(1, names[index])
+    ordered = [found[index] for index in range(len(names))]
+    unchanged = [replace(row, kind=KIND, scope=row.scope) for row in summed([rows[0] for rows in ordered])]
+    return [*unchanged, *(row for rows in ordered for row in rows[1:])]
+
+
+def chosen(profile: Profile) -> list[str]:
+    """Give the worlds of a profile: those with a row whose name it asks for."""
+    names = dict.fromkeys(world for id, world in SHOWN.items() if profile.scope in named(id))
+    return list(names) if profile.is_ours else []
+
+
+def size(profile: Profile) -> int:
+    """Count them."""
+    return len(chosen(profile))
+
+
+def named(id: str) -> str:
+    """Give the name of an exhibit's row."""
+    return f"{id} {BY_ID[id].title}"
+
+
+def rows_of(name: str) -> list[GateResult]:
+    """Give the rows of a world: the implementation itself, and each exhibit that is shown there."""
+    from .worlds import WORLDS  # it imports torch
+
+    world = WORLDS[name]
+    shown = [id for id, where in SHOWN.items() if where == name]
+    return [unchanged(name, world), *(caught(named(id), world, BY_ID[id].patches) for id in shown)]
+
+
+def unchanged(name: str, world: World) -> GateResult:
+    """Run a world as it is: nothing may go wrong."""
+    started = time.perf_counter()
+    error, steps = fault((), world)
+    row = GateResult(KIND, f"unchanged: {name}", CORE, 1, steps, int(error is not None), time.perf_counter() - started)
+    return row if error is None else replace(row, law=law_of(error), detail=told_of(error))
+
+
+def caught(scope: str, world: World, patches: tuple[Patch, ...]) -> GateResult:
+    """Run a world with something put back: it must go wrong."""
+    started = time.perf_counter()
+    error, steps = fault(patches, world)
+    law = "" if error is None else law_of(error)
+    missed = not law.startswith("NUMERICS") or isinstance(error, OutOfTimeError | NotLoadedError)
+    return GateResult(
+        kind=KIND,
+        scope=scope,
+        manager=CORE,
+        states=1,
+        transitions=steps,
+        violations=int(missed),
+        seconds=time.perf_counter() - started,
+        law=law,
+        detail=f"not caught: {told_of(error)}" if missed else f"caught by {told_of(error)}",
+        tried=1,
+        passed=int(not missed),
+    )
+
+
+def law_of(error: BaseException) -> str:
+    """Give the law that an error names; any other error breaks the law that there is none."""
+    return str(getattr(error, "law", "NUMERICS-0"))
+
+
+def told_of(error: BaseException | None) -> str:
+    """Say what went wrong."""
+    if error is None or isinstance(error, OutOfTimeError):
+        return "everything is right" if error is None else "one step runs on and on"
+    return str(error) if hasattr(error, "step") else f"{type(error).__name__}: {error}"
+
+
+class NotLoadedError(Exception):
+    """A variant cannot be loaded, so that it shows nothing."""
+
+
+def fault(patches: tuple[Patch, ...], world: World) -> Found:
+    """Run a world with patches applied."""
+    try:
+        package = variant(*patches)
+    except Exception as error:
+        return NotLoadedError(f"{type(error).__name__}: {error}"), 0
+    return fault_of(world, package)
+
+
+def fault_of(world: World, package: ModuleType) -> Found:
+    """Run a world on a copy of the implementation, under the watch."""
+    import torch
+
+    from .engine import engine, paged  # noqa: F401  (imports take longer than a step may)
+    from .engine.schedule import PagedScript
+
+    torch.set_num_threads(1)
+    with watch():
+        if isinstance(world, PagedScript):
+            return fault_in_tables(world, package)
+        shelves: dict[bytes, Any] = {}
+        steps = 0
+        for schedule in world if isinstance(world, tuple) else (world,):
+            error, count = fault_in(schedule, package, shelves)
+            steps += count
+            if error is not None:
+                return error, steps
+    return None, steps
+
+
+def fault_in(schedule: Schedule, package: ModuleType, shelves: dict[bytes, Any]) -> Found:
+    """Run one schedule; numbers that were wrong before an error go before it."""
+    from .engine.engine import Engine
+    from .engine.errors import NumericsError
+
+    rearm()
+    engine = Engine(schedule, package, shelves=shelves)
+    found: BaseException
+    try:
+        while not engine.is_done:
+            if engine.count == MOST_STEPS:
+                raise NumericsError("NUMERICS-0", f"no end after {MOST_STEPS} steps")
+            rearm()
+            engine.step()
+        engine.checker.all(engine.tasks)
+        engine.close()
+        return None, engine.count
+    except (Exception, OutOfTimeError) as error:
+        found = error
+    try:
+        rearm()
+        if law_of(found) not in NUMBERS:
+            engine.checker.all(engine.tasks)
+    except NumericsError as error:
+        found = error
+    return found, engine.count
+
+
+def fault_in_tables(script: PagedScript, package: ModuleType) -> Found:
+    """Run a script over the tables of a block manager."""
+    from .engine.paged import PagedNumerics
+
+    rearm()
+    numerics = PagedNumerics(script, package)
+    try:
+        numerics.run()
+    except (Exception, OutOfTimeError) as error:
+        return error, numerics.count
+    return None, numerics.count

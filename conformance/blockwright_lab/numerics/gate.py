@@ -1,0 +1,141 @@
+"""The numerics: a small engine with a real model generates what a dense recomputation of each request says.
+
+Every row is a world: schedules that Hypothesis draws, from a fixed seed in the profiles ``quick`` and ``pr``. Nothing
+that the manager does, and nothing of the data plane, may change a logit by more than rounding, or a token at all; and
+nobody may read what was not written for him, which is poisoned. A feature that never fired fails the gate. That the
+exhibits of the museum which corrupt data are noticed here is a gate of its own (`numerics_museum`).
+"""
+
+from collections import Counter
+
+from blockwright._terminal import Advance
+from blockwright_conformance.checker.parallel import in_parallel
+from blockwright_conformance.gates import GateResult, Profile
+from blockwright_conformance.rows import covered
+
+KIND = "numerics"
+
+EXAMPLES = {"quick": (2, 2), "pr": (20, 10), "nightly": (1000, 200)}
+"""Schedules of each part of a world, per profile: drawn at random, and by Hypothesis."""
+
+PARTS = {"quick": 1, "pr": 2, "nightly": 8}
+"""Parts of each world, each drawn by a seed of its own."""
+
+NAMES = (
+    "full attention",
+    "windows",
+    "chunks",
+    "states",
+    "all kinds",
+    "encoder",
+    "draft head",
+    "steps in flight",
+    "offload",
+    "lower precision",
+)
+"""The worlds of `engine.worlds`, which needs Hypothesis."""
+
+KINDS = ("full", "sliding", "chunked", "recurrent")
+
+SWITCHES = (
+    "align_chunks",
+    "declare_drafts",
+    "delay_publication",
+    "enable_caching",
+    "full_sequence_must_fit",
+    "overlap_steps",
+    "padded",
+    "plan_first",
+    "publish_on_settlement",
+    "reserved_blocks",
+    "staged",
+    "trim_early",
+    "watermark",
+)
+"""Features of the engine that leave no other trace."""
+
+EVERYTHING = frozenset(
+    (
+        *(f"hit, {kind}" for kind in KINDS),
+        *(f"copied, {kind}" for kind in KINDS),
+        *(f"nulled, {kind}" for kind in KINDS if kind != "full"),
+        "aborted while loading",
+        "aborted while running",
+        "aborted while waiting",
+        "accepted, draft head",
+        "accepted, guesser",
+        "accepted, recurrent",
+        "chunked prompts",
+        "computed in vain",
+        "evictions",
+        "fork refused",
+        "forks",
+        "load lost",
+        "load of an ended request",
+        "offload load lost",
+        "offload loads",
+        "offload stores",
+        "preempted",
+        "preempted in flight",
+        "rejected, draft head",
+        "rejected, guesser",
+        "resets",
+        "swapped in",
+        "swapped out",
+        *(f"with {name}" for name in SWITCHES),
+    )
+)
+"""What must happen in some schedule."""
+
+
+def run(profile: Profile, progress: Advance) -> list[GateResult]:
+    """Run the schedules of every world; other managers have no engine here."""
+    names = chosen(profile)
+    parts = PARTS[profile.name]
+    calls = [(name, profile.name, part) for name in names for part in range(parts)]
+    found: dict[str, list[GateResult]] = {name: [] for name in names}
+    for index, row in in_parallel(task, calls, profile.jobs):
+        found[calls[index][0]].append(row)
+        progress(1, row.scope)
+    results = [merged(rows) for rows in found.values()]
+    if results and not profile.scope and profile.name != "quick":
+        results.append(covered("coverage", "all worlds of the engine", results, EVERYTHING))
+    return results
+
+
+def chosen(profile: Profile) -> list[str]:
+    """Give the worlds of a profile."""
+    return [name for name in NAMES if profile.is_ours and profile.scope in name]
+
+
+def size(profile: Profile) -> int:
+    """Count the runs."""
+    return len(chosen(profile)) * PARTS[profile.name]
+
+
+def merged(rows: list[GateResult]) -> GateResult:
+    """Make one row of the parts of a world: the first violation, and all that happened."""
+    first = next((row for row in rows if row.violations), rows[0])
+    fired: Counter[str] = Counter()
+    for row in rows:
+        fired.update(row.fired)
+    return GateResult(
+        kind=KIND,
+        scope=first.scope,
+        manager=first.manager,
+        states=sum(row.states for row in rows),
+        transitions=sum(row.transitions for row in rows),
+        violations=sum(row.violations for row in rows),
+        seconds=sum(row.seconds for row in rows),
+        law=first.law,
+        detail=first.detail,
+        script=first.script,
+        fired=dict(fired),
+    )
+
+
+def task(name: str, profile: str, part: int) -> GateResult:
+    """Run one part of the schedules of a world."""
+    from .engine.examples import examples  # it imports torch and Hypothesis
+
+    return examples(name, *EXAMPLES[profile], part if profile != "nightly" else None)

@@ -1,0 +1,53 @@
+"""The command line of the scripts."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from runpy import run_path
+
+from blockwright.errors import BlockwrightError
+
+from ..vllm_engine import NEW, OLD
+from ..vllm_offload import OLD as OLD_OFFLOAD
+
+FOLDER = Path(__file__).parent
+
+NAMES = tuple(sorted(each.stem for each in FOLDER.glob("[a-z]*.py") if not each.stem.endswith("_setup")))
+"""The scripts; those that begin with "old" are about vLLM 0.11.0."""
+
+
+def confirm(name: str, peer_path: Path | None = None) -> str:
+    """Run a script and give what it saw: nothing if the deviation does not show.
+
+    Raises InvalidArgumentError if `peer_path` holds no unpacked copy of the release that the scripts are about.
+    """
+
+    def run() -> str:
+        shown: Callable[[], str] = run_path(str(FOLDER / f"{name}.py"))["shown"]
+        return shown()
+
+    release = OLD_OFFLOAD if name.startswith("offload_") else OLD if name.startswith("old_") else NEW
+    return run() if peer_path is None else release.load(peer_path, run)
+
+
+def main() -> int:
+    """Run the scripts that are named, or all; 0 if each shows its deviation."""
+    parser = argparse.ArgumentParser(prog="python -m blockwright_lab.peers.confirm", description=__doc__)
+    parser.add_argument("names", metavar="NAME", nargs="*", help=f"scripts (default: all): {', '.join(NAMES)}")
+    parser.add_argument("--peer-path", type=Path, metavar="DIR", help="the folder of `blockwright.bench.fetch_peers`")
+    args = parser.parse_args()
+    silent = 0
+    for name in args.names or NAMES:
+        try:
+            seen = confirm(name, args.peer_path)
+        except (BlockwrightError, OSError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        print(f"{name}: {seen or 'not shown'}")
+        silent += not seen
+    return int(silent > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""``blockwright conform --engine``: follows an engine of another make, and prints what was found of it."""
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from blockwright._terminal import print_table, progress
+from blockwright.errors import InvalidArgumentError
+from blockwright_conformance.gates import Profile
+
+from .engines import EngineReport, as_data, engine_of, examine
+
+LIMITS = {"quick": 100, "pr": 500, "nightly": 20_000}
+"""Transitions of a scope, by profile; shortest ways come first: all listed deviations show within those of `pr`."""
+
+
+def run_engine(name: str, peer_path: Path, profile: Profile, file: Path | None) -> int:
+    """Follow an engine and report; 1 where something differs that is not listed, or is listed and did not show.
+
+    Raises InvalidArgumentError if there is no such engine, no copy of it in `peer_path`, or no such scope.
+    """
+    engine = engine_of(name)
+    count = sum(profile.scope in each.name and not engine.unfit(each) for each in engine.scopes)
+    if not count:
+        raise InvalidArgumentError(f"--scope: no scope of {name} contains {profile.scope!r}")
+    with progress(name, count) as advance:
+        report = examine(name, peer_path, advance, profile.scope, profile.jobs, LIMITS[profile.name])
+    report.is_whole = report.is_whole and profile.name != "quick"
+    data = as_data(report)
+    text = json.dumps(data, indent=2) + "\n"
+    if file == Path("-"):
+        sys.stdout.write(text)
+    else:
+        show(report, data)
+        if file is not None:
+            file.write_text(text, encoding="utf-8")
+    return int(bool(report.violations))
+
+
+def show(report: EngineReport, data: dict[str, Any]) -> None:
+    """Print the table of laws, the deviations with their shortest ways, and what is wrong."""
+    rows = [
+        (law["id"], law["status"], f"{law['states']:,}", ", ".join(law["deviations"]) or "all hold")
+        for law in data["laws"]
+    ]
+    footer = f"{data['transitions']:,} transitions, {data['states']:,} states, {len(data['scopes'])} scopes"
+    footer += f", {len(data['left_out'])} left out" if data["left_out"] else ""
+    print_table(f"{data['engine']} {data['version']}", ("law", "status", "states", "deviations"), rows, footer)
+    for each in data["deviations"]:
+        if each["scopes"] or each["confirmed"]:
+            bugs = f" ({', '.join(each['bugs'])})" if each["bugs"] else ""
+            print(f"\n{each['id']}{bugs}, {each['standing']}: {each['law']} in {len(each['scopes'])} scopes")
+            print(textwrap.fill(each["reason"], 118, initial_indent="  ", subsequent_indent="  "))
+            if each["confirmed"]:
+                print(f"  {each['confirm']}.py: {each['confirmed']}")
+            if each["standing"] == "bug":
+                print(textwrap.indent("\n".join(each["counterexample"]), "    "))
+    for wrong in report.violations:
+        print(f"\nwrong: {wrong}")
+    for finding in report.verdict.unlisted:
+        print(f"\n{finding.law}, {finding.scope}: {finding.detail}\n{textwrap.indent(finding.script, '    ')}")

@@ -1,0 +1,210 @@
+"""Engines of other makes under test: which there are, and the report of one.
+
+``blockwright conform --engine NAME --peer-path DIR`` follows an engine through its scopes, runs the scripts that
+confirm its listed bugs, and judges all of it against its strict list.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from blockwright._terminal import Advance
+from blockwright.errors import InvalidArgumentError
+from blockwright_conformance.capabilities import Capabilities, Deviation, Finding, Standing, Verdict, judge
+from blockwright_conformance.checker.parallel import in_parallel
+
+MODULES = {
+    "vllm-0.33.0": "vllm_releases",
+    "vllm-0.11.0": "vllm_releases",
+    "vllm-offload-0.33.0": "offload_runs",
+    "vllm-offload-0.11.0": "offload_runs",
+    "sglang-0.5.23": "radix_runs",
+}
+"""The module of this package that holds each engine, in its `ENGINES`."""
+
+
+class Explored(NamedTuple):
+    """What following an engine through one scope came to."""
+
+    states: int
+    transitions: int
+    seconds: float
+    is_unfinished: bool
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class EngineUnderTest:
+    """An engine, and how it is put through the gates.
+
+    Attributes:
+        name, engine, version: what it is called on the command line, in words, and which release it is.
+        capabilities, deviations: what it can do, and where it is known to differ.
+        laws: id and statement of all that it is judged by.
+        scopes: each has a `name`.
+        unfit: says why it cannot be put through a scope; empty if it can.
+        explore: explores a scope on the engine in a folder of peers, to a limit of transitions.
+        confirm: runs the script of this name, and gives the sentence that says what it saw.
+    """
+
+    name: str
+    engine: str
+    version: str
+    capabilities: Capabilities
+    deviations: tuple[Deviation, ...]
+    laws: tuple[tuple[str, str], ...]
+    scopes: tuple[Any, ...]
+    unfit: Callable[[Any], list[str]]
+    explore: Callable[[Any, Path, int | None], Explored]
+    confirm: Callable[[str, Path], str]
+
+
+@dataclass
+class EngineReport:
+    """What was found of an engine."""
+
+    engine: EngineUnderTest
+    explored: dict[str, Explored] = field(default_factory=dict)
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    confirmed: dict[str, str] = field(default_factory=dict)
+    """What the script of each listed bug saw, by its name; nothing where the bug did not show."""
+    is_whole: bool = True
+    """Whether all scopes were explored far enough: only then a deviation that did not show is out of date."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Judge all findings; a bug whose script shows it is seen, even if no scope does."""
+        findings = [finding for each in self.explored.values() for finding in each.findings]
+        verdict = judge(findings, self.engine.deviations)
+        return verdict._replace(unseen=tuple(each for each in verdict.unseen if not self.confirmed.get(each.confirm)))
+
+    @property
+    def violations(self) -> list[str]:
+        """Say what is wrong: differences that are not listed, and listed ones that are not there."""
+        verdict = self.verdict
+        wrong = [f"not listed: {each.law} in {each.scope}: {each.detail}" for each in verdict.unlisted]
+        if self.is_whole:
+            wrong += [f"listed, and did not show: {each.name}" for each in verdict.unseen]
+        return wrong + [f"not confirmed by its script: {name}" for name, seen in self.confirmed.items() if not seen]
+
+
+def engine_of(name: str) -> EngineUnderTest:
+    """Give an engine by its name.
+
+    Raises InvalidArgumentError if there is none.
+    """
+    if name not in MODULES:
+        raise InvalidArgumentError(f"--engine: there is no {name!r}; there are {', '.join(MODULES)}")
+    module = importlib.import_module(f"{__package__}.{MODULES[name]}")
+    found: EngineUnderTest = next(each for each in module.ENGINES if each.name == name)
+    return found
+
+
+def examine(
+    name: str, peer_path: Path, advance: Advance, scope: str = "", jobs: int = 1, limit: int | None = None
+) -> EngineReport:
+    """Follow an engine through its scopes whose names contain `scope`, and run its scripts.
+
+    Raises InvalidArgumentError if there is no such engine, or no copy of it in `peer_path`.
+    """
+    engine = engine_of(name)
+    report = EngineReport(engine, is_whole=not scope)
+    chosen = []
+    for each in engine.scopes:
+        if scope in each.name:
+            reasons = engine.unfit(each)
+            if reasons:
+                report.left_out[each.name] = reasons
+            else:
+                chosen.append(each)
+    for script in dict.fromkeys(each.confirm for each in engine.deviations if each.confirm):
+        report.confirmed[script] = engine.confirm(script, peer_path)
+    found: dict[str, Explored] = {}
+    calls = [(name, each.name, peer_path, limit) for each in chosen]
+    for at, explored in in_parallel(explore, calls, jobs):
+        found[chosen[at].name] = explored
+        advance(1, chosen[at].name)
+    report.explored = {each.name: found[each.name] for each in chosen}
+    return report
+
+
+def explore(name: str, scope: str, peer_path: Path, limit: int | None) -> Explored:
+    """Explore one scope of an engine, in a process of its own."""
+    engine = engine_of(name)
+    return engine.explore(next(each for each in engine.scopes if each.name == scope), peer_path, limit)
+
+
+def as_data(report: EngineReport) -> dict[str, Any]:
+    """Give a report as data; without seconds, so that it is the same wherever it is made."""
+    engine, verdict = report.engine, report.verdict
+    explored = report.explored.values()
+    shown = {each.name: found for each, found in verdict.known}
+    return {
+        "engine": engine.engine,
+        "version": engine.version,
+        "name": engine.name,
+        "scopes": [
+            {
+                "name": name,
+                "states": each.states,
+                "transitions": each.transitions,
+                "finished": not each.is_unfinished,
+                "findings": len(each.findings),
+            }
+            for name, each in report.explored.items()
+        ],
+        "left_out": [{"name": name, "reasons": reasons} for name, reasons in report.left_out.items()],
+        "states": sum(each.states for each in explored),
+        "transitions": sum(each.transitions for each in explored),
+        "laws": [of_law(report, law, statement) for law, statement in engine.laws],
+        "deviations": [of_deviation(report, each, shown.get(each.name, ())) for each in engine.deviations],
+        "violations": report.violations,
+    }
+
+
+def of_law(report: EngineReport, law: str, statement: str) -> dict[str, Any]:
+    """Give what is known of one law: satisfied, violated (by a bug, or a difference not listed), or deviated from."""
+    verdict = report.verdict
+    known = [(each, found) for each, found in verdict.known if each.law == law]
+    unlisted = [each for each in verdict.unlisted if each.law == law]
+    confirmed = [each for each in report.engine.deviations if each.law == law and report.confirmed.get(each.confirm)]
+    bugs = [each for each, _ in known if each.standing is Standing.BUG] + confirmed
+    status = "violated" if bugs or unlisted else "deviates" if known else "satisfied"
+    findings = unlisted + [
+        finding for each, found in known if each.standing is Standing.BUG or not bugs for finding in found
+    ]
+    shortest = min(findings, key=lambda each: (each.steps, each.scope), default=None)
+    return {
+        "id": law,
+        "statement": statement,
+        "status": status,
+        "scopes": len(report.explored),
+        "states": sum(each.states for each in report.explored.values()),
+        "detail": f"{shortest.scope}: {shortest.detail}" if shortest else "",
+        "counterexample": shortest.script.splitlines() if shortest else [],
+        "deviations": list(dict.fromkeys(each.name for each in [*(each for each, _ in known), *confirmed])),
+    }
+
+
+def of_deviation(report: EngineReport, each: Deviation, found: tuple[Finding, ...]) -> dict[str, Any]:
+    """Give what is known of one deviation."""
+    shortest = min(found, key=lambda finding: (finding.steps, finding.scope), default=None)
+    return {
+        "id": each.name,
+        "law": each.law,
+        "standing": each.standing.name.lower(),
+        "reason": each.reason,
+        "source": each.reference,
+        "bugs": list(each.bugs),
+        "confirm": each.confirm,
+        "confirmed": report.confirmed.get(each.confirm, ""),
+        "scopes": [finding.scope for finding in found],
+        "transitions": sum(finding.count for finding in found),
+        "detail": shortest.detail if shortest else "",
+        "steps": shortest.steps if shortest else 0,
+        "counterexample": shortest.script.splitlines() if shortest else [],
+    }

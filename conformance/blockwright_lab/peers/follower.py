@@ -1,0 +1,158 @@
+"""The explorer over a manager of another make: breadth first over the states that the manager itself reaches.
+
+Each step is followed (`following`): judged from the state that the manager was in, and gone on from the state that it
+shows after. A finding is kept once for each law and kind, with the shortest way to it, as calls of the manager's own
+API. A state that breaks a law is not gone on from, unless the deviation is known as one to go on from.
+
+States that look alike are visited once: what a manager hides is not part of them.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from blockwright_conformance.capabilities import Deviation, Finding
+from blockwright_conformance.checker.search import Node, Search, path
+from blockwright_conformance.kv_cache.actions import Told
+from blockwright_conformance.kv_cache.scopes import Scope
+from blockwright_conformance.kv_cache.symmetry import Names, form
+from blockwright_spec.laws import LAWS, STEP_LAWS
+from blockwright_spec.state import Config, State, initial
+
+from .following import Fault, enabled, follow, misanswered
+
+SILENT = frozenset({"EXPLAIN-1", "LIVE-1"})
+"""Laws of the specification's own answers, which say nothing of a manager whose states are followed."""
+
+JUDGED = tuple(law for law in LAWS if law.id not in SILENT)
+"""The laws of states that a followed manager is judged by."""
+
+STEPS = tuple(law for law in STEP_LAWS if law.id not in ("PLAN-1", "STEP-4"))
+"""The laws of steps; what a plan counts is judged by what is served and what is refused, and evictions are not told."""
+
+
+class Follower(Search[State, Any, Any, Told]):
+    """Explores one scope on a manager of another make."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        factory: Callable[[Config], Any],
+        deviations: Iterable[Deviation] = (),
+        max_transitions: int | None = None,
+    ) -> None:
+        super().__init__(scope, Node(initial(scope.config, scope.slots), factory(scope.config)), max_transitions)
+        self.scope, self.factory, self.names = scope, factory, Names(form)
+        self.harmless = [each for each in deviations if each.goes_on]
+        self.found: dict[tuple[str, str], Finding] = {}
+
+    def enabled(self, state: State) -> Iterable[Any]:
+        """Give what is enabled; it depends on the manager's own lookups, so `step_all` asks with the manager."""
+        raise NotImplementedError
+
+    def act(self, adapter: Any, state: State, action: Any) -> tuple[Told, list[str]]:
+        """Follow an action; unused, since a followed step comes to more than what is told of it."""
+        raise NotImplementedError
+
+    def reached(self, told: Told) -> State:
+        """Give the state that an action leads to."""
+        return told.state
+
+    def digest(self, state: State) -> bytes:
+        """Give a name that is equal for states that differ in the names of blocks and requests only."""
+        return self.names.digest(state)
+
+    def count(self, action: Any, told: Told) -> None:
+        """Record that an action happened, or why it did not."""
+        self.result.fired[told.refusal.reason.name if told.refusal else type(action).__name__] += 1
+
+    def level(self, frontier: list[Node[State, Any]]) -> Iterable[Node[State, Any]]:  # type: ignore[override]
+        """Give the new states one action beyond the frontier's."""
+        for node in frontier:
+            assert node.adapter is not None
+            for action in enabled(self.scope, node.state, node.adapter):
+                if self.result.transitions == self.max_transitions:
+                    return
+                if not node.adapter.engine_would(node.state, action):
+                    continue
+                after = self.step(node, action)
+                if after is not None:
+                    yield after
+            node.adapter = None
+
+    def step(self, node: Node[State, Any], action: Any) -> Node[State, Any] | None:
+        """Follow an action; give the state it leads to, if that is new and to be gone on from."""
+        assert node.adapter is not None
+        self.result.transitions += 1
+        adapter = node.adapter.copy()
+        told, state, faults = follow(adapter, node.state, action)
+        self.count(action, told)
+        after = Node(state or node.state, adapter, (node.trail, action))
+        goes_on = self.note_all(faults, after)
+        if state is None:
+            return None
+        self.steps_fault(node, told, after)
+        digest = self.digest(state)
+        if digest in self.seen:
+            return None
+        self.seen.add(digest)
+        return after if self.stays_lawful(after) and goes_on else None
+
+    def steps_fault(self, node: Node[State, Any], told: Told, after: Node[State, Any]) -> None:
+        """Check the laws of steps, with what the manager shows after the last of them."""
+        before = node.state
+        for at, done in enumerate(told.steps):
+            seen = replace(done, state=after.state) if at == len(told.steps) - 1 else done
+            for law in STEPS:
+                if not law.holds(before, seen):
+                    self.note(Fault(law.id, "step", law.statement), after)
+            before = done.state
+
+    def state_fault(self, node: Node[State, Any]) -> None:
+        """Check the laws of states."""
+        self.stays_lawful(node)
+
+    def stays_lawful(self, node: Node[State, Any]) -> bool:
+        """Check the laws of states, the manager's own account, and its lookups; tell whether to go on."""
+        faults = [Fault(law.id, "state", law.statement) for law in JUDGED if not law.holds(node.state)]
+        assert node.adapter is not None
+        for kind, ask in (("check", node.adapter.check), ("events", node.adapter.listen)):
+            try:
+                ask()
+            except Exception as error:
+                faults.append(Fault(getattr(error, "law", "REF-0"), kind, f"{type(error).__name__}: {error}"))
+        try:
+            faults += misanswered(node.adapter, node.state, self.scope.prompts)
+        except Exception as error:
+            faults.append(Fault(getattr(error, "law", "REF-0"), "lookup", f"{type(error).__name__}: {error}"))
+        return self.note_all(faults, node)
+
+    def note_all(self, faults: list[Fault], node: Node[State, Any]) -> bool:
+        """Keep all findings of a step or state; tell whether to go on."""
+        return False not in [self.note(fault, node) for fault in faults]
+
+    def note(self, fault: Fault, node: Node[State, Any]) -> bool:
+        """Keep a finding; tell whether it is known to be harmless, so that its state is gone on from."""
+        key = fault.law, fault.kind
+        if (known := self.found.get(key)) is not None:
+            self.found[key] = replace(known, count=known.count + 1)
+        else:
+            actions = path(node.trail)
+            detail = f"{fault.kind}: {fault.detail}"
+            script = self.script(actions)
+            self.found[key] = Finding(fault.law, self.scope.name, detail, script, len(actions))
+        return any(each.explains(self.found[key]) for each in self.harmless)
+
+    def script(self, actions: tuple[Any, ...]) -> str:
+        """Give the calls of a way, as the manager's adapter makes them."""
+        adapter, state = self.factory(self.scope.config), self.root.state
+        adapter.log = []
+        for action in actions:
+            after = follow(adapter, state, action)
+            state = after.state or state
+        return "\n".join(adapter.log)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found, in order of law and kind."""
+        return tuple(self.found[key] for key in sorted(self.found))

@@ -1,0 +1,282 @@
+"""Following a manager of another make: each step is judged from where that manager is.
+
+`explore` demands that a manager's state equals the specification's, and stops at the first difference. A manager of
+another make may differ where it is free to, so here the state of the specification is taken, after each step, from
+what the manager shows; ghosts (what was written to each block, which tokens are settled) go along. So each step is
+compared with what the specification makes of the very state the manager was in, every law is judged of the manager's
+own state, and one difference does not hide the next.
+"""
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from blockwright_conformance.kv_cache import lockstep
+from blockwright_conformance.kv_cache.abstraction import compared, expected
+from blockwright_conformance.kv_cache.actions import (
+    Action,
+    Admit,
+    Release,
+    Reset,
+    Told,
+    meaning,
+    sent,
+    settled,
+    step_of,
+)
+from blockwright_conformance.kv_cache.adapter import Observation
+from blockwright_conformance.kv_cache.enabled import admissions, loads, of_running
+from blockwright_conformance.kv_cache.lockstep import Reply, choice_of, names_of, perform
+from blockwright_conformance.kv_cache.scopes import Scope
+from blockwright_spec import transitions
+from blockwright_spec.choices import Choice
+from blockwright_spec.flights import begin
+from blockwright_spec.hits import found, sound
+from blockwright_spec.lru import LRU
+from blockwright_spec.outcomes import Reason, When
+from blockwright_spec.plans import trimmed_tables
+from blockwright_spec.reads import Full, Prefix
+from blockwright_spec.state import NULL, Hit, Running, State, Waiting
+
+from .loading import SyncLoad, mean_sync_load, perform_sync_load
+
+
+class LawError(Exception):
+    """A law that a manager breaks by its own account."""
+
+    def __init__(self, law: str, detail: str) -> None:
+        super().__init__(detail)
+        self.law = law
+
+
+class Fault(NamedTuple):
+    """One difference: a law, and what differs, which begins with a word for its kind."""
+
+    law: str
+    kind: str
+    detail: str
+
+
+class Followed(NamedTuple):
+    """What an action came to: the manager's state after it (None: not to be gone on from), and what differs."""
+
+    told: Told
+    state: State | None
+    faults: list[Fault]
+
+
+def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[Action | SyncLoad]:
+    """Give what an engine may do in a state; hits are the manager's own."""
+    hits: dict[Prefix, Hit] = {}
+
+    def hit_of(prefix: Prefix) -> Hit:
+        if prefix not in hits:
+            hits[prefix] = asked(adapter, prefix) if state.config.caching else Hit()
+        return hits[prefix]
+
+    is_absent_seen = False
+    for slot, request in enumerate(state.requests):
+        if isinstance(request, Running):
+            yield from of_running(scope, state, slot, request)
+        elif isinstance(request, Waiting):
+            yield from newcomers(scope, state, slot, request.prefix, hit_of(request.prefix))
+            yield Release(slot)
+        elif not is_absent_seen:
+            is_absent_seen = True
+            for prefix in scope.prompts:
+                yield from newcomers(scope, state, slot, prefix, hit_of(prefix))
+    if "reset" in scope.calls:
+        yield Reset()
+    if "load" in scope.calls:
+        yield from loads(scope, state)
+
+
+def newcomers(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -> Iterator[Action | SyncLoad]:
+    """Give the ways to admit a request, those with a load within the step among them.
+
+    A load of its own, before the step, is left out where layers recycle blocks: a manager may leave out at once what
+    the specification gives back when the load has ended.
+    """
+    recycles = any(not isinstance(group.kind, Full) for group in state.config.groups)
+    for action in admissions(scope, state, slot, prefix, hit):
+        if not (action.external and recycles):  # type: ignore[union-attr]
+            yield action
+    if "load" in scope.calls:
+        left = len(prefix[1]) - hit.length
+        for external in range(1, left):
+            yield SyncLoad(slot, prefix, external, left - external)
+
+
+def asked(adapter: Any, prefix: Prefix) -> Hit:
+    """Look a prefix up, without a trace in the log.
+
+    Raises:
+        LawError: the lookup changed something.
+    """
+    names = tuple(adapter.requests)
+    before, log, adapter.log = adapter.observe(names), adapter.log, None
+    adapter.send(lockstep.OTHER, prefix)
+    found = adapter.find(lockstep.OTHER)
+    adapter.forget(lockstep.OTHER)
+    adapter.log = log
+    if adapter.observe(names) != before:
+        raise LawError("REF-0", f"a lookup of {prefix} changed the manager")
+    return Hit(*found)
+
+
+def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
+    """Perform an action on a manager, and judge it from the state that it was in."""
+    try:
+        call = perform_sync_load if isinstance(action, SyncLoad) else perform
+        reply = call(adapter, action, state)  # type: ignore[arg-type]
+    except Exception as error:
+        told = tell(state, action, Reply())
+        wanted = told.refusal or "success"
+        law = getattr(error, "law", None) or adapter.law_of(error)
+        return Followed(told, None, [Fault(law, "error", f"{where(error)}; expected {wanted}")])
+    told = tell(state, action, reply, choice_of(adapter, reply))
+    told = told._replace(state=begin(told.state).state)  # type: ignore[union-attr]  # each call is a step of its own
+    shown = adapter.observe(names_of(state))
+    faults = misfound(state, action, reply) + misjudged(state, action, told, reply)
+    is_agreed = reply.refused == (told.refusal is not None)
+    if told.refusal is not None and not reply.refused:
+        return Followed(told, None, faults)  # nothing is known of what the manager has done
+    base = told.state if is_agreed else state
+    changed = unlike(base, shown)
+    if reply.refused and changed:
+        kind = "trimmed" if is_trimmed(base, shown) else "changed"
+        details = "; ".join(f"{name}: {detail}" for name, detail in changed)
+        faults.append(Fault("REF-0", f"{kind} by a refusal", details))
+    elif changed:
+        faults += [Fault("REF-0", name, detail) for name, detail in changed]
+    return Followed(told, rejoined(state, base, shown), faults)
+
+
+def where(error: Exception) -> str:
+    """Say what an error is, and in which function and line of the manager it came up."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {frame.name}: {str(error) or frame.line}"
+
+
+def tell(state: State, action: Any, reply: Reply, choice: Choice = LRU) -> Told:
+    """Tell what comes of an action, given the hit that the manager found."""
+    hit = Hit(*reply.hit) if reply.hit and reply.hit.length else Hit()
+    if isinstance(action, SyncLoad):
+        return mean_sync_load(state, action, hit, reply)
+    if isinstance(action, Admit) and action.asked:
+        ready = sent(state, action.slot, action.prefix)
+        return settled(state, transitions.admit(ready, action.slot, hit, step_of(action), choice), hit)
+    return meaning(state, action, choice)
+
+
+def misfound(state: State, action: Any, reply: Reply) -> list[Fault]:
+    """Judge the hit that an admission was given."""
+    return misheld(state, action.prefix, Hit(*reply.hit)) if reply.hit and state.config.caching else []
+
+
+def misheld(state: State, prefix: Prefix, hit: Hit) -> list[Fault]:
+    """Judge a hit: its length, and that each of its blocks carries the prefix."""
+    best = found(state, prefix, LRU)
+    faults = []
+    if hit.length and not sound(state, prefix, hit):
+        faults.append(Fault("HIT-1", "hit", f"a hit of {hit.length} tokens in {hit.tables} is not that of {prefix}"))
+    if hit.length < best.length:
+        faults.append(Fault("HIT-2", "hit", f"a hit of {hit.length} tokens of {prefix}, {best.length} could be read"))
+    if hit.length > best.length:
+        faults.append(Fault("HIT-3", "hit", f"a hit of {hit.length} tokens of {prefix}, {best.length} may be"))
+    return faults
+
+
+def misjudged(state: State, action: Any, told: Told, reply: Reply) -> list[Fault]:
+    """Judge whether a call was rightly served or refused."""
+    free = len(state.queue)
+    if told.refusal is None:
+        if not reply.refused:
+            return []
+        return [Fault("PLAN-1", "refused", f"refused, though {free} free blocks are enough")]
+    if reply.refused:
+        return []
+    reason = told.refusal.reason
+    if reason is Reason.ILLEGAL_CHOICE:
+        wants = tell(state, action, reply._replace(served=()))
+        new = wants.steps[-1].new if wants.steps else wants.refusal
+        return [Fault("PLAN-1", "taken", f"took {reply.served[0].new}, where the step wants the like of {new}")]
+    kind = "wrong call" if reason.value[0] is When.INVALID else "served"
+    return [Fault("PLAN-1", kind, f"served with {free} free blocks, expected {told.refusal}")]
+
+
+def is_trimmed(base: State, shown: Observation) -> bool:
+    """Tell whether a manager differs from a state in nothing but that dead entries are null."""
+    if shown.keys != expected(base).keys:
+        return False
+    for request, now in zip(base.requests, shown.tables, strict=True):
+        if not isinstance(request, Running) or now is None:
+            if isinstance(request, Running) or now is not None:
+                return False
+            continue
+        least = trimmed_tables(base.config, request.tables, request.computed)
+        triples = zip(sum(request.tables, ()), sum(least, ()), sum(now, ()), strict=True)
+        if any(block not in (was, dead_or_not) for was, dead_or_not, block in triples):
+            return False
+    return True
+
+
+OWN = frozenset({"settled", "published", "states"})
+"""Fields that are a manager's own account; the laws judge what comes of them."""
+
+
+def unlike(base: State, shown: Observation) -> list[tuple[str, str]]:
+    """Name the fields in which a manager differs from a state; in what order its queue stands is its own."""
+    wanted = expected(base)
+    pairs = zip(Observation._fields, compared(wanted, False), compared(shown, False), strict=True)
+    return [
+        (name, f"expected {want}, found {show}")
+        for name, want, show in pairs
+        if name not in OWN and show is not None and want != show
+    ]
+
+
+def rejoined(before: State, base: State, shown: Observation) -> State | None:
+    """Give the state that a manager shows, with the ghosts of `base`, what the specification says of the step.
+
+    None where a request holds a table on one side only: then nothing is known of its tokens.
+    """
+    assert shown.queue is not None
+    assert shown.keys is not None
+    assert shown.published is not None
+    requests = []
+    for request, table, looked in zip(base.requests, shown.tables, shown.published, strict=True):
+        if isinstance(request, Running) != (table is not None):
+            return None
+        if isinstance(request, Running) and table is not None and looked is not None:
+            changed = nulls(table) > nulls(request.tables)
+            done = max(request.trimmed, request.computed) if changed else request.trimmed
+            sizes = (group.block_size for group in base.config.groups)
+            own = tuple(min(count, request.computed // size) for count, size in zip(looked, sizes, strict=True))
+            now = replace(request, tables=table, published=own, trimmed=done, settled=max(done, request.settled))
+            request = request if now == request else now  # a step makes anew what it serves, and nothing else (WRITE-2)
+        requests.append(request)
+    listed = dict(enumerate(shown.keys))
+    kept = tuple((block, content) for block, content in base.keys if listed[block] == content)
+    known = {block for block, _ in kept}
+    keys = kept + tuple((block, each) for block, each in listed.items() if each is not None and block not in known)
+    contents = tuple(
+        None
+        if block == NULL or (block in shown.queue and listed[block] is None)
+        else content or (before.contents[block] if block not in before.queue else None)
+        for block, content in enumerate(base.contents)
+    )
+    return replace(base, queue=shown.queue, contents=contents, keys=keys, requests=tuple(requests))
+
+
+def nulls(tables: tuple[tuple[int, ...], ...]) -> int:
+    """Count the null entries of some tables."""
+    return sum(table.count(NULL) for table in tables)
+
+
+def misanswered(adapter: Any, state: State, prompts: tuple[Prefix, ...]) -> list[Fault]:
+    """Judge the manager's lookups of all prompts in a state; they must change nothing."""
+    if not state.config.caching:
+        return []
+    return [fault for prefix in prompts for fault in misheld(state, prefix, asked(adapter, prefix))]

@@ -1,0 +1,83 @@
+"""A load within a step: tokens that come from elsewhere while the same step computes more.
+
+The specification has a load stand alone, before the step. Managers of other makes are asked for both at once, so what
+it comes to is told here, from the parts of the specification's transitions.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from blockwright_conformance.kv_cache import lockstep
+from blockwright_conformance.kv_cache.actions import Told, sent
+from blockwright_conformance.kv_cache.adapter import ManagerAdapter
+from blockwright_conformance.kv_cache.lockstep import Reply, name_of
+from blockwright_spec.choices import legal_taking
+from blockwright_spec.effects import adopted, emptied, placed, written
+from blockwright_spec.hits import sound
+from blockwright_spec.outcomes import Reason, Refusal, Step
+from blockwright_spec.plans import trimmed_tables
+from blockwright_spec.publication import published
+from blockwright_spec.reads import Group, Mamba, Prefix, dead, entries, filled
+from blockwright_spec.state import NULL, Absent, Hit, Running, State, heads, span
+
+
+class SyncLoad(NamedTuple):
+    """Admit a request of which `external` tokens are loaded within the same step that computes `new` more."""
+
+    slot: int
+    prefix: Prefix
+    external: int
+    new: int
+
+
+def perform_sync_load(adapter: ManagerAdapter, action: SyncLoad, state: State) -> Reply:
+    """Send a request, look it up, and give it slots for what is loaded and computed in one step."""
+    name, is_absent = name_of(action.slot), isinstance(state.requests[action.slot], Absent)
+    if is_absent:
+        adapter.send(name, action.prefix)
+    hit = adapter.find(name)
+    reply = lockstep.allocate(adapter, name, 0, Step(action.new, external=action.external), hit, name)
+    if is_absent and not reply.served:
+        adapter.forget(name)
+    return reply
+
+
+def mean_sync_load(state: State, action: SyncLoad, hit: Hit, reply: Reply) -> Told:
+    """Tell of a load within a step: blocks for what later tokens read of the hit and of what is loaded, and the step.
+
+    What the load makes dead is neither adopted nor taken: nobody waits for it.
+    """
+    config, slot = state.config, action.slot
+    loaded = hit.length + action.external
+    stop = loaded + action.new
+    tables = trimmed_tables(config, heads(config, hit), loaded)
+    sized = tuple(zip(config.groups, tables, strict=True))
+    wants = tuple(wants_of(group, span(config, group), len(table), loaded, stop) for group, table in sized)
+    kept = adopted(sent(state, slot, action.prefix), tables)
+    count = sum(sum(wanted) for wanted in wants)
+    if not sound(state, action.prefix, hit):
+        return Told(state, Refusal(Reason.HIT_STALE), hit)
+    if count > len(kept.queue):
+        return Told(state, Refusal(Reason.NO_FREE_BLOCKS, count - len(kept.queue)), hit)
+    new = reply.served[0].new if reply.served else placed(kept.queue[:count], wants)
+    taken = tuple(block for table in new for block in table if block != NULL)
+    if not legal_taking(kept.queue, count, taken) or new != placed(taken, wants):
+        return Told(state, Refusal(Reason.ILLEGAL_CHOICE), hit)
+    grown = tuple(table + more for table, more in zip(tables, new, strict=True))
+    looked = tuple(len(table) for table in tables)
+    here = Running(action.prefix, loaded, loaded, loaded, grown, looked, loaded, ((),) * len(grown))
+    after = written(emptied(kept, taken), slot, here, hit.length)
+    after = written(published(after, slot, loaded, loaded), slot, here, loaded)
+    there = after.requests[slot]
+    assert isinstance(there, Running)
+    after = written(after, slot, replace(there, computed=stop, written=stop), loaded)
+    return Told(published(replace(after, due=(*after.due, slot)), slot, stop, None), None, hit)
+
+
+def wants_of(group: Group, size: int, held: int, loaded: int, stop: int) -> tuple[bool, ...]:
+    """Tell for each entry after the first `held` whether it takes a block, when tokens up to `loaded` are loaded."""
+    states = {(loaded - 1) // size} | filled(group.kind, size, loaded, stop)
+    return tuple(
+        not dead(group.kind, size, loaded, entry) and (not isinstance(group.kind, Mamba) or entry in states)
+        for entry in range(held, entries(size, stop))
+    )

@@ -1,0 +1,329 @@
+"""vLLM's offloading managers under the explorer of tiers: scopes, findings, and what is known of them.
+
+The search is that of one tier (`offload_tier_explore`), but does not end at the first fault: it records the shortest
+way to each kind of fault, with the laws that it breaks, and goes on from the states in which nothing was wrong.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from blockwright.bench.published import Published
+from blockwright_conformance.capabilities import Deviation, Finding, Standing
+from blockwright_conformance.checker.search import Node, Result, path
+from blockwright_conformance.offload.diagnose import diagnose_tier
+from blockwright_conformance.offload.scopes import KEYS, TierScope, lists
+from blockwright_conformance.offload.tier_adapter import TierUnderTest
+from blockwright_conformance.offload.tier_world import TierCall, TierExplorer, TierNow, is_wrong, tier_act
+from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
+from blockwright_spec.tier_state import Key, Tier, tier
+
+from .confirm.__main__ import confirm
+from .engines import EngineUnderTest, Explored
+from .vllm_offload import CAPABILITIES, CAPABILITIES_OLD, OLD, PUBLISHED, VllmTier, load, tier_class
+
+LAWS = {
+    "REFUSE-2": "a wrong call raises an error",
+    "REFUSE-1": "a call that is refused changes nothing",
+    "STORE-1": "what a store names is present when it has begun",
+    **{law.id: law.statement for law in (*TIER_LAWS, *TIER_STEP_LAWS)},
+    "REF-0": "every answer, and the state after it, are the specification's",
+    "EV-1": "an event is news",
+    "LOOKUP-1": "a lookup changes nothing",
+}
+"""Every law that is asked of a tier; where a fault breaks several, it is reported under the first."""
+
+FIELD = re.compile(r"^(?:expected \w+|\w+ ?)")
+
+SINGLE = lists(3, 1)
+ORDERED = (*SINGLE, KEYS[:2], KEYS[1:3], (KEYS[2], KEYS[0]), KEYS[:3])
+"""Lists that name no key twice."""
+
+
+class WalkScope(NamedTuple):
+    """Right calls at random in a larger tier, where indexes are compacted: so many, from each of so many seeds."""
+
+    name: str
+    manager: str
+    capacity: int = 8
+    steps: int = 2000
+    seeds: int = 3
+
+
+def scopes_of(policy: str) -> tuple[TierScope | WalkScope, ...]:
+    """Give the scopes of a policy whose calls are right, those that name a key twice, and wrong calls.
+
+    An ARC remembers keys that are gone, so its states are many: it gets two places only with calls of one key.
+    """
+    is_arc, three = policy.startswith("ARC"), f"{policy}, 3 places, 3 keys"
+    two = SINGLE if is_arc else ORDERED
+    return (
+        TierScope(f"{policy}, 2 places, 3 keys", policy, 2, two, readers=1 if is_arc else 2, misuse=False),
+        *([TierScope(three, policy, 3, (*SINGLE, KEYS[:3]), misuse=False)] if policy == "LRU" else []),
+        TierScope(f"{policy}, 1 place, 3 keys", policy, 1, ORDERED, misuse=False),
+        TierScope(f"{policy}, no places", policy, 0, lists(2, 2)[:-1], misuse=False),
+        TierScope(f"{policy}, a key twice", policy, 2, (*lists(2, 1), (KEYS[0], KEYS[0])), misuse=False),
+        TierScope(f"{policy}, wrong calls", policy, 2, (*lists(2, 1), KEYS[:2], KEYS[1::-1])),
+        WalkScope(f"{policy}, a walk, 8 places, 16 keys", policy),
+    )
+
+
+STRICT = TierScope("LRU requests strict, 2 places", "LRU requests strict", 2, (*lists(2, 1), KEYS[:2]), misuse=False)
+"""Whole requests, held to the order of use in which only `touch` and storing count."""
+
+SCOPES = (*(scope for policy in ("LRU", "LRU requests", "ARC", "ARC requests") for scope in scopes_of(policy)), STRICT)
+SCOPES_OLD = scopes_of("LRU")
+
+
+class TierFollower(TierExplorer):
+    """Explores one scope to its end, past what is wrong."""
+
+    def __init__(self, scope: TierScope, factory: type[VllmTier], most: int | None = None) -> None:
+        super().__init__(scope, factory, most)
+        self.factory = factory
+        self.kinds: dict[tuple[str, ...], tuple[str, str]] = {}
+        self.findings: dict[tuple[str, str], Finding] = {}
+
+    def run(self) -> Result:
+        """Visit everything; a new manager that is wrong already is a finding too."""
+        result = super().run()
+        if result.violation is not None:
+            wrong = result.violation
+            self.findings[wrong.law, ""] = Finding(wrong.law, self.scope.name, f"a new manager: {wrong.detail}")
+        return result
+
+    def enabled(self, state: TierNow) -> Iterator[TierCall]:
+        """Give every call that the manager has."""
+        for call in super().enabled(state):
+            if call.name != "remove" and (call.success or call.name != "complete_load"):
+                yield call
+
+    def step(self, node: Node[TierNow, TierUnderTest], action: TierCall) -> Node[TierNow, TierUnderTest] | None:
+        """Make a call; what is wrong is recorded, and not gone on from."""
+        self.result.transitions += 1
+        assert node.adapter is not None
+        adapter = node.adapter.copy()
+        told, faults = self.act(adapter, node.state, action)
+        try:  # even if the state is known: what the manager keeps beside it may be wrong
+            adapter.check()
+        except AssertionError as error:
+            faults = [*faults, f"check: {error}"]
+        after = Node(self.reached(told), adapter, (node.trail, action))
+        if faults:
+            kind = (action.name, *sorted(match[0] for fault in faults if (match := FIELD.match(fault))))
+            self.found(kind, "; ".join(faults), (*path(node.trail), action))
+            return None
+        arrived = self.arrived(node, action, told, after)
+        if self.result.violation is not None:
+            wrong, self.result.violation = self.result.violation, None
+            self.found((wrong.law, action.name), f"{wrong.law}: {wrong.detail}", (*path(node.trail), action))
+            return None
+        return arrived
+
+    def found(self, kind: tuple[str, ...], detail: str, actions: tuple[TierCall, ...]) -> None:
+        """Record a fault: the first that breaks a law by a call is a shortest one."""
+        if kind not in self.kinds:
+            broken = diagnose_tier(self.scope, self.factory, actions).laws
+            laws = [law for law in LAWS if law in broken] or ["REF-0"]
+            self.kinds[kind] = laws[0], actions[-1].name
+            if self.kinds[kind] not in self.findings:
+                script = script_of(self.factory, self.scope, actions)
+                detail = f"{actions[-1].name}: {detail} (breaks {', '.join(laws)})"
+                self.findings[self.kinds[kind]] = Finding(laws[0], self.scope.name, detail, script, len(actions), 0)
+        known = self.findings[self.kinds[kind]]
+        self.findings[self.kinds[kind]] = replace(known, count=known.count + 1)
+
+
+def script_of(factory: type[VllmTier], scope: TierScope, actions: tuple[TierCall, ...]) -> str:
+    """Give the calls of the engine's own API."""
+    if factory.offload.published is OLD:
+        lines = [
+            "from vllm.v1.kv_offload.backends.cpu import CPUBackend",
+            "from vllm.v1.kv_offload.lru_manager import LRUOffloadingManager",
+            f"manager = LRUOffloadingManager(CPUBackend(16, {scope.capacity}), enable_events=True)",
+        ]
+    else:
+        policy = scope.manager.partition(" ")[0].lower()
+        lines = [
+            "from vllm.v1.kv_offload.base import ReqContext, make_offload_key",
+            "from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager",
+            f"manager = CPUOffloadingManager({scope.capacity}, {policy!r}, enable_events=True)",
+            'p, q, r = (make_offload_key(name, 0) for name in (b"p", b"q", b"r"))',
+        ]
+    return "\n".join([*lines, *(line_of(factory, scope, at, call) for at, call in enumerate(actions))])
+
+
+def line_of(factory: type[VllmTier], scope: TierScope, at: int, call: TierCall) -> str:
+    """Give the line of a call; a whole request is made in one that says so."""
+    more = f", {call.success}" if call.name == "complete_store" else ""
+    if factory.offload.published is OLD:
+        return f"manager.{call.name}({list(call.keys)}{more})"
+    keys = f"[{', '.join(key.decode() for key in call.keys)}]"
+    whole = "  # a request with positions that ends here" if "requests" in scope.manager else ""
+    return f'manager.{call.name}({keys}, ReqContext("{at}"){more}){whole}'
+
+
+# --- a long walk
+
+
+WALKED: tuple[Key, ...] = tuple(b"%02d" % number for number in range(16))
+
+
+def walk(factory: type[VllmTier], manager: str, capacity: int, seed: int, steps: int) -> tuple[int, str]:
+    """Make right calls at random in a larger tier, where indexes are compacted; give how far it went, and faults."""
+    random, adapter, now = Random(seed), factory(manager, capacity), TierNow(tier(capacity))
+    for step in range(steps):
+        call = drawn(random, now.tier)
+        told, faults = tier_act(adapter, now, call, WALKED)
+        adapter.check()
+        if faults:
+            return step + 1, f"{call}: {'; '.join(faults)}"
+        now = told.now
+    return steps, ""
+
+
+def drawn(random: Random, state: Tier) -> TierCall:
+    """Draw a call that is right in a state."""
+    names = ("touch", "prepare_load", "complete_load", "prepare_store", "complete_store")
+    while True:
+        name, keys = random.choice(names), tuple(random.sample(WALKED, random.randrange(1, 4)))
+        call = TierCall(name, keys, name != "complete_store" or random.random() < 0.8)
+        if not is_wrong(state, call):
+            return call
+
+
+# --- what is known
+
+
+TWICE = (
+    "A key that is named twice in one store is given two places, one of which is never given back. The manager takes "
+    "any collection; its own scheduler names a key once."
+)
+ASSERTED = (
+    "A call that a caller must not make is noticed by an assertion (or a missing key) under way: what was done before "
+    "stays done."
+)
+
+COMMON = (
+    Deviation("store-of-a-key-twice", "TIER-2", r"a key twice: prepare_store", Standing.CHOICE, TWICE),
+    Deviation("store-of-a-key-twice-refused", "REF-0", r"a key twice: prepare_store", Standing.CHOICE, TWICE),
+    Deviation(
+        "completing-nothing-is-passed-over",
+        "REFUSE-2",
+        r"wrong calls: complete_store",
+        Standing.CHOICE,
+        "Completing a store of what is not being written does nothing and raises nothing.",
+    ),
+    Deviation(
+        "wrong-calls-are-assertions",
+        "REFUSE-1",
+        r"wrong calls: ",
+        Standing.DOCUMENTED,
+        ASSERTED,
+        "prepare_load: 'It assumes all given blocks are offloaded.'",
+    ),
+)
+NEW_ONLY = (
+    Deviation(
+        "requests-count-as-use",
+        "TIER-9",
+        r"^LRU requests strict",
+        Standing.DOCUMENTED,
+        "A request that ends renews the use of all that it named, loads and stores among them; with the specification "
+        "only `touch` and storing do.",
+        "kv_offload/cpu/policies/lru.py: 'A use is indicated by [...] a request-scoped access.'",
+    ),
+    Deviation(
+        "requests-order-their-keys",
+        "REF-0",
+        r"^LRU requests strict",
+        Standing.DOCUMENTED,
+        "The blocks of one request are ordered by their positions, the head as the last used, whatever the order of "
+        "the call.",
+        "kv_offload/cpu/policies/lru.py: 'ordered by token position so tails precede heads'",
+    ),
+)
+OLD_ONLY = (
+    Deviation(
+        "store-evicts-what-it-names",
+        "STORE-1",
+        r"prepare_store",
+        Standing.BUG,
+        "A store of blocks, some of which are present, may evict these to make room for the others: what it was asked "
+        "to keep is gone. In 0.33.0 they are protected.",
+        "0.33.0, kv_offload/cpu/manager.py: 'a chunk that was already stored must remain in the cache after this call'",
+        "offload_store_evicts_named",
+    ),
+    Deviation(
+        "store-evicts-what-it-names-in-a-walk",
+        "REF-0",
+        r"a walk, .*prepare_store",
+        Standing.BUG,
+        "The same, at the end of a random walk.",
+        "",
+        "offload_store_evicts_named",
+    ),
+    Deviation(
+        "store-of-a-key-twice-cannot-fail",
+        "REFUSE-1",
+        r"a key twice: complete_store",
+        Standing.CHOICE,
+        "A store that failed removes a key at its first mention, and raises at the second.",
+    ),
+)
+
+
+def explore(release: Published, scope: TierScope | WalkScope, peer_path: Path, limit: int | None) -> Explored:
+    """Explore a scope of a release."""
+    factory = tier_class(load(peer_path, release))
+    if isinstance(scope, WalkScope):
+        return walked(factory, scope, limit)
+    explorer = TierFollower(scope, factory, limit)
+    result = explorer.run()
+    is_unfinished = limit is not None and result.transitions >= limit
+    found = tuple(explorer.findings.values())
+    return Explored(result.states, result.transitions, result.seconds, is_unfinished, found)
+
+
+def walked(factory: type[VllmTier], scope: WalkScope, limit: int | None) -> Explored:
+    """Walk, from each seed."""
+    started, steps, findings = time.perf_counter(), scope.steps if limit is None else min(limit, scope.steps), []
+    taken = 0
+    for seed in range(scope.seeds):
+        count, fault = walk(factory, scope.manager, scope.capacity, seed, steps)
+        taken += count
+        if fault:
+            findings.append(Finding("REF-0", scope.name, fault, f"# seed {seed}, step {count}", count))
+    seconds = time.perf_counter() - started
+    return Explored(taken, taken, seconds, steps < scope.steps, tuple(findings[:1]))
+
+
+def unfit(scope: TierScope | WalkScope) -> list[str]:
+    """Say why a scope is left out: none is."""
+    return []
+
+
+ENGINES = tuple(
+    EngineUnderTest(
+        f"vllm-offload-{release.version}",
+        f"vLLM {release.version}, the offloading manager of {medium}",
+        release.version,
+        capabilities,
+        deviations,
+        tuple(LAWS.items()),
+        scopes,
+        unfit,
+        partial(explore, release),
+        confirm,
+    )
+    for release, medium, capabilities, deviations, scopes in (
+        (PUBLISHED, "the host's memory, LRU and ARC", CAPABILITIES, (*COMMON, *NEW_ONLY), SCOPES),
+        (OLD, "the host's memory, LRU", CAPABILITIES_OLD, (*COMMON, *OLD_ONLY), SCOPES_OLD),
+    )
+)
+"""Both releases."""

@@ -1,0 +1,240 @@
+"""SGLang's prefix tree under its laws: scopes, findings, and what is known of it.
+
+Small worlds are explored breadth first to the limit of the profile, so that what is found first is shortest; larger
+ones are walked at random, and a walk that ends in a fault is cut down to the actions that it needs.
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from blockwright_conformance.capabilities import Deviation, Finding, Standing
+
+from .confirm.__main__ import confirm
+from .engines import EngineUnderTest, Explored
+from .radix_explore import RadixExplorer, perform, walk
+from .radix_laws import STATEMENTS, seen
+from .sglang_engine import PUBLISHED, SglangEngine, load
+from .sglang_radix import CAPABILITIES, Do, RadixEngine, RadixScope
+
+LONG = (((1,) * 7, 3), ((1, 1, 2, 2, 2, 2), 4), ((1, 1, 1, 1, 2), 4), ((1,) * 7, 3))
+"""Requests that share prefixes of several lengths; two of them say the same."""
+
+SAME = (((1, 1, 1), 2), ((1, 1, 1), 2))
+ONE_MORE = (((1, 1, 1), 2), ((1, 1, 1), 3))
+"""The second is looked up where the first left its state."""
+
+
+class RadixWalk(NamedTuple):
+    """Long random histories of a world: so many actions, from each of so many seeds."""
+
+    world: RadixScope
+    steps: int = 300
+    seeds: int = 12
+
+    @property
+    def name(self) -> str:
+        """Give the world's name."""
+        return f"a walk: {self.world.name}"
+
+
+SMALL = (
+    RadixScope("full, 4 slots", 4, (((1, 1, 1), 2), ((1, 2), 2))),
+    RadixScope("full, page 2, 8 slots", 8, (((1, 1, 1, 1, 1), 4), ((1, 1, 2, 2, 2), 4)), page=2),
+    RadixScope("full and sliding, window 1, 4 slots", 4, SAME, window=1, window_slots=3),
+    RadixScope("full and mamba, 5 slots, 3 states", 5, ONE_MORE, states=3),
+    RadixScope("full and mamba, lookups that copy", 5, ONE_MORE, states=3, copies=True),
+)
+"""Worlds that are explored breadth first."""
+
+LARGE = (
+    RadixScope("full, 10 slots", 10, LONG),
+    RadixScope("full, page 2, 12 slots", 12, LONG, page=2),
+    RadixScope("full and sliding, window 2, 12 slots", 12, LONG, window=2, window_slots=10),
+    RadixScope("full and sliding, page 2, window 3, 16 slots", 16, LONG, page=2, window=3, window_slots=12),
+    RadixScope("full and mamba, 12 slots, 5 states", 12, LONG, states=5),
+    RadixScope("full, sliding and mamba, 14 slots", 14, LONG, window=2, window_slots=12, states=5),
+)
+"""Worlds that are walked."""
+
+SCOPES: tuple[RadixScope | RadixWalk, ...] = (*SMALL, *(RadixWalk(world) for world in LARGE))
+
+DEVIATIONS = (
+    Deviation(
+        "lookup-takes-a-slot-for-the-state",
+        "LOOKUP-1",
+        r"lookups that copy",
+        Standing.CHOICE,
+        "A lookup of a model with states takes a slot for a copy of the state that it finds, and may evict another for "
+        "it: whoever looks up owns that slot, admitted or not. The specification's lookups change nothing.",
+        "base_prefix_cache.py: MatchPrefixParams.cow_mamba",
+        bugs=("B10",),
+    ),
+    Deviation(
+        "lookup-evicts-for-the-state",
+        "STEP-2",
+        r"lookups that copy: copy: ",
+        Standing.CHOICE,
+        "Where no slot for the copy is free, the lookup evicts the state that was used least recently, and with a leaf "
+        "its tokens.",
+        "unified_cache/components/mamba.py: finalize_match_result_in_cache",
+        bugs=("B10",),
+    ),
+    Deviation(
+        "lookup-fails-without-a-slot-for-the-state",
+        "RAISE-1",
+        r"lookups that copy: copy: AssertionError: Can not alloc mamba cache",
+        Standing.CHOICE,
+        "Where running requests hold every slot for states, such a lookup ends in an assertion; the scheduler is to "
+        "have asked before.",
+        "unified_cache/components/mamba.py: finalize_match_result_in_cache",
+        bugs=("B10",),
+    ),
+)
+
+
+def explore(scope: RadixScope | RadixWalk, peer_path: Path, limit: int | None) -> Explored:
+    """Explore a world, or walk it."""
+    engine = load(peer_path)
+    with engine.imported():
+        return walked(engine, scope, limit) if isinstance(scope, RadixWalk) else explored(engine, scope, limit)
+
+
+def explored(engine: SglangEngine, scope: RadixScope, limit: int | None) -> Explored:
+    """Explore a world."""
+    explorer = RadixExplorer(engine, scope, limit)
+    result = explorer.run()
+    findings = tuple(
+        Finding(law, scope.name, f"{way[-1].what}: {detail}", script_of(engine, scope, way), len(way), count)
+        for (law, _), (detail, way, count) in explorer.found.items()
+    )
+    is_unfinished = limit is not None and result.transitions >= limit
+    return Explored(result.states, result.transitions, result.seconds, is_unfinished, findings)
+
+
+def walked(engine: SglangEngine, scope: RadixWalk, limit: int | None) -> Explored:
+    """Walk a world from each seed."""
+    started, taken = time.perf_counter(), 0
+    found: dict[str, Finding] = {}
+    steps = scope.steps if limit is None else min(limit, scope.steps)
+    for seed in range(scope.seeds):
+        count, way, broken = walk(engine, scope.world, seed, steps)
+        taken += count
+        for law, detail in broken:
+            if law not in found:
+                short = shortened(engine, scope.world, way, law)
+                found[law] = Finding(law, scope.name, detail, script_of(engine, scope.world, short), len(short))
+    seconds = time.perf_counter() - started
+    return Explored(taken, taken, seconds, steps < scope.steps, tuple(found.values()))
+
+
+def shortened(engine: SglangEngine, scope: RadixScope, way: list[Do], law: str) -> tuple[Do, ...]:
+    """Leave out what a way to a broken law does not need, one action after another."""
+    at = 0
+    while at < len(way):
+        without = way[:at] + way[at + 1 :]
+        way, at = (without, at) if law in laws_at_end(engine, scope, without) else (way, at + 1)
+    return tuple(way)
+
+
+def laws_at_end(engine: SglangEngine, scope: RadixScope, way: Iterable[Do]) -> set[str]:
+    """Give the laws that a way breaks where it first breaks any; none if it cannot be gone."""
+    world = RadixEngine(engine, scope)
+    before = seen(world)
+    for action in way:
+        try:
+            before, _, broken = perform(world, before, action)
+        except (AssertionError, KeyError, AttributeError):
+            return set()
+        if broken:
+            return {law for law, _ in broken}
+    return set()
+
+
+# --- a counterexample as calls of the engine's own API
+
+
+class Recorder:
+    """Writes down the calls that are made to an object, by the engine of a world and not by itself."""
+
+    def __init__(self, name: str, wrapped: Any, lines: list[str]) -> None:
+        self.__dict__.update(_name=name, _wrapped=wrapped, _lines=lines)
+
+    def __getattr__(self, attribute: str) -> Any:
+        found = getattr(self._wrapped, attribute)
+        if not callable(found) or attribute.startswith("_") or attribute in QUIET:
+            return found
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            words = [said(each) for each in arguments] + [f"{name}={said(value)}" for name, value in named.items()]
+            answer = found(*arguments, **named)
+            told = "" if answer is None else f"  # {said(answer)}"
+            self._lines.append(f"{self._name}.{attribute}({', '.join(words)}){told}")
+            return answer
+
+        return call
+
+
+QUIET = frozenset({"available_size", "full_available_size", "swa_available_size", "path_device_indices"})
+"""Questions that change nothing, and say nothing of how to get there."""
+
+
+def said(value: Any) -> str:
+    """Say what a value is in few words: of a record, what differs from its defaults."""
+    kind = type(value).__name__
+    if kind == "RadixKey":
+        return f"key({list(value.raw_token_ids())})"
+    if kind == "Tensor":
+        return str(value.tolist())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [(each.name, getattr(value, each.name), each.default) for each in dataclasses.fields(value)]
+    elif hasattr(value, "_fields"):
+        fields = [(name, getattr(value, name), value._field_defaults.get(name, value)) for name in value._fields]
+    else:
+        return repr(value)
+    shown = [
+        f"{name}={said(each)}"
+        for name, each, default in fields
+        if each is not default
+        and type(each).__name__ not in ("dict", "SimpleNamespace")
+        and each not in (default, (), [])
+    ]
+    return f"{kind}({', '.join(shown)})"
+
+
+def script_of(engine: SglangEngine, scope: RadixScope, way: Iterable[Do]) -> str:
+    """Give the calls of a way, with what each answered."""
+    engine.nodes.counter = 0  # so that equal ways give equal names of nodes
+    world, lines = RadixEngine(engine, scope), [f"# {scope}"]
+    world.cache, world.slots = Recorder("cache", world.cache, lines), Recorder("allocator", world.slots, lines)
+    for action in way:
+        lines.append(f"# {action.what} {action.name or action.amounts}")
+        try:
+            world.do(action)
+        except Exception as error:
+            lines.append(f"# {type(error).__name__}: {error}")
+    return "\n".join(lines)
+
+
+def unfit(scope: RadixScope | RadixWalk) -> list[str]:
+    """Say why a scope is left out: none is."""
+    return []
+
+
+ENGINES = (
+    EngineUnderTest(
+        f"sglang-{PUBLISHED.version}",
+        f"SGLang {PUBLISHED.version}, the prefix tree in Python",
+        PUBLISHED.version,
+        CAPABILITIES,
+        DEVIATIONS,
+        tuple(STATEMENTS.items()),
+        SCOPES,
+        unfit,
+        explore,
+        confirm,
+    ),
+)
+"""The release."""

@@ -1,0 +1,165 @@
+"""vLLM's `KVCacheManager` of two releases, loaded from the published packages' files, unmodified.
+
+The modules that manage memory (manager, coordinator, managers of single kinds, pool, hashing, request) are executed as
+published. What they import besides (torch, distributed, multimodal, ...) is replaced while they load by stand-ins that
+are never called, as `blockwright.bench.published` says. Nothing of vLLM is part of this distribution.
+"""
+
+import importlib
+import logging
+from dataclasses import replace
+from functools import cache
+from math import lcm
+from pathlib import Path
+from typing import Any
+
+from blockwright.bench import vllm_offload_peer, vllm_paging_peer, vllm_peer
+from blockwright.bench.published import Published
+from blockwright_conformance.kv_cache.blockwright import EXTRAS, hash_unit
+from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
+from blockwright_spec.state import Config
+
+EVENTS = frozenset({"vllm.distributed.kv_events"})
+"""Its events, which need msgspec; the sockets that they are sent over are never opened."""
+
+NEW = replace(
+    vllm_peer.PUBLISHED, modules=vllm_peer.PUBLISHED.modules | EVENTS, foreign=vllm_peer.PUBLISHED.foreign | {"zmq"}
+)
+"""vLLM 0.33.0."""
+
+OLD = Published(
+    version=vllm_offload_peer.PUBLISHED.version,
+    sha256=vllm_offload_peer.PUBLISHED.sha256,
+    folder=vllm_offload_peer.PUBLISHED.folder,
+    witness="vllm/v1/core/kv_cache_manager.py",
+    prefix="vllm.v1.core",
+    modules=frozenset(
+        EVENTS
+        | {"vllm.utils", "vllm.v1.kv_cache_interface", "vllm.v1.metrics.stats", "vllm.v1.request", "vllm.v1.utils"}
+    ),
+    foreign=vllm_paging_peer.PUBLISHED.foreign - {"msgspec"},
+)
+"""vLLM 0.11.0, whose names Blockwright keeps."""
+
+RELEASES = {release.version: release for release in (NEW, OLD)}
+
+
+class SamplingParams:
+    """What a request reads of the sampling parameters."""
+
+    max_tokens = 1 << 20
+    extra_args = None
+    structured_outputs = None
+    skip_reading_prefix_cache = None
+    prompt_logprobs = None
+
+
+class Adapter:
+    """What a request reads of an adapter of weights; two of one name are the same."""
+
+    adapter_id = lora_int_id = id = 1
+
+    def __init__(self, name: str) -> None:
+        self.name = self.lora_name = self.lora_path = name
+
+
+class VllmEngine:
+    """The classes of one release that an engine's side needs."""
+
+    def __init__(self, version: str) -> None:
+        """Import them; only while the package is importable (`load`)."""
+        self.version = version
+        self.is_new = version == NEW.version
+        self.interface: Any = importlib.import_module("vllm.v1.kv_cache_interface")
+        self.utils: Any = importlib.import_module("vllm.v1.core.kv_cache_utils")
+        self.managers: Any = importlib.import_module("vllm.v1.core.single_type_kv_cache_manager")
+        self.manager_type: Any = importlib.import_module("vllm.v1.core.kv_cache_manager").KVCacheManager
+        module: Any = importlib.import_module("vllm.v1.request")
+        self.request_type, self.status = module.Request, module.RequestStatus
+        self.hash: Any = importlib.import_module("vllm.utils.hashing" if self.is_new else "vllm.utils").sha256
+        quiet()
+        if self.is_new:
+            self.managers.register_all_kvcache_specs(None)
+        self.utils.init_none_hash(self.hash)
+        self.hasher = cache(lambda size: self.utils.get_request_block_hasher(size, self.hash))
+
+    def kv_cache_spec(self, kind: Kind, block_size: int, config: Config) -> Any:
+        """Give its declaration of a layer.
+
+        A recurrent layer that caches nothing is one block as long as the model's maximum, as its own runner declares
+        it; with caching it is declared in the mode in which its states are cached.
+        """
+        make = self.interface
+        sizes: dict[str, Any] = {"block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
+        match kind:
+            case Full():
+                return make.FullAttentionSpec(**sizes)
+            case Sliding(window):
+                return make.SlidingWindowSpec(**sizes, sliding_window=window)
+            case Chunked(chunk):
+                return make.ChunkedLocalAttentionSpec(**sizes, attention_chunk_size=chunk)
+            case Cross():
+                return make.CrossAttentionSpec(**sizes)
+            case Mamba(drafts):
+                mode = {"mamba_cache_mode": "align"} if self.is_new and config.caching else {}
+                size = block_size if config.caching else config.max_model_len
+                return make.MambaSpec(
+                    block_size=size, shapes=((1,),), dtypes=("float32",), num_speculative_blocks=drafts, **mode
+                )
+
+    def manager(self, config: Config, **options: Any) -> Any:
+        """Give a manager of these groups over one pool; hashes are as fine as its own engine core makes them."""
+        make = self.interface
+        groups = [
+            make.KVCacheGroupSpec([f"layers.{at}"], self.kv_cache_spec(group.kind, group.block_size, config))
+            for at, group in enumerate(config.groups)
+        ]
+        cache_config = make.KVCacheConfig(
+            num_blocks=config.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups, **options.pop("config", {})
+        )
+        if self.is_new:
+            sizes = [group.kv_cache_spec.block_size for group in groups]
+            options |= {
+                "scheduler_block_size": lcm(*sizes),
+                "hash_block_size": hash_unit(config) if config.caching else min(sizes),
+                "watermark": config.watermark / config.num_blocks,
+            }
+            if not config.caching:
+                options["hash_block_size"] = options["scheduler_block_size"]
+        return self.manager_type(
+            cache_config,
+            max_model_len=config.max_model_len,
+            enable_caching=config.caching,
+            use_eagle=config.eagle,
+            enable_kv_cache_events=config.caching,
+            **options,
+        )
+
+    def request(self, name: str, extra: int, tokens: tuple[int, ...], hash_size: int) -> Any:
+        """Give a request, hashed by its own hasher."""
+        keys: dict[str, Any] = dict(EXTRAS[extra])
+        if adapter := keys.pop("lora_name", None):
+            keys["lora_request"] = Adapter(adapter)
+        if not self.is_new:
+            keys["eos_token_id"] = None
+        return self.request_type(
+            name, list(tokens), SamplingParams(), None, block_hasher=self.hasher(hash_size), **keys
+        )
+
+
+def quiet() -> None:
+    """Have its loggers tell of errors only, a refused reset is none; and give them the methods of its own kind."""
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("vllm."):
+            for method in ("warning_once", "info_once"):
+                logger.__dict__.setdefault(method, getattr(logging.getLogger(name), method.partition("_")[0]))
+
+
+@cache
+def load(version: str, peer_path: Path) -> VllmEngine:
+    """Load a release from the folder that ``python -m blockwright.bench.fetch_peers`` filled.
+
+    Raises InvalidArgumentError if the folder holds no unpacked copy of it.
+    """
+    return RELEASES[version].load(peer_path, lambda: VllmEngine(version))

@@ -1,0 +1,285 @@
+"""vLLM's `KVCacheManager` behind the kit's adapter: its scheduler's side of each call, and its state as it is.
+
+What the scheduler does around a call is done here as it does it: a step is announced before slots are asked for, a
+request is waiting until it has been given some, external tokens are asked for with the hit, and published when they
+have come. Everything else is the manager's own.
+"""
+
+import copy
+from collections.abc import Iterable
+from typing import Any, Self
+
+from blockwright_conformance.kv_cache.adapter import Explained, Found, ManagerAdapter, Observation, Planned
+from blockwright_conformance.kv_cache.blockwright import EXTRAS, hash_unit
+from blockwright_spec.outcomes import Publication, Step
+from blockwright_spec.reads import Prefix, cut
+from blockwright_spec.state import Config, Content, State, Table
+
+from .following import LawError, asked
+from .vllm_engine import VllmEngine
+from .vllm_events import Mirror
+from .vllm_schedule import scheduled
+
+
+class VllmAdapter(ManagerAdapter):
+    """A `KVCacheManager` of vLLM with the requests of its scheduler."""
+
+    errors: tuple[type[Exception], ...] = ()
+    stale: tuple[type[Exception], ...] = ()
+    follows_policy = False
+
+    def __init__(self, engine: VllmEngine, config: Config, options: dict[str, Any] | None = None) -> None:
+        self.engine, self.config, self.options = engine, config, options or {}
+        self.manager: Any = engine.manager(config, **copy.deepcopy(self.options))
+        self.hash_size = hash_unit(config)
+        self.requests: dict[str, Any] = {}
+        self.prefixes: dict[str, Prefix] = {}
+        self.hits: dict[str, Any] = {}
+        self.known: dict[bytes, Prefix] = {}
+        self.log: list[str] | None = None
+        self.mirror = Mirror(engine)
+
+    def copy(self) -> Self:
+        """Return an independent copy; what never changes is shared."""
+        twin = copy.copy(self)
+        shared = {id(each): each for each in (self.manager.kv_cache_config, self.engine)}
+        own = (self.manager, self.requests, self.hits)
+        twin.manager, twin.requests, twin.hits = copy.deepcopy(own, shared)
+        twin.prefixes, twin.mirror = self.prefixes.copy(), self.mirror.copy()
+        return twin
+
+    def say(self, line: str) -> None:
+        """Record a call, if calls are recorded."""
+        if self.log is not None:
+            self.log.append(line)
+
+    def send(self, name: str, prefix: Prefix) -> None:
+        """Make a request."""
+        extra, tokens = prefix
+        assert isinstance(extra, int)
+        self.requests[name] = self.engine.request(name, extra, tokens, self.hash_size)
+        self.prefixes[name] = prefix
+        self.learn(name)
+        keys = "".join(f", {key}={value!r}" for key, value in EXTRAS[extra].items())
+        self.say(f"{name} = request({name!r}, {list(tokens)}{keys})")
+
+    def learn(self, name: str) -> None:
+        """Record what the hashes of a request stand for.
+
+        Raises:
+            LawError: one hash stands for two prefixes.
+        """
+        for at, digest in enumerate(self.requests[name].block_hashes):
+            prefix = cut(self.prefixes[name], (at + 1) * self.hash_size)
+            if self.known.setdefault(digest, prefix) != prefix:
+                raise LawError("HASH-1", f"one hash stands for {self.known[digest]} and for {prefix}")
+
+    def forget(self, name: str) -> None:
+        """Drop a request."""
+        for each in (self.requests, self.prefixes, self.hits):
+            each.pop(name, None)
+
+    def find(self, name: str) -> Found:
+        """Look a request up and keep the hit."""
+        request = self.requests[name]
+        blocks, length, *more = self.manager.get_computed_blocks(request)
+        if more:
+            request.shared_prefix_boundary = more[0]
+        self.hits[name] = blocks
+        tables = tuple(tuple(ids) for ids in blocks.get_block_ids()) if length else ()
+        self.say(f"hit, length = manager.get_computed_blocks({name})[:2]  # {length} tokens in {tables}")
+        return Found(length, tables)
+
+    def allocate(
+        self, name: str, computed: int, step: Step, length: int, hit_of: str | None
+    ) -> tuple[Table, ...] | None:
+        """Give slots, as the scheduler asks for them."""
+        request, manager = self.requests[name], self.manager
+        if self.engine.is_new:
+            manager.new_step_starts()
+            self.say("manager.new_step_starts()")
+        is_running = self.holds(name)
+        request.status = self.engine.status.RUNNING if is_running else self.engine.status.WAITING
+        request.num_computed_tokens = computed
+        before = manager.get_block_ids(name) if is_running else None
+        options = self.asked(name, step)
+        new = step.new + (0 if self.engine.is_new else step.external)
+        words = "".join(f", {key}={value!r}" for key, value in options.items())
+        hit = f", {length}, hit" if hit_of else ""
+        line = f"manager.allocate_slots({name}, {new}{hit}{words})"
+        self.say(f"{name}.num_computed_tokens = {computed}")
+        self.say(line)
+        given = manager.allocate_slots(request, new, length, self.hits[hit_of] if hit_of else None, **options)
+        if given is None:
+            self.say("# refused")
+            return None
+        request.status = self.engine.status.RUNNING
+        request.num_computed_tokens += length if step.new == 0 else 0
+        self.hits.pop(name, None)
+        after = manager.get_block_ids(name)
+        skipped = [len(table) for table in before] if before else [len(table) for table in self.heads(length, hit_of)]
+        added = tuple(tuple(table[start:]) for table, start in zip(after, skipped, strict=True))
+        self.say(f"# {name} holds {after}")
+        told = tuple(tuple(ids) for ids in given.get_block_ids())
+        if is_running and told != added:
+            raise LawError("STEP-1", f"tables grew by {added}, and the call returned {told}")
+        return added
+
+    def heads(self, length: int, hit_of: str | None) -> tuple[range, ...]:
+        """Give, per group, as many entries as a hit has."""
+        return tuple(range(length // group.block_size if hit_of else 0) for group in self.config.groups)
+
+    def asked(self, name: str, step: Step) -> dict[str, Any]:
+        """Give the options of a call that asks for slots; only those that differ from their defaults."""
+        delays = step.publication is Publication.LATER or (step.external > 0 and step.new == 0)
+        options: dict[str, Any] = {
+            "num_lookahead_tokens": step.lookahead,
+            "num_external_computed_tokens": step.external if self.engine.is_new else 0,
+            "delay_cache_blocks": delays,
+            "num_encoder_tokens": step.encoder,
+            "full_sequence_must_fit": step.whole,
+            "reserved_blocks": step.reserve,
+        }
+        if self.engine.is_new and self.config.watermark:
+            options["has_scheduled_reqs"] = any(self.holds(other) for other in self.requests if other != name)
+            return {key: value for key, value in options.items() if value or key == "has_scheduled_reqs"}
+        return {key: value for key, value in options.items() if value}
+
+    def holds(self, name: str) -> bool:
+        """Tell whether a request has a table; a refused one leaves an empty list behind, which is none."""
+        return any(each.req_to_blocks.get(name) for each in self.singles)
+
+    @property
+    def singles(self) -> Any:
+        """The managers of single groups."""
+        return self.manager.coordinator.single_type_managers
+
+    def plan(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Planned:
+        """Refuse: it plans nothing ahead."""
+        raise NotImplementedError
+
+    commit: Any = plan
+    start: Any = plan
+    settle: Any = plan
+    allocate_each: Any = plan
+    fork: Any = plan
+    take_copies: Any = plan
+    pin: Any = plan
+
+    def explain(self, name: str) -> Explained:
+        """Refuse: it explains no hits."""
+        raise NotImplementedError
+
+    def finish_load(self, name: str, count: int) -> None:
+        """End a load as the scheduler does: publish what came, or release everything if nothing has."""
+        request = self.requests[name]
+        request.num_computed_tokens += count
+        if request.num_computed_tokens:
+            self.say(f"manager.cache_blocks({name}, {request.num_computed_tokens})")
+            self.manager.cache_blocks(request, request.num_computed_tokens)
+        else:
+            self.free(name)
+
+    def append(self, name: str, tokens: tuple[int, ...]) -> None:
+        """Append output tokens."""
+        self.requests[name].append_output_token_ids(list(tokens))
+        extra, known = self.prefixes[name]
+        self.prefixes[name] = extra, known + tokens
+        self.learn(name)
+        self.say(f"{name}.append_output_token_ids({list(tokens)})")
+
+    def publish(self, name: str, end: int) -> None:
+        """Publish filled blocks."""
+        self.say(f"manager.cache_blocks({name}, {end})")
+        self.manager.cache_blocks(self.requests[name], end)
+
+    def trim(self, name: str, end: int) -> None:
+        """Null dead entries."""
+        trimmer = self.manager if self.engine.is_new else self.manager.coordinator
+        self.say(f"manager.{'' if self.engine.is_new else 'coordinator.'}remove_skipped_blocks({name!r}, {end})")
+        trimmer.remove_skipped_blocks(name, end)
+
+    def free(self, name: str) -> None:
+        """Release a request's blocks."""
+        self.say(f"manager.free({name})")
+        self.manager.free(self.requests[name])
+        self.requests[name].num_computed_tokens = 0
+        self.requests[name].status = self.engine.status.PREEMPTED
+
+    def reset(self) -> bool:
+        """Reset the prefix cache."""
+        done: bool = self.manager.reset_prefix_cache()
+        self.say(f"manager.reset_prefix_cache()  # {done}")
+        return done
+
+    def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
+        """Count shared leading blocks; the newer release has given this up."""
+        asked = (name,) if self.engine.is_new else (self.requests[name], running)
+        return tuple(self.manager.get_num_common_prefix_blocks(*asked))
+
+    def observe(self, names: tuple[str, ...]) -> Observation:
+        """Show the whole state."""
+        pool, groups = self.manager.block_pool, range(len(self.config.groups))
+        there = [self.holds(name) for name in names]
+        tables = [tuple(map(tuple, self.manager.get_block_ids(name))) for name in names]
+        cached = [tuple(each.num_cached_block.get(name, 0) for each in self.singles) for name in names]
+        empty: tuple[Table, ...] = tuple(() for _ in groups)
+        return Observation(
+            tuple(table if is_there else None for table, is_there in zip(tables, there, strict=True)),
+            tuple(self.queue()),
+            tuple(block.ref_cnt for block in pool.blocks),
+            tuple(self.content(block) for block in pool.blocks),
+            tuple(count if is_there else None for count, is_there in zip(cached, there, strict=True)),
+            pool.get_num_free_blocks(),
+            tuple(empty if is_there else None for is_there in there),
+            tuple(None for _ in names),
+            (),
+        )
+
+    def queue(self) -> Iterable[int]:
+        """Give the free blocks, first to be taken first."""
+        return (block.block_id for block in self.manager.block_pool.free_block_queue.get_all_free_blocks())
+
+    def content(self, block: Any) -> Content | None:
+        """Give what a block is published as; a key that ends inside it says nothing of the whole of it."""
+        if block.block_hash is None:
+            return None
+        utils = self.engine.utils
+        group, prefix = utils.get_group_id(block.block_hash), self.known[utils.get_block_hash(block.block_hash)]
+        return None if len(prefix[1]) % self.config.groups[group].block_size else (group, prefix)
+
+    def check(self) -> None:
+        """Recompute what the pool keeps twice.
+
+        Raises:
+            LawError: the index and the blocks' own fields differ.
+        """
+        pool = self.manager.block_pool
+        index = pool.cached_block_hash_to_block._cache
+        listed = {(key, block.block_id) for key, found in index.items() for block in self.blocks_of(found)}
+        fields = {(block.block_hash, block.block_id) for block in pool.blocks if block.block_hash is not None}
+        if self.engine.is_new and pool.cached_block_hashes_by_block:
+            raise LawError("KEY-1", f"blocks with several keys: {sorted(pool.cached_block_hashes_by_block)}")
+        if listed != fields:
+            raise LawError("KEY-1", f"the index lists {len(listed - fields)} that no block says, and lacks others")
+
+    def listen(self) -> None:
+        """Take the events, and compare what they tell with the index.
+
+        Raises:
+            LawError: they differ.
+        """
+        self.mirror.listen(self.manager)
+
+    @staticmethod
+    def blocks_of(found: Any) -> Iterable[Any]:
+        """Give the blocks of one entry of the index, which keeps a single one bare."""
+        return found.values() if isinstance(found, dict) else (found,)
+
+    def engine_would(self, state: State, action: Any) -> bool:
+        """Tell whether the scheduler makes such a call."""
+        return scheduled(state, action, lambda prefix: asked(self, prefix).length)
+
+    def law_of(self, error: Exception) -> str:
+        """Name the law that a call broke which ended in an error of the manager's own."""
+        return "PLAN-1" if "free blocks from the pool" in str(error) else "REF-0"

@@ -1,0 +1,118 @@
+"""The two releases of vLLM as engines under test: what they can do, and where they differ."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from blockwright_conformance.capabilities import Capabilities
+from blockwright_conformance.kv_cache.needs import FEATURES, needs_of
+from blockwright_conformance.kv_cache.scopes import Scope
+from blockwright_spec.reads import Cross, Full, Mamba
+
+from .confirm.__main__ import confirm
+from .engine_scopes import SCOPES
+from .engines import EngineUnderTest, Explored
+from .follower import JUDGED, STEPS, Follower
+from .vllm_deviations import NEW_DEVIATIONS, OLD_DEVIATIONS
+from .vllm_engine import NEW, OLD, load
+from .vllm_kv import VllmAdapter
+
+ABSENT = {
+    "batch": "slots are asked for by one request at a time",
+    "plan": "nothing is planned ahead of a step",
+    "fork": "requests are not forked",
+    "explain": "a hit is given without a reason",
+    "pin": "it keeps no account of who holds a block beside the requests",
+    "hold": "its scheduler never keeps a hit from one step to another",
+    "misuse": "arguments are not checked; wrong calls are the scheduler's fault",
+    "overlaps": "steps in flight are kept apart by its scheduler, which counts and defers; the manager knows of none",
+    "settles": "blocks are published when a step is scheduled",
+}
+
+NEW_CAPABILITIES = Capabilities(
+    kinds=frozenset({"full", "sliding", "chunked", "mamba", "cross"}),
+    calls=frozenset("chunks later trim preempt reset unasked adopt load whole".split()),
+    features=frozenset(FEATURES) - {"overlaps", "settles"},
+    shows=frozenset("tables queue references keys published free".split()),
+    absent=ABSENT,
+)
+"""vLLM 0.33.0."""
+
+OLD_CAPABILITIES = Capabilities(
+    kinds=NEW_CAPABILITIES.kinds,
+    calls=NEW_CAPABILITIES.calls - {"whole"},
+    features=NEW_CAPABILITIES.features - {"watermark"},
+    shows=NEW_CAPABILITIES.shows,
+    absent={
+        **ABSENT,
+        "whole": "a request is admitted by what its first step takes",
+        "watermark": "no blocks are kept free when a request joins",
+    },
+)
+"""vLLM 0.11.0."""
+
+
+def unfit(version: str, scope: Scope) -> list[str]:
+    """Say why a release cannot be put through a scope, if so."""
+    capabilities = NEW_CAPABILITIES if version == NEW.version else OLD_CAPABILITIES
+    reasons = capabilities.lacks(needs_of(scope))
+    config = scope.config
+    kinds = [group.kind for group in config.groups]
+    if version == OLD.version and config.caching:
+        if len({group.block_size for group in config.groups}) > 1:
+            reasons.append("feature block sizes: all groups have one block size where prefixes are cached")
+        if any(isinstance(kind, Mamba) for kind in kinds):
+            reasons.append("kind mamba: states are not cached")
+        if len(set(kinds)) > 2 or (len(kinds) > 1 and Full() not in kinds):
+            reasons.append("feature groups: full attention and one other kind")
+    if version == OLD.version and "load" in scope.calls and set(kinds) != {Full()}:
+        reasons.append("call load: loaded tokens are new tokens to it, of which it keeps every block")
+    if config.eagle and any(isinstance(kind, Mamba | Cross) for kind in kinds):
+        reasons.append("feature eagle: drafts of models with recurrent layers are not followed here")
+    return reasons
+
+
+def explore(version: str, scope: Scope, peer_path: Path, limit: int | None) -> Explored:
+    """Follow a release through a scope."""
+    engine = load(version, peer_path)
+    deviations = NEW_DEVIATIONS if version == NEW.version else OLD_DEVIATIONS
+    follower = Follower(scope, lambda config: VllmAdapter(engine, config), deviations, limit)
+    result = follower.run()
+    return Explored(result.states, result.transitions, result.seconds, result.transitions == limit, follower.findings)
+
+
+def under_test(version: str, capabilities: Capabilities, deviations: Any) -> EngineUnderTest:
+    """Give a release as an engine under test."""
+    return EngineUnderTest(
+        name=f"vllm-{version}",
+        engine="vLLM KVCacheManager",
+        version=version,
+        capabilities=capabilities,
+        deviations=deviations,
+        laws=(*LISTED, *OWN_LAWS),
+        scopes=SCOPES,
+        unfit=partial(unfit, version),
+        explore=partial(explore, version),
+        confirm=confirm,
+    )
+
+
+LISTED = (
+    *((law.id, law.statement.partition("\n")[0]) for law in JUDGED),
+    *((law.id, law.statement.partition("\n")[0]) for law in STEPS),
+)
+"""The laws of states and of steps, each in one sentence."""
+
+OWN_LAWS = (
+    ("PLAN-1", "a step is served exactly where the blocks that it takes are free"),
+    ("REF-0", "each call answers and leaves what the specification says, from the state that the manager was in"),
+    ("EV-1", "who hears all events knows what is cached"),
+    ("MET-1", "what metrics count has happened"),
+)
+"""What is judged beside the laws of states and steps."""
+
+ENGINES = (
+    under_test(NEW.version, NEW_CAPABILITIES, NEW_DEVIATIONS),
+    under_test(OLD.version, OLD_CAPABILITIES, OLD_DEVIATIONS),
+)
+"""The releases."""

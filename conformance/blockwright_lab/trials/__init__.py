@@ -1,0 +1,1 @@
+"""Fixed runs over edge cases that wrong implementations are put before."""
