@@ -49,19 +49,19 @@ help: ## list the targets
 # The environment, from pinned versions, with the three packages in editable mode: first what the quick gates need, then
 # all the rest, most of which is torch (constraints-dev.txt says how to get the CPU build). If the core does not compile,
 # the checks that need only the environment still run, and 'make build' fails.
-$(READY): pyproject.toml setup.py constraints-dev.txt
+$(READY): pyproject.toml conformance/pyproject.toml setup.py constraints-dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	@test -x $(RUN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing the compiler and what the quick gates need"
 	@$(INSTALL) setuptools mypy librt hypothesis z3-solver rich
 	@echo "compiling the core (a minute)"
 	@$(CURRENT) 2>/dev/null || BLOCKWRIGHT_REQUIRE_COMPILED=0 $(COMPILE)
-	@BLOCKWRIGHT_REQUIRE_COMPILED=0 $(INSTALL) --no-deps --no-build-isolation --editable .
+	@BLOCKWRIGHT_REQUIRE_COMPILED=0 $(INSTALL) --no-deps --no-build-isolation --editable . --editable conformance
 	@touch $@
 
 $(INSTALLED): $(READY)
 	@echo "installing the rest of the development environment (torch and others: a few minutes)"
-	@BLOCKWRIGHT_REQUIRE_COMPILED=0 $(INSTALL) --no-build-isolation --editable '.[cli,conformance,plots,docs,dev]'
+	@BLOCKWRIGHT_REQUIRE_COMPILED=0 $(INSTALL) --no-build-isolation --editable '.[cli,conformance,plots,docs,dev]' --editable conformance
 	@touch $@
 
 build: $(INSTALLED) ## set up .venv and compile the core, if a source of it has changed
@@ -109,7 +109,7 @@ bench-peers: $(INSTALLED) ## fetch the Python files of the peers (three releases
 
 peers-conform: $(INSTALLED) ## put the engines that 'make bench-peers' fetched under the gates, and write docs/data/engines
 	for engine in vllm-0.33.0 vllm-0.11.0 vllm-offload-0.33.0 vllm-offload-0.11.0 sglang-0.5.23; do \
-		$(RUN)/blockwright conform --engine $$engine --peer-path $(PEERS) --json docs/data/engines/$$engine.json || exit 1; \
+		$(RUN)/blockwright conform-engine $$engine --peer-path $(PEERS) --json docs/data/engines/$$engine.json || exit 1; \
 	done
 
 lint: $(INSTALLED) ## ruff: rules and format

@@ -14,8 +14,6 @@ from typing import Any, Final
 from blockwright import __version__, build_info
 from blockwright._terminal import print_table, progress
 from blockwright.errors import InvalidArgumentError
-from blockwright_lab.peers.engine_report import run_engine
-from blockwright_lab.peers.engines import MODULES as ENGINES
 from blockwright_spec.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.laws import LAWS, STEP_LAWS
 from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
@@ -24,7 +22,7 @@ from blockwright_spec.storage_laws import PART_FOUR_LAWS
 from .capabilities import Deviation
 from .checker.compiled import trouble
 from .expected_failures import expected_of, judged
-from .gates import GATES, OURS, QUICK, GateResult, Profile, factory_of, gate, lacking
+from .gates import OURS, GateResult, Profile, factory_of, gate, gates, lacking
 from .kv_cache.scopes import PROFILES
 from .others import THEIR_GATES, left_out, not_run, reasons, unusable
 from .summary import COLUMNS as SUMMARY
@@ -47,7 +45,6 @@ examples:
   blockwright conform --proofs                         every theorem and contract, each listed
   blockwright conform --impl mymodule:Adapter          another block manager, through an adapter of its own
   blockwright conform --impl exec:./manager            the same in a process of its own, in any language
-  blockwright conform --engine vllm-0.33.0 --peer-path .peers    vLLM, fetched by blockwright.bench.fetch_peers
   blockwright conform --explorer build/explorer        lock-step twice as fast: the specification compiled
   blockwright conform --json report.json
 """
@@ -65,8 +62,8 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--profile", choices=tuple(PROFILES), help="how far to go (default: quick, or pr for what is named)"
     )
-    parser.add_argument("--gate", choices=tuple(GATES), action="append", help="only this gate (may be repeated)")
-    parser.add_argument("--skip", choices=tuple(GATES), action="append", help="all but this gate (may be repeated)")
+    parser.add_argument("--gate", choices=tuple(gates()), action="append", help="only this gate (may be repeated)")
+    parser.add_argument("--skip", choices=tuple(gates()), action="append", help="all but this gate (may be repeated)")
     parser.add_argument("--proofs", action="store_true", help="only the proofs, all of them, each listed")
     parser.add_argument("--scope", default="", metavar="TEXT", help="only scopes whose names contain TEXT")
     parser.add_argument(
@@ -75,8 +72,6 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--expected", type=Path, metavar="FILE", help="a strict list of expected failures (TOML), with --impl"
     )
-    parser.add_argument("--engine", metavar="NAME", help="an engine of another make instead: " + ", ".join(ENGINES))
-    parser.add_argument("--peer-path", type=Path, default=Path(".peers"), metavar="DIR", help="where its files are")
     parser.add_argument(
         "--explorer",
         type=Path,
@@ -101,15 +96,13 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InvalidArgumentError: an argument names nothing; the message says which.
     """
-    is_part = args.gate or args.scope or args.proofs or args.engine or args.impl != OURS
+    is_part = args.gate or args.scope or args.proofs or args.impl != OURS
     name = args.profile or ("pr" if is_part else "quick")
     profile = Profile(name, args.jobs, args.impl, args.scope, args.proofs, args.explorer)
     _check(profile, args.json)
-    if args.expected is not None and (profile.is_ours or args.engine is not None):
+    if args.expected is not None and profile.is_ours:
         raise InvalidArgumentError("--expected: is of the manager that --impl names; name one, or leave --expected out")
     expected = _expected(args.expected)
-    if args.engine is not None:
-        return run_engine(args.engine, args.peer_path, profile, args.json)
     names = wanted(["proofs"] if args.proofs else args.gate, args.skip, profile)
     left = {} if profile.is_ours else left_out(names, profile)
     _check_packages(names, profile)
@@ -142,7 +135,8 @@ def wanted(only: list[str] | None, but: list[str] | None, profile: Profile) -> l
         raise InvalidArgumentError(
             f"--gate: {', '.join(ours)} would not run the manager that --impl names; {' and '.join(THEIR_GATES)} do"
         )
-    usual = THEIR_GATES if not profile.is_ours else QUICK if profile.name == "quick" else tuple(GATES)
+    every = [each.name for each in gates().values() if each.quick or profile.name != "quick"]
+    usual = every if profile.is_ours else THEIR_GATES
     names = [name for name in only or usual if name not in (but or ())]
     if not names:
         raise InvalidArgumentError("--skip: leaves no gate to run; name fewer, or other gates with --gate")
@@ -305,6 +299,6 @@ def verdict(profile: Profile, rows: list[GateResult], seconds: float) -> str:
     found = f"{said}: {total:,} transitions in lock-step, {broken:,} violations, {seconds:.1f} s; {build_info()}{how}"
     if profile.name != "quick" or not profile.is_ours:
         return found
-    rest = ", ".join(name for name in GATES if name not in QUICK)
+    rest = ", ".join(each.name for each in gates().values() if not each.quick)
     how = "blockwright conform --profile pr, or make conform PROFILE=pr"
     return f"{found}\nNot in this profile: {rest}, and larger scopes. All of them: {how}"

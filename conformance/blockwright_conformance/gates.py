@@ -1,14 +1,16 @@
 """The gates of the kit: one list, and what each of them reports.
 
 A gate is a module with a function ``run(profile, progress)`` that returns a list of `GateResult`. It may have another,
-``size(profile)``, that says how often ``progress(1, what)`` will be called. `GATES` names the gates in the order in
-which the command runs them; each is imported when it is run.
+``size(profile)``, that says how often ``progress(1, what)`` will be called. Each is imported when it is run. Other
+packages add gates of theirs by an entry point of the group ``blockwright.gates`` that names a sequence of `Gate`.
 """
 
 import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ OURS = "blockwright_conformance.kv_cache.blockwright:BlockwrightAdapter"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How far to go: ``quick`` takes a minute (`QUICK`), ``pr`` several minutes, ``nightly`` hours."""
+    """How far to go: ``quick`` takes a minute (`Gate.quick`), ``pr`` several minutes, ``nightly`` hours."""
 
     name: str = "pr"
     jobs: int = 2
@@ -76,52 +78,80 @@ class GateResult:
 
 Run = Callable[[Profile, Advance], list[GateResult]]
 
-GATES: dict[str, str] = {
-    "refinement": "blockwright_lab.refinement.gate",
-    "proofs": "blockwright_lab.proofs.gate",
-    "lockstep": "blockwright_conformance.kv_cache.gate",
-    "choices": "blockwright_conformance.kv_cache.choices_gate",
-    "machine": "blockwright_conformance.kv_cache.histories_gate",
-    "paged": "blockwright_conformance.block_tables.gate",
-    "offload": "blockwright_conformance.offload.gate",
-    "inputs": "blockwright_lab.data_movement.gate",
-    "faults": "blockwright_lab.media.gate",
-    "numerics": "blockwright_lab.numerics.gate",
-    "museum": "blockwright_lab.known_bugs.gate",
-    "damage": "blockwright_lab.numerics.damage_gate",
-    "mutants": "blockwright_lab.mutation.gate",
-    "spec": "blockwright_lab.specification.gate",
-}
-"""Every gate and its module."""
 
-QUICK = ("proofs", "lockstep", "choices", "machine", "offload")
-"""The gates of profile ``quick`` unless others are asked for: what a minute shows, without torch."""
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A line of the last table: its name, the kinds of rows that belong to it, and what those rows count."""
 
-NEEDS: dict[str, tuple[str, ...]] = {
-    "machine": ("hypothesis",),
-    "paged": ("hypothesis", "torch"),
-    "offload": ("hypothesis",),
-    "inputs": ("hypothesis", "torch"),
-    "numerics": ("hypothesis", "torch"),
-    "damage": ("torch",),
-    "mutants": ("hypothesis", "pytest", "torch"),
-}
-"""What gates cannot run without; proofs and faults say in rows of their own what they leave out."""
+    name: str
+    kinds: tuple[str, ...]
+    things: str
+    verdict: str = "without violation"
+    """What is said of a thing that came out as it must."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A gate: its name, its module, what it cannot run without, and the lines that it adds to the last table."""
+
+    name: str
+    module: str
+    ways: tuple[Way, ...] = ()
+    needs: tuple[str, ...] = ()
+    """Packages; a gate may also say in rows of its own what it leaves out for want of one."""
+    quick: bool = False
+    """Whether profile ``quick`` runs it, unless others are asked for: what a minute shows, without torch."""
+
+
+SCOPES = Way("lock-step", ("lockstep", "paged", "offload"), "scopes, each explored whole")
+
+KIT_GATES = (
+    Gate(
+        "lockstep",
+        "blockwright_conformance.kv_cache.gate",
+        (SCOPES, Way("coverage", ("coverage",), "lists of what must happen")),
+        quick=True,
+    ),
+    Gate(
+        "choices",
+        "blockwright_conformance.kv_cache.choices_gate",
+        (Way("choices", ("choices",), "scopes, under any legal choice"),),
+        quick=True,
+    ),
+    Gate(
+        "machine",
+        "blockwright_conformance.kv_cache.histories_gate",
+        (Way("histories", ("machine", "walk"), "random worlds"),),
+        ("hypothesis",),
+        quick=True,
+    ),
+    Gate("paged", "blockwright_conformance.block_tables.gate", (SCOPES,)),
+    Gate("offload", "blockwright_conformance.offload.gate", (SCOPES,), quick=True),
+)
+"""The gates of the kit, in the order in which the command runs them."""
+
+
+@cache
+def gates() -> dict[str, Gate]:
+    """Return every gate by its name: the kit's, then those of installed packages (entry points `blockwright.gates`)."""
+    points = sorted(entry_points(group="blockwright.gates"), key=lambda point: point.name)
+    found = [*KIT_GATES, *(each for point in points for each in point.load())]
+    return {each.name: each for each in found}
 
 
 def lacking(names: list[str], profile: Profile) -> dict[str, list[str]]:
-    """Give the gates that cannot run here, each with the packages that are not installed.
+    """Return the gates that cannot run here, each with the packages that are not installed.
 
     Managers of other makes are seen by the lock-step and by state machines only.
     """
     able = names if profile.is_ours else [name for name in names if name == "machine"]
-    found = {name: [each for each in NEEDS.get(name, ()) if find_spec(each) is None] for name in able}
+    found = {name: [each for each in gates()[name].needs if find_spec(each) is None] for name in able}
     return {name: packages for name, packages in found.items() if packages}
 
 
 def gate(name: str, profile: Profile) -> tuple[Run, int]:
-    """Give the function that runs a gate, and the steps by which it reports progress."""
-    module: Any = importlib.import_module(GATES[name])
+    """Return the function that runs a gate, and the number of steps in which it reports progress."""
+    module: Any = importlib.import_module(gates()[name].module)
     return module.run, module.size(profile) if hasattr(module, "size") else 1
 
 

@@ -2,38 +2,9 @@
 
 from typing import Any, Final, NamedTuple
 
-from .gates import GateResult
+from .gates import GateResult, Way, gates
 
 COLUMNS: Final = ("checked by", "what", "came out", "states", "transitions", "violations", "seconds")
-
-
-class Way(NamedTuple):
-    """A way of checking: its name, the kinds of rows that belong to it, and what those rows count."""
-
-    name: str
-    kinds: tuple[str, ...]
-    things: str
-    verdict: str = "without violation"
-    """What is said of a thing that came out as it must."""
-
-
-WAYS: Final = (
-    Way("proofs", ("proof", "contract", "tie"), "theorems and contracts", "proved"),
-    Way("refinement", ("refinement",), "parts that come to steps of the block machine"),
-    Way("wrong machines", ("bent",), "wrong block machines and mappings", "noticed"),
-    Way("lock-step", ("lockstep", "paged", "offload"), "scopes, each explored whole"),
-    Way("coverage", ("coverage",), "lists of what must happen"),
-    Way("choices", ("choices",), "scopes, under any legal choice"),
-    Way("histories", ("machine", "walk", "paged machine", "offload machine"), "random worlds"),
-    Way("inputs", ("plans", "inputs machine"), "worlds of a step's inputs"),
-    Way("faults", ("faults",), "runs of stores that fail"),
-    Way("numerics", ("numerics",), "worlds of a tiny engine"),
-    Way("spec mutants", ("spec",), "wrong specifications", "noticed"),
-    Way("mutants", ("mutants",), "wrong implementations", "killed"),
-    Way("museum", ("museum",), "known bugs of other managers", "caught"),
-    Way("damage", ("damage",), "known bugs, in the engine", "caught"),
-)
-"""Every kind of row belongs to one."""
 
 
 class Sum(NamedTuple):
@@ -50,9 +21,10 @@ class Sum(NamedTuple):
 
 def sums(rows: list[GateResult]) -> list[Sum]:
     """Add up the rows of each way that was gone; rows of a kind that has no way make one of their own."""
-    known = {kind for way in WAYS for kind in way.kinds}
-    others = dict.fromkeys(row.kind for row in rows if row.kind not in known)
-    ways = (*WAYS, *(Way(kind, (kind,), "rows") for kind in others))
+    known = dict.fromkeys(way for gate in gates().values() for way in gate.ways)
+    kinds = {kind for way in known for kind in way.kinds}
+    others = dict.fromkeys(row.kind for row in rows if row.kind not in kinds)
+    ways = (*known, *(Way(kind, (kind,), "rows") for kind in others))
     found = [(way, [row for row in rows if row.kind in way.kinds]) for way in ways]
     return [summed(way, own) for way, own in found if own]
 

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("crosshair")
 
-import blockwright_conformance
+import blockwright_lab
 from blockwright_conformance.gates import Profile
 from blockwright_lab.proofs import contracts
 from blockwright_lab.proofs import gate as proofs
@@ -29,7 +29,7 @@ def test_short_contracts_are_confirmed() -> None:
 
 def conditions() -> list[str]:
     """The functions with a condition."""
-    path = Path(blockwright_conformance.__path__[0]) / "contract_conditions.py"
+    path = Path(blockwright_lab.__path__[0]) / "proofs/contract_conditions.py"
     functions = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)]
     return [function.name for function in functions if "post:" in (ast.get_docstring(function) or "")]
 

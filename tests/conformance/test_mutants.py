@@ -276,6 +276,6 @@ def test_the_kit_stands_on_a_variant_and_leaves_the_process_alone() -> None:
 
     before = {name: module for name, module in sys.modules.items() if name.split(".")[0] in ("blockwright", KIT)}
     package = load()
-    (adapter,) = kit_on(package, "blockwright_adapter")
+    (adapter,) = kit_on(package, "blockwright_conformance.kv_cache.blockwright")
     assert adapter.blockwright is package
     assert {name: sys.modules.get(name) for name in before} == before

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import torch
 
 import blockwright
-from blockwright_conformance.gates import GATES, Profile
+from blockwright_conformance.gates import Profile, gates
 from blockwright_lab.known_bugs.gate import EXHIBITS
 from blockwright_lab.known_bugs.variants import variant
 from blockwright_lab.numerics import gate as numerics_gate
@@ -294,7 +294,7 @@ def test_numbers_are_listed_as_ranges() -> None:
 
 
 def test_the_gate_is_one_of_the_kit() -> None:
-    assert GATES["numerics"] == "blockwright_lab.numerics.gate"
+    assert gates()["numerics"].module == "blockwright_lab.numerics.gate"
     assert set(numerics_gate.NAMES) == set(WORLDS)
 
 

@@ -15,7 +15,7 @@ z3 = pytest.importorskip("z3")
 
 from blockwright_conformance.gates import Profile  # noqa: E402
 from blockwright_lab.proofs import gate as proofs  # noqa: E402
-from blockwright_lab.proofs import symbolic
+from blockwright_lab.proofs import symbolic  # noqa: E402
 from blockwright_lab.proofs.device import device_theorems  # noqa: E402
 from blockwright_lab.proofs.gate import proved, run, size  # noqa: E402
 from blockwright_lab.proofs.paging import paging_theorems  # noqa: E402

@@ -119,7 +119,7 @@ def test_the_committed_report_is_of_the_list_as_it_stands(name: str) -> None:
 
 
 def test_an_unknown_engine_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"--engine: there is no 'vllm'; there are "):
+    with pytest.raises(InvalidArgumentError, match=r"engine: there is no 'vllm'; there are "):
         engine_of("vllm")
 
 

@@ -201,8 +201,9 @@ def test_every_folder_with_code_is_a_package() -> None:
     """A folder without __init__.py would work here and be missing from the wheel."""
     roots = ("spec/blockwright_spec", "impl/blockwright", "conformance/blockwright_conformance")
     folders = {path.parent for root in roots for path in (ROOT / root).rglob("*.py")}
+    lab = {path.parent for path in (ROOT / "conformance/blockwright_lab").rglob("*.py")}
     assert {ROOT / root for root in roots} <= folders
-    assert [folder for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+    assert [folder for folder in sorted(folders | lab) if not (folder / "__init__.py").exists()] == []
     assert [root for root in roots if not (ROOT / root / "py.typed").exists()] == []
 
 

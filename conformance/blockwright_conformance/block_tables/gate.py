@@ -1,9 +1,8 @@
-"""The gate of block tables: every reachable transition of its scopes, and long histories with data that moves."""
+"""The gate of block tables: every reachable transition of its scopes."""
 
 import gc
 
 from blockwright._terminal import Advance
-from blockwright_lab.data_movement.tables_scopes import HISTORIES
 
 from ..checker.parallel import in_parallel
 from ..checker.search import Result
@@ -16,21 +15,19 @@ from .world import PAGED_EVERYTHING, PagedExplorer
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Explore the profile's scopes, the largest first, then run the histories; other managers have no such tables."""
+    """Explore the profile's scopes, the largest first; other managers have no such tables."""
     if not profile.is_ours:
         return []
-    scopes, long = chosen(profile), [name for name in HISTORIES if profile.scope in name]
-    calls = [(name, profile.name) for name in long] + [
-        (each.name, profile.name) for each in sorted(scopes, key=weight, reverse=True)
-    ]
-    rows: dict[tuple[str, str], GateResult] = {}
+    scopes = chosen(profile)
+    calls = [(each.name, profile.name) for each in sorted(scopes, key=weight, reverse=True)]
+    rows: dict[str, GateResult] = {}
     for _, row in in_parallel(task, calls, profile.jobs, profile.explorer):
-        rows[row.kind, row.scope] = row
+        rows[row.scope] = row
         progress(1, row.scope)
-    results = [rows["paged", each.name] for each in scopes]
+    results = [rows[each.name] for each in scopes]
     if scopes and not profile.scope and profile.name != "quick":
         results.append(coverage(results))
-    return results + [rows["paged machine", name] for name in long]
+    return results
 
 
 def chosen(profile: Profile) -> list[PagedScope]:
@@ -39,8 +36,8 @@ def chosen(profile: Profile) -> list[PagedScope]:
 
 
 def size(profile: Profile) -> int:
-    """Count the runs."""
-    return (len(chosen(profile)) + sum(profile.scope in name for name in HISTORIES)) * profile.is_ours
+    """Count the scopes."""
+    return len(chosen(profile)) * profile.is_ours
 
 
 def weight(each: PagedScope) -> tuple[int, int, int]:
@@ -49,13 +46,9 @@ def weight(each: PagedScope) -> tuple[int, int, int]:
 
 
 def task(name: str, profile: str) -> GateResult:
-    """Do one part of the gate, by name: a scope, or histories."""
-    if name not in HISTORIES:
-        (each,) = [each for each in PAGED_PROFILES[profile] if each.name == name]
-        return report(explore(each))
-    from blockwright_lab.data_movement.tables_histories import histories  # it imports torch and Hypothesis
-
-    return histories(name, profile)
+    """Explore the scope of a name."""
+    (each,) = [each for each in PAGED_PROFILES[profile] if each.name == name]
+    return report(explore(each))
 
 
 def explore(each: PagedScope) -> Result:

@@ -24,21 +24,21 @@ import blockwright
 import blockwright_spec
 
 KIT = (
-    "abstraction",
-    "actions",
-    "adapter",
-    "enabled",
-    "lockstep",
-    "offload_actions",
-    "paged_actions",
-    "paged_lockstep",
-    "paged_symmetry",
-    "scope_events",
-    "symmetry",
+    "block_tables/actions",
+    "block_tables/lockstep",
+    "block_tables/symmetry",
+    "kv_cache/abstraction",
+    "kv_cache/actions",
+    "kv_cache/adapter",
+    "kv_cache/coverage",
+    "kv_cache/enabled",
+    "kv_cache/lockstep",
+    "kv_cache/symmetry",
+    "offload/actions",
 )
 """The modules of the kit that are compiled with the specification."""
 
-PACKAGES = (Path(blockwright_spec.__file__).parent, Path(__file__).parent)
+PACKAGES = (Path(blockwright_spec.__file__).parent, Path(__file__).parents[1])
 RECORD = "sources.json"
 
 

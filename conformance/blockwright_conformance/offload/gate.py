@@ -1,10 +1,9 @@
-"""The gate of offloading: every reachable transition of one tier and of chains of two, and histories with three."""
+"""The gate of offloading: every reachable transition of one tier and of chains of two."""
 
 import gc
 from typing import TypeVar
 
 from blockwright._terminal import Advance
-from blockwright_lab.data_movement.offload_scopes import OFFLOAD_HISTORIES
 
 from ..checker.parallel import in_parallel
 from ..checker.search import Result
@@ -21,11 +20,11 @@ Scope = TypeVar("Scope", TierScope, ChainScope)
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Explore the profile's scopes and run the histories; other managers have no tiers."""
+    """Explore the profile's scopes; other managers have no tiers."""
     if not profile.is_ours:
         return []
-    tiers, chains, long = chosen(profile, TIER_PROFILES), chosen(profile, CHAIN_PROFILES), worlds(profile)
-    names = [*long, *(each.name for each in chains), *(each.name for each in tiers)]
+    tiers, chains = chosen(profile, TIER_PROFILES), chosen(profile, CHAIN_PROFILES)
+    names = [*(each.name for each in chains), *(each.name for each in tiers)]
     calls = [(name, profile.name) for name in names]
     rows: dict[str, GateResult] = {}
     for _, row in in_parallel(task, calls, profile.jobs, profile.explorer):
@@ -35,7 +34,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     if results and not profile.scope and profile.name != "quick":
         everything = TIER_EVERYTHING | CHAIN_EVERYTHING
         results.append(covered("coverage", "all scopes of offloading", results, everything))
-    return results + [rows[name] for name in long]
+    return results
 
 
 def chosen(profile: Profile, profiles: dict[str, tuple[Scope, ...]]) -> list[Scope]:
@@ -43,23 +42,13 @@ def chosen(profile: Profile, profiles: dict[str, tuple[Scope, ...]]) -> list[Sco
     return [each for each in profiles[profile.name] if profile.scope in each.name]
 
 
-def worlds(profile: Profile) -> list[str]:
-    """Give the names of the histories of a profile."""
-    return [name for name in OFFLOAD_HISTORIES if profile.scope in name]
-
-
 def size(profile: Profile) -> int:
-    """Count the runs."""
-    scopes = len(chosen(profile, TIER_PROFILES)) + len(chosen(profile, CHAIN_PROFILES))
-    return (scopes + len(worlds(profile))) * profile.is_ours
+    """Count the scopes."""
+    return (len(chosen(profile, TIER_PROFILES)) + len(chosen(profile, CHAIN_PROFILES))) * profile.is_ours
 
 
 def task(name: str, profile: str) -> GateResult:
-    """Do one part of the gate, by name: a scope, or histories."""
-    if name in OFFLOAD_HISTORIES:
-        from blockwright_lab.data_movement.offload_histories import chain_histories  # it imports Hypothesis
-
-        return chain_histories(name, profile)
+    """Explore the scope of a name."""
     scopes: tuple[TierScope | ChainScope, ...] = (*CHAIN_PROFILES[profile], *TIER_PROFILES[profile])
     (each,) = [each for each in scopes if each.name == name]
     gc.disable()  # nothing here forms cycles

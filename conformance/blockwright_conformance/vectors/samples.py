@@ -7,7 +7,7 @@ from ..kv_cache.scopes import EVERY, Scope
 from .paths import vectors_of
 from .records import Vector, read
 
-FOLDER = Path(__file__).parent / "vectors"
+FOLDER = Path(__file__).parent
 
 NAMES = (
     "full, block 1: batches",

@@ -1,4 +1,4 @@
-"""The gate of what the kernels are given: histories of two workers beside a manager, and plans of random models."""
+"""The gate of data that moves: histories of block tables, tiers and workers with real data, and plans of models."""
 
 import time
 from collections import Counter
@@ -9,6 +9,8 @@ from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import covered
 from blockwright_spec.rows import RowRefusal
 
+from .offload_scopes import OFFLOAD_HISTORIES
+from .tables_scopes import HISTORIES
 from .worker_scopes import INPUT_WORLDS
 
 PLANS = "plans of random models"
@@ -35,7 +37,7 @@ PLANNED = frozenset(
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Run the histories of every world, and plan models; other managers have no workers."""
+    """Run the histories of every world, and plan models; other managers move no data."""
     if not profile.is_ours:
         return []
     rows: dict[str, GateResult] = {}
@@ -44,15 +46,15 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
         progress(1, row.scope)
     results = [rows[name] for name in chosen(profile)]
     if results and not profile.scope and profile.name != "quick":
-        long = [row for row in results if row.scope != PLANS]
+        long = [rows[name] for name in INPUT_WORLDS]
         results.append(covered("coverage", "all worlds of inputs", long, EVERYTHING))
         results.append(covered("coverage", PLANS, [rows[PLANS]], PLANNED))
     return results
 
 
 def chosen(profile: Profile) -> list[str]:
-    """Give the names of the parts of a profile: the plans, and the worlds."""
-    return [name for name in (PLANS, *INPUT_WORLDS) if profile.scope in name]
+    """Return the names of the parts of a profile: the plans, and the worlds."""
+    return [name for name in (*HISTORIES, *OFFLOAD_HISTORIES, PLANS, *INPUT_WORLDS) if profile.scope in name]
 
 
 def size(profile: Profile) -> int:
@@ -64,6 +66,14 @@ def task(name: str, profile: str) -> GateResult:
     """Do one part of the gate: the plans, or the histories of a world."""
     if name == PLANS:
         return plans(MODELS[profile])
+    if name in HISTORIES:
+        from .tables_histories import histories  # it imports torch and Hypothesis
+
+        return histories(name, profile)
+    if name in OFFLOAD_HISTORIES:
+        from .offload_histories import chain_histories  # it imports Hypothesis
+
+        return chain_histories(name, profile)
     from .worker_histories import inputs_histories  # it imports torch and Hypothesis
 
     return inputs_histories(name, profile)

@@ -153,24 +153,26 @@ def held(package: str) -> dict[str, ModuleType]:
 
 
 def kit_on(package: ModuleType, *names: str) -> tuple[ModuleType, ...]:
-    """Import some modules of the kit once more, in order, on a variant: the package that they import is this one.
+    """Import some modules of the kit or the lab once more, in order, on a variant: the package they import is this one.
 
     The others that they import stay those of the process, so name all that stand on the package.
     """
     sources, modules = getattr(package, HELD)
-    fresh = [f"{KIT}.{name}" for name in names]
-    kept = {name: sys.modules.pop(name) for name in fresh if name in sys.modules}
-    kit = importlib.import_module(KIT)
-    before = {name: getattr(kit, name) for name in names if hasattr(kit, name)}
+    kept = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    holders = [
+        (importlib.import_module(folder), attribute)
+        for folder, _, attribute in (name.rpartition(".") for name in names)
+    ]
+    before = [(holder, name, getattr(holder, name)) for holder, name in holders if hasattr(holder, name)]
     try:
         with instead(sources, modules):
-            return tuple(importlib.import_module(name) for name in fresh)
+            return tuple(importlib.import_module(name) for name in names)
     finally:
-        for name in fresh:
+        for name in names:
             sys.modules.pop(name, None)
         sys.modules.update(kept)
-        for name, module in before.items():
-            setattr(kit, name, module)
+        for holder, name, module in before:
+            setattr(holder, name, module)
 
 
 def variant(*patches: Patch) -> ModuleType:

@@ -1,6 +1,6 @@
 """Engines of other makes under test: which there are, and the report of one.
 
-``blockwright conform --engine NAME --peer-path DIR`` follows an engine through its scopes, runs the scripts that
+``blockwright conform-engine NAME --peer-path DIR`` follows an engine through its scopes, runs the scripts that
 confirm its listed bugs, and judges all of it against its strict list.
 """
 
@@ -98,7 +98,7 @@ def engine_of(name: str) -> EngineUnderTest:
     Raises InvalidArgumentError if there is none.
     """
     if name not in MODULES:
-        raise InvalidArgumentError(f"--engine: there is no {name!r}; there are {', '.join(MODULES)}")
+        raise InvalidArgumentError(f"engine: there is no {name!r}; there are {', '.join(MODULES)}")
     module = importlib.import_module(f"{__package__}.{MODULES[name]}")
     found: EngineUnderTest = next(each for each in module.ENGINES if each.name == name)
     return found

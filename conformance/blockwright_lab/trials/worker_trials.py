@@ -15,7 +15,13 @@ from ..known_bugs.known_bug import Fault, Trial
 from ..known_bugs.variants import kit_on
 from ..known_bugs.watch import rearm
 
-ON_PACKAGE = ("blockwright_adapter", "inputs_worker", "inputs_wrong", "inputs_engine", "inputs_histories")
+ON_PACKAGE = (
+    "blockwright_conformance.kv_cache.blockwright",
+    "blockwright_lab.data_movement.worker",
+    "blockwright_lab.data_movement.wrong_calls",
+    "blockwright_lab.data_movement.worker_engine",
+    "blockwright_lab.data_movement.worker_histories",
+)
 """What of the kit stands on the package, in the order of its imports."""
 
 SMALL: dict[str, object] = {"slots": 3, "prompts": tuple((0, (0,) * count) for count in (1, 3, 6))}

@@ -1,5 +1,8 @@
-"""``blockwright conform --engine``: follows an engine of another make, and prints what was found of it."""
+"""The sub-command `blockwright conform-engine`: follows an engine of another make, and prints what was found of it."""
 
+from __future__ import annotations
+
+import argparse
 import json
 import sys
 import textwrap
@@ -8,34 +11,51 @@ from typing import Any
 
 from blockwright._terminal import print_table, progress
 from blockwright.errors import InvalidArgumentError
-from blockwright_conformance.gates import Profile
+from blockwright_conformance.kv_cache.scopes import PROFILES
 
-from .engines import EngineReport, as_data, engine_of, examine
+from .engines import MODULES, EngineReport, as_data, engine_of, examine
 
 LIMITS = {"quick": 100, "pr": 500, "nightly": 20_000}
 """Transitions of a scope, by profile; shortest ways come first: all listed deviations show within those of `pr`."""
 
 
-def run_engine(name: str, peer_path: Path, profile: Profile, file: Path | None) -> int:
+def register(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add the sub-command to the command's parser."""
+    parser = subparsers.add_parser(
+        "conform-engine",
+        help="put another engine's manager under the gates",
+        description="Follow the manager of another engine, from its published package, through the scopes it can do.",
+    )
+    parser.add_argument("engine", choices=tuple(MODULES), help="the engine and its release")
+    parser.add_argument("--peer-path", type=Path, default=Path(".peers"), metavar="DIR", help="where its files are")
+    parser.add_argument("--profile", choices=tuple(PROFILES), default="pr", help="how far to go (default: pr)")
+    parser.add_argument("--scope", default="", metavar="TEXT", help="only scopes whose names contain TEXT")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes to use (default: 2)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON (- for stdout)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
     """Follow an engine and report; 1 where something differs that is not listed, or is listed and did not show.
 
-    Raises InvalidArgumentError if there is no such engine, no copy of it in `peer_path`, or no such scope.
+    Raises:
+        InvalidArgumentError: there is no copy of the engine in `--peer-path`, or no such scope.
     """
-    engine = engine_of(name)
-    count = sum(profile.scope in each.name and not engine.unfit(each) for each in engine.scopes)
+    name, engine = args.engine, engine_of(args.engine)
+    count = sum(args.scope in each.name and not engine.unfit(each) for each in engine.scopes)
     if not count:
-        raise InvalidArgumentError(f"--scope: no scope of {name} contains {profile.scope!r}")
+        raise InvalidArgumentError(f"--scope: no scope of {name} contains {args.scope!r}")
     with progress(name, count) as advance:
-        report = examine(name, peer_path, advance, profile.scope, profile.jobs, LIMITS[profile.name])
-    report.is_whole = report.is_whole and profile.name != "quick"
+        report = examine(name, args.peer_path, advance, args.scope, args.jobs, LIMITS[args.profile])
+    report.is_whole = report.is_whole and args.profile != "quick"
     data = as_data(report)
     text = json.dumps(data, indent=2) + "\n"
-    if file == Path("-"):
+    if args.json == Path("-"):
         sys.stdout.write(text)
     else:
         show(report, data)
-        if file is not None:
-            file.write_text(text, encoding="utf-8")
+        if args.json is not None:
+            args.json.write_text(text, encoding="utf-8")
     return int(bool(report.violations))
 
 

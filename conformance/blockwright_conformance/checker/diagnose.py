@@ -1,0 +1,78 @@
+"""Diagnosis: which laws a fault breaks.
+
+Lock-step says that a model differs from the specification; a reader wants to know what is wrong with it. The actions
+of a counterexample are performed again; after the last one a state of the specification is made of what the model
+*shows* (ghost contents follow its own tables), and every law is asked about that state and the step to it. To these are
+added what the self-check names, what a world adds of its own (`World.symptoms`), and
+
+    REF-0 <field>  lock-step: the model differs from the specification in this field of an answer or of its state
+    REFUSE-1       a call that is refused changes nothing
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from .lockstep import act, named
+from .world import Copied, World
+
+S = TypeVar("S")
+M = TypeVar("M", bound=Copied)
+
+NAMED = re.compile(r"\b[A-Z]+-\d+\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The laws that a counterexample breaks, and every fault seen at its end."""
+
+    laws: tuple[str, ...]
+    faults: tuple[str, ...]
+
+
+def diagnose(world: World[S, M], actions: tuple[Any, ...]) -> Diagnosis:
+    """Perform the actions of a counterexample again, and name the laws that are broken at its end."""
+    state, model = world.initial(), world.model()
+    for action in actions[:-1]:
+        answers(world, model, state)
+        state = act(world, model, state, action).outcome.state
+    broken = answers(world, model, state) if not actions else of_last(world, model, state, actions[-1])
+    pairs = list(broken)
+    return Diagnosis(*(tuple(dict.fromkeys(pair[at] for pair in pairs)) for at in (0, 1)))
+
+
+def of_last(world: World[S, M], model: M, before: S, action: Any) -> Iterator[tuple[str, str]]:
+    """Perform the last action, and yield each law that it breaks with the fault that shows it."""
+    compared = act(world, model, before, action)
+    for fault in compared.faults:
+        yield of_fault(fault, compared.law)
+    yield from world.symptoms(model, before, action, compared)
+    yield from answers(world, model, compared.outcome.state)
+
+
+def answers(world: World[S, M], model: M, state: S) -> list[tuple[str, str]]:
+    """Return what is wrong with a model's self-check and its answers in a state, each with the law that is broken."""
+    try:
+        return [of_fault(fault) for fault in world.examine(model, state)]
+    except Exception as error:
+        law, text = named(error)
+        return [of_fault(text, law)]
+
+
+def of_fault(fault: str, law: str = "REF-0") -> tuple[str, str]:
+    """Return the law of a fault: the one it names, or REF-0 with the field that differs."""
+    if law != "REF-0":
+        return law, fault
+    if found := NAMED.search(fault):
+        return found.group(), fault
+    return f"REF-0 {fault.partition(':')[0]}", fault
+
+
+def of_laws(laws: Iterable[Any], *arguments: Any) -> Iterator[tuple[str, str]]:
+    """Yield the laws that do not hold of a state, or of a step; one that cannot be asked says nothing."""
+    for law in laws:
+        with suppress(AssertionError, IndexError, KeyError, ValueError):
+            if not law.holds(*arguments):
+                yield law.id, law.statement

@@ -1,0 +1,165 @@
+"""A world: what may be done in one scope, what it means in the specification, and how an implementation does it.
+
+The checker is written once, for any world: exhaustive lock-step (`explore`), long histories (`history`), diagnosis and
+counterexamples. The four parts of the specification are four worlds. Three words recur:
+
+- a *state* is the specification's, an immutable value;
+- a *model* is an implementation under test with the adapter around it; it changes, and can be copied;
+- an *action* is one public call, or a short sequence that an engine makes in one go.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+
+class Copied(Protocol):
+    """A model can be copied, so that each action is tried on a model of its own."""
+
+    def copy(self) -> Self:
+        """Return an independent copy of everything."""
+
+
+class AnyLaw(Protocol):
+    """A law of states or of steps, of any part."""
+
+    @property
+    def id(self) -> str:
+        """Return the law's name."""
+
+    @property
+    def holds(self) -> Any:
+        """Return the predicate: of a state, or of the state before a call and what it came to."""
+
+    @property
+    def statement(self) -> str:
+        """Return the law's sentence."""
+
+
+S = TypeVar("S")
+M = TypeVar("M", bound=Copied)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[S]):
+    """What the specification says comes of an action: its calls one after the other, and the state they lead to."""
+
+    state: S
+    """The state after it; the very same object where the action was refused."""
+    steps: tuple[tuple[S, Any], ...]
+    """Each call that was served: the state before it and what it came to, for the laws of steps."""
+    refusal: Any = None
+    """Why the last call was refused, if it was: `refusal.reason` is a member of an enumeration."""
+
+
+class Action(Protocol):
+    """One thing that users do, in one class: guard, meaning, performance, and its lines in a counterexample.
+
+    Worlds make these four methods of their action classes as they need them, with their own types.
+    """
+
+    @classmethod
+    def allowed(cls, scope: Any, state: Any) -> Iterable[Any]:
+        """Yield every action of this class that a scope allows in a state."""
+
+    def meaning(self, state: Any, choice: Any) -> Outcome[Any]:
+        """Return what comes of the action, under a choice where the specification leaves one open."""
+
+    def perform(self, model: Any, state: Any) -> Any:
+        """Perform the action on a model that is in a state, and return what it answered."""
+
+    def lines(self, state: Any, outcome: Any) -> list[str]:
+        """Return the action as lines of Python over public names, to be pasted at a prompt."""
+
+
+class World(ABC, Generic[S, M]):
+    """One scope of one part of the specification; subclasses say what a state, a model and the actions are."""
+
+    actions: ClassVar[tuple[type[Any], ...]]
+    """The classes of actions (see `Action`), in the order in which they are tried."""
+    laws: tuple[AnyLaw, ...] = ()
+    step_laws: tuple[AnyLaw, ...] = ()
+
+    def __init__(self, scope: Any) -> None:
+        self.scope = scope
+
+    # ---- the specification's side
+
+    @abstractmethod
+    def initial(self) -> S:
+        """Return the state in which everything begins."""
+
+    def enabled(self, state: S) -> Iterator[Any]:
+        """Yield every action that the scope allows in a state."""
+        for each in self.actions:
+            yield from each.allowed(self.scope, state)
+
+    def meaning(self, state: S, action: Any, choice: Any = None) -> Outcome[S]:
+        """Return what comes of an action in a state; without a choice, by the specification's own policy."""
+        found: Outcome[S] = action.meaning(state, choice)
+        return found
+
+    @abstractmethod
+    def digest(self, state: S) -> bytes:
+        """Return a name that is equal for states of which only one need be visited."""
+
+    def broken(self, state: S) -> list[AnyLaw]:
+        """Return the laws that a state breaks."""
+        return [law for law in self.laws if not law.holds(state)]
+
+    def broken_by(self, outcome: Outcome[S]) -> list[AnyLaw]:
+        """Return the laws that the steps of an outcome break."""
+        return [law for before, done in outcome.steps for law in self.step_laws if not law.holds(before, done)]
+
+    def happened(self, state: S, action: Any, outcome: Outcome[S]) -> Iterator[str]:
+        """Yield the names of what happened, for coverage: the action, and the refusal if there was one."""
+        if outcome.steps or outcome.refusal is None:
+            yield type(action).__name__
+        if outcome.refusal is not None:
+            yield outcome.refusal.reason.name
+
+    # ---- the implementation's side
+
+    @abstractmethod
+    def model(self) -> M:
+        """Return a new model in the initial state."""
+
+    def perform(self, model: M, action: Any, state: S) -> Any:
+        """Perform an action on a model that is in a state, and return what it answered."""
+        return action.perform(model, state)
+
+    def choices(self, model: M, state: S, action: Any, reply: Any, shown: Any) -> Iterable[Any]:
+        """Yield the choices under which the specification may have done what the model did, likely ones first."""
+        return (None,)
+
+    @abstractmethod
+    def observe(self, model: M, state: S) -> Any:
+        """Return what a model shows of its state, in the specification's terms."""
+
+    @abstractmethod
+    def differences(self, model: M, action: Any, outcome: Outcome[S], reply: Any, shown: Any) -> list[str]:
+        """Name what differs between the specification's outcome and what a model answered and shows now."""
+
+    @abstractmethod
+    def examine(self, model: M, state: S) -> list[str]:
+        """Run a model's self-check, ask it what changes nothing, and name what is answered wrong."""
+
+    # ---- for readers
+
+    @abstractmethod
+    def opening(self) -> list[str]:
+        """Return the lines of a counterexample before its first action: imports, and a model that is made."""
+
+    def lines(self, state: S, action: Any, outcome: Outcome[S]) -> list[str]:
+        """Return the lines of an action."""
+        found: list[str] = action.lines(state, outcome)
+        return found
+
+    def symptoms(self, model: M, state: S, action: Any, compared: Any) -> Iterator[tuple[str, str]]:
+        """Yield what an action broke, for diagnosis: a law's id and the fault that shows it.
+
+        A world makes a state of what the model shows (ghost contents follow the model's own tables) and asks every law
+        about it; `compared` is a `lockstep.Compared`.
+        """
+        return iter(())

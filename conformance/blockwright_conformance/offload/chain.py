@@ -1,0 +1,548 @@
+"""The world of a chain of tiers: what engines do with it, and every landing of a transfer.
+
+The engine computes a key's content into the key's blocks of the device, stores and loads slices of its requests, and is
+told of transfers in every order. Blocks of the device are named; transfers are by their number under way. Contents of
+blocks are the specification's; a history with real bytes moves them (`blockwright_lab.data_movement`).
+"""
+
+import marshal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import combinations
+from typing import Any, NamedTuple, Self
+
+from blockwright_spec import chain_calls as calls
+from blockwright_spec.chain_effects import parts_of
+from blockwright_spec.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
+from blockwright_spec.chain_outcomes import ChainDone, ChainOutcome, ChainReason, ChainRefusal
+from blockwright_spec.chain_state import Chain, Kind, Transfer, chain, chain_lookup, pins
+from blockwright_spec.tier_laws import TIER_LAWS
+from blockwright_spec.tier_state import Key
+
+from ..checker.diagnose import of_laws
+from ..checker.lockstep import Compared, differing
+from ..checker.world import AnyLaw, Outcome, World
+from .chain_adapter import ChainShown, ChainUnderTest, chain_expected, is_own
+from .scopes import ChainScope, Slice
+from .tier import HEAD, begun, shown_tier, told_again
+from .tier_adapter import TOKENS, shown_by
+
+
+class ChainReply(NamedTuple):
+    """What a chain answered: its answer, or its refusal; and its names of the transfers under way before the call."""
+
+    answer: Any
+    error: Exception | None
+    jobs: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainAction:
+    """What the actions have in common; each says what it means (`outcome`), and makes its call (`call`)."""
+
+    def outcome(self, state: Chain) -> ChainOutcome:
+        """Return what the specification says of the call."""
+        raise NotImplementedError
+
+    def call(self, model: ChainUnderTest) -> Any:
+        """Make the call, and return its answer."""
+        raise NotImplementedError
+
+    def line(self, state: Chain) -> str:
+        """Return the line of the call; transfers are found again by what they do."""
+        raise NotImplementedError
+
+    def begun(self, answer: Any) -> int | None:
+        """Return the chain's own name of the transfer that the call has begun."""
+        return None
+
+    def answered(self, done: ChainDone, answer: Any) -> Iterator[str]:
+        """Yield what differs in the answer of a call that is served."""
+        return iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class Compute(ChainAction):
+    """The engine writes a part of a key's content into a block of the device, or gives the block up (no key)."""
+
+    block: int
+    key: Key | None
+    part: int = 0
+
+    @classmethod
+    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
+        """Yield the parts that are not there."""
+        for key, blocks in dict.fromkeys(pair for each in scope.stores for pair in each):
+            for part, block in enumerate(blocks):
+                if state.device[block] != (key, part):
+                    yield cls(block, key, part)
+
+    def outcome(self, state: Chain) -> ChainOutcome:
+        return calls.overwrite(state, self.block, None if self.key is None else (self.key, self.part))
+
+    def call(self, model: ChainUnderTest) -> Any:
+        return self.block not in model.chain.pins()  # what the engine writes is no call
+
+    def line(self, state: Chain) -> str:
+        return f"# the engine writes part {self.part} of {self.key!r} into block {self.block} of the device"
+
+    def answered(self, done: ChainDone, answer: Any) -> Iterator[str]:
+        yield from () if answer is True else (f"expected success, found {answer}",)
+
+
+@dataclass(frozen=True, slots=True)
+class Store(ChainAction):
+    """Store blocks of the device under keys."""
+
+    keys: tuple[Key, ...]
+    device: tuple[int, ...]
+
+    @classmethod
+    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
+        """Yield the stores of what is computed; an engine that does not know of a load tries to store under it, too."""
+        if asked(state) < scope.under_way:
+            yield from (cls(*sliced(each)) for each in scope.stores if is_computed(state, each) or loads(state, each))
+        if scope.misuse:
+            keys, device = sliced(scope.loads[0])
+            yield cls(keys[:1] * 2, device[: scope.config.span] * 2)
+            yield cls(keys, device[1:])
+
+    def outcome(self, state: Chain) -> ChainOutcome:
+        return calls.store(state, self.keys, self.device)
+
+    def call(self, model: ChainUnderTest) -> Any:
+        return model.chain.store(list(self.keys), list(self.device))
+
+    def line(self, state: Chain) -> str:
+        return f"stored = chain.store({list(self.keys)}, {list(self.device)})"
+
+    def begun(self, answer: Any) -> int | None:
+        return None if answer is None else answer.job_id
+
+    def answered(self, done: ChainDone, answer: Any) -> Iterator[str]:
+        want = bool(done.keys), done.keys, tuple(key for at, key in done.evicted if at == 0)
+        found = answer and (
+            answer.job_id is not None,
+            tuple(answer.block_hashes_to_store),
+            tuple(answer.block_hashes_evicted),
+        )
+        yield from () if want == found else (f"store: expected {want}, found {found}",)
+
+
+@dataclass(frozen=True, slots=True)
+class Load(ChainAction):
+    """Load keys into blocks of the device."""
+
+    keys: tuple[Key, ...]
+    device: tuple[int, ...]
+
+    @classmethod
+    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
+        """Yield the loads of the scope."""
+        if asked(state) < scope.under_way:
+            yield from (cls(*sliced(each)) for each in scope.loads)
+        if scope.misuse:
+            keys, device = sliced(scope.loads[0])
+            yield cls(keys[:1] * 2, device[: scope.config.span] * 2)
+            yield cls(keys, device[1:])
+            yield cls(keys, device[:1] * len(device))
+
+    def outcome(self, state: Chain) -> ChainOutcome:
+        return calls.load(state, self.keys, self.device)
+
+    def call(self, model: ChainUnderTest) -> Any:
+        return model.chain.load(list(self.keys), list(self.device))
+
+    def line(self, state: Chain) -> str:
+        return f"loaded = chain.load({list(self.keys)}, {list(self.device)})"
+
+    def begun(self, answer: Any) -> int | None:
+        return answer  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Take(ChainAction):
+    """Take the transfers that may start."""
+
+    @classmethod
+    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
+        """Yield it where they are not taken at once."""
+        if not scope.eager:
+            yield cls()
+
+    def outcome(self, state: Chain) -> ChainOutcome:
+        return calls.hand_out(state)
+
+    def call(self, model: ChainUnderTest) -> Any:
+        return model.hand_out()
+
+    def line(self, state: Chain) -> str:
+        return "jobs += chain.take_transfers()"
+
+
+@dataclass(frozen=True, slots=True)
+class Land(ChainAction):
+    """A transfer under way, by its number, has ended."""
+
+    at: int
+    success: bool = True
+
+    @classmethod
+    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
+        """Yield both ends of every transfer that has started."""
+        for at, transfer in enumerate(state.transfers):
+            if transfer.started or scope.misuse:
+                yield from (cls(at), cls(at, success=False))
+        if scope.misuse:
+            yield cls(len(state.transfers))
+
+    def outcome(self, state: Chain) -> ChainOutcome:
+        return calls.finish(state, self.at, self.success)
+
+    def call(self, model: ChainUnderTest) -> Any:
+        return model.chain.finish(model.job_at(self.at), self.success)
+
+    def line(self, state: Chain) -> str:
+        return f"chain.finish({job_in(state, self.at)}, {self.success})"
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel(ChainAction):
+    """Drop a transfer under way, by its number."""
+
+    at: int
+
+    @classmethod
+    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
+        """Yield transfers that may not have started."""
+        for at, transfer in enumerate(state.transfers):
+            if not scope.eager or (scope.misuse and transfer.started):
+                yield cls(at)
+        if scope.misuse:
+            yield cls(len(state.transfers))
+
+    def outcome(self, state: Chain) -> ChainOutcome:
+        return calls.cancel(state, self.at)
+
+    def call(self, model: ChainUnderTest) -> Any:
+        return model.chain.cancel(model.job_at(self.at))
+
+    def line(self, state: Chain) -> str:
+        return f"chain.cancel({job_in(state, self.at)})"
+
+    def answered(self, done: ChainDone, answer: Any) -> Iterator[str]:
+        yield from () if answer is True else (f"expected success, found {answer}",)
+
+
+@dataclass(frozen=True, slots=True)
+class Touch(ChainAction):
+    """Count keys as just used."""
+
+    keys: tuple[Key, ...]
+
+    @classmethod
+    def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
+        """Yield what the scope touches."""
+        yield from map(cls, scope.touched)
+
+    def outcome(self, state: Chain) -> ChainOutcome:
+        return calls.chain_touch(state, self.keys)
+
+    def call(self, model: ChainUnderTest) -> Any:
+        return model.chain.touch(list(self.keys))
+
+    def line(self, state: Chain) -> str:
+        return f"chain.touch({list(self.keys)})"
+
+
+def sliced(each: Slice) -> tuple[tuple[Key, ...], tuple[int, ...]]:
+    """Return the keys of a slice, and its blocks of the device."""
+    return tuple(key for key, _ in each), tuple(block for _, blocks in each for block in blocks)
+
+
+def asked(state: Chain) -> int:
+    """Count the transfers under way that the engine asked for."""
+    return sum(each.kind in (Kind.STORE, Kind.LOAD) for each in state.transfers)
+
+
+def is_computed(state: Chain, each: Slice) -> bool:
+    """Tell whether the blocks of a slice hold what its keys name: the engine stores nothing else."""
+    return all(tuple(state.device[block] for block in blocks) == parts_of(state, key) for key, blocks in each)
+
+
+def loads(state: Chain, each: Slice) -> bool:
+    """Tell whether a load writes to blocks of a slice."""
+    device = set(sliced(each)[1])
+    return any(other.kind is Kind.LOAD and device & set(other.device) for other in state.transfers)
+
+
+def job_in(state: Chain, at: int) -> str:
+    """Return an expression for the chain's own name of a transfer under way."""
+    if at >= len(state.transfers):
+        return "-1"
+    each = state.transfers[at]
+    if not each.started:
+        return {Kind.STORE: "stored.job_id", Kind.LOAD: "loaded"}.get(each.kind, "-1")
+    alike = f"each.kind == {each.kind.name.lower()!r} and each.block_hashes == {list(each.keys)}"
+    return f"[each.job_id for each in jobs if {alike}][-1]"
+
+
+class ChainWorld(World[Chain, ChainUnderTest]):
+    """A chain; `factory` makes the one under test."""
+
+    actions = (Compute, Store, Load, Land, Cancel, Touch, Take)
+    laws = CHAIN_LAWS
+    step_laws = CHAIN_STEP_LAWS
+    scope: ChainScope
+
+    def __init__(self, scope: ChainScope, factory: Callable[..., ChainUnderTest] = ChainUnderTest) -> None:
+        super().__init__(scope)
+        self.factory, self.alike = factory, list(alike(scope))
+        self.asked = [sliced(each)[0] for each in scope.loads] + [(key,) for key in scope.keys]
+
+    def initial(self) -> Chain:
+        """Return an empty chain."""
+        return chain(self.scope.config)
+
+    def model(self) -> ChainUnderTest:
+        """Return a new chain."""
+        return self.factory(self.scope.config)
+
+    def meaning(self, state: Chain, action: ChainAction, choice: Any = None) -> Outcome[Chain]:
+        """Return what comes of an action, and of handing out what may start after it, if that is done at once."""
+        outcome = action.outcome(state)
+        if isinstance(outcome, ChainRefusal):
+            return Outcome(state, (), outcome)
+        if not self.scope.eager:
+            return Outcome(outcome.state, ((state, outcome),))
+        taken = calls.hand_out(outcome.state)
+        return Outcome(taken.state, ((state, outcome), (outcome.state, taken)))
+
+    def digest(self, state: Chain) -> bytes:
+        """Return a name of a state, the same for those that differ in names of keys which are alike in the scope."""
+        named = marshal.dumps(plain(state, {}), 2)
+        return blake2b(min([named, *(marshal.dumps(plain(state, each), 2) for each in self.alike)])).digest()
+
+    def broken(self, state: Chain) -> list[AnyLaw]:
+        """Return the laws that a state breaks: of the chain, and of each tier."""
+        own = super().broken(state)
+        return own + [law for law in TIER_LAWS if not all(law.holds(tier) for tier in state.tiers)]
+
+    def happened(self, state: Chain, action: ChainAction, outcome: Outcome[Chain]) -> Iterator[str]:
+        """Yield the action, or why it was refused; and which transfers ended, and how."""
+        yield f"chain: {outcome.refusal.reason.name if outcome.refusal else type(action).__name__}"
+        for _, done in outcome.steps:
+            yield from ended(done)
+
+    def perform(self, model: ChainUnderTest, action: ChainAction, state: Chain) -> ChainReply:
+        """Make the call, and those that hand out; follow the chain's own names of transfers."""
+        jobs, answer, error = model.jobs, None, None
+        model.handed = ()
+        try:
+            answer = action.call(model)
+        except model.package.errors.BlockwrightError as refused:
+            error = refused
+        reply, outcome = ChainReply(answer, error, jobs), self.meaning(state, action)
+        if not any(self.answered(model, action, outcome, reply)):
+            for at, (before, done) in enumerate(outcome.steps):
+                if at:
+                    model.hand_out()
+                model.renamed(before, done, action.begun(answer))
+        return reply
+
+    def observe(self, model: ChainUnderTest, state: Chain) -> ChainShown:
+        """Return what a chain shows, and take what it reports."""
+        return model.shown(self.scope.keys)
+
+    def differences(
+        self, model: ChainUnderTest, action: ChainAction, outcome: Outcome[Chain], reply: ChainReply, shown: ChainShown
+    ) -> list[str]:
+        """Name what differs in the answer; if nothing does, in what the chain shows."""
+        if faults := list(self.answered(model, action, outcome, reply)):
+            return faults
+        done = ChainDone(outcome.state)
+        for at, (_, each) in enumerate(outcome.steps):
+            done = replace(done if at else each, state=each.state, handed=each.handed)
+        return differing(chain_expected(self.begun_in(outcome), done, reply.jobs, self.scope.keys), shown)
+
+    @staticmethod
+    def begun_in(outcome: Outcome[Chain]) -> Chain:
+        """Return the state in which an action began."""
+        return outcome.steps[0][0] if outcome.steps else outcome.state
+
+    def answered(
+        self, model: ChainUnderTest, action: ChainAction, outcome: Outcome[Chain], reply: ChainReply
+    ) -> Iterator[str]:
+        """Yield the differences in what a call answered."""
+        answer, error, _ = reply
+        if (refusal := outcome.refusal) is not None:
+            wanted = model.errors.get(refusal.reason)
+            if wanted is None and (error is not None or answer):
+                yield f"{refusal.reason.name}: expected None or False, found {error or answer}"
+            elif wanted is not None and type(error) is not wanted:
+                yield f"expected {wanted.__name__}, found {type(error).__name__}: {error}"
+        elif error is not None:
+            yield f"refused ({type(error).__name__}: {error}); expected success"
+        else:
+            yield from action.answered(outcome.steps[0][1], answer)
+
+    def examine(self, model: ChainUnderTest, state: Chain) -> list[str]:
+        """Run the self-check, and look up what is loaded, and each key."""
+        model.chain.check()
+        before = [shown_by(each, self.scope.keys) for each in model.chain.tiers]
+        found = [model.chain.lookup(list(keys)) for keys in self.asked]
+        wanted = [chain_lookup(state, keys) for keys in self.asked]
+        faults = [f"lookup: expected {wanted}, found {found}"] if found != wanted else []
+        after = [shown_by(each, self.scope.keys) for each in model.chain.tiers]
+        return faults + (["LOOKUP-1: a lookup changed something"] if before != after else [])
+
+    def opening(self) -> list[str]:
+        """Return the lines that make a chain."""
+        config = self.scope.config
+        tiers = [
+            f"LRUOffloadingManager(CPUBackend({TOKENS}, {each}), enable_events=True)" for each in config.capacities
+        ]
+        options = [
+            f"device_blocks_per_block={config.span}",
+            f"write={'through' if config.through else 'back'!r}",
+            f"reserve={list(config.reserve) or 0}",
+            f"on_load={'free' if config.frees else 'keep'!r}",
+            f"max_transfers={config.most}",
+        ]
+        return [HEAD, f"chain = OffloadChain([{', '.join(tiers)}], {', '.join(options)})", "jobs = []"]
+
+    def lines(self, state: Chain, action: ChainAction, outcome: Outcome[Chain]) -> list[str]:
+        """Return the line of an action, and the one that hands out."""
+        if outcome.refusal is not None:
+            return [f"{action.line(state)}  # refused"]
+        return [action.line(state), *(["jobs += chain.take_transfers()"] if self.scope.eager else [])]
+
+    def symptoms(
+        self, model: ChainUnderTest, state: Chain, action: ChainAction, compared: Compared
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the laws that the chain's own state breaks, and laws about refusals, stores, events and pins."""
+        if compared.shown is None:
+            return
+        reply, shown, outcome = compared.reply, compared.shown, compared.outcome
+        wanted = chain_expected(state, ChainDone(state), [None] * len(state.transfers), self.scope.keys)
+        if reply.error is not None and (wanted.tiers, wanted.pins) != (shown.tiers, shown.pins):
+            yield "REFUSE-1", "the call was refused, and something has changed"
+        if outcome.refusal is not None and outcome.refusal.reason in model.errors and reply.error is None:
+            yield "REFUSE-2", f"{type(action).__name__}: expected {outcome.refusal.reason.name}, found no error"
+        accepted = bool(reply.answer) and reply.error is None
+        after = shown_chain(state, outcome, action, accepted, model.chain, shown)
+        if isinstance(action, Store) and reply.answer is not None:
+            yield from begun(action.keys, after.tiers[0])
+        yield from of_laws(self.laws, after)
+        for each in after.tiers:
+            yield from of_laws(TIER_LAWS, each)
+        yield from of_laws(self.step_laws, state, shown_step(after, outcome, reply))
+        for tier, events in zip(state.tiers, shown.events, strict=True):
+            yield from told_again(tier.announced, events)
+        for block in range(len(after.device)):
+            if shown.pins.get(block, 0) != (count := pins(after, block)):
+                yield "CHAIN-1", f"block {block} of the device: {count} use it, {shown.pins.get(block, 0)} pin it"
+
+
+def alike(scope: ChainScope) -> Iterator[dict[Key, Key]]:
+    """Yield the exchanges of two keys by which the scope stays as it is."""
+
+    def exchanged(slices: Iterable[Slice], names: dict[Key, Key]) -> set[Slice]:
+        return {tuple((names.get(key, key), blocks) for key, blocks in each) for each in slices}
+
+    for one, other in combinations(scope.keys, 2):
+        names = {one: other, other: one}
+        touched = {tuple(names.get(key, key) for key in each) for each in scope.touched}
+        if touched == set(scope.touched) and all(
+            exchanged(slices, names) == set(slices) for slices in (scope.stores, scope.loads)
+        ):
+            yield names
+
+
+def plain(state: Chain, names: dict[Key, Key]) -> tuple[Any, ...]:
+    """Return a state with other names, but for contents and announcements, which laws derive from the rest."""
+    called = names.get
+    tiers = [
+        ([(called(each.key, each.key), each.place, each.phase.name, each.readers) for each in tier.entries], tier.freed)
+        for tier in state.tiers
+    ]
+    device = [None if part is None else (called(part[0], part[0]), part[1]) for part in state.device]
+    transfers = [
+        (each.kind.name, [called(key, key) for key in each.keys], each.source, each.target, each.device, each.started)
+        for each in state.transfers
+    ]
+    return tiers, device, transfers
+
+
+def ended(outcome: ChainDone) -> Iterator[str]:
+    """Name what came about in a call."""
+    for each, success in outcome.ended:
+        how = "landed" if success else "failed" if each.started else "dropped"
+        yield f"chain: {each.kind.name.lower()} {how}"
+    yield from (f"chain: evicted from tier {at}" for at, _ in outcome.evicted)
+    yield from ("chain: block dropped" for _ in outcome.dropped)
+
+
+CHAIN_EVERYTHING = (
+    frozenset(f"chain: {reason.name}" for reason in ChainReason)
+    | frozenset(f"chain: {action.__name__}" for action in ChainWorld.actions)
+    | frozenset(f"chain: {kind.name.lower()} {how}" for kind in Kind for how in ("landed", "failed"))
+    | {"chain: store dropped", "chain: load dropped", "chain: block dropped"}
+    | {"chain: evicted from tier 0", "chain: evicted from tier 1"}
+)
+"""What must happen in some scope of a profile: every action, every refusal, and every end of a transfer."""
+
+
+# ---- what a chain shows, as a state of the specification
+
+
+def shown_chain(
+    before: Chain, outcome: Outcome[Chain], action: ChainAction, accepted: bool, under_test: Any, shown: ChainShown
+) -> Chain:
+    """Make a state of what a chain shows; its transfers follow what it accepted, handed out and reported."""
+    device, transfers = outcome.state.device, outcome.state.transfers
+    reported = [(each.kind, each.keys) for each in shown.ended]
+    for at, each in enumerate(before.transfers):
+        gone = not any(is_same(each, other) for other in transfers)
+        if gone and not is_own(each) and named_as(each) not in reported:
+            transfers = (*transfers[:at], each, *transfers[at:])
+    if outcome.refusal is not None and accepted:
+        match action:
+            case Compute(block, key, part):
+                device = (*device[:block], None if key is None else (key, part), *device[block + 1 :])
+            case Store(keys, blocks):
+                transfers = (*transfers, Transfer(Kind.STORE, keys, None, 0, blocks))
+            case Load(keys, blocks):
+                transfers = (*transfers, Transfer(Kind.LOAD, keys, 0, None, blocks))
+    handed = [(each.kind, each.keys) for each in shown.handed]
+    old = [each for each in before.transfers if each.started]
+    transfers = tuple(
+        replace(each, started=named_as(each) in handed or any(is_same(each, other) for other in old))
+        for each in transfers
+    )
+    parts = zip(before.tiers, outcome.state.tiers, under_test.tiers, shown.events, strict=True)
+    return Chain(before.config, tuple(shown_tier(*each) for each in parts), device, transfers)
+
+
+def shown_step(after: Chain, outcome: Outcome[Chain], reply: ChainReply) -> ChainDone:
+    """Make of what a chain answered a step of the specification, to the state that the chain shows."""
+    done = [each for _, each in outcome.steps]
+    evicted = [(0, key) for key in getattr(reply.answer, "block_hashes_evicted", ())]
+    return ChainDone(
+        after,
+        evicted=(*evicted, *(pair for each in done for pair in each.evicted)),
+        dropped=tuple(key for each in done for key in each.dropped),
+        handed=tuple(each for one in done for each in one.handed),
+        ended=tuple(pair for each in done for pair in each.ended),
+    )
+
+
+def named_as(each: Transfer) -> tuple[str, tuple[Key, ...]]:
+    """Return the words by which a chain tells of a transfer."""
+    return each.kind.name.lower(), each.keys
+
+
+def is_same(each: Transfer, other: Transfer) -> bool:
+    """Tell whether two are the same transfer, handed out or not."""
+    return replace(each, started=True) == replace(other, started=True)

@@ -1,0 +1,322 @@
+"""The world of one tier: every call on a manager of offloaded blocks, wrong ones included.
+
+Which blocks are evicted is open: the specification is told what the manager chose, and rejects what is not legal; a
+manager that must evict the least recently used is held to that.
+"""
+
+import marshal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import reduce
+from hashlib import blake2b
+from typing import Any, NamedTuple, Self
+
+from blockwright_spec import tier_calls as calls
+from blockwright_spec.tier_calls import TierDone, TierOutcome, TierReason, TierRefusal, Victims
+from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
+from blockwright_spec.tier_state import Entry, Event, Key, Phase, Tier, entry_of, tier
+
+from ..checker.diagnose import of_laws
+from ..checker.lockstep import Compared, differing
+from ..checker.world import AnyLaw, Outcome, World
+from .scopes import TierScope
+from .tier_adapter import TOKENS, Stored, TierShown, TierUnderTest, expected_of, shown_by
+
+HEAD = "from blockwright.offload import ARCOffloadingManager, CPUBackend, LRUOffloadingManager, OffloadChain"
+
+NAMES = ("touch", "prepare_store", "prepare_load", "remove", "complete_load", "complete_store")
+"""The calls on a tier."""
+
+
+class TierNow(NamedTuple):
+    """A state of a tier, and what the policy of the manager remembers besides."""
+
+    tier: Tier
+    policy: object = None
+
+
+class TierChoice(NamedTuple):
+    """The victims that a manager chose, and what its policy remembers after the call."""
+
+    victims: Victims = calls.oldest
+    policy: object = None
+
+
+class TierReply(NamedTuple):
+    """What a manager answered: its answer, or its refusal."""
+
+    answer: Any = None
+    error: Exception | None = None
+
+
+class TierSeen(NamedTuple):
+    """What a manager shows after a call: its state, and the events of the call."""
+
+    shown: TierShown
+    events: tuple[Event, ...]
+
+
+class TierCall(NamedTuple):
+    """A call on a tier: its public name, the keys it names, and whether what it completes went well."""
+
+    name: str
+    keys: tuple[Key, ...]
+    success: bool = True
+
+    @classmethod
+    def allowed(cls, scope: TierScope, now: TierNow) -> Iterator[Self]:
+        """Yield every call of a scope, wrong ones only if it makes those, and none that adds too many readers."""
+        for keys in scope.named:
+            for name in NAMES:
+                for success in (True, False) if name.startswith("complete") else (True,):
+                    call = cls(name, keys, success)
+                    if not call.crowds(scope, now.tier) and (scope.misuse or not call.is_wrong(now)):
+                        yield call
+
+    def crowds(self, scope: TierScope, state: Tier) -> bool:
+        """Tell whether a call would have more readers at a block than the scope has."""
+        keys = self.keys if self.name == "prepare_load" else ()
+        entries = (entry_of(state, key) for key in keys)
+        return any(entry is not None and entry.readers + keys.count(entry.key) > scope.readers for entry in entries)
+
+    def is_wrong(self, now: TierNow) -> bool:
+        """Tell whether a call would be refused for more than want of room."""
+        refusal = self.meaning(now).refusal
+        return refusal is not None and refusal.reason is not TierReason.NO_ROOM
+
+    def meaning(self, now: TierNow, choice: TierChoice | None = None) -> Outcome[TierNow]:
+        """Return what comes of a call; who completes a store has written its blocks."""
+        victims, policy = choice or TierChoice(policy=now.policy)
+        before = now.tier
+        if self.name == "complete_store" and self.success:
+            before = completely_written(before, self.keys)
+        outcome: TierOutcome
+        match self.name:
+            case "touch":
+                outcome = calls.touch(before, self.keys)
+            case "prepare_load":
+                outcome = calls.prepare_load(before, self.keys)
+            case "complete_load":
+                outcome = calls.complete_load(before, self.keys, self.success)
+            case "prepare_store":
+                outcome = calls.prepare_store(before, self.keys, victims)
+            case "complete_store":
+                outcome = calls.complete_store(before, self.keys, self.success)
+            case _:
+                outcome = calls.drop(before, self.keys)
+        if isinstance(outcome, TierRefusal):
+            return Outcome(now._replace(policy=policy), (), outcome)
+        return Outcome(TierNow(outcome.state, policy), ((TierNow(before), outcome),))
+
+    def perform(self, model: TierUnderTest, now: TierNow) -> TierReply:
+        """Make the call."""
+        arguments = (list(self.keys), self.success) if self.name.startswith("complete") else (list(self.keys),)
+        try:
+            return TierReply(model.call(self.name, *arguments))
+        except tuple(model.errors.values()) as error:
+            return TierReply(error=error)
+
+    def lines(self, now: TierNow, outcome: Outcome[TierNow]) -> list[str]:
+        """Return the line of the call."""
+        more = f", {self.success}" if self.name.startswith("complete") else ""
+        return [f"manager.{self.name}({list(self.keys)}{more})"]
+
+
+def completely_written(state: Tier, keys: tuple[Key, ...]) -> Tier:
+    """Write the blocks of keys that are to be written."""
+    for key in keys:
+        entry = entry_of(state, key)
+        if entry is not None and entry.phase is Phase.WRITING:
+            state = calls.written(state, entry.place, key)
+    return state
+
+
+def stored(answer: Any) -> Stored:
+    """Return what prepared a store."""
+    spec = answer.store_spec
+    return Stored(tuple(answer.block_hashes_to_store), tuple(spec.block_ids), tuple(answer.block_hashes_evicted))
+
+
+class TierWorld(World[TierNow, TierUnderTest]):
+    """One tier; `factory` makes the manager under test."""
+
+    actions = (TierCall,)
+    laws = TIER_LAWS
+    step_laws = TIER_STEP_LAWS
+    scope: TierScope
+
+    def __init__(self, scope: TierScope, factory: Callable[..., TierUnderTest] = TierUnderTest) -> None:
+        super().__init__(scope)
+        self.factory = factory
+
+    def initial(self) -> TierNow:
+        """Return a tier with what was recovered."""
+        return TierNow(tier(self.scope.capacity, self.scope.recovered), self.model().policy())
+
+    def model(self) -> TierUnderTest:
+        """Return a new manager."""
+        return self.factory(self.scope.manager, self.scope.capacity, self.scope.recovered)
+
+    def digest(self, state: TierNow) -> bytes:
+        """Return a name of a state: all of it, but for contents and announcements that laws derive from the rest."""
+        entries = [(each.key, each.place, each.phase.name, each.readers) for each in state.tier.entries]
+        return blake2b(marshal.dumps((entries, state.tier.freed, repr(state.policy)), 2), digest_size=16).digest()
+
+    def broken(self, state: TierNow) -> list[AnyLaw]:
+        """Return the laws that a state breaks."""
+        return [law for law in self.laws if not law.holds(state.tier)]
+
+    def broken_by(self, outcome: Outcome[TierNow]) -> list[AnyLaw]:
+        """Return the laws that a call breaks."""
+        return [law for now, done in outcome.steps for law in self.step_laws if not law.holds(now.tier, done)]
+
+    def happened(self, state: TierNow, action: TierCall, outcome: Outcome[TierNow]) -> Iterator[str]:
+        """Yield the call that happened, or why it did not."""
+        how = "" if action.success else " (failed)"
+        yield f"tier: {outcome.refusal.reason.name}" if outcome.refusal else f"tier: {action.name}{how}"
+
+    def choices(self, model: TierUnderTest, state: TierNow, action: TierCall, reply: TierReply, shown: Any) -> Any:
+        """Yield the manager's own choice of victims, or the oldest where it must evict those."""
+        victims: Victims = calls.oldest
+        if action.name == "prepare_store" and reply.answer is not None and not model.ordered:
+            chosen = stored(reply.answer).evicted
+            victims = lambda candidates, count: chosen  # noqa: E731  # recorded
+        yield TierChoice(victims, model.policy())
+
+    def observe(self, model: TierUnderTest, state: TierNow) -> TierSeen:
+        """Return what a manager shows, and take its events."""
+        return TierSeen(shown_by(model.manager, self.scope.keys, model.ordered), model.events())
+
+    def differences(
+        self, model: TierUnderTest, action: TierCall, outcome: Outcome[TierNow], reply: TierReply, shown: TierSeen
+    ) -> list[str]:
+        """Name what differs in the answer, in the state shown, and in the events."""
+        done = outcome.steps[-1][1] if outcome.steps else None
+        faults = [*self.answered(model, outcome, done, reply)]
+        faults += differing(expected_of(outcome.state.tier, self.scope.keys, model.ordered), shown.shown)
+        events = done.events if done is not None and not model.silent else ()
+        return faults + ([f"events: expected {events}, found {shown.events}"] if events != shown.events else [])
+
+    def answered(
+        self, model: TierUnderTest, outcome: Outcome[TierNow], done: TierDone | None, reply: TierReply
+    ) -> Iterator[str]:
+        """Yield the differences in what a call answered."""
+        answer, error = reply
+        if done is None:
+            wanted = model.errors.get(outcome.refusal.reason)
+            if wanted is None and (error is not None or answer is not None):
+                yield f"expected None, found {error or answer}"
+            elif wanted is not None and type(error) is not wanted:
+                yield f"expected {wanted.__name__}, found {type(error).__name__}: {error}"
+        elif error is not None:
+            yield f"refused ({type(error).__name__}: {error}); expected success"
+        elif hasattr(answer, "block_ids") and tuple(answer.block_ids) != done.places:
+            yield f"places: expected {done.places}, found {answer.block_ids}"
+        elif hasattr(answer, "store_spec"):
+            want = Stored(done.keys, done.places, done.evicted)
+            if want != stored(answer):
+                yield f"store: expected {want}, found {stored(answer)}"
+
+    def examine(self, model: TierUnderTest, state: TierNow) -> list[str]:
+        """Run the self-check, and look every list of keys up."""
+        model.check()
+        before = shown_by(model.manager, self.scope.keys, model.ordered)
+        found = [model.manager.lookup(list(keys)) for keys in self.scope.named]
+        wanted = [calls.lookup(state.tier, keys) for keys in self.scope.named]
+        faults = [f"lookup: expected {wanted}, found {found}"] if found != wanted else []
+        after = shown_by(model.manager, self.scope.keys, model.ordered)
+        return faults + ([f"LOOKUP-1: a lookup changed {before} to {after}"] if before != after else [])
+
+    def opening(self) -> list[str]:
+        """Return the lines that make a manager; one of a foreign backend is shown on ours."""
+        scope = self.scope
+        kind, events = "ARC" if scope.manager.startswith("ARC") else "LRU", "silent" not in scope.manager
+        made = f"{kind}OffloadingManager(CPUBackend({TOKENS}, {scope.capacity}), enable_events={events})"
+        lines, found = [HEAD, f"manager = {made}"], list(scope.recovered)
+        if found:
+            lines += [f"manager.prepare_store({found})", f"manager.complete_store({found})", "manager.take_events()"]
+        return lines
+
+    def symptoms(
+        self, model: TierUnderTest, state: TierNow, action: TierCall, compared: Compared
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the laws that the manager's own state breaks, and laws about refusals, stores and events."""
+        if compared.shown is None:
+            return
+        outcome, reply, seen = compared.outcome, compared.reply, compared.shown
+        shown = shown_tier(state.tier, outcome.state.tier, model.manager, seen.events)
+        refused = reply.error is not None or (action.name == "prepare_store" and reply.answer is None)
+        if refused and seen.shown != expected_of(state.tier, self.scope.keys, model.ordered):
+            yield "REFUSE-1", "the call was refused, and something has changed"
+        if outcome.refusal is not None and outcome.refusal.reason in model.errors and reply.error is None:
+            yield "REFUSE-2", f"{action.name}: expected {outcome.refusal.reason.name}, found no error"
+        if action.name == "prepare_store" and not refused:
+            yield from begun(action.keys, shown)
+        yield from told_again(state.tier.announced, seen.events)
+        yield from of_laws(self.laws, shown)
+        before, done = outcome.steps[-1] if outcome.steps else (state, TierDone(state.tier))
+        evicted = () if refused else tuple(getattr(reply.answer, "block_hashes_evicted", ()))
+        yield from of_laws(self.step_laws, before.tier, replace(done, state=shown, evicted=evicted))
+
+
+TIER_EVERYTHING = frozenset(f"tier: {reason.name}" for reason in TierReason) | frozenset(
+    f"tier: {name}{how}" for name in NAMES for how in ("", " (failed)") if not how or name.startswith("complete")
+)
+"""What must happen in some scope of a profile: every call, and every refusal."""
+
+
+# ---- what a manager shows, as a state of the specification; its ghosts follow its own blocks
+
+
+def shown_tier(before: Tier, told: Tier, manager: Any, events: Iterable[Event]) -> Tier:
+    """Make a state of what a manager shows; blocks that come hold nothing yet."""
+    entries = tuple(shown_entries(told, manager))
+    contents: list[Key | None] = [None] * len(before.contents)
+    for entry in entries:
+        source = next((state for state in (told, before) if same_place(state, entry)), None)
+        contents[entry.place] = None if source is None else source.contents[entry.place]
+    announced = reduce(heard, events, before.announced)
+    return Tier(entries, freed_by(before, entries, manager.num_free), tuple(contents), announced)
+
+
+def shown_entries(told: Tier, manager: Any) -> Iterator[Entry]:
+    """Yield the blocks that a manager shows; how many read one that was found bad it does not show."""
+    for key in manager.recency():
+        status, (place,) = manager.status_of(key), manager.places_of([key]).block_ids
+        phase, own = {-1: Phase.WRITING, -2: Phase.DOOMED}.get(status, Phase.READY), entry_of(told, key)
+        doomed = own.readers if own is not None and own.phase is Phase.DOOMED else 0
+        yield Entry(key, place, phase, doomed if phase is Phase.DOOMED else max(status, 0))
+
+
+def same_place(state: Tier, entry: Entry) -> bool:
+    """Tell whether a block was in this place in a state."""
+    own = entry_of(state, entry.key)
+    return own is not None and own.place == entry.place
+
+
+def freed_by(before: Tier, entries: tuple[Entry, ...], num_free: int) -> tuple[int, ...]:
+    """Return the places that are free again, as many as a manager counts; if it errs, too few or too many."""
+    used = [entry.place for entry in entries]
+    ever = dict.fromkeys([*before.freed, *(entry.place for entry in before.entries), *used])
+    free = [place for place in ever if place not in used]
+    return tuple([*free, *used][: max(0, num_free - (len(before.contents) - len(ever)))])
+
+
+def begun(keys: Iterable[Key], state: Tier) -> Iterator[tuple[str, str]]:
+    """Yield STORE-1 where a block is gone that the store names which has begun."""
+    for key in keys:
+        if entry_of(state, key) is None:
+            yield "STORE-1", f"{key!r} is named by the store, and is not present"
+
+
+def told_again(announced: frozenset[Key], events: Iterable[Event]) -> Iterator[tuple[str, str]]:
+    """Yield EV-1 where an event tells what is known."""
+    for each in events:
+        if any((key in announced) != each.removed for key in each.keys):
+            yield "EV-1", f"{each} is no news"
+        announced = heard(announced, each)
+
+
+def heard(announced: frozenset[Key], event: Event) -> frozenset[Key]:
+    """Return what is known to whoever hears of an event."""
+    return announced - frozenset(event.keys) if event.removed else announced | frozenset(event.keys)
