@@ -20,7 +20,7 @@ SPEC = ROOT / "spec/blockwright_spec"
 CHAPTERS = sorted(SPEC.rglob("*.py"))
 FUNCTION_LINES = 25
 FILE_LINES = 240  # usually under 200
-CODE_LINES = 2950  # all four parts
+CODE_LINES = 3000  # all four parts
 
 # Of the standard library, what talks to the world outside or depends on it.
 WORLD = set(
