@@ -13,7 +13,7 @@ from .hits import lost
 from .outcomes import Done, Outcome, Reason, Refusal
 from .publication import replaced, ripened
 from .reads import Group, Mamba, cut
-from .state import Running, State, Waiting, certain, covers, in_flight, recurrent
+from .state import Running, State, Table, Waiting, certain, covers, in_flight, recurrent
 
 
 def fork(state: State, parent: int, child: int, choice: Choice) -> Outcome:
@@ -23,11 +23,8 @@ def fork(state: State, parent: int, child: int, choice: Choice) -> Outcome:
     drafts take blocks of their own.
     """
     # REFUSE
-    one, other = state.requests[parent], state.requests[child]
     if refusal := unforkable(state, parent, child):
         return refusal
-    assert isinstance(one, Running)
-    assert isinstance(other, Waiting)
     wants = tuple(wanted_states(group) for group in state.config.groups)
     count = sum(map(len, wants))
     if count > len(state.queue):
@@ -37,19 +34,22 @@ def fork(state: State, parent: int, child: int, choice: Choice) -> Outcome:
     if not legal_taking(state.queue, count, taken):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
-    done = one.settled if state.config.overlaps else one.computed
     ready = ripened(emptied(state, taken), parent)
-    one = ready.requests[parent]
+    return Done(twinned(ready, parent, child, placed(taken, wants)), demand=count, evicted=lost(state, taken))
+    # SAME: the parent's blocks, keys of other requests' blocks, contents.
+
+
+def twinned(state: State, parent: int, child: int, states: tuple[Table, ...]) -> State:
+    """Give a request the blocks of another's computed tokens, and states of drafts of its own."""
+    config, one, other = state.config, state.requests[parent], state.requests[child]
     assert isinstance(one, Running)
+    assert isinstance(other, Waiting)
+    done = one.settled if config.overlaps else one.computed
     kept = replace(one, settled=done, written=one.computed, drafts=0)
-    ends = tuple(
-        covers(state.config, group, one.computed) or len(one.tables[at]) for at, group in enumerate(state.config.groups)
-    )
+    ends = tuple(covers(config, group, one.computed) or len(one.tables[at]) for at, group in enumerate(config.groups))
     tables = tuple(table[:end] for table, end in zip(one.tables, ends, strict=True))
-    twin = replace(kept, prefix=other.prefix, tables=tables, states=placed(taken, wants))
-    after = replaced(replaced(ready, parent, kept), child, twin)
-    return Done(after, demand=count, evicted=lost(state, taken))
-    # SAME: the parent's blocks, keys, contents.
+    twin = replace(kept, prefix=other.prefix, tables=tables, states=states)
+    return replaced(replaced(state, parent, kept), child, twin)
 
 
 def wanted_states(group: Group) -> tuple[bool, ...]:
