@@ -26,7 +26,7 @@ import blockwright
 from blockwright import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request
 
 info = blockwright.build_info()
-there = [name for name in ("torch", "numpy", "mypy", "mypyc", "setuptools") if importlib.util.find_spec(name)]
+there = [name for name in ("torch", "numpy", "mypy", "mypyc") if importlib.util.find_spec(name)]
 spec = FullAttentionSpec(block_size=16, num_kv_heads=8, head_size=128, dtype="bfloat16")
 manager = KVCacheManager(KVCacheConfig(8, [KVCacheGroupSpec(["layer"], spec)]), max_model_len=64, enable_caching=True)
 manager.allocate_slots(Request("r", list(range(20)), block_size=16), 20)
@@ -70,10 +70,12 @@ def run(*command: str | Path, folder: Path) -> str:
     """
     apart = ("BLOCKWRIGHT_", "PYTHON", "VIRTUAL_ENV")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(apart)}
+    kept["BLOCKWRIGHT_REQUIRE_COMPILED"] = "1"  # so that pip says why it could not be compiled
     done = subprocess.run(list(map(str, command)), cwd=folder, env=kept, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
-        raise RuntimeError("\n".join([f"{Path(command[0]).name} {command[1]} {command[2]} failed:", *lines[-30:]]))
+        what = " ".join(map(str, command)).partition("\n")[0]
+        raise RuntimeError("\n".join([f"{what}: failed", *lines[-30:]]))
     return done.stdout
 
 
