@@ -26,7 +26,6 @@ UNCLAIMED: Final[dict[str, str]] = {
     "BLOCK-3": "of the block machine: REF-1, GHOST-1, PUB-1, PAGE-7 and TIER-1 are what the parts make of it",
     "BLOCK-4": "of the block machine: TRIM-2 and PAGE-3 are what the parts make of it",
     "GHOST-1": f"{CONTENT} STEP-2 and from reading blocks by table entries and keys alone",
-    "READ-1": f"{CONTENT} TABLE-1, TRIM-1, WRITE-1 and WRITE-2 together: the central law",
     "PAGE-4": f"{CONTENT} PAGE-1, PAGE-9, PAGE-11 and PAGE-15 together",
     "READ-2": f"{CONTENT} ROW-1, SLOT-1 and READ-1 together",
     "SLOT-2": "it follows from SLOT-1, TABLE-2 and WRITE-2: no two tokens have one place in one writable block",
