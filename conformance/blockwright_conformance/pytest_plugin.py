@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how many scopes were left out, and what for."""
     skipped = terminalreporter.stats.get("skipped", ())
-    left = [words for words in (dict(each.user_properties).get("lacks") for each in skipped) if words]
+    left = [words for words in (dict(getattr(each, "user_properties", ())).get("lacks") for each in skipped) if words]
     if left:
         terminalreporter.section("scopes left out, by what the manager does not declare")
         for word, count in Counter(word for words in left for word in words).most_common():
