@@ -46,6 +46,7 @@ class ForkedRequests(TimedRequests):
             demand += manager.num_states
         if demand > self.block_pool._num_free:
             return None
+        has_begun = False
         try:
             groups: list[GroupTable] = []
             for manager, table in zip(self.managers, tables.groups):
@@ -55,10 +56,7 @@ class ForkedRequests(TimedRequests):
             new = RequestTables(child, self._owner, groups)
             self._running[child._request_id] = new
             given = KVCacheBlocks(self.block_pool, [table.blocks[:] for table in groups])
-        except BaseException:
-            self._give_up(child, None)
-            raise
-        try:
+            has_begun = True
             for manager, table in zip(self.managers, groups):
                 manager.adopt(table.blocks)
             for manager, table in zip(self.managers, groups):
@@ -76,7 +74,7 @@ class ForkedRequests(TimedRequests):
             new.is_forked = True
             child._held = new
         except BaseException:
-            self._tear()
+            self._undo(child, None, has_begun)
             raise
         return given
 
@@ -135,5 +133,10 @@ class ForkedRequests(TimedRequests):
         copies: list[list[tuple[int, int]]] = [[] for _ in self.managers]
         for group, source, destination in pool.pending_copies():
             copies[group].append((source, destination))
-        pool.end_copies()
+        try:
+            pool.end_copies()
+        except BaseException:
+            if pool.is_torn:
+                self._tear()
+            raise
         return copies

@@ -399,11 +399,16 @@ class KVCacheManager(ForkedRequests):
             quiet = request._held
             if stop > 0 and isinstance(quiet, RequestTables):
                 if overlaps:
-                    self._fly(quiet, news[served], 0)
-                done.num_served = int(served) + 1
-                if overlaps:
+                    step = self._steps[-1]
+                    try:
+                        step.fly(quiet, news[served], 0)
+                        done.num_served = int(served) + 1
+                    except BaseException:
+                        step.ground(quiet)
+                        raise
                     self._count_step(request, quiet, stop, news[served], 0)
                 else:
+                    done.num_served = int(served) + 1
                     quiet.num_written = stop
                     known: i64 = request._num_prompt + i64(len(request._output))
                     quiet.num_certain = max(stop - news[served], min(stop, known))
@@ -426,6 +431,7 @@ class KVCacheManager(ForkedRequests):
                 ask.certain = stop - drafts[served]
                 if not self._fits(request, tables, ask):
                     break
+                self._note_held(tables)
                 try:
                     ready = self._prepare(request, tables, ask)
                     grown: i64 = 0
@@ -437,11 +443,11 @@ class KVCacheManager(ForkedRequests):
                     if ready.is_forked:
                         replaced = with_room(replaced, 4 * groups)
                     if overlaps and ask.new > 0:
-                        self._fly(ready, ask.new, ask.drafts)
+                        self._steps[-1].fly(ready, ask.new, ask.drafts)
+                    done.num_served = int(served) + 1
                 except BaseException:
-                    self._give_up(request, tables)
+                    self._undo(request, tables, False)
                     raise
-                done.num_served = int(served) + 1
                 self._act(request, ready, ask, tables is None)
                 group = 0
                 while group < groups:
@@ -672,6 +678,7 @@ class KVCacheManager(ForkedRequests):
         Raises:
             DuplicateRequestError: another request runs under its id.
         """
+        self.block_pool.require_whole()
         tables = self._tables_of(request)
         if tables is not None:
             self._vacate(tables)
@@ -679,9 +686,14 @@ class KVCacheManager(ForkedRequests):
 
     def reset_prefix_cache(self) -> bool:
         """Forget all prefixes; False, and nothing happens, while any block is held. O(num_blocks)."""
-        if not self.block_pool.reset_prefix_cache():
-            return False
-        self._was_reset = True
+        try:
+            if not self.block_pool.reset_prefix_cache():
+                return False
+            self._was_reset = True
+        except BaseException:
+            if self.block_pool.is_torn:
+                self._tear()
+            raise
         return True
 
     # ------------------------------------------------------------------ what it says of itself

@@ -148,11 +148,14 @@ class SingleTypeKVCacheManager(GroupTables):
         if not request_id:
             raise InvalidArgumentError("request_id: must be a non-empty string")
         self._require_hit(ids)
-        self.open(request_id, self.headed(ids))
+        table = self.headed(ids)
+        has_begun = False
         try:
+            self.open(request_id, table)
+            has_begun = True
             self.adopt(ids)
         except BaseException:
-            self.block_pool.tear()
+            self._undo(request_id, has_begun)
             raise
 
     def _require_hit(self, ids: vec[i32]) -> None:
@@ -193,16 +196,14 @@ class SingleTypeKVCacheManager(GroupTables):
                 f"{self.block_pool.get_num_free_blocks()} are free"
             )
         grown = self.headed(None) if table is None else table
+        has_begun = False
         try:
             self.widen(grown, slots)
             new = zeros32(i64(len(grown.blocks)) - held)
             views = self.block_pool.views(new)
             if table is None:
                 self.open(request_id, grown)
-        except BaseException:
-            grown.blocks = cut_to(grown.blocks, held)
-            raise
-        try:
+            has_begun = True
             self.fill(grown, slots, held)
             self.fill_states(grown)
             at: i64 = 0
@@ -210,9 +211,18 @@ class SingleTypeKVCacheManager(GroupTables):
                 views[at]._id = i64(grown.blocks[held + at])
                 at += 1
         except BaseException:
-            self.block_pool.tear()
+            if not has_begun:
+                grown.blocks = cut_to(grown.blocks, held)
+            self._undo(request_id if table is None else None, has_begun)
             raise
         return views
+
+    def _undo(self, request_id: str | None, has_begun: bool) -> None:
+        """Forget a new table, if one was made; if the change itself has begun, refuse later calls."""
+        if has_begun:
+            self.block_pool.tear()
+        elif request_id is not None:
+            self.withdraw(request_id)
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
         """Publish every full block up to `num_tokens` that is not yet published. O(blocks published).

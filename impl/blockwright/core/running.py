@@ -170,15 +170,14 @@ class RunningRequests:
 
     def _step(self, request: Request, tables: RequestTables | None, ask: Ask) -> KVCacheBlocks:
         """Do what was counted, and return the new blocks."""
+        self._note_held(tables)
+        has_begun = False
         try:
             ready = self._prepare(request, tables, ask)
             given = self._room_for(ready)
             if self._overlaps and ask.new > 0:  # the last that takes memory
-                self._fly(ready, ask.new, ask.drafts)
-        except BaseException:
-            self._give_up(request, tables)
-            raise
-        try:
+                self._steps[-1].fly(ready, ask.new, ask.drafts)
+            has_begun = True
             self._act(request, ready, ask, tables is None)
             self._nulled = vec[i32]()
             self._replaced = vec[i32]()
@@ -193,7 +192,7 @@ class RunningRequests:
                     i += 1
                 at += 1
         except BaseException:
-            self._tear()
+            self._undo(request, tables, has_begun)
             raise
         return given
 
@@ -213,17 +212,13 @@ class RunningRequests:
         """Take all the memory that doing what was counted needs; what a caller can see does not change.
 
         Appends null entries for the blocks to come, and to ``self._nulled`` the entries that trimming will null; leaves
-        in ``self._held`` the entries that each group's table had before (the hit included), and in
-        ``self._nulled_ends`` where its nulled ones end. The caller empties ``self._nulled`` and ``self._replaced``.
+        in ``self._nulled_ends`` where those of each group end. The caller has noted what is held (`_note_held`), and
+        empties ``self._nulled`` and ``self._replaced``.
         """
         at: i64 = 0
         if tables is None:
             tables = self._opened(request, ask)
-        end = i32(len(self._nulled))
-        while at < self._num_groups:
-            self._held[at] = i32(len(tables.groups[at].blocks))
-            self._nulled_ends[at] = end
-            at += 1
+            self._note_held(tables)
         if tables.owner != 0 and ask.settled >= tables.trim_at:
             at = 0
             while at < self._num_groups:
@@ -242,6 +237,17 @@ class RunningRequests:
             at += 1
         return tables
 
+    def _note_held(self, tables: RequestTables | None) -> None:
+        """Leave in ``self._held`` the entries that each group's table has before a step, the hit included."""
+        if tables is None:
+            return
+        end = i32(len(self._nulled))
+        at: i64 = 0
+        while at < self._num_groups:
+            self._held[at] = i32(len(tables.groups[at].blocks))
+            self._nulled_ends[at] = end
+            at += 1
+
     def _opened(self, request: Request, ask: Ask) -> RequestTables:
         """Enter a new request with its hit, of which nothing is held yet."""
         groups: list[GroupTable] = []
@@ -258,8 +264,11 @@ class RunningRequests:
         self._running[request._request_id] = tables
         return tables
 
-    def _give_up(self, request: Request, tables: RequestTables | None) -> None:
-        """Take back what `_prepare` did, however far it came."""
+    def _undo(self, request: Request, tables: RequestTables | None, has_begun: bool) -> None:
+        """Take back what `_prepare` did, however far it came; if the change itself has begun, refuse later calls."""
+        if has_begun:
+            self._tear()
+            return
         try:
             self._nulled = vec[i32]()
             self._replaced = vec[i32]()
@@ -278,15 +287,6 @@ class RunningRequests:
                 at += 1
         except BaseException:
             self._tear()
-            raise
-
-    def _fly(self, tables: RequestTables, new: i64, drafts: i64) -> None:
-        """Record the tokens that the newest step computes of a request, or nothing."""
-        step = self._steps[-1]
-        try:
-            step.fly(tables, new, drafts)
-        except BaseException:
-            step.ground(tables)
             raise
 
     def _act(self, request: Request, tables: RequestTables, ask: Ask, is_new: bool) -> None:
@@ -365,12 +365,17 @@ class RunningRequests:
 
     def _count_quiet(self, request: Request, tables: RequestTables, new: i64) -> None:
         """Serve a step that changes only counts."""
-        if self._overlaps:
-            self._fly(tables, new, 0)
+        has_begun = False
         try:
+            if self._overlaps:
+                self._steps[-1].fly(tables, new, 0)
+            has_begun = True
             self._count_step(request, tables, request._num_computed + new, new, 0)
         except BaseException:
-            self._tear()
+            if has_begun:
+                self._tear()
+            elif self._overlaps:
+                self._steps[-1].ground(tables)
             raise
 
     def _admit(self, request: Request, tables: RequestTables, ask: Ask) -> None:
@@ -417,13 +422,12 @@ class RunningRequests:
         in_flight = len(self._steps) > 0 and tables.last_step >= self._steps[0].number
         # law: FLIGHT-1
         waits = in_flight or tables.num_loading > 0
-        if waits:
-            batch: list[vec[i32]] = [held_blocks(table) for table in tables.groups]
+        batch: list[vec[i32]] = [held_blocks(table) for table in tables.groups] if waits else []
+        try:
             if in_flight:
                 self._steps[int(tables.last_step - self._steps[0].number)].fenced.append(batch)
-            else:
+            elif waits:
                 self._loads[tables.request_id] = batch
-        try:
             for manager, table in zip(self.managers, tables.groups):
                 if not waits:
                     manager.release(table)
@@ -485,6 +489,7 @@ class RunningRequests:
 
     def _require(self, request: Request) -> RequestTables:
         """Return what a request holds, or raise `UnknownRequestError`."""
+        self.block_pool.require_whole()
         tables = self._tables_of(request)
         if tables is None:
             raise UnknownRequestError(f"request: {request.request_id!r} holds no blocks here")
@@ -509,7 +514,6 @@ class RunningRequests:
             InvariantError: names the law and shows both sides.
         """
         pool = self.block_pool
-        pool.require_whole()
         pool.check()
         keyed = [pool.is_published(block) for block in range(pool.num_blocks)]
         holders = zeros32(pool.num_blocks)

@@ -519,6 +519,7 @@ class BlockStore:
         Raises:
             InvariantError: names the law and shows both sides.
         """
+        self.require_whole()
         keyed = [self._index.has_key(block) for block in range(self._count)]
         check_queue(int(self._num_free), self.free_block_ids(), self._backwards(), self.ref_counts(), keyed)
         check_index(self._index, keyed)

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Mapping
 
 from librt.vecs import vec
-from mypy_extensions import i32, i64
+from mypy_extensions import i64
 
 from blockwright.core.asking import CheckedRequests
 from blockwright.core.plan import count_of
@@ -155,8 +155,7 @@ class TimedRequests(CheckedRequests):
             tables.num_certain = stop
             tables.num_settled = stop
             if is_whole:
-                for at in range(self._num_groups):
-                    self._held[at] = i32(len(tables.groups[at].blocks))
+                self._note_held(tables)
                 self._trim(tables, stop)
             for manager, table in zip(self.managers, tables.groups):
                 if self.enable_caching:

@@ -11,7 +11,9 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from blockwright.core.check import demand
+from blockwright.core.request import exact_text
 from blockwright.errors import (
+    BlockwrightError,
     DuplicateRequestError,
     InvalidArgumentError,
     NoFreeBlocksError,
@@ -169,39 +171,54 @@ class SelfAttnBlockSpaceManager:
         """
         self._refuse_encoder(seq_group)
         seqs = waiting(seq_group)
-        ids: set[int] = set()
+        ids: list[int] = []
         for seq in seqs:
-            self._refuse_known(seq)
-            if seq.seq_id in ids:
-                raise DuplicateRequestError(f"seq_group: two waiting sequences have the id {seq.seq_id}")
-            ids.add(seq.seq_id)
+            seq_id = self._unknown_id(seq)
+            if seq_id in ids:
+                raise DuplicateRequestError(f"seq_group: two waiting sequences have the id {seq_id}")
+            ids.append(seq_id)
+        request_id = seq_group.request_id
         encoder = seq_group.get_encoder_seq() if seq_group.is_encoder_decoder() else None
         cross: BlockTable | None = None
         if encoder is not None:
-            if seq_group.request_id in self.cross_block_tables:
-                raise DuplicateRequestError(f"seq_group: {seq_group.request_id!r} has a cross block table already")
-            self._require_both(seqs[0], encoder)
-            cross = self._allocated(encoder)
-        table = self._allocated(seqs[0])
-        self.block_tables[seqs[0].seq_id] = table
-        for seq in seqs[1:]:
-            self.block_tables[seq.seq_id] = table.fork()
-        if cross is not None:
-            self.cross_block_tables[seq_group.request_id] = cross
+            request_id = exact_text(request_id)
+            if request_id in self.cross_block_tables:
+                raise DuplicateRequestError(f"seq_group: {request_id!r} has a cross block table already")
+        prompt = checked(seqs[0].get_token_ids())
+        extra = seqs[0].extra_hash() if self.enable_caching else None
+        source: list[int] = []
+        if encoder is not None:
+            source = checked(encoder.get_token_ids())
+            self._require_both([(ids[0], prompt), (int(encoder.seq_id), source)])
+        # Everything of the engine's has been read: from here on none of its code runs.
+        try:
+            if encoder is not None:
+                cross = self._allocated(source, None)
+            table = self._allocated(prompt, extra)
+            self.block_tables[ids[0]] = table
+            for seq_id in ids[1:]:
+                self.block_tables[seq_id] = table.fork()
+            if cross is not None:
+                self.cross_block_tables[request_id] = cross
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self.block_allocator.tear()
+            raise
 
-    def _allocated(self, seq: Sequence) -> BlockTable:
+    def _allocated(self, token_ids: list[int], extra_hash: int | None) -> BlockTable:
         """Return a table of a sequence's tokens."""
         table = BlockTable(self.block_size, self.block_allocator, None, self.max_block_sliding_window)
-        table.allocate(seq.get_token_ids(), Device.GPU, seq.extra_hash() if self.enable_caching else None)
+        table.allocate(token_ids, Device.GPU, extra_hash)
         return table
 
-    def _require_both(self, seq: Sequence, encoder: Sequence) -> None:
+    def _require_both(self, both: list[tuple[int, list[int]]]) -> None:
         """Check what both tables of an encoder-decoder request need before either is allocated."""
         need = 0
-        for each in (seq, encoder):
-            if not checked(each.get_token_ids()):
-                raise InvalidArgumentError(f"seq_group: sequence {each.seq_id} has no tokens")
-            need += BlockTable.get_num_required_blocks(each.get_token_ids(), self.block_size)
+        for seq_id, token_ids in both:
+            if not token_ids:
+                raise InvalidArgumentError(f"seq_group: sequence {seq_id} has no tokens")
+            need += BlockTable.get_num_required_blocks(token_ids, self.block_size)
         free = self.get_num_free_gpu_blocks()
         if need > free:
             raise NoFreeBlocksError(f"{need} blocks are needed, {free} are free")
@@ -238,7 +255,11 @@ class SelfAttnBlockSpaceManager:
             computed = min(seq.get_num_computed_tokens(), table.num_full_slots)
         extra = seq.extra_hash() if self.enable_caching else None
         table.append_token_ids(tokens[table.num_full_slots :], num_lookahead_slots, computed, extra)
-        return self.block_allocator.clear_copy_on_writes()
+        try:
+            return self.block_allocator.clear_copy_on_writes()
+        except BaseException:
+            self.block_allocator.tear()  # the copies are not told, and the table has grown
+            raise
 
     def fork(self, parent_seq: Sequence, child_seq: Sequence) -> None:
         """Give a child a table that shares the parent's blocks; an unknown parent: nothing happens. O(blocks).
@@ -249,22 +270,42 @@ class SelfAttnBlockSpaceManager:
         table = self.block_tables.get(parent_seq.seq_id)
         if table is None:
             return
-        self._refuse_known(child_seq)
-        self.block_tables[child_seq.seq_id] = table.fork()
+        seq_id = self._unknown_id(child_seq)
+        try:
+            self.block_tables[seq_id] = table.fork()
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self.block_allocator.tear()
+            raise
 
     def free(self, seq: Sequence) -> None:
         """Release a sequence's blocks; an unknown one: nothing happens. O(blocks)."""
-        table = self.block_tables.get(seq.seq_id)
+        seq_id = int(seq.seq_id)
+        table = self.block_tables.get(seq_id)
         if table is not None:
-            table.free()
-            del self.block_tables[seq.seq_id]
+            try:
+                table.free()
+                del self.block_tables[seq_id]
+            except BlockwrightError:
+                raise
+            except BaseException:
+                self.block_allocator.tear()
+                raise
 
     def free_cross(self, seq_group: SequenceGroup) -> None:
         """Release the blocks of a request's encoder sequence; an unknown one: nothing happens. O(blocks)."""
-        table = self.cross_block_tables.get(seq_group.request_id)
+        request_id = exact_text(seq_group.request_id)
+        table = self.cross_block_tables.get(request_id)
         if table is not None:
-            table.free()
-            del self.cross_block_tables[seq_group.request_id]
+            try:
+                table.free()
+                del self.cross_block_tables[request_id]
+            except BlockwrightError:
+                raise
+            except BaseException:
+                self.block_allocator.tear()
+                raise
 
     # ------------------------------------------------------------------ swapping
 
@@ -312,10 +353,17 @@ class SelfAttnBlockSpaceManager:
     def _swap(self, seqs: list[Sequence], source: Device, target: Device) -> list[tuple[int, int]]:
         """Move all blocks of some sequences at once, so that their sharing is kept. law: PAGE-15."""
         allocator = self.block_allocator
-        pairs = allocator.swap(self._blocks_of(seqs), source, target)
         from_id = int(allocator.on(source).pool.first_id)
         to_id = int(allocator.on(target).pool.first_id)
-        return [(before - from_id, after - to_id) for before, after in pairs.items()]
+        blocks = self._blocks_of(seqs)
+        try:
+            pairs = allocator.swap(blocks, source, target)
+            return [(before - from_id, after - to_id) for before, after in pairs.items()]
+        except BlockwrightError:
+            raise
+        except BaseException:
+            allocator.tear()
+            raise
 
     def _can_swap(self, seqs: list[Sequence], target: Device, num_lookahead_slots: int) -> AllocStatus:
         """Count what moving some sequences and then appending to them touches.
@@ -453,10 +501,12 @@ class SelfAttnBlockSpaceManager:
         """Return 1 if appending may take the null block: there is a window, and none has been taken. law: PAGE-13."""
         return 1 if self.sliding_window is not None and not self.block_allocator.has_null_block else 0
 
-    def _refuse_known(self, seq: Sequence) -> None:
-        """Raise `DuplicateRequestError` if a sequence has a table."""
-        if seq.seq_id in self.block_tables:
-            raise DuplicateRequestError(f"seq: sequence {seq.seq_id} has a block table already")
+    def _unknown_id(self, seq: Sequence) -> int:
+        """Return the id of a sequence, an exact `int`; raise `DuplicateRequestError` if it has a table."""
+        seq_id = int(seq.seq_id)
+        if seq_id in self.block_tables:
+            raise DuplicateRequestError(f"seq: sequence {seq_id} has a block table already")
+        return seq_id
 
     def _refuse_encoder(self, seq_group: SequenceGroup) -> None:
         """Raise `UnsupportedError` for an encoder where blocks may be found by content or left behind."""
