@@ -237,15 +237,6 @@ class PrefixIndex:
                 gap = slot
         slots[gap] = 0
 
-    def clear(self) -> None:
-        """Take every key away. O(blocks)."""
-        count: i64 = len(self.older)
-        slots, older, younger = zeros32(self._mask + 1), zeros32(count), zeros32(count)
-        self._slots = slots
-        self.older = older
-        self._younger = younger
-        self.num_keyed = 0
-
     def key(self, block: i64) -> tuple[i64, i64, i64]:
         """Return the key of a published block: low word, high word, group."""
         return self._words[2 * block], self._words[2 * block + 1], i64(self._groups[block])

@@ -331,11 +331,7 @@ class BlockPool(BlockStore):
     def reset_prefix_cache(self) -> bool:
         """Drop every key; False, and nothing happens, while any block is held. O(num_blocks)."""
         self.require_whole()
-        try:
-            return self.forget_all()
-        except BaseException:
-            self.tear()
-            raise
+        return self.forget_all()
 
     def take_events(self) -> list[KVCacheEvent]:
         """Return the events since the last call, oldest first; empty unless they are recorded."""

@@ -336,8 +336,8 @@ class RunningRequests:
             table = tables.groups[at]
             entry = manager.shared_entry(table, ask)
             if entry >= 0:
-                for part in (at, entry, manager.unshare(table, entry)):
-                    self._replaced = append(self._replaced, i32(part))
+                block = manager.unshare(table, entry)
+                self._replaced = append(append(append(self._replaced, i32(at)), i32(entry)), i32(block))
             at += 1
         tables.is_forked = False
 
@@ -423,11 +423,14 @@ class RunningRequests:
         # law: FLIGHT-1
         waits = in_flight or tables.num_loading > 0
         batch: list[vec[i32]] = [held_blocks(table) for table in tables.groups] if waits else []
+        has_begun = False
+        fenced = self._steps[int(tables.last_step - self._steps[0].number)].fenced if in_flight else []
         try:
             if in_flight:
-                self._steps[int(tables.last_step - self._steps[0].number)].fenced.append(batch)
+                fenced.append(batch)
             elif waits:
                 self._loads[tables.request_id] = batch
+            has_begun = True
             for manager, table in zip(self.managers, tables.groups):
                 if not waits:
                     manager.release(table)
@@ -435,7 +438,12 @@ class RunningRequests:
             del self._running[tables.request_id]
             tables.owner = 0
         except BaseException:
-            self._tear()
+            if has_begun:
+                self._tear()
+            elif len(fenced) > 0 and fenced[-1] is batch:
+                fenced.pop()
+            elif waits and tables.request_id in self._loads:
+                del self._loads[tables.request_id]
             raise
 
     def _return(self, batch: list[vec[i32]]) -> None:

@@ -483,13 +483,18 @@ class BlockStore:
         """
         if self._num_free + num_reserved != self._count - 1:
             return False
-        if self._journal is not None:
-            self._journal.cleared(self._index)
-        self._index.clear()
-        order = self._order
-        if order is not None:
-            self._line_up(order.first(order.size))
-        self.version += 1
+        index = PrefixIndex(self._count)
+        try:
+            if self._journal is not None:
+                self._journal.cleared(self._index)
+            self._index = index
+            order = self._order
+            if order is not None:
+                self._line_up(order.first(order.size))
+            self.version += 1
+        except BaseException:
+            self.tear()
+            raise
         return True
 
     def _rank(self, order: AccessOrder) -> None:

@@ -74,7 +74,8 @@ class TimedRequests(CheckedRequests):
             for batch in done.fenced:
                 self._return(batch)
         except BaseException:
-            self._tear()
+            if len(self._steps) == 0 or self._steps[0] is not done:
+                self._tear()
             raise
 
     def _rejections(self, done: StepInFlight, given: Mapping[str, int] | None) -> vec[i64] | None:

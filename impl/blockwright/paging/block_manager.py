@@ -267,6 +267,7 @@ class SelfAttnBlockSpaceManager:
         Raises:
             DuplicateRequestError: the child has a table already.
         """
+        self.block_allocator.require_whole()
         table = self.block_tables.get(parent_seq.seq_id)
         if table is None:
             return
@@ -281,6 +282,7 @@ class SelfAttnBlockSpaceManager:
 
     def free(self, seq: Sequence) -> None:
         """Release a sequence's blocks; an unknown one: nothing happens. O(blocks)."""
+        self.block_allocator.require_whole()
         seq_id = int(seq.seq_id)
         table = self.block_tables.get(seq_id)
         if table is not None:
@@ -456,6 +458,7 @@ class SelfAttnBlockSpaceManager:
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
         """Forget all content, of both devices if None; False, and nothing happens, while a block is held. O(blocks)."""
+        self.block_allocator.require_whole()
         return self.block_allocator.reset_prefix_cache(device)
 
     # ------------------------------------------------------------------ self-check
@@ -466,6 +469,7 @@ class SelfAttnBlockSpaceManager:
         Raises:
             InvariantError: names the law and shows both sides.
         """
+        self.block_allocator.require_whole()
         blocks: list[Block] = []
         for table in [*self.block_tables.values(), *self.cross_block_tables.values()]:
             table.check()
@@ -480,6 +484,7 @@ class SelfAttnBlockSpaceManager:
 
     def _table(self, seq: Sequence) -> BlockTable:
         """Return the table of a sequence, or raise `UnknownRequestError`."""
+        self.block_allocator.require_whole()
         table = self.block_tables.get(seq.seq_id)
         if table is None:
             raise UnknownRequestError(f"seq: sequence {seq.seq_id} has no block table")
@@ -503,6 +508,7 @@ class SelfAttnBlockSpaceManager:
 
     def _unknown_id(self, seq: Sequence) -> int:
         """Return the id of a sequence, an exact `int`; raise `DuplicateRequestError` if it has a table."""
+        self.block_allocator.require_whole()
         seq_id = int(seq.seq_id)
         if seq_id in self.block_tables:
             raise DuplicateRequestError(f"seq: sequence {seq_id} has a block table already")
