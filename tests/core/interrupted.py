@@ -7,37 +7,47 @@ caller's objects. After it the state is
 - ``changed``: everything is as after the whole call,
 - ``torn``: every later call raises `InterruptedCallError`,
 
-or else `Broken` is raised. ``whole`` means that the call came to its end: there was no k-th chance.
+or else `BrokenStateError` is raised. ``whole`` means that the call came to its end: there was no k-th chance.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+from tests.core.support import (
+    SHA256,
+    Options,
+    full,
+    group_of,
+    mamba,
+    manager_dump,
+    manager_over,
+    pool_dump,
+    request_dump,
+    sliding,
+)
+
 import blockwright
-from blockwright import Request
+from blockwright import KVCacheSpec, Request
 from blockwright.errors import InterruptedCallError
-from tests.core.support import SHA256, full, manager_dump, manager_over, mamba, pool_dump, request_dump, sliding
 
 PACKAGE = Path(blockwright.__file__).parent
 COMPILED_FOLDERS = (str(PACKAGE / "core"), str(PACKAGE / "paging"))
-
-Ending = Callable[[int], AbstractContextManager[None]]
 
 
 class Stop(BaseException):
     """What ends a call."""
 
 
-class Broken(AssertionError):
+class BrokenStateError(AssertionError):
     """A state that is neither as before nor as after, and that does not refuse later calls."""
 
 
@@ -50,18 +60,23 @@ class Given(NamedTuple):
     mapping: Callable[[dict[Any, Any]], Mapping[Any, Any]] = dict
 
 
+AS_THEY_ARE = Given()
+
+
 class World:
     """A manager with requests in every situation: running, forked, in flight, loading, new with a hit."""
 
-    def __init__(self, given: Given = Given(), *, specs: int = 0, overlap: bool = False, notes: bool = False) -> None:
-        kinds = [[full(2), sliding(1, 3)], [full(2), mamba(2, 2)]][specs]
-        options: Any = dict(
-            overlap_steps=overlap,
-            log_stats=True,
-            enable_kv_cache_events=notes,
-            explain_evictions=notes,
-            track_evictions=notes,
-        )
+    def __init__(
+        self, given: Given = AS_THEY_ARE, *, specs: int = 0, overlap: bool = False, notes: bool = False
+    ) -> None:
+        kinds: list[KVCacheSpec] = [full(2), mamba(2, 2) if specs else sliding(1, 3)]
+        options: Options = {
+            "overlap_steps": overlap,
+            "log_stats": True,
+            "enable_kv_cache_events": notes,
+            "explain_evictions": notes,
+            "track_evictions": notes,
+        }
         self.given = given
         self.manager = manager = manager_over(kinds, 120, 200, **options)
         self.unit = 1 if specs == 0 else 2
@@ -100,8 +115,8 @@ class World:
         self.manager.check(pins() if pins else None)
         requests = [self.running, self.other, self.loading, self.new, self.child]
         copies = self.manager.block_pool.pending_copies()
-        manager = list(manager_dump(self.manager))[:-1]  # lookups are only counted
-        return manager, copies, [request_dump(request) for request in requests]
+        manager: Any = manager_dump(self.manager)
+        return manager[:-1], copies, [request_dump(request) for request in requests]
 
     def require_refusals(self) -> None:
         """See that a torn manager serves no call."""
@@ -134,7 +149,7 @@ class World:
                 call()
             except InterruptedCallError:
                 continue
-            raise Broken("a call is served after one that ended in its middle")
+            raise BrokenStateError("a call is served after one that ended in its middle")
 
 
 class Call(NamedTuple):
@@ -170,6 +185,12 @@ def _forked(world: World) -> object:
     return None
 
 
+def _empty(world: World) -> None:
+    for request in (world.running, world.other):
+        world.manager.free(request)
+    world.manager.finish_load(world.loading, 0)
+
+
 class _Pins:
     """Blocks that are held through the pool's own names."""
 
@@ -198,8 +219,6 @@ def _group(world: World) -> object:
 
 
 def _single(world: World) -> object:
-    from tests.core.support import group_of
-
     group = group_of(sliding(1, 3), 40)
     group.allocate_new_blocks(world.given.text("r"), 9)
     group.cache_blocks(Request("r", list(range(40)), 1, hasher=SHA256), 4)
@@ -226,8 +245,12 @@ CALLS: dict[str, Call] = {
     "plan": Call(lambda w: w.manager.plan(w.new, w.given.number(20))),
     "allocate, new": Call(lambda w: w.manager.allocate_slots(w.new, w.given.number(20))),
     "allocate, a hit": Call(_adopt, _hit),
-    "allocate, a load": Call(lambda w: w.manager.allocate_slots(w.new, 0, num_external_computed_tokens=w.given.number(9))),
-    "allocate, running": Call(lambda w: w.manager.allocate_slots(w.running, w.given.number(9), 0, None, w.given.number(2))),
+    "allocate, a load": Call(
+        lambda w: w.manager.allocate_slots(w.new, 0, num_external_computed_tokens=w.given.number(9))
+    ),
+    "allocate, running": Call(
+        lambda w: w.manager.allocate_slots(w.running, w.given.number(9), 0, None, w.given.number(2))
+    ),
     "allocate, one token": Call(lambda w: w.manager.allocate_slots(w.running, w.given.number(1))),
     "allocate, a state": Call(
         lambda w: w.manager.allocate_slots(w.running, w.given.number(5), num_draft_tokens=w.given.number(0)), specs=1
@@ -277,7 +300,7 @@ CALLS: dict[str, Call] = {
     ),
     "reset": Call(
         lambda w: w.manager.reset_prefix_cache(),
-        lambda w: [w.manager.free(r) for r in (w.running, w.other)] + [w.manager.finish_load(w.loading, 0)],
+        _empty,
     ),
     "request, made": Call(lambda w: w.request("made", 20), reads=lambda w: None),
     "request, appended": Call(
@@ -310,13 +333,16 @@ CALLS: dict[str, Call] = {
 """By name, every call that changes the state of the core, and the readers that build something."""
 
 
-def became(call: Call, ending: Ending, at: int, given: Given = Given()) -> str:
+def became(call: Call, ending: Ending, at: int, given: Given = AS_THEY_ARE) -> str:
     """End a call at its chance number `at`; return what became of the state, after going on with it."""
     world = call.world(given)
     before = call.dump(world)
     try:
-        with ending(at):
+        try:
+            ending.start(at)
             call.act(world)
+        finally:
+            ending.stop()
         return "whole"
     except (Stop, MemoryError):
         pass
@@ -330,7 +356,7 @@ def became(call: Call, ending: Ending, at: int, given: Given = Given()) -> str:
             world.require_refusals()
         return "torn"
     except Exception as error:
-        raise Broken(f"{type(error).__name__}: {error}") from error
+        raise BrokenStateError(f"{type(error).__name__}: {error}") from error
     if found == before:
         call.act(world)  # as if nothing had been
         return "unchanged"
@@ -338,15 +364,21 @@ def became(call: Call, ending: Ending, at: int, given: Given = Given()) -> str:
     call.act(after)
     if found == call.dump(after):
         return "changed"
-    raise Broken(f"neither as before nor as after\nbefore {before}\nfound  {found}")
+    raise BrokenStateError(f"neither as before nor as after\nbefore {before}\nfound  {found}")
 
 
 # ---------------------------------------------------------------------- the endings
 
 
-@contextmanager
-def a_line_of_the_core(at: int) -> Iterator[None]:
-    """Raise at the k-th line of the uncompiled core that runs."""
+class Ending(NamedTuple):
+    """How a call is ended at its k-th chance. Plain functions: leaving a context manager would take memory."""
+
+    start: Callable[[int], object]
+    stop: Callable[[], object]
+
+
+def trace_from(at: int) -> None:
+    """Raise at the k-th line of uncompiled code of the package that runs."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
@@ -361,37 +393,19 @@ def a_line_of_the_core(at: int) -> Iterator[None]:
         return trace
 
     sys.settrace(trace)
+
+
+def failing_memory(once: bool) -> Ending | None:
+    """Fail the k-th allocation, alone or with all after it; None where Python cannot do that."""
     try:
-        yield
-    finally:
-        sys.settrace(None)
+        import _testcapi  # type: ignore[import-not-found]
+    except ImportError:
+        return None
+    return Ending(lambda at: _testcapi.set_nomemory(at, at + 1 if once else 0), _testcapi.remove_mem_hooks)
 
 
-@contextmanager
-def no_memory_once(at: int) -> Iterator[None]:
-    """Fail the k-th allocation alone."""
-    import _testcapi
-
-    _testcapi.set_nomemory(at, at + 1)
-    try:
-        yield
-    finally:
-        _testcapi.remove_mem_hooks()
-
-
-@contextmanager
-def no_memory_any_more(at: int) -> Iterator[None]:
-    """Fail the k-th allocation and all after it."""
-    import _testcapi
-
-    _testcapi.set_nomemory(at, 0)
-    try:
-        yield
-    finally:
-        _testcapi.remove_mem_hooks()
-
-
-SHORTAGES: dict[str, Ending] = {"once": no_memory_once, "from then on": no_memory_any_more}
+a_line_of_the_core = Ending(trace_from, lambda: sys.settrace(None))
+SHORTAGES = {"once": failing_memory(True), "from then on": failing_memory(False)}
 
 
 def in_a_child(call: Call, ending: Ending, at: int) -> str:
@@ -402,6 +416,7 @@ def in_a_child(call: Call, ending: Ending, at: int) -> str:
         said = "lost"
         try:
             faulthandler.disable()
+            signal.alarm(60)
             os.dup2(write, 2)  # what the compiler's runtime says at last goes to the parent too
             said = became(call, ending, at)
         except BaseException:

@@ -98,8 +98,11 @@ def became(call: Callable[[World], object], ending: Ending, at: int, caching: bo
     world = World(caching)
     before = world.dump()
     try:
-        with ending(at):
+        try:
+            ending.start(at)
             call(world)
+        finally:
+            ending.stop()
         return "whole"
     except Stop:
         pass
