@@ -217,7 +217,7 @@ class BlockPool(BlockStore):
         units = self.units_for(request, block_size)
         ids = self.ids_of(blocks)
         keys = request.keys(units)
-        most = min(len(ids), int(keys.num_blocks()))
+        most = min(int(len(ids)), int(keys.num_blocks()))  # ints: an i64 would not take a larger argument
         num_cached_blocks = operator.index(num_cached_blocks)
         num_full_blocks = operator.index(num_full_blocks)
         if not 0 <= num_cached_blocks <= num_full_blocks <= most:
