@@ -217,7 +217,8 @@ class BlockPool(BlockStore):
         units = self.units_for(request, block_size)
         ids = self.ids_of(blocks)
         keys = request.keys(units)
-        most = min(int(len(ids)), int(keys.num_blocks()))  # ints: an i64 would not take a larger argument
+        size: int = len(ids)  # no i64, with which no larger argument could be compared
+        most = min(size, int(keys.num_blocks()))
         num_cached_blocks = operator.index(num_cached_blocks)
         num_full_blocks = operator.index(num_full_blocks)
         if not 0 <= num_cached_blocks <= num_full_blocks <= most:
