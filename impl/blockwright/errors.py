@@ -45,6 +45,10 @@ class BlockError(BlockwrightError, ValueError):
     """A block id cannot be used so: foreign, the null block, or not held."""
 
 
+class InterruptedCallError(BlockwrightError, RuntimeError):
+    """An earlier call ended in the middle of a change (no memory, an interrupt): make a new manager or pool."""
+
+
 class NoFreeBlocksError(BlockwrightError, ValueError):
     """More blocks were asked for than are free."""
 

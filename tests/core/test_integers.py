@@ -188,10 +188,8 @@ SERVED: dict[str, list[object]] = {  # what means something else there
 
 # Faults known and reported; each entry fails, and says so when it no longer does.
 LENIENT = {
-    "request.item.offset", "request.item.length", "manager.max_model_len",
-    "cache_blocks", "remove_skipped_blocks", "common_prefix",
-    "pool.get_new_blocks", "pool.get_cached_block.group", "pool.cache.group", "group.id", "group.dcp_world_size",
-    "group.demand", "group.grow", "group.cache_blocks", "group.trim", "group.common_prefix", "group.hit.group",
+    "manager.max_model_len", "pool.get_cached_block.group", "pool.cache.group",
+    "group.id", "group.dcp_world_size", "group.common_prefix", "group.hit.group",
     "siphash.compression", "siphash.finalisation",
 }  # fmt: skip
 

@@ -25,7 +25,7 @@ class CheckedRequests(RunningRequests):
         if tables is not None:
             written = tables.num_written
             certain = tables.num_certain
-        given = request.num_computed_tokens
+        given = request._num_computed
         if given < 0 or given > int(written):
             raise InvalidArgumentError(
                 f"num_computed_tokens: request {request.request_id!r} says {given}, but has slots written for "
@@ -171,9 +171,9 @@ class CheckedRequests(RunningRequests):
             )
         if not self.enable_caching:
             raise InvalidArgumentError("new_computed_blocks: the manager was made without enable_caching")
-        if request.num_computed_tokens != 0:
+        if request._num_computed != 0:
             raise InvalidArgumentError(
-                f"num_computed_tokens: must be 0 before a hit is adopted, not {request.num_computed_tokens}"
+                f"num_computed_tokens: must be 0 before a hit is adopted, not {request._num_computed}"
             )
         if expected >= request.num_tokens:
             raise StaleHitError(

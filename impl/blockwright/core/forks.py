@@ -46,31 +46,40 @@ class ForkedRequests(TimedRequests):
             demand += manager.num_states
         if demand > self.block_pool._num_free:
             return None
-        groups: list[GroupTable] = []
-        for manager, table in zip(self.managers, tables.groups):
-            twin = manager.open(child.request_id)
-            manager.share(table, twin, computed)
-            groups.append(twin)
-        for manager, table in zip(self.managers, groups):
-            manager.take_states(table)
-        self._publish_state(tables, parent)
-        for table, twin in zip(tables.groups, groups):
-            twin.num_published = table.num_published
-        self._num_forks += 1
-        tables.num_written = computed
-        tables.num_certain = computed
-        tables.num_drafts = 0
-        new = RequestTables(child, self._owner, groups)
-        new.num_written = computed
-        new.num_certain = computed
-        new.num_settled = tables.num_settled
-        new.trim_at = tables.trim_at
-        for each in (tables, new):
-            each.is_forked = True
-            each.quiet = 0
-        self._running[child.request_id] = new
-        child._held = new
-        return KVCacheBlocks(self.block_pool, [table.blocks[:] for table in groups])
+        has_begun = False
+        try:
+            groups: list[GroupTable] = []
+            for manager, table in zip(self.managers, tables.groups):
+                twin = manager.twin(table, computed)
+                manager.open(child._request_id, twin)
+                groups.append(twin)
+            new = RequestTables(child, self._owner, groups)
+            self._running[child._request_id] = new
+            given = KVCacheBlocks(self.block_pool, [table.blocks[:] for table in groups])
+            has_begun = True
+            for manager, table in zip(self.managers, groups):
+                manager.adopt(table.blocks)
+            for manager, table in zip(self.managers, groups):
+                manager.fill_states(table)
+            self._publish_state(tables, parent)
+            for table, twin in zip(tables.groups, groups):
+                twin.num_published = table.num_published
+            self._num_forks += 1
+            tables.num_written = computed
+            tables.num_certain = computed
+            tables.num_drafts = 0
+            tables.is_forked = True
+            tables.quiet = 0
+            new.num_written = computed
+            new.num_certain = computed
+            new.num_settled = tables.num_settled
+            new.trim_at = tables.trim_at
+            new.is_forked = True
+            child._held = new
+        except BaseException:
+            self._undo(child, None, has_begun)
+            raise
+        return given
 
     def _check_fork(self, parent: Request, tables: RequestTables, child: Request) -> i64:
         """Check that a request can start where another is; return the tokens it starts with."""
@@ -79,7 +88,7 @@ class ForkedRequests(TimedRequests):
             raise DuplicateRequestError(f"child: {child.request_id!r} runs already; fork to a request of another id")
         if tables.num_loading > 0:
             raise InvalidArgumentError(f"parent: tokens of {name!r} are being loaded; call finish_load first")
-        computed = parent.num_computed_tokens
+        computed = parent._num_computed
         known = min(int(tables.num_written), parent.num_tokens)
         if self._overlaps:
             if len(self._steps) > 0 and tables.last_step >= self._steps[0].number:
@@ -97,7 +106,7 @@ class ForkedRequests(TimedRequests):
             )
         if self.block_pool.has_copies():
             self._check_copied(name, tables)
-        if child.num_computed_tokens != computed or not parent.shares_prefix(child, computed):
+        if child._num_computed != computed or not parent.shares_prefix(child, computed):
             raise InvalidArgumentError(
                 f"child: {child.request_id!r} must have the {computed} computed tokens of {name!r}, its extra keys and "
                 f"its num_computed_tokens; make it with {name}.fork(...)"
@@ -122,7 +131,15 @@ class ForkedRequests(TimedRequests):
         that any order and any parallelism will do. Both ends stay held until they are told. Call it after allocating
         for a step, and run the copies before the step. Complexity: O(copies). law: COPY-1, COPY-2.
         """
+        pool = self.block_pool
+        pool.require_whole()
         copies: list[list[tuple[int, int]]] = [[] for _ in self.managers]
-        for group, source, destination in self.block_pool.take_copies():
+        for group, source, destination in pool.pending_copies():
             copies[group].append((source, destination))
+        try:
+            pool.end_copies()
+        except BaseException:
+            if pool.is_torn:
+                self._tear()
+            raise
         return copies

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.vecs import append, vec
+from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
+from blockwright.core.index import zeros32
 from blockwright.core.plan import Ask
 from blockwright.core.pool import BlockPool
-from blockwright.core.request import MAX_LENGTH, BlockKeys
+from blockwright.core.request import MAX_LENGTH, BlockKeys, Request
 from blockwright.core.tables import GroupTable, RequestTables
 from blockwright.core.window import FOR_EVER, ChunkedRule, MambaRule, Probe, SlidingRule, WindowRule
 from blockwright.errors import UnsupportedError
@@ -153,41 +154,56 @@ class GroupTables:
             i += 1
         return gain
 
-    def trim(self, table: GroupTable, num_tokens: i64, nulled: vec[i32]) -> vec[i32]:
-        """Replace the dead entries by the null block, release their blocks; append the entries' indices to `nulled`.
+    def dying(self, table: GroupTable, num_tokens: i64, nulled: vec[i32]) -> vec[i32]:
+        """Append the indices of the entries that `trim` will null. O(entries that die)."""
+        blocks = table.blocks
+        stop = min(self.first_kept(num_tokens), i64(len(blocks)))
+        i = table.num_trimmed
+        while i < stop:
+            if blocks[i] != 0:
+                nulled = append(nulled, i32(i))
+            i += 1
+        return nulled
 
-        Complexity: O(entries that die). law: TRIM-1, REF-1.
+    def trim(self, table: GroupTable, num_tokens: i64, held: i64) -> None:
+        """Replace the dead ones of the first `held` entries by the null block, and release their blocks.
+
+        Takes no memory. Complexity: O(entries that die). law: TRIM-1, REF-1.
         """
         start = table.num_trimmed
         # law: TRIM-2
-        stop = min(self.first_kept(num_tokens), i64(len(table.blocks)))
+        stop = min(self.first_kept(num_tokens), held)
         if stop <= start:
-            return nulled
+            return
         blocks = table.blocks
         self.block_pool.release(blocks, start, stop)
         self.block_pool.note_trim(blocks, start, stop)
         i = start
         while i < stop:
-            if blocks[i] != 0:
-                blocks[i] = 0
-                nulled = append(nulled, i32(i))
+            blocks[i] = 0
             i += 1
         table.num_trimmed = stop
-        return nulled
 
-    def grow(self, table: GroupTable, num_tokens: i64) -> None:
-        """Append the entries that cover `num_tokens` slots; the caller has counted the blocks. law: TABLE-1."""
-        blocks = table.blocks
+    def widen(self, table: GroupTable, num_tokens: i64) -> None:
+        """Append null entries up to `num_tokens` slots, for `fill`."""
+        more = self.entries_for(num_tokens) - i64(len(table.blocks))
+        if more == 1:
+            table.blocks = append(table.blocks, 0)
+        elif more > 1:
+            table.blocks = extend(table.blocks, zeros32(more))
+
+    def fill(self, table: GroupTable, num_tokens: i64, held: i64) -> None:
+        """Take blocks for the entries after the first `held`, which cover `num_tokens` slots now. law: TABLE-1.
+
+        The caller has counted the blocks; takes no memory.
+        """
         table.num_covered = num_tokens
-        more = self.entries_for(num_tokens) - i64(len(blocks))
-        if more <= 0:
-            return
+        size: i64 = len(table.blocks)
         # law: MAMBA-1
-        if self._layout == LAST_STATE:
-            while more > 1:
-                blocks = append(blocks, 0)
-                more -= 1
-        table.blocks = self.block_pool.take(more, blocks)
+        if self._layout == LAST_STATE and held < size:
+            held = size - 1
+        if held < size:
+            self.block_pool.fill(table.blocks, held, size)
 
     def shared_entry(self, table: GroupTable, ask: Ask) -> i64:
         """Return the entry that a step writes to though others hold its block, or -1. O(1). law: WRITE-2."""
@@ -216,20 +232,19 @@ class GroupTables:
         table.blocks[entry] = i32(block)
         return block
 
-    def share(self, table: GroupTable, twin: GroupTable, num_tokens: i64) -> None:
-        """Make what covers the first tokens of a table an empty one's, each block held once more. O(entries)."""
+    def twin(self, table: GroupTable, num_tokens: i64) -> GroupTable:
+        """Return what covers the first tokens of a table, for another request, which holds nothing yet. O(entries)."""
         stop: i64 = len(table.blocks)
         if not self.is_encoder:
             stop = self.entries_for(num_tokens)
-        twin.blocks = table.blocks[:stop]
-        self.block_pool.touch_entries(twin.blocks)
-        twin.num_trimmed = table.num_trimmed
-        twin.num_covered = min(table.num_covered, num_tokens)
+        covered = min(table.num_covered, num_tokens)
+        states = zeros32(self.num_states)
+        return GroupTable(table.blocks[:stop], table.num_published, table.num_trimmed, covered, states)
 
-    def take_states(self, table: GroupTable) -> None:
-        """Take the blocks for the states of drafts, which the caller has counted. law: MAMBA-3."""
-        if i64(len(table.states)) < self.num_states:
-            table.states = self.block_pool.take(self.num_states, table.states)
+    def fill_states(self, table: GroupTable) -> None:
+        """Take the blocks for the states of drafts, which the caller has counted; takes no memory. law: MAMBA-3."""
+        if self.num_states > 0 and table.states[0] == 0:
+            self.block_pool.fill(table.states, 0, self.num_states)
 
     def state_block(self, table: GroupTable, num_tokens: i64) -> i64:
         """Return the block with the state after `num_tokens` tokens; 0 for other kinds, or where there is none. O(1).
@@ -247,7 +262,7 @@ class GroupTables:
         entry = self.entries_for(num_tokens) - 1
         return i64(table.blocks[entry]) if accepted <= 0 and entry < i64(len(table.blocks)) else 0
 
-    def publish(self, table: GroupTable, keys: BlockKeys, num_tokens: i64, stopped: i64) -> None:
+    def publish(self, table: GroupTable, request: Request, units: i64, num_tokens: i64, stopped: i64) -> None:
         """Publish what `num_tokens` tokens filled and is not yet published. O(blocks published). law: PUB-1, PUB-2.
 
         A recurrent state is published only where it really is the state after a whole number of blocks: where a step
@@ -262,7 +277,7 @@ class GroupTables:
                 return
             start = stop - 1
         table.num_published = stop
-        self.block_pool.publish(table.blocks, keys, self._group, self._block_size, start, stop)
+        self.block_pool.publish(table.blocks, request, units, self._group, self._block_size, start, stop)
 
     def probe(self, keys: BlockKeys, max_length: i64, use_eagle: bool) -> Probe:
         """Start a lookup of at most `max_length` tokens. O(max_length / block_size), one vector."""
@@ -278,14 +293,17 @@ class GroupTables:
         first = self.first_kept(i64(len(ids)) * self._block_size)
         return self.block_pool.count_free_hits(ids, keys, self._group, self._block_size, first)
 
-    def adopt(self, table: GroupTable, ids: vec[i32]) -> None:
-        """Make a checked hit the head of an empty table. O(entries). law: REF-1."""
-        self.block_pool.touch_entries(ids)
-        table.blocks = ids[:]
+    def headed(self, ids: vec[i32] | None) -> GroupTable:
+        """Return a table that begins with a checked hit, which it does not hold yet (`adopt`). O(entries)."""
+        if ids is None:
+            return GroupTable(vec[i32](), 0, 0, 0, zeros32(self.num_states))
         size: i64 = len(ids)
-        table.num_published = size
-        table.num_covered = size * self._block_size
-        table.num_trimmed = min(self.first_kept(size * self._block_size), size)
+        slots = size * self._block_size
+        return GroupTable(ids[:], size, min(self.first_kept(slots), size), slots, zeros32(self.num_states))
+
+    def adopt(self, ids: vec[i32]) -> None:
+        """Hold the blocks of a checked hit, the head of a table; takes no memory. O(entries). law: REF-1."""
+        self.block_pool.touch_entries(ids)
 
     def release(self, table: GroupTable) -> None:
         """Give the whole table back, last entry first, the states of drafts before it. O(entries). law: REF-1."""
@@ -293,11 +311,14 @@ class GroupTables:
             self.block_pool.release(table.states, 0, i64(len(table.states)))
         self.block_pool.release(table.blocks, table.num_trimmed, i64(len(table.blocks)))
 
-    def open(self, request_id: str) -> GroupTable:
-        """Start an empty table under a name that has none."""
-        table = GroupTable(vec[i32](), 0, 0, 0, vec[i32]())
+    def open(self, request_id: str, table: GroupTable) -> None:
+        """Keep a table under a name that has none."""
         self._tables[request_id] = table
-        return table
+
+    def withdraw(self, request_id: str) -> None:
+        """Forget a table that holds nothing yet, if there is one."""
+        if request_id in self._tables:
+            del self._tables[request_id]
 
     def existing(self, request_id: str) -> GroupTable:
         """Return the table of a request that runs."""

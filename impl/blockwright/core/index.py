@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import final
 
-from librt.vecs import vec
+from librt.vecs import append, pop, vec
 from mypy_extensions import i32, i64
 
 
@@ -24,6 +24,22 @@ def zeros32(count: i64) -> vec[i32]:
 def zeros64(count: i64) -> vec[i64]:
     """Return a vector of zeros. O(count)."""
     return vec[i64]([0] * count)
+
+
+def with_room(numbers: vec[i32], count: i64) -> vec[i32]:
+    """Return the same numbers with room behind them: that many can be appended without taking memory. O(count)."""
+    i: i64 = 0
+    while i < count:
+        numbers = append(numbers, 0)
+        i += 1
+    return cut_to(numbers, i64(len(numbers)) - count)
+
+
+def cut_to(numbers: vec[i32], size: i64) -> vec[i32]:
+    """Return the first numbers, in the same memory. O(numbers cut off)."""
+    while i64(len(numbers)) > size:
+        numbers, _ = pop(numbers)
+    return numbers
 
 
 @final
@@ -220,14 +236,6 @@ class PrefixIndex:
                 slots[gap] = i32(block)
                 gap = slot
         slots[gap] = 0
-
-    def clear(self) -> None:
-        """Take every key away. O(blocks)."""
-        self._slots = zeros32(self._mask + 1)
-        count: i64 = len(self.older)
-        self.older = zeros32(count)
-        self._younger = zeros32(count)
-        self.num_keyed = 0
 
     def key(self, block: i64) -> tuple[i64, i64, i64]:
         """Return the key of a published block: low word, high word, group."""

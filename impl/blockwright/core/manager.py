@@ -6,17 +6,18 @@ Names, arguments and meaning are those of vLLM's `KVCacheManager` (0.11); `alloc
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple, final
 
-from librt.vecs import append, extend, vec
+from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig
 from blockwright.core.blocks import BatchAllocation, KVCacheBlocks
 from blockwright.core.explain import EvictionStats, HitExplanation, eviction_stats, explain
 from blockwright.core.forks import ForkedRequests
-from blockwright.core.index import zeros32
+from blockwright.core.index import with_room, zeros32
 from blockwright.core.journal import Eviction
 from blockwright.core.managers import get_manager_for_kv_cache_spec, refuse_eagle
 from blockwright.core.plan import Ask, Fits, Never, NotNow, Plan, count_of, counts_of
@@ -208,6 +209,7 @@ class KVCacheManager(ForkedRequests):
         """
         if not self.enable_caching or request.prompt_logprobs or request._block_size == 0:
             return self._nothing, 0
+        self.block_pool.require_whole()
         # law: HIT-3
         max_length: i64 = request.num_tokens - 1
         probes = [
@@ -237,6 +239,7 @@ class KVCacheManager(ForkedRequests):
         Raises:
             InvalidArgumentError: the request was made with another block size or hasher.
         """
+        self.block_pool.require_whole()
         return explain(self.managers, request, self._alignment, self.use_eagle)
 
     # ------------------------------------------------------------------ slots
@@ -293,7 +296,7 @@ class KVCacheManager(ForkedRequests):
         more = num_draft_tokens != 0 or num_external_computed_tokens != 0 or num_encoder_tokens != 0
         more = more or reserved_blocks != 0
         if plain and not more and tables is not None and self._is_quiet(request, tables, new, ahead):
-            self._count_step(request, tables, request.num_computed_tokens + new, new, 0)
+            self._count_quiet(request, tables, new)
             return self._nothing
         ask = Ask()
         ask.new = new
@@ -307,7 +310,7 @@ class KVCacheManager(ForkedRequests):
         self._check_ask(request, tables, ask)
         if not self._fits(request, tables, ask):
             return None
-        return self._given(self._act(request, tables, ask))
+        return self._step(request, tables, ask)
 
     def _take_hit(
         self,
@@ -321,21 +324,6 @@ class KVCacheManager(ForkedRequests):
         ask.hit_length = self._check_hit(request, tables, num_new_computed_tokens, new_computed_blocks)
         if ask.hit_length > 0:
             ask.hit = new_computed_blocks
-
-    def _given(self, tables: RequestTables) -> KVCacheBlocks:
-        """Return the blocks that the last step appended."""
-        if len(self._nulled) > 0:
-            self._nulled = vec[i32]()
-        if len(self._replaced) > 0:
-            self._replaced = vec[i32]()
-        grown = False
-        ids: list[vec[i32]] = []
-        for at in range(self._num_groups):
-            blocks = tables.groups[at].blocks
-            held = self._held[at]
-            grown = grown or i64(held) < i64(len(blocks))
-            ids.append(blocks[held:])
-        return KVCacheBlocks(self.block_pool, ids) if grown else self._nothing
 
     def allocate_slots_batch(
         self,
@@ -358,21 +346,52 @@ class KVCacheManager(ForkedRequests):
         Raises:
             InvalidArgumentError, DuplicateRequestError: as `allocate_slots`; a request twice in the batch.
         """
-        batch = requests if isinstance(requests, list) else list(requests)
+        batch: list[Request] = requests if type(requests) is list else list(requests)
         size: i64 = len(batch)
         news = counts_of("num_new_tokens", num_new_tokens, size)
         aheads = counts_of("num_lookahead_tokens", num_lookahead_tokens, size)
         drafts = counts_of("num_draft_tokens", num_draft_tokens, size)
         ask = Ask()
         stops = self._check_batch(batch, news, aheads, drafts, ask)
+        self.block_pool.require_whole()
+        done = BatchAllocation(
+            0,
+            None,
+            vec[i32](),
+            zeros32(size * self._num_groups + 1),
+            vec[i32](),
+            zeros32(size * self._num_groups + 1),
+            vec[i32](),
+            int(self._batches),
+            [""] * size,
+        )
+        try:
+            self._serve(batch, news, aheads, drafts, ask, stops, done)
+        except BaseException:
+            if done.num_served > 0:
+                self._tear()
+            raise
+        return done
+
+    def _serve(
+        self,
+        batch: list[Request],
+        news: vec[i64],
+        aheads: vec[i64],
+        drafts: vec[i64],
+        ask: Ask,
+        stops: vec[i64],
+        done: BatchAllocation,
+    ) -> None:
+        """Serve the requests of a checked batch, and write down what changed."""
+        size: i64 = len(batch)
         groups = self._num_groups
         overlaps = self._overlaps
         num_nulled: i32 = 0
         replaced = vec[i32]()
         new_ids = vec[i32]()
-        new_offsets = zeros32(size * groups + 1)
-        nulled_offsets = zeros32(size * groups + 1)
-        ids = [""] * size
+        new_offsets = done.new_block_offsets
+        nulled_offsets = done.nulled_offsets
         served: i64 = 0
         slot: i64 = 0
         while served < size:
@@ -381,8 +400,16 @@ class KVCacheManager(ForkedRequests):
             quiet = request._held
             if stop > 0 and isinstance(quiet, RequestTables):
                 if overlaps:
+                    step = self._steps[-1]
+                    try:
+                        step.fly(quiet, news[served], 0)
+                        done.num_served = int(served) + 1
+                    except BaseException:
+                        step.ground(quiet)
+                        raise
                     self._count_step(request, quiet, stop, news[served], 0)
                 else:
+                    done.num_served = int(served) + 1
                     quiet.num_written = stop
                     known: i64 = request._num_prompt + i64(len(request._output))
                     quiet.num_certain = max(stop - news[served], min(stop, known))
@@ -395,7 +422,7 @@ class KVCacheManager(ForkedRequests):
                     nulled_offsets[slot] = num_nulled
             else:
                 tables = self._tables_of(request)
-                begin: i64 = request.num_computed_tokens
+                begin: i64 = request._num_computed
                 stop = begin + news[served]
                 ask.new = news[served]
                 ask.ahead = aheads[served]
@@ -405,10 +432,27 @@ class KVCacheManager(ForkedRequests):
                 ask.certain = stop - drafts[served]
                 if not self._fits(request, tables, ask):
                     break
-                tables = self._act(request, tables, ask)
+                self._note_held(tables)
+                try:
+                    ready = self._prepare(request, tables, ask)
+                    grown: i64 = 0
+                    group = 0
+                    while group < groups:
+                        grown += i64(len(ready.groups[group].blocks)) - i64(self._held[group])
+                        group += 1
+                    new_ids = with_room(new_ids, grown)
+                    if ready.is_forked:
+                        replaced = with_room(replaced, 4 * groups)
+                    if overlaps and ask.new > 0:
+                        self._steps[-1].fly(ready, ask.new, ask.drafts)
+                    done.num_served = int(served) + 1
+                except BaseException:
+                    self._undo(request, tables, False)
+                    raise
+                self._act(request, ready, ask, tables is None)
                 group = 0
                 while group < groups:
-                    blocks = tables.groups[group].blocks
+                    blocks = ready.groups[group].blocks
                     held: i64 = i64(self._held[group])
                     while held < i64(len(blocks)):
                         new_ids = append(new_ids, blocks[held])
@@ -420,24 +464,26 @@ class KVCacheManager(ForkedRequests):
                 num_nulled = i32(len(self._nulled))
                 if len(self._replaced) > 0:
                     replaced = self._take_replaced(i32(served), replaced)
-                ids[served] = request.request_id
+                done.request_ids[served] = request._request_id
             served += 1
-        nulled = self._nulled
+        done.nulled_entries = self._nulled
         self._nulled = vec[i32]()
         while slot < size * groups:
             slot += 1
             new_offsets[slot] = i32(len(new_ids))
-            nulled_offsets[slot] = i32(len(nulled))
-        refused = None if served == size else int(served)
-        number = int(self._batches)
-        return BatchAllocation(served, refused, new_ids, new_offsets, nulled, nulled_offsets, replaced, number, ids)
+            nulled_offsets[slot] = i32(len(done.nulled_entries))
+        if served < size:
+            done.refused = int(served)
+        done.new_block_ids = new_ids
+        done.replaced_entries = replaced
 
     def _take_replaced(self, request: i32, replaced: vec[i32]) -> vec[i32]:
         """Append the entries that the last step copied, after the index of its request."""
         at: i64 = 0
         while at < i64(len(self._replaced)):
             replaced = append(replaced, request)
-            replaced = extend(replaced, self._replaced[at : at + 3])
+            for part in range(at, at + 3):
+                replaced = append(replaced, self._replaced[part])
             at += 3
         self._replaced = vec[i32]()
         return replaced
@@ -456,7 +502,7 @@ class KVCacheManager(ForkedRequests):
             request: Request = batch[i]
             tables = self._tables_of(request)
             if drafts[i] == 0 and tables is not None and self._is_quiet(request, tables, news[i], aheads[i]):
-                stops[i] = request.num_computed_tokens + news[i]
+                stops[i] = request._num_computed + news[i]
             else:
                 ask.new = news[i]
                 ask.ahead = aheads[i]
@@ -533,6 +579,7 @@ class KVCacheManager(ForkedRequests):
         Raises:
             InvalidArgumentError: a count is out of range, or the request was made with another block size or hasher.
         """
+        self.block_pool.require_whole()
         ask = Ask()
         ask.hit_length = count_of("num_new_computed_tokens", num_new_computed_tokens)
         ask.external = count_of("num_external_computed_tokens", num_external_computed_tokens)
@@ -560,12 +607,12 @@ class KVCacheManager(ForkedRequests):
         tables = self._tables_of(request)
         if plan._version != self.block_pool.version or plan._moment != self._moment(request, tables):
             raise StalePlanError(f"plan: the pool or the request has changed since {plan!r}; plan again")
-        return self._given(self._act(request, tables, plan._ask))
+        return self._step(request, tables, plan._ask)
 
     def _moment(self, request: Request, tables: RequestTables | None) -> tuple[int, ...]:
         """Return what a plan leans on beside the pool."""
         if tables is None:
-            return (request.num_computed_tokens, request.num_tokens, int(self._num_steps), len(self._steps))
+            return (request._num_computed, request.num_tokens, int(self._num_steps), len(self._steps))
         counts = (
             int(tables.num_written),
             int(tables.num_certain),
@@ -573,7 +620,7 @@ class KVCacheManager(ForkedRequests):
             int(tables.last_step),
             int(tables.num_loading),
         )
-        return (request.num_computed_tokens, request.num_tokens, int(self._num_steps), len(self._steps), *counts)
+        return (request._num_computed, request.num_tokens, int(self._num_steps), len(self._steps), *counts)
 
     def _most_held(self, tables: RequestTables, ask: Ask) -> i64:
         """Return the blocks a running request would hold after a step, once nothing is in flight. O(blocks)."""
@@ -603,21 +650,25 @@ class KVCacheManager(ForkedRequests):
         tables = self._require(request)
         tables.request = request
         known = min(int(tables.num_settled if self._settles else tables.num_written), request.num_tokens)
-        if not 0 <= num_computed_tokens <= known:
+        count = operator.index(num_computed_tokens)
+        if not 0 <= count <= known:
             raise InvalidArgumentError(
                 f"num_computed_tokens: must be within 0..{known}, the known and written tokens of "
                 f"{request.request_id!r}, not {num_computed_tokens}"
             )
-        tables.num_certain = max(tables.num_certain, num_computed_tokens)
-        if self.enable_caching:
-            stopped = tables.num_written - tables.num_drafts
-            if self._overlaps and len(self._steps) > 0 and tables.last_step == self._num_steps:  # it has not run
-                if num_computed_tokens == stopped and any([each.leaves_state(stopped) for each in self.managers]):
-                    self._due.pop(request.request_id, None)
-                    self._due[request.request_id] = tables
-                stopped = NOT_RUN
-            for manager, table in zip(self.managers, tables.groups):
-                self._publish(manager, table, request, num_computed_tokens, stopped)
+        try:
+            tables.num_certain = max(tables.num_certain, count)
+            if self.enable_caching:
+                stopped = tables.num_written - tables.num_drafts
+                if self._overlaps and len(self._steps) > 0 and tables.last_step == self._num_steps:  # it has not run
+                    if count == stopped and any([each.leaves_state(stopped) for each in self.managers]):
+                        self._make_due(tables)
+                    stopped = NOT_RUN
+                for manager, table in zip(self.managers, tables.groups):
+                    self._publish(manager, table, request, count, stopped)
+        except BaseException:
+            self._tear()
+            raise
 
     def remove_skipped_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Trim now what no token at `num_computed_tokens` or later reads, instead of at the next `allocate_slots`.
@@ -630,14 +681,19 @@ class KVCacheManager(ForkedRequests):
         """
         tables = self._require(request)
         done, what = (tables.num_settled, "settled") if self._overlaps else (tables.num_written, "written")
-        if not 0 <= num_computed_tokens <= int(done):
+        count = operator.index(num_computed_tokens)
+        if not 0 <= count <= int(done):
             raise InvalidArgumentError(
                 f"num_computed_tokens: must be within 0..{done}, the {what} tokens of {request.request_id!r}, "
                 f"not {num_computed_tokens}"
             )
-        tables.num_certain = max(tables.num_certain, num_computed_tokens)
-        for manager, table in zip(self.managers, tables.groups):
-            manager.trim(table, num_computed_tokens, vec[i32]())
+        try:
+            tables.num_certain = max(tables.num_certain, count)
+            for manager, table in zip(self.managers, tables.groups):
+                manager.trim(table, count, i64(len(table.blocks)))
+        except BaseException:
+            self._tear()
+            raise
 
     def free(self, request: Request) -> None:
         """Release all blocks of a request, last first; of one that holds none: nothing. O(blocks). law: REF-1.
@@ -649,16 +705,22 @@ class KVCacheManager(ForkedRequests):
         Raises:
             DuplicateRequestError: another request runs under its id.
         """
+        self.block_pool.require_whole()
         tables = self._tables_of(request)
         if tables is not None:
-            self._vacate(tables, request.num_computed_tokens)
+            self._vacate(tables, request._num_computed)
             request._held = None
 
     def reset_prefix_cache(self) -> bool:
         """Forget all prefixes; False, and nothing happens, while any block is held. O(num_blocks)."""
-        if not self.block_pool.reset_prefix_cache():
-            return False
-        self._was_reset = True
+        try:
+            if not self.block_pool.reset_prefix_cache():
+                return False
+            self._was_reset = True
+        except BaseException:
+            if self.block_pool.is_torn:
+                self._tear()
+            raise
         return True
 
     # ------------------------------------------------------------------ what it says of itself
@@ -727,16 +789,23 @@ class KVCacheManager(ForkedRequests):
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        if self._named(request_id).num_loading > 0:
-            return [0 for _ in self.managers]
+        tables = self._named(request_id)
+        running = operator.index(num_running_requests)
+        common = [0 for _ in self.managers]
+        if tables.num_loading > 0:
+            return common
         waiting = self._waiting()
-        for blocks in waiting:
-            self.block_pool.set_apart(blocks, 1)
         try:
-            return [manager.get_num_common_prefix_blocks(request_id, num_running_requests) for manager in self.managers]
-        finally:
+            for blocks in waiting:
+                self.block_pool.set_apart(blocks, 1)
+            for at, manager in enumerate(self.managers):
+                common[at] = manager.get_num_common_prefix_blocks(tables.request_id, running)
             for blocks in waiting:
                 self.block_pool.set_apart(blocks, -1)
+        except BaseException:
+            self._tear()
+            raise
+        return common
 
     def create_empty_block_list(self) -> KVCacheBlocks:
         """Return blocks of all groups without any block in them."""

@@ -6,6 +6,7 @@ The work is done by `GroupTables`; here it gets the names, arguments and meaning
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 from librt.vecs import append, vec
@@ -13,8 +14,9 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import hash_words
 from blockwright.core.group import ONE_STATE, ROW, GroupTables, layout_for, rule_for
+from blockwright.core.index import cut_to, zeros32
 from blockwright.core.pool import BlockPool, KVCacheBlock, require_group
-from blockwright.core.request import MAX_LENGTH, BlockKeys, Request
+from blockwright.core.request import MAX_LENGTH, BlockKeys, Request, exact_text
 from blockwright.core.tables import GroupTable
 from blockwright.core.window import Probe, common_hit
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, UnknownRequestError, UnsupportedError
@@ -116,6 +118,7 @@ class SingleTypeKVCacheManager(GroupTables):
         """
         slots = _count("num_tokens", num_tokens)
         ids = self.block_pool.ids_of(new_computed_blocks)
+        self.block_pool.require_whole()
         table = self._tables.get(request_id)
         held: i64 = 0 if table is None else i64(len(table.blocks))
         free: i64 = 0
@@ -134,6 +137,8 @@ class SingleTypeKVCacheManager(GroupTables):
             BlockError: a hit is no block of this pool.
         """
         ids = self.block_pool.ids_of(new_computed_blocks)
+        self.block_pool.require_whole()
+        request_id = exact_text(request_id)
         if request_id in self._tables:
             if len(ids) > 0:
                 raise InvalidArgumentError(
@@ -143,7 +148,15 @@ class SingleTypeKVCacheManager(GroupTables):
         if not request_id:
             raise InvalidArgumentError("request_id: must be a non-empty string")
         self._require_hit(ids)
-        self.adopt(self.open(request_id), ids)
+        table = self.headed(ids)
+        has_begun = False
+        try:
+            self.open(request_id, table)
+            has_begun = True
+            self.adopt(ids)
+        except BaseException:
+            self._undo(request_id, has_begun)
+            raise
 
     def _require_hit(self, ids: vec[i32]) -> None:
         """Check that blocks have the shape of a hit of this kind: null where unread, else published, each once."""
@@ -170,6 +183,8 @@ class SingleTypeKVCacheManager(GroupTables):
             NoFreeBlocksError: too few are free; nothing changed.
         """
         slots = _count("num_tokens", num_tokens)
+        self.block_pool.require_whole()
+        request_id = exact_text(request_id)
         if not request_id:
             raise InvalidArgumentError("request_id: must be a non-empty string")
         table = self._tables.get(request_id)
@@ -180,11 +195,34 @@ class SingleTypeKVCacheManager(GroupTables):
                 f"num_tokens: request {request_id!r} needs {missing} more blocks, "
                 f"{self.block_pool.get_num_free_blocks()} are free"
             )
-        if table is None:
-            table = self.open(request_id)
-        self.grow(table, slots)
-        self.take_states(table)
-        return self.block_pool.views(table.blocks[held:])
+        grown = self.headed(None) if table is None else table
+        has_begun = False
+        try:
+            self.widen(grown, slots)
+            new = zeros32(i64(len(grown.blocks)) - held)
+            views = self.block_pool.views(new)
+            if table is None:
+                self.open(request_id, grown)
+            has_begun = True
+            self.fill(grown, slots, held)
+            self.fill_states(grown)
+            at: i64 = 0
+            while at < i64(len(new)):
+                views[at]._id = i64(grown.blocks[held + at])
+                at += 1
+        except BaseException:
+            if not has_begun:
+                grown.blocks = cut_to(grown.blocks, held)
+            self._undo(request_id if table is None else None, has_begun)
+            raise
+        return views
+
+    def _undo(self, request_id: str | None, has_begun: bool) -> None:
+        """Forget a new table, if one was made; if the change itself has begun, refuse later calls."""
+        if has_begun:
+            self.block_pool.tear()
+        elif request_id is not None:
+            self.withdraw(request_id)
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
         """Publish every full block up to `num_tokens` that is not yet published. O(blocks published).
@@ -194,6 +232,7 @@ class SingleTypeKVCacheManager(GroupTables):
             InvalidArgumentError: the table or the request is shorter, or the request's block size does not fit.
         """
         count = _count("num_tokens", num_tokens)
+        self.block_pool.require_whole()
         table = self._table(request.request_id)
         if self.entries_for(count) > i64(len(table.blocks)) or count > request.num_tokens:
             raise InvalidArgumentError(
@@ -201,21 +240,31 @@ class SingleTypeKVCacheManager(GroupTables):
                 f"and its table covers {len(table.blocks)} blocks of {self._block_size}"
             )
         if self.block_pool.enable_caching:
-            keys = request.keys(self.block_pool.units_for(request, self._block_size))
-            self.publish(table, keys, count, table.num_covered)
+            units = self.block_pool.units_for(request, self._block_size)
+            try:
+                self.publish(table, request, units, count, table.num_covered)
+            except BaseException:
+                self.block_pool.tear()
+                raise
 
     def _missing_states(self, table: GroupTable | None) -> i64:
         """Return the blocks for states of drafts that a request does not have yet."""
         if table is None:
             return self.num_states
-        return self.num_states - i64(len(table.states))
+        return self.num_states if len(table.states) == 0 or table.states[0] == 0 else 0
 
     def free(self, request_id: str) -> None:
         """Release a request's blocks, last first; of an unknown request: nothing. O(blocks)."""
+        self.block_pool.require_whole()
+        request_id = exact_text(request_id)
         table = self._tables.get(request_id)
         if table is not None:
-            self.release(table)
-            self.close(request_id)
+            try:
+                self.release(table)
+                self.close(request_id)
+            except BaseException:
+                self.block_pool.tear()
+                raise
 
     def get_num_common_prefix_blocks(self, request_id: str, num_running_requests: int) -> int:
         """Return the leading blocks in the tables of exactly `num_running_requests` requests; 0 for kinds that trim.
@@ -297,6 +346,7 @@ class SingleTypeKVCacheManager(GroupTables):
             InvalidArgumentError: the table does not reach that far.
         """
         count = _count("num_computed_tokens", num_computed_tokens)
+        self.block_pool.require_whole()
         table = self._tables.get(request_id)
         if table is None:
             return
@@ -304,7 +354,11 @@ class SingleTypeKVCacheManager(GroupTables):
             raise InvalidArgumentError(
                 f"num_computed_tokens: {num_computed_tokens} is beyond the {len(table.blocks)} blocks of {request_id!r}"
             )
-        self.trim(table, count, vec[i32]())
+        try:
+            self.trim(table, count, i64(len(table.blocks)))
+        except BaseException:
+            self.block_pool.tear()
+            raise
 
     def table_of(self, request_id: str) -> GroupTable | None:
         """Return a request's packed table, or None. O(1)."""
@@ -419,6 +473,7 @@ def get_manager_for_kv_cache_spec(
 
 def _count(name: str, value: int) -> i64:
     """Return a token count, checked before any arithmetic."""
-    if isinstance(value, bool) or not 0 <= value <= MAX_LENGTH:
+    count = operator.index(value)
+    if isinstance(value, bool) or not 0 <= count <= MAX_LENGTH:
         raise InvalidArgumentError(f"{name}: must be within 0..{MAX_LENGTH} tokens, not {value!r}")
-    return value
+    return count

@@ -145,6 +145,7 @@ def counts_of(name: str, given: int | Sequence[int], size: i64) -> vec[i64]:
 
 def count_of(name: str, given: int) -> i64:
     """Return a count, checked to be an integer in a safe range."""
-    if not isinstance(given, int) or given < 0 or given > MAX_LENGTH:
+    count = int(given) if isinstance(given, int) else -1  # an exact one, which runs no foreign code any more
+    if count < 0 or count > MAX_LENGTH:
         raise InvalidArgumentError(f"{name}: must be an integer within 0..{MAX_LENGTH}, not {given!r}")
-    return given
+    return count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import final
 
@@ -9,6 +10,7 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import hash_words
+from blockwright.core.index import zeros32
 from blockwright.core.journal import Eviction, Journal
 from blockwright.core.losses import Losses
 from blockwright.core.request import MAX_LENGTH, Request, units_per_block
@@ -172,6 +174,7 @@ class BlockPool(BlockStore):
         """
         if self.verifies_tokens:
             raise UnsupportedError("block_hash: this pool verifies tokens and a bare hash has none; use KVCacheManager")
+        self.require_whole()
         low, high = hash_words(block_hash)
         found = []
         for group in group_ids:
@@ -203,10 +206,14 @@ class BlockPool(BlockStore):
             return
         require_positive("block_size", block_size)
         require_group(kv_cache_group_id)
+        self.require_whole()
         units = self.units_for(request, block_size)
         ids = self.ids_of(blocks)
         keys = request.keys(units)
-        most = min(len(blocks), int(keys.num_blocks()))
+        size: int = len(ids)  # no i64, with which no larger argument could be compared
+        most = min(size, int(keys.num_blocks()))
+        num_cached_blocks = operator.index(num_cached_blocks)
+        num_full_blocks = operator.index(num_full_blocks)
         if not 0 <= num_cached_blocks <= num_full_blocks <= most:
             raise InvalidArgumentError(
                 f"num_full_blocks: needs 0 <= {num_cached_blocks} <= {num_full_blocks} <= full blocks of the request "
@@ -215,7 +222,11 @@ class BlockPool(BlockStore):
         for block in ids[num_cached_blocks:num_full_blocks]:
             if block != 0 and self._ref[i64(block)] == 0:
                 raise BlockError(f"blocks: block {block} is not held; only held blocks are published")
-        self.publish(ids, keys, kv_cache_group_id, block_size, num_cached_blocks, num_full_blocks)
+        try:
+            self.publish(ids, request, units, kv_cache_group_id, block_size, num_cached_blocks, num_full_blocks)
+        except BaseException:
+            self.tear()
+            raise
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
         """Take blocks from the free queue, each held once and without content. O(num_blocks).
@@ -224,13 +235,25 @@ class BlockPool(BlockStore):
             InvalidArgumentError: a negative number.
             NoFreeBlocksError: fewer are free; none is taken.
         """
-        if num_blocks < 0:
+        self.require_whole()
+        wanted = operator.index(num_blocks)
+        if wanted < 0:
             raise InvalidArgumentError(f"num_blocks: must not be negative, {num_blocks} is")
-        if num_blocks > int(self._num_free):
+        if wanted > int(self._num_free):
             raise NoFreeBlocksError(f"num_blocks: {num_blocks} blocks asked for, {self._num_free} are free")
-        ids = self.take(num_blocks, vec[i32]())
-        self.set_apart(ids, 1)
-        return self.views(ids)
+        ids = zeros32(wanted)
+        views = self.views(ids)
+        try:
+            self.fill(ids, 0, wanted)
+            self.set_apart(ids, 1)
+            at: i64 = 0
+            while at < i64(len(ids)):
+                views[at]._id = i64(ids[at])
+                at += 1
+        except BaseException:
+            self.tear()
+            raise
+        return views
 
     def touch(self, blocks: Iterable[object]) -> None:
         """Hold each block once more (null ones are passed over); eviction candidates leave the free queue.
@@ -240,12 +263,17 @@ class BlockPool(BlockStore):
         Raises:
             BlockError: a block is foreign, or free without content, so that there is nothing to hold; none is touched.
         """
+        self.require_whole()
         ids = self.ids_of(blocks)
         for block in ids:
             if block != 0 and self._ref[i64(block)] == 0 and not self._index.has_key(i64(block)):
                 raise BlockError(f"blocks: block {block} is free and has no content; take blocks with get_new_blocks")
-        self.set_apart(ids, 1)
-        self.touch_entries(ids)
+        try:
+            self.set_apart(ids, 1)
+            self.touch_entries(ids)
+        except BaseException:
+            self.tear()
+            raise
 
     def free_blocks(self, ordered_blocks: Iterable[object]) -> None:
         """Release one holder of each block in this order; the first released without holder is evicted first.
@@ -255,6 +283,7 @@ class BlockPool(BlockStore):
         Raises:
             BlockError: a block is foreign, or not held that often; none is released.
         """
+        self.require_whole()
         ids = self.ids_of(ordered_blocks)
         seen: dict[int, int] = {}
         backwards = vec[i32](capacity=len(ids))
@@ -270,8 +299,12 @@ class BlockPool(BlockStore):
                     raise BlockError(
                         f"ordered_blocks: block {block} has {self._ref[i64(block)]} holders, released {times} times"
                     )
-        self.set_apart(ids, -1)
-        self.release(backwards, 0, len(backwards))
+        try:
+            self.set_apart(ids, -1)
+            self.release(backwards, 0, len(backwards))
+        except BaseException:
+            self.tear()
+            raise
 
     def ids_of(self, blocks: Iterable[object]) -> vec[i32]:
         """Return the ids of blocks given as ids or views, checked to be this pool's. O(blocks)."""
@@ -291,6 +324,7 @@ class BlockPool(BlockStore):
 
     def reset_prefix_cache(self) -> bool:
         """Drop every key; False, and nothing happens, while any block is held. O(num_blocks)."""
+        self.require_whole()
         return self.forget_all()
 
     def take_events(self) -> list[KVCacheEvent]:

@@ -39,6 +39,14 @@ class MultiModalItem(NamedTuple):
     length: int
 
 
+def exact_text(text: str) -> str:
+    """Return the same text as an exact `str`, whose hash and comparison are Python's own and cannot fail. O(1).
+
+    A subclass may bring its own, which would run, and might raise, in the middle of later calls.
+    """
+    return text if type(text) is str else str.__str__(text)
+
+
 def _tagged(tag: bytes, text: str) -> bytes:
     """Encode one extra key: a tag byte, the length, the text; no two sequences of them look alike."""
     data = text.encode("utf-8", "surrogatepass")
@@ -163,7 +171,6 @@ class Request:
 
     Attributes:
         block_size: tokens per hashed block, the manager's (or a divisor of it); None: not cached at all.
-        num_computed_tokens: tokens whose KV data is computed; the engine sets it after each step.
         num_prompt_tokens: tokens of the prompt.
         cache_salt, lora_name: parts of the identity; requests that differ in them never share blocks.
         prompt_logprobs: the engine needs log-probabilities of the prompt, so a cached prefix cannot be skipped.
@@ -212,21 +219,21 @@ class Request:
             raise InvalidArgumentError(f"request_id: must be a non-empty string, not {request_id!r}")
         if block_size is not None and (isinstance(block_size, bool) or not 1 <= block_size <= MAX_LENGTH):
             raise InvalidArgumentError(f"block_size: must be within 1..{MAX_LENGTH}, not {block_size!r}")
-        self._request_id = request_id
+        self._request_id = exact_text(request_id)
         self._prompt = pack_tokens("prompt_token_ids", prompt_token_ids)
         self._num_prompt: i64 = len(self._prompt) // 4
         if self._num_prompt < 1 or self._num_prompt > MAX_LENGTH:
             raise InvalidArgumentError(f"prompt_token_ids: needs 1..{MAX_LENGTH} tokens, not {self._num_prompt}")
         self._output: vec[i32] = vec[i32]()
-        self.num_computed_tokens: int = 0
-        self.cache_salt = cache_salt
-        self.lora_name = lora_name
+        self._num_computed: int = 0
+        self.cache_salt = None if cache_salt is None else exact_text(cache_salt)
+        self.lora_name = None if lora_name is None else exact_text(lora_name)
         self.prompt_logprobs = prompt_logprobs
         self._mm_items = _checked_items(mm_items, self._num_prompt)
         used = DEFAULT_HASHER if hasher is None else hasher
         self.hasher = used
-        self._root = (b"" if lora_name is None else _tagged(b"L", lora_name)) + (
-            b"" if cache_salt is None else _tagged(b"S", cache_salt)
+        self._root = (b"" if self.lora_name is None else _tagged(b"L", self.lora_name)) + (
+            b"" if self.cache_salt is None else _tagged(b"S", self.cache_salt)
         )
         self._block_size: i64 = 0 if block_size is None else block_size
         self._chain: HashChain | None = None
@@ -245,7 +252,7 @@ class Request:
         self._prompt = source._prompt
         self._num_prompt = source._num_prompt
         self._output = source._output[:]
-        self.num_computed_tokens = source.num_computed_tokens
+        self._num_computed = source._num_computed
         self.cache_salt = source.cache_salt
         self.lora_name = source.lora_name
         self.prompt_logprobs = source.prompt_logprobs
@@ -279,7 +286,7 @@ class Request:
         if not isinstance(request_id, str) or not request_id:
             raise InvalidArgumentError(f"request_id: must be a non-empty string, not {request_id!r}")
         child = self.copy()
-        child._request_id = request_id
+        child._request_id = exact_text(request_id)
         _uids[0] += 1
         child._uid = _uids[0]
         child._held = None
@@ -306,6 +313,22 @@ class Request:
     def block_size(self) -> int | None:
         """Tokens per hashed block, or None."""
         return self._block_size if self._block_size > 0 else None
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Tokens whose KV data is computed; the engine sets it after each step.
+
+        Raises:
+            InvalidArgumentError: what is set is no integer (the compiled core: TypeError).
+        """
+        return self._num_computed
+
+    @num_computed_tokens.setter
+    def num_computed_tokens(self, count: int) -> None:
+        """Keep an exact `int`."""
+        if not isinstance(count, int):
+            raise InvalidArgumentError(f"num_computed_tokens: must be an integer, not {count!r}")
+        self._num_computed = int(count)
 
     @property
     def num_tokens(self) -> int:
@@ -376,11 +399,17 @@ class Request:
             output = append(output, read_i32_le(packed, i * 4))
             i += 1
         before = self._output
-        self._output = output
+        chain = self._chain
+        words = self._words
+        hashed = self._num_hashed
         try:
+            self._output = output
             self._hash_new_blocks()
-        except BaseException:
+        except BaseException:  # a hasher's, say
             self._output = before
+            self._chain = chain
+            self._words = words
+            self._num_hashed = hashed
             raise
 
     def _hash_new_blocks(self) -> None:
@@ -448,12 +477,15 @@ class Request:
 def _checked_items(mm_items: Sequence[MultiModalItem], num_prompt: i64) -> list[MultiModalItem]:
     """Return the items in order of position, checked."""
     size = int(num_prompt)
+    items: list[MultiModalItem] = []
     for item in mm_items:
         if not isinstance(item.identifier, str) or not item.identifier:
             raise InvalidArgumentError(f"mm_items: an item needs a non-empty string as identifier, {item!r} has none")
-        if item.offset < 0 or item.length < 1 or item.offset + item.length > size:
+        offset, length = operator.index(item.offset), operator.index(item.length)
+        if offset < 0 or length < 1 or offset + length > size:
             raise InvalidArgumentError(f"mm_items: {item!r} does not lie within the prompt of {size} tokens")
-    return sorted(mm_items, key=lambda item: (item.offset, item.identifier))
+        items.append(MultiModalItem(exact_text(item.identifier), offset, length))
+    return sorted(items, key=lambda item: (item.offset, item.identifier))
 
 
 def units_per_block(request: Request, block_size: int) -> int:

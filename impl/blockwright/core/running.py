@@ -5,7 +5,9 @@ One call's order, the same for a single request and for a batch:
     check the arguments            errors leave everything as it was
     count                          new blocks + free hits, as if dead entries were already trimmed
     refuse                         None, and nothing changed, the trim included
-    trim, adopt, take, publish     cannot fail any more
+    prepare                        all memory that is needed; a MemoryError leaves everything as it was
+    trim, adopt, take, publish     cannot fail any more; if they do all the same (an interrupt in uncompiled code, no
+                                   memory for events), no later call is served: `InterruptedCallError`
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.blocks import KVCacheBlocks
 from blockwright.core.check import check_table, count_blocks, count_holders, demand
-from blockwright.core.index import zeros32
+from blockwright.core.index import cut_to, with_room, zeros32
 from blockwright.core.managers import SingleTypeKVCacheManager
 from blockwright.core.plan import Ask
 from blockwright.core.pool import BlockPool
@@ -76,8 +78,10 @@ class RunningRequests:
         self._num_steps: i64 = 0
         self._steps: list[StepInFlight] = []
         self._loads: dict[str, list[vec[i32]]] = {}
-        # Requests whose last step leaves a recurrent state, which is published once it has run. law: MAMBA-5.
-        self._due: dict[str, RequestTables] = {}
+        # Requests whose last step leaves a recurrent state, which is published once it has run; the chain goes through
+        # themselves, so that it takes no memory. law: MAMBA-5.
+        self._first_due: RequestTables | None = None
+        self._last_due: RequestTables | None = None
         # What the last step did, per group: entries held before it, and where its nulled entries end.
         self._held: vec[i32] = zeros32(len(managers))
         self._nulled_ends: vec[i32] = zeros32(len(managers))
@@ -92,6 +96,7 @@ class RunningRequests:
                 if source._settles:  # settlement publishes what the request knows, which is not to change with another
                     twin.request = tables.request.copy()
                 self._running[name] = twin
+            source.block_pool.require_whole()
             self._overlaps = source._overlaps
             self._settles = source._settles
             self._watermark = source._watermark
@@ -99,12 +104,14 @@ class RunningRequests:
             self._num_steps = source._num_steps
             self._steps = [step.copy_for(self._owner, self._running) for step in source._steps]
             self._loads = source._loads.copy()
-            self._due = {name: self._running[name] for name in source._due}
+            for tables in source._all_due():
+                self._make_due(self._running[tables.request_id])
 
     # ------------------------------------------------------------------ count, then act
 
     def _fits(self, request: Request, tables: RequestTables | None, ask: Ask) -> bool:
         """Count what a checked ask takes, and say whether the pool has it; nothing changes. law: PLAN-1."""
+        self.block_pool.require_whole()
         ask.slots = min(ask.stop + ask.ahead, self._max_len)
         ask.demand = 0
         if tables is None:
@@ -173,17 +180,134 @@ class RunningRequests:
         ask.demand = demand
         ask.missing = demand - self.block_pool._num_free - gain
 
-    def _act(self, request: Request, tables: RequestTables | None, ask: Ask) -> RequestTables:
-        """Do what was counted: trim or adopt in all groups, and then take, publish and fly. Cannot fail.
+    def _step(self, request: Request, tables: RequestTables | None, ask: Ask) -> KVCacheBlocks:
+        """Do what was counted, and return the new blocks."""
+        self._note_held(tables)
+        has_begun = False
+        try:
+            ready = self._prepare(request, tables, ask)
+            given = self._room_for(ready)
+            if self._overlaps and ask.new > 0:  # the last that takes memory
+                self._steps[-1].fly(ready, ask.new, ask.drafts)
+            has_begun = True
+            self._act(request, ready, ask, tables is None)
+            self._nulled = vec[i32]()
+            self._replaced = vec[i32]()
+            at: i64 = 0
+            while at < i64(len(given.ids)):
+                ids = given.ids[at]
+                blocks = ready.groups[at].blocks
+                held: i64 = i64(self._held[at])
+                i: i64 = 0
+                while i < i64(len(ids)):
+                    ids[i] = blocks[held + i]
+                    i += 1
+                at += 1
+        except BaseException:
+            self._undo(request, tables, has_begun)
+            raise
+        return given
 
-        Leaves in ``self._held`` the entries that each group's table had before (the hit included), appends the entries
-        that trimming nulled to ``self._nulled``, which the caller empties, and their ends to ``self._nulled_ends``.
-        Entries that were copied are appended to ``self._replaced``, which the caller empties too.
+    def _room_for(self, ready: RequestTables) -> KVCacheBlocks:
+        """Return a result with room for the entries that a step appends."""
+        grown = False
+        ids: list[vec[i32]] = []
+        at: i64 = 0
+        while at < self._num_groups:
+            more = i64(len(ready.groups[at].blocks)) - i64(self._held[at])
+            grown = grown or more > 0
+            ids.append(zeros32(more))
+            at += 1
+        return KVCacheBlocks(self.block_pool, ids) if grown else self._nothing
+
+    def _prepare(self, request: Request, tables: RequestTables | None, ask: Ask) -> RequestTables:
+        """Take all the memory that doing what was counted needs; what a caller can see does not change.
+
+        Appends null entries for the blocks to come, and to ``self._nulled`` the entries that trimming will null; leaves
+        in ``self._nulled_ends`` where those of each group end. The caller has noted what is held (`_note_held`), and
+        empties ``self._nulled`` and ``self._replaced``.
         """
-        is_new = False
+        at: i64 = 0
         if tables is None:
-            is_new = True
-            tables = self._admit(request, ask)
+            tables = self._opened(request, ask)
+            self._note_held(tables)
+        if tables.owner != 0 and ask.settled >= tables.trim_at:
+            at = 0
+            while at < self._num_groups:
+                self._nulled = self.managers[at].dying(tables.groups[at], ask.settled, self._nulled)
+                self._nulled_ends[at] = i32(len(self._nulled))
+                at += 1
+        if tables.is_forked:
+            self.block_pool.reserve_copies(self._num_groups)
+            self._replaced = with_room(self._replaced, 3 * self._num_groups)
+        at = 0
+        while at < self._num_groups:
+            table = tables.groups[at]
+            if table.quiet < ask.slots:
+                manager = self.managers[at]
+                manager.widen(table, manager.reach(ask))
+            at += 1
+        return tables
+
+    def _note_held(self, tables: RequestTables | None) -> None:
+        """Leave in ``self._held`` the entries that each group's table has before a step, the hit included."""
+        if tables is None:
+            return
+        end = i32(len(self._nulled))
+        at: i64 = 0
+        while at < self._num_groups:
+            self._held[at] = i32(len(tables.groups[at].blocks))
+            self._nulled_ends[at] = end
+            at += 1
+
+    def _opened(self, request: Request, ask: Ask) -> RequestTables:
+        """Enter a new request with its hit, of which nothing is held yet."""
+        groups: list[GroupTable] = []
+        hit = ask.hit
+        at: i64 = 0
+        while at < self._num_groups:
+            groups.append(self.managers[at].headed(None if hit is None else hit.ids[at]))
+            at += 1
+        tables = RequestTables(request, 0, groups)
+        at = 0
+        while at < self._num_groups:
+            self.managers[at].open(request._request_id, groups[at])
+            at += 1
+        self._running[request._request_id] = tables
+        return tables
+
+    def _undo(self, request: Request, tables: RequestTables | None, has_begun: bool) -> None:
+        """Take back what `_prepare` did, however far it came; if the change itself has begun, refuse later calls."""
+        if has_begun:
+            self._tear()
+            return
+        try:
+            self._nulled = vec[i32]()
+            self._replaced = vec[i32]()
+            if self._overlaps and len(self._steps) > 0:
+                self._steps[-1].ground(self._running.get(request._request_id))
+            if tables is None:
+                for manager in self.managers:
+                    manager.withdraw(request._request_id)
+                if request._request_id in self._running:
+                    del self._running[request._request_id]
+                return
+            at: i64 = 0
+            while at < self._num_groups:
+                table = tables.groups[at]
+                table.blocks = cut_to(table.blocks, i64(self._held[at]))
+                at += 1
+        except BaseException:
+            self._tear()
+            raise
+
+    def _act(self, request: Request, tables: RequestTables, ask: Ask, is_new: bool) -> None:
+        """Do what was counted and prepared: trim or adopt in all groups, and then take and publish. Takes no memory.
+
+        Appends the entries that are copied to ``self._replaced``.
+        """
+        if is_new:
+            self._admit(request, tables, ask)
         else:
             self._trim(tables, ask.settled)
             if tables.is_forked:
@@ -196,14 +320,13 @@ class RunningRequests:
         while at < self._num_groups:
             table = tables.groups[at]
             # law: STEP-1
-            self._held[at] = i32(len(table.blocks))
             if table.quiet < ask.slots:
                 manager = self.managers[at]
                 if manager.num_states > 0:
                     read = manager.state_block(table, ask.begin)
                     table.num_read = ask.begin
                     table.read_block = read
-                manager.grow(table, manager.reach(ask))
+                manager.fill(table, manager.reach(ask), i64(self._held[at]))
                 if publishes:
                     self._publish(manager, table, request, min(ask.stop, known), NOT_RUN)
                     is_due = is_due or (ask.new > 0 and ask.certain <= known and manager.leaves_state(ask.certain))
@@ -212,18 +335,16 @@ class RunningRequests:
             at += 1
         if is_new:
             for manager, table in zip(self.managers, tables.groups):
-                manager.take_states(table)
-        if len(self._due) > 0:
-            self._publish_state(tables, request)
+                manager.fill_states(table)
+        self._publish_state(tables, request)
         if is_due:
             tables.request = request  # it knows the tokens that the state stands for
-            self._due[request.request_id] = tables
+            self._make_due(tables)
         if ask.external > 0:
             quiet = 0
         tables.quiet = min(quiet, tables.trim_at - 1)
         tables.num_loading = ask.external
         self._count_step(request, tables, ask.stop - ask.external, ask.new, ask.drafts)
-        return tables
 
     def _unshare(self, tables: RequestTables, ask: Ask) -> None:
         """Copy what the step writes to and others hold too, all groups before any grows. law: WRITE-2, COPY-1."""
@@ -233,14 +354,14 @@ class RunningRequests:
             table = tables.groups[at]
             entry = manager.shared_entry(table, ask)
             if entry >= 0:
-                for part in (at, entry, manager.unshare(table, entry)):
-                    self._replaced = append(self._replaced, i32(part))
+                block = manager.unshare(table, entry)
+                self._replaced = append(append(append(self._replaced, i32(at)), i32(entry)), i32(block))
             at += 1
         tables.is_forked = False
 
     def _is_quiet(self, request: Request, tables: RequestTables, new: i64, ahead: i64) -> bool:
         """Say whether a step without drafts is right and changes only counts; False where that takes a closer look."""
-        given = request.num_computed_tokens
+        given = request._num_computed
         if given != int(tables.num_written) and not int(tables.num_certain) <= given < int(tables.num_written):
             return False
         begin: i64 = given
@@ -249,7 +370,7 @@ class RunningRequests:
         return not self._overlaps or (len(self._steps) > 0 and tables.last_step != self._num_steps)
 
     def _count_step(self, request: Request, tables: RequestTables, written: i64, new: i64, drafts: i64) -> None:
-        """Count the tokens of a step as written, and record it where steps are kept apart."""
+        """Count the tokens of a step as written."""
         # law: LEN-1
         known: i64 = request._num_prompt + i64(len(request._output))
         tables.num_written = written
@@ -258,45 +379,49 @@ class RunningRequests:
         if self._overlaps:
             tables.num_certain = written
             if new > 0:
-                self._steps[-1].fly(tables, new, drafts)
+                tables.last_step = self._num_steps
 
-    def _admit(self, request: Request, ask: Ask) -> RequestTables:
-        """Open a new request's tables with its hit, all groups' before any group grows, and take its states after."""
-        groups: list[GroupTable] = []
+    def _count_quiet(self, request: Request, tables: RequestTables, new: i64) -> None:
+        """Serve a step that changes only counts."""
+        has_begun = False
+        try:
+            if self._overlaps:
+                self._steps[-1].fly(tables, new, 0)
+            has_begun = True
+            self._count_step(request, tables, request._num_computed + new, new, 0)
+        except BaseException:
+            if has_begun:
+                self._tear()
+            elif self._overlaps:
+                self._steps[-1].ground(tables)
+            raise
+
+    def _admit(self, request: Request, tables: RequestTables, ask: Ask) -> None:
+        """Hold a new request's hit, all groups' before any group grows."""
         hit = ask.hit
-        at: i64 = 0
-        while at < self._num_groups:
-            manager = self.managers[at]
-            table = manager.open(request.request_id)
-            if hit is not None:
-                manager.adopt(table, hit.ids[at])
-            groups.append(table)
-            self._nulled_ends[at] = i32(len(self._nulled))
-            at += 1
-        tables = RequestTables(request, self._owner, groups)
-        tables.trim_at = min([manager.trim_at(table) for manager, table in zip(self.managers, groups)])
+        if hit is not None:
+            at: i64 = 0
+            while at < self._num_groups:
+                self.managers[at].adopt(hit.ids[at])
+                at += 1
+        trim_at: i64 = FOR_EVER
+        for manager, table in zip(self.managers, tables.groups):
+            trim_at = min(trim_at, manager.trim_at(table))
+        tables.trim_at = trim_at
         tables.num_settled = ask.begin
-        self._running[request.request_id] = tables
+        tables.owner = self._owner
         request._held = tables
-        return tables
 
     def _trim(self, tables: RequestTables, settled: i64) -> None:
         """Trim a running request's tables, all groups before any grows."""
-        ends = self._nulled_ends
         if settled < tables.trim_at:
-            at: i64 = 0
-            end = i32(len(self._nulled))
-            while at < self._num_groups:
-                ends[at] = end
-                at += 1
             return
         trim_at: i64 = FOR_EVER
-        at = 0
+        at: i64 = 0
         while at < self._num_groups:
             manager = self.managers[at]
             table = tables.groups[at]
-            self._nulled = manager.trim(table, settled, self._nulled)
-            ends[at] = i32(len(self._nulled))
+            manager.trim(table, settled, i64(self._held[at]))
             trim_at = min(trim_at, manager.trim_at(table))
             at += 1
         tables.trim_at = trim_at
@@ -309,7 +434,7 @@ class RunningRequests:
         A recurrent layer's state only if a step that has run stopped there, after `stopped` tokens.
         """
         if manager.publishes(table, count) and request._block_size > 0:
-            manager.publish(table, request.keys(manager._block_size // request._block_size), count, stopped)
+            manager.publish(table, request, manager._block_size // request._block_size, count, stopped)
 
     def _publish_state(self, tables: RequestTables, request: Request) -> None:
         """Publish the state that a request's last step left, if any, now that the step has run. law: MAMBA-5.
@@ -317,7 +442,7 @@ class RunningRequests:
         Not before: a request that hit it in the same step would read it while it is written. Other layers may be hit at
         once, since each writes what the step computes in it before it reads.
         """
-        if self._due.pop(tables.request_id, None) is None:
+        if not self._take_due(tables):
             return
         stopped = tables.num_written - tables.num_drafts
         for manager, table in zip(self.managers, tables.groups):
@@ -326,8 +451,50 @@ class RunningRequests:
 
     def _publish_states(self) -> None:
         """Publish the states that all steps up to now have left, in their order. O(requests that left one)."""
-        for tables in list(self._due.values()):
+        tables = self._first_due
+        while tables is not None:
             self._publish_state(tables, tables.request)
+            tables = self._first_due
+
+    def _make_due(self, tables: RequestTables) -> None:
+        """Note that a request's last step leaves a state, after all others; takes no memory. O(1)."""
+        self._take_due(tables)
+        last = self._last_due
+        if last is None:
+            self._first_due = tables
+        else:
+            last.due_after = tables
+        tables.due_before = last
+        tables.is_due = True
+        self._last_due = tables
+
+    def _take_due(self, tables: RequestTables) -> bool:
+        """Say whether a state of a request is due; from now on it is not. O(1)."""
+        if not tables.is_due:
+            return False
+        before = tables.due_before
+        after = tables.due_after
+        if before is None:
+            self._first_due = after
+        else:
+            before.due_after = after
+        if after is None:
+            self._last_due = before
+        else:
+            after.due_before = before
+        tables.due_before = None
+        tables.due_after = None
+        tables.is_due = False
+        return True
+
+    def _all_due(self) -> list[RequestTables]:
+        """Return the requests of which a state is due, in order. O(requests returned)."""
+        found: list[RequestTables] = []
+        tables = self._first_due
+        while tables is not None:
+            found.append(tables)
+            tables = tables.due_after
+        return found
 
     # ------------------------------------------------------------------ release
 
@@ -337,28 +504,34 @@ class RunningRequests:
         A state of its last step is published only if that has run: it is not in flight, and `computed` says so.
         """
         in_flight = len(self._steps) > 0 and tables.last_step >= self._steps[0].number
-        if len(self._due) > 0:
+        # law: FLIGHT-1
+        waits = in_flight or tables.num_loading > 0
+        batch: list[vec[i32]] = [held_blocks(table) for table in tables.groups] if waits else []
+        has_begun = False
+        fenced = self._steps[int(tables.last_step - self._steps[0].number)].fenced if in_flight else []
+        try:
+            if in_flight:
+                fenced.append(batch)
+            elif waits:
+                self._loads[tables.request_id] = batch
+            has_begun = True
             if not in_flight and computed >= tables.num_written - tables.num_drafts:
                 self._publish_state(tables, tables.request)
-            self._due.pop(tables.request_id, None)
-        batch: list[vec[i32]] = []
-        at: i64 = 0
-        while at < self._num_groups:
-            manager = self.managers[at]
-            table = tables.groups[at]
-            # law: FLIGHT-1
-            if in_flight or tables.num_loading > 0:
-                batch.append(held_blocks(table))
-            else:
-                manager.release(table)
-            manager.close(tables.request_id)
-            at += 1
-        if in_flight:
-            self._steps[int(tables.last_step - self._steps[0].number)].fenced.append(batch)
-        elif tables.num_loading > 0:
-            self._loads[tables.request_id] = batch
-        del self._running[tables.request_id]
-        tables.owner = 0
+            self._take_due(tables)
+            for manager, table in zip(self.managers, tables.groups):
+                if not waits:
+                    manager.release(table)
+                manager.close(tables.request_id)
+            del self._running[tables.request_id]
+            tables.owner = 0
+        except BaseException:
+            if has_begun:
+                self._tear()
+            elif len(fenced) > 0 and fenced[-1] is batch:
+                fenced.pop()
+            elif waits and tables.request_id in self._loads:
+                del self._loads[tables.request_id]
+            raise
 
     def _return(self, batch: list[vec[i32]]) -> None:
         """Release a batch that waited behind a fence, in the order in which it would have been at once."""
@@ -391,8 +564,14 @@ class RunningRequests:
             return held
         return self._look_up(request)
 
+    def _tear(self) -> None:
+        """Refuse later calls: one has ended in the middle of a change."""
+        self._owner = -1  # so that every request is looked up
+        self.block_pool.tear()
+
     def _look_up(self, request: Request) -> RequestTables | None:
         """Do as `_tables_of`, by name; the request then remembers it."""
+        self.block_pool.require_whole()
         tables = self._running.get(request.request_id)
         if tables is None:
             return None
@@ -410,6 +589,7 @@ class RunningRequests:
 
     def _named(self, request_id: str) -> RequestTables:
         """Return what a request holds, or raise `UnknownRequestError`."""
+        self.block_pool.require_whole()
         tables = self._running.get(request_id)
         if tables is None:
             raise UnknownRequestError(f"request_id: {request_id!r} holds no blocks here")
@@ -417,6 +597,7 @@ class RunningRequests:
 
     def _require(self, request: Request) -> RequestTables:
         """Return what a request holds, or raise `UnknownRequestError`."""
+        self.block_pool.require_whole()
         tables = self._tables_of(request)
         if tables is None:
             raise UnknownRequestError(f"request: {request.request_id!r} holds no blocks here")
@@ -488,7 +669,8 @@ class RunningRequests:
                 entry = manager.partial_entry(table, running)
                 shared = entry >= 0 and sharers[i64(table.blocks[entry])] > 1 and not running.is_forked
                 demand("WRITE-1", f"request {name!r} shares the block it writes next, entry {entry}", False, shared)
-        for name, due in self._due.items():
-            demand("MAMBA-5", f"a state of {name!r} is due, and it runs", True, self._running.get(name) is due)
+        noted = {name for name, running in self._running.items() if running.is_due}
+        due = {running.request_id for running in self._all_due()}
+        demand("MAMBA-5", "requests that run and of which a state is due", noted, due)
         if self._num_forks == 0:
             demand("WRITE-1", "unpublished blocks with several holders, and no request was forked", [], alone)

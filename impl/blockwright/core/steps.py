@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import final
 
-from librt.vecs import append, extend, vec
+from librt.vecs import append, extend, pop, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.tables import GroupTable, RequestTables
@@ -37,10 +37,20 @@ class StepInFlight:
 
     def fly(self, tables: RequestTables, new: i64, drafts: i64) -> None:
         """Record that the step computes `new` tokens of a request. O(1)."""
-        tables.last_step = self.number
-        self.tables.append(tables)
-        self.news = append(self.news, new)
-        self.drafts = append(self.drafts, drafts)
+        news = append(self.news, new)
+        noted = append(self.drafts, drafts)
+        self.tables.append(tables)  # the last to take memory
+        self.news = news
+        self.drafts = noted
+
+    def ground(self, tables: RequestTables | None) -> None:
+        """Take back what `fly` recorded last, if it was of these tables, however far it came. O(1)."""
+        if len(self.tables) > 0 and self.tables[-1] is tables:
+            self.tables.pop()
+        while len(self.news) > len(self.tables):
+            self.news, _ = pop(self.news)
+        while len(self.drafts) > len(self.tables):
+            self.drafts, _ = pop(self.drafts)
 
     def copy_for(self, owner: i64, running: dict[str, RequestTables]) -> StepInFlight:
         """Return a copy for another manager; requests that were released meanwhile matter no more."""

@@ -18,6 +18,9 @@ accessed (`AccessOrder`, a heap beside the queue, which then holds only blocks w
 `BlockStore` is the only writer of the counters, the free queue and the prefix index. All of them are packed arrays:
 about 60 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
 that engine developers know.
+
+What changes several fields takes all its memory first, so that a `MemoryError` leaves everything as it was. Where that
+cannot be (events to tell, an interrupt in uncompiled code), the store is torn, and no later call is served.
 """
 
 from __future__ import annotations
@@ -28,11 +31,11 @@ from mypy_extensions import i32, i64
 from blockwright.core.access_order import AccessOrder
 from blockwright.core.block_hash import word_bytes
 from blockwright.core.check import check_index, check_queue, demand
-from blockwright.core.index import PrefixIndex, zeros32
+from blockwright.core.index import PrefixIndex, with_room, zeros32
 from blockwright.core.journal import Journal
 from blockwright.core.losses import EVICTED, TRIMMED
-from blockwright.core.request import BlockKeys
-from blockwright.errors import StaleHitError
+from blockwright.core.request import BlockKeys, Request
+from blockwright.errors import InterruptedCallError, StaleHitError
 
 
 class BlockStore:
@@ -40,6 +43,7 @@ class BlockStore:
 
     Attributes:
         version: changes whenever a block is taken, held, released or forgotten, so that a stale plan is noticed.
+        is_torn: a call ended in the middle of a change.
     """
 
     def __init__(
@@ -49,7 +53,9 @@ class BlockStore:
 
         With an `order`, eviction candidates go by it; without, least recently released first.
         """
+        self.is_torn = False
         if source is not None:
+            source.require_whole()
             self._count: i64 = source._count
             self._index: PrefixIndex = source._index.copy()
             self._ref: vec[i32] = source._ref[:]
@@ -87,6 +93,18 @@ class BlockStore:
         self._order = order
         self.version = 0
         self._journal = journal
+
+    def tear(self) -> None:
+        """Refuse later calls: one has ended in the middle of a change."""
+        self.is_torn = True
+
+    def require_whole(self) -> None:
+        """Raise `InterruptedCallError` if a call has ended in the middle of a change."""
+        if self.is_torn:
+            raise InterruptedCallError(
+                "an earlier call ended in the middle of a change (no memory, an interrupt), so that nothing can be "
+                "said of the blocks; make a new manager or pool, and compute again what it held"
+            )
 
     # ------------------------------------------------------------------ what it says of itself
 
@@ -134,15 +152,20 @@ class BlockStore:
 
         The caller has checked that they are there. law: QUEUE-1, REF-1.
         """
+        at: i64 = len(ids)
+        ids = append(ids, 0) if count == 1 else extend(ids, zeros32(count))
+        self.fill(ids, at, at + count)
+        return ids
+
+    def fill(self, ids: vec[i32], at: i64, stop: i64) -> None:
+        """Do so, for the entries of a range, which are null so far; takes no memory."""
+        count = stop - at
         if self._order is not None:
             self._line_up(self._order.first(count - (self._num_free - self._order.size)))
         following = self._next
         ref = self._ref
         older = self._index.older
         block: i64 = i64(following[0])
-        at: i64 = len(ids)
-        stop = at + count
-        ids = append(ids, 0) if count == 1 else extend(ids, zeros32(count))
         while at < stop:
             if older[block] != 0:
                 self._evict(block)
@@ -155,7 +178,6 @@ class BlockStore:
         self._prev[block] = 0
         self.version += 1
         self._num_free -= count
-        return ids
 
     def take_one(self) -> i64:
         """Do as `take` for one block, and return it. O(1), O(log n) by access."""
@@ -306,14 +328,19 @@ class BlockStore:
         Both are also held by the copy until it is taken, so that neither is handed out before the copy has been run.
         The caller has checked that a block is free. law: COPY-1, COPY-2.
         """
-        if len(self._ends) == 0:
-            self._ends = zeros32(self._count)
+        self.reserve_copies(1)
         new = self.take_one()
         self._ref[new] = 2
         self._ends[block] += 1
         self._ends[new] = -1
         self._copies = append(append(append(self._copies, i32(group)), i32(block)), i32(new))
         return new
+
+    def reserve_copies(self, count: i64) -> None:
+        """Take the memory that so many more copies to come need; nothing else changes."""
+        if len(self._ends) == 0:
+            self._ends = zeros32(self._count)
+        self._copies = with_room(self._copies, 3 * count)
 
     def take_copies(self) -> list[tuple[int, int, int]]:
         """Return the copies to come as (group, source, destination), oldest first, and let go of both ends.
@@ -330,9 +357,19 @@ class BlockStore:
         size: i64 = len(pending)
         if size == 0:
             return
-        self._copies = vec[i32](capacity=12)
+        last = vec[i32](capacity=size)
+        room = vec[i32](capacity=12)
+        try:
+            self._end(pending, last)
+            self._copies = room
+        except BaseException:
+            self.tear()
+            raise
+
+    def _end(self, pending: vec[i32], last: vec[i32]) -> None:
+        """Let go of both ends of these copies; `last` has room for them."""
+        size: i64 = len(pending)
         ref = self._ref
-        last = vec[i32]()
         at: i64 = 0
         while at < size:
             block: i64 = i64(pending[at])
@@ -444,12 +481,13 @@ class BlockStore:
             i += 1
         return free
 
-    def publish(self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, start: i64, stop: i64) -> None:
+    def publish(
+        self, ids: vec[i32], request: Request, units: i64, group: i64, block_size: i64, start: i64, stop: i64
+    ) -> None:
         """Make the full, non-null blocks of a range of a table findable. law: PUB-1, PUB-2."""
         index = self._index
         older = index.older
-        words = keys.words
-        units = keys.units
+        words = request._words
         journal = self._journal
         i = start
         while i < stop:
@@ -458,7 +496,7 @@ class BlockStore:
                 at: i64 = 2 * ((i + 1) * units - 1)
                 is_new = index.add(block, words[at], words[at + 1], group)
                 if journal is not None:
-                    journal.stored(block, keys, i, group, block_size, is_new)
+                    journal.stored(block, request.keys(units), i, group, block_size, is_new)
             i += 1
 
     def forget_all(self, num_reserved: i64 = 0) -> bool:
@@ -468,13 +506,18 @@ class BlockStore:
         """
         if self._num_free + num_reserved != self._count - 1:
             return False
-        if self._journal is not None:
-            self._journal.cleared(self._index)
-        self._index.clear()
-        order = self._order
-        if order is not None:
-            self._line_up(order.first(order.size))
-        self.version += 1
+        index = PrefixIndex(self._count)
+        try:
+            if self._journal is not None:
+                self._journal.cleared(self._index)
+            self._index = index
+            order = self._order
+            if order is not None:
+                self._line_up(order.first(order.size))
+            self.version += 1
+        except BaseException:
+            self.tear()
+            raise
         return True
 
     def _rank(self, order: AccessOrder) -> None:
@@ -504,6 +547,7 @@ class BlockStore:
         Raises:
             InvariantError: names the law and shows both sides.
         """
+        self.require_whole()
         keyed = [self._index.has_key(block) for block in range(self._count)]
         check_queue(int(self._num_free), self.free_block_ids(), self._backwards(), self.ref_counts(), keyed)
         check_index(self._index, keyed)

@@ -66,6 +66,8 @@ class RequestTables(Held):
         last_step: number of the last step in flight that computes tokens of it; 0: none.
         trim_at: settled tokens at which the next entry dies in some group. A lower bound.
         quiet: slots up to which serving the request changes only counts, in all groups; 0 while it loads or shares.
+        is_due, due_before, due_after: its last step leaves a recurrent state that is published once that has run, and
+            its neighbours in the chain of such requests.
         is_forked: it may share blocks that it has not filled, and has not written since.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         groups: the tables, one per group.
@@ -85,6 +87,9 @@ class RequestTables(Held):
         self.num_loading: i64 = 0
         self.trim_at: i64 = 0
         self.is_forked = False
+        self.is_due = False
+        self.due_before: RequestTables | None = None
+        self.due_after: RequestTables | None = None
         self.request = request
         self.request_id: str = request.request_id
         self.uid: i64 = request._uid

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 
 from librt.vecs import vec
-from mypy_extensions import i32, i64
+from mypy_extensions import i64
 
 from blockwright.core.asking import CheckedRequests
 from blockwright.core.plan import count_of
@@ -26,9 +27,20 @@ class TimedRequests(CheckedRequests):
         """
         if not self._overlaps:
             raise UnsupportedError("start_step: steps are kept apart only with overlap_steps=True")
-        self._publish_states()
-        self._num_steps += 1
-        self._steps.append(StepInFlight(self._num_steps))
+        self.block_pool.require_whole()
+        step = StepInFlight(self._num_steps + 1)
+        has_begun = False
+        try:
+            self._steps.append(step)
+            has_begun = True
+            self._publish_states()
+            self._num_steps += 1
+        except BaseException:
+            if has_begun:
+                self._tear()
+            elif len(self._steps) > 0 and self._steps[-1] is step:
+                self._steps.pop()
+            raise
         return self._num_steps
 
     def new_step_starts(self) -> None:
@@ -43,7 +55,12 @@ class TimedRequests(CheckedRequests):
         """
         if self._overlaps:
             raise UnsupportedError("new_step_starts: with overlap_steps=True a step is started by start_step")
-        self._publish_states()
+        self.block_pool.require_whole()
+        try:
+            self._publish_states()
+        except BaseException:
+            self._tear()
+            raise
 
     def settle_step(self, step: int, num_rejected_tokens: Mapping[str, int] | None = None) -> None:
         """Say that the oldest step in flight is done, and how many drafts of which request were rejected.
@@ -65,18 +82,24 @@ class TimedRequests(CheckedRequests):
         if len(self._steps) == 0 or step != int(self._steps[0].number):
             oldest = f"the oldest is {self._steps[0].number}" if self._steps else "none is"
             raise UnknownStepError(f"step: {step} is not the oldest step in flight; {oldest}")
+        self.block_pool.require_whole()
         done = self._steps[0]
         rejected = self._rejections(done, num_rejected_tokens)
-        del self._steps[0]
-        i: i64 = 0
-        while i < i64(len(done.tables)):
-            tables = done.tables[i]
-            if tables.owner == self._owner:
-                back: i64 = 0 if rejected is None else rejected[i]
-                self._land(tables, done.news[i], done.drafts[i], back)
-            i += 1
-        for batch in done.fenced:
-            self._return(batch)
+        try:
+            del self._steps[0]
+            i: i64 = 0
+            while i < i64(len(done.tables)):
+                tables = done.tables[i]
+                if tables.owner == self._owner:
+                    back: i64 = 0 if rejected is None else rejected[i]
+                    self._land(tables, done.news[i], done.drafts[i], back)
+                i += 1
+            for batch in done.fenced:
+                self._return(batch)
+        except BaseException:
+            if len(self._steps) == 0 or self._steps[0] is not done:
+                self._tear()
+            raise
 
     def _rejections(self, done: StepInFlight, given: Mapping[str, int] | None) -> vec[i64] | None:
         """Return the rejected drafts by place in the step, checked; None if there are none."""
@@ -87,7 +110,7 @@ class TimedRequests(CheckedRequests):
         i: i64 = 0
         while i < i64(len(done.tables)):
             tables = done.tables[i]
-            count = left.pop(tables.request_id, 0) if tables.owner == self._owner else 0
+            count = operator.index(left.pop(tables.request_id, 0)) if tables.owner == self._owner else 0
             if not 0 <= count <= int(done.drafts[i]):
                 raise InvalidArgumentError(
                     f"num_rejected_tokens: {count} of {tables.request_id!r}, which had {done.drafts[i]} drafts in step "
@@ -136,9 +159,15 @@ class TimedRequests(CheckedRequests):
             InvalidArgumentError: more tokens than were to be loaded.
         """
         count = count_of("num_loaded_tokens", num_loaded_tokens)
-        batch = self._loads.pop(request.request_id, None)
+        self.block_pool.require_whole()
+        batch = self._loads.get(request._request_id)
         if batch is not None:  # whoever runs under the id now is not loading: that is refused until this has ended
-            self._return(batch)
+            try:
+                del self._loads[request._request_id]
+                self._return(batch)
+            except BaseException:
+                self._tear()
+                raise
             return False
         tables = self._tables_of(request)
         if tables is None or tables.num_loading == 0:
@@ -149,19 +178,23 @@ class TimedRequests(CheckedRequests):
             )
         is_whole = count == tables.num_loading
         stop = tables.num_written + count
-        # law: READ-1
-        self._trim(tables, tables.num_written + tables.num_loading)
-        self._nulled = vec[i32]()
-        tables.num_loading = 0
-        tables.num_written = stop
-        tables.num_certain = stop
-        tables.num_settled = stop
-        for manager, table in zip(self.managers, tables.groups):
-            if self.enable_caching:
-                self._publish(manager, table, request, stop, stop)
-        if not is_whole:
-            self._vacate(tables, stop)
-            request._held = None
+        self._note_held(tables)
+        try:
+            # law: READ-1
+            self._trim(tables, tables.num_written + tables.num_loading)
+            tables.num_loading = 0
+            tables.num_written = stop
+            tables.num_certain = stop
+            tables.num_settled = stop
+            for manager, table in zip(self.managers, tables.groups):
+                if self.enable_caching:
+                    self._publish(manager, table, request, stop, stop)
+            if not is_whole:
+                self._vacate(tables, stop)
+                request._held = None
+        except BaseException:
+            self._tear()
+            raise
         return is_whole
 
     def get_draft_block_ids(self, request_id: str) -> tuple[list[int], ...]:
@@ -183,7 +216,7 @@ class TimedRequests(CheckedRequests):
         """
         tables = self._require(request)
         return [
-            int(manager.state_block(table, request.num_computed_tokens))
+            int(manager.state_block(table, request._num_computed))
             for manager, table in zip(self.managers, tables.groups)
         ]
 

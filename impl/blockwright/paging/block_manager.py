@@ -6,12 +6,15 @@ never sets them: the engine does, after the call.
 
 from __future__ import annotations
 
+import operator
 from typing import Final, final
 
 from mypy_extensions import i64
 
 from blockwright.core.check import demand
+from blockwright.core.request import exact_text
 from blockwright.errors import (
+    BlockwrightError,
     DuplicateRequestError,
     InvalidArgumentError,
     NoFreeBlocksError,
@@ -169,39 +172,54 @@ class SelfAttnBlockSpaceManager:
         """
         self._refuse_encoder(seq_group)
         seqs = waiting(seq_group)
-        ids: set[int] = set()
+        ids: list[int] = []
         for seq in seqs:
-            self._refuse_known(seq)
-            if seq.seq_id in ids:
-                raise DuplicateRequestError(f"seq_group: two waiting sequences have the id {seq.seq_id}")
-            ids.add(seq.seq_id)
+            seq_id = self._unknown_id(seq)
+            if seq_id in ids:
+                raise DuplicateRequestError(f"seq_group: two waiting sequences have the id {seq_id}")
+            ids.append(seq_id)
+        request_id = seq_group.request_id
         encoder = seq_group.get_encoder_seq() if seq_group.is_encoder_decoder() else None
         cross: BlockTable | None = None
         if encoder is not None:
-            if seq_group.request_id in self.cross_block_tables:
-                raise DuplicateRequestError(f"seq_group: {seq_group.request_id!r} has a cross block table already")
-            self._require_both(seqs[0], encoder)
-            cross = self._allocated(encoder)
-        table = self._allocated(seqs[0])
-        self.block_tables[seqs[0].seq_id] = table
-        for seq in seqs[1:]:
-            self.block_tables[seq.seq_id] = table.fork()
-        if cross is not None:
-            self.cross_block_tables[seq_group.request_id] = cross
+            request_id = exact_text(request_id)
+            if request_id in self.cross_block_tables:
+                raise DuplicateRequestError(f"seq_group: {request_id!r} has a cross block table already")
+        prompt = checked(seqs[0].get_token_ids())
+        extra = seqs[0].extra_hash() if self.enable_caching else None
+        source: list[int] = []
+        if encoder is not None:
+            source = checked(encoder.get_token_ids())
+            self._require_both([(ids[0], prompt), (int(encoder.seq_id), source)])
+        # Everything of the engine's has been read: from here on none of its code runs.
+        try:
+            if encoder is not None:
+                cross = self._allocated(source, None)
+            table = self._allocated(prompt, extra)
+            self.block_tables[ids[0]] = table
+            for seq_id in ids[1:]:
+                self.block_tables[seq_id] = table.fork()
+            if cross is not None:
+                self.cross_block_tables[request_id] = cross
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self.block_allocator.tear()
+            raise
 
-    def _allocated(self, seq: Sequence) -> BlockTable:
+    def _allocated(self, token_ids: list[int], extra_hash: int | None) -> BlockTable:
         """Return a table of a sequence's tokens."""
         table = BlockTable(self.block_size, self.block_allocator, None, self.max_block_sliding_window)
-        table.allocate(seq.get_token_ids(), Device.GPU, seq.extra_hash() if self.enable_caching else None)
+        table.allocate(token_ids, Device.GPU, extra_hash)
         return table
 
-    def _require_both(self, seq: Sequence, encoder: Sequence) -> None:
+    def _require_both(self, both: list[tuple[int, list[int]]]) -> None:
         """Check what both tables of an encoder-decoder request need before either is allocated."""
         need = 0
-        for each in (seq, encoder):
-            if not checked(each.get_token_ids()):
-                raise InvalidArgumentError(f"seq_group: sequence {each.seq_id} has no tokens")
-            need += BlockTable.get_num_required_blocks(each.get_token_ids(), self.block_size)
+        for seq_id, token_ids in both:
+            if not token_ids:
+                raise InvalidArgumentError(f"seq_group: sequence {seq_id} has no tokens")
+            need += BlockTable.get_num_required_blocks(token_ids, self.block_size)
         free = self.get_num_free_gpu_blocks()
         if need > free:
             raise NoFreeBlocksError(f"{need} blocks are needed, {free} are free")
@@ -238,7 +256,11 @@ class SelfAttnBlockSpaceManager:
             computed = min(seq.get_num_computed_tokens(), table.num_full_slots)
         extra = seq.extra_hash() if self.enable_caching else None
         table.append_token_ids(tokens[table.num_full_slots :], num_lookahead_slots, computed, extra)
-        return self.block_allocator.clear_copy_on_writes()
+        try:
+            return self.block_allocator.clear_copy_on_writes()
+        except BaseException:
+            self.block_allocator.tear()  # the copies are not told, and the table has grown
+            raise
 
     def fork(self, parent_seq: Sequence, child_seq: Sequence) -> None:
         """Give a child a table that shares the parent's blocks; an unknown parent: nothing happens. O(blocks).
@@ -246,26 +268,50 @@ class SelfAttnBlockSpaceManager:
         Raises:
             DuplicateRequestError: the child has a table already.
         """
+        self.block_allocator.require_whole()
         table = self.block_tables.get(parent_seq.seq_id)
         if table is None:
             return
-        self._refuse_known(child_seq)
-        self.block_tables[child_seq.seq_id] = table.fork()
+        seq_id = self._unknown_id(child_seq)
+        try:
+            self.block_tables[seq_id] = table.fork()
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self.block_allocator.tear()
+            raise
 
     def free(self, seq: Sequence) -> None:
         """Release a sequence's blocks; an unknown one: nothing happens. O(blocks)."""
-        table = self.block_tables.get(seq.seq_id)
+        self.block_allocator.require_whole()
+        seq_id = int(seq.seq_id)
+        table = self.block_tables.get(seq_id)
         if table is not None:
-            self._note_computed(seq, table, 0)
-            table.free()
-            del self.block_tables[seq.seq_id]
+            computed = self._num_computed(seq, table, 0)
+            try:
+                if computed > 0:
+                    table.mark_computed(computed)
+                table.free()
+                del self.block_tables[seq_id]
+            except BlockwrightError:
+                raise
+            except BaseException:
+                self.block_allocator.tear()
+                raise
 
     def free_cross(self, seq_group: SequenceGroup) -> None:
         """Release the blocks of a request's encoder sequence; an unknown one: nothing happens. O(blocks)."""
-        table = self.cross_block_tables.get(seq_group.request_id)
+        request_id = exact_text(seq_group.request_id)
+        table = self.cross_block_tables.get(request_id)
         if table is not None:
-            table.free()
-            del self.cross_block_tables[seq_group.request_id]
+            try:
+                table.free()
+                del self.cross_block_tables[request_id]
+            except BlockwrightError:
+                raise
+            except BaseException:
+                self.block_allocator.tear()
+                raise
 
     # ------------------------------------------------------------------ swapping
 
@@ -313,10 +359,17 @@ class SelfAttnBlockSpaceManager:
     def _swap(self, seqs: list[Sequence], source: Device, target: Device) -> list[tuple[int, int]]:
         """Move all blocks of some sequences at once, so that their sharing is kept. law: PAGE-15."""
         allocator = self.block_allocator
-        pairs = allocator.swap(self._blocks_of(seqs), source, target)
         from_id = int(allocator.on(source).pool.first_id)
         to_id = int(allocator.on(target).pool.first_id)
-        return [(before - from_id, after - to_id) for before, after in pairs.items()]
+        blocks = self._blocks_of(seqs)
+        try:
+            pairs = allocator.swap(blocks, source, target)
+            return [(before - from_id, after - to_id) for before, after in pairs.items()]
+        except BlockwrightError:
+            raise
+        except BaseException:
+            allocator.tear()
+            raise
 
     def _can_swap(self, seqs: list[Sequence], target: Device, num_lookahead_slots: int) -> AllocStatus:
         """Count what moving some sequences and then appending to them touches.
@@ -383,16 +436,30 @@ class SelfAttnBlockSpaceManager:
             InvalidArgumentError: the number is out of range.
         """
         require_count("token_chunk_size", token_chunk_size)
+        self.block_allocator.require_whole()
+        chunk = operator.index(token_chunk_size)
+        marks: list[tuple[BlockTable, int]] = []
         for seq in seq_group.get_seqs():
             table = self.block_tables.get(seq.seq_id)
             if table is not None:
-                self._note_computed(seq, table, token_chunk_size)
+                marks.append((table, self._num_computed(seq, table, chunk)))
+        try:
+            for table, computed in marks:
+                if computed > 0:
+                    table.mark_computed(computed)
+        except BaseException:
+            self.block_allocator.tear()
+            raise
 
-    def _note_computed(self, seq: Sequence, table: BlockTable, num_more: int) -> None:
-        """Note that tokens of a sequence on the GPU are computed: some more, or as many as it says. law: PAGE-16."""
-        if self.enable_caching and self.block_allocator.is_on(table._blocks[-1], Device.GPU):
-            computed = max(table.num_computed_tokens + num_more, seq.get_num_computed_tokens())
-            table.mark_computed(min(computed, table.num_full_slots))
+    def _num_computed(self, seq: Sequence, table: BlockTable, num_more: int) -> int:
+        """Return how many tokens of a sequence on the GPU are computed: some more, or as many as it says.
+
+        0 where that is not kept, without prefix caching or on the CPU. law: PAGE-16.
+        """
+        if not self.enable_caching or not self.block_allocator.is_on(table._blocks[-1], Device.GPU):
+            return 0
+        computed = max(table.num_computed_tokens + num_more, operator.index(seq.get_num_computed_tokens()))
+        return min(computed, table.num_full_slots)
 
     def get_common_computed_block_ids(self, seqs: list[Sequence]) -> list[int]:
         """Return the ids of the leading blocks that are computed and common to all sequences. O(blocks).
@@ -413,6 +480,7 @@ class SelfAttnBlockSpaceManager:
         stays what it was at `allocate`, however many chunks that takes. Needs no table. Its hashes are kept until
         `remove_seq_from_computed_blocks_tracker`. O(new tokens + blocks).
         """
+        self.block_allocator.require_whole()
         if not self.enable_caching:
             return 0
         table = self.block_tables.get(seq.seq_id)
@@ -437,6 +505,7 @@ class SelfAttnBlockSpaceManager:
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
         """Forget all content, of both devices if None; False, and nothing happens, while a block is held. O(blocks)."""
+        self.block_allocator.require_whole()
         return self.block_allocator.reset_prefix_cache(device)
 
     # ------------------------------------------------------------------ self-check
@@ -447,6 +516,7 @@ class SelfAttnBlockSpaceManager:
         Raises:
             InvariantError: names the law and shows both sides.
         """
+        self.block_allocator.require_whole()
         blocks: list[Block] = []
         for table in [*self.block_tables.values(), *self.cross_block_tables.values()]:
             table.check()
@@ -461,6 +531,7 @@ class SelfAttnBlockSpaceManager:
 
     def _table(self, seq: Sequence) -> BlockTable:
         """Return the table of a sequence, or raise `UnknownRequestError`."""
+        self.block_allocator.require_whole()
         table = self.block_tables.get(seq.seq_id)
         if table is None:
             raise UnknownRequestError(f"seq: sequence {seq.seq_id} has no block table")
@@ -482,10 +553,13 @@ class SelfAttnBlockSpaceManager:
         """Return 1 if appending may take the null block: there is a window, and none has been taken. law: PAGE-13."""
         return 1 if self.sliding_window is not None and not self.block_allocator.has_null_block else 0
 
-    def _refuse_known(self, seq: Sequence) -> None:
-        """Raise `DuplicateRequestError` if a sequence has a table."""
-        if seq.seq_id in self.block_tables:
-            raise DuplicateRequestError(f"seq: sequence {seq.seq_id} has a block table already")
+    def _unknown_id(self, seq: Sequence) -> int:
+        """Return the id of a sequence, an exact `int`; raise `DuplicateRequestError` if it has a table."""
+        self.block_allocator.require_whole()
+        seq_id = int(seq.seq_id)
+        if seq_id in self.block_tables:
+            raise DuplicateRequestError(f"seq: sequence {seq_id} has a block table already")
+        return seq_id
 
     def _refuse_encoder(self, seq_group: SequenceGroup) -> None:
         """Raise `UnsupportedError` for an encoder where blocks may be found by content or left behind."""

@@ -9,6 +9,7 @@ counts them first, so that it does everything or nothing.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import final
 
@@ -16,7 +17,7 @@ from mypy_extensions import i64
 
 from blockwright.core.check import demand
 from blockwright.core.request import MAX_LENGTH, MAX_TOKEN_ID
-from blockwright.errors import InvalidArgumentError, NoFreeBlocksError
+from blockwright.errors import BlockwrightError, InvalidArgumentError, NoFreeBlocksError
 from blockwright.kinds import require_positive
 from blockwright.paging.interfaces import Block, Device, DeviceAwareBlockAllocator
 from blockwright.paging.null_block import NullBlock
@@ -110,16 +111,22 @@ class BlockTable:
             needed = allocator.get_num_blocks_to_take(None, chunks, device, extra_hash) + rest
             if needed > free:
                 raise NoFreeBlocksError(f"{needed} blocks are needed, {free} are free")
-        blocks = allocator.allocate_immutable_blocks(None, chunks, device, extra_hash) if chunks else []
-        if rest:
-            last = allocator.allocate_mutable_block(blocks[-1] if blocks else None, device, extra_hash)
-            last.append_token_ids(tokens[whole:])
-            blocks.append(last)
-        self._blocks = blocks
-        self._num_full = count
-        self._num_null = 0
-        self._num_computed = 0
-        self._num_found = allocator.num_computed_blocks(blocks) * size if device is Device.GPU else -1
+        try:
+            blocks = allocator.allocate_immutable_blocks(None, chunks, device, extra_hash) if chunks else []
+            if rest:
+                last = allocator.allocate_mutable_block(blocks[-1] if blocks else None, device, extra_hash)
+                last.append_token_ids(tokens[whole:])
+                blocks.append(last)
+            self._blocks = blocks
+            self._num_full = count
+            self._num_null = 0
+            self._num_computed = 0
+            self._num_found = allocator.num_computed_blocks(blocks) * size if device is Device.GPU else -1
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self._allocator.tear()
+            raise
 
     def update(self, blocks: list[Block]) -> None:
         """Take these blocks for the table's, whatever it held. O(blocks).
@@ -174,7 +181,7 @@ class BlockTable:
         """
         blocks = self._blocks
         self._require_growing(num_lookahead_slots)
-        tokens: list[int] = token_ids if isinstance(token_ids, list) else list(token_ids)
+        tokens: list[int] = token_ids if type(token_ids) is list else list(token_ids)
         size = self._size
         start = self._num_full
         stop: i64 = start + i64(len(tokens))
@@ -182,15 +189,45 @@ class BlockTable:
         dead = self._num_dead(num_computed_slots)
         missing = -((stop + num_lookahead_slots) // -size) - i64(len(blocks))
         if missing <= 0 and dead <= self._num_null and stop <= (first + 1) * size:
-            if tokens:  # into one block that is there: that is all or nothing by itself
-                blocks[first].append_token_ids(tokens)
-                self._num_full = stop
+            if tokens:  # into one block that is there: a refusal is all or nothing by itself
+                try:
+                    blocks[first].append_token_ids(tokens)
+                    self._num_full = stop
+                except BlockwrightError:
+                    raise
+                except BaseException:
+                    self._allocator.tear()
+                    raise
             return
+        self._allocator.require_whole()
         tokens = checked(tokens)
         written = blocks[first : min(-(stop // -size), i64(len(blocks)))] if tokens else []
         adopted = -1
         if written:
             adopted = self._allocator.num_to_adopt(written[0], tokens[: (first + 1) * size - start])
+        try:
+            self._write(tokens, start, dead, missing, written, adopted, extra_hash)
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self._allocator.tear()
+            raise
+
+    def _write(
+        self,
+        tokens: list[int],
+        start: i64,
+        dead: i64,
+        missing: i64,
+        written: list[Block],
+        adopted: int,
+        extra_hash: int | None,
+    ) -> None:
+        """Do what `append_token_ids` has counted."""
+        blocks = self._blocks
+        size = self._size
+        stop: i64 = start + i64(len(tokens))
+        first: i64 = start // size
         if adopted >= 0:  # known content, before anything is taken that could evict it
             self._require_room(dead, max(missing, 0) + adopted, written[1:])
             written[0].append_token_ids(tokens[: (first + 1) * size - start])
@@ -221,16 +258,24 @@ class BlockTable:
             InvalidArgumentError: the table is not allocated or not on the GPU, or the number is more than was written.
         """
         self._require_growing(0)
-        if not 0 <= num_tokens <= self._num_full:
+        self._allocator.require_whole()
+        count = operator.index(num_tokens)
+        if not 0 <= count <= self._num_full:
             raise InvalidArgumentError(
                 f"num_tokens: must be within 0..{self._num_full}, the tokens written, not {num_tokens!r}"
             )
-        stop: i64 = num_tokens
-        if stop > self._num_computed:
-            self._allocator.note_computed(self._blocks, int(self._num_computed), num_tokens, int(self._size))
-            self._num_computed = stop
-        if self._num_computed == self._num_full:
-            self._num_found = -1
+        stop: i64 = count
+        try:
+            if stop > self._num_computed:
+                self._allocator.note_computed(self._blocks, int(self._num_computed), count, int(self._size))
+                self._num_computed = stop
+            if self._num_computed == self._num_full:
+                self._num_found = -1
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self._allocator.tear()
+            raise
 
     @property
     def num_computed_tokens(self) -> int:
@@ -253,7 +298,13 @@ class BlockTable:
         missing = -((self._num_full + num_empty_slots) // -self._size) - i64(len(self._blocks))
         if missing > 0:
             self._require_room(self._num_null, missing, [])
-            self._widen(missing, extra_hash)
+            try:
+                self._widen(missing, extra_hash)
+            except BlockwrightError:
+                raise
+            except BaseException:
+                self._allocator.tear()
+                raise
 
     def fork(self) -> BlockTable:
         """Return a table that shares all blocks, each held once more; null entries stay null. O(blocks). law: PAGE-1.
@@ -262,20 +313,27 @@ class BlockTable:
             InvalidArgumentError: the table is not allocated.
         """
         self._require_allocated()
+        self._allocator.require_whole()
         blocks = self._blocks
-        twins = self._allocator.fork(blocks[-1])
-        at: i64 = 0
-        while at < self._num_null:
-            twins[at] = blocks[at]
-            at += 1
-        child = BlockTable(int(self._size), self._allocator, None, self._window)
-        child._blocks = twins
-        child._ids = self._ids[:]
-        child._moves = self._moves
-        child._num_full = self._num_full
-        child._num_null = self._num_null
-        child._num_computed = self._num_computed
-        child._num_found = self._num_found
+        try:
+            twins = self._allocator.fork(blocks[-1])
+            at: i64 = 0
+            while at < self._num_null:
+                twins[at] = blocks[at]
+                at += 1
+            child = BlockTable(int(self._size), self._allocator, None, self._window)
+            child._blocks = twins
+            child._ids = self._ids[:]
+            child._moves = self._moves
+            child._num_full = self._num_full
+            child._num_null = self._num_null
+            child._num_computed = self._num_computed
+            child._num_found = self._num_found
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self._allocator.tear()
+            raise
         return child
 
     def free(self) -> None:
@@ -285,13 +343,20 @@ class BlockTable:
             InvalidArgumentError: the table is not allocated.
         """
         self._require_allocated()
-        self._allocator.release_blocks(self._blocks)
-        self._blocks = []
-        self._ids = []
-        self._num_full = 0
-        self._num_null = 0
-        self._num_computed = 0
-        self._num_found = -1
+        self._allocator.require_whole()
+        try:
+            self._allocator.release_blocks(self._blocks)
+            self._blocks = []
+            self._ids = []
+            self._num_full = 0
+            self._num_null = 0
+            self._num_computed = 0
+            self._num_found = -1
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self._allocator.tear()
+            raise
 
     @property
     def physical_block_ids(self) -> list[int]:
@@ -475,8 +540,12 @@ def checked(token_ids: Sequence[int]) -> list[int]:
     Raises:
         InvalidArgumentError: one is no integer within 0 .. 2**31 - 1.
     """
-    tokens: list[int] = token_ids if isinstance(token_ids, list) else list(token_ids)
+    tokens: list[int] = token_ids if type(token_ids) is list else list(token_ids)
+    step: i64 = 1 << 61
+    grows = step * 8 != 0  # uncompiled: there a subclass's own methods would run later
     try:
+        if grows and any([type(token) is not int for token in tokens]):
+            tokens = [operator.index(token) for token in tokens]
         for token in tokens:
             if not 0 <= token <= MAX_TOKEN_ID or not isinstance(token, int):
                 raise InvalidArgumentError(f"token_ids: must be within 0..{MAX_TOKEN_ID}, {token!r} is not")

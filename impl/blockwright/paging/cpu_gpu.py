@@ -7,7 +7,7 @@ from typing import final
 from mypy_extensions import i64
 
 from blockwright.core.check import demand
-from blockwright.errors import BlockError, InvalidArgumentError
+from blockwright.errors import BlockError, BlockwrightError, InvalidArgumentError
 from blockwright.kinds import require_positive
 from blockwright.paging.interfaces import Block, Device, DeviceAwareBlockAllocator
 from blockwright.paging.naive import NaiveBlockAllocator
@@ -70,6 +70,15 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
             )
         raise InvalidArgumentError(f'allocator_type: must be "naive" or "prefix_caching", not {allocator_type!r}')
 
+    def tear(self) -> None:
+        """Refuse later calls: one has ended in the middle of a change."""
+        self._gpu.pool.tear()
+        self._cpu.pool.tear()
+
+    def require_whole(self) -> None:
+        """Raise `InterruptedCallError` if a call has ended in the middle of a change."""
+        self._gpu.pool.require_whole()
+
     def copy(self) -> CpuGpuBlockAllocator:
         """Return an independent copy; tables follow it with `BlockTable.copy_onto`. O(blocks)."""
         return CpuGpuBlockAllocator(copied(self._cpu), copied(self._gpu))
@@ -87,6 +96,7 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
 
     def on(self, device: Device) -> PoolAllocator:
         """Return the allocator of a device."""
+        self.require_whole()
         if device is Device.GPU:
             return self._gpu
         if device is Device.CPU:
@@ -99,7 +109,13 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         Raises:
             NoFreeBlocksError: every block is held.
         """
-        return self.on(device).allocate_mutable_block(prev_block, extra_hash)
+        try:
+            return self.on(device).allocate_mutable_block(prev_block, extra_hash)
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self.tear()
+            raise
 
     def allocate_immutable_block(
         self, prev_block: Block | None, token_ids: list[int], device: Device, extra_hash: int | None = None
@@ -110,7 +126,13 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
             InvalidArgumentError: the tokens are not exactly those of a block.
             NoFreeBlocksError: no block is free for it.
         """
-        return self.on(device).allocate_immutable_block(prev_block, token_ids, extra_hash)
+        try:
+            return self.on(device).allocate_immutable_block(prev_block, token_ids, extra_hash)
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self.tear()
+            raise
 
     def allocate_immutable_blocks(
         self, prev_block: Block | None, block_token_ids: list[list[int]], device: Device, extra_hash: int | None = None
@@ -121,7 +143,13 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
             InvalidArgumentError: the tokens of one are not exactly those of a block.
             NoFreeBlocksError: not enough blocks are free.
         """
-        return self.on(device).allocate_immutable_blocks(prev_block, block_token_ids, extra_hash)
+        try:
+            return self.on(device).allocate_immutable_blocks(prev_block, block_token_ids, extra_hash)
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self.tear()
+            raise
 
     def free(self, block: Block) -> None:
         """Release a block, which loses its id; the null block is passed over. O(1), O(log n) with prefix caching.
@@ -129,7 +157,13 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         Raises:
             BlockError: it is foreign, or was freed already.
         """
-        self._of(block).free(block)
+        try:
+            self._of(block).free(block)
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self.tear()
+            raise
 
     def fork(self, last_block: Block) -> list[Block]:
         """Return blocks that share the ids of a sequence's blocks, given its last one. O(blocks).
@@ -137,7 +171,13 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         Raises:
             BlockError: a block is foreign, or the last one was freed.
         """
-        return self._of(last_block).fork(last_block)
+        try:
+            return self._of(last_block).fork(last_block)
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self.tear()
+            raise
 
     def get_num_total_blocks(self, device: Device) -> int:
         """Return how many blocks a device has. O(1)."""
@@ -169,7 +209,13 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         if src_device is dst_device:
             raise InvalidArgumentError(f"dst_device: blocks are on {src_device!r} already")
         source = self.on(src_device)
-        return self.on(dst_device).move_here(source.moving(blocks), source)
+        try:
+            return self.on(dst_device).move_here(source.moving(blocks), source)
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self.tear()
+            raise
 
     def swap_out(self, blocks: list[Block], device: Device) -> None:
         """Release blocks of a device whose content has a new place. O(blocks).
@@ -177,7 +223,13 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         Raises:
             BlockError: one is foreign, freed, given twice, or an end of a copy to come; none is released.
         """
-        self.on(device).swap_out(blocks)
+        try:
+            self.on(device).swap_out(blocks)
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self.tear()
+            raise
 
     def swap_in(self, blocks: list[Block], device: Device) -> None:
         """Give blocks without an id a place on a device; all or none. O(blocks).
@@ -186,7 +238,13 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
             BlockError: one has an id.
             NoFreeBlocksError: not enough blocks are free.
         """
-        self.on(device).swap_in(blocks)
+        try:
+            self.on(device).swap_in(blocks)
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self.tear()
+            raise
 
     @property
     def all_block_ids(self) -> frozenset[int]:
@@ -195,8 +253,14 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
 
     def clear_copy_on_writes(self) -> list[tuple[int, int]]:
         """Return the copies to be made, (source, destination), and let go of both ends. O(copies)."""
-        copies = self._gpu.clear_copy_on_writes()
-        return copies + self._cpu.clear_copy_on_writes() if self._cpu.pool.has_copies() else copies
+        try:
+            copies = self._gpu.clear_copy_on_writes()
+            return copies + self._cpu.clear_copy_on_writes() if self._cpu.pool.has_copies() else copies
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self.tear()
+            raise
 
     def cow_block_if_not_appendable(self, block: Block) -> int | None:
         """Return the id to write to: the block's own, or that of a copy if others hold it. O(1).
@@ -213,7 +277,13 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         Raises:
             BlockError: it is the null block, foreign, freed or not full.
         """
-        return self._of(block).promote_to_immutable_block(block)
+        try:
+            return self._of(block).promote_to_immutable_block(block)
+        except BlockwrightError:
+            raise
+        except BaseException:
+            self.tear()
+            raise
 
     def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
         """Note that blocks were accessed, eviction candidates among them: they go later at once. O(blocks log n).

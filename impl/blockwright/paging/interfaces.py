@@ -229,6 +229,12 @@ class DeviceAwareBlockAllocator:
 
     NoFreeBlocksError: ClassVar[type[Exception]] = NoFreeBlocksError
 
+    def tear(self) -> None:
+        """Refuse later calls, where that is known: one has ended in the middle of a change."""
+
+    def require_whole(self) -> None:
+        """Raise `InterruptedCallError` after `tear`."""
+
     def allocate_mutable_block(self, prev_block: Block | None, device: Device, extra_hash: int | None = None) -> Block:
         """Return an empty block that follows `prev_block`."""
         raise NotImplementedError

@@ -138,11 +138,9 @@ class PrefixCachingBlockAllocator(PoolAllocator):
         count = i64(len(block._tokens)) + i64(len(token_ids))
         if not token_ids or count != self._size or self.pool.sharers(block._mark) == 1:
             return 0
-        before = block._tokens
-        block._tokens = with_tokens(before, token_ids)
-        mark = self.known(block)
-        block._tokens = before
-        block._is_hashed = False
+        twin = block.copy_after(block._prev, self)
+        twin._tokens = with_tokens(twin._tokens, token_ids)
+        mark = self.known(twin)
         return mark if mark != 0 and self.may_adopt(mark, block) else 0
 
     def adopt_filled(self, block: PoolBlock, token_ids: list[int]) -> bool:
