@@ -154,7 +154,13 @@ BLOCKS = (
         "ovg-project/kvcached#362, #363",
         "KEY-1",
         places.FULL,
-        (patch("index.py", "        self.older = zeros32(count)\n", ""),),
+        (
+            patch(
+                "store.py",
+                "            self._index = index\n            order",
+                "            index.older = self._index.older\n            self._index = index\n            order",
+            ),
+        ),
     ),
     Exhibit(
         "B56b",
@@ -182,7 +188,7 @@ BLOCKS = (
         "ovg-project/kvcached#398",
         "NULL-1",
         places.TIGHT,
-        (patch("store.py", "block: i64 = i64(following[0])\n        at:", "block: i64 = 0\n        at:"),),
+        (patch("store.py", "block: i64 = i64(following[0])\n        while", "block: i64 = 0\n        while"),),
     ),
     Exhibit(
         "B66",

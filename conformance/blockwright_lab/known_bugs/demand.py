@@ -42,8 +42,8 @@ DEMAND = (
             patch("group.py", "self.block_pool.touch_entries(ids)", "pass"),
             patch(
                 "running.py",
-                "                manager.grow(table, manager.reach(ask))\n",
-                "                manager.grow(table, manager.reach(ask))\n"
+                "                manager.fill(table, manager.reach(ask), i64(self._held[at]))\n",
+                "                manager.fill(table, manager.reach(ask), i64(self._held[at]))\n"
                 "                if is_new and ask.hit is not None:\n"
                 "                    self.block_pool.touch_entries(ask.hit.ids[at])\n",
             ),
@@ -59,15 +59,14 @@ DEMAND = (
         (
             patch(
                 "running.py",
-                "            if hit is not None:\n                manager.adopt(table, hit.ids[at])\n",
+                "                self.managers[at].adopt(hit.ids[at])\n",
                 "",
             ),
             patch(
                 "running.py",
-                "            self._held[at] = i32(len(table.blocks))\n",
+                "            # law: STEP-1\n",
                 "            if is_new and ask.hit is not None:\n"
-                "                self.managers[at].adopt(table, ask.hit.ids[at])\n"
-                "            self._held[at] = i32(len(table.blocks))\n",
+                "                self.managers[at].adopt(ask.hit.ids[at])\n",
             ),
         ),
     ),
@@ -158,7 +157,10 @@ DEMAND = (
         "vllm-project/vllm#39734, #55818, #50169; vllm-project/vllm-ascend#9543",
         "CROSS-1",
         places.ENCODER,
-        (patch("running.py", "manager.grow(table, manager.reach(ask))", "manager.grow(table, ask.slots)"),),
+        (
+            patch("running.py", "manager.widen(table, manager.reach(ask))", "manager.widen(table, ask.slots)"),
+            patch("running.py", "manager.fill(table, manager.reach(ask),", "manager.fill(table, ask.slots,"),
+        ),
     ),
     Exhibit(
         "D01",

@@ -13,9 +13,9 @@ FORKS = (
         places.FORKED,
         (
             patch(
-                "group.py",
-                "self.block_pool.touch_entries(twin.blocks)",
-                "for _ in (1, 2):\n            self.block_pool.touch_entries(twin.blocks)",
+                "forks.py",
+                "                manager.adopt(table.blocks)\n",
+                "                manager.adopt(table.blocks)\n                manager.adopt(table.blocks)\n",
             ),
         ),
     ),

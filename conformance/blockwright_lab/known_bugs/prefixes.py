@@ -121,7 +121,7 @@ PREFIXES = (
         "vllm-project/vllm#26296, #26539, #50118",
         "PUB-1",
         places.SPLIT,
-        (patch("running.py", "request.keys(manager._block_size // request._block_size)", "request.keys(1)"),),
+        (patch("running.py", "request, manager._block_size // request._block_size, count", "request, 1, count"),),
     ),
     Exhibit(
         "B45",
@@ -190,7 +190,7 @@ PREFIXES = (
         "CVE-2025-46570; vllm-project/vllm#17045, #16016",
         "HASH-1",
         places.SALTED,
-        (patch("request.py", 'b"" if cache_salt is None else _tagged(b"S", cache_salt)', 'b""'),),
+        (patch("request.py", 'b"" if self.cache_salt is None else _tagged(b"S", self.cache_salt)', 'b""'),),
     ),
     Exhibit(
         "B61b",
@@ -200,7 +200,7 @@ PREFIXES = (
         "HASH-1",
         places.SALTED,
         (
-            patch("request.py", 'b"" if cache_salt is None else _tagged(b"S", cache_salt)', 'b""'),
+            patch("request.py", 'b"" if self.cache_salt is None else _tagged(b"S", self.cache_salt)', 'b""'),
             patch("request.py", "if i < in_prompt and not self._mm_items:", "if False:"),
             patch(
                 "request.py",
@@ -216,7 +216,7 @@ PREFIXES = (
         "vllm-project/vllm#44701",
         "HASH-1",
         trials.keys,
-        (patch("request.py", '_tagged(b"S", cache_salt)', '_tagged(b"L", cache_salt)'),),
+        (patch("request.py", '_tagged(b"S", self.cache_salt)', '_tagged(b"L", self.cache_salt)'),),
     ),
     Exhibit(
         "B63a",

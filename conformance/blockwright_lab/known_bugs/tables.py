@@ -37,7 +37,7 @@ TABLES = (
         "REF-1",
         places.SLIDING,
         (
-            patch("group.py", "                blocks[i] = 0\n", ""),
+            patch("group.py", "            blocks[i] = 0\n", ""),
             patch("group.py", "release(table.blocks, table.num_trimmed,", "release(table.blocks, 0,"),
         ),
     ),
@@ -76,13 +76,8 @@ TABLES = (
         (
             patch(
                 "group.py",
-                "if stop <= start:\n            return nulled",
-                "if stop <= start or blocks[start] == 0:\n            return nulled",
-            ),
-            patch(
-                "group.py",
-                "        start = table.num_trimmed\n",
-                "        start = table.num_trimmed\n        blocks = table.blocks\n",
+                "if stop <= start:\n            return\n        blocks = table.blocks\n",
+                "if stop <= start or table.blocks[start] == 0:\n            return\n        blocks = table.blocks\n",
             ),
         ),
     ),
@@ -126,7 +121,7 @@ TABLES = (
         "vllm-project/vllm#42273",
         "STEP-1",
         places.SLIDING_BATCH,
-        (patch("manager.py", "        nulled = self._nulled\n", "        nulled = vec[i32]()\n"),),
+        (patch("manager.py", "done.nulled_entries = self._nulled\n", "done.nulled_entries = vec[i32]()\n"),),
     ),
     Exhibit(
         "B33b",
@@ -161,8 +156,12 @@ TABLES = (
         "TABLE-1",
         places.FULL,
         (
-            patch("running.py", "            manager.close(tables.request_id)\n", ""),
-            patch("group.py", "table = GroupTable(vec", "table = self._tables.get(request_id) or GroupTable(vec"),
+            patch("running.py", "                manager.close(tables.request_id)\n", "                pass\n"),
+            patch(
+                "running.py",
+                "groups.append(self.managers[at].headed(",
+                "groups.append(self.managers[at]._tables.get(request._request_id) or self.managers[at].headed(",
+            ),
         ),
     ),
     Exhibit(
@@ -177,7 +176,16 @@ TABLES = (
                 "group.py",
                 "stop = min(self.first_kept(num_tokens), i64(len(table.blocks)))",
                 "stop = min(self.first_kept(num_tokens), max(table.num_published - 1, 0))",
-                2,
+            ),
+            patch(
+                "group.py",
+                "stop = min(self.first_kept(num_tokens), i64(len(blocks)))",
+                "stop = min(self.first_kept(num_tokens), max(table.num_published - 1, 0))",
+            ),
+            patch(
+                "group.py",
+                "stop = min(self.first_kept(num_tokens), held)",
+                "stop = min(self.first_kept(num_tokens), max(table.num_published - 1, 0))",
             ),
         ),
     ),
@@ -192,7 +200,7 @@ TABLES = (
         (
             patch(
                 "group.py",
-                "table.states = self.block_pool.take(self.num_states, table.states)",
+                "self.block_pool.fill(table.states, 0, self.num_states)",
                 "table.blocks = self.block_pool.take(self.num_states, table.blocks)",
             ),
         ),

@@ -148,7 +148,13 @@ TIME = (
         "vllm-project/vllm#37827, #45497 (#45474)",
         "FENCE-1",
         places.LOADING,
-        (patch("timed.py", "            self._return(batch)\n            return False", "            return False"),),
+        (
+            patch(
+                "timed.py",
+                "                self._return(batch)\n            except",
+                "                pass\n            except",
+            ),
+        ),
     ),
     Exhibit(
         "D13a",
@@ -174,8 +180,8 @@ TIME = (
         (
             patch(
                 "pool.py",
-                "        self.set_apart(ids, 1)\n        self.touch_entries(ids)",
-                "        self.touch_entries(ids)",
+                "            self.set_apart(ids, 1)\n            self.touch_entries(ids)",
+                "            self.touch_entries(ids)",
             ),
         ),
     ),
@@ -190,13 +196,13 @@ TIME = (
         (
             patch(
                 "timed.py",
-                "        self._trim(tables, tables.num_written + tables.num_loading)\n",
-                "        asked = tables.num_written + tables.num_loading\n",
+                "            self._trim(tables, tables.num_written + tables.num_loading)\n",
+                "            asked = tables.num_written + tables.num_loading\n",
             ),
             patch(
                 "timed.py",
-                "        if not is_whole:\n",
-                "        self._trim(tables, asked)\n        if not is_whole:\n",
+                "            if not is_whole:\n",
+                "            self._trim(tables, asked)\n            if not is_whole:\n",
             ),
         ),
     ),
