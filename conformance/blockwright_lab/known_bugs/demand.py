@@ -115,8 +115,7 @@ DEMAND = (
                 "running.py",
                 "            if ask.most > self.block_pool.num_blocks - 1:\n",
                 "            if ask.missing > 0:\n"
-                "                groups = [manager.open(request.request_id) for manager in self.managers]\n"
-                "                self._running[request.request_id] = RequestTables(request, self._owner, groups)\n"
+                "                self._opened(request, ask)\n"
                 "            if ask.most > self.block_pool.num_blocks - 1:\n",
             ),
         ),
@@ -173,7 +172,8 @@ DEMAND = (
             patch(
                 "running.py",
                 "            self._count_running(tables, ask)\n",
-                "            self._trim(tables, ask.settled)\n            self._count_running(tables, ask)\n",
+                "            self._note_held(tables)\n            self._trim(tables, ask.settled)\n"
+                "            self._count_running(tables, ask)\n",
             ),
         ),
     ),

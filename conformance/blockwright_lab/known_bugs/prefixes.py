@@ -89,7 +89,12 @@ PREFIXES = (
             patch(
                 "group.py",
                 "if num_tokens % self._block_size != 0 or num_tokens != stopped:",
-                "if table.blocks[stop - 1] == 0:",
+                "if stopped < 0 or table.blocks[stop - 1] == 0:",
+            ),
+            patch(
+                "group.py",
+                "self._layout == LAST_STATE and num_tokens % self._block_size == 0",
+                "self._layout == LAST_STATE",
             ),
         ),
     ),
@@ -112,6 +117,11 @@ PREFIXES = (
                 "        if manager.publishes(table, count) and",
                 "        manager.least = self._least_size\n        if manager.publishes(table, count) and",
             ),
+            patch(
+                "group.py",
+                "LAST_STATE and num_tokens % self._block_size == 0",
+                "LAST_STATE and num_tokens % getattr(self, 'least', 1) == 0",
+            ),
         ),
     ),
     Exhibit(
@@ -130,7 +140,10 @@ PREFIXES = (
         "ovg-project/kvcached#451; vllm-project/vllm#29143",
         "PUB-1",
         places.FINE,
-        (patch("request.py", "BlockKeys(self._words, units, self)", "BlockKeys(self._words, 1, self)"),),
+        (
+            patch("request.py", "BlockKeys(self._words, units, self)", "BlockKeys(self._words, 1, self)"),
+            patch("store.py", "at: i64 = 2 * ((i + 1) * units - 1)", "at: i64 = 2 * i"),
+        ),
     ),
     Exhibit(
         "B46",

@@ -201,7 +201,7 @@ TABLES = (
             patch(
                 "group.py",
                 "self.block_pool.fill(table.states, 0, self.num_states)",
-                "table.blocks = self.block_pool.take(self.num_states, table.blocks)",
+                "table.blocks, table.states = self.block_pool.take(self.num_states, table.blocks), vec[i32]()",
             ),
         ),
     ),
