@@ -19,7 +19,6 @@ SHOWN: dict[str, str] = {
     "B08c": "draft head over states",
     "B34a": "to the end",
     "B34c": "states in flight, loads lost",
-    "D01": "draft head over attention and states",
     "D02": "encoders",
     "B22": "chunks and all, twice",
     "B25a": "a chunk in flight",
@@ -55,12 +54,11 @@ SHOWN: dict[str, str] = {
     "B53b": "dropped when launched",
     "B59a": "load lost",
     "B59b": "load lost",
-    "B59f": "draft head over attention and states",
     "B51a": "forks",
     "B01d": "forked tables",
     "B22b": "swapped beside a sharer",
     "B51b": "content that is known",
-    "B56d": "evicted",
+    "B56d": "a window, with swaps",
     "B50a": "loaded late",
     "B51c": "stored twice",
     "B19c": "loaded by two",
@@ -99,8 +97,11 @@ HARMLESS: dict[str, str] = {
     "B65": "statistics are wrong",
     # demand
     "B05a": LEAKS,
+    "D01": "what a refused step trims is dead: the same step, served later, would have trimmed it",
     "B09": "the table that is kept is empty: the next call is refused, or right",
     "B34b": WAITS,
+    # loads
+    "B59f": "no world has a load that comes in part under a window",
     # tables
     "B29": "the null block's number stands for nothing in the index, so that it is never found",
     "B13": LEAKS,
