@@ -14,10 +14,10 @@ from typing import Any, Final
 from blockwright import __version__, build_info
 from blockwright._terminal import print_table, progress
 from blockwright.errors import InvalidArgumentError
-from blockwright_spec.chain_laws import OFFLOAD_LAWS
-from blockwright_spec.laws import LAWS, STEP_LAWS
-from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
-from blockwright_spec.storage_laws import PART_FOUR_LAWS
+from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.manager.laws import LAWS, STEP_LAWS
+from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
+from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
 from .capabilities import Deviation
 from .checker.compiled import trouble

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from blockwright._terminal import Advance
-from blockwright_spec.state import Config
+from blockwright_spec.manager.state import Config
 
 from .kv_cache.adapter import ManagerAdapter
 

@@ -1,4 +1,4 @@
-"""Chapter 0: the block machine: everything that may ever happen to a block.
+"""To begin with, chapter 1: the block machine: everything that may ever happen to a block.
 
 Read this page first: a pool of blocks, the tables that hold them, eight steps and four invariants. A block is
 

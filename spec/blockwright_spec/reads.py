@@ -1,4 +1,4 @@
-"""Chapter 1: what a token reads, and what follows from it.
+"""To begin with, chapter 2: what a token reads, and what follows from it.
 
 One function, `reads`, says of each kind of layer which earlier positions a token reads. What must be kept, what may be
 trimmed, how long a hit is and how many blocks a step fills are sets derived from it; nothing else is said per kind,

@@ -9,8 +9,8 @@ from blockwright_conformance.kv_cache.actions import Admit, Release, meaning
 from blockwright_conformance.kv_cache.choices_gate import OpenExplorer, outcomes
 from blockwright_conformance.kv_cache.scopes import scope
 from blockwright_conformance.kv_cache.world import Explorer
+from blockwright_spec.manager.state import Config, initial
 from blockwright_spec.reads import Full, Group, Prefix, Sliding
-from blockwright_spec.state import Config, initial
 
 PROMPT: Prefix = (0, (1, 2, 3))
 

@@ -15,9 +15,9 @@ from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.gate import coverage, report
 from blockwright_conformance.kv_cache.scopes import PR, PROFILES, Scope, scope, strings
 from blockwright_conformance.kv_cache.world import EVERYTHING, Explorer, Result
-from blockwright_spec import effects, plans
+from blockwright_spec.manager import effects, plans
+from blockwright_spec.manager.state import Table
 from blockwright_spec.reads import Full, Mamba, Sliding
-from blockwright_spec.state import Table
 
 FULL = scope(Full(), 1, "small", 5, 3, "chunks trim reset preempt batch")
 SLIDING = scope(Sliding(2), 1, "small", 4, 4, "trim")

@@ -16,9 +16,9 @@ from blockwright_conformance.kv_cache.scopes import Scope, of_groups, scope, str
 from blockwright_conformance.kv_cache.world import Explorer
 from blockwright_lab.peers.follower import Follower
 from blockwright_lab.peers.following import LawError
-from blockwright_spec.outcomes import Step
+from blockwright_spec.manager.outcomes import Step
+from blockwright_spec.manager.state import State, Table
 from blockwright_spec.reads import Chunked, Full, Mamba, Sliding
-from blockwright_spec.state import State, Table
 
 SCOPES = (
     scope(Full(), 2, "followed", 4, 3, "trim reset preempt"),

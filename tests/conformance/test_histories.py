@@ -16,8 +16,8 @@ from blockwright_conformance.kv_cache.histories_gate import row
 from blockwright_conformance.kv_cache.machine import run_machine
 from blockwright_conformance.kv_cache.scopes import Scope, large_scopes
 from blockwright_conformance.kv_cache.walk import History, HistoryError, walk
+from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Full, Group, Sliding
-from blockwright_spec.state import Config
 
 LARGE = large_scopes()
 BOTH = replace(

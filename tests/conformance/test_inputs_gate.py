@@ -26,7 +26,7 @@ from blockwright_lab.data_movement.memory_plans import check_model
 from blockwright_lab.data_movement.worker import InputsError
 from blockwright_lab.data_movement.worker_histories import inputs_walk, run_inputs_machine
 from blockwright_lab.data_movement.worker_scopes import INPUT_WORLDS
-from blockwright_spec.rows import RowRefusal
+from blockwright_spec.worker.rows import RowRefusal
 
 WINDOWS, TIMED, STATES, _, _, ENCODER, _ = INPUT_WORLDS.values()
 BUFFERS = ("new_block_ids", "new_block_offsets", "nulled_entries", "nulled_offsets", "replaced_entries", "num_served")

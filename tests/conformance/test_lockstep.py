@@ -27,9 +27,9 @@ from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter, Sha
 from blockwright_conformance.kv_cache.lockstep import Reply, act, compare, examine, misreported, names_of
 from blockwright_conformance.kv_cache.scopes import scope
 from blockwright_conformance.kv_cache.world import Explorer
-from blockwright_spec.outcomes import Done, Reason, Refusal
+from blockwright_spec.manager.outcomes import Done, Reason, Refusal
+from blockwright_spec.manager.state import Config, State, Table, initial
 from blockwright_spec.reads import Full, Group, Prefix, Sliding
-from blockwright_spec.state import Config, State, Table, initial
 
 PROMPT: Prefix = (0, (1, 2, 3, 4, 5))
 CONFIG = Config((Group(Full(), 2),), 8, 12)

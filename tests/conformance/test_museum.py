@@ -39,12 +39,12 @@ from blockwright_lab.known_bugs.variants import Patch, patched, variant
 from blockwright_lab.mutation.offload_walk import walk
 from blockwright_lab.mutation.recording import Recording
 from blockwright_lab.trials import call_trials, handed_out, trials
-from blockwright_spec.chain_laws import OFFLOAD_LAWS
-from blockwright_spec.laws import LAWS, STEP_LAWS
-from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.manager.laws import LAWS, STEP_LAWS
+from blockwright_spec.manager.state import Config
+from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.reads import Full, Group, Sliding
-from blockwright_spec.state import Config
-from blockwright_spec.storage_laws import PART_FOUR_LAWS
+from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
 KIT = {"HASH-1", "HASH-2", "HASH-3", "EV-1", "STAT-1", "DEMAND-1", "REFUSE-1", "LOOKUP-1", "REF-0 queue", "REF-0 keys"}
 KIT |= {"PLAN-1", "PLAN-2", "REFUSE-2", "STORE-1"}

@@ -65,8 +65,8 @@ def test_processes_import_from_the_folder_and_this_one_does_not(folder: Path) ->
 
 def test_a_folder_of_other_sources_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing was compiled" in trouble(tmp_path)
-    recorded(tmp_path, digests() | {"blockwright_spec/state.py": "other"})
-    assert "blockwright_spec/state.py" in trouble(tmp_path)
+    recorded(tmp_path, digests() | {"blockwright_spec/manager/state.py": "other"})
+    assert "blockwright_spec/manager/state.py" in trouble(tmp_path)
     assert main(["conform", "--profile", "quick", "--explorer", str(tmp_path)]) == 2
     assert "python -m blockwright_conformance.checker.compiled" in capsys.readouterr().err
     assert main(["conform", "--impl", "a:b", "--explorer", str(folder)]) == 2

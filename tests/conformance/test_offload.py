@@ -39,9 +39,9 @@ from blockwright_conformance.rows import covered
 from blockwright_lab.data_movement.offload_engine import OffloadHistoryError
 from blockwright_lab.data_movement.offload_histories import chain_walk, run_chain_machine
 from blockwright_lab.data_movement.offload_scopes import OFFLOAD_HISTORIES, Memory, OffloadWorld
-from blockwright_spec.chain_outcomes import ChainDone
-from blockwright_spec.chain_state import Chain, ChainConfig, Kind, chain
-from blockwright_spec.tier_state import Key, Phase, phase_of, tier
+from blockwright_spec.offload.chain_outcomes import ChainDone
+from blockwright_spec.offload.chain_state import Chain, ChainConfig, Kind, chain
+from blockwright_spec.offload.tier_state import Key, Phase, phase_of, tier
 
 P, Q, R, _ = KEYS
 SMALL_TIER = TierScope("small", "LRU", 2, (*lists(2, 1), KEYS[:2], KEYS[1:3]), readers=2)

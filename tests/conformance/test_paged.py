@@ -39,7 +39,7 @@ from blockwright_conformance.gates import Profile, gate
 from blockwright_lab.data_movement.tables_engine import PagedEngine, PagedHistoryError
 from blockwright_lab.data_movement.tables_histories import random_walk, run_tables_machine
 from blockwright_lab.data_movement.tables_scopes import HISTORIES, World
-from blockwright_spec.paged_state import Device, Paged, PagedConfig, Pair, paged
+from blockwright_spec.block_tables.state import Device, Paged, PagedConfig, Pair, paged
 
 PROMPT = (0, (1, 2, 3))
 WINDOWED = PagedConfig(2, 6, 4, True, 1)

@@ -22,7 +22,7 @@ from blockwright_lab.proofs.gate import tied
 from blockwright_lab.proofs.pool_invariant import Endless, Few, argument, fault, pool, statements
 from blockwright_lab.proofs.pool_model import TRANSITIONS
 from blockwright_lab.proofs.pool_tie import LAWS, TiedExplorer, differing_laws, faults
-from blockwright_spec.state import State
+from blockwright_spec.manager.state import State
 
 MILLISECONDS = 60_000
 

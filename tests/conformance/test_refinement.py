@@ -19,8 +19,8 @@ from blockwright_lab.refinement.small_pool import explored
 from blockwright_lab.refinement.steps import refined
 from blockwright_spec import block_machine
 from blockwright_spec.block_machine import STEPS
+from blockwright_spec.manager.state import NULL, Config, Running, State, initial
 from blockwright_spec.reads import Group, Sliding
-from blockwright_spec.state import NULL, Config, Running, State, initial
 
 
 def test_a_harmless_change_is_not_noticed() -> None:

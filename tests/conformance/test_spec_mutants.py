@@ -22,10 +22,10 @@ from blockwright_lab.specification.places import BY_NAME, MANAGERS, MUSEUM, PLAC
 from blockwright_lab.specification.results import FIRST, Result, differs_in, noticed_in, order, result_of
 from blockwright_lab.specification.search import UNDEFINED
 from blockwright_lab.specification.workers import PLANS, RIGHT
-from blockwright_spec.chain_state import Chain, ChainConfig
-from blockwright_spec.storage_laws import STORAGE_LAWS
-from blockwright_spec.tier_state import Entry as Block
-from blockwright_spec.tier_state import Phase, Tier
+from blockwright_spec.offload.chain_state import Chain, ChainConfig
+from blockwright_spec.offload.tier_state import Entry as Block
+from blockwright_spec.offload.tier_state import Phase, Tier
+from blockwright_spec.worker.storage_laws import STORAGE_LAWS
 
 LOST = "effects.py requeued: queue = (*bare[::-1], *state.queue, *candidates) -> queue = (*bare[::-1], *state.queue)"
 TIGHT = BY_NAME["lockstep: full, block 1: museum, tight"]
@@ -43,7 +43,7 @@ def test_mutants_have_names_of_their_own_and_each_chapter_has_some() -> None:
 
 
 def test_a_mutant_is_put_in_and_taken_out() -> None:
-    function = function_of("effects.py", "requeued")
+    function = function_of("manager/effects.py", "requeued")
     before = function.__code__
     with put_in(of_mutation(mutant(LOST))):
         assert function.__code__ is not before
@@ -178,7 +178,7 @@ def test_the_score_is_a_rate() -> None:
     assert score([noticed] * floor + [silent] * (100 - floor), 0, "nightly").violations == 0
     assert score([noticed] * (floor - 1) + [silent] * (101 - floor), 0, "nightly").law == "SPEC-1"
     assert score([noticed] * (laws - 1) + [beside] * (101 - laws), 0, "nightly").law == "SPEC-1"
-    assert "1 by laws, 1 by lock-step" in gate.of_chapter("effects.py", [noticed, beside]).detail
+    assert "1 by laws, 1 by lock-step" in gate.of_chapter("manager/effects.py", [noticed, beside]).detail
     assert gate.of_survivor(silent).violations == 0
 
 

@@ -17,8 +17,8 @@ from blockwright_conformance.kv_cache.enabled import enabled
 from blockwright_conformance.kv_cache.scopes import Scope, scope, strings
 from blockwright_conformance.kv_cache.symmetry import Names, form, labelled_form, slot_form
 from blockwright_conformance.kv_cache.world import Explorer, Node
+from blockwright_spec.manager.state import Config, Hit, Request, Running, State, Table, Waiting
 from blockwright_spec.reads import Chunked, Full, Group, Kind, Mamba, Sliding
-from blockwright_spec.state import Config, Hit, Request, Running, State, Table, Waiting
 
 BOTH = replace(
     scope(Full(), 1, "smallest", 6, 3, "trim"),

@@ -30,8 +30,8 @@ from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.scopes import Scope, large_scopes
 from blockwright_conformance.kv_cache.script import script
 from blockwright_conformance.kv_cache.walk import walk
+from blockwright_spec.manager.state import Config, Running, State, initial
 from blockwright_spec.reads import Full, Group, Prefix, Sliding
-from blockwright_spec.state import Config, Running, State, initial
 
 PROMPT: Prefix = (0, (1, 2, 3, 4, 5))
 

@@ -13,8 +13,8 @@ import pytest
 import blockwright
 from blockwright_lab.known_bugs.instrumented import VariantAdapter, adapter_on
 from blockwright_lab.known_bugs.variants import Patch, StalePatchError, load, patched, source_of, variant
+from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Full, Group
-from blockwright_spec.state import Config
 
 PATCH = Patch("core/store.py", "self._num_free = count - 1", "self._num_free = count")
 

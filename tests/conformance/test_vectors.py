@@ -29,8 +29,8 @@ from blockwright_conformance.vectors.paths import Tours, sorts_of, vectors_of
 from blockwright_conformance.vectors.process import ProcessError, ProcessFactory
 from blockwright_conformance.vectors.records import Vector, line_of, read, vector_of
 from blockwright_conformance.vectors.samples import FOLDER, NAMES, file_name, made, sample_scopes, samples
-from blockwright_spec.outcomes import Step
-from blockwright_spec.state import Config, Table
+from blockwright_spec.manager.outcomes import Step
+from blockwright_spec.manager.state import Config, Table
 
 SERVED = f"{sys.executable} -m blockwright_conformance.vectors.serve"
 

@@ -20,7 +20,7 @@ pytest.importorskip("sphinx")
 from blockwright.errors import BlockwrightError
 from blockwright_book import book_museum, code, data, laws, links, markdown, museum, pages, spec
 from blockwright_lab.known_bugs.gate import EXHIBITS
-from blockwright_spec.laws import LAWS
+from blockwright_spec.manager.laws import LAWS
 
 each_chapter = pytest.mark.parametrize("chapter", spec.chapters(), ids=lambda chapter: chapter.name)
 
@@ -32,9 +32,15 @@ def every() -> dict[str, str]:
 
 
 def test_every_module_is_a_chapter_in_order() -> None:
-    assert [chapter.number for chapter in spec.chapters()] == list(range(len(spec.chapters())))
-    names = {path.stem for path in spec.FOLDER.glob("*.py")} - {"__init__"}
-    assert {chapter.name for chapter in spec.chapters()} == names
+    for part in ("", *spec.PARTS):
+        own = [chapter for chapter in spec.chapters() if chapter.part == part]
+        assert [chapter.number for chapter in own] == list(range(1, len(own) + 1))
+        called = f"Part {spec.PARTS[part]}" if part else "To begin with"
+        for chapter in own:
+            heading = ast.get_docstring(spec.tree(chapter)) or ""
+            assert heading.startswith(f"{called}, chapter {chapter.number}: "), chapter.name
+    files = {path for path in spec.FOLDER.rglob("*.py") if path.name != "__init__.py"}
+    assert {chapter.path for chapter in spec.chapters()} == files
 
 
 @each_chapter
@@ -63,10 +69,10 @@ def test_code_of_a_name_is_its_own(chapter: spec.Chapter) -> None:
 
 
 def test_names_in_code_lead_to_their_definitions() -> None:
-    chapter = next(each for each in spec.chapters() if each.name == "hits")
+    chapter = next(each for each in spec.chapters() if each.name == "manager.hits")
     html = code.rendered(chapter, list(range(1, 60)), lambda label: f"@{label}")
     assert '<a class="spec-link" href="@spec-reads-longest-hit">longest_hit</a>' in html
-    assert '<a class="spec-link" href="@spec-state-state-type">State</a>' in html
+    assert '<a class="spec-link" href="@spec-manager-state-state-type">State</a>' in html
     assert '<a class="spec-link" href="@law-hit-1">HIT-1</a>' in html
 
 
@@ -123,6 +129,8 @@ def test_signs_of_markdown_are_escaped() -> None:
     ("link", "page"),
     [
         ("](../spec/blockwright_spec/reads.py)", "](/book/spec/reads.md)"),
+        ("](../spec/blockwright_spec/block_tables/laws.py)", "](/book/spec/block_tables/laws.md)"),
+        ("](../spec/blockwright_spec/offload)", "](/book/spec/offload/index.md)"),
         ("](paging.md#forks)", "](/paging.md#forks)"),
         ("](../examples/engine_loop.py)", "](/../examples/engine_loop.py)"),
         ("](https://example.org/reads.py)", "](https://example.org/reads.py)"),

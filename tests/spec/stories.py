@@ -1,10 +1,10 @@
 """What the tests of the specification share: managers, and requests that come as far as a story needs them."""
 
-from blockwright_spec import transitions as t
-from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Done, Outcome, Reason, Refusal, Step
+from blockwright_spec.manager import transitions as t
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Done, Outcome, Reason, Refusal, Step
+from blockwright_spec.manager.state import Config, Content, Hit, Running, State, Table, Waiting, initial
 from blockwright_spec.reads import Full, Group, Kind, Prefix, Sliding
-from blockwright_spec.state import Config, Content, Hit, Running, State, Table, Waiting, initial
 
 
 def done(outcome: Outcome) -> Done:

@@ -14,7 +14,7 @@ import pytest
 from blockwright_lab.refinement.small_pool import explored
 from blockwright_spec import block_machine as page
 from blockwright_spec.block_machine import NULL, Block, Machine, Table
-from blockwright_spec.laws import BLOCK_LAWS
+from blockwright_spec.manager.laws import BLOCK_LAWS
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
 
 A, B, PIN = ("A", 0), ("B", 0), ("a copy", 0)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from blockwright_spec import chain_calls as c
-from blockwright_spec.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS, OFFLOAD_LAWS
-from blockwright_spec.chain_outcomes import ChainDone, ChainOutcome, ChainReason, ChainRefusal
-from blockwright_spec.chain_state import Chain, ChainConfig, Kind, Transfer, chain, chain_lookup, pins
-from blockwright_spec.paged_step_laws import PagedLaw
-from blockwright_spec.tier_state import Key, Phase, Tier, idle, phase_of, ready
+from blockwright_spec.law import Law
+from blockwright_spec.offload import chain_calls as c
+from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS, OFFLOAD_LAWS
+from blockwright_spec.offload.chain_outcomes import ChainDone, ChainOutcome, ChainReason, ChainRefusal
+from blockwright_spec.offload.chain_state import Chain, ChainConfig, Kind, Transfer, chain, chain_lookup, pins
+from blockwright_spec.offload.tier_state import Key, Phase, Tier, idle, phase_of, ready
 
 A, B, C, D = b"a", b"b", b"c", b"d"
 
@@ -296,7 +296,7 @@ def test_the_good_states_are_what_the_broken_ones_are_made_of() -> None:
 
 @pytest.mark.parametrize("law", CHAIN_LAWS, ids=lambda law: law.id)
 @pytest.mark.parametrize("name", GOOD)
-def test_law_holds_in_reached_states(law: PagedLaw, name: str) -> None:
+def test_law_holds_in_reached_states(law: Law, name: str) -> None:
     assert law.holds(GOOD[name])
 
 
@@ -370,7 +370,7 @@ def test_every_law_is_broken_once() -> None:
 
 
 @pytest.mark.parametrize("law", CHAIN_STEP_LAWS, ids=lambda law: law.id)
-def test_law_of_calls_holds_for_calls_that_happened(law: PagedLaw) -> None:
+def test_law_of_calls_holds_for_calls_that_happened(law: Law) -> None:
     calls: list[tuple[Chain, ChainOutcome]] = [
         (LOADED, LAND_LOAD),
         (LOADED, FAIL_LOAD),

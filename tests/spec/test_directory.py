@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blockwright_spec.directory import DIRECTORY_LAWS, Altered, Place, Reopened, Served
+from blockwright_spec.offload.directory import DIRECTORY_LAWS, Altered, Place, Reopened, Served
 
 RIGHT = Reopened(
     places=(Place(frozenset((b"a",)), b"a"), Place(frozenset((b"b", b"c")), None), Place(frozenset(), None)),

@@ -11,11 +11,11 @@ from itertools import chain, combinations
 
 import pytest
 
-from blockwright_spec.explain import Explanation, Limit, Part, explained, law_explanation_is_exact
-from blockwright_spec.hits import found
-from blockwright_spec.lru import LRU
+from blockwright_spec.manager.hits import found
+from blockwright_spec.manager.in_time.explain import Explanation, Limit, Part, explained, law_explanation_is_exact
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.state import Config, Content, State, Waiting, initial
 from blockwright_spec.reads import Chunked, Full, Group, Kind, Mamba, Prefix, Sliding, cut, hit_ends
-from blockwright_spec.state import Config, Content, State, Waiting, initial
 
 PROMPT: Prefix = (0, (5, 6, 7, 8, 9, 4, 3))
 GROUPS: tuple[tuple[tuple[Kind, int], ...], ...] = (

@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 from tests.spec.stories import done, held, hit_of, prompt, running, sent, table_of, why
 
-from blockwright_spec import transitions as t
-from blockwright_spec.flights import begin, finish_load, settle
-from blockwright_spec.laws import LAWS
-from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Done, Outcome, Reason, Step
+from blockwright_spec.manager import transitions as t
+from blockwright_spec.manager.in_time.in_flight import begin, finish_load, settle
+from blockwright_spec.manager.laws import LAWS
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Done, Outcome, Reason, Step
+from blockwright_spec.manager.state import NULL, Absent, Config, Fence, Flight, Hit, State, Waiting, initial, is_loading
 from blockwright_spec.reads import Cross, Full, Group, Kind, Mamba, Sliding
-from blockwright_spec.state import NULL, Absent, Config, Fence, Flight, Hit, State, Waiting, initial, is_loading
 
 
 def over(*groups: tuple[Kind, int], settles: bool = False, blocks: int = 16, overlaps: bool = True) -> State:

@@ -14,24 +14,15 @@ from tests.spec.stories import admitted, done, held, hit_of, manager, prompt, ru
 from tests.spec.test_flights import ahead, flown, loading, over, refused_in_time, settled
 from tests.spec.test_transitions import refused
 
-from blockwright_spec import transitions as t
-from blockwright_spec.choices import Choice
-from blockwright_spec.forks import fork, take_copies
-from blockwright_spec.laws import LAWS, STEP_LAWS
-from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Done, Outcome, Publication, Reason, Refusal, Step
+from blockwright_spec.manager import transitions as t
+from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.in_time.forks import fork, take_copies
+from blockwright_spec.manager.laws import LAWS, STEP_LAWS
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Done, Outcome, Publication, Reason, Refusal, Step
+from blockwright_spec.manager.state import NULL, Absent, Config, Hit, State, holders, initial, sharers
+from blockwright_spec.manager.table_laws import common_prefix_blocks
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Prefix, Sliding
-from blockwright_spec.state import (
-    NULL,
-    Absent,
-    Config,
-    Hit,
-    State,
-    holders,
-    initial,
-    sharers,
-)
-from blockwright_spec.table_laws import common_prefix_blocks
 
 
 def lawful(before: State, outcome: Outcome) -> Done:

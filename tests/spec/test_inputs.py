@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from tests.spec.stories import admitted, done, prompt, running, sent
 
-from blockwright_spec import rows as r
-from blockwright_spec import transitions as t
-from blockwright_spec.forks import fork
-from blockwright_spec.input_laws import INPUT_LAWS, ROW_LAWS, Handed, RowCall
-from blockwright_spec.inputs import GroupInputs, Inputs, Work, inputs, slot_at, stepped
-from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Done, Step
-from blockwright_spec.paged_step_laws import PagedLaw
+from blockwright_spec.law import Law
+from blockwright_spec.manager import transitions as t
+from blockwright_spec.manager.in_time.forks import fork
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Done, Step
+from blockwright_spec.manager.state import NULL, Absent, Config, Hit, Running, State, initial
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Sliding
-from blockwright_spec.rows import Row, RowRefusal, Rows
-from blockwright_spec.state import NULL, Absent, Config, Hit, Running, State, initial
+from blockwright_spec.worker import rows as r
+from blockwright_spec.worker.input_laws import INPUT_LAWS, ROW_LAWS, Handed, RowCall
+from blockwright_spec.worker.inputs import GroupInputs, Inputs, Work, inputs, slot_at, stepped
+from blockwright_spec.worker.rows import Row, RowRefusal, Rows
 
 BY_ID = {law.id: law.holds for law in (*INPUT_LAWS, *ROW_LAWS)}
 FREE: Rows = (None,) * 3
@@ -257,7 +257,7 @@ def test_a_step_may_compute_nothing_of_a_request() -> None:
 
 @pytest.mark.parametrize("law", INPUT_LAWS, ids=lambda law: law.id)
 @pytest.mark.parametrize("name", GOOD)
-def test_law_holds_in_every_story(law: PagedLaw, name: str) -> None:
+def test_law_holds_in_every_story(law: Law, name: str) -> None:
     assert law.holds(GOOD[name])
 
 

@@ -10,16 +10,16 @@ from dataclasses import replace
 
 import pytest
 
-from blockwright_spec import plans, pool_laws
-from blockwright_spec.flights import begin
-from blockwright_spec.forks import fork
-from blockwright_spec.laws import LAWS, STEP_LAWS
-from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Done, Outcome, Step
+from blockwright_spec.manager import plans, pool_laws
+from blockwright_spec.manager.in_time.forks import fork
+from blockwright_spec.manager.in_time.in_flight import begin
+from blockwright_spec.manager.laws import LAWS, STEP_LAWS
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Done, Outcome, Step
+from blockwright_spec.manager.state import Config, Content, Fence, Hit, Running, State, Waiting, initial
+from blockwright_spec.manager.table_laws import common_prefix_blocks
+from blockwright_spec.manager.transitions import admit, append_output, arrive, find, grow, preempt, release
 from blockwright_spec.reads import Cross, Full, Group, Kind, Mamba, Prefix, Sliding, cut
-from blockwright_spec.state import Config, Content, Fence, Hit, Running, State, Waiting, initial
-from blockwright_spec.table_laws import common_prefix_blocks
-from blockwright_spec.transitions import admit, append_output, arrive, find, grow, preempt, release
 
 PROMPT: Prefix = (0, (7, 8, 9, 7, 8))
 BY_ID = {law.id: law.holds for law in LAWS}

@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from blockwright_spec import paged_marks as marks
-from blockwright_spec import paged_tables as t
-from blockwright_spec.outcomes import When
-from blockwright_spec.paged_counts import (
+from blockwright_spec.block_tables import marks
+from blockwright_spec.block_tables import transitions as t
+from blockwright_spec.block_tables.counts import (
     appending,
     cached_tokens,
     cached_tokens_of,
@@ -23,7 +22,7 @@ from blockwright_spec.paged_counts import (
     swapping,
     touched,
 )
-from blockwright_spec.paged_outcomes import (
+from blockwright_spec.block_tables.outcomes import (
     PagedDone,
     PagedOutcome,
     PagedReason,
@@ -32,7 +31,8 @@ from blockwright_spec.paged_outcomes import (
     may_go,
     preferring,
 )
-from blockwright_spec.paged_state import Device, Paged, PagedConfig, PagedTable, entries_of, free_on, paged
+from blockwright_spec.block_tables.state import Device, Paged, PagedConfig, PagedTable, entries_of, free_on, paged
+from blockwright_spec.manager.outcomes import When
 from blockwright_spec.reads import Prefix
 
 GPU, CPU = Device.GPU, Device.CPU

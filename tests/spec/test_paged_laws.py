@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from blockwright_spec import paged_marks as marks
-from blockwright_spec import paged_tables as t
-from blockwright_spec.paged_outcomes import PagedDone, PagedOutcome, PagedReason, PagedRefusal, lowest
-from blockwright_spec.paged_state import Device, Paged, PagedConfig, PagedTable, paged
-from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS, PagedLaw
+from blockwright_spec.block_tables import marks
+from blockwright_spec.block_tables import transitions as t
+from blockwright_spec.block_tables.outcomes import PagedDone, PagedOutcome, PagedReason, PagedRefusal, lowest
+from blockwright_spec.block_tables.state import Device, Paged, PagedConfig, PagedTable, paged
+from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.law import Law
 from blockwright_spec.reads import Prefix
 
 BY_ID = {law.id: law.holds for law in PAGED_LAWS}
@@ -107,7 +108,7 @@ def test_the_good_states_are_what_the_broken_ones_are_made_of() -> None:
 
 @pytest.mark.parametrize("law", PAGED_LAWS, ids=lambda law: law.id)
 @pytest.mark.parametrize("name", GOOD)
-def test_law_holds_in_reached_states(law: PagedLaw, name: str) -> None:
+def test_law_holds_in_reached_states(law: Law, name: str) -> None:
     assert law.holds(GOOD[name])
 
 
@@ -183,7 +184,7 @@ def test_every_law_is_broken_once() -> None:
 
 
 @pytest.mark.parametrize("law", PAGED_STEP_LAWS, ids=lambda law: law.id)
-def test_law_of_calls_holds_for_calls_that_happened(law: PagedLaw) -> None:
+def test_law_of_calls_holds_for_calls_that_happened(law: Law) -> None:
     calls = [
         (FORKED, t.append(FORKED, 1, (5, 6), 0, None, lowest)),
         (FORKED, SWAP_TO),

@@ -14,13 +14,13 @@ from itertools import product
 import pytest
 from tests.spec.stories import admitted, done, hit_of, prompt, running, sent
 
-from blockwright_spec import transitions as t
-from blockwright_spec.asks import starting
-from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Done, Fits, Outcome, Plan, Reason, Refusal, Step, When
-from blockwright_spec.plans import plan_admission, plan_growth, spare, whole_demand
+from blockwright_spec.manager import transitions as t
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Done, Fits, Outcome, Plan, Reason, Refusal, Step, When
+from blockwright_spec.manager.plans import plan_admission, plan_growth, spare, whole_demand
+from blockwright_spec.manager.preconditions import starting
+from blockwright_spec.manager.state import NULL, Config, Fence, Hit, Running, State, initial, owned
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Sliding, peak
-from blockwright_spec.state import NULL, Config, Fence, Hit, Running, State, initial, owned
 
 GROUPS: dict[str, tuple[Group, ...]] = {
     "full": (Group(Full(), 2),),

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from blockwright_spec.paged_step_laws import PagedLaw
+from blockwright_spec.law import Law
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Sliding, peak
-from blockwright_spec.storage import (
+from blockwright_spec.worker.storage import (
     Layer,
     Limits,
     PlannedGroup,
@@ -24,7 +24,7 @@ from blockwright_spec.storage import (
     may_hold,
     page,
 )
-from blockwright_spec.storage_laws import PART_FOUR_LAWS, STORAGE_LAWS
+from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS, STORAGE_LAWS
 
 BY_ID = {law.id: law.holds for law in STORAGE_LAWS}
 
@@ -49,7 +49,7 @@ PLAN = StoragePlan(LAYERS, LIMITS, 64 * 20 + 63, 16, Fraction(1, 4), GROUPS, (32
 
 
 @pytest.mark.parametrize("law", STORAGE_LAWS, ids=lambda law: law.id)
-def test_law_holds(law: PagedLaw) -> None:
+def test_law_holds(law: Law) -> None:
     assert law.holds(PLAN)
 
 

@@ -9,12 +9,24 @@ from dataclasses import replace
 
 import pytest
 
-from blockwright_spec import tier_calls as t
-from blockwright_spec.outcomes import When
-from blockwright_spec.paged_step_laws import PagedLaw
-from blockwright_spec.tier_calls import IllegalVictimsError, TierDone, TierOutcome, TierReason, TierRefusal
-from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
-from blockwright_spec.tier_state import Entry, Event, Key, Phase, Tier, idle, num_free, phase_of, places, ready, tier
+from blockwright_spec.law import Law
+from blockwright_spec.manager.outcomes import When
+from blockwright_spec.offload import tier_calls as t
+from blockwright_spec.offload.tier_calls import IllegalVictimsError, TierDone, TierOutcome, TierReason, TierRefusal
+from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
+from blockwright_spec.offload.tier_state import (
+    Entry,
+    Event,
+    Key,
+    Phase,
+    Tier,
+    idle,
+    num_free,
+    phase_of,
+    places,
+    ready,
+    tier,
+)
 
 A, B, C, D = b"a", b"b", b"c", b"d"
 
@@ -185,7 +197,7 @@ BROKEN: list[tuple[str, Tier]] = [
 
 @pytest.mark.parametrize("law", TIER_LAWS, ids=lambda law: law.id)
 @pytest.mark.parametrize("name", GOOD)
-def test_law_holds_in_reached_states(law: PagedLaw, name: str) -> None:
+def test_law_holds_in_reached_states(law: Law, name: str) -> None:
     assert law.holds(GOOD[name])
 
 
@@ -221,7 +233,7 @@ def test_every_law_is_broken_once() -> None:
 
 
 @pytest.mark.parametrize("law", TIER_STEP_LAWS, ids=lambda law: law.id)
-def test_law_of_calls_holds_for_calls_that_happened(law: PagedLaw) -> None:
+def test_law_of_calls_holds_for_calls_that_happened(law: Law) -> None:
     calls: list[tuple[Tier, TierOutcome]] = [
         (FULL, EVICTING),
         (FULL, t.touch(FULL, (A,))),

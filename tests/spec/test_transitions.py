@@ -11,23 +11,15 @@ from dataclasses import replace
 import pytest
 from tests.spec.stories import admitted, both, done, held, hit_of, manager, prompt, running, sent, table_of, why
 
-from blockwright_spec import transitions as t
-from blockwright_spec.choices import Choice, recorded
-from blockwright_spec.flights import begin
-from blockwright_spec.laws import LAWS
-from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Done, Outcome, Publication, Reason, Refusal, Step
+from blockwright_spec.manager import transitions as t
+from blockwright_spec.manager.choices import Choice, recorded
+from blockwright_spec.manager.in_time.in_flight import begin
+from blockwright_spec.manager.laws import LAWS
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Done, Outcome, Publication, Reason, Refusal, Step
+from blockwright_spec.manager.state import NULL, Absent, Hit, State, Waiting, holders, key
+from blockwright_spec.manager.table_laws import common_prefix_blocks
 from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Sliding
-from blockwright_spec.state import (
-    NULL,
-    Absent,
-    Hit,
-    State,
-    Waiting,
-    holders,
-    key,
-)
-from blockwright_spec.table_laws import common_prefix_blocks
 
 
 def test_a_prompt_takes_blocks_in_order_and_publishes_the_full_ones() -> None:

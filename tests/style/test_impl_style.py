@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from blockwright_spec.chain_laws import OFFLOAD_LAWS
-from blockwright_spec.laws import LAWS, STEP_LAWS
-from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
-from blockwright_spec.storage_laws import PART_FOUR_LAWS
+from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.manager.laws import LAWS, STEP_LAWS
+from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
+from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "impl").rglob("*.py"))

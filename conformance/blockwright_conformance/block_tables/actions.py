@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from blockwright_spec import paged_marks as marks
-from blockwright_spec import paged_tables as calls
-from blockwright_spec.paged_outcomes import Choice, PagedDone, PagedOutcome, PagedRefusal, lowest
-from blockwright_spec.paged_state import Device, Paged, PagedTable, blocks_of
+from blockwright_spec.block_tables import marks
+from blockwright_spec.block_tables import transitions as calls
+from blockwright_spec.block_tables.outcomes import Choice, PagedDone, PagedOutcome, PagedRefusal, lowest
+from blockwright_spec.block_tables.state import Device, Paged, PagedTable, blocks_of
 from blockwright_spec.reads import Prefix
 
 from .scopes import PagedScope

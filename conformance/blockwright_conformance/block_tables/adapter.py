@@ -5,7 +5,7 @@ As in `adapter`: the adapter calls the public names, and shows the whole state i
 
 from typing import NamedTuple, Protocol, Self
 
-from blockwright_spec.paged_state import Device, Pair
+from blockwright_spec.block_tables.state import Device, Pair
 from blockwright_spec.reads import Prefix
 
 

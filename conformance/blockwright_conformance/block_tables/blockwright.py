@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import blockwright
 import blockwright.paging
 from blockwright.paging import Block, BlockTable, CpuGpuBlockAllocator
-from blockwright_spec.paged_state import Device, PagedConfig, Pair
+from blockwright_spec.block_tables.state import Device, PagedConfig, Pair
 from blockwright_spec.reads import Prefix
 
 from .adapter import PagedObservation, TableShown

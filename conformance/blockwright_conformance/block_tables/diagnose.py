@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from blockwright_spec.paged_effects import content_at
-from blockwright_spec.paged_outcomes import PagedDone
-from blockwright_spec.paged_state import Device, Paged, blocks_of, paged
-from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.block_tables.effects import content_at
+from blockwright_spec.block_tables.outcomes import PagedDone
+from blockwright_spec.block_tables.state import Device, Paged, blocks_of, paged
+from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.reads import Prefix
 
 from ..kv_cache.diagnose import Broken, Diagnosis, of_error

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, permutations
 from typing import Any, NamedTuple
 
-from blockwright_spec.paged_counts import cached_tokens, cached_tokens_of, moved, taking, touched
-from blockwright_spec.paged_outcomes import Choice, PagedDone, PagedReason, preferring
-from blockwright_spec.paged_state import Device, Paged, PagedTable, Pair, ends, entries_of
+from blockwright_spec.block_tables.counts import cached_tokens, cached_tokens_of, moved, taking, touched
+from blockwright_spec.block_tables.outcomes import Choice, PagedDone, PagedReason, preferring
+from blockwright_spec.block_tables.state import Device, Paged, PagedTable, Pair, ends, entries_of
 from blockwright_spec.reads import Prefix
 
 from .actions import (

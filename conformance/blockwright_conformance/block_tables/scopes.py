@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockwright_spec.paged_state import Device, PagedConfig
+from blockwright_spec.block_tables.state import Device, PagedConfig
 from blockwright_spec.reads import Prefix
 
 from ..kv_cache.scopes import strings

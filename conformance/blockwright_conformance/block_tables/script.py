@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from blockwright_spec.outcomes import When
-from blockwright_spec.paged_state import Device, Paged, paged
+from blockwright_spec.block_tables.state import Device, Paged, paged
+from blockwright_spec.manager.outcomes import When
 
 from .actions import (
     Access,

@@ -9,7 +9,7 @@ import marshal
 from hashlib import blake2b
 from typing import Any
 
-from blockwright_spec.paged_state import Device, Paged, PagedTable, ends, entries_of
+from blockwright_spec.block_tables.state import Device, Paged, PagedTable, ends, entries_of
 from blockwright_spec.reads import Prefix
 
 from ..kv_cache.symmetry import open_orders

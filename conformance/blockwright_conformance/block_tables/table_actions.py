@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple, Self
 
-from blockwright_spec import paged_marks as marks
-from blockwright_spec import paged_tables as calls
-from blockwright_spec.outcomes import When
-from blockwright_spec.paged_outcomes import Choice, PagedDone, PagedOutcome, PagedRefusal, lowest
-from blockwright_spec.paged_state import Device, Paged, PagedTable, Pair, blocks_of
+from blockwright_spec.block_tables import marks
+from blockwright_spec.block_tables import transitions as calls
+from blockwright_spec.block_tables.outcomes import Choice, PagedDone, PagedOutcome, PagedRefusal, lowest
+from blockwright_spec.block_tables.state import Device, Paged, PagedTable, Pair, blocks_of
+from blockwright_spec.manager.outcomes import When
 from blockwright_spec.reads import Prefix
 
 from ..checker.world import Outcome

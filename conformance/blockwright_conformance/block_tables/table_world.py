@@ -9,11 +9,20 @@ from dataclasses import replace
 from itertools import islice, permutations
 from typing import Any
 
-from blockwright_spec.paged_counts import cached_tokens, cached_tokens_of, moved, taking, touched
-from blockwright_spec.paged_effects import content_at
-from blockwright_spec.paged_outcomes import Choice, PagedDone, PagedReason, preferring
-from blockwright_spec.paged_state import Device, Paged, PagedConfig, PagedTable, blocks_of, ends, entries_of, paged
-from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.block_tables.counts import cached_tokens, cached_tokens_of, moved, taking, touched
+from blockwright_spec.block_tables.effects import content_at
+from blockwright_spec.block_tables.outcomes import Choice, PagedDone, PagedReason, preferring
+from blockwright_spec.block_tables.state import (
+    Device,
+    Paged,
+    PagedConfig,
+    PagedTable,
+    blocks_of,
+    ends,
+    entries_of,
+    paged,
+)
+from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.reads import Prefix
 
 from ..checker.diagnose import of_laws

@@ -6,9 +6,10 @@ questions answer.
 
 from collections.abc import Callable
 
-from blockwright_spec.paged_outcomes import PagedDone, PagedReason
-from blockwright_spec.paged_state import Paged, PagedConfig, paged
-from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS, PagedLaw
+from blockwright_spec.block_tables.outcomes import PagedDone, PagedReason
+from blockwright_spec.block_tables.state import Paged, PagedConfig, paged
+from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.law import Law
 
 from ..checker.search import Node, Search
 from .actions import PagedAction, PagedTold, paged_enabled, paged_meaning
@@ -30,7 +31,7 @@ class PagedExplorer(Search[Paged, PagedAction, PagedAdapter, PagedTold]):
         self,
         scope: PagedScope,
         factory: PagedFactory | None,
-        laws: tuple[PagedLaw, ...] = PAGED_LAWS,
+        laws: tuple[Law, ...] = PAGED_LAWS,
         max_transitions: int | None = None,
     ) -> None:
         adapter = factory(scope.config) if factory else None

@@ -121,7 +121,7 @@ def compile_into(folder: Path) -> None:
         shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     os.environ["MYPYPATH"] = str(Path(blockwright.__file__).absolute().parents[1])
     with chdir(folder):
-        spec = [str(each) for each in sorted(Path(PACKAGES[0].name).glob("*.py")) if each.name != "__init__.py"]
+        spec = [str(each) for each in sorted(Path(PACKAGES[0].name).rglob("*.py")) if each.name != "__init__.py"]
         kit = [f"{PACKAGES[1].name}/{name}.py" for name in KIT]
         with quiet():
             extensions = mypycify([*spec, *kit], opt_level="1", debug_level="0", multi_file=True, group_name="explorer")

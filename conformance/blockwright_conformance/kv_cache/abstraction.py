@@ -4,7 +4,7 @@ This is trusted code: it decides what "the same state" means. It is short, it is
 the mutants of the kit include it.
 """
 
-from blockwright_spec.state import NULL, Running, State, Table, held_tables
+from blockwright_spec.manager.state import NULL, Running, State, Table, held_tables
 
 from .adapter import Observation
 

@@ -7,13 +7,15 @@ it). It names requests by slot, and blocks not at all.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from blockwright_spec import flights, forks, transitions
-from blockwright_spec.choices import Choice
-from blockwright_spec.hits import found
-from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Done, Outcome, Publication, Refusal, Step
+from blockwright_spec.manager import transitions
+from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.hits import found
+from blockwright_spec.manager.in_time import forks
+from blockwright_spec.manager.in_time import in_flight as flights
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Done, Outcome, Publication, Refusal, Step
+from blockwright_spec.manager.state import Absent, Hit, Running, State, Waiting
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import Absent, Hit, Running, State, Waiting
 
 
 class Admit(NamedTuple):

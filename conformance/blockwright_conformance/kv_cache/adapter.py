@@ -7,9 +7,9 @@ beyond that on whatever it exposes: a field that an `Observation` leaves None is
 
 from typing import NamedTuple, Protocol, Self
 
-from blockwright_spec.outcomes import Step
+from blockwright_spec.manager.outcomes import Step
+from blockwright_spec.manager.state import Content, Copy, Table
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import Content, Copy, Table
 
 
 class Found(NamedTuple):

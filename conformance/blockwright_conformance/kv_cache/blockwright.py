@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Self
 
 import blockwright
 from blockwright import Fits, KVCacheBlocks, KVCacheManager, KVCacheSpec, Request
-from blockwright_spec.outcomes import Publication, Step
+from blockwright_spec.manager.outcomes import Publication, Step
+from blockwright_spec.manager.state import Config, Content, Table
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Prefix, Sliding, cut
-from blockwright_spec.state import Config, Content, Table
 
 from .adapter import Explained, Found, Observation, Planned, Served
 

@@ -10,8 +10,8 @@ from itertools import permutations
 from typing import TypeVar
 
 from blockwright._terminal import Advance
-from blockwright_spec.choices import Choice
-from blockwright_spec.state import State
+from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.state import State
 
 from ..gates import GateResult, Profile
 from .actions import Action, Told, meaning

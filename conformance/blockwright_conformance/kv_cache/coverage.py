@@ -7,8 +7,8 @@ into words once.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from blockwright_spec.outcomes import Done
-from blockwright_spec.state import NULL, Absent, Running, State, Waiting
+from blockwright_spec.manager.outcomes import Done
+from blockwright_spec.manager.state import NULL, Absent, Running, State, Waiting
 
 from .actions import Action, Admit, AdmitHeld, Append, FinishLoad, Fork, Grow, GrowEach, Settle, Told
 

@@ -22,13 +22,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from blockwright_spec.effects import target
-from blockwright_spec.hits import found
-from blockwright_spec.laws import LAWS, STEP_LAWS
-from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Done
-from blockwright_spec.reads import Prefix, cut, margin, needed, shows, writes
-from blockwright_spec.state import (
+from blockwright_spec.manager.effects import target
+from blockwright_spec.manager.hits import found
+from blockwright_spec.manager.laws import LAWS, STEP_LAWS
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Done
+from blockwright_spec.manager.state import (
     NULL,
     Config,
     Content,
@@ -43,7 +42,8 @@ from blockwright_spec.state import (
     initial,
     span,
 )
-from blockwright_spec.step_laws import told as told_table
+from blockwright_spec.manager.step_laws import table_after
+from blockwright_spec.reads import Prefix, cut, margin, needed, shows, writes
 
 from .abstraction import differences, expected
 from .actions import Action, Admit, Find, GrowEach, Told, meaning
@@ -307,6 +307,6 @@ def of_step(before: State, action: Action, reply: Reply, told: Told, state: Stat
         nulled = step.nulled if served.nulled is None else served.nulled
         if isinstance(after, Running) and isinstance(was, Running):
             for at, table in enumerate(after.tables):
-                rebuilt = told_table(was.tables[at], Done(state, served.new, nulled, copied=step.copied), at)
+                rebuilt = table_after(was.tables[at], Done(state, served.new, nulled, copied=step.copied), at)
                 if rebuilt != table:
                     yield "STEP-1", f"table {table}, rebuilt from what the step told {rebuilt}"

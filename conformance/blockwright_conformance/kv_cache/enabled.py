@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from itertools import product
 
-from blockwright_spec.hits import found, sound
-from blockwright_spec.lru import LRU
-from blockwright_spec.reads import Prefix
-from blockwright_spec.state import (
+from blockwright_spec.manager.hits import found, sound
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.state import (
     Absent,
     Hit,
     Running,
@@ -18,6 +17,7 @@ from blockwright_spec.state import (
     is_loading,
     recurrent,
 )
+from blockwright_spec.reads import Prefix
 
 from .actions import (
     Action,

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from blockwright_spec.choices import Choice, recorded
-from blockwright_spec.explain import explained
-from blockwright_spec.hits import found, holding
-from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Done, Fits, Plan, Reason, Step, When
-from blockwright_spec.plans import plan_admission, plan_growth
+from blockwright_spec.manager.choices import Choice, recorded
+from blockwright_spec.manager.hits import found, holding
+from blockwright_spec.manager.in_time.explain import explained
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Done, Fits, Plan, Reason, Step, When
+from blockwright_spec.manager.plans import plan_admission, plan_growth
+from blockwright_spec.manager.state import NULL, Absent, Content, Hit, Running, State, held_tables
+from blockwright_spec.manager.step_laws import copies
+from blockwright_spec.manager.table_laws import common_prefix_blocks
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import NULL, Absent, Content, Hit, Running, State, held_tables
-from blockwright_spec.step_laws import copies
-from blockwright_spec.table_laws import common_prefix_blocks
 
 from .abstraction import differences, expected
 from .actions import (

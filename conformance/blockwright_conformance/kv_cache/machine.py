@@ -12,18 +12,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from blockwright_spec.hits import found, sound
-from blockwright_spec.lru import LRU
+from blockwright_spec.manager.hits import found, sound
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.state import Absent, Hit, Running, Waiting, draft_states, is_loading, recurrent
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import (
-    Absent,
-    Hit,
-    Running,
-    Waiting,
-    draft_states,
-    is_loading,
-    recurrent,
-)
 
 from .actions import (
     Action,

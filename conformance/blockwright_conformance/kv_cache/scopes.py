@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product, starmap
 from typing import Any
 
+from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Prefix, Sliding, reads
-from blockwright_spec.state import Config
 
 
 @dataclass(frozen=True, slots=True)

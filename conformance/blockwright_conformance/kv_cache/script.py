@@ -7,9 +7,9 @@ those that its adapter stands for.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from blockwright_spec.outcomes import Publication, Reason, Step, When
+from blockwright_spec.manager.outcomes import Publication, Reason, Step, When
+from blockwright_spec.manager.state import Absent, Config, Running, State, Waiting, initial
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Prefix, Sliding
-from blockwright_spec.state import Absent, Config, Running, State, Waiting, initial
 
 from .actions import (
     Action,

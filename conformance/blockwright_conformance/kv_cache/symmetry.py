@@ -14,8 +14,8 @@ from hashlib import blake2b
 from itertools import permutations, product
 from typing import Any
 
+from blockwright_spec.manager.state import Running, State, Waiting, certain, is_loading, owned, span
 from blockwright_spec.reads import Prefix, needed
-from blockwright_spec.state import Running, State, Waiting, certain, is_loading, owned, span
 
 Form = tuple[list[int], list[int], list[Any], list[list[int]], list[Any]]
 """A state without names: the queue, what is known of each block, requests, their tables, and what is in flight."""

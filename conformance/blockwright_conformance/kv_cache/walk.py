@@ -7,8 +7,8 @@ cost more than all the rest in large states.
 
 from random import Random
 
-from blockwright_spec.laws import LAWS, STEP_LAWS
-from blockwright_spec.state import State, Table, initial
+from blockwright_spec.manager.laws import LAWS, STEP_LAWS
+from blockwright_spec.manager.state import State, Table, initial
 
 from .actions import Action, Admit, Append, Grow, GrowEach, Told, meaning
 from .adapter import ManagerAdapter

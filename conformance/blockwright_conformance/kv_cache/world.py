@@ -8,9 +8,10 @@ Laws are checked in every new state, laws of steps on every step. The first faul
 from collections import Counter
 from collections.abc import Callable
 
-from blockwright_spec.laws import LAWS, STEP_LAWS, Law
-from blockwright_spec.outcomes import Reason
-from blockwright_spec.state import Config, Running, State, Waiting, initial
+from blockwright_spec.law import Law
+from blockwright_spec.manager.laws import LAWS, STEP_LAWS
+from blockwright_spec.manager.outcomes import Reason
+from blockwright_spec.manager.state import Config, Running, State, Waiting, initial
 
 from ..checker.search import Node as AnyNode
 from ..checker.search import Result, Search, Violation

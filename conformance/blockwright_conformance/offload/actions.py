@@ -7,11 +7,11 @@ told of transfers in every order. Blocks of the device are named; transfers are 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from blockwright_spec import chain_calls as calls
-from blockwright_spec.chain_effects import parts_of
-from blockwright_spec.chain_outcomes import ChainOutcome, ChainRefusal
-from blockwright_spec.chain_state import Chain, Kind
-from blockwright_spec.tier_state import Key
+from blockwright_spec.offload import chain_calls as calls
+from blockwright_spec.offload.chain_effects import parts_of
+from blockwright_spec.offload.chain_outcomes import ChainOutcome, ChainRefusal
+from blockwright_spec.offload.chain_state import Chain, Kind
+from blockwright_spec.offload.tier_state import Key
 
 from .scopes import ChainScope, Slice
 

@@ -12,13 +12,13 @@ from hashlib import blake2b
 from itertools import combinations
 from typing import Any, NamedTuple, Self
 
-from blockwright_spec import chain_calls as calls
-from blockwright_spec.chain_effects import parts_of
-from blockwright_spec.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
-from blockwright_spec.chain_outcomes import ChainDone, ChainOutcome, ChainReason, ChainRefusal
-from blockwright_spec.chain_state import Chain, Kind, Transfer, chain, chain_lookup, pins
-from blockwright_spec.tier_laws import TIER_LAWS
-from blockwright_spec.tier_state import Key
+from blockwright_spec.offload import chain_calls as calls
+from blockwright_spec.offload.chain_effects import parts_of
+from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
+from blockwright_spec.offload.chain_outcomes import ChainDone, ChainOutcome, ChainReason, ChainRefusal
+from blockwright_spec.offload.chain_state import Chain, Kind, Transfer, chain, chain_lookup, pins
+from blockwright_spec.offload.tier_laws import TIER_LAWS
+from blockwright_spec.offload.tier_state import Key
 
 from ..checker.diagnose import of_laws
 from ..checker.lockstep import Compared, differing

@@ -17,9 +17,9 @@ from blockwright.errors import (
     UnknownBlockHashError,
     UnknownTransferError,
 )
-from blockwright_spec.chain_outcomes import ChainDone, ChainReason
-from blockwright_spec.chain_state import Chain, ChainConfig, Kind, Transfer, pins, reads, writes
-from blockwright_spec.tier_state import Event, Key
+from blockwright_spec.offload.chain_outcomes import ChainDone, ChainReason
+from blockwright_spec.offload.chain_state import Chain, ChainConfig, Kind, Transfer, pins, reads, writes
+from blockwright_spec.offload.tier_state import Event, Key
 
 from .tier_adapter import TOKENS, TierShown, errors_in, events_of, expected_of, shown_by
 

@@ -10,11 +10,11 @@ from hashlib import blake2b
 from itertools import combinations
 from typing import Any
 
-from blockwright_spec.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
-from blockwright_spec.chain_outcomes import ChainDone, ChainOutcome, ChainReason, ChainRefusal
-from blockwright_spec.chain_state import Chain, Kind, chain, chain_lookup
-from blockwright_spec.tier_laws import TIER_LAWS
-from blockwright_spec.tier_state import Key
+from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
+from blockwright_spec.offload.chain_outcomes import ChainDone, ChainOutcome, ChainReason, ChainRefusal
+from blockwright_spec.offload.chain_state import Chain, Kind, chain, chain_lookup
+from blockwright_spec.offload.tier_laws import TIER_LAWS
+from blockwright_spec.offload.tier_state import Key
 
 from ..checker.search import Node, Search
 from .actions import (

@@ -18,12 +18,12 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-from blockwright_spec.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
-from blockwright_spec.chain_outcomes import ChainDone
-from blockwright_spec.chain_state import Chain, Kind, Transfer, chain, pins
-from blockwright_spec.tier_calls import TierDone, TierRefusal
-from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
-from blockwright_spec.tier_state import Entry, Event, Key, Phase, Tier, entry_of, tier
+from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
+from blockwright_spec.offload.chain_outcomes import ChainDone
+from blockwright_spec.offload.chain_state import Chain, Kind, Transfer, chain, pins
+from blockwright_spec.offload.tier_calls import TierDone, TierRefusal
+from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
+from blockwright_spec.offload.tier_state import Entry, Event, Key, Phase, Tier, entry_of, tier
 
 from ..kv_cache.diagnose import Broken, Diagnosis, of_error
 from .actions import ChainAction, ChainTold, Compute, Load, Store

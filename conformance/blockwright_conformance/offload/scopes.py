@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from blockwright_spec.chain_state import ChainConfig
-from blockwright_spec.tier_state import Key
+from blockwright_spec.offload.chain_state import ChainConfig
+from blockwright_spec.offload.tier_state import Key
 
 KEYS: tuple[Key, ...] = (b"p", b"q", b"r", b"s")
 """The first is what requests share."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from blockwright_spec.chain_state import Chain, Kind, chain
+from blockwright_spec.offload.chain_state import Chain, Kind, chain
 
 from .actions import Cancel, ChainAction, Compute, Land, Load, Store, Take, Touch, chain_told
 from .scopes import ChainScope, TierScope

@@ -11,10 +11,10 @@ from functools import reduce
 from hashlib import blake2b
 from typing import Any, NamedTuple, Self
 
-from blockwright_spec import tier_calls as calls
-from blockwright_spec.tier_calls import TierDone, TierOutcome, TierReason, TierRefusal, Victims
-from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
-from blockwright_spec.tier_state import Entry, Event, Key, Phase, Tier, entry_of, tier
+from blockwright_spec.offload import tier_calls as calls
+from blockwright_spec.offload.tier_calls import TierDone, TierOutcome, TierReason, TierRefusal, Victims
+from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
+from blockwright_spec.offload.tier_state import Entry, Event, Key, Phase, Tier, entry_of, tier
 
 from ..checker.diagnose import of_laws
 from ..checker.lockstep import Compared, differing

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import blockwright.offload
 from blockwright.errors import BlockNotReadyError, BlockwrightError, NotPreparedError, UnknownBlockHashError
-from blockwright_spec.tier_calls import TierReason
-from blockwright_spec.tier_state import Event, Key, Phase, Tier, entry_of, idle, num_free
+from blockwright_spec.offload.tier_calls import TierReason
+from blockwright_spec.offload.tier_state import Event, Key, Phase, Tier, entry_of, idle, num_free
 
 ERRORS: dict[TierReason, type[BlockwrightError]] = {
     TierReason.NOT_PRESENT: UnknownBlockHashError,

@@ -9,10 +9,17 @@ from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from blockwright_spec import tier_calls as calls
-from blockwright_spec.tier_calls import IllegalVictimsError, TierDone, TierOutcome, TierReason, TierRefusal, Victims
-from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
-from blockwright_spec.tier_state import Key, Phase, Tier, entry_of, tier
+from blockwright_spec.offload import tier_calls as calls
+from blockwright_spec.offload.tier_calls import (
+    IllegalVictimsError,
+    TierDone,
+    TierOutcome,
+    TierReason,
+    TierRefusal,
+    Victims,
+)
+from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
+from blockwright_spec.offload.tier_state import Key, Phase, Tier, entry_of, tier
 
 from ..checker.search import Node, Search
 from .scopes import TierScope

@@ -6,8 +6,8 @@ may be left out.
 
 from typing import Any, NamedTuple
 
-from blockwright_spec.outcomes import Publication, Step
-from blockwright_spec.state import Table
+from blockwright_spec.manager.outcomes import Publication, Step
+from blockwright_spec.manager.state import Table
 
 from ..kv_cache.adapter import ManagerAdapter
 

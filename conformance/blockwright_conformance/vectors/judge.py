@@ -8,7 +8,7 @@ part, and the rest of the vector says nothing about it.
 
 from typing import NamedTuple
 
-from blockwright_spec.state import NULL, Table
+from blockwright_spec.manager.state import NULL, Table
 
 from ..kv_cache.abstraction import differences
 from ..kv_cache.adapter import ManagerAdapter, Observation

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from blockwright_spec.state import State, Waiting, initial
+from blockwright_spec.manager.state import State, Waiting, initial
 
 from ..kv_cache.abstraction import expected
 from ..kv_cache.actions import Action, Admit, Told, meaning

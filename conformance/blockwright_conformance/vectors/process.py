@@ -14,9 +14,9 @@ import subprocess
 import time
 from typing import Any, Self
 
-from blockwright_spec.outcomes import Publication, Step
+from blockwright_spec.manager.outcomes import Publication, Step
+from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import Config
 
 from ..capabilities import Capabilities
 from ..kv_cache.adapter import Explained, Found, Observation, Planned, Served

@@ -6,12 +6,12 @@ steps of a vector.
 
 from typing import Any, Self
 
-from blockwright_spec.hits import found
-from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Publication, Step, When
+from blockwright_spec.manager.hits import found
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Publication, Step, When
+from blockwright_spec.manager.state import Hit, Running, State, Waiting
+from blockwright_spec.manager.table_laws import common_prefix_blocks
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import Hit, Running, State, Waiting
-from blockwright_spec.table_laws import common_prefix_blocks
 
 from ..kv_cache.abstraction import expected
 from ..kv_cache.actions import Action, Told, meaning

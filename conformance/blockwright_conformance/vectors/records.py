@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Sliding
-from blockwright_spec.state import Config
 
 from ..kv_cache.adapter import Observation
 from ..kv_cache.scopes import layer_name

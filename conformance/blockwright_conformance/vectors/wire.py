@@ -7,7 +7,7 @@ slashes, and entries for several requests or blocks by semicolons; "-" stands fo
 from collections.abc import Iterable
 from typing import Any
 
-from blockwright_spec.state import Config
+from blockwright_spec.manager.state import Config
 
 from ..capabilities import Capabilities
 from ..kv_cache.adapter import Observation

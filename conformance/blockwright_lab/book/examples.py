@@ -8,8 +8,8 @@ from blockwright_conformance.kv_cache.actions import Action, Admit, FinishLoad, 
 from blockwright_conformance.kv_cache.scopes import EVERY, Scope
 from blockwright_conformance.kv_cache.script import script
 from blockwright_conformance.kv_cache.world import Explorer, Node
-from blockwright_spec.outcomes import Reason
-from blockwright_spec.state import NULL, Running, State, holders, key
+from blockwright_spec.manager.outcomes import Reason
+from blockwright_spec.manager.state import NULL, Running, State, holders, key
 
 Record = dict[str, Any]
 Goal = Callable[[State, Action, Told], bool]

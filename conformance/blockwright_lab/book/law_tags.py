@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import blockwright
-from blockwright_spec.chain_laws import OFFLOAD_LAWS
-from blockwright_spec.laws import BLOCK_LAWS, LAWS, STEP_LAWS
-from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
-from blockwright_spec.storage_laws import PART_FOUR_LAWS
+from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.manager.laws import BLOCK_LAWS, LAWS, STEP_LAWS
+from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
+from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
 TAG: Final = re.compile(r"\blaw:\s*([A-Z]+-\d+(?:\s*,\s*[A-Z]+-\d+)*)")
 """A tag, which may name several laws."""

@@ -9,8 +9,8 @@ from typing import Any
 from blockwright_conformance.kv_cache.actions import Action, Told
 from blockwright_conformance.kv_cache.scopes import Scope, layer_name, scope
 from blockwright_conformance.kv_cache.world import Explorer, Node
+from blockwright_spec.manager.state import Running, State, Waiting
 from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Sliding
-from blockwright_spec.state import Running, State, Waiting
 
 MOST_BLOCKS = 6
 GROWN: tuple[tuple[Kind, int], ...] = ((Full(), 1), (Sliding(2), 1), (Chunked(2), 1), (Mamba(), 1))

@@ -7,7 +7,7 @@ from blockwright._terminal import Advance
 from blockwright_conformance.checker.parallel import in_parallel
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import covered
-from blockwright_spec.rows import RowRefusal
+from blockwright_spec.worker.rows import RowRefusal
 
 from .offload_scopes import OFFLOAD_HISTORIES
 from .tables_scopes import HISTORIES

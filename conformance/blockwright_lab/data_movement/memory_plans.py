@@ -30,8 +30,8 @@ from blockwright.device.storage import KVCacheStorage
 from blockwright.errors import InvalidArgumentError, TooLittleMemoryError
 from blockwright.kinds import dtype_size
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
-from blockwright_spec.storage import Layer, Limits, PlannedGroup, StoragePlan
-from blockwright_spec.storage_laws import STORAGE_LAWS
+from blockwright_spec.worker.storage import Layer, Limits, PlannedGroup, StoragePlan
+from blockwright_spec.worker.storage_laws import STORAGE_LAWS
 
 from .worker import InputsError
 

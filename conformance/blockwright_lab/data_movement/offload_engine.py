@@ -10,12 +10,12 @@ from random import Random
 from blockwright_conformance.offload.actions import Cancel, ChainAction, Compute, Land, Load, Store, Take, Touch
 from blockwright_conformance.offload.chain_adapter import ChainUnderTest
 from blockwright_conformance.offload.chain_world import chain_act, happened
-from blockwright_spec.chain_effects import parts_of
-from blockwright_spec.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
-from blockwright_spec.chain_outcomes import ChainDone
-from blockwright_spec.chain_state import Chain, Kind, Transfer, chain, chain_lookup, pins, reads, writes
-from blockwright_spec.tier_laws import TIER_LAWS
-from blockwright_spec.tier_state import Key, Phase
+from blockwright_spec.offload.chain_effects import parts_of
+from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
+from blockwright_spec.offload.chain_outcomes import ChainDone
+from blockwright_spec.offload.chain_state import Chain, Kind, Transfer, chain, chain_lookup, pins, reads, writes
+from blockwright_spec.offload.tier_laws import TIER_LAWS
+from blockwright_spec.offload.tier_state import Key, Phase
 
 from .offload_scopes import NUM_BYTES, Medium, OffloadWorld, bytes_of
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Protocol
 
-from blockwright_spec.chain_state import ChainConfig
-from blockwright_spec.tier_state import Key
+from blockwright_spec.offload.chain_state import ChainConfig
+from blockwright_spec.offload.tier_state import Key
 
 NUM_BYTES = 24
 """Of a block of the device."""

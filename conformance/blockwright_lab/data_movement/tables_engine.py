@@ -27,11 +27,17 @@ from blockwright_conformance.block_tables.actions import (
 from blockwright_conformance.block_tables.adapter import PagedObservation
 from blockwright_conformance.block_tables.blockwright import BlockwrightTables, refusals_of
 from blockwright_conformance.block_tables.lockstep import PagedReply, paged_follow
-from blockwright_spec.outcomes import When
-from blockwright_spec.paged_counts import cached_tokens, cached_tokens_of, can_allocate, can_append_slots, can_swap
-from blockwright_spec.paged_outcomes import PagedDone
-from blockwright_spec.paged_state import Device, Paged, PagedConfig, Pair, paged
-from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.block_tables.counts import (
+    cached_tokens,
+    cached_tokens_of,
+    can_allocate,
+    can_append_slots,
+    can_swap,
+)
+from blockwright_spec.block_tables.outcomes import PagedDone
+from blockwright_spec.block_tables.state import Device, Paged, PagedConfig, Pair, paged
+from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.manager.outcomes import When
 from blockwright_spec.reads import Prefix
 
 from .tables_scopes import World

@@ -15,13 +15,13 @@ from blockwright import Request
 from blockwright.device.inputs import InputBatch, StepInputs
 from blockwright.errors import BlockwrightError
 from blockwright_conformance.kv_cache.lockstep import name_of
-from blockwright_spec import rows as spec
-from blockwright_spec.input_laws import ROW_LAWS, RowCall
-from blockwright_spec.inputs import GroupInputs, Inputs, Work, end, inputs, slot_at, stepped
-from blockwright_spec.outcomes import Done
+from blockwright_spec.manager.outcomes import Done
+from blockwright_spec.manager.state import NULL, Config, Copy, Table
 from blockwright_spec.reads import Cross, Mamba
-from blockwright_spec.rows import Row, RowRefusal, Rows, row_of
-from blockwright_spec.state import NULL, Config, Copy, Table
+from blockwright_spec.worker import rows as spec
+from blockwright_spec.worker.input_laws import ROW_LAWS, RowCall
+from blockwright_spec.worker.inputs import GroupInputs, Inputs, Work, end, inputs, slot_at, stepped
+from blockwright_spec.worker.rows import Row, RowRefusal, Rows, row_of
 
 
 class InputsError(Exception):

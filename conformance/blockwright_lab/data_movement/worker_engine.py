@@ -37,13 +37,11 @@ from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter, kv_
 from blockwright_conformance.kv_cache.enabled import wanted
 from blockwright_conformance.kv_cache.lockstep import Reply, compare, name_of, names_of, perform
 from blockwright_conformance.kv_cache.scopes import Scope
-from blockwright_spec import transitions
-from blockwright_spec.hits import found
-from blockwright_spec.input_laws import INPUT_LAWS, Handed
-from blockwright_spec.inputs import Work
-from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Done, Step
-from blockwright_spec.state import (
+from blockwright_spec.manager import transitions
+from blockwright_spec.manager.hits import found
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Done, Step
+from blockwright_spec.manager.state import (
     Absent,
     Config,
     Content,
@@ -55,6 +53,8 @@ from blockwright_spec.state import (
     is_loading,
     recurrent,
 )
+from blockwright_spec.worker.input_laws import INPUT_LAWS, Handed
+from blockwright_spec.worker.inputs import Work
 
 from .worker import InputsError, Worker
 from .wrong_calls import wrong_calls

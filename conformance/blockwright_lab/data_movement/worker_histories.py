@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from blockwright_conformance.gates import GateResult
 from blockwright_conformance.kv_cache.long_runs import histories_row, run_machine
 from blockwright_conformance.kv_cache.scopes import Scope
-from blockwright_spec.state import Absent, Running
+from blockwright_spec.manager.state import Absent, Running
 
 from .worker_engine import InputsEngine
 from .worker_scopes import INPUT_WORLDS

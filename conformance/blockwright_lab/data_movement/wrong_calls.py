@@ -11,11 +11,11 @@ from mypy_extensions import i32
 from blockwright.core.blocks import BatchAllocation
 from blockwright.device.inputs import InputBatch
 from blockwright_conformance.kv_cache.lockstep import name_of
-from blockwright_spec import rows as spec
-from blockwright_spec.inputs import Work, inputs
-from blockwright_spec.outcomes import Done
-from blockwright_spec.rows import Row, RowRefusal
-from blockwright_spec.state import initial
+from blockwright_spec.manager.outcomes import Done
+from blockwright_spec.manager.state import initial
+from blockwright_spec.worker import rows as spec
+from blockwright_spec.worker.inputs import Work, inputs
+from blockwright_spec.worker.rows import Row, RowRefusal
 
 from .worker import Worker
 

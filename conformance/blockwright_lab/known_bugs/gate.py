@@ -34,8 +34,8 @@ from blockwright_conformance.offload.scopes import TierScope
 from blockwright_conformance.offload.script import chain_script, tier_script
 from blockwright_conformance.offload.tier_adapter import tier_of
 from blockwright_conformance.offload.tier_world import TierExplorer
-from blockwright_spec.laws import LAWS
-from blockwright_spec.paged_step_laws import PAGED_LAWS
+from blockwright_spec.block_tables.step_laws import PAGED_LAWS
+from blockwright_spec.manager.laws import LAWS
 
 from .blocks import BLOCKS
 from .corpus import owed

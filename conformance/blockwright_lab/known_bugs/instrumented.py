@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Self
 
 from blockwright_conformance.kv_cache.adapter import Found, Observation
 from blockwright_conformance.kv_cache.blockwright import EXTRAS, BlockwrightAdapter, Shared, errors_of, hash_unit
-from blockwright_spec.outcomes import Step
-from blockwright_spec.plans import wanted
+from blockwright_spec.manager.outcomes import Step
+from blockwright_spec.manager.plans import wanted
+from blockwright_spec.manager.state import NULL, Config, Content, Hit, Table, heads, span
 from blockwright_spec.reads import Mamba, Prefix, cut
-from blockwright_spec.state import NULL, Config, Content, Hit, Table, heads, span
 
 
 class LawError(AssertionError):

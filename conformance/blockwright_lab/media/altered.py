@@ -30,7 +30,7 @@ from blockwright.offload.disk_folder import HEADER
 from blockwright.offload.disk_index import RECORD_SIZE
 from blockwright.offload.disk_store import BLOCKS, INDEX, RECENCY
 from blockwright_conformance.gates import GateResult
-from blockwright_spec.directory import DIRECTORY_LAWS, Altered, Place, Reopened, Served
+from blockwright_spec.offload.directory import DIRECTORY_LAWS, Altered, Place, Reopened, Served
 
 from .altering import FILES, RANDOM, STANDING, STRIDE, Before, Trial
 from .blocks import BLOCK_BYTES, IDENTITY, KEYS, SLOTS, Work, content_of, key_of, parts_of

@@ -24,7 +24,7 @@ from blockwright_conformance.offload.actions import (
 from blockwright_conformance.offload.chain_adapter import chain_of
 from blockwright_conformance.offload.chain_world import chain_act
 from blockwright_conformance.offload.scopes import KEYS, ChainScope, chain_scope, request
-from blockwright_spec.chain_state import Chain, chain, chain_lookup
+from blockwright_spec.offload.chain_state import Chain, chain, chain_lookup
 
 from ..known_bugs.known_bug import Fault, Trial
 from ..known_bugs.watch import rearm

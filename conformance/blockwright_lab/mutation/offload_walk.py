@@ -9,7 +9,7 @@ from types import ModuleType
 
 from blockwright_conformance.offload.tier_adapter import tier_of
 from blockwright_conformance.offload.tier_world import TierCall, TierNow, tier_act
-from blockwright_spec.tier_state import Key, Tier, tier
+from blockwright_spec.offload.tier_state import Key, Tier, tier
 
 from ..known_bugs.known_bug import Fault
 from ..known_bugs.watch import rearm

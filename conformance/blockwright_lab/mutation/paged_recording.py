@@ -22,8 +22,8 @@ from blockwright_conformance.block_tables.lockstep import (
 from blockwright_conformance.block_tables.scopes import PagedScope
 from blockwright_conformance.block_tables.symmetry import PagedNames
 from blockwright_conformance.block_tables.world import PagedExplorer, PagedFactory
-from blockwright_spec.paged_outcomes import PagedDone
-from blockwright_spec.paged_state import Paged, Pair, paged
+from blockwright_spec.block_tables.outcomes import PagedDone
+from blockwright_spec.block_tables.state import Paged, Pair, paged
 
 
 @dataclass(frozen=True, slots=True)

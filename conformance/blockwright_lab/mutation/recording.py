@@ -15,11 +15,11 @@ from blockwright_conformance.kv_cache.lockstep import OTHER, compare, name_of, n
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.kv_cache.symmetry import Names
 from blockwright_conformance.kv_cache.world import Factory
-from blockwright_spec.hits import found
-from blockwright_spec.lru import LRU
+from blockwright_spec.manager.hits import found
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.state import Running, State, Waiting, initial
+from blockwright_spec.manager.table_laws import common_prefix_blocks
 from blockwright_spec.reads import Prefix
-from blockwright_spec.state import Running, State, Waiting, initial
-from blockwright_spec.table_laws import common_prefix_blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.enabled import enabled
 from blockwright_conformance.kv_cache.lockstep import unexplained
 from blockwright_conformance.kv_cache.scopes import Scope, of_groups, scope
-from blockwright_spec.explain import explained
+from blockwright_spec.manager.in_time.explain import explained
+from blockwright_spec.manager.state import State, initial
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
-from blockwright_spec.state import State, initial
 
 from ..known_bugs.instrumented import VariantAdapter, adapter_on
 from ..known_bugs.known_bug import Fault, Trial

@@ -16,8 +16,8 @@ from blockwright_conformance.checker.search import Node, Search, path
 from blockwright_conformance.kv_cache.actions import Told
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.kv_cache.symmetry import Names, form
-from blockwright_spec.laws import LAWS, STEP_LAWS
-from blockwright_spec.state import Config, State, initial
+from blockwright_spec.manager.laws import LAWS, STEP_LAWS
+from blockwright_spec.manager.state import Config, State, initial
 
 from .following import Fault, enabled, follow, misanswered
 

@@ -29,15 +29,15 @@ from blockwright_conformance.kv_cache.adapter import Observation
 from blockwright_conformance.kv_cache.enabled import admissions, loads, of_running
 from blockwright_conformance.kv_cache.lockstep import Reply, choice_of, names_of, perform
 from blockwright_conformance.kv_cache.scopes import Scope
-from blockwright_spec import transitions
-from blockwright_spec.choices import Choice
-from blockwright_spec.flights import begin
-from blockwright_spec.hits import found, sound
-from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Reason, When
-from blockwright_spec.plans import trimmed_tables
+from blockwright_spec.manager import transitions
+from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.hits import found, sound
+from blockwright_spec.manager.in_time.in_flight import begin
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Reason, When
+from blockwright_spec.manager.plans import trimmed_tables
+from blockwright_spec.manager.state import NULL, Hit, Running, State, Waiting
 from blockwright_spec.reads import Full, Prefix
-from blockwright_spec.state import NULL, Hit, Running, State, Waiting
 
 from .loading import SyncLoad, mean_sync_load, perform_sync_load
 

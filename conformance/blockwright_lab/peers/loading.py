@@ -11,14 +11,14 @@ from blockwright_conformance.kv_cache import lockstep
 from blockwright_conformance.kv_cache.actions import Told, sent
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.lockstep import Reply, name_of
-from blockwright_spec.choices import legal_taking
-from blockwright_spec.effects import adopted, emptied, placed, written
-from blockwright_spec.hits import sound
-from blockwright_spec.outcomes import Reason, Refusal, Step
-from blockwright_spec.plans import trimmed_tables
-from blockwright_spec.publication import published
+from blockwright_spec.manager.choices import legal_taking
+from blockwright_spec.manager.effects import adopted, emptied, placed, written
+from blockwright_spec.manager.hits import sound
+from blockwright_spec.manager.outcomes import Reason, Refusal, Step
+from blockwright_spec.manager.plans import trimmed_tables
+from blockwright_spec.manager.publication import published
+from blockwright_spec.manager.state import NULL, Absent, Hit, Running, State, heads, span
 from blockwright_spec.reads import Group, Mamba, Prefix, dead, entries, filled
-from blockwright_spec.state import NULL, Absent, Hit, Running, State, heads, span
 
 
 class SyncLoad(NamedTuple):

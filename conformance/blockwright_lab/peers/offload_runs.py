@@ -20,8 +20,8 @@ from blockwright_conformance.offload.diagnose import diagnose_tier
 from blockwright_conformance.offload.scopes import KEYS, TierScope, lists
 from blockwright_conformance.offload.tier_adapter import TierUnderTest
 from blockwright_conformance.offload.tier_world import TierCall, TierExplorer, TierNow, is_wrong, tier_act
-from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
-from blockwright_spec.tier_state import Key, Tier, tier
+from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
+from blockwright_spec.offload.tier_state import Key, Tier, tier
 
 from .confirm.__main__ import confirm
 from .engines import EngineUnderTest, Explored

@@ -16,8 +16,8 @@ from typing import Any
 from blockwright.bench import vllm_offload_peer, vllm_paging_peer, vllm_peer
 from blockwright.bench.published import Published
 from blockwright_conformance.kv_cache.blockwright import EXTRAS, hash_unit
+from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
-from blockwright_spec.state import Config
 
 EVENTS = frozenset({"vllm.distributed.kv_events"})
 """Its events, which need msgspec; the sockets that they are sent over are never opened."""

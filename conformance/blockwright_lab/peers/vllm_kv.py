@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from blockwright_conformance.kv_cache.adapter import Explained, Found, ManagerAdapter, Observation, Planned
 from blockwright_conformance.kv_cache.blockwright import EXTRAS, hash_unit
-from blockwright_spec.outcomes import Publication, Step
+from blockwright_spec.manager.outcomes import Publication, Step
+from blockwright_spec.manager.state import Config, Content, State, Table
 from blockwright_spec.reads import Prefix, cut
-from blockwright_spec.state import Config, Content, State, Table
 
 from .following import LawError, asked
 from .vllm_engine import VllmEngine

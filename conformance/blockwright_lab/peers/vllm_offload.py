@@ -26,8 +26,8 @@ from blockwright.bench import vllm_offload_peer, vllm_peer
 from blockwright.bench.published import Published
 from blockwright_conformance.capabilities import Capabilities
 from blockwright_conformance.offload.tier_adapter import TierUnderTest
-from blockwright_spec.tier_calls import TierReason
-from blockwright_spec.tier_state import Key
+from blockwright_spec.offload.tier_calls import TierReason
+from blockwright_spec.offload.tier_state import Key
 
 PUBLISHED = replace(
     vllm_peer.PUBLISHED,

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from blockwright_conformance.kv_cache.actions import Admit, FinishLoad, Grow
+from blockwright_spec.manager.state import Running, State
 from blockwright_spec.reads import Mamba, Prefix
-from blockwright_spec.state import Running, State
 
 from .loading import SyncLoad
 

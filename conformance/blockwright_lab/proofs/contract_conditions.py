@@ -24,9 +24,11 @@ from blockwright.kinds import (
     SlidingWindowSpec,
 )
 from blockwright.paging.block_table import BlockTable
-from blockwright_spec import paged_counts, paged_state, storage
+from blockwright_spec.block_tables import counts as paged_counts
+from blockwright_spec.block_tables import state as paged_state
+from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Chunked, Full, Group, Kind, Mamba, Sliding, entries, longest_hit, needed, peak
-from blockwright_spec.state import Config
+from blockwright_spec.worker import storage
 
 # ---------------------------------------------------------------------- what is kept
 

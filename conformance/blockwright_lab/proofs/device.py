@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from blockwright.core import window
-from blockwright_spec import inputs, reads, storage
+from blockwright_spec import reads
+from blockwright_spec.worker import inputs, storage
 
 from . import symbolic
 from .symbolic import z3

@@ -7,7 +7,8 @@ Both sides are read from the source: `blockwright.paging`, `blockwright.offload.
 from collections.abc import Iterator
 from typing import Any
 
-from blockwright_spec import paged_counts, paged_state
+from blockwright_spec.block_tables import counts as paged_counts
+from blockwright_spec.block_tables import state as paged_state
 
 from . import symbolic
 from .symbolic import z3

@@ -15,11 +15,11 @@ from typing import Any
 from blockwright_conformance.kv_cache.actions import Action, Told, meaning
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.kv_cache.world import Explorer, Node
-from blockwright_spec import pool_laws
-from blockwright_spec.choices import Choice
-from blockwright_spec.lru import LRU
+from blockwright_spec.manager import pool_laws
+from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.state import NULL, Absent, Config, Content, Fence, State, holders, initial
 from blockwright_spec.reads import Full, Group
-from blockwright_spec.state import NULL, Absent, Config, Content, Fence, State, holders, initial
 
 from .pool_model import TRANSITIONS, Formula, Keys, Pool, laws
 

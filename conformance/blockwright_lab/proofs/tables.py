@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from blockwright.core import group, peak, replica, request, rows, running, store
-from blockwright_spec import inputs, plans, reads, storage
+from blockwright_spec import reads
+from blockwright_spec.manager import plans
+from blockwright_spec.worker import inputs, storage
 
 from . import symbolic
 from .symbolic import z3

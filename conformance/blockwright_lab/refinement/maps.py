@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 
 from blockwright_spec.block_machine import NULL, Block, Machine, Place, Table
-from blockwright_spec.chain_state import Chain, Kind, readers, writers
-from blockwright_spec.paged_state import Paged, PagedTable, ends, entries_of
+from blockwright_spec.block_tables.state import Paged, PagedTable, ends, entries_of
+from blockwright_spec.manager.state import Running, State, held_tables, span
+from blockwright_spec.manager.table_laws import given
+from blockwright_spec.offload.chain_state import Chain, Kind, readers, writers
+from blockwright_spec.offload.tier_state import Entry, Phase, Tier
 from blockwright_spec.reads import Full, Group, Mamba, Sliding
-from blockwright_spec.state import Running, State, held_tables, span
-from blockwright_spec.table_laws import given
-from blockwright_spec.tier_state import Entry, Phase, Tier
 
 KEPT = Table(Full(), 1)
 """The table of what is no request's: none of its entries ever dies."""

@@ -19,13 +19,13 @@ from blockwright_conformance.offload.scopes import CHAIN_PROFILES, TIER_PROFILES
 from blockwright_conformance.offload.tier_world import TierExplorer
 from blockwright_spec import block_machine
 from blockwright_spec.block_machine import Machine, Place
-from blockwright_spec.chain_outcomes import ChainDone
-from blockwright_spec.laws import BLOCK_LAWS
-from blockwright_spec.paged_outcomes import PagedDone
-from blockwright_spec.paged_state import dead_entries
+from blockwright_spec.block_tables.outcomes import PagedDone
+from blockwright_spec.block_tables.state import dead_entries
+from blockwright_spec.manager.laws import BLOCK_LAWS
+from blockwright_spec.manager.state import span
+from blockwright_spec.manager.table_laws import jumped, tables
+from blockwright_spec.offload.chain_outcomes import ChainDone
 from blockwright_spec.reads import dead
-from blockwright_spec.state import span
-from blockwright_spec.table_laws import jumped, tables
 
 from . import maps
 from .steps import Move, refined

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from blockwright_spec import block_machine
 from blockwright_spec.block_machine import Machine, Place, Table
-from blockwright_spec.laws import BLOCK_LAWS
+from blockwright_spec.manager.laws import BLOCK_LAWS
 from blockwright_spec.reads import Full, Sliding
 
 from .steps import Call, Move, move

@@ -15,11 +15,11 @@ from typing import Any
 from blockwright._terminal import Advance
 from blockwright_conformance.checker.parallel import in_parallel
 from blockwright_conformance.gates import GateResult, Profile
-from blockwright_spec.chain_laws import OFFLOAD_LAWS
-from blockwright_spec.directory import DIRECTORY_LAWS
-from blockwright_spec.laws import LAWS, STEP_LAWS
-from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
-from blockwright_spec.storage_laws import PART_FOUR_LAWS, STORAGE_LAWS
+from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.manager.laws import LAWS, STEP_LAWS
+from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
+from blockwright_spec.offload.directory import DIRECTORY_LAWS
+from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS, STORAGE_LAWS
 
 from ..mutation.gate import drawn
 from ..mutation.mutator import Mutation

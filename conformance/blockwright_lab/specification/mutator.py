@@ -5,7 +5,7 @@ field of a ``replace(...)`` left as it was, an element of a display left out, an
 out; and every refusal is left out once. A change is put in by giving the function another code, so that every chapter
 that has imported it sees it at once, laws too; and it is taken out again.
 
-What is never changed: the laws and what only they call, docstrings, and the policy of chapter 4 (which laws must not
+What is never changed: the laws and what only they call, docstrings, and the policy `lru` (which laws must not
 depend on: gate `choices`). What the type checker refuses is left to it: exchanged arguments, few of which are of one
 type, a name that is never bound, and a function that ends without its answer.
 """
@@ -27,26 +27,28 @@ SPEC = Path(blockwright_spec.__file__).resolve().parent
 """The folder of the specification's sources."""
 
 CHAPTERS = (
-    "reads", "state", "choices", "hits", "asks", "plans", "publication", "effects", "transitions", "flights",
-    "forks", "explain",
-    "paged_state", "paged_outcomes", "paged_effects", "paged_counts", "paged_tables", "paged_marks",
-    "tier_state", "tier_calls", "chain_state", "chain_effects", "chain_calls",
-    "rows", "inputs", "storage",
+    "reads", "manager/state", "manager/choices", "manager/hits", "manager/preconditions", "manager/plans",
+    "manager/publication", "manager/effects", "manager/transitions", "manager/in_time/in_flight",
+    "manager/in_time/forks", "manager/in_time/explain",
+    "block_tables/state", "block_tables/outcomes", "block_tables/effects", "block_tables/counts",
+    "block_tables/transitions", "block_tables/marks",
+    "offload/tier_state", "offload/tier_calls", "offload/chain_state", "offload/chain_effects", "offload/chain_calls",
+    "worker/rows", "worker/inputs", "worker/storage",
 )  # fmt: skip
 """The chapters that say what happens; the others only name it, or are laws."""
 
 ONLY_LAWS = {
     "reads.py shows": "what READ-1, READ-2, HIT-1 and HIT-2 demand of a block",
-    "explain.py unread": "what EXPLAIN-1 compares explanations with",
-    "chain_state.py readers": "what CHAIN-1 counts readers with",
-    "chain_state.py writers": "what CHAIN-1 counts writers with",
-    "chain_state.py reads": "what CHAIN-2 says that a transfer reads",
-    "chain_state.py writes": "what CHAIN-2 says that a transfer writes",
-    "storage.py plain_plans": "what LAYOUT-9 compares plans with",
-    "storage.py like": "what LAYOUT-9 compares plans with",
-    "storage.py whole": "what LAYOUT-9 compares plans with",
-    "storage.py may_hold": "what LAYOUT-2 demands",
-    "storage.py used_bytes": "what LAYOUT-7 counts waste with",
+    "manager/in_time/explain.py unread": "what EXPLAIN-1 compares explanations with",
+    "offload/chain_state.py readers": "what CHAIN-1 counts readers with",
+    "offload/chain_state.py writers": "what CHAIN-1 counts writers with",
+    "offload/chain_state.py reads": "what CHAIN-2 says that a transfer reads",
+    "offload/chain_state.py writes": "what CHAIN-2 says that a transfer writes",
+    "worker/storage.py plain_plans": "what LAYOUT-9 compares plans with",
+    "worker/storage.py like": "what LAYOUT-9 compares plans with",
+    "worker/storage.py whole": "what LAYOUT-9 compares plans with",
+    "worker/storage.py may_hold": "what LAYOUT-2 demands",
+    "worker/storage.py used_bytes": "what LAYOUT-7 counts waste with",
 }
 """Functions that nothing but laws calls: they belong to the laws."""
 

@@ -29,15 +29,17 @@ from blockwright_conformance.offload.scopes import (
     request,
 )
 from blockwright_conformance.offload.tier_world import tier_calls_of, told_of
-from blockwright_spec import chain_state, paged_state, state, tier_state
-from blockwright_spec.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
-from blockwright_spec.chain_outcomes import ChainDone
-from blockwright_spec.laws import LAWS, STEP_LAWS
-from blockwright_spec.paged_outcomes import PagedDone
-from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.block_tables import state as paged_state
+from blockwright_spec.block_tables.outcomes import PagedDone
+from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.manager import state
+from blockwright_spec.manager.laws import LAWS, STEP_LAWS
+from blockwright_spec.offload import chain_state, tier_state
+from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
+from blockwright_spec.offload.chain_outcomes import ChainDone
+from blockwright_spec.offload.tier_calls import TierDone
+from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
-from blockwright_spec.tier_calls import TierDone
-from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 
 from ..data_movement.offload_scopes import OFFLOAD_HISTORIES
 from ..data_movement.tables_scopes import World as TablesWorld

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from blockwright_spec.reads import Chunked, Mamba, Sliding
-from blockwright_spec.storage import Layer, Limits, PlannedGroup, StoragePlan
-from blockwright_spec.storage_laws import STORAGE_LAWS
+from blockwright_spec.worker.storage import Layer, Limits, PlannedGroup, StoragePlan
+from blockwright_spec.worker.storage_laws import STORAGE_LAWS
 
 from .search import Came, Judge, World
 from .workers import RIGHT

@@ -10,17 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from blockwright_conformance.kv_cache.actions import computed_of
-from blockwright_spec import flights, forks, transitions
-from blockwright_spec.chain_outcomes import ChainRefusal
-from blockwright_spec.choices import Choice, recorded
-from blockwright_spec.explain import explained
-from blockwright_spec.hits import found, holding
-from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Done, Reason, Refusal, Step
-from blockwright_spec.paged_outcomes import PagedRefusal
-from blockwright_spec.reads import Cross, Full, Prefix, entries
-from blockwright_spec.rows import RowRefusal
-from blockwright_spec.state import (
+from blockwright_spec.block_tables.outcomes import PagedRefusal
+from blockwright_spec.manager import transitions
+from blockwright_spec.manager.choices import Choice, recorded
+from blockwright_spec.manager.hits import found, holding
+from blockwright_spec.manager.in_time import forks
+from blockwright_spec.manager.in_time import in_flight as flights
+from blockwright_spec.manager.in_time.explain import explained
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Done, Reason, Refusal, Step
+from blockwright_spec.manager.state import (
     NULL,
     Absent,
     Hit,
@@ -32,8 +31,11 @@ from blockwright_spec.state import (
     is_loading,
     recurrent,
 )
-from blockwright_spec.step_laws import law_evicted_is_lost
-from blockwright_spec.table_laws import common_prefix_blocks, law_counts_are_ordered, law_draft_state_is_its_own
+from blockwright_spec.manager.step_laws import law_evicted_is_lost
+from blockwright_spec.manager.table_laws import common_prefix_blocks, law_counts_are_ordered, law_draft_state_is_its_own
+from blockwright_spec.offload.chain_outcomes import ChainRefusal
+from blockwright_spec.reads import Cross, Full, Prefix, entries
+from blockwright_spec.worker.rows import RowRefusal
 
 REFUSED = "wrong calls refused"
 """Stands for a law: wrong calls are refused, for their reason."""

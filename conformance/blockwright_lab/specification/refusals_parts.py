@@ -6,18 +6,17 @@ Among them are calls that must not be refused, and counts that a call must tell 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from blockwright_spec import chain_calls, chain_effects, paged_effects, paged_tables, rows
-from blockwright_spec.chain_outcomes import ChainDone, ChainReason
-from blockwright_spec.chain_state import Chain, Kind, Transfer, may_start, pins
-from blockwright_spec.inputs import Work, inputs, stepped
-from blockwright_spec.outcomes import Done
-from blockwright_spec.paged_counts import appending, null_to_come, swapping
-from blockwright_spec.paged_outcomes import PagedDone, PagedReason, lowest
-from blockwright_spec.paged_state import Device, Paged, PagedTable, blocks_of, free_on
-from blockwright_spec.reads import Mamba
-from blockwright_spec.rows import Row, RowRefusal
-from blockwright_spec.state import NULL
-from blockwright_spec.tier_calls import (
+from blockwright_spec.block_tables import effects as paged_effects
+from blockwright_spec.block_tables import transitions as paged_tables
+from blockwright_spec.block_tables.counts import appending, null_to_come, swapping
+from blockwright_spec.block_tables.outcomes import PagedDone, PagedReason, lowest
+from blockwright_spec.block_tables.state import Device, Paged, PagedTable, blocks_of, free_on
+from blockwright_spec.manager.outcomes import Done
+from blockwright_spec.manager.state import NULL
+from blockwright_spec.offload import chain_calls, chain_effects
+from blockwright_spec.offload.chain_outcomes import ChainDone, ChainReason
+from blockwright_spec.offload.chain_state import Chain, Kind, Transfer, may_start, pins
+from blockwright_spec.offload.tier_calls import (
     IllegalVictimsError,
     TierDone,
     TierRefusal,
@@ -25,7 +24,11 @@ from blockwright_spec.tier_calls import (
     complete_store,
     prepare_store,
 )
-from blockwright_spec.tier_state import Entry, Key, Phase, Tier, idle, num_free, ready
+from blockwright_spec.offload.tier_state import Entry, Key, Phase, Tier, idle, num_free, ready
+from blockwright_spec.reads import Mamba
+from blockwright_spec.worker import rows
+from blockwright_spec.worker.inputs import Work, inputs, stepped
+from blockwright_spec.worker.rows import Row, RowRefusal
 
 from .refusals import Wrong, all_refused
 from .workers import Desk

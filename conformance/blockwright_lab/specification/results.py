@@ -25,14 +25,12 @@ STAGES = ((16, False, 400), (6, True, 600), (200, False, 400), (200, True, 400),
 BEYOND = 150
 """How many transitions more once laws have noticed something: which others do?"""
 GATES = {
-    "paged": "paged",
-    "tier": "offload",
-    "chain": "offload",
-    "rows": "inputs",
-    "inputs": "inputs",
-    "storage": "plans",
+    "block_tables": "paged",
+    "offload": "offload",
+    "worker": "inputs",
+    "worker/storage": "plans",
 }
-"""Which places belong to a chapter, by the first word of its name; those of part one else."""
+"""Which places belong to a chapter, or to a part; those of part one else."""
 
 
 @dataclass(slots=True)
@@ -111,7 +109,8 @@ LAST: dict[str, list[SpecPlace]] = {}
 
 def order(mutation: Mutation) -> list[SpecPlace]:
     """Return the places of a mutant's chapter, those first that are known to notice mutants like it."""
-    gate = GATES.get(mutation.file.rpartition("/")[2].removesuffix(".py").partition("_")[0], "lockstep")
+    part = mutation.file.partition("/")[0]
+    gate = GATES.get(mutation.file.removesuffix(".py"), GATES.get(part, "lockstep"))
     places = [each for each in PLACES if each.gate == gate or is_asked(each, gate)]
     places += [each for each in PLACES if gate == "lockstep" and each.gate == "plans"]
     places.sort(key=lambda each: FIRST.index(each.name) if each.name in FIRST else len(FIRST))

@@ -14,16 +14,16 @@ from blockwright_conformance.kv_cache.actions import Action, Admit, Grow, GrowEa
 from blockwright_conformance.kv_cache.enabled import enabled
 from blockwright_conformance.kv_cache.scopes import Scope, of_groups, strings
 from blockwright_conformance.kv_cache.symmetry import Names, labelled_form
-from blockwright_spec import rows as calls
-from blockwright_spec.forks import take_copies
-from blockwright_spec.input_laws import INPUT_LAWS, ROW_LAWS, Handed, RowCall
-from blockwright_spec.inputs import Work, inputs, stepped
-from blockwright_spec.lru import LRU
-from blockwright_spec.outcomes import Done
+from blockwright_spec.manager.in_time.forks import take_copies
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Done
+from blockwright_spec.manager.state import Running, State, initial
 from blockwright_spec.reads import Chunked, Cross, Full, Mamba, Sliding
-from blockwright_spec.rows import Row, Rows, place_of, row_of
-from blockwright_spec.state import Running, State, initial
-from blockwright_spec.storage import Layer, Limits, PlannedGroup, StoragePlan
+from blockwright_spec.worker import rows as calls
+from blockwright_spec.worker.input_laws import INPUT_LAWS, ROW_LAWS, Handed, RowCall
+from blockwright_spec.worker.inputs import Work, inputs, stepped
+from blockwright_spec.worker.rows import Row, Rows, place_of, row_of
+from blockwright_spec.worker.storage import Layer, Limits, PlannedGroup, StoragePlan
 
 from .search import UNDEFINED, Came, Judge, World
 

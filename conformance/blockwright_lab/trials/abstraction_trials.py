@@ -25,10 +25,10 @@ from blockwright_conformance.kv_cache.adapter import Found, Observation, Served
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.lockstep import Reply, compare, misreported, refusals, replaced
 from blockwright_conformance.offload.tier_adapter import in_order
-from blockwright_spec.outcomes import Done, Reason, Refusal
-from blockwright_spec.paged_outcomes import PagedDone, PagedReason, PagedRefusal
-from blockwright_spec.paged_state import Device, paged
-from blockwright_spec.state import Hit, initial
+from blockwright_spec.block_tables.outcomes import PagedDone, PagedReason, PagedRefusal
+from blockwright_spec.block_tables.state import Device, paged
+from blockwright_spec.manager.outcomes import Done, Reason, Refusal
+from blockwright_spec.manager.state import Hit, initial
 
 from ..known_bugs import paged_places, places
 from ..known_bugs.known_bug import Fault

@@ -14,8 +14,8 @@ from blockwright_conformance.kv_cache.actions import GrowEach
 from blockwright_conformance.kv_cache.enabled import enabled
 from blockwright_conformance.kv_cache.lockstep import act
 from blockwright_conformance.kv_cache.scopes import Scope, scope
+from blockwright_spec.manager.state import initial
 from blockwright_spec.reads import Full, Mamba, Sliding
-from blockwright_spec.state import initial
 
 from ..known_bugs.instrumented import adapter_on
 from ..known_bugs.known_bug import Fault

@@ -14,9 +14,9 @@ from itertools import product
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
-from blockwright_spec.state import Config
-from blockwright_spec.storage import Limits, held
+from blockwright_spec.worker.storage import Limits, held
 
 from ..known_bugs.known_bug import Fault
 from ..known_bugs.watch import rearm

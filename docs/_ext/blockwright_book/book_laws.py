@@ -17,7 +17,7 @@ NOT_MEASURED = "not measured"
 def pages() -> Iterator[tuple[str, str]]:
     """Give the table and the page of each part."""
     yield "laws/index", index()
-    for part in range(1, len(spec.PARTS) + 1):
+    for part in range(1, len(TITLES) + 1):
         yield f"laws/part-{part}", of_part(part)
 
 
@@ -31,14 +31,20 @@ def index() -> str:
         "of the specification that no other law notices."
     )
     parts = [notes]
-    for part, title in enumerate(TITLES, 1):
+    for part in range(1, len(TITLES) + 1):
         cells = [row(law) for law in by_id().values() if law.family.part == part]
         heads = ("law", "says", "checked", "shown by", "alone")
-        parts.append(f"## Part {spec.PARTS[part - 1]}: {title[0].lower()}{title[1:]}")
+        parts.append(f"## Part {titled(part)}")
         parts.append(f":::{{container}} law-cards laws-table\n{table(heads, cells, frozenset((2, 3, 4)))}\n:::")
     links = "\n".join(f"part-{part}" for part in range(1, len(TITLES) + 1))
     parts.append(f"```{{toctree}}\n:hidden:\n\n{links}\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def titled(part: int) -> str:
+    """Return the number of a part, as a word, and its title."""
+    folder = tuple(spec.PARTS)[part - 1]
+    return f"{spec.PARTS[folder]}: {TITLES[folder]}"
 
 
 def profile() -> str:
@@ -60,8 +66,9 @@ def row(law: Law) -> tuple[str, ...]:
 
 
 def names(law: Law) -> dict[str, str]:
-    """Give the labels of the names that the chapter of a law knows."""
-    return spec.known(next(chapter for chapter in spec.chapters() if chapter.name == law.chapter))
+    """Return the labels of the names that the chapter of a law knows."""
+    chapter = next(chapter for chapter in spec.chapters() if chapter.name == law.chapter)
+    return spec.named(chapter.part) | spec.known(chapter)
 
 
 def checked(family: Family) -> int | None:
@@ -84,8 +91,7 @@ def of_mutants(law: Law) -> dict[str, Any] | None:
 
 def of_part(part: int) -> str:
     """Give the page of a part: an entry for each law."""
-    title = TITLES[part - 1]
-    parts = [f"# Laws of part {spec.PARTS[part - 1]}: {title[0].lower()}{title[1:]}"]
+    parts = [f"# Laws of part {titled(part)}"]
     parts += [entry(law) for law in by_id().values() if law.family.part == part]
     return "\n\n".join(parts) + "\n"
 
@@ -97,7 +103,9 @@ def entry(law: Law) -> str:
     facts = {
         "Defined": f"in chapter {span(f'`{law.chapter}`', {})}, [`{law.function}`]"
         f"(#{spec.label(law.chapter, law.function)})",
-        "Source": BUG.sub(lambda match: bug(match[0]), prose(law.source)),
+        "Source": BUG.sub(
+            lambda match: bug(match[0]), prose(law.source, spec.named(tuple(spec.PARTS)[law.family.part - 1]))
+        ),
         "Checked": told_checked(law.family),
         "Proof": proof(law),
         "Museum": told_exhibits(law),

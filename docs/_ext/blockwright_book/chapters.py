@@ -6,57 +6,73 @@ from . import laws, machine, spec
 from .markdown import prose
 from .spec import Chapter, Entry
 
-TITLES = (
-    "The manager: one pool, any number of groups",
-    "Block tables with copy-on-write",
-    "Blocks kept off the device",
-    "What the kernels are given",
-)
+TITLES = {
+    "manager": "the manager: one pool, any number of groups",
+    "block_tables": "block tables with copy-on-write",
+    "offload": "blocks kept off the device",
+    "worker": "what the kernels are given",
+}
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Give the page of each chapter, and of the parts."""
+    """Return the page of each chapter, and of the parts."""
     yield "spec/index", index()
+    for part in spec.PARTS:
+        yield f"spec/{part}/index", of_part(part)
     for chapter in spec.chapters():
-        yield f"spec/{chapter.name}", page(chapter)
+        yield f"spec/{chapter.file}", page(chapter)
 
 
 def index() -> str:
-    """Give the page that lists the parts and their chapters."""
+    """Return the page that lists what comes first, and the parts."""
     first = spec.chapters()[0]
     opening = (
-        f"First [the page](#{spec.label(first.name)}) that all parts refine, then the chapters in order. Each opens "
-        "with what it is about; the code is what the gates run."
+        f"First [the page](#{spec.label(first.name)}) that parts one to three refine, then the chapters in order. Each "
+        "opens with what it is about; the code is what the gates run."
     )
-    parts = [f"(spec-chapters)=\n# The chapters\n\n{opening}"]
-    for part, title in enumerate(TITLES, 1):
-        own = [chapter for chapter in spec.chapters() if chapter.part == part]
-        names = "\n".join(f"{each.number}. {spec.titled(each)[0].replace('`', '')} <{each.name}>" for each in own)
-        parts.append(f"## Part {spec.PARTS[part - 1]}: {title[0].lower()}{title[1:]}")
-        parts.append(f"```{{toctree}}\n:maxdepth: 1\n\n{names}\n```")
-    return "\n\n".join(parts) + "\n"
+    rows = [*listed(""), *(f"Part {spec.PARTS[part]}: {TITLES[part]} <{part}/index>" for part in spec.PARTS)]
+    return f"(spec-chapters)=\n# The chapters\n\n{opening}\n\n{toctree(rows)}\n"
+
+
+def of_part(part: str) -> str:
+    """Return the page of a part: what it is, and its chapters."""
+    prosaic = prose(spec.about(part).partition("\n\n")[2], spec.named(part))
+    return f"# Part {spec.PARTS[part]}: {TITLES[part]}\n\n{prosaic}\n\n{toctree(listed(part))}\n"
+
+
+def listed(part: str) -> list[str]:
+    """Return a line of a table of contents for each chapter of a part."""
+    own = [chapter for chapter in spec.chapters() if chapter.part == part]
+    return [
+        f"{each.number}. {spec.titled(each)[0].replace('`', '')} <{each.file.removeprefix(f'{part}/')}>" for each in own
+    ]
+
+
+def toctree(rows: list[str]) -> str:
+    """Return a table of contents."""
+    return "\n".join(("```{toctree}\n:maxdepth: 1\n", *rows, "```"))
 
 
 def page(chapter: Chapter) -> str:
     """Give the page of a chapter."""
     title, rest = spec.titled(chapter)
-    names = spec.known(chapter)
+    names = spec.named(chapter.part) | spec.known(chapter)
     uses = ", ".join(f"[`{name}`](#{spec.label(name)})" for name in spec.imported(chapter))
     lines = len(chapter.path.read_text(encoding="utf-8").splitlines())
-    whose = f"Part {spec.PARTS[chapter.part - 1]}" if chapter.part else "Before all parts"
-    facts = f"{whose} · `spec/blockwright_spec/{chapter.name}.py`, {lines} lines"
+    whose = f"Part {spec.PARTS[chapter.part]}" if chapter.part else "Before all parts"
+    facts = f"{whose} · `spec/blockwright_spec/{chapter.file}.py`, {lines} lines"
     opening = [
         f"({spec.label(chapter.name)})=\n# {chapter.number}. {title}",
         f"*{facts}{f' · builds on {uses}' if uses else ''}*",
         prose(rest, names),
-        *([] if chapter.part else [machine.at_a_glance()]),
+        *([machine.at_a_glance()] if chapter.name == "block_machine" else []),
     ]
     return "\n\n".join([*filter(None, opening), *(section(chapter, each) for each in spec.entries(chapter))]) + "\n"
 
 
 def section(chapter: Chapter, entry: Entry) -> str:
     """Give what is said of one name, and its code."""
-    names, said = spec.known(chapter), entry.said
+    names, said = spec.named(chapter.part) | spec.known(chapter), entry.said
     heading = f"({spec.label(chapter.name, entry.name)})=\n## {entry.name}"
     after = ""
     law = next(

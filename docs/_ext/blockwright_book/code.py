@@ -39,7 +39,7 @@ class SpecCodeDirective(SphinxDirective):
 @cache
 def targets(chapter: spec.Chapter) -> dict[Place, str]:
     """Give the labels of the names in a chapter's code that were defined at the top of some chapter."""
-    known, found = spec.known(chapter), {}
+    known, imports, found = spec.known(chapter), spec.imports(chapter), {}
 
     def visit(node: ast.AST, local: frozenset[str]) -> None:
         if isinstance(
@@ -49,8 +49,8 @@ def targets(chapter: spec.Chapter) -> dict[Place, str]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in known.keys() - local:
             found[node.lineno, node.col_offset] = known[node.id]
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            module = known.get(node.value.id, "")
-            inner = spec.defined().get(node.value.id if module == spec.label(node.value.id) else "", {})
+            module = next((source for here, source, name in imports if here == node.value.id and not name), "")
+            inner = spec.defined().get(module, {})
             if node.attr in inner and node.end_col_offset is not None:
                 found[node.end_lineno or 0, node.end_col_offset - len(node.attr)] = inner[node.attr]
         for child in ast.iter_child_nodes(node):

@@ -241,7 +241,7 @@ def grouped(places: list[Place]) -> Iterator[str]:
 def sources() -> str:
     """Give the page that stands for folders of the repository that documents name."""
     parts = ["(sources)=\n# Folders of the repository"]
-    for folder in ("conformance/blockwright_conformance/engine",):
+    for folder in ("conformance/blockwright_lab/numerics/engine",):
         label = folder.replace("/", "-").replace("_", "-")
         files = sorted(path for path in (data.ROOT / folder).glob("*.py") if path.name != "__init__.py")
         lines = [f"- `{path.name}`: {prose(first_line(path.read_text(encoding='utf-8')))}" for path in files]

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from blockwright_spec.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
-from blockwright_spec.directory import DIRECTORY_LAWS
-from blockwright_spec.input_laws import INPUT_LAWS, ROW_LAWS
-from blockwright_spec.laws import BLOCK_LAWS, LAWS, STEP_LAWS
-from blockwright_spec.paged_step_laws import PAGED_LAWS, PAGED_STEP_LAWS
-from blockwright_spec.storage_laws import STORAGE_LAWS
-from blockwright_spec.tier_laws import TIER_LAWS, TIER_STEP_LAWS
+from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.manager.laws import BLOCK_LAWS, LAWS, STEP_LAWS
+from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
+from blockwright_spec.offload.directory import DIRECTORY_LAWS
+from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
+from blockwright_spec.worker.input_laws import INPUT_LAWS, ROW_LAWS
+from blockwright_spec.worker.storage_laws import STORAGE_LAWS
 
 from . import data
 
@@ -76,7 +76,7 @@ def read(family: Family, law: Any) -> Law:
     said = inspect.getdoc(law.holds) or ""
     sentence, _, more = said.partition("\n\n")
     statement = " ".join(sentence.partition(": ")[2].split())
-    chapter = law.holds.__module__.rpartition(".")[2]
+    chapter = law.holds.__module__.partition(".")[2]
     return Law(law.id, family, statement, more, law.source, chapter, law.holds.__name__)
 
 

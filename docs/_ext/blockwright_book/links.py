@@ -37,8 +37,8 @@ def rewritten(text: str, docname: str, folder: str | None = None) -> str:
 
 def page_of(path: str) -> str | None:
     """Give the document that shows a file of the repository, if one does."""
-    chapters = {f"spec/blockwright_spec/{each.name}.py": each.page for each in spec.chapters()}
-    known = PAGES | chapters
+    chapters = {f"spec/blockwright_spec/{each.file}.py": each.page for each in spec.chapters()}
+    known = PAGES | chapters | {f"spec/blockwright_spec/{part}": f"book/spec/{part}/index" for part in spec.PARTS}
     if path in known:
         return known[path]
     return path.removeprefix("docs/").removesuffix(".md") if path.startswith("docs/") and path.endswith(".md") else None

@@ -24,13 +24,8 @@ def paragraph(text: str, names: Mapping[str, str]) -> str:
 def span(text: str, names: Mapping[str, str]) -> str:
     """Give a piece of code, as a link where its name leads somewhere."""
     name = text.strip("`")
-    target = names.get(name.partition("(")[0]) or chapter_labels().get(name)
+    target = names.get(name.partition("(")[0]) or spec.named("").get(name)
     return f"[`{name}`](#{target})" if target else f"`{name}`"
-
-
-def chapter_labels() -> dict[str, str]:
-    """Give the labels of the chapters by name."""
-    return {chapter.name: spec.label(chapter.name) for chapter in spec.chapters()}
 
 
 def plain(text: str) -> str:

@@ -1,6 +1,7 @@
 """The specification as data: its chapters in order, what each defines, and where names lead."""
 
 import ast
+import importlib
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -9,7 +10,8 @@ from pathlib import Path
 import blockwright_spec
 
 FOLDER = Path(blockwright_spec.__file__).parent
-PARTS = ("one", "two", "three", "four")
+PARTS = {"manager": "one", "block_tables": "two", "offload": "three", "worker": "four"}
+"""The folders of the parts, and how the parts are called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,19 +19,29 @@ class Chapter:
     """One module of the specification."""
 
     number: int
+    """Its number in its part."""
     name: str
-    part: int
-    """The part that it belongs to; 0 for the page that comes before all parts."""
+    """Its name below the package: ``manager.state``."""
+
+    @property
+    def part(self) -> str:
+        """The folder of its part; empty for what comes before all parts."""
+        return self.name.partition(".")[0] if "." in self.name else ""
+
+    @property
+    def file(self) -> str:
+        """Where its source lies below the package, without the suffix."""
+        return self.name.replace(".", "/")
 
     @property
     def path(self) -> Path:
-        """Give its source."""
-        return FOLDER / f"{self.name}.py"
+        """Its source."""
+        return FOLDER / f"{self.file}.py"
 
     @property
     def page(self) -> str:
-        """Give the document that shows it."""
-        return f"book/spec/{self.name}"
+        """The document that shows it."""
+        return f"book/spec/{self.file}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +56,17 @@ class Entry:
 
 @cache
 def chapters() -> tuple[Chapter, ...]:
-    """Give the chapters, as the package lists them."""
-    found = []
-    for part, text in enumerate(re.split(r"^Part \w+, ", blockwright_spec.__doc__ or "", flags=re.MULTILINE)):
-        found += [Chapter(int(number), name, part) for number, name in re.findall(r"(\d+)\s+`(\w+)`", text)]
-    return tuple(found)
+    """Return the chapters, as the package and each part list them."""
+    return tuple(
+        Chapter(int(number), f"{part}.{name}" if part else name)
+        for part in ("", *PARTS)
+        for number, name in re.findall(r"(\d+)\s+`([\w.]+)`", about(part))
+    )
+
+
+def about(part: str) -> str:
+    """Return what is said of a part, or of the whole."""
+    return importlib.import_module(f"{blockwright_spec.__name__}.{part}".rstrip(".")).__doc__ or ""
 
 
 @cache
@@ -61,7 +79,7 @@ def titled(chapter: Chapter) -> tuple[str, str]:
     """Give the title of a chapter and the rest of its opening words."""
     text = ast.get_docstring(tree(chapter)) or ""
     title, _, rest = text.partition("\n\n")
-    title = re.sub(r"^Chapter \d+: ", "", " ".join(title.split())).rstrip(".")
+    title = re.sub(r"^[\w ]+, chapter \d+: ", "", " ".join(title.split())).rstrip(".")
     return title[0].upper() + title[1:], rest
 
 
@@ -151,28 +169,44 @@ def defined() -> dict[str, dict[str, str]]:
 def label(chapter: str, name: str = "") -> str:
     """Give the label of a chapter, or of a name in it; records and constants have capitals, which labels lack."""
     sort = "constant" if name.isupper() else "type" if name[:1].isupper() else ""
-    return "-".join(filter(None, ("spec", chapter.replace("_", "-"), name.lower().replace("_", "-").strip("-"), sort)))
+    words = ("spec", chapter.replace(".", "-"), name.lower().strip("_"), sort)
+    return "-".join(filter(None, words)).replace("_", "-")
+
+
+@cache
+def imports(chapter: Chapter) -> tuple[tuple[str, str, str], ...]:
+    """Return what a chapter imports of others: its name here, the chapter, and its name there, if not the chapter."""
+    found = []
+    for node in tree(chapter).body:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            folder = chapter.name.split(".")[: -node.level]
+            source = ".".join([*folder, *(node.module or "").split(".")]).strip(".")
+            for each in node.names:
+                inner = f"{source}.{each.name}".strip(".")
+                whole = inner in defined()
+                found.append((each.asname or each.name, inner if whole else source, "" if whole else each.name))
+    return tuple(found)
 
 
 @cache
 def known(chapter: Chapter) -> dict[str, str]:
-    """Give the labels of the names that the code of a chapter may use: its own, and those it imports."""
-    found = dict(defined()[chapter.name])
-    for node in tree(chapter).body:
-        if isinstance(node, ast.ImportFrom) and node.level == 1:
-            for each in node.names:
-                name = each.asname or each.name
-                if node.module:
-                    found[name] = defined()[node.module].get(each.name, label(node.module))
-                else:
-                    found[name] = label(each.name)
+    """Return the labels of the names that the code of a chapter may use: its own, and those it imports."""
+    return defined()[chapter.name] | {
+        here: defined()[source].get(name, label(source)) for here, source, name in imports(chapter)
+    }
+
+
+@cache
+def named(part: str) -> dict[str, str]:
+    """Return the labels of the chapters by the names that prose of a part calls them by: its own by short names."""
+    found: dict[str, str] = {}
+    for chapter in sorted(chapters(), key=lambda each: each.part != part):
+        names = chapter.name.split(".")
+        for at in range(len(names)):
+            found.setdefault(".".join(names[at:]), label(chapter.name))
     return found
 
 
 def imported(chapter: Chapter) -> list[str]:
-    """Give the chapters that a chapter imports."""
-    found: list[str] = []
-    for node in tree(chapter).body:
-        if isinstance(node, ast.ImportFrom) and node.level == 1:
-            found += [node.module] if node.module else [each.name for each in node.names]
-    return list(dict.fromkeys(found))
+    """Return the chapters that a chapter imports."""
+    return list(dict.fromkeys(source for _, source, _ in imports(chapter)))

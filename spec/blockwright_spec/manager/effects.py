@@ -1,0 +1,196 @@
+"""Part one, chapter 9: the parts that transitions are made of, down to `serve`, what a step of the model comes to.
+
+Groups stand side by side: what is released is one batch in the order of groups, and all groups have adopted their hits
+before any of them takes a block.
+"""
+
+from dataclasses import replace
+
+from ..reads import Group, Mamba, cut, writes
+from .choices import Choice, legal_order, legal_taking
+from .hits import lost
+from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
+from .plans import let_go, planned
+from .publication import replaced, ripened, stepped_on, without
+from .state import (
+    NULL,
+    Absent,
+    Copy,
+    Fence,
+    Flight,
+    Running,
+    State,
+    Table,
+    Waiting,
+    certain,
+    held_tables,
+    in_flight,
+    owned,
+    span,
+)
+
+
+def requeued(state: State, released: tuple[int, ...]) -> State:
+    """Queue the released blocks that nobody holds any more: without content at the head, candidates at the tail.
+
+    One after another, in the order given, so that the last block without content is the next to be taken (QUEUE-1).
+    What an unpublished block holds can no longer be found: its content is forgotten (GHOST-1).
+    """
+    held = frozenset(block for table in held_tables(state) for block in table)
+    freed = tuple(block for block in released if block not in held)
+    published = frozenset(block for block, _ in state.keys)
+    bare = tuple(block for block in freed if block not in published)
+    candidates = tuple(block for block in freed if block in published)
+    contents = tuple(None if block in bare else content for block, content in enumerate(state.contents))
+    return replace(state, queue=(*bare[::-1], *state.queue, *candidates), contents=contents)
+
+
+def adopted(state: State, tables: tuple[Table, ...]) -> State:
+    """Take the blocks of some tables that were free out of the queue; they keep their keys and contents."""
+    held = frozenset(block for table in tables for block in table)
+    return replace(state, queue=tuple(block for block in state.queue if block not in held))
+
+
+def emptied(state: State, taken: tuple[int, ...]) -> State:
+    """Take blocks out of the queue; what they held is lost, and exactly their keys are dropped (KEY-1)."""
+    queue = tuple(block for block in state.queue if block not in taken)
+    contents = tuple(None if block in taken else content for block, content in enumerate(state.contents))
+    keys = tuple(published for published in state.keys if published[0] not in taken)
+    return replace(state, queue=queue, contents=contents, keys=keys)
+
+
+def placed(taken: tuple[int, ...], wants: tuple[tuple[bool, ...], ...]) -> tuple[Table, ...]:
+    """Give the new entries of each group: the blocks taken, in order, and null where a state is jumped over."""
+    before = tuple(sum(sum(wanted) for wanted in wants[:at]) for at in range(len(wants)))
+    return tuple(
+        tuple(taken[start + sum(wanted[:entry])] if takes else NULL for entry, takes in enumerate(wanted))
+        for start, wanted in zip(before, wants, strict=True)
+    )
+
+
+def copied(tables: tuple[Table, ...], copies: tuple[Copy, ...], entries: tuple[int | None, ...]) -> tuple[Table, ...]:
+    """Put the blocks that were copied to in place of those they are copied from."""
+    targets = {group: block for group, _, block in copies}
+    return tuple(
+        tuple(targets[at] if entry == entries[at] else block for entry, block in enumerate(table))
+        for at, table in enumerate(tables)
+    )
+
+
+def target(request: Running, at: int, group: Group, size: int, place: int) -> int:
+    """Give the block that a position is written to: a draft's state has a block of its own (MAMBA-3)."""
+    if isinstance(group.kind, Mamba) and place >= certain(request):
+        return request.states[at][place - certain(request)]
+    return request.tables[at][place // size]
+
+
+def written(state: State, slot: int, request: Running, start: int) -> State:
+    """Write the tokens from `start` to the request's computed ones into its blocks, and put it in its slot."""
+    config = state.config
+    into = {
+        target(request, at, group, span(config, group), place): (at, cut(request.prefix, place + 1))
+        for at, group in enumerate(config.groups)
+        for place in writes(group.kind, start, request.computed)
+    }
+    contents = tuple(
+        into.get(block, content) if block != NULL else None for block, content in enumerate(state.contents)
+    )
+    return replaced(replace(state, contents=contents), slot, request)
+
+
+def serve(state: State, slot: int, start: Running, begin: int, step: Step, choice: Choice) -> Outcome:
+    """Trim, adopt, take, write and publish: the whole of a step from token `begin` on, or none of it."""
+    # REFUSE
+    plan = planned(state, start, begin, step, not isinstance(state.requests[slot], Running))
+    if isinstance(plan, Refusal):
+        return plan
+    # CHOOSE
+    batch = let_go(start.tables, plan.gone)
+    order, wants = choice.order(batch), (*plan.wants, *((True,) * count for count in plan.states))
+    kept = replace(start, tables=plan.tables, trimmed=start.settled)
+    freed = adopted(requeued(replaced(state, slot, kept), order), plan.tables)
+    shared = tuple((at, kept.tables[at][entry]) for at, entry in enumerate(plan.copied) if entry is not None)
+    count = len(shared) + sum(sum(wanted) for wanted in wants)
+    taken = choice.take(freed.queue, count)
+    if not (legal_order(sum(batch, ()), order) and legal_taking(freed.queue, count, taken)):
+        return Refusal(Reason.ILLEGAL_CHOICE)
+    # EFFECT
+    new = placed(taken[len(shared) :], wants)
+    copies = tuple((at, source, block) for (at, source), block in zip(shared, taken, strict=False))
+    own = replace(kept, tables=copied(kept.tables, copies, plan.copied)) if copies else kept
+    after = stepped(duplicated(emptied(freed, taken), copies), slot, own, new, begin, step)
+    return Done(after, new[: len(plan.wants)], plan.gone, plan.demand, plan.copied, lost(freed, taken))
+    # SAME: other requests; the entries of this one that were not dead; keys of blocks that were not taken.
+
+
+def duplicated(state: State, copies: tuple[Copy, ...]) -> State:
+    """Copy contents, and note the copies for the engine, which runs them before its step (COPY-1)."""
+    contents = {target: state.contents[source] for _, source, target in copies}
+    after = tuple(contents.get(block, content) for block, content in enumerate(state.contents))
+    return replace(state, contents=after, copies=state.copies + copies) if copies else state
+
+
+def blanked(state: State, request: Running) -> State:
+    """Forget the states of a request's earlier drafts: those of the next are written over them (MAMBA-3)."""
+    states = frozenset(block for blocks in request.states for block in blocks)
+    contents = tuple(None if block in states else content for block, content in enumerate(state.contents))
+    return replace(state, contents=contents)
+
+
+def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], begin: int, step: Step) -> State:
+    """Let a request have its new blocks, write what the step computes, and publish it unless that waits."""
+    config, groups, stop = state.config, len(state.config.groups), begin + step.new
+    known = min(stop, len(start.prefix[1]))
+    request = replace(
+        start,
+        computed=known,
+        written=stop,
+        tables=tuple(table + more for table, more in zip(start.tables, new[:groups], strict=True)),
+        states=start.states or new[groups:],
+        drafts=step.drafts if config.overlaps else stop - known,
+        loading=step.external,
+    )
+    after = written(blanked(state, request), slot, request, begin)
+    if config.overlaps and step.new:
+        flight = Flight(slot, begin, stop, owned(request), step.drafts)
+        after = replace(after, flights=(*after.flights[:-1], (*after.flights[-1], flight)))
+    waits = config.settles or step.publication is Publication.LATER or step.external
+    return stepped_on(after, slot, certain(start), step.new > 0 and not waits)
+
+
+def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice) -> Outcome:
+    """Release all blocks of a slot as one batch and leave `successor` in it (FENCE-1).
+
+    While a step in flight computes tokens of the request, or a load of it is on its way, the batch waits for that. By
+    then its last step has run, unless it is in flight: then a state that it leaves is not published any more (MAMBA-5).
+    """
+    steps, request = in_flight(state, slot), state.requests[slot]
+    tables = owned(request) if isinstance(request, Running) else ()
+    batch = tuple(tuple(block for block in table if block != NULL) for table in tables)
+    is_loading = isinstance(request, Running) and request.loading > 0
+    left = replaced(state if steps else ripened(state, slot), slot, successor)
+    fence = Fence(steps[-1] if steps else None, slot, batch)
+    fenced = replace(left, flights=orphaned(state, slot), fences=(*state.fences, fence), due=without(left.due, slot))
+    return Done(fenced) if steps or is_loading else returned(fenced, (fence,), choice)
+
+
+def orphaned(state: State, slot: int) -> tuple[tuple[Flight, ...], ...]:
+    """Give the steps in flight after a request has gone: they still compute its tokens, and nobody asks for them."""
+    return tuple(
+        tuple(replace(flight, slot=None) if flight.slot == slot else flight for flight in step)
+        for step in state.flights
+    )
+
+
+def returned(state: State, due: tuple[Fence, ...], choice: Choice) -> Outcome:
+    """Take fences away, and release the blocks behind them, a batch after another."""
+    for fence in due:
+        # CHOOSE
+        order = choice.order(fence.tables)
+        if not legal_order(sum(fence.tables, ()), order):
+            return Refusal(Reason.ILLEGAL_CHOICE)
+        # EFFECT
+        at = state.fences.index(fence)
+        state = requeued(replace(state, fences=(*state.fences[:at], *state.fences[at + 1 :])), order)
+    return Done(state)
+    # SAME: keys, contents of published blocks, requests.

@@ -1,0 +1,59 @@
+"""Part one, chapter 4: finding a hit, and telling whether one that was found earlier still holds."""
+
+from ..reads import Prefix, cut, dead, longest_hit
+from .choices import Choice
+from .state import NULL, Content, Hit, State, Table, heads, key
+
+
+def holding(state: State, content: Content) -> tuple[int, ...]:
+    """Give the blocks published as a content, oldest publication first."""
+    return tuple(block for block, other in state.keys if other == content)
+
+
+def lost(state: State, taken: tuple[int, ...]) -> tuple[tuple[int, Content], ...]:
+    """Give the blocks taken with which the last copy of a content goes, in the order of taking (STEP-4)."""
+    return tuple(
+        (block, content)
+        for at, block in enumerate(taken)
+        for content in (key(state, block),)
+        if content is not None and set(holding(state, content)) <= set(taken[: at + 1])
+    )
+
+
+def found(state: State, prefix: Prefix, choice: Choice) -> Hit:
+    """Give the longest hit of a prefix: which duplicate serves each entry is open (HIT-1, HIT-2)."""
+    config, published = state.config, frozenset(content for _, content in state.keys)
+    length = longest_hit(config.groups, lambda at, known: (at, known) in published, prefix, config.eagle)
+
+    def table(at: int) -> Table:
+        kind, size = config.groups[at].kind, config.groups[at].block_size
+        return tuple(
+            NULL if dead(kind, size, length, entry) else choice.serve(holding(state, (at, cut(prefix, end))))
+            for entry, end in enumerate(range(size, length + 1, size))
+        )
+
+    return Hit(length, tuple(table(at) for at in range(len(config.groups)))) if length else Hit()
+
+
+def served(hit: Hit, prefix: Prefix, state: State) -> tuple[tuple[int, Content], ...]:
+    """Give the blocks of a hit, each with the content that it must have."""
+    return tuple(
+        (block, (at, cut(prefix, (entry + 1) * state.config.groups[at].block_size)))
+        for at, table in enumerate(hit.tables)
+        for entry, block in enumerate(table)
+        if block != NULL
+    )
+
+
+def sound(state: State, prefix: Prefix, hit: Hit) -> bool:
+    """Tell whether each block of a hit carries this prefix now, null entries are dead, and a token is left (HIT-1)."""
+    return (
+        hit.length < len(prefix[1])
+        and all(key(state, block) == content for block, content in served(hit, prefix, state))
+        and all(
+            dead(group.kind, group.block_size, hit.length, entry)
+            for group, table in zip(state.config.groups, heads(state.config, hit), strict=True)
+            for entry, block in enumerate(table)
+            if block == NULL
+        )
+    )

@@ -1,0 +1,96 @@
+"""Part one, chapter 16: why a hit is as long as it is.
+
+An explanation names a *candidate*, a longer aligned length, and, per group, what that lacks. The candidate is what the
+hit would be had nothing been lost that the manager still remembers, if that is longer; else the next aligned length.
+"""
+
+from collections.abc import Set
+from dataclasses import dataclass
+from enum import Enum
+from math import lcm
+
+from ...reads import Prefix, cut, hit_ends, longest_hit, margin, needed
+from ..pool_laws import asked, readable
+from ..state import Content, State
+
+
+class Limit(Enum):
+    """Why a group hits no longer."""
+
+    NOTHING = "as long as can be: one token is left to compute"
+    MISSING = "a block of the candidate is missing"
+    NOT_ALIGNED = "would hit longer, but the blocks of all groups are not aligned there"
+    DRAFT_MARGIN = "only the block after the candidate is missing, or would end beyond what is asked for"
+    NOT_ASKED = "nothing was looked up"
+    OTHER_GROUP = "would hit longer, another group limits"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A group's part: its own longest hit, were it alone, and the ends of the blocks that the candidate lacks.
+
+    Where a draft margin would end beyond what was asked for, that block is named alone: publishing could not help.
+    """
+
+    length: int
+    missing: tuple[int, ...]
+    limit: Limit
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A hit of `length` tokens; no candidate where nothing longer can be. The groups that lack a block limit it."""
+
+    length: int
+    candidate: int | None
+    parts: tuple[Part, ...]
+
+
+def explained(state: State, prefix: Prefix, lost: Set[Content] = frozenset()) -> Explanation:
+    """Explain the longest hit of a prefix: ``explain_hit``; `lost` is remembered to have been published (EXPLAIN-1)."""
+    config, published = state.config, frozenset(content for _, content in state.keys)
+    if not config.caching:
+        return Explanation(0, None, (Part(0, (), Limit.NOT_ASKED),) * len(config.groups))
+    length = longest_hit(config.groups, lambda at, known: (at, known) in published, prefix, config.eagle)
+    before = longest_hit(config.groups, lambda at, known: (at, known) in published | lost, prefix, config.eagle)
+    candidate = before if before > length else length + lcm(*(group.block_size for group in config.groups))
+    parts = tuple(explained_part(state, prefix, at, length, candidate) for at in range(len(config.groups)))
+    return Explanation(length, candidate if candidate < len(prefix[1]) else None, parts)
+
+
+def explained_part(state: State, prefix: Prefix, at: int, length: int, candidate: int) -> Part:
+    """Explain a group's part of a hit of `length` tokens that might have been one of `candidate` tokens."""
+    group, eagle, most = state.config.groups[at], state.config.eagle, len(prefix[1]) - 1
+    published = frozenset(content for _, content in state.keys)
+    alone = longest_hit((group,), lambda _, known: (at, known) in published, prefix, eagle)
+    if candidate > most:
+        return Part(alone, (), Limit.NOT_ALIGNED if alone > length else Limit.NOTHING)
+    if (end := candidate + margin(group, eagle)) > most:
+        return Part(alone, (end,), Limit.DRAFT_MARGIN)
+    ends = sorted(hit_ends(group, candidate, eagle))
+    missing = tuple(end for end in ends if (at, cut(prefix, end)) not in published)
+    if not missing:
+        return Part(alone, (), Limit.OTHER_GROUP)
+    return Part(alone, missing, Limit.DRAFT_MARGIN if missing[0] > candidate else Limit.MISSING)
+
+
+def unread(state: State, prefix: Prefix, at: int, length: int) -> tuple[int, ...]:
+    """Give the ends of the blocks of a group that a hit of `length` tokens reads from, and that do not serve it."""
+    group = state.config.groups[at]
+    extra = margin(group, state.config.eagle)
+    if length + extra >= len(prefix[1]):
+        return (length + extra,)
+    places = (*needed(group.kind, length), *range(length, length + extra))
+    unserved = {place // group.block_size for place in places if not readable(state, at, prefix, place)}
+    return tuple(sorted((block + 1) * group.block_size for block in unserved))
+
+
+def law_explanation_is_exact(state: State) -> bool:
+    """EXPLAIN-1: some group limits an explained hit, and the blocks named are just those that could not be read."""
+    explanations = ((prefix, explained(state, prefix)) for prefix in asked(state) if state.config.caching)
+    return all(
+        any(part.missing for part in said.parts)
+        and all(part.missing == unread(state, prefix, at, said.candidate) for at, part in enumerate(said.parts))
+        for prefix, said in explanations
+        if said.candidate is not None
+    )

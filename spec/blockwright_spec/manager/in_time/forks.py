@@ -1,0 +1,91 @@
+"""Part one, chapter 15: forks: a request that goes on from where another is, and what is copied when they part.
+
+Parallel sampling and beam search start requests from the tokens of another. A fork shares every block of its parent, a
+partial one included; whichever of them writes to that first has it copied (chapter `effects`). The engine takes the
+copies and runs them before its next step; until then both ends of a copy are held (COPY-1).
+"""
+
+from dataclasses import replace
+
+from ...reads import Group, Mamba, cut
+from ..choices import Choice, legal_order, legal_taking
+from ..effects import emptied, placed, requeued
+from ..hits import lost
+from ..outcomes import Done, Outcome, Reason, Refusal
+from ..publication import replaced, ripened
+from ..state import Running, State, Table, Waiting, certain, covers, in_flight, recurrent
+
+
+def fork(state: State, parent: int, child: int, choice: Choice) -> Outcome:
+    """Start a request on the blocks of another, with as many computed tokens: ``fork`` (READ-1, WRITE-1).
+
+    The parent's last step has run by then. Drafts of it that were not accepted by now are given up. Only the states of
+    drafts take blocks of their own.
+    """
+    # REFUSE
+    if refusal := unforkable(state, parent, child):
+        return refusal
+    wants = tuple(wanted_states(group) for group in state.config.groups)
+    count = sum(map(len, wants))
+    if count > len(state.queue):
+        return Refusal(Reason.NO_FREE_BLOCKS, count - len(state.queue))
+    # CHOOSE
+    taken = choice.take(state.queue, count)
+    if not legal_taking(state.queue, count, taken):
+        return Refusal(Reason.ILLEGAL_CHOICE)
+    # EFFECT
+    ready = ripened(emptied(state, taken), parent)
+    return Done(twinned(ready, parent, child, placed(taken, wants)), demand=count, evicted=lost(state, taken))
+    # SAME: the parent's blocks, keys of other requests' blocks, contents.
+
+
+def twinned(state: State, parent: int, child: int, states: tuple[Table, ...]) -> State:
+    """Give a request the blocks of another's computed tokens, and states of drafts of its own."""
+    config, one, other = state.config, state.requests[parent], state.requests[child]
+    assert isinstance(one, Running)
+    assert isinstance(other, Waiting)
+    done = one.settled if config.overlaps else one.computed
+    kept = replace(one, settled=done, written=one.computed, drafts=0)
+    ends = tuple(covers(config, group, one.computed) or len(one.tables[at]) for at, group in enumerate(config.groups))
+    tables = tuple(table[:end] for table, end in zip(one.tables, ends, strict=True))
+    twin = replace(kept, prefix=other.prefix, tables=tables, states=states)
+    return replaced(replaced(state, parent, kept), child, twin)
+
+
+def wanted_states(group: Group) -> tuple[bool, ...]:
+    """Give one block to take for each draft that a recurrent layer can take back (MAMBA-3)."""
+    return (True,) * (group.kind.drafts if isinstance(group.kind, Mamba) else 0)
+
+
+def unforkable(state: State, parent: int, child: int) -> Refusal | None:
+    """Refuse a fork of what is not settled, or to a request that is another's continuation."""
+    one, other = state.requests[parent], state.requests[child]
+    if not isinstance(one, Running):
+        return Refusal(Reason.NOT_RUNNING)
+    if not isinstance(other, Waiting):
+        return Refusal(Reason.NOT_WAITING)
+    if one.loading > 0:
+        return Refusal(Reason.LOADING)
+    if in_flight(state, parent) or (state.config.overlaps and one.computed < one.written):
+        return Refusal(Reason.UNSETTLED)
+    if recurrent(state.config) and one.computed != certain(one):
+        return Refusal(Reason.STATE_ELSEWHERE)
+    if one.computed < one.settled:  # more are done than are known
+        return Refusal(Reason.WENT_BACK)
+    if any(target in table for _, _, target in state.copies for table in one.tables):
+        return Refusal(Reason.UNCOPIED)
+    same = cut(one.prefix, one.computed) == cut(other.prefix, one.computed)
+    return None if same else Refusal(Reason.NOT_A_FORK)
+
+
+def take_copies(state: State, choice: Choice) -> Outcome:
+    """Tell the engine of the copies since it was last told, and let go of their ends: ``take_copies`` (COPY-1)."""
+    # CHOOSE
+    ends = tuple(block for _, source, target in state.copies for block in (source, target))
+    order = choice.order((ends,))
+    if not legal_order(ends, order):
+        return Refusal(Reason.ILLEGAL_CHOICE)
+    # EFFECT
+    let_go = tuple(dict.fromkeys(order[::-1]))[::-1]  # a source of several copies goes with the last of them
+    return Done(requeued(replace(state, copies=()), let_go))
+    # SAME: tables, keys, contents of published blocks.

@@ -1,0 +1,109 @@
+"""Part one, chapter 14: steps that are in flight until they are settled, and tokens that are loaded from elsewhere.
+
+A step is started, requests are given slots in it, and it runs while the next is prepared. It is settled when it is
+known to be done, and which of its drafts were rejected: later steps then move back by as much. What a step in flight
+or a load still touches is never free (FLIGHT-1): windows are trimmed on settled tokens, and the blocks of a request
+that ends meanwhile wait behind a fence, to return in the order in which they would have returned at once.
+"""
+
+from dataclasses import replace
+
+from ..choices import Choice
+from ..effects import returned, vacated, written
+from ..outcomes import Done, Outcome, Reason, Refusal
+from ..publication import published, replaced, ripened
+from ..state import Flight, Running, State, Waiting, is_loading
+from ..transitions import trim
+
+Rejected = tuple[tuple[int, int], ...]
+"""How many drafts of which slot were rejected."""
+
+
+def begin(state: State) -> Outcome:
+    """Start a step, that slots are given in from now on: ``start_step``, or ``new_step_starts`` where none overlap.
+
+    The step before it runs first, so recurrent states that it leaves may be found from now on (MAMBA-5).
+    """
+    # EFFECT
+    flights = (*state.flights, ()) if state.config.overlaps else ()
+    for slot in state.due:
+        state = ripened(state, slot)
+    return Done(replace(state, flights=flights))
+    # SAME: everything else.
+
+
+def settle(state: State, rejected: Rejected, choice: Choice) -> Outcome:
+    """Say that the oldest step in flight is done: ``settle_step`` (SETTLE-1, FENCE-1)."""
+    # REFUSE
+    if not state.flights:
+        return Refusal(Reason.NO_STEP)
+    drafts = {flight.slot: flight.drafts for flight in state.flights[0]}
+    if any(not 0 <= count <= drafts.get(slot, -1) for slot, count in rejected):
+        return Refusal(Reason.NOT_REJECTED)
+    # EFFECT
+    after, done = replace(state, flights=state.flights[1:]), state.flights[0]
+    for flight in done:
+        after = landed(after, flight, dict(rejected))
+    outcome = returned(after, tuple(fence for fence in state.fences if fence.step == 0), choice)
+    if isinstance(outcome, Refusal):
+        return outcome
+    waiting = (replace(fence, step=fence.step - 1) if fence.step else fence for fence in outcome.state.fences)
+    return Done(replace(outcome.state, fences=tuple(waiting)))
+    # SAME: tables, the order of what was free.
+
+
+def landed(state: State, flight: Flight, rejected: dict[int, int]) -> State:
+    """Count the tokens of one request as settled, move its later steps back by what was rejected, and publish."""
+    request = state.requests[flight.slot] if flight.slot is not None else None
+    if flight.slot is None or not isinstance(request, Running):
+        return state
+    back, slot = rejected.get(flight.slot, 0), flight.slot
+    ahead = any(later.slot == slot for step in state.flights for later in step)
+    flights = tuple(
+        tuple(
+            replace(later, start=later.start - back, stop=later.stop - back) if later.slot == slot else later
+            for later in step
+        )
+        for step in state.flights
+    )
+    known = len(request.prefix[1])
+    kept = replace(
+        request,
+        settled=flight.stop - back,
+        computed=min(request.written - back, known),
+        written=request.written - back,
+        drafts=request.drafts if ahead else request.drafts - back,
+    )
+    after = replaced(replace(state, flights=flights), slot, kept)
+    if not state.config.settles:
+        return after if ahead else ripened(after, slot)
+    return published(after, slot, min(kept.settled, known), flight.stop - flight.drafts)
+
+
+def finish_load(state: State, slot: int, count: int, choice: Choice) -> Outcome:
+    """Say that a load has ended and how many of its tokens came: ``finish_load`` (LOAD-1).
+
+    What no token after the whole load reads was not asked for: it is given back and holds nothing, however much came.
+    Of the rest, what came is published. If some did not come, the request gives its blocks up and waits again: its hit
+    is then what came, as far as a token there would find all that it reads. Blocks of a request that has ended
+    meanwhile return.
+    """
+    # REFUSE
+    request = state.requests[slot]
+    if not is_loading(state, slot) or count < 0 or (isinstance(request, Running) and count > request.loading > 0):
+        return Refusal(Reason.NO_LOAD)
+    # EFFECT
+    if not isinstance(request, Running) or request.loading == 0:
+        due = tuple(fence for fence in state.fences if fence.step is None and fence.slot == slot)
+        return returned(state, due, choice)
+    stop, end = request.written + count, request.written + request.loading
+    whole = replace(request, settled=end, computed=end, written=end, loading=0)
+    asked = trim(replaced(state, slot, whole), slot, end, choice)
+    if isinstance(asked, Refusal):
+        return asked
+    kept = asked.state.requests[slot]
+    assert isinstance(kept, Running)
+    came = replace(kept, settled=stop, computed=stop, written=stop)
+    after = published(written(asked.state, slot, came, request.written), slot, stop, stop)
+    return replace(asked, state=after) if stop == end else vacated(after, slot, Waiting(request.prefix), choice)
+    # SAME: other requests.

@@ -1,0 +1,111 @@
+"""Part one, chapter 17: laws of time: steps in flight are safe, settled tokens count once, nobody waits forever."""
+
+from ...reads import Group, Mamba, dead, writes
+from ..lru import LRU
+from ..outcomes import Done, Outcome, Reason, Refusal, Step
+from ..plans import plan_admission
+from ..state import NULL, Flight, Hit, Running, State, Waiting, is_loading, key, span
+from ..transitions import release
+from .forks import take_copies
+from .in_flight import begin, finish_load, settle
+
+
+def law_flight_is_held(state: State) -> bool:
+    """FLIGHT-1: no block that a step in flight may read or write is free."""
+    return not any(
+        block in state.queue
+        for step in state.flights
+        for flight in step
+        for group, table in zip(state.config.groups, flight.tables, strict=True)
+        for entry, block in enumerate(table)
+        if not dead(group.kind, span(state.config, group), flight.start, entry)
+    )
+
+
+def law_flights_follow(state: State) -> bool:
+    """SETTLE-1: what is settled, and then the steps in flight one after another, come to what was given slots."""
+    return not state.config.overlaps or all(
+        chain(state, slot, request) for slot, request in enumerate(state.requests) if isinstance(request, Running)
+    )
+
+
+def chain(state: State, slot: int, request: Running) -> bool:
+    """Tell whether a request's steps in flight follow one another from what is settled to what is written."""
+    own = tuple(flight for step in state.flights for flight in step if flight.slot == slot)
+    ends = (request.settled, *(flight.stop for flight in own))
+    return ends == (*(flight.start for flight in own), request.written)
+
+
+def law_fence_has_its_step(state: State) -> bool:
+    """FENCE-1: what waits behind a fence waits for a step in flight, or for a load that has not ended."""
+    return all(fence.step is None or 0 <= fence.step < len(state.flights) for fence in state.fences) and (
+        len({fence.slot for fence in state.fences if fence.step is None})
+        == sum(fence.step is None for fence in state.fences)
+    )
+
+
+def law_found_is_settled(state: State) -> bool:
+    """PUB-3: where publication waits for settlement, nothing that a step in flight still writes can be found."""
+    return not state.config.settles or not any(
+        block != NULL and key(state, block) is not None
+        for step in state.flights
+        for flight in step
+        for group, table in zip(state.config.groups, flight.tables, strict=True)
+        for place in writes(group.kind, flight.start, flight.stop - drafts_beside(group, flight))
+        for block in (table[place // span(state.config, group)],)
+    )
+
+
+def drafts_beside(group: Group, flight: Flight) -> int:
+    """Count the drafts of a step whose states have blocks of their own."""
+    return flight.drafts if isinstance(group.kind, Mamba) else 0
+
+
+def law_load_is_hidden(state: State) -> bool:
+    """LOAD-1: nothing that is still being loaded can be found, and no step computes beyond it."""
+    return all(
+        request.published[at] * group.block_size <= request.written
+        and not any(flight.slot == slot for step in state.flights for flight in step)
+        for slot, request in enumerate(state.requests)
+        if isinstance(request, Running) and request.loading > 0
+        for at, group in enumerate(state.config.groups)
+    )
+
+
+def law_head_is_served(state: State) -> bool:
+    """LIVE-1: once all others are gone and nothing is in flight, a waiting request fits, or never could."""
+    is_waiting = any(
+        isinstance(request, Waiting) or is_loading(state, slot) for slot, request in enumerate(state.requests)
+    )
+    if not (is_waiting or state.flights or state.fences or state.copies):
+        return True  # REF-1 says it: whatever is released is free
+    alone = quiet(state)
+    step = Step(1, whole=True, reserve=state.config.num_blocks)
+    plans = tuple(
+        plan_admission(alone, slot, Hit(), step)
+        for slot, request in enumerate(state.requests)
+        if isinstance(request, Waiting)
+    )
+    return len(alone.queue) == state.config.num_blocks - 1 and Refusal(Reason.NO_FREE_BLOCKS) not in (
+        Refusal(plan.reason) for plan in plans if isinstance(plan, Refusal)
+    )
+
+
+def quiet(state: State) -> State:
+    """Give the state once running requests are released, loads ended, and steps in flight settled."""
+    for slot, request in enumerate(state.requests):
+        if isinstance(request, Running):
+            state = after(release(state, slot, LRU))
+    for slot in range(len(state.requests)):
+        if is_loading(state, slot):
+            state = after(finish_load(state, slot, 0, LRU))
+    while state.flights:
+        state = after(settle(state, (), LRU))
+    state = after(take_copies(state, LRU))
+    return after(begin(state)) if state.config.overlaps else state
+
+
+def after(outcome: Outcome) -> State:
+    """Give the state after a step that cannot be refused."""
+    assert isinstance(outcome, Done)
+    return outcome.state

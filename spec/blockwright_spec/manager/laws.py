@@ -1,0 +1,65 @@
+"""Part one, chapter 18: the list of its laws, for the explorer, the self-check of implementations and the book."""
+
+from .. import block_machine
+from ..law import listed
+from . import pool_laws, step_laws, table_laws
+from .in_time import explain, time_laws
+
+BLOCK_LAWS = (
+    listed(block_machine.law_count_is_of_places, "vLLM KVCacheBlock.ref_cnt; museum B01, B02"),
+    listed(block_machine.law_null_block_is_one, "vLLM BlockPool.null_block; museum B57"),
+    listed(block_machine.law_candidates_are_unheld, "vLLM FreeKVCacheBlockQueue: eviction candidates; museum B56"),
+    listed(block_machine.law_null_entry_is_dead, "vLLM SingleTypeKVCacheManager.remove_skipped_blocks; museum B25"),
+)
+"""The invariants of the block machine."""
+
+LAWS = (
+    listed(pool_laws.law_queue_holds_the_unheld, "vLLM BlockPool: touch and free_blocks; museum B04"),
+    listed(pool_laws.law_queue_is_ordered, "vLLM FreeKVCacheBlockQueue; museum B02, B66"),
+    listed(pool_laws.law_null_is_nothing, "vLLM BlockPool.null_block; museum B57"),
+    listed(pool_laws.law_key_is_single, "vLLM BlockPool.cached_block_hash_to_block; museum B56"),
+    listed(pool_laws.law_key_is_content, "vLLM BlockPool.cache_full_blocks; museum B40, B42"),
+    listed(pool_laws.law_copies_are_apart, "PagedAttention (Kwon et al., 2023), section 4.4; museum B51"),
+    listed(pool_laws.law_free_is_findable_or_empty, "chapter `state`: contents are ghosts; museum B14"),
+    listed(pool_laws.law_hit_is_sound, "vLLM SingleTypeKVCacheManager.find_longest_cache_hit; museum B27, B60"),
+    listed(pool_laws.law_hit_is_longest, "chapter `reads`: the longest hit; museum B36, B55"),
+    listed(pool_laws.law_hit_leaves_a_token, "vLLM KVCacheManager.get_computed_blocks; museum B46"),
+    listed(explain.law_explanation_is_exact, "chapter `in_time.explain`; vLLM and SGLang tell only the hit's length"),
+    listed(
+        table_laws.law_reads_are_there,
+        "the central law; PagedAttention (Kwon et al., 2023)",
+    ),
+    listed(table_laws.law_dead_is_null, "vLLM SingleTypeKVCacheManager.remove_skipped_blocks; museum B28"),
+    listed(table_laws.law_null_is_dead, "chapter `reads`: dead entries; museum B25, B26"),
+    listed(table_laws.law_written_is_unshared, "PagedAttention (Kwon et al., 2023), section 4.4"),
+    listed(table_laws.law_full_is_published, "vLLM SingleTypeKVCacheManager.cache_blocks; museum B55"),
+    listed(table_laws.law_table_covers, "vLLM KVCacheManager.allocate_slots"),
+    listed(table_laws.law_table_is_distinct, "vLLM SingleTypeKVCacheManager.req_to_blocks; museum B02"),
+    listed(table_laws.law_common_is_shared, "vLLM KVCacheManager.get_num_common_prefix_blocks"),
+    listed(table_laws.law_states_are_two, "chapter `reads`: a recurrent layer's state; museum B28"),
+    listed(table_laws.law_state_is_single, "vLLM MambaManager"),
+    listed(table_laws.law_counts_are_ordered, "vLLM KVCacheManager.allocate_slots; museum B40"),
+    listed(table_laws.law_drafts_have_states, "vLLM MambaSpec.num_speculative_blocks"),
+    listed(table_laws.law_draft_state_is_its_own, "vLLM MambaSpec.num_speculative_blocks"),
+    listed(table_laws.law_state_found_has_run, "vLLM MambaManager.cached_blocks_this_step (0.33.0); museum B42"),
+    listed(table_laws.law_encoder_is_kept, "vLLM CrossAttentionManager"),
+    listed(time_laws.law_flight_is_held, "chapter `in_time.in_flight`; museum B25, B53"),
+    listed(time_laws.law_flights_follow, "chapter `in_time.in_flight`; museum B25"),
+    listed(time_laws.law_fence_has_its_step, "chapter `in_time.in_flight`; museum B53"),
+    listed(time_laws.law_found_is_settled, "chapter `in_time.in_flight`; museum B42"),
+    listed(time_laws.law_load_is_hidden, "chapter `in_time.in_flight`; museum B47, B59"),
+    listed(time_laws.law_head_is_served, "chapter `plans`: admission; museum B34, B35"),
+)
+"""Every law of states."""
+
+STEP_LAWS = (
+    listed(step_laws.law_table_is_append_only, "vLLM V1 worker block tables; museum B33"),
+    listed(step_laws.law_taking_drops_its_key, "vLLM BlockPool._maybe_evict_cached_block; museum B56"),
+    listed(step_laws.law_demand_is_taken, "vLLM get_num_blocks_to_allocate; museum B05, B08"),
+    listed(step_laws.law_evicted_is_lost, "chapter `hits`: what is lost; vLLM BlockPool.take_events: BlockRemoved"),
+    listed(step_laws.law_plan_is_taken, "vLLM KVCacheManager.allocate_slots; museum B08, B23"),
+    listed(step_laws.law_writer_is_alone, "PagedAttention (Kwon et al., 2023), section 4.4; museum B01"),
+    listed(step_laws.law_copy_is_of_its_entry, "PagedAttention (Kwon et al., 2023), section 4.4"),
+    listed(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; museum B34"),
+)
+"""Every law of steps."""

@@ -1,0 +1,121 @@
+"""Part one, chapter 5: what a step asks for and how it ends.
+
+Refusal is total: a step that cannot happen says when it could (not now, never, or that the call is wrong) and why, and
+there is no new state. Demand is counted as if the dead entries were already trimmed.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from .state import Content, State, Table
+
+
+class When(Enum):
+    """When a refused step could happen."""
+
+    NOT_NOW = "once others have released blocks"
+    NEVER = "not with this pool, however many blocks are free"
+    INVALID = "not at all: the call is wrong"
+
+
+class Reason(Enum):
+    """Why a step is refused; each reason says when the step could happen."""
+
+    NO_FREE_BLOCKS = (When.NOT_NOW, "the demand exceeds the free blocks")
+    BLOCKS_HELD = (When.NOT_NOW, "a request holds blocks, so the cache cannot be reset")
+    POOL_TOO_SMALL = (When.NEVER, "the request alone would hold more blocks than there are")
+    NO_TOKENS = (When.INVALID, "no token to compute and no hit to adopt")
+    NEGATIVE = (When.INVALID, "a count is negative")
+    TOO_LONG = (When.NEVER, "the tokens exceed the model's maximum length")
+    STATE_DRAFTED = (When.INVALID, "a recurrent layer is given more drafts than it has states to go back to")
+    DRAFTS_IN_FLIGHT = (When.INVALID, "a recurrent layer must know which drafts of the step before hold")
+    TOO_MANY_DRAFTS = (When.INVALID, "no token of the step is certain, or a known token is called a draft")
+    LOAD_ALONE = (When.INVALID, "a load comes with tokens to compute, to a request that runs, or leaves no token")
+    LOADING = (When.INVALID, "tokens of the request are still being loaded")
+    NO_LOAD = (When.INVALID, "nothing of the request is being loaded, or less than is said to have come")
+    NO_ENCODER = (When.INVALID, "encoder tokens without a cross-attention layer, or for a request that runs")
+    WENT_BACK = (When.INVALID, "fewer tokens are said to be computed than are certain")
+    NO_STEP = (When.INVALID, "no step has been started, or none is in flight")
+    NOT_REJECTED = (When.INVALID, "tokens are rejected that the step settled has not drafted")
+    UNSETTLED = (When.INVALID, "tokens are said to be done that a step in flight computes")
+    NOT_A_FORK = (When.INVALID, "the tokens or extra keys of a fork are not those that its parent has computed")
+    STATE_ELSEWHERE = (When.INVALID, "the state after the computed tokens is an accepted draft's, which is not shared")
+    UNCOPIED = (When.INVALID, "a copy to a block of the request is still to come: what it computed needs it")
+    UNWRITTEN = (When.INVALID, "more tokens are said to be computed than slots were given")
+    NOT_WAITING = (When.INVALID, "the request holds a block table or does not exist")
+    REPEATED = (When.INVALID, "the request stands twice in one batch or step")
+    NOT_RUNNING = (When.INVALID, "the request holds no block table")
+    HIT_LENGTH = (When.INVALID, "the length of the hit is not that of its blocks")
+    HIT_STALE = (When.INVALID, "a block of the hit does not carry the request's prefix")
+    ILLEGAL_CHOICE = (When.INVALID, "the choice is not one of those left open")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A step that did not happen; `missing` blocks would have to become free first."""
+
+    reason: Reason
+    missing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """The plan of a step that can happen: trimmed tables, the entries that die, those that take a block (PLAN-1).
+
+    `demand` is what leaves the free queue: the new blocks, and the hits that are free now.
+    """
+
+    demand: int
+    tables: tuple[Table, ...]
+    gone: tuple[tuple[int, ...], ...]
+    wants: tuple[tuple[bool, ...], ...]
+    states: tuple[int, ...]
+    copied: tuple[int | None, ...] = ()
+    """Per group, the entry that is written to though others hold its block, and so is copied."""
+
+
+Plan = Fits | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A step that happened: the new state and, per group, the entries appended and the entries that became null.
+
+    `demand` is what its plan counted; `copied` are the entries whose block others held, per group; `evicted` are the
+    blocks taken with which the last copy of a content was lost, in the order of taking.
+    """
+
+    state: State
+    new: tuple[Table, ...] = ()
+    nulled: tuple[tuple[int, ...], ...] = ()
+    demand: int = 0
+    copied: tuple[int | None, ...] = ()
+    evicted: tuple[tuple[int, Content], ...] = ()
+
+
+Outcome = Done | Refusal
+
+
+class Publication(Enum):
+    """When the blocks a step fills become findable."""
+
+    NOW = "with the step"
+    LATER = "by a call of their own"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step asks for: slots for `new` tokens, the last `drafts` of them drafts, and `lookahead` more.
+
+    For a request that is admitted, also: slots for `external` tokens that are loaded, and for the tokens of an
+    `encoder`; whether the `whole` of it must fit, not just this step; and a `reserve` of blocks to leave to others.
+    """
+
+    new: int
+    lookahead: int = 0
+    publication: Publication = Publication.NOW
+    drafts: int = 0
+    external: int = 0
+    encoder: int = 0
+    whole: bool = False
+    reserve: int = 0

@@ -1,0 +1,133 @@
+"""Part one, chapter 7: planning a step: whether it fits, and what it takes.
+
+A plan changes nothing. What it counts is what the step then takes (PLAN-1), as if dead entries were already trimmed.
+A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (LIVE-1).
+"""
+
+from ..reads import Cross, Full, Group, Mamba, dead, entries, filled, peak, writes
+from .outcomes import Fits, Plan, Reason, Refusal, Step
+from .preconditions import going, starting
+from .state import NULL, Config, Hit, Running, State, Table, covers, holders, sharers, span
+
+
+def trimmed(config: Config, group: Group, table: Table, settled: int) -> Table:
+    """Replace the dead entries of a table by the null block (TRIM-1)."""
+    size = span(config, group)
+    return tuple(
+        NULL if block == NULL or dead(group.kind, size, settled, entry) else block for entry, block in enumerate(table)
+    )
+
+
+def trimmed_tables(config: Config, tables: tuple[Table, ...], settled: int) -> tuple[Table, ...]:
+    """Trim the table of every group (TRIM-1)."""
+    return tuple(trimmed(config, group, table, settled) for group, table in zip(config.groups, tables, strict=True))
+
+
+def nulled(before: tuple[Table, ...], after: tuple[Table, ...]) -> tuple[tuple[int, ...], ...]:
+    """Give, per group, the entries that held a block and hold none now."""
+    return tuple(
+        tuple(entry for entry, block in enumerate(old) if block != new[entry])
+        for old, new in zip(before, after, strict=True)
+    )
+
+
+def let_go(tables: tuple[Table, ...], gone: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """Give, per group, the blocks at some entries."""
+    return tuple(tuple(table[entry] for entry in dying) for table, dying in zip(tables, gone, strict=True))
+
+
+def reach(config: Config, begin: int, step: Step) -> int:
+    """Give the slots that a step from token `begin` on asks for: they end at the model's maximum length."""
+    return min(begin + step.external + step.new + step.lookahead, config.max_model_len)
+
+
+def wanted(config: Config, group: Group, held: int, begin: int, step: Step) -> tuple[bool, ...]:
+    """Tell for each entry after the first `held` whether it takes a block (TABLE-1).
+
+    A state jumps over entries, and those of drafts have blocks of their own (MAMBA-1, MAMBA-3).
+    """
+    if isinstance(group.kind, Cross):
+        return (True,) * entries(group.block_size, step.encoder)
+    slots = reach(config, begin, step)
+    end = begin + step.external + step.new - step.drafts if isinstance(group.kind, Mamba) else slots
+    kept = filled(group.kind, span(config, group), begin, end)
+    return tuple(entry in kept for entry in range(held, covers(config, group, end)))
+
+
+def rewritten(state: State, group: Group, table: Table, begin: int, step: Step) -> int | None:
+    """Give the entry that a step from token `begin` on writes to though others hold its block too (WRITE-2)."""
+    size, end = span(state.config, group), begin + step.external + step.new - step.drafts
+    place = next(iter(writes(group.kind, begin, end)), None)
+    if place is None or place // size >= len(table):
+        return None
+    return place // size if sharers(state, table[place // size]) > 1 else None
+
+
+def planned(state: State, start: Running, begin: int, step: Step, is_new: bool) -> Plan:
+    """Count what a step from token `begin` on takes, and tell whether the pool has it (PLAN-1)."""
+    config = state.config
+    tables = trimmed_tables(config, start.tables, start.settled)
+    gone = nulled(start.tables, tables)
+    sized = zip(config.groups, tables, strict=True)
+    wants = tuple(wanted(config, group, len(table), begin, step) for group, table in sized)
+    states = tuple(group.kind.drafts if is_new and isinstance(group.kind, Mamba) else 0 for group in config.groups)
+    sized = zip(config.groups, tables, strict=True)
+    copied = tuple(rewritten(state, group, table, begin, step) for group, table in sized)
+    new = sum(sum(takes) for takes in wants) + sum(states)
+    held = tuple(block for table in tables for block in table if block != NULL)
+    own = (*trimmed_tables(config, tables, begin), *start.states)
+    kept = sum(block != NULL for table in own for block in table)
+    copies = sum(entry is not None for entry in copied)
+    demand = new + copies + sum(block in state.queue for block in held)
+    whole = whole_demand(state, start, begin, step) if is_new and step.whole else 0
+    if max(kept + new, whole) > config.num_blocks - 1:  # what is settled once nothing is in flight counts no more
+        return Refusal(Reason.POOL_TOO_SMALL)
+    alone = sum(holders(state, block) == 1 for blocks in let_go(start.tables, gone) for block in blocks)
+    missing = max(demand, whole - shared(state, tables)) + spare(state, step, is_new) - len(state.queue) - alone
+    return Refusal(Reason.NO_FREE_BLOCKS, missing) if missing > 0 else Fits(demand, tables, gone, wants, states, copied)
+
+
+def spare(state: State, step: Step, is_new: bool) -> int:
+    """Give the blocks that must stay free: the watermark and the reserve, where a request joins others (PLAN-2)."""
+    is_idle = len(state.queue) == state.config.num_blocks - 1
+    return state.config.watermark + step.reserve if is_new and not is_idle else 0
+
+
+def whole_demand(state: State, start: Running, begin: int, step: Step) -> int:
+    """Count the most blocks that a request holds until all its tokens are computed, in steps as large as this (PLAN-2).
+
+    Kinds that recycle blocks need less than their tokens cover.
+    """
+    tokens = max(len(start.prefix[1]), reach(state.config, begin, step))
+    size = max(step.new, step.external, 1)
+    return sum(most_held(state.config, group, tokens, size, step.encoder) for group in state.config.groups)
+
+
+def most_held(config: Config, group: Group, tokens: int, step: int, encoder: int) -> int:
+    """Count the most blocks of a group that a request holds, if it computes `step` tokens at a time (PLAN-2)."""
+    if isinstance(group.kind, Cross):
+        return entries(group.block_size, encoder)
+    drafts = group.kind.drafts if isinstance(group.kind, Mamba) else 0
+    return peak(group.kind, span(config, group), tokens, step) + drafts
+
+
+def shared(state: State, tables: tuple[Table, ...]) -> int:
+    """Count the blocks of a hit that others hold, in groups that keep all: the request never takes blocks for them."""
+    return sum(
+        block not in state.queue
+        for group, table in zip(state.config.groups, tables, strict=True)
+        if isinstance(group.kind, Full)
+        for block in table
+    )
+
+
+def plan_admission(state: State, slot: int, hit: Hit, step: Step) -> Plan:
+    """Tell whether a waiting request can start, and what it takes: ``plan`` (PLAN-1, PLAN-2)."""
+    start = starting(state, slot, hit, step)
+    return start if isinstance(start, Refusal) else planned(state, start, hit.length, step, True)
+
+
+def plan_growth(state: State, slot: int, computed: int, step: Step) -> Plan:
+    """Tell whether a running request can go on, and what it takes: ``plan`` (PLAN-1)."""
+    start = going(state, slot, computed, step)
+    return start if isinstance(start, Refusal) else planned(state, start, computed, step, False)

@@ -1,0 +1,106 @@
+"""Part one, chapter 6: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
+
+from dataclasses import replace
+
+from ..reads import Cross, Prefix
+from .hits import sound
+from .outcomes import Reason, Refusal, Step
+from .state import Config, Hit, Running, State, Waiting, certain, draft_states, heads, is_loading, recurrent
+
+
+def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step) -> Refusal | None:
+    """Refuse a step from token `begin` on that no state of the pool could serve."""
+    first, known = begin + step.external, len(prefix[1])
+    if min(step.new, step.lookahead, step.drafts, step.external, step.encoder, step.reserve) < 0:
+        return Refusal(Reason.NEGATIVE)
+    if step.new + step.external + adopted == 0:
+        return Refusal(Reason.NO_TOKENS)
+    if step.external > 0 and (step.new > 0 or first >= known):
+        return Refusal(Reason.LOAD_ALONE)
+    if step.encoder > 0 and not any(isinstance(group.kind, Cross) for group in config.groups):
+        return Refusal(Reason.NO_ENCODER)
+    if first + step.new > config.max_model_len:
+        return Refusal(Reason.TOO_LONG)
+    if step.drafts > 0 and (step.drafts >= step.new or first + step.new - step.drafts < known):
+        return Refusal(Reason.TOO_MANY_DRAFTS)
+    return overdrafted(config, known, first, step)
+
+
+def overdrafted(config: Config, known: int, first: int, step: Step) -> Refusal | None:
+    """Refuse to run a recurrent state beyond what it can be taken back from (MAMBA-3).
+
+    With steps in flight, one token may be unknown that is no draft: the one that the step before will give.
+    """
+    most, certain = draft_states(config), step.new - step.drafts
+    if most is None or (
+        max(step.drafts, step.lookahead) <= most and (first + certain <= known or (config.overlaps and certain == 1))
+    ):
+        return None
+    return Refusal(Reason.STATE_DRAFTED)
+
+
+def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal:
+    """Give a waiting request as it starts on the blocks of its hit, or refuse."""
+    config, request = state.config, state.requests[slot]
+    if not isinstance(request, Waiting):
+        return Refusal(Reason.NOT_WAITING)
+    if refusal := misuse(config, request.prefix, hit.length, hit.length, step):
+        return refusal
+    if config.overlaps and step.new > 0 and not state.flights:
+        return Refusal(Reason.NO_STEP)
+    if step.external > 0 and is_loading(state, slot):
+        return Refusal(Reason.LOADING)
+    tables = heads(config, hit)
+    sized = zip(config.groups, tables, strict=True)
+    if any(hit.length != len(table) * group.block_size for group, table in sized):
+        return Refusal(Reason.HIT_LENGTH)
+    if not sound(state, request.prefix, hit):
+        return Refusal(Reason.HIT_STALE)
+    looked = tuple(len(table) for table in tables)
+    length = hit.length
+    return Running(request.prefix, length, length, length, tables, looked, trimmed=length, encoder=step.encoder)
+
+
+def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
+    """Refuse a step that a running request cannot ask for; `computed` is the engine's own count.
+
+    It may take drafts back, but nothing that is certain; what is in flight is counted in full.
+    """
+    config, request = state.config, state.requests[slot]
+    if not isinstance(request, Running):
+        return Refusal(Reason.NOT_RUNNING)
+    if refusal := misuse(config, request.prefix, 0, computed, step):
+        return refusal
+    if step.encoder > 0:
+        return Refusal(Reason.NO_ENCODER)
+    if step.external > 0:
+        return Refusal(Reason.LOAD_ALONE)
+    if request.loading > 0:
+        return Refusal(Reason.LOADING)
+    if computed > request.written:
+        return Refusal(Reason.UNWRITTEN)
+    if computed < (request.written if config.overlaps else max(certain(request), request.settled)):
+        return Refusal(Reason.WENT_BACK)
+    return hurried(state, slot, request) if config.overlaps else None
+
+
+def hurried(state: State, slot: int, request: Running) -> Refusal | None:
+    """Refuse a second step for a request in the open one, or one before its drafts are settled and known (MAMBA-3)."""
+    if not state.flights:
+        return Refusal(Reason.NO_STEP)
+    if any(flight.slot == slot for flight in state.flights[-1]):
+        return Refusal(Reason.REPEATED)
+    is_open = any(flight.slot == slot and flight.drafts for step in state.flights for flight in step)
+    is_unknown = request.drafts > 0 and request.computed < request.written
+    return Refusal(Reason.DRAFTS_IN_FLIGHT) if recurrent(state.config) and (is_open or is_unknown) else None
+
+
+def going(state: State, slot: int, computed: int, step: Step) -> Running | Refusal:
+    """Give a running request as it goes on from `computed` tokens, or refuse; all before them is done by then.
+
+    With steps in flight it goes on from what it was given slots for, and is told what is done by `settle`.
+    """
+    request, refusal = state.requests[slot], wrong(state, slot, computed, step)
+    if refusal or not isinstance(request, Running):
+        return refusal or Refusal(Reason.NOT_RUNNING)
+    return request if state.config.overlaps else replace(request, settled=computed)

@@ -1,0 +1,94 @@
+"""Part one, chapter 8: publication: which blocks become findable, as what, and when.
+
+Blocks are published with the step that fills them, for engines that run steps in order: whoever hits them computes
+later, or in the same step, in which every layer writes what all tokens need before any of them reads it. A recurrent
+layer does not: one request would read a state while another writes it. So a state is *due* until its step has run
+(MAMBA-5): until its request is given slots again or ends, or until a step is started.
+"""
+
+from dataclasses import replace
+
+from ..reads import Group, Mamba, cut
+from .state import NULL, Config, Request, Running, State, certain, key
+
+
+def replaced(state: State, slot: int, request: Request) -> State:
+    """Put a request in its slot."""
+    return replace(state, requests=(*state.requests[:slot], request, *state.requests[slot + 1 :]))
+
+
+def publishable(request: Running, group: Group, at: int, count: int, stop: int | None) -> range:
+    """Give the entries of a group that end at or before `count` tokens and were not looked at yet (PUB-1).
+
+    Of a recurrent layer, that is the state after `count` tokens, if a block ends there and a step that has run stopped
+    there; `stop` is None while the step has still to run (MAMBA-5).
+    """
+    full = range(request.published[at], count // group.block_size)
+    if isinstance(group.kind, Mamba):
+        return full[-1:] if count % group.block_size == 0 and count == stop else full[:0]
+    return full
+
+
+def published(state: State, slot: int, count: int, stop: int | None) -> State:
+    """Publish what `count` tokens filled in each group, after a step that ended at `stop`, group by group (PUB-1)."""
+    request, config = state.requests[slot], state.config
+    if not isinstance(request, Running) or not config.caching:
+        return state
+    full = tuple(publishable(request, group, at, count, stop) for at, group in enumerate(config.groups))
+    keys = tuple(
+        (request.tables[at][entry], (at, cut(request.prefix, (entry + 1) * group.block_size)))
+        for at, group in enumerate(config.groups)
+        for entry in full[at]
+        if request.tables[at][entry] != NULL and key(state, request.tables[at][entry]) is None
+    )
+    looked = tuple(max(was, entries.stop) for was, entries in zip(request.published, full, strict=True))
+    if looked == request.published:
+        return state
+    return replaced(replace(state, keys=state.keys + keys), slot, replace(request, published=looked))
+
+
+def is_open(state: State, slot: int) -> bool:
+    """Tell whether the step that was started last computes tokens of a request: that has not run."""
+    return any(flight.slot == slot for step in state.flights[-1:] for flight in step)
+
+
+def stops(config: Config, request: Running) -> bool:
+    """Tell whether the last step leaves a state that can be published: at a block's end, after known tokens (PUB-1)."""
+    end, states = certain(request), tuple(group for group in config.groups if isinstance(group.kind, Mamba))
+    is_known = config.caching and end <= len(request.prefix[1])
+    return is_known and any(end % group.block_size == 0 for group in states)
+
+
+def without(due: tuple[int, ...], slot: int) -> tuple[int, ...]:
+    """Strike a slot off the list of those with a state to be published."""
+    return tuple(other for other in due if other != slot)
+
+
+def ripened(state: State, slot: int) -> State:
+    """Publish the state that a request's last step left, now that the step has run (MAMBA-5).
+
+    Until then it must not be found: a request that hit it in the same step would read it while it is written. Other
+    layers may be hit at once, since each writes what the step computes in it before it reads.
+    """
+    request = state.requests[slot]
+    if slot not in state.due or not isinstance(request, Running):
+        return state
+    stop = certain(request)
+    done = request.settled if state.config.overlaps else max(request.settled, stop)
+    run = replaced(replace(state, due=without(state.due, slot)), slot, replace(request, settled=done))
+    return published(run, slot, stop, stop)
+
+
+def stepped_on(state: State, slot: int, before: int, publishes: bool) -> State:
+    """Publish what a step fills, if that does not wait; a state that it leaves is due, one it began from no more.
+
+    The step before ended with `before` tokens; by now it has run.
+    """
+    request, due = state.requests[slot], without(state.due, slot)
+    if not isinstance(request, Running):
+        return state
+    after = published(state, slot, before, before) if slot in state.due else state
+    if not publishes:
+        return replace(after, due=due)
+    due = (*due, slot) if stops(state.config, request) else due
+    return published(replace(after, due=due), slot, request.computed, None)

@@ -1,0 +1,228 @@
+"""Part one, chapter 1: the state of a manager, with ghosts.
+
+Two fields no manager has: `contents`, the exact prefix that was written to each block, and `settled`, the tokens that
+are done. They are ghosts: no transition decides by them what a manager could not know, and laws are stated with them.
+Reference counts are not stored: the count of a block is the number of table entries that hold it (`holders`).
+"""
+
+from dataclasses import dataclass
+from operator import add
+
+from ..reads import Cross, Group, Mamba, Prefix, entries
+
+NULL = 0
+"""The null block: stands in a table for "nothing here that anyone will read"; never counted, queued or published."""
+
+Table = tuple[int, ...]
+"""The blocks of one request in one group of layers, in order of positions."""
+
+Content = tuple[int, Prefix]
+"""What a block holds: the data of one group of layers for a prefix. Another group's data would be of no use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What is fixed while a manager lives: groups of layers over `num_blocks` blocks, the null block included.
+
+    With `overlaps`, steps are in flight until they are settled; without, each call says that all before it is done.
+    With `settles`, blocks are published when their data is settled, without when a step that writes them is scheduled.
+    `watermark` blocks stay free when a request is admitted beside others.
+    """
+
+    groups: tuple[Group, ...]
+    num_blocks: int
+    max_model_len: int
+    caching: bool = True
+    eagle: bool = False
+    overlaps: bool = False
+    settles: bool = False
+    watermark: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """Cached blocks that a request may adopt as the heads of its tables; entries that no later token reads are null."""
+
+    length: int = 0
+    tables: tuple[Table, ...] = ()
+    """One per group; none at all where nothing was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A request that the engine has not sent, or that has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request that holds no block: not admitted yet, or preempted. `hit` is what its last lookup found, if any."""
+
+    prefix: Prefix
+    hit: Hit = Hit()
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A request with a block table in each group.
+
+    Tokens up to `trimmed` were done when its tables were last trimmed, those up to `settled` are done, those up to
+    `computed` are known and given slots, those up to `written` are given slots, drafts and tokens still unknown among
+    them. `published` is, per group, the number of leading entries that have been looked at for publication. `states`
+    are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step,
+    all its unknown tokens unless steps are in flight. `encoder` tokens are read by cross-attention; `loading` tokens
+    after the written ones are on their way from elsewhere.
+    """
+
+    prefix: Prefix
+    settled: int
+    computed: int
+    written: int
+    tables: tuple[Table, ...]
+    published: tuple[int, ...]
+    trimmed: int = 0
+    states: tuple[Table, ...] = ()
+    drafts: int = 0
+    encoder: int = 0
+    loading: int = 0
+
+
+Request = Absent | Waiting | Running
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """What a step in flight does for one request: it computes the tokens start..stop-1 on these tables.
+
+    `slot` is None once the request has ended or was preempted; `drafts` of the tokens may still be rejected.
+    """
+
+    slot: int | None
+    start: int
+    stop: int
+    tables: tuple[Table, ...]
+    drafts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Blocks that their request gave up while something still touches them, given per group.
+
+    They return when the step in flight numbered `step`, oldest 0, is settled, or, without one, when the load of the
+    request in `slot` has ended.
+    """
+
+    step: int | None
+    slot: int
+    tables: tuple[Table, ...]
+
+
+Copy = tuple[int, int, int]
+"""A copy that the engine has not been told of: the group, the block it is copied from, and the block it goes to."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything a manager knows, and the ghosts.
+
+    `queue` holds the free blocks, first to be taken first; `contents` what was written to each block, or None where
+    nothing readable is; `keys` the published blocks with what they are published as, oldest publication first;
+    `requests` one entry for each name that the engine uses; `flights` the steps in flight, oldest first; `fences` what
+    waits for them; `copies` what the engine must copy before its next step, oldest first; `due` the slots of requests
+    whose last step leaves a recurrent state that is published once the step has run, in the order of their steps.
+    """
+
+    config: Config
+    queue: tuple[int, ...]
+    contents: tuple[Content | None, ...]
+    keys: tuple[tuple[int, Content], ...]
+    requests: tuple[Request, ...]
+    flights: tuple[tuple[Flight, ...], ...] = ()
+    fences: tuple[Fence, ...] = ()
+    copies: tuple[Copy, ...] = ()
+    due: tuple[int, ...] = ()
+
+
+def initial(config: Config, num_requests: int) -> State:
+    """Give the state of a new manager: every block but the null block free, in order, without content."""
+    blocks = config.num_blocks
+    return State(config, tuple(range(1, blocks)), (None,) * blocks, (), (Absent(),) * num_requests)
+
+
+def heads(config: Config, hit: Hit) -> tuple[Table, ...]:
+    """Give the heads of a request's tables, one per group, that a hit comes to; empty ones if nothing was found."""
+    return hit.tables or ((),) * len(config.groups)
+
+
+def span(config: Config, group: Group) -> int:
+    """Give the positions a table entry covers: all of them for a recurrent layer that caches nothing (MAMBA-2)."""
+    return config.max_model_len if isinstance(group.kind, Mamba) and not config.caching else group.block_size
+
+
+def recurrent(config: Config) -> bool:
+    """Tell whether some group keeps a recurrent state, which cannot run ahead of the known tokens nor go back."""
+    return draft_states(config) is not None
+
+
+def draft_states(config: Config) -> int | None:
+    """Give the drafts that every recurrent layer can take back, or None where there is no recurrent layer."""
+    return min((group.kind.drafts for group in config.groups if isinstance(group.kind, Mamba)), default=None)
+
+
+def running(state: State) -> tuple[Running, ...]:
+    """Give the requests that have block tables."""
+    return tuple(request for request in state.requests if isinstance(request, Running))
+
+
+def owned(request: Running) -> tuple[Table, ...]:
+    """Give, per group, what a request holds: its table, and the blocks for states of drafts after it."""
+    return tuple(map(add, request.tables, request.states)) if request.states else request.tables
+
+
+def shared_tables(state: State) -> tuple[Table, ...]:
+    """Give what requests own, and what waits behind fences."""
+    own = tuple(table for request in running(state) for table in owned(request))
+    return own + tuple(table for fence in state.fences for table in fence.tables)
+
+
+def held_tables(state: State) -> tuple[Table, ...]:
+    """Give everything that holds blocks: what requests own, what waits behind fences, and both ends of copies."""
+    return shared_tables(state) + tuple((source, target) for _, source, target in state.copies)
+
+
+def holders(state: State, block: int) -> int:
+    """Count the entries of tables, fences and copies that hold a block, states of drafts included (REF-1)."""
+    return sum(table.count(block) for table in held_tables(state))
+
+
+def sharers(state: State, block: int) -> int:
+    """Count the entries of tables and fences that hold a block: a writer must be the only one (WRITE-2)."""
+    return sum(table.count(block) for table in shared_tables(state))
+
+
+def certain(request: Running) -> int:
+    """Give the end of the tokens that were given slots and are no drafts: where a recurrent state stopped (MAMBA-3)."""
+    return request.written - request.drafts
+
+
+def in_flight(state: State, slot: int) -> tuple[int, ...]:
+    """Give the numbers of the steps in flight that compute tokens of a request."""
+    return tuple(at for at, step in enumerate(state.flights) if any(flight.slot == slot for flight in step))
+
+
+def is_loading(state: State, slot: int) -> bool:
+    """Tell whether a load of a request is on its way, though the request may have ended since."""
+    request = state.requests[slot]
+    own = isinstance(request, Running) and request.loading > 0
+    return own or any(fence.step is None and fence.slot == slot for fence in state.fences)
+
+
+def key(state: State, block: int) -> Content | None:
+    """Give what a block is published as, or None (PUB-1)."""
+    return next((content for other, content in state.keys if other == block), None)
+
+
+def covers(config: Config, group: Group, slots: int) -> int:
+    """Count the table entries that `slots` slots take (TABLE-1); encoder tokens are not among them."""
+    if isinstance(group.kind, Cross):
+        return 0
+    return entries(span(config, group), slots)

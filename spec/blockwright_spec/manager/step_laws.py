@@ -1,0 +1,110 @@
+"""Part one, chapter 13: the laws of steps, given the state before a step that happened and its outcome."""
+
+from ..reads import writes
+from .effects import target
+from .outcomes import Done
+from .state import NULL, Copy, Request, Running, State, Table, holders, key, running, sharers, span
+from .table_laws import held
+
+
+def law_table_is_append_only(before: State, done: Done) -> bool:
+    """STEP-1: entries of a table become null, are copied, or stay, new ones are appended, and the outcome tells all."""
+    pairs = zip(before.requests, done.state.requests, strict=True)
+    both = ((old, new) for old, new in pairs if isinstance(old, Running) and isinstance(new, Running))
+    changed = tuple((old, new) for old, new in both if old.tables != new.tables)
+    return bool(changed or not copies(done)) and all(
+        table == table_after(old.tables[at], done, at) for old, new in changed for at, table in enumerate(new.tables)
+    )
+
+
+def table_after(table: Table, done: Done, at: int) -> Table:
+    """Return the table of a group as it follows from what an outcome tells."""
+    gone = done.nulled[at] if done.nulled else ()
+    new = done.new[at] if done.new else ()
+    target = next((block for group, _, block in copies(done) if group == at), NULL)
+    entry = done.copied[at] if done.copied else None
+    kept = (NULL if place in gone else target if place == entry else block for place, block in enumerate(table))
+    return (*kept, *new)
+
+
+def copies(done: Done) -> tuple[Copy, ...]:
+    """Give the copies that a step asked for: the last ones, one for each entry that it copied."""
+    count = sum(entry is not None for entry in done.copied)
+    return done.state.copies[len(done.state.copies) - count :]
+
+
+def taken(done: Done) -> tuple[int, ...]:
+    """Give the blocks that a step took, in the order of taking, but for the states of drafts."""
+    new = tuple(block for table in done.new for block in table if block != NULL)
+    return tuple(target for _, _, target in copies(done)) + new
+
+
+def taken_at_most(done: Done) -> tuple[int, ...]:
+    """Give the blocks that a step took, in order, and all states of drafts: those held before had no key (WRITE-1)."""
+    return taken(done) + tuple(block for request in running(done.state) for table in request.states for block in table)
+
+
+def law_taking_drops_its_key(before: State, done: Done) -> bool:
+    """STEP-2: a taken block loses its key, and no other does unless the whole cache is reset."""
+    gone = taken_at_most(done)
+    rest = tuple(published for published in before.keys if published[0] not in gone)
+    return done.state.keys[: len(rest)] == rest or (
+        not done.state.keys and not any(held(before)) and before.queue == done.state.queue
+    )
+
+
+def law_demand_is_taken(before: State, done: Done) -> bool:
+    """STEP-3: what leaves the free queue is held from then on, and what is taken has this one holder."""
+    left = frozenset(before.queue) - frozenset(done.state.queue)
+    return all(holders(done.state, block) > 0 for block in left) and all(
+        sharers(done.state, block) == 1 for block in taken(done)
+    )
+
+
+def law_evicted_is_lost(before: State, done: Done) -> bool:
+    """STEP-4: a step tells each content all of whose published blocks it took, with the last of them, in that order."""
+    gone = taken_at_most(done)
+    left = {None, *(content for block, content in before.keys if block not in gone)}
+    last = {key(before, block): block for block in gone}
+    told = ((block, key(before, block)) for block in gone if last[key(before, block)] == block)
+    return done.evicted == tuple((block, content) for block, content in told if content not in left)
+
+
+def law_plan_is_taken(before: State, done: Done) -> bool:
+    """PLAN-1: what a plan counts is what the step takes out of the queue, blocks that its own trim freed included."""
+    left = frozenset(before.queue) - frozenset(done.state.queue)
+    freed = tuple(block for block in taken(done) if block not in before.queue)
+    return done.demand == len(left) + len(freed)
+
+
+def law_writer_is_alone(before: State, done: Done) -> bool:
+    """WRITE-2: nobody else holds what a step writes, drafts that were taken back included."""
+    config = done.state.config
+    return not done.new or all(
+        sharers(done.state, target(new, at, group, span(config, group), place)) == 1
+        for old, new in zip(before.requests, done.state.requests, strict=True)
+        if isinstance(new, Running) and new is not old
+        for at, group in enumerate(config.groups)
+        for place in writes(group.kind, begun(old, new, config.overlaps), new.computed)
+    )
+
+
+def begun(old: Request, new: Running, overlaps: bool) -> int:
+    """Give the token that a step began with: all before it is done; with steps in flight it goes on after them."""
+    return old.computed if overlaps and isinstance(old, Running) else new.settled
+
+
+def law_copy_is_of_its_entry(before: State, done: Done) -> bool:
+    """COPY-2: a copy is made from a block that another request keeps, and leaves it as it was."""
+    return all(
+        sharers(done.state, source) > 0 and done.state.contents[source] == before.contents[source]
+        for _, source, _ in copies(done)
+    )
+
+
+def law_newcomer_leaves_the_watermark(before: State, done: Done) -> bool:
+    """PLAN-2: a request that joins others leaves the watermark free."""
+    pairs = zip(before.requests, done.state.requests, strict=True)
+    is_joined = any(isinstance(new, Running) and not isinstance(old, Running) for old, new in pairs)
+    is_idle = len(before.queue) == before.config.num_blocks - 1
+    return not is_joined or is_idle or len(done.state.queue) >= before.config.watermark

@@ -1,0 +1,211 @@
+"""Part one, chapter 10: the transitions, one for each call that an engine makes.
+
+All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what changes, SAME what stays. The steps of
+the model run in the order of the calls, so that what a call gives slots to counts as written by it.
+"""
+
+from dataclasses import replace
+
+from ..reads import Prefix
+from .choices import Choice, legal_order, legal_serving
+from .effects import requeued, serve, vacated, written
+from .hits import found, holding, served
+from .outcomes import Done, Outcome, Reason, Refusal, Step
+from .plans import let_go, nulled, trimmed_tables
+from .preconditions import going, starting, wrong
+from .publication import is_open, published, replaced, stops, without
+from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables
+
+Ask = tuple[int, int, Step]
+"""One request of a batch: its slot, its computed tokens, and the step."""
+
+
+def arrive(state: State, slot: int, prefix: Prefix) -> Outcome:
+    """Make a request known by its extra keys and prompt: ``Request(...)``."""
+    # REFUSE
+    if not isinstance(state.requests[slot], Absent):
+        return Refusal(Reason.NOT_WAITING)
+    # EFFECT
+    return Done(replaced(state, slot, Waiting(prefix)))
+    # SAME: blocks, queue, keys.
+
+
+def find(state: State, slot: int, choice: Choice) -> Outcome:
+    """Look up the longest hit of a waiting request: ``get_computed_blocks`` (HIT-1, HIT-2)."""
+    # REFUSE
+    request = state.requests[slot]
+    if not isinstance(request, Waiting):
+        return Refusal(Reason.NOT_WAITING)
+    # CHOOSE
+    hit = found(state, request.prefix, choice) if state.config.caching else Hit()
+    if not all(legal_serving(holding(state, content), block) for block, content in served(hit, request.prefix, state)):
+        return Refusal(Reason.ILLEGAL_CHOICE)
+    # EFFECT
+    return Done(replaced(state, slot, Waiting(request.prefix, hit)))
+    # SAME: blocks, queue (a lookup protects nothing), keys.
+
+
+def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outcome:
+    """Start a waiting request on the blocks of its hit: ``allocate_slots`` with a hit (HIT-1, READ-1)."""
+    # REFUSE
+    start = starting(state, slot, hit, step)
+    if isinstance(start, Refusal):
+        return start
+    # CHOOSE, EFFECT
+    return serve(state, slot, start, hit.length, step, choice)
+    # SAME: as in `serve`.
+
+
+def grow(state: State, slot: int, computed: int, step: Step, choice: Choice) -> Outcome:
+    """Give a running request slots for its next tokens: ``allocate_slots`` (READ-1, TRIM-1, WRITE-1).
+
+    The engine says so that `computed` tokens are done, drafts among them that hold.
+    """
+    # REFUSE
+    start = going(state, slot, computed, step)
+    if isinstance(start, Refusal):
+        return start
+    # CHOOSE, EFFECT
+    return serve(believed(state, slot, start), slot, start, computed, step, choice)
+    # SAME: as in `serve`.
+
+
+def grow_each(state: State, asks: tuple[Ask, ...], choice: Choice) -> tuple[tuple[Done, ...], Refusal | None]:
+    """Grow requests in order until one does not fit; those before it keep their slots: ``allocate_slots_batch``.
+
+    Gives the steps that happened and the refusal that ended them. A wrong ask anywhere refuses the whole batch.
+    """
+    # REFUSE
+    if len({slot for slot, _, _ in asks}) < len(asks):
+        return (), Refusal(Reason.REPEATED)
+    if refusal := next((each for ask in asks if (each := wrong(state, *ask))), None):
+        return (), refusal
+    # CHOOSE, EFFECT
+    return grown_in_turn(state, asks, choice)
+    # SAME: as in `serve`, for each request.
+
+
+def grown_in_turn(state: State, asks: tuple[Ask, ...], choice: Choice) -> tuple[tuple[Done, ...], Refusal | None]:
+    """Grow the first of the requests, and the others after it."""
+    if not asks:
+        return (), None
+    outcome = grow(state, *asks[0], choice)
+    if isinstance(outcome, Refusal):
+        return (), outcome
+    rest, refusal = grown_in_turn(outcome.state, asks[1:], choice)
+    return (outcome, *rest), refusal
+
+
+def believed(state: State, slot: int, request: Running) -> State:
+    """Put in its slot a request of which more was said to be settled: what is known of that stands in its blocks.
+
+    What is not known yet is written as it becomes known (READ-1).
+    """
+    known = min(max(request.computed, request.settled), len(request.prefix[1]))
+    return written(state, slot, replace(request, computed=known), request.computed)
+
+
+def append_output(state: State, slot: int, tokens: tuple[int, ...], accepted: int = 0) -> Outcome:
+    """Append tokens to a running request; the first `accepted` were drafts, computed by the step before.
+
+    ``append_output_token_ids``, and with accepted drafts the engine's own count goes up. Others are computed again,
+    unless they were said to be done before they were known. With steps in flight the count has gone ahead, and the
+    tokens become known for which slots were given.
+    """
+    # REFUSE
+    request = state.requests[slot]
+    if not isinstance(request, Running):
+        return Refusal(Reason.NOT_RUNNING)
+    drafts = request.written - request.computed if request.computed == len(request.prefix[1]) else 0
+    if accepted > min(len(tokens), 0 if state.config.overlaps else drafts):
+        return Refusal(Reason.UNWRITTEN)
+    # EFFECT
+    longer = request.prefix[0], request.prefix[1] + tokens
+    known = request.written if state.config.overlaps else max(request.computed + accepted, request.settled)
+    grown = replace(request, prefix=longer, computed=min(known, len(longer[1])))
+    return Done(written(state, slot, grown, request.computed))
+    # SAME: tables, queue, keys: what was accepted is published by the next step or by `publish`.
+
+
+def publish(state: State, slot: int, count: int) -> Outcome:
+    """Publish the blocks filled up to `count` tokens, after publication was put off: ``cache_blocks`` (PUB-1).
+
+    The engine says so that `count` tokens are computed, drafts among them that hold. Unless steps are in flight, they
+    are settled: others may read them from now on, so none of them is taken back (WRITE-1).
+    """
+    # REFUSE
+    request = state.requests[slot]
+    if not isinstance(request, Running):
+        return Refusal(Reason.NOT_RUNNING)
+    if count < 0:
+        return Refusal(Reason.NEGATIVE)
+    if count > min(request.written, len(request.prefix[1])):
+        return Refusal(Reason.UNWRITTEN)
+    if state.config.settles and count > request.settled:
+        return Refusal(Reason.UNSETTLED)
+    # EFFECT
+    settled = request.settled if state.config.overlaps else max(request.settled, count)
+    said = believed(state, slot, replace(request, settled=settled))
+    if is_open(state, slot):  # what the open step computes has not run, whatever the engine's count says
+        is_due = count == certain(request) and stops(state.config, request)
+        due = (*without(said.due, slot), slot) if is_due else said.due
+        return Done(published(replace(said, due=due), slot, count, None))
+    return Done(published(said, slot, count, certain(request)))
+    # SAME: tables, queue, contents, keys published before.
+
+
+def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
+    """Null the entries that are dead at `settled` tokens and release their blocks: ``remove_skipped_blocks``.
+
+    The engine says so that they are done, drafts among them that hold: it goes on from no earlier (READ-1).
+    """
+    # REFUSE
+    request = state.requests[slot]
+    if not isinstance(request, Running):
+        return Refusal(Reason.NOT_RUNNING)
+    if settled < 0:
+        return Refusal(Reason.NEGATIVE)
+    if settled > request.written:
+        return Refusal(Reason.UNWRITTEN)
+    if state.config.overlaps and settled > request.settled:
+        return Refusal(Reason.UNSETTLED)
+    # CHOOSE
+    tables = trimmed_tables(state.config, request.tables, settled)
+    gone = nulled(request.tables, tables)
+    batch = let_go(request.tables, gone)
+    order = choice.order(batch)
+    if not legal_order(tuple(block for table in batch for block in table), order):
+        return Refusal(Reason.ILLEGAL_CHOICE)
+    # EFFECT
+    done = max(settled, request.trimmed)
+    kept = replace(request, tables=tables, trimmed=done, settled=max(done, request.settled))
+    return Done(requeued(believed(state, slot, kept), order), nulled=gone)
+    # SAME: entries that some later token reads, keys, contents of published blocks.
+
+
+def release(state: State, slot: int, choice: Choice) -> Outcome:
+    """End a request and release its blocks: ``free``; nothing happens to one that is not there."""
+    # CHOOSE
+    return vacated(state, slot, Absent(), choice)
+    # SAME: keys, contents of published blocks, other requests.
+
+
+def preempt(state: State, slot: int, choice: Choice) -> Outcome:
+    """Take a running request's blocks and have it wait again: ``free``, and the engine's own count back to 0."""
+    # REFUSE
+    request = state.requests[slot]
+    if not isinstance(request, Running):
+        return Refusal(Reason.NOT_RUNNING)
+    # CHOOSE, EFFECT
+    return vacated(state, slot, Waiting(request.prefix), choice)
+    # SAME: keys, contents of published blocks, other requests.
+
+
+def reset(state: State) -> Outcome:
+    """Forget everything published: ``reset_prefix_cache``."""
+    # REFUSE
+    if any(block != NULL for table in held_tables(state) for block in table):
+        return Refusal(Reason.BLOCKS_HELD)
+    # EFFECT
+    return Done(replace(state, keys=(), contents=(None,) * state.config.num_blocks))
+    # SAME: the queue and its order, requests.

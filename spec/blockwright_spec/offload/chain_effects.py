@@ -1,0 +1,157 @@
+"""Part three, chapter 7: the parts that the transitions of the chain are made of.
+
+Each takes what has come of a call so far, and gives it with one thing more.
+"""
+
+from dataclasses import replace
+
+from . import tier_calls as calls
+from .chain_outcomes import ChainDone
+from .chain_state import Chain, Kind, Part, Transfer, held, leaving
+from .tier_state import Key, Phase, idle, num_free, phase_of, places
+
+
+class UnexpectedRefusalError(Exception):
+    """A tier has refused what the chain had made sure of."""
+
+
+def on_tier(done: ChainDone, at: int, outcome: calls.TierOutcome) -> ChainDone:
+    """Take over what came of a call on a tier."""
+    if not isinstance(outcome, calls.TierDone):
+        raise UnexpectedRefusalError(outcome)
+    tiers = (*done.state.tiers[:at], outcome.state, *done.state.tiers[at + 1 :])
+    return replace(
+        done,
+        state=replace(done.state, tiers=tiers),
+        evicted=(*done.evicted, *((at, key) for key in outcome.evicted)),
+        events=(*done.events, *((at, event) for event in outcome.events)),
+    )
+
+
+def begun(done: ChainDone, each: Transfer) -> ChainDone:
+    """Put a transfer under way, after all others."""
+    return replace(done, state=replace(done.state, transfers=(*done.state.transfers, each)))
+
+
+def over(done: ChainDone, each: Transfer, success: bool) -> ChainDone:
+    """Take a transfer away, and tell how it ended."""
+    transfers = tuple(other for other in done.state.transfers if other is not each)
+    return replace(done, state=replace(done.state, transfers=transfers), ended=(*done.ended, (each, success)))
+
+
+# --- contents
+
+
+def onto_device(state: Chain, blocks: tuple[int, ...], parts: tuple[Part | None, ...]) -> Chain:
+    """Write blocks of the device."""
+    new = dict(zip(blocks, parts, strict=True))
+    return replace(state, device=tuple(new.get(block, part) for block, part in enumerate(state.device)))
+
+
+def parts_of(state: Chain, key: Key | None) -> tuple[Part | None, ...]:
+    """Give what the blocks of the device hold that hold the content of a key."""
+    return tuple(None if key is None else (key, part) for part in range(state.config.span))
+
+
+def content_of(state: Chain, each: Transfer, at: int) -> Key | None:
+    """Give what a transfer reads of its block of this number; None for what is no key's content."""
+    if each.source is not None:
+        tier = state.tiers[each.source]
+        return tier.contents[places(tier, each.keys)[at]]
+    span = state.config.span
+    parts = tuple(state.device[block] for block in each.device[at * span : (at + 1) * span])
+    key = parts[0][0] if parts[0] is not None else None
+    return key if parts == parts_of(state, key) else None
+
+
+def copied(state: Chain, each: Transfer) -> Chain:
+    """Write at the target of a transfer what its source holds."""
+    contents = tuple(content_of(state, each, at) for at in range(len(each.keys)))
+    if each.target is None:
+        return onto_device(state, each.device, tuple(part for key in contents for part in parts_of(state, key)))
+    tier = state.tiers[each.target]
+    for place, content in zip(places(tier, each.keys), contents, strict=True):
+        tier = calls.written(tier, place, content)
+    return replace(state, tiers=(*state.tiers[: each.target], tier, *state.tiers[each.target + 1 :]))
+
+
+# --- from a tier to the next
+
+
+def taken_away(done: ChainDone, at: int, keys: tuple[Key, ...]) -> ChainDone:
+    """Take those of some blocks out of a tier that are idle there."""
+    tier = done.state.tiers[at]
+    return on_tier(done, at, calls.drop(tier, tuple(key for key in keys if key in idle(tier))))
+
+
+def lowered(done: ChainDone, at: int, key: Key) -> ChainDone:
+    """Begin to copy a block to the tier below, unless it is there; if that has no room it is dropped.
+
+    To make room above (not when all is written through) what is readable below, and what is dropped, goes at once.
+    """
+    state, through = done.state, done.state.config.through
+    phase = phase_of(state.tiers[at + 1], key)
+    if phase is not None:
+        return done if through or phase is not Phase.READY else taken_away(done, at, (key,))
+    prepared = calls.prepare_store(state.tiers[at + 1], (key,))
+    if isinstance(prepared, calls.TierRefusal):
+        done = replace(done, dropped=(*done.dropped, key))
+        return done if through else taken_away(done, at, (key,))
+    done = on_tier(on_tier(done, at + 1, prepared), at, calls.prepare_load(state.tiers[at], (key,)))
+    return begun(done, Transfer(Kind.DEMOTE, (key,), at, at + 1))
+
+
+def offered(done: ChainDone, at: int, keys: tuple[Key, ...]) -> ChainDone:
+    """Offer what has come to a tier to the next one, where all is written through."""
+    for key in keys if done.state.config.through and at + 1 < len(done.state.tiers) else ():
+        done = lowered(done, at, key)
+    return done
+
+
+def reserved(done: ChainDone) -> ChainDone:
+    """Send idle blocks down, oldest first, in each tier whose free places are, or will be, fewer than its reserve."""
+    last = 0 if done.state.config.through else len(done.state.tiers) - 1
+    for at, reserve in enumerate(done.state.config.reserve[:last]):
+        for key in idle(done.state.tiers[at]):
+            if num_free(done.state.tiers[at]) + leaving(done.state, at) < reserve:
+                done = lowered(done, at, key)
+    return done
+
+
+# --- landings
+
+
+def landed_store(done: ChainDone, keys: tuple[Key, ...], success: bool) -> ChainDone:
+    """End a store: the blocks can be read in tier 0, or are gone."""
+    done = on_tier(done, 0, calls.complete_store(done.state.tiers[0], keys, success))
+    return offered(done, 0, keys) if success else done
+
+
+def landed_demotion(done: ChainDone, above: int, keys: tuple[Key, ...], success: bool) -> ChainDone:
+    """End a demotion: the block is below, and no longer above unless written through; if it failed it stays above."""
+    done = on_tier(done, above + 1, calls.complete_store(done.state.tiers[above + 1], keys, success))
+    done = on_tier(done, above, calls.complete_load(done.state.tiers[above], keys, success=True))
+    if not success:
+        return done
+    return offered(done, above + 1, keys) if done.state.config.through else taken_away(done, above, keys)
+
+
+def landed_promotion(done: ChainDone, below: int, keys: tuple[Key, ...], success: bool) -> ChainDone:
+    """End a promotion: loads that wait for it hold its blocks now; if it failed they fail, and its source is blamed."""
+    loads = tuple(each for each in done.state.transfers if each.kind is Kind.LOAD and set(each.keys) & set(keys))
+    had = tuple(held(done.state, each) for each in loads)
+    done = on_tier(done, 0, calls.complete_store(done.state.tiers[0], keys, success))
+    done = on_tier(done, below, calls.complete_load(done.state.tiers[below], keys, success))
+    for each, holds in zip(loads, had, strict=True):
+        if success:
+            new = tuple(key for key in each.keys if key in keys)
+            done = on_tier(done, 0, calls.prepare_load(done.state.tiers[0], new))
+        else:
+            done = over(on_tier(done, 0, calls.complete_load(done.state.tiers[0], holds, success=True)), each, success)
+    return done
+
+
+def landed_load(done: ChainDone, keys: tuple[Key, ...], success: bool) -> ChainDone:
+    """End a load; if it failed its blocks in tier 0 are blamed."""
+    done = on_tier(done, 0, calls.complete_load(done.state.tiers[0], keys, success))
+    return taken_away(done, 0, keys) if success and done.state.config.frees else done

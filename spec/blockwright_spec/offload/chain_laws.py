@@ -1,0 +1,176 @@
+"""Part three, chapter 9: the laws of the chain, of its states and of its calls.
+
+Those of `tier_laws` hold in each tier as well.
+"""
+
+from collections import Counter
+from itertools import chain as joined
+
+from ..law import listed
+from .chain_effects import parts_of
+from .chain_outcomes import ChainDone
+from .chain_state import Chain, ChainConfig, Kind, Transfer, leaving, may_start, pins, readers, reads, writers, writes
+from .directory import DIRECTORY_LAWS
+from .tier_laws import TIER_LAWS, TIER_STEP_LAWS
+from .tier_state import Key, Phase, idle, num_free, ready
+
+
+def law_users_are_transfers(state: Chain) -> bool:
+    """CHAIN-1: as many transfers under way read a block of a tier as it has readers, and one writes what is writing."""
+    return all(
+        (entry.readers, entry.phase is Phase.WRITING)
+        == (readers(state, at, entry.key), writers(state, at, entry.key) > 0)
+        for at, tier in enumerate(state.tiers)
+        for entry in tier.entries
+    )
+
+
+def law_writer_shares_nothing(state: Chain) -> bool:
+    """CHAIN-2: what a transfer writes no other writes, and no other reads from the moment it was handed out."""
+    written = Counter(spot for each in state.transfers for spot in writes(state, each))
+    writing = frozenset(spot for each in state.transfers if each.started for spot in writes(state, each))
+    read = frozenset(spot for each in state.transfers for spot in reads(state, each))
+    return all(count == 1 for count in written.values()) and not read & writing
+
+
+def law_nothing_under_way_is_quiet(state: Chain) -> bool:
+    """CHAIN-3: with no transfer under way every block present can be read, and nobody reads it."""
+    return bool(state.transfers) or all(
+        entry.phase is Phase.READY and not entry.readers for tier in state.tiers for entry in tier.entries
+    )
+
+
+def law_store_goes_before_load(state: Chain) -> bool:
+    """CHAIN-4: a load that was handed out has all it reads in tier 0, and waits for no store that reads its blocks."""
+    return all(
+        not (set(load.keys) - {entry.key for entry in state.tiers[0].entries if entry.phase is not Phase.WRITING})
+        and not any(set(load.device) & set(each.device) for each in state.transfers if each.kind is Kind.STORE)
+        for load in state.transfers
+        if load.kind is Kind.LOAD and load.started
+    )
+
+
+def law_something_goes_on(state: Chain) -> bool:
+    """CHAIN-9: as long as transfers are under way, one of them was handed out or may be: they never wait in a ring."""
+    return not state.transfers or any(each.started or may_start(state, each) for each in state.transfers)
+
+
+def law_pinned_block_is_the_loads(before: Chain, outcome: ChainDone) -> bool:
+    """CHAIN-5: a block of the device that is pinned changes only by the load that pins it, handed out or landed."""
+    loads = (*outcome.handed, *(each for each, _ in outcome.ended))
+    own = frozenset(block for each in loads if each.kind is Kind.LOAD for block in each.device)
+    return all(
+        block in own or not pins(before, block) or outcome.state.device[block] == part
+        for block, part in enumerate(before.device)
+    )
+
+
+def law_landed_load_is_there(before: Chain, outcome: ChainDone) -> bool:
+    """CHAIN-6: a load that succeeded has put on the device what its keys name; one that failed claims nothing there."""
+    return all(
+        tuple(outcome.state.device[block] for block in each.device)
+        == tuple(part for key in each.keys for part in parts_of(before, key if success else None))
+        for each, success in outcome.ended
+        if each.kind is Kind.LOAD and each.started
+    )
+
+
+def law_failure_leaves_nothing(before: Chain, outcome: ChainDone) -> bool:
+    """CHAIN-7: a transfer that failed leaves nothing present at its target, and what was read wrongly is not found."""
+    return all(
+        not present(outcome.state, each.target) & set(each.keys)
+        and not (is_blamed(each) and ready(outcome.state.tiers[each.source or 0]) & set(each.keys))
+        for each, success in outcome.ended
+        if not success
+    )
+
+
+def present(state: Chain, tier: int | None) -> frozenset[Key]:
+    """Give the blocks present in a tier; none of the device's have keys here."""
+    return frozenset() if tier is None else frozenset(entry.key for entry in state.tiers[tier].entries)
+
+
+def is_blamed(each: Transfer) -> bool:
+    """Tell whether the failure of a transfer is its source's: of those that bring a block up, once begun."""
+    return each.started and each.kind in (Kind.LOAD, Kind.PROMOTE)
+
+
+def law_readable_stays_readable(before: Chain, outcome: ChainDone) -> bool:
+    """CHAIN-8: what can be read somewhere stays so, or is evicted, dropped and counted, freed by a load, or blamed."""
+    lost = index(before) - index(outcome.state)
+    bad = (each for each, success in outcome.ended if is_blamed(each) and not success)
+    loaded = (each for each, success in outcome.ended if each.kind is Kind.LOAD and success and before.config.frees)
+    evicted = (key for _, key in outcome.evicted)
+    return lost <= {*outcome.dropped, *evicted, *(key for each in (*bad, *loaded) for key in each.keys)}
+
+
+def index(state: Chain) -> frozenset[Key]:
+    """Give the blocks that can be read in some tier."""
+    return frozenset(joined.from_iterable(map(ready, state.tiers)))
+
+
+def law_reserve_is_kept(before: Chain, outcome: ChainDone) -> bool:
+    """CHAIN-10: what takes places in tier 0 sends idle blocks down until the reserves are free, or will be; no more.
+
+    A block that the tier below is still writing, or that was found bad there, cannot go.
+    """
+    state = outcome.state
+    new = tuple(each for each in state.transfers if not (each.started or each in before.transfers))
+    return all(each.target != 0 for each in new) or all(
+        (spare <= reserve or all(each.source != at for each in new if each.kind is Kind.DEMOTE))
+        and (spare >= reserve or set(idle(tier)) <= present(state, at + 1) - ready(state.tiers[at + 1]))
+        for at, tier in enumerate(state.tiers)
+        for spare, reserve in ((num_free(tier) + leaving(state, at), reserve_of(state.config, at)),)
+    )
+
+
+def reserve_of(config: ChainConfig, tier: int) -> int:
+    """Give the places to be kept free in a tier: none in the last, nor in any where all is written through."""
+    asked = () if config.through else config.reserve[: len(config.capacities) - 1]
+    return asked[tier] if tier < len(asked) else 0
+
+
+def law_written_through_goes_on(before: Chain, outcome: ChainDone) -> bool:
+    """CHAIN-11: written through, what landed from above is present in the tier below, or dropped, or evicted there."""
+    return not before.config.through or all(
+        key in present(outcome.state, below) | {*outcome.dropped} or (below, key) in outcome.evicted
+        for each, success in outcome.ended
+        for below in range(1, len(before.tiers))
+        if success and each.target == below - 1 and each.kind is not Kind.PROMOTE
+        for key in each.keys
+    )
+
+
+def law_loaded_goes_if_loads_free(before: Chain, outcome: ChainDone) -> bool:
+    """CHAIN-12: what a load has read well stays in tier 0, unless loads free and nobody else reads it: then it goes."""
+    state = outcome.state
+    return all(
+        (key in present(state, 0)) == (not state.config.frees or readers(state, 0, key) > 0)
+        for each, success in outcome.ended
+        if success and each.kind is Kind.LOAD
+        for key in ready(before.tiers[0]) & set(each.keys)
+    )
+
+
+CHAIN_LAWS = (
+    listed(law_users_are_transfers, "LMCache pins and reference counts; museum B12, B19, B49, B50"),
+    listed(law_writer_shares_nothing, "vLLM OffloadingConnector; museum B47, B49"),
+    listed(law_nothing_under_way_is_quiet, "LMCache pins; museum B17, B20"),
+    listed(law_store_goes_before_load, "vLLM OffloadingConnector; museum B49"),
+    listed(law_something_goes_on, "vLLM OffloadingConnector: loads and stores wait for each other"),
+)
+"""Every law of the states of a chain."""
+
+CHAIN_STEP_LAWS = (
+    listed(law_pinned_block_is_the_loads, "vLLM OffloadingConnector"),
+    listed(law_landed_load_is_there, "the central law; museum B48, B49, B59"),
+    listed(law_failure_leaves_nothing, "SGLang HiCache write-back; museum B52, B59"),
+    listed(law_readable_stays_readable, "SGLang HiCache write-back; museum B52"),
+    listed(law_reserve_is_kept, "SGLang HiCache write-back"),
+    listed(law_written_through_goes_on, "SGLang HiCache write-through; LMCache tiers"),
+    listed(law_loaded_goes_if_loads_free, "chapter `chain_state`: `frees`"),
+)
+"""Every law of calls on a chain."""
+
+OFFLOAD_LAWS = (*TIER_LAWS, *TIER_STEP_LAWS, *DIRECTORY_LAWS, *CHAIN_LAWS, *CHAIN_STEP_LAWS)
+"""Every law of part three."""

@@ -1,0 +1,148 @@
+"""Part three, chapter 5: a chain of tiers, and the transfers under way between them: its state, with ghosts.
+
+The chain lies below the device. Tier 0 is the nearest to the device, and the only one that the device's blocks
+come from and go to. A block of a tier may span several blocks of the device. Ghosts are the contents: of the device's
+blocks here, of the places in the tiers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from .tier_state import Key, Phase, Tier, phase_of, places, tier
+
+
+class Kind(Enum):
+    """What a transfer does."""
+
+    STORE = "from the device to tier 0"
+    LOAD = "from tier 0 to the device"
+    DEMOTE = "from a tier to the next one below"
+    PROMOTE = "from a lower tier to tier 0"
+
+
+@dataclass(frozen=True, slots=True)
+class ChainConfig:
+    """What is fixed.
+
+    `span` blocks of the device make a block; `reserve` places are kept free in each tier but the last, by demotion;
+    `through` writes every block to all tiers instead, and demotes none; `frees` takes what was loaded out of tier 0;
+    under `most` transfers a store may begin.
+    """
+
+    capacities: tuple[int, ...]
+    num_device: int
+    span: int = 1
+    reserve: tuple[int, ...] = ()
+    through: bool = False
+    frees: bool = False
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A transfer under way: which blocks, between which tiers (None: the device), and which blocks of the device.
+
+    It is under way from the call that begins it to its landing; `started` once it has been handed out.
+    """
+
+    kind: Kind
+    keys: tuple[Key, ...]
+    source: int | None
+    target: int | None
+    device: tuple[int, ...] = ()
+    started: bool = False
+
+
+Part = tuple[Key, int]
+"""What a block of the device holds: which part of the content that a key names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Everything the chain knows: tiers, blocks of the device, and the transfers in the order in which they began."""
+
+    config: ChainConfig
+    tiers: tuple[Tier, ...]
+    device: tuple[Part | None, ...]
+    transfers: tuple[Transfer, ...] = ()
+
+
+def chain(config: ChainConfig) -> Chain:
+    """Give the state of a new chain."""
+    return Chain(config, tuple(tier(capacity) for capacity in config.capacities), (None,) * config.num_device)
+
+
+def promoted(state: Chain) -> frozenset[Key]:
+    """Give the blocks that are on their way up to tier 0."""
+    return frozenset(key for each in state.transfers if each.kind is Kind.PROMOTE for key in each.keys)
+
+
+def source_of(state: Chain, key: Key) -> int | None:
+    """Give the tier that a load of a key reads, or waits for: the nearest; a key present in tier 0 is only there."""
+    phase = phase_of(state.tiers[0], key)
+    if phase is not None:
+        return 0 if phase is Phase.READY or key in promoted(state) else None
+    return next((at for at, each in enumerate(state.tiers) if phase_of(each, key) is Phase.READY), None)
+
+
+def chain_lookup(state: Chain, keys: tuple[Key, ...]) -> int:
+    """Count the first keys, in a row, that can be loaded."""
+    return next((at for at, key in enumerate(keys) if source_of(state, key) is None), len(keys))
+
+
+def awaited(state: Chain, load: Transfer) -> tuple[Key, ...]:
+    """Give the blocks that a load waits for: they are on their way up."""
+    return tuple(key for key in load.keys if phase_of(state.tiers[0], key) is Phase.WRITING)
+
+
+def held(state: Chain, each: Transfer) -> tuple[Key, ...]:
+    """Give the blocks that a transfer reads in its source tier; a load those that it does not wait for."""
+    waits = awaited(state, each) if each.kind is Kind.LOAD else ()
+    return tuple(key for key in each.keys if each.source is not None and key not in waits)
+
+
+def readers(state: Chain, tier: int, key: Key) -> int:
+    """Count the transfers under way that read a block of a tier."""
+    return sum(each.source == tier and key in held(state, each) for each in state.transfers)
+
+
+def writers(state: Chain, tier: int, key: Key) -> int:
+    """Count the transfers under way that write a block of a tier."""
+    return sum(each.target == tier and key in each.keys for each in state.transfers)
+
+
+def leaving(state: Chain, tier: int) -> int:
+    """Count the blocks on their way down from a tier."""
+    return sum(len(each.keys) for each in state.transfers if each.kind is Kind.DEMOTE and each.source == tier)
+
+
+def pins(state: Chain, block: int) -> int:
+    """Count the transfers under way that read or write a block of the device."""
+    return sum(block in each.device for each in state.transfers)
+
+
+def may_start(state: Chain, each: Transfer) -> bool:
+    """Tell whether a transfer may be handed out: a load not before what it reads is there, and is written to no block
+    of the device that a store under way still reads.
+    """
+    stores = (other for other in state.transfers if other.kind is Kind.STORE)
+    return each.kind is not Kind.LOAD or not (
+        awaited(state, each) or any(set(other.device) & set(each.device) for other in stores)
+    )
+
+
+Spot = tuple[int | None, int]
+"""A place of a tier, or a block of the device (None)."""
+
+
+def reads(state: Chain, each: Transfer) -> Iterator[Spot]:
+    """Give what a transfer reads: nothing yet of what it waits for."""
+    source = each.source
+    return ((source, at) for at in (each.device if source is None else places(state.tiers[source], held(state, each))))
+
+
+def writes(state: Chain, each: Transfer) -> Iterator[Spot]:
+    """Give what a transfer writes."""
+    target = each.target
+    return ((target, at) for at in (each.device if target is None else places(state.tiers[target], each.keys)))

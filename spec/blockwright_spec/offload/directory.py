@@ -1,0 +1,116 @@
+"""Part three, chapter 4: a tier's blocks in a directory, which a restart finds again: what it gives back, and its laws.
+
+A directory has a header, which says whose it is, and numbered places. A place has a record, which names its block, and
+the block's bytes. When each block was last used stands in a file of its own: a hint, whose loss costs an order and
+nothing else. The process may end at any moment, and before the next one opens the directory its files may become
+anything; what that may cost depends on the file (`Altered`).
+
+No manager is asked to repair anything. It serves right bytes or none, forgets what it cannot trust, and goes on.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ..law import listed
+from .tier_state import Key
+
+
+class Altered(Enum):
+    """What became of a directory while nobody had it open: the value is what that may cost."""
+
+    HEADER = "a refusal to open the directory"
+    KIND = "likewise: a link, or a file that others own, may write to or know by another name, in place of a file"
+    PLACE = "the blocks of the places whose records or bytes were altered"
+    RECENCY = "the order in which blocks leave: the hint says anything, or is no file at all"
+    REST = "nothing: a lock, what a crash left behind of a file that was being written"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is known of a place: the blocks of which one may be there, and the one that must be, if one must.
+
+    A block that was acknowledged must be there, until it is being overwritten, or the place was altered.
+    """
+
+    may: frozenset[Key]
+    must: Key | None
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A block that was found: its place, the key it was asked for by, and whose bytes came; None for nobody's."""
+
+    place: int
+    key: Key
+    content: Key | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """A directory that was opened again, and what came of it.
+
+    `used` is the order in which the blocks of unaltered places were last used, as it was noted, `order` the one in
+    which all blocks would leave now. A directory is `renewed` if a block could be written to every place and read back,
+    then and after the next opening, and `private` if nobody else can read or write it. `outside` says whether anything
+    changed that is not in the directory.
+    """
+
+    places: tuple[Place, ...]
+    altered: frozenset[Altered]
+    refused: bool
+    served: frozenset[Served]
+    used: tuple[Key, ...]
+    order: tuple[Key, ...]
+    renewed: bool
+    private: bool
+    outside: bool
+
+
+def law_bytes_are_the_keys_own(after: Reopened) -> bool:
+    """DISK-1: no byte is served that was not written under the key that was asked for."""
+    return all(each.content == each.key for each in after.served)
+
+
+def law_acknowledged_is_there(after: Reopened) -> bool:
+    """DISK-2: a block that was acknowledged, and neither overwritten nor altered since, is there."""
+    found = {(each.place, each.key) for each in after.served}
+    return after.refused or all(
+        place.must is None or (at, place.must) in found for at, place in enumerate(after.places)
+    )
+
+
+def law_nothing_comes_back(after: Reopened) -> bool:
+    """DISK-3: nothing is there that was not written last, or was being written, to its place."""
+    return all(each.key in after.places[each.place].may for each in after.served)
+
+
+def law_hint_is_an_order(after: Reopened) -> bool:
+    """DISK-4: what is noted of the use of blocks decides the order in which they leave, and nothing else.
+
+    Noted rightly it is that order. What else it could change, what is served and what can be written, has laws that
+    do not excuse it: DISK-2 and DISK-5.
+    """
+    known = tuple(key for key in after.used if key in after.order)
+    ordered = tuple(key for key in after.order if key in known)
+    return Altered.RECENCY in after.altered or ordered == known
+
+
+def law_directory_takes_new_blocks(after: Reopened) -> bool:
+    """DISK-5: every place takes a new block and keeps it, unless the directory is refused, which has a cause."""
+    return bool(after.altered & {Altered.HEADER, Altered.KIND}) if after.refused else after.renewed
+
+
+def law_directory_is_its_owners_alone(after: Reopened) -> bool:
+    """DISK-6: a directory is used only if every file in use is its owner's alone, and nothing outside it changes."""
+    return not after.outside and (after.refused or (after.private and Altered.KIND not in after.altered))
+
+
+DIRECTORY_LAWS = (
+    listed(law_bytes_are_the_keys_own, "the central law of storage: LMCache, disks that tear and reorder writes"),
+    listed(law_acknowledged_is_there, "Rebello et al., Can applications recover from fsync failures? (2020)"),
+    listed(law_nothing_comes_back, "places that are written again"),
+    listed(law_hint_is_an_order, "a count read from a file of hints, from which no block could be numbered on"),
+    listed(law_directory_takes_new_blocks, "likewise: a tier that wrote nothing any more, over restarts"),
+    listed(law_directory_is_its_owners_alone, "files opened through links: CWE-59"),
+)
+"""Every law of directories."""

@@ -1,0 +1,86 @@
+"""Part three, chapter 3: the laws of one tier, of its states and of its calls (given the state before)."""
+
+from ..law import listed
+from .tier_calls import TierDone
+from .tier_state import Phase, Tier, entry_of, idle, phase_of, ready
+
+
+def law_ready_is_written(state: Tier) -> bool:
+    """TIER-1: what can be read is completely written: the content of its place equals its key."""
+    return all(state.contents[entry.place] == entry.key for entry in state.entries if entry.phase is Phase.READY)
+
+
+def law_place_is_of_one_block(state: Tier) -> bool:
+    """TIER-2: a place is of one block, or free, or was never used; there are no others."""
+    used = (*(entry.place for entry in state.entries), *state.freed)
+    return sorted(used) == list(range(len(used))) and len(used) <= len(state.contents)
+
+
+def law_phase_has_its_readers(state: Tier) -> bool:
+    """TIER-3: what is being written nobody reads, and what has been found bad is there only as long as it is read."""
+    least, most = {Phase.DOOMED: 1}, {Phase.WRITING: 0}
+    return all(
+        least.get(entry.phase, 0) <= entry.readers <= most.get(entry.phase, entry.readers) for entry in state.entries
+    )
+
+
+def law_key_is_present_once(state: Tier) -> bool:
+    """TIER-4: a key has one block, and one place in the order of use."""
+    keys = [entry.key for entry in state.entries]
+    return len(keys) == len(set(keys))
+
+
+def law_events_tell_the_index(state: Tier) -> bool:
+    """TIER-5: whoever replays the events knows exactly the blocks that can be read."""
+    return state.announced == ready(state)
+
+
+def law_busy_block_stays(before: Tier, outcome: TierDone) -> bool:
+    """TIER-6: only an idle block is evicted, and a new one takes no place that was in use."""
+    kept = {entry.place for entry in before.entries if entry.key not in outcome.evicted}
+    new = (entry for entry in outcome.state.entries if entry_of(before, entry.key) is None)
+    return set(outcome.evicted) <= set(idle(before)) and all(entry.place not in kept for entry in new)
+
+
+def law_block_keeps_its_place(before: Tier, outcome: TierDone) -> bool:
+    """TIER-7: a block keeps its place until it is gone, which is free then or taken by another; none is lost."""
+    taken = {entry.place for entry in outcome.state.entries} | set(outcome.state.freed)
+    kept = ((entry, entry_of(outcome.state, entry.key)) for entry in before.entries)
+    return all(entry.place in taken and (now is None or now.place == entry.place) for entry, now in kept)
+
+
+def law_phases_follow(before: Tier, outcome: TierDone) -> bool:
+    """TIER-8: a block is ready only after it was written by a store that did not fail; one found bad never is again."""
+    became = ready(outcome.state) - ready(before)
+    return all(
+        phase_of(before, key) is Phase.WRITING
+        and any(key in event.keys and not event.removed for event in outcome.events)
+        for key in became
+    )
+
+
+def law_only_touch_refreshes(before: Tier, outcome: TierDone) -> bool:
+    """TIER-9: blocks that stay keep their order of use, and new ones come after them, in every call but `touch`."""
+    if outcome.touched:
+        return True
+    keys = tuple(entry.key for entry in outcome.state.entries)
+    old = tuple(entry.key for entry in before.entries if entry.key in keys)
+    return keys[: len(old)] == old
+
+
+TIER_LAWS = (
+    listed(law_ready_is_written, "vLLM BlockStatus.is_ready; museum B52"),
+    listed(law_place_is_of_one_block, "vLLM CPUBackend; museum B18, B51"),
+    listed(law_phase_has_its_readers, "vLLM BlockStatus.ref_cnt; museum B18"),
+    listed(law_key_is_present_once, "vLLM LRUOffloadingManager.blocks"),
+    listed(law_events_tell_the_index, "vLLM OffloadingManager.take_events; museum B64"),
+)
+"""Every law of the states of a tier."""
+
+TIER_STEP_LAWS = (
+    listed(law_busy_block_stays, "vLLM LRUOffloadingManager.prepare_store; museum B50"),
+    listed(law_block_keeps_its_place, "vLLM Backend.free; museum B18"),
+    listed(law_phases_follow, "vLLM LRUOffloadingManager.complete_store"),
+    listed(law_only_touch_refreshes, "vLLM LRUOffloadingManager.touch"),
+)
+"""Every law of calls on a tier."""

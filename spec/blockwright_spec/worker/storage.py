@@ -1,0 +1,152 @@
+"""Part four, chapter 4: how a device's memory becomes blocks: which plans there are, and what they come to.
+
+A block is one page on each of several tensors and belongs to one group at a time. The j-th layer of every group lies on
+tensor j, so that groups of different kinds share one space of block ids. A plan chooses the groups, how many tokens a
+block of each holds, the pages, and the number of blocks; its laws say which choices are right.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ..manager.plans import most_held
+from ..manager.state import Config, span
+from ..reads import Chunked, Group, Kind, Mamba, entries
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What a layer declares: its kind, its tokens per block, and the bytes of a token, or of a state that it keeps."""
+
+    kind: Kind
+    block_size: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What requests and steps are at most: tokens of a request, of a step, and of an encoder.
+
+    `lookahead` slots are asked for beyond a step's tokens, `flights` steps are under way at once.
+    """
+
+    tokens: int
+    step: int
+    encoder: int = 0
+    lookahead: int = 0
+    flights: int = 1
+    caching: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGroup:
+    """Layers that share a block table: their numbers, in the order of their tensors, and the tokens per block.
+
+    `waste` is the bytes of a block that none of them uses, as the plan reports it.
+    """
+
+    layers: tuple[int, ...]
+    block_size: int
+    waste: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoragePlan:
+    """A plan of `memory` bytes for some layers: the groups, the bytes of a page on each tensor, and the blocks.
+
+    `request_blocks` is the most that a request holds in all groups, as the plan reports it. Pages are multiples of
+    `unit` bytes; of the longest requests that would fit at once, the share `loss` may be given up for fewer groups.
+    """
+
+    layers: tuple[Layer, ...]
+    limits: Limits
+    memory: int
+    unit: int
+    loss: Fraction
+    groups: tuple[PlannedGroup, ...]
+    pages: tuple[int, ...]
+    num_blocks: int
+    request_blocks: int
+
+
+def page(layer: Layer, block_size: int) -> int:
+    """Give the bytes of a layer in a block of so many tokens; a state takes as many after any number of them."""
+    return layer.width if isinstance(layer.kind, Mamba) else layer.width * block_size
+
+
+def may_hold(layer: Layer, block_size: int) -> bool:
+    """Tell whether a layer can do with so many tokens per block: whole blocks of its own, whole blocks to a chunk.
+
+    A recurrent layer keeps a state where a block of its own ends, so its blocks stay as they are.
+    """
+    match layer.kind:
+        case Mamba():
+            return block_size == layer.block_size
+        case Chunked(chunk):
+            return block_size % layer.block_size == 0 and chunk % block_size == 0
+        case _:
+            return block_size % layer.block_size == 0
+
+
+def config_of(plan: StoragePlan) -> Config:
+    """Give the manager's configuration that a plan comes to."""
+    groups = tuple(Group(plan.layers[each.layers[0]].kind, each.block_size) for each in plan.groups)
+    return Config(groups, plan.num_blocks, plan.limits.tokens, plan.limits.caching)
+
+
+def held(config: Config, group: Group, limits: Limits) -> int:
+    """Count the most blocks of a group that a request of the maximum length holds (PLAN-2).
+
+    With steps in flight, what the oldest of them reads is kept, and a recurrent layer keeps the state of each.
+    """
+    slots = limits.step + limits.lookahead
+    if not isinstance(group.kind, Mamba):
+        return most_held(config, group, limits.tokens, slots * limits.flights, limits.encoder)
+    alone = most_held(config, group, limits.tokens, slots, 0) - group.kind.drafts
+    return min(entries(span(config, group), limits.tokens), alone + limits.flights - 1) + group.kind.drafts
+
+
+def held_in_all(plan: StoragePlan) -> int:
+    """Count the most blocks that a request of the maximum length holds, in all groups."""
+    config = config_of(plan)
+    return sum(held(config, group, plan.limits) for group in config.groups)
+
+
+def block_bytes(plan: StoragePlan) -> int:
+    """Give the bytes of a block: a page on every tensor."""
+    return sum(plan.pages)
+
+
+def used_bytes(plan: StoragePlan, group: PlannedGroup) -> int:
+    """Give the bytes of a block that the layers of a group use."""
+    return sum(page(plan.layers[layer], group.block_size) for layer in group.layers)
+
+
+def plain_plans(plan: StoragePlan) -> Iterator[tuple[int, int]]:
+    """Give what plain plans of the same layers come to: the bytes of a block, and the most blocks of a request.
+
+    Blocks are as declared, and the layers of each kind go to groups in order, as many to a group as there are tensors.
+    """
+    kinds = tuple(dict.fromkeys(Group(layer.kind, layer.block_size) for layer in plan.layers))
+    pages = tuple(tuple(page(layer, layer.block_size) for layer in plan.layers if like(layer, kind)) for kind in kinds)
+    blocks = tuple(held(config_of(plan), kind, plan.limits) for kind in kinds)
+    return (
+        (
+            sum(
+                whole(max(max(own[tensor::tensors], default=0) for own in pages), plan.unit)
+                for tensor in range(tensors)
+            ),
+            sum(count * entries(tensors, len(own)) for count, own in zip(blocks, pages, strict=True)),
+        )
+        for tensors in range(1, max(map(len, pages)) + 1)
+    )
+
+
+def like(layer: Layer, group: Group) -> bool:
+    """Tell whether a layer declares the kind and the blocks of a group."""
+    return (layer.kind, layer.block_size) == (group.kind, group.block_size)
+
+
+def whole(size: int, unit: int) -> int:
+    """Round bytes up to whole units."""
+    return entries(unit, size) * unit

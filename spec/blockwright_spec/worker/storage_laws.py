@@ -1,0 +1,87 @@
+"""Part four, chapter 5: the laws of plans: which layouts of a device's memory are right; and all laws of part four."""
+
+from fractions import Fraction
+
+from ..law import listed
+from .input_laws import INPUT_LAWS, ROW_LAWS
+from .storage import StoragePlan, block_bytes, held_in_all, may_hold, page, plain_plans, used_bytes
+
+
+def law_layer_has_one_place(plan: StoragePlan) -> bool:
+    """LAYOUT-1: every layer stands in exactly one group, once, and on a tensor of its own there."""
+    placed = sorted(layer for group in plan.groups for layer in group.layers)
+    return placed == list(range(len(plan.layers))) and all(
+        0 < len(group.layers) <= len(plan.pages) for group in plan.groups
+    )
+
+
+def law_group_is_of_one_kind(plan: StoragePlan) -> bool:
+    """LAYOUT-2: layers of one group are of one kind and declare one block size, and all can do with the group's."""
+    return all(
+        len({(plan.layers[layer].kind, plan.layers[layer].block_size) for layer in group.layers}) == 1
+        and may_hold(plan.layers[layer], group.block_size)
+        for group in plan.groups
+        for layer in group.layers
+    )
+
+
+def law_page_holds_its_layers(plan: StoragePlan) -> bool:
+    """LAYOUT-3: a page has room for what any layer on its tensor keeps of a block, and every tensor has a layer."""
+    tensors = {tensor for group in plan.groups for tensor, _ in enumerate(group.layers)}
+    return tensors == set(range(len(plan.pages))) and all(
+        page(plan.layers[layer], group.block_size) <= plan.pages[tensor]
+        for group in plan.groups
+        for tensor, layer in enumerate(group.layers)
+    )
+
+
+def law_blocks_fit_the_memory(plan: StoragePlan) -> bool:
+    """LAYOUT-4: all blocks, the null block among them, fit the memory."""
+    return plan.num_blocks * block_bytes(plan) <= plan.memory
+
+
+def law_no_block_more_fits(plan: StoragePlan) -> bool:
+    """LAYOUT-5: one block more would not fit the memory."""
+    return (plan.num_blocks + 1) * block_bytes(plan) > plan.memory
+
+
+def law_longest_request_fits(plan: StoragePlan) -> bool:
+    """LAYOUT-6: a request of the maximum length fits, alone, and the plan knows how many blocks that takes."""
+    return plan.request_blocks == held_in_all(plan) <= plan.num_blocks - 1
+
+
+def law_waste_is_what_nobody_uses(plan: StoragePlan) -> bool:
+    """LAYOUT-7: the waste of a group is what its layers leave unused of a block."""
+    return all(group.waste == block_bytes(plan) - used_bytes(plan, group) >= 0 for group in plan.groups)
+
+
+def law_page_is_whole(plan: StoragePlan) -> bool:
+    """LAYOUT-8: every page is a whole number of units, so that what lies in it is aligned."""
+    return all(size % plan.unit == 0 for size in plan.pages)
+
+
+def law_no_plain_plan_holds_more(plan: StoragePlan) -> bool:
+    """LAYOUT-9: no plain plan of the layers holds more of the longest requests at once, but for what may be lost."""
+    share = Fraction(plan.num_blocks - 1, plan.request_blocks)
+    return all(
+        blocks < request_blocks + 1 or share >= (1 - plan.loss) * Fraction(blocks - 1, request_blocks)
+        for size, request_blocks in plain_plans(plan)
+        for blocks in (plan.memory // size,)
+    )
+
+
+STORAGE_LAWS = (
+    listed(law_layer_has_one_place, "vLLM get_kv_cache_config: kv_cache_groups"),
+    listed(law_group_is_of_one_kind, "vLLM KVCacheGroupSpec"),
+    listed(law_page_holds_its_layers, "vLLM unify_hybrid_kv_cache_specs, page_size_padded"),
+    listed(law_blocks_fit_the_memory, "vLLM get_num_blocks"),
+    listed(law_no_block_more_fits, "vLLM get_num_blocks"),
+    listed(law_longest_request_fits, "vLLM check_enough_kv_cache_memory"),
+    listed(law_waste_is_what_nobody_uses, "vLLM page_size_padded"),
+    listed(law_page_is_whole, "vLLM page_size_padded"),
+    listed(law_no_plain_plan_holds_more, "vLLM get_kv_cache_groups: the group size is chosen by a rule of thumb"),
+)
+"""Every law of plans."""
+
+PART_FOUR_LAWS = (*INPUT_LAWS, *ROW_LAWS, *STORAGE_LAWS)
+"""Every law of part four."""
