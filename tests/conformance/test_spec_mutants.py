@@ -81,12 +81,12 @@ def test_every_scope_of_the_museum_is_a_place_even_if_another_has_its_name() -> 
     [
         (
             "mamba +1, block 1: spec, wrong calls, drafts",
-            "effects.py blanked: return replace(state, contents=contents)",
+            "manager/effects.py blanked: return replace(state, contents=contents)",
         ),
-        ("full, block 1: spec, wrong calls, duplicates", "hits.py lost: "),
-        ("full, block 1: spec, wrong calls, loads", "hits.py sound: "),
-        ("full, block 1: spec, wrong calls, drafts", "flights.py landed: ahead = "),
-        ("mamba +2, block 1: spec, wrong calls, tight", "forks.py fork: return Refusal(Reason.NO_FREE_BLOCKS, count"),
+        ("full, block 1: spec, wrong calls, duplicates", "manager/hits.py lost: "),
+        ("full, block 1: spec, wrong calls, loads", "manager/hits.py sound: "),
+        ("full, block 1: spec, wrong calls, drafts", "manager/in_time/in_flight.py landed: ahead = "),
+        ("mamba +2, block 1: spec, wrong calls, tight", "manager/in_time/forks.py fork: return Refusal(Reason.NO_FREE_BLOCKS, count"),
     ],
 )
 def test_what_no_manager_shows_is_asked_of_the_specification(place: str, key: str) -> None:
@@ -112,12 +112,12 @@ def test_beside_walks_and_plans_nothing_differs(name: str) -> None:
 
 
 def test_a_wrong_answer_before_a_call_differs_in_a_walk() -> None:
-    key = next(each.key for each in all_mutations() if each.key.startswith("paged_counts.py can_append_slots:"))
+    key = next(each.key for each in all_mutations() if each.key.startswith("block_tables/counts.py can_append_slots:"))
     assert "can_append_slots" in differs_in(BY_NAME["paged: naive"], of_mutation(mutant(key)))
 
 
 def test_a_chain_that_makes_no_room_differs_in_a_walk() -> None:
-    key = "chain_effects.py reserved: if num_free(done.state.tiers[at]) + leaving(done.state, at) < reserve -> if "
+    key = "offload/chain_effects.py reserved: if num_free(done.state.tiers[at]) + leaving(done.state, at) < reserve -> if "
     places = BY_NAME["offload: write back, reserve 2 and 3"], BY_NAME["offload: write through"]
     exchange = of_mutation(mutant(f"{key}num_free(done.state.tiers[at]) - leaving(done.state, at) < reserve"))
     assert [bool(differs_in(place, exchange)) for place in places] == [True, False]

@@ -1,4 +1,4 @@
-"""Property: a plan of memory is right exactly if every law of chapter 39 says so.
+"""Property: a plan of memory is right exactly if every law of chapter `storage_laws` says so.
 
 How: a plan by hand, of a model with every kind of layer, that keeps every law; each law notices what breaks it, in each
 of its parts; what a request holds is compared with the manager's own count.

@@ -1,7 +1,7 @@
 """Theorems about block tables with copy-on-write, and about places in tiers: what a scheduler is told of blocks.
 
 Both sides are read from the source: `blockwright.paging`, `blockwright.offload.tiers`, and the specification's chapters
-`paged_counts` and `paged_state`.
+`counts` and `state` of part two.
 """
 
 from collections.abc import Iterator
