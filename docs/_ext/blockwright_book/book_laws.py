@@ -44,7 +44,7 @@ def index() -> str:
 def titled(part: int) -> str:
     """Return the number of a part, as a word, and its title."""
     folder = tuple(spec.PARTS)[part - 1]
-    return f"{spec.PARTS[folder]}: {TITLES[folder]}"
+    return f"{spec.PARTS[folder]}, {TITLES[folder]}"
 
 
 def profile() -> str:

@@ -30,14 +30,14 @@ def index() -> str:
         f"First [the page](#{spec.label(first.name)}) that parts one to three refine, then the chapters in order. Each "
         "opens with what it is about; the code is what the gates run."
     )
-    rows = [*listed(""), *(f"Part {spec.PARTS[part]}: {TITLES[part]} <{part}/index>" for part in spec.PARTS)]
+    rows = [*listed(""), *(f"Part {spec.PARTS[part]}, {TITLES[part]} <{part}/index>" for part in spec.PARTS)]
     return f"(spec-chapters)=\n# The chapters\n\n{opening}\n\n{toctree(rows)}\n"
 
 
 def of_part(part: str) -> str:
     """Return the page of a part: what it is, and its chapters."""
     prosaic = prose(spec.about(part).partition("\n\n")[2], spec.named(part))
-    return f"# Part {spec.PARTS[part]}: {TITLES[part]}\n\n{prosaic}\n\n{toctree(listed(part))}\n"
+    return f"# Part {spec.PARTS[part]}, {TITLES[part]}\n\n{prosaic}\n\n{toctree(listed(part))}\n"
 
 
 def listed(part: str) -> list[str]:

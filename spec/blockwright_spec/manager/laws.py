@@ -1,4 +1,4 @@
-"""Part one, chapter 18: the list of its laws, for the explorer, the self-check of implementations and the book."""
+"""Part one, chapter 18: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
