@@ -64,27 +64,40 @@ def rewritten(state: State, group: Group, table: Table, begin: int, step: Step) 
 
 
 def planned(state: State, start: Running, begin: int, step: Step, is_new: bool) -> Plan:
-    """Count what a step from token `begin` on takes, and tell whether the pool has it (PLAN-1)."""
+    """Count what a step from token `begin` on takes, and tell whether the pool has it (PLAN-1).
+
+    It fits if ``max(demand, whole - shared) + spare <= free + freed``. On the left, `demand` is what this step takes
+    out of the queue: new blocks, copies, and the blocks of its hit that are free. If the whole request must fit,
+    `whole - shared` is what it takes until all its tokens are computed. And `spare` must stay free. On the right are
+    the blocks that are free already, and those that the step's own trim frees.
+
+    It never fits if the pool has fewer blocks than the request is to hold at a time: those it keeps and the new ones of
+    this step, or the most that the whole of it holds.
+    """
     config = state.config
     tables = trimmed_tables(config, start.tables, start.settled)
     gone = nulled(start.tables, tables)
-    sized = zip(config.groups, tables, strict=True)
-    wants = tuple(wanted(config, group, len(table), begin, step) for group, table in sized)
+    groups = tuple(zip(config.groups, tables, strict=True))
+    wants = tuple(wanted(config, group, len(table), begin, step) for group, table in groups)
     states = tuple(group.kind.drafts if is_new and isinstance(group.kind, Mamba) else 0 for group in config.groups)
-    sized = zip(config.groups, tables, strict=True)
-    copied = tuple(rewritten(state, group, table, begin, step) for group, table in sized)
-    new = sum(sum(takes) for takes in wants) + sum(states)
-    held = tuple(block for table in tables for block in table if block != NULL)
-    own = (*trimmed_tables(config, tables, begin), *start.states)
-    kept = sum(block != NULL for table in own for block in table)
-    copies = sum(entry is not None for entry in copied)
-    demand = new + copies + sum(block in state.queue for block in held)
+    copied = tuple(rewritten(state, group, table, begin, step) for group, table in groups)
+    num_new = sum(sum(takes) for takes in wants) + sum(states)
+    num_copies = sum(entry is not None for entry in copied)
+    num_adopted = sum(block in state.queue for table in tables for block in table)
+    demand = num_new + num_copies + num_adopted
     whole = whole_demand(state, start, begin, step) if is_new and step.whole else 0
-    if max(kept + new, whole) > config.num_blocks - 1:  # what is settled once nothing is in flight counts no more
+    if max(num_kept(config, start, begin) + num_new, whole) > config.num_blocks - 1:
         return Refusal(Reason.POOL_TOO_SMALL)
-    alone = sum(holders(state, block) == 1 for blocks in let_go(start.tables, gone) for block in blocks)
-    missing = max(demand, whole - shared(state, tables)) + spare(state, step, is_new) - len(state.queue) - alone
+    num_freed = sum(holders(state, block) == 1 for blocks in let_go(start.tables, gone) for block in blocks)
+    needed = max(demand, whole - shared(state, tables)) + spare(state, step, is_new)
+    missing = needed - len(state.queue) - num_freed
     return Refusal(Reason.NO_FREE_BLOCKS, missing) if missing > 0 else Fits(demand, tables, gone, wants, states, copied)
+
+
+def num_kept(config: Config, start: Running, begin: int) -> int:
+    """Count the blocks that a request keeps while a step from token `begin` on runs, once nothing else is in flight."""
+    own = (*trimmed_tables(config, start.tables, begin), *start.states)
+    return sum(block != NULL for table in own for block in table)
 
 
 def spare(state: State, step: Step, is_new: bool) -> int:
