@@ -85,7 +85,7 @@ def walk(world: World[S, M], seed: int, steps: int) -> History[S, M]:
     random, history = Random(seed), History(world)
     for _ in range(steps):
         kinds = history.kinds()
-        weights = [getattr(kind, "weight", 1) for kind in kinds]
+        weights = [world.weight(kind) for kind in kinds]
         history.act(random.choice(kinds[random.choices(list(kinds), weights)[0]]))
     history.judge()
     return history

@@ -14,7 +14,7 @@ import torch
 from blockwright import Request
 from blockwright.device.inputs import InputBatch, StepInputs
 from blockwright.errors import BlockwrightError
-from blockwright_conformance.kv_cache.lockstep import name_of
+from blockwright_conformance.kv_cache.parts import name_of
 from blockwright_spec import rows as spec
 from blockwright_spec.input_laws import ROW_LAWS, RowCall
 from blockwright_spec.inputs import GroupInputs, Inputs, Work, end, inputs, slot_at, stepped

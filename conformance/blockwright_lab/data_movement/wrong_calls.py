@@ -10,7 +10,7 @@ from mypy_extensions import i32
 
 from blockwright.core.blocks import BatchAllocation
 from blockwright.device.inputs import InputBatch
-from blockwright_conformance.kv_cache.lockstep import name_of
+from blockwright_conformance.kv_cache.parts import name_of
 from blockwright_spec import rows as spec
 from blockwright_spec.inputs import Work, inputs
 from blockwright_spec.outcomes import Done

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from blockwright_conformance.kv_cache.actions import computed_of
+from blockwright_conformance.kv_cache.parts import computed_of
 from blockwright_spec import flights, forks, transitions
 from blockwright_spec.chain_outcomes import ChainRefusal
 from blockwright_spec.choices import Choice, recorded
