@@ -13,7 +13,7 @@ from blockwright_spec.state import Running, State, draft_states
 
 from .adapter import ManagerAdapter
 from .outcome import ManagerOutcome, Reply, outcome_of
-from .parts import allocate, chunks, computed_of, is_idle, name_of, settled, wanted, when
+from .parts import allocate, chunks, computed_of, is_idle, is_untimely, name_of, settled, wanted, when
 from .scopes import Scope
 from .script import call, counting, expects
 
@@ -68,7 +68,7 @@ class Grow(NamedTuple):
     @classmethod
     def overlapped(cls, scope: Scope, state: State, slot: int, request: Running) -> Iterator[Self]:
         """Yield the steps of a request that may have others in flight: known tokens, or the one not known yet."""
-        if not wanted(state, slot, request) and "misuse" not in scope.calls:
+        if not wanted(state, slot, request) and not is_untimely(scope):
             return
         remaining = max(1, len(request.prefix[1]) - request.written)
         most = state.config.max_model_len - request.written

@@ -12,7 +12,7 @@ from blockwright_spec.state import Absent, Running, State, is_loading
 
 from .adapter import ManagerAdapter
 from .outcome import ManagerOutcome, Reply
-from .parts import absent, computed_of, name_of, sent, settled
+from .parts import absent, computed_of, is_untimely, name_of, sent, settled
 from .scopes import Scope
 from .script import counting, expects, making, sending
 
@@ -72,7 +72,7 @@ class Settle(NamedTuple):
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
         """Yield ends of the oldest step with every number of rejected drafts; wrong: of none, of what was no draft."""
-        misuses = "misuse" in scope.calls
+        misuses, untimely = "misuse" in scope.calls, is_untimely(scope)
         if not (scope.in_flight or (state.config.overlaps and misuses)):
             return
         if state.flights:
@@ -82,8 +82,9 @@ class Settle(NamedTuple):
                 yield cls(tuple((slot, count) for (slot, _), count in pairs if count))
             if misuses:
                 yield cls(((0, dict(drafted).get(0, 0) + 1),))
-                yield cls(((0, -1),))
-        elif misuses:
+                if untimely:
+                    yield cls(((0, -1),))
+        elif untimely:
             yield cls()
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
@@ -116,7 +117,7 @@ class FinishLoad(NamedTuple):
             return
         for slot, request in enumerate(state.requests):
             if not is_loading(state, slot):
-                if "misuse" in scope.calls:
+                if is_untimely(scope):
                     yield cls(slot, 0)
             elif isinstance(request, Running) and request.loading:
                 for count in range(request.loading + 1 + ("misuse" in scope.calls)):
