@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from .checker.search import Result
+from .checker.explore import Result
 from .gates import GateResult
 
 LIMIT = 2_000_000

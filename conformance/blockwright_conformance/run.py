@@ -6,21 +6,20 @@ def test_conformance():
     run_conformance(MyAdapter)
 """
 
-import gc
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from .capabilities import Capabilities, Deviation, Finding, Verdict, judge
+from .checker.counterexample import script
 from .expected_failures import expected_of, said
 from .gates import factory_of
 from .kv_cache.actions import Action
 from .kv_cache.fitting import capabilities_of, fitted, lacking
 from .kv_cache.scopes import FOR_OTHERS, Scope
-from .kv_cache.script import script
-from .kv_cache.world import Explorer, Factory
+from .kv_cache.world import Factory, KVCacheWorld, explorer
 from .others import none_fits
 from .rows import LIMIT
 
@@ -96,36 +95,23 @@ def run_conformance(
 def explored(scope: Scope, factory: Factory) -> ScopeReport:
     """Explore one scope, up to the first difference."""
     started = time.perf_counter()
-    with collector_resting():
-        result = Explorer(scope, factory, max_transitions=LIMIT).run()
+    result = explorer(scope, factory, max_transitions=LIMIT).run()
     finding = None
     if result.violation is not None:
         law, detail, actions = result.violation.law, result.violation.detail, result.violation.actions
         detail += also(scope, factory, actions, law)
         finding = Finding(
-            law, scope.name, detail, script(scope.config, scope.slots, actions, f"{law}: {detail}"), len(actions)
+            law, scope.name, detail, script(KVCacheWorld(scope), actions, f"{law}: {detail}"), len(actions)
         )
     return ScopeReport(scope.name, result.states, result.transitions, time.perf_counter() - started, finding)
 
 
 def also(scope: Scope, factory: Factory, actions: tuple[Action, ...], law: str) -> str:
     """Give the laws that a counterexample breaks beyond the one found, in words; empty if that cannot be told."""
-    from .kv_cache.diagnose import diagnose
+    from .checker.diagnose import diagnose
 
     with suppress(Exception):
-        broken = diagnose(scope, factory, actions).laws
+        broken = diagnose(KVCacheWorld(scope, factory), actions).laws
         laws = [each for each in broken if each != law and not each.startswith("REF-0")]
         return f" (breaks {', '.join(laws)})" if laws else ""
     return ""
-
-
-@contextmanager
-def collector_resting() -> Iterator[None]:
-    """Let the collector rest: nothing in a search forms cycles."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

@@ -8,7 +8,7 @@ Not covered: scopes of more than four free blocks.
 from blockwright_conformance.kv_cache.actions import Admit, Release, meaning
 from blockwright_conformance.kv_cache.choices_gate import OpenExplorer, outcomes
 from blockwright_conformance.kv_cache.scopes import scope
-from blockwright_conformance.kv_cache.world import Explorer
+from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
 from blockwright_spec.manager.state import Config, initial
 from blockwright_spec.reads import Full, Group, Prefix, Sliding
 
@@ -40,6 +40,6 @@ def test_any_duplicate_may_serve() -> None:
 
 def test_laws_hold_under_every_choice() -> None:
     small = scope(Sliding(2), 1, "small", 4, 3, "trim preempt")
-    alone, every = Explorer(small, None), OpenExplorer(small, None)
+    alone, every = explorer(small, None), OpenExplorer(KVCacheWorld(small), alone=True)
     assert alone.run().violation is every.run().violation is None
     assert alone.result.states < every.result.states

@@ -13,7 +13,7 @@ from blockwright_conformance.capabilities import Deviation, Standing
 from blockwright_conformance.kv_cache.adapter import Found
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.scopes import Scope, of_groups, scope, strings
-from blockwright_conformance.kv_cache.world import Explorer
+from blockwright_conformance.kv_cache.world import explorer
 from blockwright_lab.peers.follower import Follower
 from blockwright_lab.peers.following import LawError
 from blockwright_spec.manager.outcomes import Step
@@ -111,7 +111,7 @@ def test_a_manager_that_does_as_specified_shows_nothing(small: Scope) -> None:
     follower = Follower(small, Followed)
     result = follower.run()
     assert follower.findings == ()
-    whole = Explorer(small, BlockwrightAdapter).run()
+    whole = explorer(small, BlockwrightAdapter).run()
     if "mamba" not in small.name:  # the explorer starts no steps: there a state is found later
         assert (result.states, result.transitions) == (whole.states, whole.transitions)
 

@@ -10,23 +10,16 @@ from typing import Any
 
 import pytest
 
+from blockwright_conformance.checker.lockstep import act
 from blockwright_conformance.kv_cache.abstraction import differences, expected
-from blockwright_conformance.kv_cache.actions import (
-    Admit,
-    Append,
-    Find,
-    Grow,
-    GrowEach,
-    Reset,
-    Told,
-    WrongStep,
-    meaning,
-)
+from blockwright_conformance.kv_cache.actions import Admit, Append, Find, Grow, GrowEach, Reset, WrongStep, meaning
 from blockwright_conformance.kv_cache.adapter import Explained, Found, Observation, Served
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter, Shared
-from blockwright_conformance.kv_cache.lockstep import Reply, act, compare, examine, misreported, names_of
+from blockwright_conformance.kv_cache.lockstep import compare, examine, misreported
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome, Reply, outcome_of
+from blockwright_conformance.kv_cache.parts import names_of
 from blockwright_conformance.kv_cache.scopes import scope
-from blockwright_conformance.kv_cache.world import Explorer
+from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
 from blockwright_spec.manager.outcomes import Done, Reason, Refusal
 from blockwright_spec.manager.state import Config, State, Table, initial
 from blockwright_spec.reads import Full, Group, Prefix, Sliding
@@ -38,13 +31,17 @@ CONFIG = Config((Group(Full(), 2),), 8, 12)
 BOTH = Config((Group(Full(), 1), Group(Sliding(3), 2)), 20, 12)
 
 
+WORLD = KVCacheWorld(scope(Full(), 2, "by hand", 8, 12, ""))
+"""What is done by hand needs no scope."""
+
+
 def together(*actions: Any, config: Config = CONFIG) -> tuple[State, BlockwrightAdapter]:
     """A state and a manager after the same actions."""
     state, adapter = initial(config, 2), BlockwrightAdapter(config)
     for action in actions:
-        told, faults = act(adapter, state, action)
-        assert faults == []
-        state = told.state
+        compared = act(WORLD, adapter, state, action)
+        assert compared.faults == []
+        state = compared.outcome.state
     return state, adapter
 
 
@@ -116,26 +113,26 @@ def test_evictions_are_compared() -> None:
     state = initial(CONFIG, 2)
     lost = ((1, content), (2, other))
     step, again = Done(state, evicted=lost), Done(replace(state, keys=((3, other),)), evicted=lost)
-    told = Told(again.state, steps=(again,))
+    told = outcome_of(state, (again,))
     assert misreported(told, ((1, content),)) == misreported(told, ((1, content), (2, other))) == []
     for wrong in ((), ((2, other),), ((2, other), (1, content)), ((1, content), (3, other)), ((4, content),)):
         assert misreported(told, wrong)
     in_place = replace(again, state=replace(state, keys=((2, other),)))
     for steps in ((step,), (in_place,), (step, replace(again, evicted=()))):
-        assert misreported(Told(steps[-1].state, steps=steps), ((1, content),))
-        assert misreported(Told(steps[-1].state, steps=steps), lost) == []
+        assert misreported(outcome_of(state, steps), ((1, content),))
+        assert misreported(outcome_of(state, steps), lost) == []
 
 
-def faults(told: Told, **reply: Any) -> list[str]:
+def faults(told: ManagerOutcome, **reply: Any) -> list[str]:
     """The differences to an answer of a manager whose state is as expected."""
     adapter = BlockwrightAdapter(CONFIG)
-    return compare(told._replace(state=initial(CONFIG, 2)), Reply(**reply), adapter, ("r0", "r1"))
+    return compare(replace(told, state=initial(CONFIG, 2)), Reply(**reply), adapter, adapter.observe(("r0", "r1")))
 
 
 DONE = meaning(initial(CONFIG, 2), Admit(0, PROMPT, 5))
-NOT_NOW = Told(initial(CONFIG, 2), Refusal(Reason.NO_FREE_BLOCKS))
-WRONG = Told(initial(CONFIG, 2), Refusal(Reason.NO_TOKENS))
-STALE = Told(initial(CONFIG, 2), Refusal(Reason.HIT_STALE))
+NOT_NOW = ManagerOutcome(initial(CONFIG, 2), (), Refusal(Reason.NO_FREE_BLOCKS))
+WRONG = ManagerOutcome(initial(CONFIG, 2), (), Refusal(Reason.NO_TOKENS))
+STALE = ManagerOutcome(initial(CONFIG, 2), (), Refusal(Reason.HIT_STALE))
 ERROR = BlockwrightAdapter.errors[0]("wrong")
 
 
@@ -164,17 +161,16 @@ def test_outputs_are_compared() -> None:
 def test_a_refusal_that_changes_something_is_noticed() -> None:
     state, adapter = together(Admit(0, PROMPT, 5))
     adapter.manager.block_pool.get_new_blocks(1)
-    _, found = act(adapter, state, WrongStep(0, PROMPT, 5, 0))
-    assert found != []
+    assert act(WORLD, adapter, state, WrongStep(0, PROMPT, 5, 0)).faults
 
 
 def test_a_batch_is_compared_request_by_request() -> None:
     both = (Admit(0, PROMPT, 5), Admit(1, (0, (9, 9)), 2), Append(0, (6,)), Append(1, (7,)))
     state, adapter = together(*both, config=Config((Group(Full(), 2),), 5, 12))
-    told, found = act(adapter, state, GrowEach(((1, 1), (0, 1))))
-    assert found == []
-    assert told.refusal == Refusal(Reason.NO_FREE_BLOCKS, missing=1)
-    assert told.steps == ()
+    compared = act(WORLD, adapter, state, GrowEach(((1, 1), (0, 1))))
+    assert compared.faults == []
+    assert compared.outcome.refusal == Refusal(Reason.NO_FREE_BLOCKS, missing=1)
+    assert compared.outcome.steps == ()
 
 
 def test_one_digest_for_two_prefixes_is_noticed() -> None:
@@ -187,10 +183,10 @@ def test_one_digest_for_two_prefixes_is_noticed() -> None:
 def test_copies_are_independent() -> None:
     state, adapter = together(Admit(0, PROMPT, 5), Find(1, PROMPT))
     twin = adapter.copy()
-    told, found = act(twin, state, Append(0, (6,)))
-    assert found == []
-    assert act(adapter, state, Append(0, (7,)))[1] == []
-    assert act(adapter, told.state, Reset())[1] == []
+    compared = act(WORLD, twin, state, Append(0, (6,)))
+    assert compared.faults == []
+    assert act(WORLD, adapter, state, Append(0, (7,))).faults == []
+    assert act(WORLD, adapter, compared.outcome.state, Reset()).faults == []
     assert adapter.requests["r0"].num_tokens == twin.requests["r0"].num_tokens == 6
     assert adapter.requests["r0"].all_token_ids != twin.requests["r0"].all_token_ids
 
@@ -210,7 +206,7 @@ class OtherPolicy(BlockwrightAdapter):
 
 def test_another_policy_is_followed() -> None:
     small = scope(Sliding(2), 1, "small", 4, 3, "trim preempt")
-    assert Explorer(small, OtherPolicy).run().violation is None
+    assert explorer(small, OtherPolicy).run().violation is None
 
 
 class OtherPolicyClaimed(OtherPolicy):
@@ -228,7 +224,7 @@ class TakesWhatIsHeld(OtherPolicy):
 @pytest.mark.parametrize("manager", [OtherPolicyClaimed, TakesWhatIsHeld])
 def test_choices_that_are_not_legal_are_found(manager: type[BlockwrightAdapter]) -> None:
     small = scope(Sliding(2), 1, "small", 4, 3, "trim preempt")
-    assert Explorer(small, manager).run().violation is not None
+    assert explorer(small, manager).run().violation is not None
 
 
 def test_explanations_are_compared() -> None:

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import pytest
 
+from blockwright_conformance.checker.diagnose import diagnose
 from blockwright_conformance.gates import GateResult, Profile
-from blockwright_conformance.kv_cache.diagnose import diagnose
 from blockwright_conformance.kv_cache.scopes import scope
-from blockwright_conformance.kv_cache.world import Explorer
+from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
 from blockwright_conformance.offload.actions import ChainAction, Compute, Land, Load, Store
 from blockwright_conformance.offload.chain_adapter import chain_of
 from blockwright_conformance.offload.diagnose import diagnose_chain, diagnose_tier
@@ -240,9 +240,9 @@ def test_diagnosis_names_the_laws(name: str, laws: set[str]) -> None:
     exhibit = BY_ID[name]
     assert isinstance(exhibit.where, Place)
     factory = adapter_on(variant(*exhibit.patches))
-    violation = Explorer(exhibit.where.scope, factory, laws=()).run().violation
+    violation = explorer(exhibit.where.scope, factory, laws=()).run().violation
     assert violation is not None
-    assert laws <= set(diagnose(exhibit.where.scope, factory, violation.actions).laws)
+    assert laws <= set(diagnose(KVCacheWorld(exhibit.where.scope, factory), violation.actions).laws)
 
 
 BOTH = replace(
@@ -280,25 +280,25 @@ BOTH = replace(
 )
 def test_diagnosis_names_the_laws_of_two_groups(faults: tuple[Patch, ...], laws: set[str]) -> None:
     factory = adapter_on(variant(*faults))
-    violation = Explorer(BOTH, factory, laws=()).run().violation
+    violation = explorer(BOTH, factory, laws=()).run().violation
     assert violation is not None
-    assert laws <= set(diagnose(BOTH, factory, violation.actions).laws)
+    assert laws <= set(diagnose(KVCacheWorld(BOTH, factory), violation.actions).laws)
 
 
 @pytest.mark.parametrize("adapter", [VariantAdapter, ToldAdapter, CrowdedAdapter, CollidingAdapter])
 def test_watched_adapters_pass_two_groups(adapter: type[VariantAdapter]) -> None:
     factory = adapter_on(variant(), adapter)
-    result = Explorer(BOTH, factory).run()
+    result = explorer(BOTH, factory).run()
     assert result.violation is None
     assert Recording(BOTH).replay(factory) == ([], result.transitions)
 
 
 def test_diagnosis_of_a_right_manager_is_empty() -> None:
     factory = adapter_on(variant())
-    fault = Explorer(FULL.scope, adapter_on(variant(*BY_ID["B56b"].patches)), laws=()).run().violation
+    fault = explorer(FULL.scope, adapter_on(variant(*BY_ID["B56b"].patches)), laws=()).run().violation
     assert fault is not None
-    assert diagnose(FULL.scope, factory, fault.actions) == diagnose(FULL.scope, factory, ())
-    assert diagnose(FULL.scope, factory, ()).laws == ()
+    assert diagnose(KVCacheWorld(FULL.scope, factory), fault.actions) == diagnose(KVCacheWorld(FULL.scope, factory), ())
+    assert diagnose(KVCacheWorld(FULL.scope, factory), ()).laws == ()
 
 
 @pytest.mark.parametrize(

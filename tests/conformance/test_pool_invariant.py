@@ -21,7 +21,7 @@ from blockwright_lab.proofs import pool_invariant
 from blockwright_lab.proofs.gate import tied
 from blockwright_lab.proofs.pool_invariant import Endless, Few, argument, fault, pool, statements
 from blockwright_lab.proofs.pool_model import TRANSITIONS
-from blockwright_lab.proofs.pool_tie import LAWS, TiedExplorer, differing_laws, faults
+from blockwright_lab.proofs.pool_tie import LAWS, Noting, differing_laws, faults
 from blockwright_spec.manager.state import State
 
 MILLISECONDS = 60_000
@@ -78,12 +78,12 @@ def test_a_transition_that_never_happens_is_told(monkeypatch: pytest.MonkeyPatch
 
 def some_step() -> tuple[State, State, list[tuple[str, tuple[int, ...]]]]:
     """A step of the specification that takes a block, with what was chosen."""
-    explorer = TiedExplorer(PROFILES["pr"][0], None)
-    start = explorer.root.state
-    for action in explorer.enabled(start):
-        told, _ = explorer.act(None, start, action)
+    world = Noting(PROFILES["pr"][0])
+    start = world.initial()
+    for action in world.enabled(start):
+        told = world.meaning(start, action)
         if told.steps and told.state.queue != start.queue:
-            return start, told.steps[-1].state, list(explorer.events)
+            return start, told.state, list(world.events)
     raise AssertionError("no step takes a block")
 
 

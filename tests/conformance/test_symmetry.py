@@ -9,14 +9,16 @@ Not covered: symmetry of larger scopes, which is the same code.
 from dataclasses import replace
 from itertools import permutations
 from math import factorial
+from typing import Any
 
 import pytest
 
-from blockwright_conformance.kv_cache.actions import meaning
-from blockwright_conformance.kv_cache.enabled import enabled
+from blockwright_conformance.checker.explore import Explorer, Node
+from blockwright_conformance.kv_cache.actions import enabled, meaning
+from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.scopes import Scope, scope, strings
 from blockwright_conformance.kv_cache.symmetry import Names, form, labelled_form, slot_form
-from blockwright_conformance.kv_cache.world import Explorer, Node
+from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.state import Config, Hit, Request, Running, State, Table, Waiting
 from blockwright_spec.reads import Chunked, Full, Group, Kind, Mamba, Sliding
 
@@ -58,15 +60,18 @@ def renamed(state: State, names: tuple[int, ...]) -> State:
     )
 
 
-class Everywhere(Explorer):
+class Everywhere(Explorer[State, ManagerAdapter]):
     """An explorer that starts in the initial state under all names of blocks, and remembers every state."""
 
+    def __init__(self, small: Scope, **options: Any) -> None:
+        super().__init__(KVCacheWorld(small, laws=(), **options), alone=True)
+
     def states(self, all_names: bool) -> list[State]:
-        start = self.root.state
+        start = self.world.initial()
         blocks = range(1, start.config.num_blocks)
         orders = permutations(blocks) if all_names else [tuple(blocks)]
-        found = [Node(renamed(start, (0, *order)), None) for order in orders]
-        self.seen |= {self.names.digest(node.state) for node in found}
+        found: list[Node[State, ManagerAdapter]] = [Node(renamed(start, (0, *order)), None) for order in orders]
+        self.seen |= {self.world.digest(node.state) for node in found}
         states, frontier = [node.state for node in found], found
         while frontier:
             frontier = list(self.level(frontier))
@@ -77,15 +82,15 @@ class Everywhere(Explorer):
 
 @pytest.mark.parametrize("small", SMALLEST, ids=lambda each: each.name)
 def test_relabelling_blocks_saves_exactly_the_factorial(small: Scope) -> None:
-    relabelled = Everywhere(small, None, laws=(), canonical=slot_form).states(all_names=False)
-    labelled = Everywhere(small, None, laws=(), canonical=labelled_form).states(all_names=True)
+    relabelled = Everywhere(small, canonical=slot_form).states(all_names=False)
+    labelled = Everywhere(small, canonical=labelled_form).states(all_names=True)
     assert len(labelled) == factorial(small.config.num_blocks - 1) * len(relabelled)
 
 
 @pytest.mark.parametrize("small", SMALLEST, ids=lambda each: each.name)
 def test_successors_do_not_depend_on_names(small: Scope) -> None:
     names = Names()
-    for state in Everywhere(small, None, laws=()).states(all_names=False):
+    for state in Everywhere(small).states(all_names=False):
         other = renamed(state, (0, *range(state.config.num_blocks - 1, 0, -1)))
         assert form(other, names) == form(state, names)
         assert successors(small, other, names) == successors(small, state, names)
@@ -94,7 +99,7 @@ def test_successors_do_not_depend_on_names(small: Scope) -> None:
 @pytest.mark.parametrize("small", SMALLEST, ids=lambda each: each.name)
 def test_successors_do_not_depend_on_which_request_is_which(small: Scope) -> None:
     names = Names()
-    for state in Everywhere(small, None, laws=()).states(all_names=False):
+    for state in Everywhere(small).states(all_names=False):
         assert successors(small, mirror(state), names) == successors(small, state, names)
 
 
@@ -111,7 +116,7 @@ def successors(small: Scope, state: State, names: Names) -> set[bytes]:
 @pytest.mark.parametrize("small", SMALLEST, ids=lambda each: each.name)
 def test_a_mirror_has_the_same_form(small: Scope) -> None:
     names = Names()
-    for state in Everywhere(small, None, laws=()).states(all_names=False):
+    for state in Everywhere(small).states(all_names=False):
         assert form(mirror(state), names) == form(state, names)
 
 
@@ -119,7 +124,7 @@ def test_a_mirror_has_the_same_form(small: Scope) -> None:
 def test_forms_tell_apart_what_matters(kind: Kind) -> None:
     names = Names()
     small = scope(kind, 1, "smallest", 4, 3, "chunks")
-    for state in Everywhere(small, None, laws=()).states(all_names=False):
+    for state in Everywhere(small).states(all_names=False):
         for other in altered(state):
             assert form(other, names) != form(state, names)
 

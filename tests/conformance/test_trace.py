@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from blockwright_conformance.checker.counterexample import script
+from blockwright_conformance.checker.history import walk
 from blockwright_conformance.kv_cache.actions import (
     Action,
     Admit,
@@ -26,10 +28,8 @@ from blockwright_conformance.kv_cache.actions import (
     WrongStep,
     meaning,
 )
-from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
-from blockwright_conformance.kv_cache.scopes import Scope, large_scopes
-from blockwright_conformance.kv_cache.script import script
-from blockwright_conformance.kv_cache.walk import walk
+from blockwright_conformance.kv_cache.scopes import Scope, large_scopes, scope
+from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.state import Config, Running, State, initial
 from blockwright_spec.reads import Full, Group, Prefix, Sliding
 
@@ -55,9 +55,9 @@ def accepted(scope: Scope, actions: list[Action]) -> tuple[list[Action], State]:
 
 @pytest.mark.parametrize("large", [*LARGE, BOTH], ids=lambda each: each.name)
 def test_a_script_runs_and_leads_to_the_same_state(large: Scope) -> None:
-    actions, state = accepted(large, walk(large, BlockwrightAdapter, 7, 150).actions)
+    actions, state = accepted(large, walk(KVCacheWorld(large), 7, 150).actions)
     names: dict[str, Any] = {}
-    exec(script(large.config, large.slots, actions), names)
+    exec(script(KVCacheWorld(large), actions), names)
     manager = names["manager"]
     tables = {
         f"r{slot}": tuple(map(list, each.tables))
@@ -71,9 +71,8 @@ def test_a_script_runs_and_leads_to_the_same_state(large: Scope) -> None:
 
 def test_a_script_reads_like_a_session() -> None:
     actions: list[Action] = [Admit(0, PROMPT, 5), Append(0, (6,)), Grow(0, 1, 2)]
-    lines = script(
-        Config((Group(Sliding(3), 2),), 8, 12), 2, actions, "REF-0: tables: expected x, found y"
-    ).splitlines()
+    world = KVCacheWorld(scope(Sliding(3), 2, "by hand", 8, 12, ""))
+    lines = script(world, actions, "REF-0: tables: expected x, found y").splitlines()
     assert lines[4:] == [
         'specs = [SlidingWindowSpec(block_size=2, num_kv_heads=1, head_size=1, dtype="float32", sliding_window=3)]',
         'groups = [KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(specs)]',
@@ -108,5 +107,6 @@ def test_a_script_reads_like_a_session() -> None:
     ids=str,
 )
 def test_every_action_has_its_call(action: Action, line: str) -> None:
-    text = script(Config((Group(Full(), 2),), 8, 12), 2, [Admit(0, PROMPT, 5), Append(0, (6,)), action])
+    world = KVCacheWorld(scope(Full(), 2, "by hand", 8, 12, ""))
+    text = script(world, [Admit(0, PROMPT, 5), Append(0, (6,)), action])
     assert line in text

@@ -21,7 +21,7 @@ from blockwright.errors import InvalidArgumentError
 from blockwright_conformance.kv_cache.adapter import Found, Observation
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.scopes import EVERY, Scope
-from blockwright_conformance.kv_cache.world import Explorer
+from blockwright_conformance.kv_cache.world import explorer
 from blockwright_conformance.vectors import wire
 from blockwright_conformance.vectors.calls import SIGNATURES, Answer, Call
 from blockwright_conformance.vectors.judge import judge
@@ -46,7 +46,7 @@ SAMPLES = samples()
 def test_tours_take_every_transition() -> None:
     tours = Tours(scope_named("full, block 2: forks, uncached"))
     moves = {move for moves in tours.open.values() for move in moves}
-    explored = Explorer(tours.scope, None).run()
+    explored = explorer(tours.scope, None).run()
     assert len(tours.ways) == explored.states
     assert len(moves) <= explored.transitions
     taken = set()
@@ -111,7 +111,7 @@ def test_blockwright_passes_over_the_wire(served: ProcessFactory) -> None:
 
 def test_a_manager_in_a_process_is_explored_whole(served: ProcessFactory) -> None:
     small = scope_named("full, block 2: forks, uncached")
-    alone, together = Explorer(small, None).run(), Explorer(small, served).run()
+    alone, together = explorer(small, None).run(), explorer(small, served).run()
     assert together.violation is None
     assert (together.states, together.transitions) == (alone.states, alone.transitions)
 

@@ -20,7 +20,7 @@ from blockwright_spec.block_tables.state import Device, Paged, blocks_of, paged
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.reads import Prefix
 
-from ..kv_cache.diagnose import Broken, Diagnosis, of_error
+from ..checker.diagnose import Broken, Diagnosis, of_error
 from .actions import MarkComputed, MarkTable, PagedAction, PagedTold, paged_meaning
 from .adapter import PagedAdapter, PagedObservation
 from .lockstep import PagedReply, faults_of, paged_act, paged_examine, paged_expected, paged_perform, refusal_faults

@@ -30,10 +30,14 @@ KIT = (
     "kv_cache/abstraction",
     "kv_cache/actions",
     "kv_cache/adapter",
+    "kv_cache/arrivals",
     "kv_cache/coverage",
-    "kv_cache/enabled",
     "kv_cache/lockstep",
+    "kv_cache/parts",
+    "kv_cache/running",
+    "kv_cache/steps",
     "kv_cache/symmetry",
+    "kv_cache/wrong",
     "offload/actions",
 )
 """The modules of the kit that are compiled with the specification."""

@@ -24,6 +24,10 @@ M = TypeVar("M", bound=Copied)
 NAMED = re.compile(r"\b[A-Z]+-\d+\b")
 
 
+Broken = Iterator[tuple[str, str]]
+"""Laws that are broken, each with the fault that shows it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The laws that a counterexample breaks, and every fault seen at its end."""
@@ -54,11 +58,22 @@ def of_last(world: World[S, M], model: M, before: S, action: Any) -> Iterator[tu
 
 def answers(world: World[S, M], model: M, state: S) -> list[tuple[str, str]]:
     """Return what is wrong with a model's self-check and its answers in a state, each with the law that is broken."""
+    broken: list[tuple[str, str]] = []
     try:
-        return [of_fault(fault) for fault in world.examine(model, state)]
+        broken += map(of_fault, world.examine(model, state))
     except Exception as error:
-        law, text = named(error)
-        return [of_fault(text, law)]
+        broken.append(of_error(error))
+    try:
+        broken += world.misanswered(model, state)
+    except Exception as error:
+        broken.append(of_error(error))
+    return broken
+
+
+def of_error(error: Exception) -> tuple[str, str]:
+    """Return the law that an error names, if it does, and the error in words."""
+    law, text = named(error)
+    return of_fault(text, law)
 
 
 def of_fault(fault: str, law: str = "REF-0") -> tuple[str, str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from .lockstep import act, named
-from .world import Copied, World
+from .world import Copied, Outcome, World
 
 S = TypeVar("S")
 M = TypeVar("M", bound=Copied)
@@ -101,17 +101,20 @@ class Explorer(Generic[S, M]):
             outcome = compared.outcome
             if compared.faults:
                 self.fail(compared.law, "; ".join(compared.faults), trail)
+        return self.arrived(node, action, outcome, Node(outcome.state, model, trail))
+
+    def arrived(self, node: Node[S, M], action: Any, outcome: Outcome[S], after: Node[S, M]) -> Node[S, M] | None:
+        """Check the laws of what an action came to; return the state that it led to, if that is new."""
         for name in self.world.happened(node.state, action, outcome):
             self.result.fired[name] += 1
         for law in self.world.broken_by(outcome):
-            self.fail(law.id, law.statement, trail)
+            self.fail(law.id, law.statement, after.trail)
         if outcome.state is node.state or self.result.violation:
             return None
         digest = self.world.digest(outcome.state)
         if digest in self.seen:
             return None
         self.seen.add(digest)
-        after: Node[S, M] = Node(outcome.state, model, trail)
         self.judge_state(after)
         return after
 

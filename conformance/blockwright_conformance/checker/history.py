@@ -85,7 +85,7 @@ def walk(world: World[S, M], seed: int, steps: int) -> History[S, M]:
     random, history = Random(seed), History(world)
     for _ in range(steps):
         kinds = history.kinds()
-        weights = [getattr(kind, "weight", 1) for kind in kinds]
+        weights = [world.weight(kind) for kind in kinds]
         history.act(random.choice(kinds[random.choices(list(kinds), weights)[0]]))
     history.judge()
     return history
@@ -120,10 +120,11 @@ def run_machine(world: World[S, M], examples: int, steps: int, derandomize: bool
 
         @rule(data=st.data())
         def go_on(self, data: Any) -> None:
-            kinds = self.history.kinds()
-            liked = {kind: actions for kind, actions in kinds.items() if kind.__name__ not in self.left_out} or kinds
+            allowed = self.history.kinds()
+            liked = {kind: each for kind, each in allowed.items() if kind.__name__ not in self.left_out} or allowed
             if liked:
-                kind = data.draw(st.sampled_from(sorted(liked, key=lambda each: each.__name__)), "kind")
+                kinds = sorted(liked, key=lambda each: each.__name__)
+                kind = data.draw(st.sampled_from([each for each in kinds for _ in range(world.weight(each))]), "kind")
                 self.history.act(data.draw(st.sampled_from(liked[kind]), "action"))
 
         def teardown(self) -> None:

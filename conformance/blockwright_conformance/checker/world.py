@@ -145,7 +145,16 @@ class World(ABC, Generic[S, M]):
     def examine(self, model: M, state: S) -> list[str]:
         """Run a model's self-check, ask it what changes nothing, and name what is answered wrong."""
 
+    def misanswered(self, model: M, state: S) -> Iterator[tuple[str, str]]:
+        """Yield what a model's answers to questions break, for diagnosis: a law's id and the fault that shows it."""
+        return iter(())
+
     # ---- for readers
+
+    def weight(self, kind: type) -> int:
+        """Return how often a random walk takes an action of a kind, beside others."""
+        found: int = getattr(kind, "weight", 1)
+        return found
 
     @abstractmethod
     def opening(self) -> list[str]:

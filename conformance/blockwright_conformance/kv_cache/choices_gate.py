@@ -7,18 +7,20 @@ is taken, in scopes of few blocks, so that the laws are seen not to lean on the 
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from blockwright._terminal import Advance
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.state import State
 
+from ..checker.explore import Explorer, Node
 from ..gates import GateResult, Profile
-from .actions import Action, Told, meaning
-from .enabled import enabled
+from .actions import meaning
+from .adapter import ManagerAdapter
 from .gate import report
+from .outcome import ManagerOutcome
 from .scopes import open_scopes
-from .world import Explorer, Node
+from .world import KVCacheWorld
 
 T = TypeVar("T")
 
@@ -33,7 +35,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     rows = []
     for scope in open_scopes(profile.name):
         if profile.scope in scope.name:
-            result = OpenExplorer(scope, None).run()
+            result = OpenExplorer(KVCacheWorld(scope), alone=True).run()
             detail = f"{result.violation.detail} after {result.violation.actions}" if result.violation else ""
             rows.append(replace(report(result), kind="choices", detail=detail, script=""))
             progress(1, scope.name)
@@ -62,7 +64,7 @@ class Answers:
         )
 
 
-def outcomes(state: State, action: Action) -> Iterator[Told]:
+def outcomes(state: State, action: Any) -> Iterator[ManagerOutcome]:
     """Give what comes of an action under every legal choice."""
     waiting: list[tuple[int, ...]] = [()]
     while waiting:
@@ -74,13 +76,13 @@ def outcomes(state: State, action: Action) -> Iterator[Told]:
             waiting += [(*given[:at], other) for other in range(1, answers.counts[at])]
 
 
-class OpenExplorer(Explorer):
+class OpenExplorer(Explorer[State, ManagerAdapter]):
     """Explores the specification under every legal choice."""
 
-    def level(self, frontier: list[Node]) -> Iterator[Node]:
+    def level(self, frontier: list[Node[State, ManagerAdapter]]) -> Iterator[Node[State, ManagerAdapter]]:
         """Give the new states one action and one choice beyond the frontier's."""
         for node in frontier:
-            for action in enabled(self.scope, node.state):
+            for action in self.world.enabled(node.state):
                 for told in outcomes(node.state, action):
                     self.result.transitions += 1
                     after = self.arrived(node, action, told, Node(told.state, None, (node.trail, action)))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from blockwright_spec.manager.outcomes import Done
 from blockwright_spec.manager.state import NULL, Absent, Running, State, Waiting
 
-from .actions import Action, Admit, AdmitHeld, Append, FinishLoad, Fork, Grow, GrowEach, Settle, Told
+from .actions import Action, Admit, AdmitHeld, Append, FinishLoad, Fork, Grow, GrowEach, ManagerOutcome, Settle
 
 ADMITTED = (
     "lookahead", "put off", "unasked", "loads", "whole", "reserve", "planned", "adopts", "hit", "again",
@@ -33,10 +33,10 @@ class Sort(NamedTuple):
     """For each step that was taken, a truth for each of `HAPPENED`."""
 
 
-def sort_of(before: State, action: Action, told: Told) -> Sort:
+def sort_of(before: State, action: Action, told: ManagerOutcome) -> Sort:
     """Give the sort of one call."""
     reason = told.refusal.reason.name if told.refusal is not None else ""
-    came = tuple([happened(before, step) for step in told.steps if isinstance(step, Done)])
+    came = tuple([happened(before, step) for step in told.done])
     return Sort(type(action).__name__, reason, asked(before, action, told), came)
 
 
@@ -57,7 +57,7 @@ def chosen(names: tuple[str, ...], truths: tuple[bool, ...]) -> Iterator[str]:
     return (name for name, is_so in zip(names, truths, strict=True) if is_so)
 
 
-def asked(before: State, action: Action, told: Told) -> tuple[Any, ...]:
+def asked(before: State, action: Action, told: ManagerOutcome) -> tuple[Any, ...]:
     """Give the particulars of a call."""
     match action:
         case Admit():

@@ -1,11 +1,8 @@
-"""Diagnosis: which laws a fault breaks.
+"""What a fault of a manager breaks: `symptoms` of its last action, and of what it answers to questions.
 
-Lock-step says that a manager differs from the specification; a reader wants to know what is wrong with it. The actions
-of a counterexample are performed again; after the last one a state of the specification is made of what the manager
-*shows* (its tables, queue and keys; the ghost contents follow its own tables), and every law is asked about that state.
-To these are added what the manager's self-check names, and laws of the kit:
+Beside the laws of states and steps, asked of what the manager *shows* (its tables, queue and keys; the ghost contents
+follow its own tables), these are laws of the kit:
 
-    REF-0 <field>  lock-step: the manager differs from the specification in this field of an answer or of its state
     REFUSE-1       a call that is refused changes nothing
     LOOKUP-1       a lookup changes nothing
     HIT-1, 2, 3    of the hit that the manager itself finds: sound, longest, leaves a token (and its draft margin)
@@ -17,10 +14,10 @@ To these are added what the manager's self-check names, and laws of the kit:
 Steps in flight and fences are the specification's: no manager shows them. What they may touch is judged by them.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from blockwright_spec.manager.effects import target
 from blockwright_spec.manager.hits import found
@@ -39,61 +36,29 @@ from blockwright_spec.manager.state import (
     Waiting,
     heads,
     holders,
-    initial,
     span,
 )
 from blockwright_spec.manager.step_laws import table_after
 from blockwright_spec.reads import Prefix, cut, margin, needed, shows, writes
 
+from ..checker.diagnose import Broken
+from ..checker.lockstep import Compared
 from .abstraction import differences, expected
-from .actions import Action, Admit, Find, GrowEach, Told, meaning
 from .adapter import Found, ManagerAdapter, Observation
-from .lockstep import OTHER, Reply, choice_of, compare, examine, names_of, perform
-from .scopes import Scope
-from .world import Factory
-
-NAMED = re.compile(r"\b[A-Z]+-\d\b")
-FIELDS = ("hit", "new blocks", "nulled entries", "lookup", *Observation._fields)
-
-Broken = Iterator[tuple[str, str]]
-"""Laws that are broken, each with the fault that shows it."""
+from .arrivals import Admit, Find
+from .outcome import ManagerOutcome, Reply
+from .parts import OTHER, names_of
+from .running import GrowEach
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """The laws that a counterexample breaks, and every fault seen at its end."""
-
-    laws: tuple[str, ...]
-    faults: tuple[str, ...]
-
-
-def diagnose(scope: Scope, factory: Factory, actions: tuple[Action, ...]) -> Diagnosis:
-    """Perform the actions of a counterexample again and name the laws broken at its end."""
-    state, adapter = initial(scope.config, scope.slots), factory(scope.config)
-    for action in actions[:-1]:
-        list(questions(scope, adapter, state))
-        state = meaning(state, action, choice_of(adapter, perform(adapter, action, state))).state
-    broken = list(questions(scope, adapter, state))
-    if actions:
-        broken = list(last(scope, adapter, state, actions[-1]))
-    return Diagnosis(*(tuple(dict.fromkeys(pair[at] for pair in broken)) for at in (0, 1)))
-
-
-def last(scope: Scope, adapter: ManagerAdapter, before: State, action: Action) -> Broken:
-    """Perform the last action and give what it breaks."""
-    names, reply, told = names_of(before), Reply(), meaning(before, action)
-    try:
-        reply = perform(adapter, action, before)
-        told = meaning(before, action, choice_of(adapter, reply))
-        for fault in compare(told, reply, adapter, names):
-            yield field_of(fault), fault
-    except Exception as error:
-        yield of_error(error)
-    else:
+def symptoms(adapter: ManagerAdapter, before: State, action: Any, compared: Compared) -> Broken:
+    """Yield what the last action broke."""
+    told: Any = compared.outcome
+    reply, shown = compared.reply or Reply(), compared.shown
+    if compared.reply is not None:
         yield from admission(before, action, reply, told)
-    shown = None
     with suppress(Exception):
-        shown = adapter.observe(names)
+        shown = shown or adapter.observe(names_of(before))
     if shown is not None:
         yield from effects(before, action, reply, told, shown)
         yield from fences(before, told, shown)
@@ -102,44 +67,21 @@ def last(scope: Scope, adapter: ManagerAdapter, before: State, action: Action) -
         yield from of_step(before, action, reply, told, state)
     if reply.hit is not None:
         yield from of_hit(before, prefix_of(before, action), reply.hit)
-    yield from questions(scope, adapter, told.state)
 
 
-def field_of(fault: str) -> str:
-    """Give the law that a difference names, or else the lock-step law of the field it is in."""
-    if named := re.match(r"[A-Z]+-\d+", fault):
-        return named.group()
-    field = next((field for field in FIELDS if re.match(rf"{field}\b", fault)), "refusal")
-    return f"REF-0 {field}"
-
-
-def of_error(error: Exception) -> tuple[str, str]:
-    """Give the law that an error names, if it does."""
-    text = f"{type(error).__name__}: {error}"
-    named = NAMED.search(str(getattr(error, "law", text)))
-    return named.group() if named else f"REF-0 {type(error).__name__}", text
-
-
-def questions(scope: Scope, adapter: ManagerAdapter, state: State) -> Broken:
-    """Give what the self-check names, and which questions are answered wrong or change something."""
-    try:
-        adapter.check()
-    except Exception as error:
-        yield of_error(error)
-    try:
-        before = adapter.observe(names_of(state))
-        for prefix in scope.prompts if state.config.caching else ():
-            adapter.send(OTHER, prefix)
-            yield from of_hit(state, prefix, adapter.find(OTHER))
-        yield from ((field_of(fault), fault) for fault in examine(adapter, state, scope.prompts, scope.calls))
-        for change in differences(before, adapter.observe(names_of(state))):
-            yield "LOOKUP-1", f"lookups changed {change}"
-    except Exception as error:
-        yield of_error(error)
+def misanswered(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...]) -> Broken:
+    """Yield what the lookups of a manager break, and whether one changed something."""
+    before = adapter.observe(names_of(state))
+    for prefix in prompts if state.config.caching else ():
+        adapter.send(OTHER, prefix)
+        yield from of_hit(state, prefix, adapter.find(OTHER))
+    adapter.forget(OTHER)
+    for change in differences(before, adapter.observe(names_of(state))):
+        yield "LOOKUP-1", f"lookups changed {change}"
 
 
 def of_hit(state: State, prefix: Prefix, hit: Found) -> Broken:
-    """Give the laws that a hit of the manager breaks."""
+    """Yield the laws that a hit of the manager breaks."""
     groups, wants = state.config.groups, found(state, prefix, LRU)
     text = f"lookup of {prefix}: expected {wants.length} tokens in {wants.tables}, found {hit}"
     tables = heads(state.config, Hit(hit.length, hit.tables))
@@ -157,12 +99,12 @@ def of_hit(state: State, prefix: Prefix, hit: Found) -> Broken:
 
 
 def content_at(state: State, table: Table, entry: int) -> Content | None:
-    """Give what the block at an entry holds; nothing where a table is too short."""
+    """Yield what the block at an entry holds; nothing where a table is too short."""
     return state.contents[table[entry]] if entry < len(table) else None
 
 
-def effects(before: State, action: Action, reply: Reply, told: Told, shown: Observation) -> Broken:
-    """Give what changed although nothing may: in a call that is refused, in a lookup."""
+def effects(before: State, action: Any, reply: Reply, told: ManagerOutcome, shown: Observation) -> Broken:
+    """Yield what changed although nothing may: in a call that is refused, in a lookup."""
     refused = told.refusal is not None or reply.refused or reply.error is not None
     for change in differences(expected(before), shown) if not (told.steps or reply.served) else ():
         if refused:
@@ -171,8 +113,8 @@ def effects(before: State, action: Action, reply: Reply, told: Told, shown: Obse
             yield "LOOKUP-1", f"a lookup changed {change}"
 
 
-def admission(before: State, action: Action, reply: Reply, told: Told) -> Broken:
-    """Give the laws of admission that a request meets which is refused or served against the specification."""
+def admission(before: State, action: Any, reply: Reply, told: ManagerOutcome) -> Broken:
+    """Yield the laws of admission that a request meets which is refused or served against the specification."""
     refused = reply.refused or reply.error is not None
     if not isinstance(action, Admit) or refused == (told.refusal is not None):
         return
@@ -183,8 +125,8 @@ def admission(before: State, action: Action, reply: Reply, told: Told) -> Broken
         yield "LIVE-1", f"{text}, with all blocks free"
 
 
-def fences(before: State, told: Told, shown: Observation) -> Broken:
-    """Give FENCE-1 where blocks are back too early, or are still not back."""
+def fences(before: State, told: ManagerOutcome, shown: Observation) -> Broken:
+    """Yield FENCE-1 where blocks are back too early, or are still not back."""
     if shown.queue is None:
         return
     waiting = {block for fence in told.state.fences for table in fence.tables for block in table}
@@ -197,8 +139,8 @@ def fences(before: State, told: Told, shown: Observation) -> Broken:
         yield "FENCE-1", f"blocks {sorted(late)} waited for what has ended, and are not free"
 
 
-def prefix_of(before: State, action: Action) -> Prefix:
-    """Give the prefix of the request that an action is about."""
+def prefix_of(before: State, action: Any) -> Prefix:
+    """Return the prefix of the request that an action is about."""
     request = before.requests[getattr(action, "slot", 0)]
     if isinstance(request, Running | Waiting):
         return request.prefix
@@ -206,7 +148,7 @@ def prefix_of(before: State, action: Action) -> Prefix:
     return prefix
 
 
-def shown_state(before: State, action: Action, reply: Reply, told: Told, shown: Observation) -> State:
+def shown_state(before: State, action: Any, reply: Reply, told: ManagerOutcome, shown: Observation) -> State:
     """Make a state of what a manager shows after an action; contents follow the tables that it shows."""
     happened = told.state if reply.served or not (reply.refused or reply.error) else before
     keys = told.state.keys
@@ -234,9 +176,7 @@ def shown_state(before: State, action: Action, reply: Reply, told: Told, shown: 
     return replace(happened, queue=queue, contents=tuple(contents), keys=keys, requests=requests, copies=copies)
 
 
-def shown_request(
-    before: State, happened: State, action: Action, reply: Reply, shown: Observation, slot: int
-) -> Request:
+def shown_request(before: State, happened: State, action: Any, reply: Reply, shown: Observation, slot: int) -> Request:
     """Make one request of what a manager shows of it; what it does not show is as the specification has it."""
     was, now, tables = before.requests[slot], happened.requests[slot], shown.tables[slot]
     if tables is None:
@@ -253,7 +193,7 @@ def shown_request(
 
 
 def writing(config: Config, was: Request, request: Running) -> Iterator[tuple[int, Content | None]]:
-    """Give what a step writes into the blocks that a request shows: its new computed tokens, and states of drafts."""
+    """Yield what a step writes into the blocks that a request shows: its new computed tokens, and states of drafts."""
     start = was.computed if isinstance(was, Running) else request.settled
     before = was.written if isinstance(was, Running) else request.settled
     if request.written > before:
@@ -265,7 +205,7 @@ def writing(config: Config, was: Request, request: Running) -> Iterator[tuple[in
                 yield block, (at, cut(request.prefix, position + 1))
 
 
-def assumed(before: State, action: Action, reply: Reply) -> Running:
+def assumed(before: State, action: Any, reply: Reply) -> Running:
     """Make the request that a manager holds against the specification: it was admitted, as far as the call tells."""
     prefix, length = prefix_of(before, action), reply.hit.length if reply.hit is not None else 0
     written = length + getattr(action, "new", 0)
@@ -282,7 +222,7 @@ def holds(law: Callable[..., bool], *facts: object) -> bool:
 
 
 def of_state(state: State, shown: Observation) -> Broken:
-    """Give the laws of states that a shown state breaks, counters among them."""
+    """Yield the laws of states that a shown state breaks, counters among them."""
     for law in LAWS:
         if not holds(law.holds, state):
             yield law.id, law.statement
@@ -293,16 +233,16 @@ def of_state(state: State, shown: Observation) -> Broken:
         yield "QUEUE-1", f"{len(shown.queue)} blocks are free, the counter says {shown.free}"
 
 
-def of_step(before: State, action: Action, reply: Reply, told: Told, state: State) -> Broken:
-    """Give the laws of steps that a shown step breaks; what it told of each table must rebuild that table."""
+def of_step(before: State, action: Any, reply: Reply, told: ManagerOutcome, state: State) -> Broken:
+    """Yield the laws of steps that a shown step breaks; what it told of each table must rebuild that table."""
     new = tuple(table for served in reply.served for table in served.new)
-    demand = sum(step.demand for step, _ in zip(told.steps, reply.served, strict=False))
+    demand = sum(step.demand for step, _ in zip(told.done, reply.served, strict=False))
     copied = (0,) * max(0, len(state.copies) - len(before.copies))  # which entries they are does not matter here
     for law in STEP_LAWS:
         if law.id not in ("STEP-1", "STEP-4") and not holds(law.holds, before, Done(state, new, (), demand, copied)):
             yield law.id, law.statement
     slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else [getattr(action, "slot", 0)]
-    for slot, step, served in zip(slots, told.steps, reply.served, strict=False):
+    for slot, step, served in zip(slots, told.done, reply.served, strict=False):
         after, was = state.requests[slot], before.requests[slot]
         nulled = step.nulled if served.nulled is None else served.nulled
         if isinstance(after, Running) and isinstance(was, Running):

@@ -1,16 +1,15 @@
 """Exhaustive lock-step: every reachable transition of every scope of the profile, several scopes at a time."""
 
-import gc
-
 from blockwright._terminal import Advance
 
+from ..checker.counterexample import script
+from ..checker.explore import Result
 from ..checker.parallel import in_parallel
 from ..gates import OURS, GateResult, Profile, factory_of
 from ..rows import LIMIT, covered, explored
 from .fitting import capabilities_of, fitted, fitting
 from .scopes import FOR_OTHERS, PROFILES, Scope
-from .script import script
-from .world import EVERYTHING, Explorer, Result
+from .world import EVERYTHING, KVCacheWorld, explorer
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
@@ -58,18 +57,14 @@ def task(name: str, profile: str, implementation: str) -> GateResult:
 
 
 def explore(each: Scope, implementation: str) -> Result:
-    """Explore one scope; the collector rests, since nothing here forms cycles."""
-    gc.disable()
-    try:
-        return Explorer(each, factory_of(implementation), max_transitions=LIMIT).run()
-    finally:
-        gc.enable()
+    """Explore one scope."""
+    return explorer(each, factory_of(implementation), max_transitions=LIMIT).run()
 
 
 def report(result: Result) -> GateResult:
     """Give the row of a scope."""
     found, scope = result.violation, result.scope
-    way = script(scope.config, scope.slots, found.actions, f"{found.law}: {found.detail}") if found else ""
+    way = script(KVCacheWorld(scope), found.actions, f"{found.law}: {found.detail}") if found else ""
     return explored("lockstep", result, way)
 
 

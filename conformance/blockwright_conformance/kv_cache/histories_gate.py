@@ -1,17 +1,21 @@
 """The state machine and the random walk over scopes too large to visit whole."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
 from blockwright._terminal import Advance
+from blockwright_spec.manager.outcomes import Reason
 
+from ..checker.counterexample import script
+from ..checker.history import HistoryError, run_machine, walk
 from ..checker.parallel import in_parallel
 from ..gates import GateResult, Profile, factory_of
+from .actions import ACTIONS
 from .fitting import capabilities_of, walkable
 from .scopes import Scope, large_scopes
-from .script import script
-from .walk import HistoryError, walk
+from .world import KVCacheWorld
 
 
 class Length(NamedTuple):
@@ -26,9 +30,13 @@ class Length(NamedTuple):
 LENGTHS = {"quick": Length(2, 20, 100), "pr": Length(15, 40, 600), "nightly": Length(2000, 100, 10_000, 20)}
 
 
+CALLS = frozenset(kind.__name__ for kind in ACTIONS) | frozenset(Reason.__members__)
+"""What happens once in each call (a batch may both serve and refuse); the rest of what is counted is particular."""
+
+
 def size(profile: Profile) -> int:
     """Count the runs."""
-    return len(chosen(profile)) * len(tasks(profile))
+    return 2 * len(chosen(profile))
 
 
 def chosen(profile: Profile) -> list[Scope]:
@@ -39,19 +47,12 @@ def chosen(profile: Profile) -> list[Scope]:
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Run both for every large scope, in parallel processes."""
-    calls = [(task, profile, each) for each in chosen(profile) for task in tasks(profile)]
+    calls = [(task, profile, each) for each in chosen(profile) for task in (machine, walks)]
     rows: dict[int, GateResult] = {}
     for index, result in in_parallel(apply, calls, profile.jobs):
         rows[index] = result
         progress(1, result.scope)
     return [rows[index] for index in sorted(rows)]
-
-
-def tasks(profile: Profile) -> tuple[Callable[[Profile, Scope], GateResult], ...]:
-    """Give what is run for each scope: the state machine makes every call, so it is for managers that do everything."""
-    if profile.is_ours or capabilities_of(factory_of(profile.implementation)) is None:
-        return machine, walks
-    return (walks,)
 
 
 def apply(task: Callable[[Profile, Scope], GateResult], profile: Profile, scope: Scope) -> GateResult:
@@ -61,41 +62,39 @@ def apply(task: Callable[[Profile, Scope], GateResult], profile: Profile, scope:
 
 def machine(profile: Profile, scope: Scope) -> GateResult:
     """Run the state machine of a scope."""
-    from .machine import run_machine
-
-    length = LENGTHS[profile.name]
-    factory, fixed = factory_of(profile.implementation), profile.name != "nightly"
-    return row("machine", scope, lambda: run_machine(scope, factory, length.examples, length.steps, fixed))
+    length, fixed = LENGTHS[profile.name], profile.name != "nightly"
+    world = KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
+    return row("machine", scope, lambda: run_machine(world, length.examples, length.steps, fixed))
 
 
 def walks(profile: Profile, scope: Scope) -> GateResult:
     """Take random walks through a scope."""
-    length, fired = LENGTHS[profile.name], dict[str, int]()
+    length, fired = LENGTHS[profile.name], Counter[str]()
+    world = KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
 
-    def taken() -> dict[str, int]:
+    def taken() -> Counter[str]:
         for seed in range(length.seeds):
-            for name, count in walk(scope, factory_of(profile.implementation), seed, length.walk).fired.items():
-                fired[name] = fired.get(name, 0) + count
+            fired.update(walk(world, seed, length.walk).fired)
         return fired
 
     return row("walk", scope, taken)
 
 
-def row(kind: str, scope: Scope, histories: Callable[[], dict[str, int]]) -> GateResult:
+def row(kind: str, scope: Scope, histories: Callable[[], Counter[str]]) -> GateResult:
     """Give the row of a run: what happened, and the history of a violation."""
-    started, fired, law, detail, trace = time.perf_counter(), dict[str, int](), "", "", ""
+    started, fired, law, detail, trace = time.perf_counter(), Counter[str](), "", "", ""
     try:
         fired = histories()
     except HistoryError as error:
         found = error.violation
         law, detail = found.law, found.detail
-        trace = script(scope.config, scope.slots, found.actions, f"{law}: {detail}")
+        trace = script(KVCacheWorld(scope), found.actions, f"{law}: {detail}")
     return GateResult(
         kind=kind,
         scope=scope.name,
         manager=scope.name.partition(",")[0],
         states=0,
-        transitions=sum(fired.values()),
+        transitions=sum(count for name, count in fired.items() if name in CALLS),
         violations=int(bool(law)),
         seconds=time.perf_counter() - started,
         law=law,

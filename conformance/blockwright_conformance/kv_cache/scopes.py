@@ -55,6 +55,7 @@ CALLS = {
     "explain": "ask of every prompt why its hit is no longer",
     "pin": "hold every block that is held once more while questions are asked, as a store does",
     "misuse": "make calls that are wrong",
+    "odd": "make more of a call than small scopes need: publish any part, fork to other tokens, ask for huge counts",
 }
 
 
@@ -201,7 +202,7 @@ def large_scopes() -> tuple[Scope, ...]:
     prompts = tuple(
         (extra, (0,) * same + (1,) * other) for extra in (0, 1) for same in (3, 8, 17) for other in (0, 1, 4, 9)
     )
-    words = "chunks batch trim preempt reset later hold unasked misuse fork"
+    words = "chunks batch trim preempt reset later hold unasked misuse odd fork"
     rest = {"slots": 7, "prompts": prompts, "outputs": (0, 1), "max_model_len": 48}
     ahead = {"lookaheads": (0, 3), "drafts": 2}
     return (
@@ -221,7 +222,7 @@ def large_scopes() -> tuple[Scope, ...]:
 
 def large_hybrids(prompts: tuple[Prefix, ...]) -> Iterator[Scope]:
     """Give large scopes of several groups, up to six, with steps in flight, drafts, loads and encoders."""
-    words = "chunks batch trim preempt reset later hold load whole plan fork"
+    words = "chunks batch trim preempt reset later hold unasked misuse odd load whole plan fork"
     rest: dict[str, Any] = {"slots": 5, "prompts": prompts, "outputs": (0, 1), "max_model_len": 48}
     six: tuple[tuple[Kind, int], ...] = (
         (Full(), 4),

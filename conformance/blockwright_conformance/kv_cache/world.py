@@ -1,44 +1,41 @@
-"""The explorer: breadth-first over every reachable state of a scope, every transition in lock-step.
+"""The world of the manager: one scope of it, with the manager that is put through it."""
 
-A state is visited once, up to the names of blocks and requests; every action the scope allows in it, refused ones
-included, is performed on the specification and on a copy of the manager, and outputs and whole states are compared.
-Laws are checked in every new state, laws of steps on every step. The first fault is a shortest one.
-"""
-
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from blockwright_spec.law import Law
 from blockwright_spec.manager.laws import LAWS, STEP_LAWS
 from blockwright_spec.manager.outcomes import Reason
 from blockwright_spec.manager.state import Config, Running, State, Waiting, initial
 
-from ..checker.search import Node as AnyNode
-from ..checker.search import Result, Search, Violation
-from .actions import Action, Told, meaning
-from .adapter import ManagerAdapter
+from ..checker.explore import Explorer
+from ..checker.lockstep import Compared
+from ..checker.world import AnyLaw, World
+from . import lockstep
+from .actions import ACTIONS, Admit, Append, Fork, Grow, GrowEach, Settle, Start, enabled, meaning, perform
+from .adapter import ManagerAdapter, Observation
+from .blockwright import BlockwrightAdapter
 from .coverage import Sort, particulars, sort_of
-from .enabled import enabled
-from .lockstep import act, examine
+from .outcome import ManagerOutcome, Reply
+from .parts import names_of
 from .scopes import Scope
 from .symmetry import Form, Names, form
-
-__all__ = ["EVERYTHING", "Explorer", "Factory", "Node", "Result", "Violation", "lookup_view"]
 
 Factory = Callable[[Config], ManagerAdapter]
 """Makes a manager under test."""
 
-
-Node = AnyNode[State, ManagerAdapter]
-"""A state of the frontier, with the manager in it."""
-
-
 LOOKUP_LAWS = frozenset(("HIT-1", "HIT-2", "HIT-3", "EXPLAIN-1"))
 """Laws about what a lookup finds."""
 
+WEIGHTS: dict[type, int] = {Append: 20, Grow: 8, GrowEach: 8, Admit: 6, Start: 8, Settle: 8, Fork: 2}
+"""How often a walk takes an action, others counting 1: requests must grow for blocks to run short."""
 
-def lookup_view(state: State) -> tuple[frozenset[object], ...]:
-    """Give all that the laws of lookups read of a state: keys with the contents under them, and requests' prefixes.
+View = tuple[frozenset[object], ...]
+"""All that a lookup can see of a state."""
+
+
+def lookup_view(state: State) -> View:
+    """Return all that the laws of lookups read of a state: keys with the contents under them, and requests' prefixes.
 
     Of blocks with equal key and content it does not matter which is older; where equal keys stand over different
     contents PUB-1 is broken, which is judged in every state.
@@ -49,97 +46,132 @@ def lookup_view(state: State) -> tuple[frozenset[object], ...]:
     )
 
 
-class Explorer(Search[State, Action, ManagerAdapter, Told]):
-    """Explores one scope, with a manager in lock-step or the specification alone (no factory)."""
+class KVCacheWorld(World[State, ManagerAdapter]):
+    """One scope; `factory` makes the manager under test.
+
+    In a long history (`is_long`) the manager checks itself after every action, and what a batch tells must be enough to
+    keep block tables up to date (REPLICA-1).
+    """
+
+    actions = ACTIONS
+    step_laws: tuple[AnyLaw, ...] = STEP_LAWS
+    scope: Scope
 
     def __init__(
         self,
         scope: Scope,
-        factory: Factory | None,
+        factory: Factory = BlockwrightAdapter,
         laws: tuple[Law, ...] = LAWS,
         canonical: Callable[[State, Names], Form] = form,
-        max_transitions: int | None = None,
+        is_long: bool = False,
     ) -> None:
-        root = AnyNode(initial(scope.config, scope.slots), factory(scope.config) if factory else None)
-        super().__init__(scope, root, max_transitions)
-        self.scope, self.laws = scope, laws
+        super().__init__(scope)
+        self.factory, self.laws, self.is_long = factory, laws, is_long
         self.names = Names(canonical)
-        self.sorts: Counter[Sort] = Counter()
-        self.lookups: dict[tuple[frozenset[object], ...], list[Law]] = {}
+        self.lookups: dict[View, list[AnyLaw]] = {}
+        self.in_words: dict[Sort, tuple[str, ...]] = {}
 
-    def enabled(self, state: State) -> list[Action]:
-        """Give every action that the scope allows in a state."""
+    def initial(self) -> State:
+        """Return the state without requests."""
+        return initial(self.scope.config, self.scope.slots)
+
+    def enabled(self, state: State) -> Iterator[Any]:
+        """Yield every action that the scope allows in a state."""
         return enabled(self.scope, state)
 
-    def reached(self, told: Told) -> State:
-        """Give the state that an action leads to."""
-        return told.state
+    def meaning(self, state: State, action: Any, choice: Any = None) -> ManagerOutcome:
+        """Return what comes of an action in a state."""
+        return meaning(state, action) if choice is None else meaning(state, action, choice)
 
     def digest(self, state: State) -> bytes:
-        """Give a name that is equal for states that differ in the names of blocks and requests only."""
+        """Return a name that is equal for states that differ in the names of blocks and requests only."""
         return self.names.digest(state)
 
-    def act(self, adapter: ManagerAdapter | None, state: State, action: Action) -> tuple[Told, list[str]]:
-        """Perform an action; a manager that fails in a way of its own has a fault."""
-        if adapter is None:
-            return meaning(state, action), []
-        try:
-            return act(adapter, state, action)
-        except Exception as error:
-            return meaning(state, action), [f"{type(error).__name__}: {error}"]
-
-    def count(self, action: Action, told: Told) -> None:
-        """Record that an action happened, or why it did not; a batch may do both."""
-        if told.steps or told.refusal is None:
-            self.result.fired[type(action).__name__] += 1
-        if told.refusal is not None:
-            self.result.fired[told.refusal.reason.name] += 1
-
-    def arrived(self, node: Node, action: Action, told: Told, after: Node) -> Node | None:
-        """Record what happened in particular, and go on as every search does."""
-        self.sorts[sort_of(node.state, action, told)] += 1
-        return super().arrived(node, action, told, after)
-
-    def run(self) -> Result:
-        """Visit everything, up to the first fault, and put into words what happened in particular."""
-        result = super().run()
-        for sort, times in self.sorts.items():
-            for each in particulars(sort):
-                result.fired[each] += times
-        return result
-
-    def steps_fault(self, node: Node, told: Told, after: Node) -> None:
-        """Check the laws of steps."""
-        before = node.state
-        for done in told.steps:
-            for law in STEP_LAWS:
-                if not law.holds(before, done):
-                    self.fail(law.id, law.statement, after)
-            before = done.state
-
-    def state_fault(self, node: Node) -> None:
-        """Check the laws of states, the manager's self-check, and what it answers to questions."""
-        for law in self.broken(node.state):
-            self.fail(law.id, law.statement, node)
-        if node.adapter is not None:
-            try:
-                node.adapter.check()
-                faults = examine(node.adapter, node.state, self.scope.prompts, self.scope.calls)
-            except Exception as error:
-                self.fail(getattr(error, "law", "REF-0"), f"{type(error).__name__}: {error}", node)
-            else:
-                if faults:
-                    self.fail("REF-0", "; ".join(faults), node)
-
-    def broken(self, state: State) -> list[Law]:
-        """Give the laws that a state breaks; those of lookups are judged once for all that a lookup can see."""
+    def broken(self, state: State) -> list[AnyLaw]:
+        """Return the laws that a state breaks; those of lookups are judged once for all that a lookup can see."""
         seen = lookup_view(state)
         if (hits := self.lookups.get(seen)) is None:
             hits = self.lookups[seen] = [law for law in self.laws if law.id in LOOKUP_LAWS and not law.holds(state)]
         return [law for law in self.laws if law.id not in LOOKUP_LAWS and not law.holds(state)] + hits
 
+    def happened(self, state: State, action: Any, outcome: Any) -> Iterator[str]:
+        """Yield the action that happened, why it did not (a batch may do both), and each particular of it."""
+        yield from super().happened(state, action, outcome)
+        sort = sort_of(state, action, outcome)
+        if (words := self.in_words.get(sort)) is None:
+            words = self.in_words[sort] = tuple(particulars(sort))
+        yield from words
+
+    def model(self) -> ManagerAdapter:
+        """Return a new manager."""
+        return self.factory(self.scope.config)
+
+    def perform(self, model: ManagerAdapter, action: Any, state: State) -> Reply:
+        """Perform an action on a manager."""
+        return perform(model, action, state)
+
+    def choices(self, model: ManagerAdapter, state: State, action: Any, reply: Reply, shown: Any) -> Any:
+        """Return the policy's choice, or what the manager was seen to choose."""
+        return (lockstep.choice_of(model, reply),)
+
+    def observe(self, model: ManagerAdapter, state: State) -> Observation:
+        """Return what a manager shows."""
+        if self.is_long:
+            model.check()
+        return model.observe(names_of(state))
+
+    def differences(
+        self, model: ManagerAdapter, action: Any, outcome: Any, reply: Reply, shown: Observation
+    ) -> list[str]:
+        """Name what differs in acceptance, in the answer, and in the state."""
+        faults = lockstep.compare(outcome, reply, model, shown)
+        if self.is_long and isinstance(action, GrowEach):
+            faults += lockstep.unlike_deltas(outcome, action.asks, reply, shown)
+        return faults
+
+    def examine(self, model: ManagerAdapter, state: State) -> list[str]:
+        """Run the self-check, and ask what changes nothing."""
+        model.check()
+        return lockstep.examine(model, state, self.scope.prompts, self.scope.calls)
+
+    def weight(self, kind: type) -> int:
+        """Return how often a walk takes an action of a kind."""
+        return WEIGHTS.get(kind, 1)
+
+    def opening(self) -> list[str]:
+        """Return the lines that make a manager."""
+        from .script import IMPORTS, constructor
+
+        return [IMPORTS + constructor(self.scope.config)]
+
+    def symptoms(
+        self, model: ManagerAdapter, state: State, action: Any, compared: Compared
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the laws that the last action broke."""
+        from .diagnose import symptoms
+
+        return symptoms(model, state, action, compared)
+
+    def misanswered(self, model: ManagerAdapter, state: State) -> Iterator[tuple[str, str]]:
+        """Yield the laws that lookups break."""
+        from .diagnose import misanswered
+
+        return misanswered(model, state, self.scope.prompts)
+
+
+def explorer(
+    scope: Scope,
+    factory: Factory | None,
+    laws: tuple[Law, ...] = LAWS,
+    canonical: Callable[[State, Names], Form] = form,
+    max_transitions: int | None = None,
+) -> Explorer[State, ManagerAdapter]:
+    """Return the explorer of a scope; without a factory, of the specification alone."""
+    world = KVCacheWorld(scope, factory or BlockwrightAdapter, laws, canonical)
+    return Explorer(world, alone=factory is None, max_transitions=max_transitions)
+
 
 EVERYTHING = frozenset(reason.name for reason in Reason if reason is not Reason.ILLEGAL_CHOICE) | frozenset(
-    action.__name__ for action in Action.__args__ if not action.__name__.startswith(("Wrong", "Late"))
+    action.__name__ for action in ACTIONS if not action.__name__.startswith(("Wrong", "Late"))
 )
 """What must happen in some scope of a profile: every action, and every refusal that a manager can answer."""

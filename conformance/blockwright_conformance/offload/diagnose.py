@@ -25,7 +25,7 @@ from blockwright_spec.offload.tier_calls import TierDone, TierRefusal
 from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from blockwright_spec.offload.tier_state import Entry, Event, Key, Phase, Tier, entry_of, tier
 
-from ..kv_cache.diagnose import Broken, Diagnosis, of_error
+from ..checker.diagnose import Broken, Diagnosis, of_error
 from .actions import ChainAction, ChainTold, Compute, Load, Store
 from .chain_adapter import ChainShown, ChainUnderTest, chain_expected, is_own
 from .chain_world import chain_act, chain_perform

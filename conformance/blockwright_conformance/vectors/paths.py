@@ -13,9 +13,9 @@ from typing import NamedTuple
 from blockwright_spec.manager.state import State, Waiting, initial
 
 from ..kv_cache.abstraction import expected
-from ..kv_cache.actions import Action, Admit, Told, meaning
-from ..kv_cache.enabled import enabled
-from ..kv_cache.lockstep import names_of
+from ..kv_cache.actions import Action, Admit, enabled, meaning
+from ..kv_cache.outcome import ManagerOutcome
+from ..kv_cache.parts import names_of
 from ..kv_cache.scopes import Scope
 from ..kv_cache.symmetry import Names
 from .recorder import questions, taken
@@ -39,13 +39,13 @@ class Move(NamedTuple):
     stop: Place
 
 
-def sort_of(state: State, action: Action, told: Told) -> tuple[str, ...]:
+def sort_of(state: State, action: Action, told: ManagerOutcome) -> tuple[str, ...]:
     """Give what tells sorts of transitions apart: the action, why it was refused, and what happened to blocks."""
     after, hit = told.state, told.hit
     signs = [type(action).__name__, told.refusal.reason.name if told.refusal else ""]
     signs += [name for name in OPTIONS if getattr(action, name, None)]
     signs += ["again"] * (isinstance(action, Admit) and isinstance(state.requests[action.slot], Waiting))
-    for step in told.steps:
+    for step in told.done:
         signs += ["evicts"] * bool(step.evicted) + ["trims"] * any(step.nulled) + ["copies"] * any(step.copied)
         signs += ["takes"] * any(step.new)
     signs += ["publishes"] * (len(set(after.keys) - set(state.keys)) > 0)
@@ -65,7 +65,7 @@ class Tours:
         """The places that one action leads to, from each place."""
         self.open: dict[Place, dict[Move, None]] = {}
         """The moves not taken yet, by where they start."""
-        self.known: dict[State, list[tuple[Move, Action, Told]]] = {}
+        self.known: dict[State, list[tuple[Move, Action, ManagerOutcome]]] = {}
         """The transitions from states passed before."""
         self.samples: dict[tuple[str, ...], Move] = {}
         """The first move found of each sort."""
@@ -75,7 +75,7 @@ class Tours:
         """Give the place of a state."""
         return self.names.digest(state)
 
-    def moves(self, state: State) -> list[tuple[Move, Action, Told]]:
+    def moves(self, state: State) -> list[tuple[Move, Action, ManagerOutcome]]:
         """Give every transition from a state."""
         if state not in self.known:
             start, moves = self.place(state), []

@@ -14,9 +14,10 @@ from blockwright_spec.manager.table_laws import common_prefix_blocks
 from blockwright_spec.reads import Prefix
 
 from ..kv_cache.abstraction import expected
-from ..kv_cache.actions import Action, Told, meaning
+from ..kv_cache.actions import Action, meaning, perform
 from ..kv_cache.adapter import Explained, Found, Observation, Planned, Served
-from ..kv_cache.lockstep import OTHER, names_of, perform
+from ..kv_cache.outcome import ManagerOutcome
+from ..kv_cache.parts import OTHER, names_of
 from .calls import NOBODY, Answer, Call, Tables
 
 
@@ -31,7 +32,7 @@ class Scribe:
     stale: tuple[type[Exception], ...] = (WrongCallError,)
     follows_policy = True
 
-    def __init__(self, state: State, told: Told) -> None:
+    def __init__(self, state: State, told: ManagerOutcome) -> None:
         self.state, self.told = state, told
         self.steps: list[tuple[Call, Answer]] = []
         self.prefixes: dict[str, Prefix] = {
@@ -78,7 +79,7 @@ class Scribe:
     def allocate(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Tables | None:
         """Give slots."""
         options = step.lookahead, int(step.publication is Publication.LATER), step.drafts, step.external, step.encoder
-        new = self.told.steps[0].new if self.told.steps else ()
+        new = self.told.done[0].new if self.told.steps else ()
         answer = Answer("blocks", tables=new) if self.told.steps else None
         asked = (name, computed, step.new, length, hit_of or NOBODY, *options, int(step.whole), step.reserve)
         return new if self.say("allocate", *asked, answer=answer).word == "blocks" else None
@@ -113,7 +114,7 @@ class Scribe:
 
     def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
         """Give slots to several requests."""
-        served, refusal = tuple([step.new for step in self.told.steps]), self.told.refusal
+        served, refusal = tuple([step.new for step in self.told.done]), self.told.refusal
         is_wrong = refusal is not None and When.INVALID in refusal.reason.value
         answer = None if is_wrong else Answer("served", served=served, whole=refusal is None)
         self.say("batch", lookahead, asks, answer=answer)
@@ -181,7 +182,7 @@ class Scribe:
         """Do nothing: the specification's own laws are checked elsewhere."""
 
 
-def taken(state: State, action: Action) -> tuple[list[tuple[Call, Answer]], Told]:
+def taken(state: State, action: Action) -> tuple[list[tuple[Call, Answer]], ManagerOutcome]:
     """Give the calls that an action comes to, with the right answers, and what the specification tells of it.
 
     Raises:
@@ -198,7 +199,7 @@ def taken(state: State, action: Action) -> tuple[list[tuple[Call, Answer]], Told
 
 def questions(state: State, prompts: tuple[Prefix, ...]) -> list[tuple[Call, Answer]]:
     """Give questions that change nothing, with the right answers: lookups of prompts, and what requests share."""
-    scribe = Scribe(state, Told(state))
+    scribe = Scribe(state, ManagerOutcome(state, ()))
     for prefix in prompts if state.config.caching else ():
         scribe.send(OTHER, prefix)
         scribe.find(OTHER)

@@ -4,15 +4,19 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-from blockwright_conformance.kv_cache.actions import Action, Admit, FinishLoad, Fork, Grow, Settle, Told, meaning
+from blockwright_conformance.checker.counterexample import script
+from blockwright_conformance.checker.explore import Explorer, Node
+from blockwright_conformance.kv_cache.actions import Action, Admit, FinishLoad, Fork, Grow, Settle, meaning
+from blockwright_conformance.kv_cache.adapter import ManagerAdapter
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.scopes import EVERY, Scope
-from blockwright_conformance.kv_cache.script import script
-from blockwright_conformance.kv_cache.world import Explorer, Node
+from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.outcomes import Reason
 from blockwright_spec.manager.state import NULL, Running, State, holders, key
 
 Record = dict[str, Any]
-Goal = Callable[[State, Action, Told], bool]
+AnyNode = Node[State, ManagerAdapter]
+Goal = Callable[[State, Action, ManagerOutcome], bool]
 """Tells from the state before, the action and what came of it whether this is what was looked for."""
 
 
@@ -32,49 +36,49 @@ def is_refused(reason: Reason) -> Goal:
     return lambda before, action, told: told.refusal is not None and told.refusal.reason is reason
 
 
-def is_shared(before: State, action: Action, told: Told) -> bool:
+def is_shared(before: State, action: Action, told: ManagerOutcome) -> bool:
     """Look for a block that two requests hold."""
     return any(holders(told.state, block) > 1 for block in range(1, before.config.num_blocks))
 
 
-def is_found_again(before: State, action: Action, told: Told) -> bool:
+def is_found_again(before: State, action: Action, told: ManagerOutcome) -> bool:
     """Look for an admission on a block that nobody held any more."""
     after = told.state.requests[action.slot] if isinstance(action, Admit) else None
     return isinstance(after, Running) and any(block in before.queue and key(before, block) for block in after.tables[0])
 
 
-def is_evicted(before: State, action: Action, told: Told) -> bool:
+def is_evicted(before: State, action: Action, told: ManagerOutcome) -> bool:
     """Look for a step that takes a block with the last copy of a content."""
-    return any(step.evicted for step in told.steps)
+    return any(step.evicted for step in told.done)
 
 
-def is_nulled(before: State, action: Action, told: Told) -> bool:
+def is_nulled(before: State, action: Action, told: ManagerOutcome) -> bool:
     """Look for a step that leaves an entry behind."""
-    return isinstance(action, Grow) and any(entries for step in told.steps for entries in step.nulled)
+    return isinstance(action, Grow) and any(entries for step in told.done for entries in step.nulled)
 
 
-def is_hit_with_a_null(before: State, action: Action, told: Told) -> bool:
+def is_hit_with_a_null(before: State, action: Action, told: ManagerOutcome) -> bool:
     """Look for a hit of two groups of which one need not have everything."""
     after = told.state.requests[action.slot] if isinstance(action, Admit) else None
     return isinstance(after, Running) and any(NULL in table for table in after.tables)
 
 
-def is_copied(before: State, action: Action, told: Told) -> bool:
+def is_copied(before: State, action: Action, told: ManagerOutcome) -> bool:
     """Look for a step that writes to a block that another request holds."""
     return isinstance(action, Grow) and len(told.state.copies) > len(before.copies)
 
 
-def is_fenced(before: State, action: Action, told: Told) -> bool:
+def is_fenced(before: State, action: Action, told: ManagerOutcome) -> bool:
     """Look for blocks that were given up while a step in flight touches them."""
     return bool(told.state.fences) and not before.fences
 
 
-def is_rejected(before: State, action: Action, told: Told) -> bool:
+def is_rejected(before: State, action: Action, told: ManagerOutcome) -> bool:
     """Look for a settlement that takes drafts back."""
     return isinstance(action, Settle) and bool(action.rejected) and told.refusal is None
 
 
-def is_part_of_a_load(before: State, action: Action, told: Told) -> bool:
+def is_part_of_a_load(before: State, action: Action, told: ManagerOutcome) -> bool:
     """Look for a load of which only a part came."""
     return isinstance(action, FinishLoad) and action.came > 0 and any(loads(before, action.came)) and not told.refusal
 
@@ -84,7 +88,7 @@ def loads(state: State, came: int) -> Iterator[bool]:
     yield from (isinstance(each, Running) and each.loading > came for each in state.requests)
 
 
-def is_carried(before: State, action: Action, told: Told) -> bool:
+def is_carried(before: State, action: Action, told: ManagerOutcome) -> bool:
     """Look for a recurrent layer whose state went on to a new block."""
     after = [each for each in told.state.requests if isinstance(each, Running)]
     return isinstance(action, Grow) and any(each.tables[0].count(NULL) for each in after)
@@ -212,18 +216,18 @@ EXAMPLES: tuple[Example, ...] = (
 """The examples, in the order in which they are shown."""
 
 
-class Seeker(Explorer):
+class Seeker(Explorer[State, ManagerAdapter]):
     """Explores a scope up to the first action that is looked for."""
 
     def __init__(self, each: Scope, goal: Goal) -> None:
-        super().__init__(each, None, laws=())
+        super().__init__(KVCacheWorld(each, laws=()), alone=True)
         self.goal = goal
 
-    def arrived(self, node: Node, action: Action, told: Told, after: Node) -> Node | None:
+    def arrived(self, node: AnyNode, action: Any, outcome: Any, after: AnyNode) -> AnyNode | None:
         """Stop at the goal."""
-        if self.goal(node.state, action, told):
-            self.fail("GOAL", "", after)
-        return super().arrived(node, action, told, after)
+        if self.goal(node.state, action, outcome):
+            self.fail("GOAL", "", after.trail)
+        return super().arrived(node, action, outcome, after)
 
 
 @cache
@@ -248,14 +252,14 @@ def found(example: Example) -> Record:
         "text": example.text,
         "laws": example.laws.split(),
         "scope": example.scope,
-        "trace": script(each.config, each.slots, actions).splitlines(),
+        "trace": script(KVCacheWorld(each), actions).splitlines(),
         "steps": list(steps(each, actions)),
     }
 
 
 def steps(each: Scope, actions: tuple[Action, ...]) -> Iterator[Record]:
     """Give what each action is called and what the state is after it."""
-    state = Explorer(each, None, laws=()).root.state
+    state = KVCacheWorld(each).initial()
     for action in actions:
         told = meaning(state, action)
         state = told.state

@@ -6,9 +6,10 @@ The specification alone is explored, without laws: the gates check those, in lar
 from functools import cache
 from typing import Any
 
-from blockwright_conformance.kv_cache.actions import Action, Told
+from blockwright_conformance.checker.explore import Explorer, Node
+from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.scopes import Scope, layer_name, scope
-from blockwright_conformance.kv_cache.world import Explorer, Node
+from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
 from blockwright_spec.manager.state import Running, State, Waiting
 from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Sliding
 
@@ -17,6 +18,7 @@ GROWN: tuple[tuple[Kind, int], ...] = ((Full(), 1), (Sliding(2), 1), (Chunked(2)
 """The kinds of layers whose worlds are grown, with their block sizes."""
 
 Record = dict[str, Any]
+AnyNode = Node[State, ManagerAdapter]
 
 
 @cache
@@ -32,7 +34,7 @@ def world(kind: Kind, size: int, blocks: int, slots: int) -> Scope:
 
 def counted(each: Scope) -> Record:
     """Explore a world and count."""
-    result = Explorer(each, None, laws=()).run()
+    result = explorer(each, None, laws=()).run()
     usable = each.config.num_blocks - 1
     return {"blocks": usable, "requests": each.slots, "states": result.states, "transitions": result.transitions}
 
@@ -51,33 +53,33 @@ def kinds() -> list[Record]:
     ]
 
 
-class Drawing(Explorer):
+class Drawing(Explorer[State, ManagerAdapter]):
     """Explores a world and remembers every state and every way between two."""
 
     def __init__(self, each: Scope) -> None:
-        super().__init__(each, None, laws=())
+        super().__init__(KVCacheWorld(each, laws=()), alone=True)
         self.states: dict[bytes, Record] = {}
         self.edges: dict[tuple[int, int], list[str]] = {}
         self.refused: dict[int, int] = {}
-        self.number(self.root.state)
+        self.number(self.world.initial())
 
     def number(self, state: State, depth: int = 0) -> int:
         """Give the number of a state, a new one if it was not seen."""
-        name = self.digest(state)
+        name = self.world.digest(state)
         known = self.states.setdefault(name, {"id": len(self.states), "depth": depth, "shows": shown(state)})
         return int(known["id"])
 
-    def arrived(self, node: Node, action: Action, told: Told, after: Node) -> Node | None:
+    def arrived(self, node: AnyNode, action: Any, outcome: Any, after: AnyNode) -> AnyNode | None:
         """Remember the way that an action took."""
-        depth = self.states[self.digest(node.state)]["depth"]
+        depth = self.states[self.world.digest(node.state)]["depth"]
         start, end = self.number(node.state), self.number(after.state, depth + 1)
-        if told.refusal is not None:
+        if outcome.refusal is not None:
             self.refused[start] = self.refused.get(start, 0) + 1
         elif start != end:
             names = self.edges.setdefault((start, end), [])
             name = type(action).__name__
             names += [] if name in names else [name]
-        return super().arrived(node, action, told, after)
+        return super().arrived(node, action, outcome, after)
 
 
 def graph(each: Scope) -> Record:

@@ -14,7 +14,7 @@ import torch
 from blockwright import Request
 from blockwright.device.inputs import InputBatch, StepInputs
 from blockwright.errors import BlockwrightError
-from blockwright_conformance.kv_cache.lockstep import name_of
+from blockwright_conformance.kv_cache.parts import name_of
 from blockwright_spec.manager.outcomes import Done
 from blockwright_spec.manager.state import NULL, Config, Copy, Table
 from blockwright_spec.reads import Cross, Mamba

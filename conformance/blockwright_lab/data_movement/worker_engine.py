@@ -27,15 +27,15 @@ from blockwright_conformance.kv_cache.actions import (
     Settle,
     Start,
     TakeCopies,
-    Told,
     Trim,
-    computed_of,
     meaning,
+    perform,
 )
 from blockwright_conformance.kv_cache.adapter import Served
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter, kv_cache_spec, slices
-from blockwright_conformance.kv_cache.enabled import wanted
-from blockwright_conformance.kv_cache.lockstep import Reply, compare, name_of, names_of, perform
+from blockwright_conformance.kv_cache.lockstep import compare
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome, Reply, outcome_of
+from blockwright_conformance.kv_cache.parts import computed_of, name_of, names_of, wanted
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.hits import found
@@ -91,7 +91,7 @@ class InputsEngine:
 
     # --- the manager, in lock-step
 
-    def act(self, action: Action) -> Told:
+    def act(self, action: Action) -> ManagerOutcome:
         """Perform a call on the manager and the specification, and bring the workers' rows up to date."""
         before = self.state
         reply = perform(self.adapter, action, before)
@@ -100,13 +100,13 @@ class InputsEngine:
         self.follow(before)
         return told
 
-    def agree(self, told: Told, reply: Reply, name: str) -> None:
+    def agree(self, told: ManagerOutcome, reply: Reply, name: str) -> None:
         """Compare the manager with the specification, and go on.
 
         Raises:
             InputsError: they differ.
         """
-        if faults := compare(told, reply, self.adapter, names_of(self.state)):
+        if faults := compare(told, reply, self.adapter, self.adapter.observe(names_of(self.state))):
             raise InputsError("REF-0", "; ".join(faults))
         self.state = told.state
         self.fired[f"{name}: {told.refusal.reason.name}" if told.refusal else name] += 1
@@ -261,7 +261,7 @@ class InputsEngine:
         given = adapter.manager.allocate_slots_batch(requests, news, 0, drafts)
         steps = [(slot, begin, Step(new, drafts=count)) for (slot, new, count), begin in zip(asks, begins, strict=True)]
         dones, refusal = transitions.grow_each(before, tuple(steps), LRU)
-        told = Told(dones[-1].state if dones else before, refusal, None, dones)
+        told = outcome_of(before, dones, refusal)
         self.agree(
             told, Reply(given.refused is not None, None, None, served_of(given, len(before.config.groups))), "Batch"
         )

@@ -10,7 +10,7 @@ from mypy_extensions import i32
 
 from blockwright.core.blocks import BatchAllocation
 from blockwright.device.inputs import InputBatch
-from blockwright_conformance.kv_cache.lockstep import name_of
+from blockwright_conformance.kv_cache.parts import name_of
 from blockwright_spec.manager.outcomes import Done
 from blockwright_spec.manager.state import initial
 from blockwright_spec.worker import rows as spec

@@ -20,13 +20,13 @@ from blockwright_conformance.block_tables.blockwright import BlockwrightTables, 
 from blockwright_conformance.block_tables.diagnose import diagnose_tables
 from blockwright_conformance.block_tables.script import paged_script
 from blockwright_conformance.block_tables.world import PagedExplorer
+from blockwright_conformance.checker.counterexample import script
+from blockwright_conformance.checker.diagnose import diagnose
+from blockwright_conformance.checker.explore import Result
 from blockwright_conformance.checker.parallel import in_parallel
-from blockwright_conformance.checker.search import Result
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
-from blockwright_conformance.kv_cache.diagnose import diagnose
-from blockwright_conformance.kv_cache.script import script
-from blockwright_conformance.kv_cache.world import Explorer
+from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
 from blockwright_conformance.offload.chain_adapter import chain_of
 from blockwright_conformance.offload.chain_world import ChainExplorer
 from blockwright_conformance.offload.diagnose import diagnose_chain, diagnose_tier
@@ -187,7 +187,7 @@ class Seen:
 def looked_at(where: Where, package: ModuleType, judged: bool) -> Seen:
     """Look at a copy of the implementation in a place, up to the first fault; the specification is `judged` as well."""
     if isinstance(where, Place):
-        result = Explorer(where.scope, factory_on(package, where), LAWS if judged else ()).run()
+        result = explorer(where.scope, factory_on(package, where), LAWS if judged else ()).run()
     elif isinstance(where, TablesPlace):
         result = PagedExplorer(where.scope, tables_on(package), PAGED_LAWS if judged else ()).run()
     elif isinstance(where, OffloadPlace):
@@ -235,7 +235,7 @@ def diagnosed(
         if isinstance(where.scope, TierScope):
             return diagnose_tier(where.scope, tier_of(package), actions).laws
         return diagnose_chain(where.scope, chain_of(package), actions).laws
-    return diagnose(where.scope, factory_on(package, where), actions).laws
+    return diagnose(KVCacheWorld(where.scope, factory_on(package, where)), actions).laws
 
 
 def trace(where: Where, seen: Seen) -> str:
@@ -250,7 +250,7 @@ def trace(where: Where, seen: Seen) -> str:
         if isinstance(where.scope, TierScope):
             return tier_script(where.scope, seen.actions, seen.detail)
         return chain_script(where.scope, seen.actions, seen.detail)
-    return script(where.scope.config, where.scope.slots, seen.actions, seen.detail)
+    return script(KVCacheWorld(where.scope), seen.actions, seen.detail)
 
 
 def told_of(error: BaseException) -> str:

@@ -8,10 +8,11 @@ in the same order as the explorer, on copies of a manager, with the same compari
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from blockwright_conformance.kv_cache.actions import Action, Publish, Told, Trim, meaning
+from blockwright_conformance.kv_cache.actions import Action, Publish, Trim, enabled, meaning, perform
 from blockwright_conformance.kv_cache.adapter import Found, ManagerAdapter
-from blockwright_conformance.kv_cache.enabled import enabled
-from blockwright_conformance.kv_cache.lockstep import OTHER, compare, name_of, names_of, perform
+from blockwright_conformance.kv_cache.lockstep import compare
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome
+from blockwright_conformance.kv_cache.parts import OTHER, name_of, names_of
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.kv_cache.symmetry import Names
 from blockwright_conformance.kv_cache.world import Factory
@@ -28,7 +29,7 @@ class Moment:
 
     start: int
     action: Action
-    told: Told
+    told: ManagerOutcome
     reached: int | None
 
 
@@ -100,7 +101,7 @@ class Recording:
                 last = moment.start
             adapter = adapters[last].copy()
             reply = perform(adapter, moment.action, self.states[last])
-            if faults := compare(moment.told, reply, adapter, names):
+            if faults := compare(moment.told, reply, adapter, adapter.observe(names)):
                 return faults, number + 1
             if moment.reached is not None:
                 adapters[moment.reached] = adapter

@@ -22,13 +22,13 @@ from blockwright_conformance.kv_cache.actions import (
     Settle,
     Start,
     TakeCopies,
-    Told,
+    enabled,
     meaning,
 )
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
-from blockwright_conformance.kv_cache.enabled import enabled
 from blockwright_conformance.kv_cache.lockstep import unexplained
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.scopes import Scope, of_groups, scope
 from blockwright_spec.manager.in_time.explain import explained
 from blockwright_spec.manager.state import State, initial
@@ -54,7 +54,7 @@ class RecordedWalk(Recording):
         self.moments: list[Moment] = []
         for start in range(steps):
             state = self.states[start]
-            actions = [*enabled(scope, state), *odd(scope, state)]
+            actions: list[Any] = [*enabled(scope, state), *odd(scope, state)]
             for action in random.sample(actions, min(BESIDE, len(actions))):
                 self.moments.append(Moment(start, action, meaning(state, action), None))
             action, told = self.followed(random, state, actions)
@@ -66,7 +66,7 @@ class RecordedWalk(Recording):
                 for prompt in scope.prompts:
                     explained(state, prompt)
 
-    def followed(self, random: Random, state: State, actions: list[Action]) -> tuple[Action, Told]:
+    def followed(self, random: Random, state: State, actions: list[Action]) -> tuple[Action, ManagerOutcome]:
         """Draw a kind of action, and one of that kind that changes something, if there is one."""
         kinds: dict[type, list[Action]] = {}
         for action in actions:

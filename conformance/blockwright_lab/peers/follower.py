@@ -13,7 +13,7 @@ from typing import Any
 
 from blockwright_conformance.capabilities import Deviation, Finding
 from blockwright_conformance.checker.search import Node, Search, path
-from blockwright_conformance.kv_cache.actions import Told
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.kv_cache.symmetry import Names, form
 from blockwright_spec.manager.laws import LAWS, STEP_LAWS
@@ -31,7 +31,7 @@ STEPS = tuple(law for law in STEP_LAWS if law.id not in ("PLAN-1", "STEP-4"))
 """The laws of steps; what a plan counts is judged by what is served and what is refused, and evictions are not told."""
 
 
-class Follower(Search[State, Any, Any, Told]):
+class Follower(Search[State, Any, Any, ManagerOutcome]):
     """Explores one scope on a manager of another make."""
 
     def __init__(
@@ -50,11 +50,11 @@ class Follower(Search[State, Any, Any, Told]):
         """Give what is enabled; it depends on the manager's own lookups, so `step_all` asks with the manager."""
         raise NotImplementedError
 
-    def act(self, adapter: Any, state: State, action: Any) -> tuple[Told, list[str]]:
+    def act(self, adapter: Any, state: State, action: Any) -> tuple[ManagerOutcome, list[str]]:
         """Follow an action; unused, since a followed step comes to more than what is told of it."""
         raise NotImplementedError
 
-    def reached(self, told: Told) -> State:
+    def reached(self, told: ManagerOutcome) -> State:
         """Give the state that an action leads to."""
         return told.state
 
@@ -62,7 +62,7 @@ class Follower(Search[State, Any, Any, Told]):
         """Give a name that is equal for states that differ in the names of blocks and requests only."""
         return self.names.digest(state)
 
-    def count(self, action: Any, told: Told) -> None:
+    def count(self, action: Any, told: ManagerOutcome) -> None:
         """Record that an action happened, or why it did not."""
         self.result.fired[told.refusal.reason.name if told.refusal else type(action).__name__] += 1
 
@@ -98,10 +98,10 @@ class Follower(Search[State, Any, Any, Told]):
         self.seen.add(digest)
         return after if self.stays_lawful(after) and goes_on else None
 
-    def steps_fault(self, node: Node[State, Any], told: Told, after: Node[State, Any]) -> None:
+    def steps_fault(self, node: Node[State, Any], told: ManagerOutcome, after: Node[State, Any]) -> None:
         """Check the laws of steps, with what the manager shows after the last of them."""
         before = node.state
-        for at, done in enumerate(told.steps):
+        for at, done in enumerate(told.done):
             seen = replace(done, state=after.state) if at == len(told.steps) - 1 else done
             for law in STEPS:
                 if not law.holds(before, seen):

@@ -12,22 +12,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from blockwright_conformance.kv_cache import lockstep
 from blockwright_conformance.kv_cache.abstraction import compared, expected
 from blockwright_conformance.kv_cache.actions import (
     Action,
     Admit,
+    FinishLoad,
     Release,
     Reset,
-    Told,
     meaning,
-    sent,
-    settled,
-    step_of,
+    of_running,
+    perform,
 )
 from blockwright_conformance.kv_cache.adapter import Observation
-from blockwright_conformance.kv_cache.enabled import admissions, loads, of_running
-from blockwright_conformance.kv_cache.lockstep import Reply, choice_of, names_of, perform
+from blockwright_conformance.kv_cache.lockstep import choice_of
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome, Reply
+from blockwright_conformance.kv_cache.parts import OTHER, names_of, sent, settled
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.choices import Choice
@@ -61,7 +60,7 @@ class Fault(NamedTuple):
 class Followed(NamedTuple):
     """What an action came to: the manager's state after it (None: not to be gone on from), and what differs."""
 
-    told: Told
+    told: ManagerOutcome
     state: State | None
     faults: list[Fault]
 
@@ -78,7 +77,7 @@ def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[Action | SyncL
     is_absent_seen = False
     for slot, request in enumerate(state.requests):
         if isinstance(request, Running):
-            yield from of_running(scope, state, slot, request)
+            yield from of_running(scope, state, slot, request.prefix)
         elif isinstance(request, Waiting):
             yield from newcomers(scope, state, slot, request.prefix, hit_of(request.prefix))
             yield Release(slot)
@@ -88,8 +87,7 @@ def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[Action | SyncL
                 yield from newcomers(scope, state, slot, prefix, hit_of(prefix))
     if "reset" in scope.calls:
         yield Reset()
-    if "load" in scope.calls:
-        yield from loads(scope, state)
+    yield from FinishLoad.allowed(scope, state)
 
 
 def newcomers(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -> Iterator[Action | SyncLoad]:
@@ -99,8 +97,8 @@ def newcomers(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -
     the specification gives back when the load has ended.
     """
     recycles = any(not isinstance(group.kind, Full) for group in state.config.groups)
-    for action in admissions(scope, state, slot, prefix, hit):
-        if not (action.external and recycles):  # type: ignore[union-attr]
+    for action in Admit.with_hit(scope, state, slot, prefix, hit):
+        if not (action.external and recycles):
             yield action
     if "load" in scope.calls:
         left = len(prefix[1]) - hit.length
@@ -116,9 +114,9 @@ def asked(adapter: Any, prefix: Prefix) -> Hit:
     """
     names = tuple(adapter.requests)
     before, log, adapter.log = adapter.observe(names), adapter.log, None
-    adapter.send(lockstep.OTHER, prefix)
-    found = adapter.find(lockstep.OTHER)
-    adapter.forget(lockstep.OTHER)
+    adapter.send(OTHER, prefix)
+    found = adapter.find(OTHER)
+    adapter.forget(OTHER)
     adapter.log = log
     if adapter.observe(names) != before:
         raise LawError("REF-0", f"a lookup of {prefix} changed the manager")
@@ -136,7 +134,7 @@ def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
         law = getattr(error, "law", None) or adapter.law_of(error)
         return Followed(told, None, [Fault(law, "error", f"{where(error)}; expected {wanted}")])
     told = tell(state, action, reply, choice_of(adapter, reply))
-    told = told._replace(state=begin(told.state).state)  # type: ignore[union-attr]  # each call is a step of its own
+    told = replace(told, state=begin(told.state).state)  # type: ignore[union-attr]  # each call is a step of its own
     shown = adapter.observe(names_of(state))
     faults = misfound(state, action, reply) + misjudged(state, action, told, reply)
     is_agreed = reply.refused == (told.refusal is not None)
@@ -159,14 +157,14 @@ def where(error: Exception) -> str:
     return f"{type(error).__name__} in {frame.name}: {str(error) or frame.line}"
 
 
-def tell(state: State, action: Any, reply: Reply, choice: Choice = LRU) -> Told:
+def tell(state: State, action: Any, reply: Reply, choice: Choice = LRU) -> ManagerOutcome:
     """Tell what comes of an action, given the hit that the manager found."""
     hit = Hit(*reply.hit) if reply.hit and reply.hit.length else Hit()
     if isinstance(action, SyncLoad):
         return mean_sync_load(state, action, hit, reply)
     if isinstance(action, Admit) and action.asked:
         ready = sent(state, action.slot, action.prefix)
-        return settled(state, transitions.admit(ready, action.slot, hit, step_of(action), choice), hit)
+        return settled(state, transitions.admit(ready, action.slot, hit, action.step(), choice), hit)
     return meaning(state, action, choice)
 
 
@@ -188,7 +186,7 @@ def misheld(state: State, prefix: Prefix, hit: Hit) -> list[Fault]:
     return faults
 
 
-def misjudged(state: State, action: Any, told: Told, reply: Reply) -> list[Fault]:
+def misjudged(state: State, action: Any, told: ManagerOutcome, reply: Reply) -> list[Fault]:
     """Judge whether a call was rightly served or refused."""
     free = len(state.queue)
     if told.refusal is None:
@@ -200,7 +198,7 @@ def misjudged(state: State, action: Any, told: Told, reply: Reply) -> list[Fault
     reason = told.refusal.reason
     if reason is Reason.ILLEGAL_CHOICE:
         wants = tell(state, action, reply._replace(served=()))
-        new = wants.steps[-1].new if wants.steps else wants.refusal
+        new = wants.done[-1].new if wants.steps else wants.refusal
         return [Fault("PLAN-1", "taken", f"took {reply.served[0].new}, where the step wants the like of {new}")]
     kind = "wrong call" if reason.value[0] is When.INVALID else "served"
     return [Fault("PLAN-1", kind, f"served with {free} free blocks, expected {told.refusal}")]

@@ -7,10 +7,9 @@ it comes to is told here, from the parts of the specification's transitions.
 from dataclasses import replace
 from typing import NamedTuple
 
-from blockwright_conformance.kv_cache import lockstep
-from blockwright_conformance.kv_cache.actions import Told, sent
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
-from blockwright_conformance.kv_cache.lockstep import Reply, name_of
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome, Reply
+from blockwright_conformance.kv_cache.parts import allocate, name_of, sent
 from blockwright_spec.manager.choices import legal_taking
 from blockwright_spec.manager.effects import adopted, emptied, placed, written
 from blockwright_spec.manager.hits import sound
@@ -36,13 +35,13 @@ def perform_sync_load(adapter: ManagerAdapter, action: SyncLoad, state: State) -
     if is_absent:
         adapter.send(name, action.prefix)
     hit = adapter.find(name)
-    reply = lockstep.allocate(adapter, name, 0, Step(action.new, external=action.external), hit, name)
+    reply = allocate(adapter, name, 0, Step(action.new, external=action.external), hit, name)
     if is_absent and not reply.served:
         adapter.forget(name)
     return reply
 
 
-def mean_sync_load(state: State, action: SyncLoad, hit: Hit, reply: Reply) -> Told:
+def mean_sync_load(state: State, action: SyncLoad, hit: Hit, reply: Reply) -> ManagerOutcome:
     """Tell of a load within a step: blocks for what later tokens read of the hit and of what is loaded, and the step.
 
     What the load makes dead is neither adopted nor taken: nobody waits for it.
@@ -56,13 +55,13 @@ def mean_sync_load(state: State, action: SyncLoad, hit: Hit, reply: Reply) -> To
     kept = adopted(sent(state, slot, action.prefix), tables)
     count = sum(sum(wanted) for wanted in wants)
     if not sound(state, action.prefix, hit):
-        return Told(state, Refusal(Reason.HIT_STALE), hit)
+        return ManagerOutcome(state, (), Refusal(Reason.HIT_STALE), hit)
     if count > len(kept.queue):
-        return Told(state, Refusal(Reason.NO_FREE_BLOCKS, count - len(kept.queue)), hit)
+        return ManagerOutcome(state, (), Refusal(Reason.NO_FREE_BLOCKS, count - len(kept.queue)), hit)
     new = reply.served[0].new if reply.served else placed(kept.queue[:count], wants)
     taken = tuple(block for table in new for block in table if block != NULL)
     if not legal_taking(kept.queue, count, taken) or new != placed(taken, wants):
-        return Told(state, Refusal(Reason.ILLEGAL_CHOICE), hit)
+        return ManagerOutcome(state, (), Refusal(Reason.ILLEGAL_CHOICE), hit)
     grown = tuple(table + more for table, more in zip(tables, new, strict=True))
     looked = tuple(len(table) for table in tables)
     here = Running(action.prefix, loaded, loaded, loaded, grown, looked, loaded, ((),) * len(grown))
@@ -71,7 +70,7 @@ def mean_sync_load(state: State, action: SyncLoad, hit: Hit, reply: Reply) -> To
     there = after.requests[slot]
     assert isinstance(there, Running)
     after = written(after, slot, replace(there, computed=stop, written=stop), loaded)
-    return Told(published(replace(after, due=(*after.due, slot)), slot, stop, None), None, hit)
+    return ManagerOutcome(published(replace(after, due=(*after.due, slot)), slot, stop, None), (), None, hit)
 
 
 def wants_of(group: Group, size: int, held: int, loaded: int, stop: int) -> tuple[bool, ...]:

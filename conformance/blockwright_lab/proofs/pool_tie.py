@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from itertools import permutations, product
 from typing import Any
 
-from blockwright_conformance.kv_cache.actions import Action, Told, meaning
+from blockwright_conformance.checker.explore import Explorer, Node
+from blockwright_conformance.kv_cache.adapter import ManagerAdapter
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.scopes import Scope
-from blockwright_conformance.kv_cache.world import Explorer, Node
+from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager import pool_laws
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.lru import LRU
@@ -22,6 +24,8 @@ from blockwright_spec.manager.state import NULL, Absent, Config, Content, Fence,
 from blockwright_spec.reads import Full, Group
 
 from .pool_model import TRANSITIONS, Formula, Keys, Pool, laws
+
+AnyNode = Node[State, ManagerAdapter]
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,28 +272,36 @@ def fault_of(before: View, after: View, cut: list[tuple[str, View, View, Any]]) 
     return wrong, [name for name, _, _, _ in cut]
 
 
-class TiedExplorer(Explorer):
+class Noting(KVCacheWorld):
+    """A scope without its laws, in which is noted what is chosen in the last action."""
+
+    step_laws = ()
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(scope, laws=())
+        self.events: list[Event] = []
+
+    def meaning(self, state: State, action: Any, choice: Any = None) -> ManagerOutcome:
+        """Return what comes of an action, and note what is chosen."""
+        self.events.clear()
+        return super().meaning(state, action, recording(self.events))
+
+
+class TiedExplorer(Explorer[State, ManagerAdapter]):
     """Explores the specification alone, and cuts every step into transitions of the pool."""
 
     def __init__(self, scope: Scope, max_transitions: int | None = None) -> None:
-        super().__init__(scope, None, laws=(), max_transitions=max_transitions)
-        self.events: list[Event] = []
+        super().__init__(Noting(scope), alone=True, max_transitions=max_transitions)
         self.counts: Counter[str] = Counter()
 
-    def act(self, adapter: Any, state: State, action: Action) -> tuple[Told, list[str]]:
-        """Perform an action, noting what is chosen."""
-        self.events.clear()
-        return meaning(state, action, recording(self.events)), []
-
-    def steps_fault(self, node: Node, told: Told, after: Node) -> None:
+    def arrived(self, node: AnyNode, action: Any, outcome: Any, after: AnyNode) -> AnyNode | None:
         """Cut the steps; of several in one call, each has released and taken once."""
-        if told.state is node.state:
-            return
-        states = [done.state for done in told.steps] or [told.state]
-        share = len(self.events) // len(states)
-        before = node.state
-        for at, state in enumerate(states):
-            events = self.events if len(states) == 1 else self.events[at * share : (at + 1) * share]
+        noted = self.world.events  # type: ignore[attr-defined]
+        states = [done.state for _, done in outcome.steps] or [outcome.state]
+        share, before = len(noted) // len(states), node.state
+        for at, state in enumerate(states if outcome.state is not node.state else ()):
+            events = noted if len(states) == 1 else noted[at * share : (at + 1) * share]
             for fault in faults(before, state, events, self.counts):
-                self.fail("POOL-0", fault, after)
+                self.fail("POOL-0", fault, after.trail)
             before = state
+        return super().arrived(node, action, outcome, after)

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from blockwright_conformance.block_tables.scopes import PAGED_PROFILES
 from blockwright_conformance.block_tables.world import PagedExplorer
+from blockwright_conformance.checker.explore import Explorer
 from blockwright_conformance.checker.search import Node, Search
 from blockwright_conformance.kv_cache.choices_gate import OpenExplorer
 from blockwright_conformance.kv_cache.scopes import PROFILES, open_scopes
-from blockwright_conformance.kv_cache.world import Explorer
+from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_conformance.offload.chain_world import ChainExplorer
 from blockwright_conformance.offload.scopes import CHAIN_PROFILES, TIER_PROFILES
 from blockwright_conformance.offload.tier_world import TierExplorer
@@ -34,16 +35,16 @@ Pair = tuple[Any, Any]
 """The states before and after a transition."""
 
 
-class Refining(Search[Any, Any, Any, Any]):
-    """Follows every transition of an explorer in the block machine, and compares which entries may be null."""
+class Following:
+    """Follows transitions in the block machine, and compares which entries may be null; a mix-in for explorers."""
 
     page: Any = block_machine
     maps: Any = maps
     width: int | None = None
     """How many states of a level are left from, evenly chosen; all of them if there is no limit."""
 
-    def __init__(self, scope: Any, max_transitions: int | None = None) -> None:
-        super().__init__(scope, None, max_transitions=max_transitions)  # type: ignore[arg-type]
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.moves: Counter[Move] = Counter()
         self.followed = 0
         self.last: tuple[Any, Any] = (None, None)
@@ -66,35 +67,82 @@ class Refining(Search[Any, Any, Any, Any]):
         """Return the entries of tables, and whether a law of the part lets them be null."""
         return iter(())
 
-    def level(self, frontier: list[Node[Any, Any]]) -> Iterator[Node[Any, Any]]:
-        """Leave from some states of a level, or from all."""
-        stride = 1 if self.width is None else -(-len(frontier) // self.width)
-        return super().level(frontier[::stride])
+    def thinned(self, frontier: list[Any]) -> list[Any]:
+        """Return the states of a level that are left from."""
+        return frontier[:: 1 if self.width is None else -(-len(frontier) // self.width)]
 
-    def steps_fault(self, node: Node[Any, Any], told: Any, after: Node[Any, Any]) -> None:
-        """Follow the transitions."""
-        for before, reached in self.pairs(node.state, told):
+    def step_faults(self, state: Any, told: Any) -> Iterator[str]:
+        """Follow the transitions of an action, and yield what is no sequence of steps."""
+        for before, reached in self.pairs(state, told):
             if before is not reached:
-                start = self.mapped(before) if before is node.state else self.machine(before)
+                start = self.mapped(before) if before is state else self.machine(before)
                 found = refined(start, self.machine(reached), self.page)
                 self.followed += 1
                 self.moves.update(found.moves)
                 if found.fault:
-                    self.fail("STEP-0", found.fault, after)
+                    yield found.fault
 
-    def state_fault(self, node: Node[Any, Any]) -> None:
+    def state_faults(self, state: Any) -> Iterator[tuple[str, str]]:
         """Check the invariants, and that the entries which may become null are those that the part's law names."""
-        now = self.mapped(node.state)
+        now = self.mapped(state)
         for law in BLOCK_LAWS:
             if not law.holds(now):
-                self.fail(law.id, law.statement, node)
-        for (name, entry), may in self.trimmable(node.state):
+                yield law.id, law.statement
+        for (name, entry), may in self.trimmable(state):
             if self.page.unread(now.tables[name], entry) is not may:
-                self.fail("BLOCK-4", f"entry {entry} of table {name}: {may} by the part's law, not by BLOCK-4", node)
+                yield "BLOCK-4", f"entry {entry} of table {name}: {may} by the part's law, not by BLOCK-4"
 
 
-class OfManager(Refining, Explorer):
+class Refining(Following, Search[Any, Any, Any, Any]):
+    """Follows every transition of a search."""
+
+    def __init__(self, scope: Any, max_transitions: int | None = None) -> None:
+        super().__init__(scope, None, max_transitions=max_transitions)
+
+    def level(self, frontier: list[Node[Any, Any]]) -> Iterator[Node[Any, Any]]:
+        """Leave from some states of a level, or from all."""
+        return super().level(self.thinned(frontier))
+
+    def steps_fault(self, node: Node[Any, Any], told: Any, after: Node[Any, Any]) -> None:
+        """Follow the transitions."""
+        for fault in self.step_faults(node.state, told):
+            self.fail("STEP-0", fault, after)
+
+    def state_fault(self, node: Node[Any, Any]) -> None:
+        """Check the state."""
+        for law, fault in self.state_faults(node.state):
+            self.fail(law, fault, node)
+
+
+class Lawless(KVCacheWorld):
+    """A manager's world without its own laws, which the gates check."""
+
+    step_laws = ()
+
+    def __init__(self, scope: Any) -> None:
+        super().__init__(scope, laws=())
+
+
+class OfManager(Following, Explorer[Any, Any]):
     """The manager, under its policy."""
+
+    def __init__(self, scope: Any, max_transitions: int | None = None) -> None:
+        super().__init__(Lawless(scope), alone=True, max_transitions=max_transitions)
+
+    def level(self, frontier: list[Any]) -> Iterator[Any]:
+        """Leave from some states of a level, or from all."""
+        return super().level(self.thinned(frontier))
+
+    def arrived(self, node: Any, action: Any, outcome: Any, after: Any) -> Any:
+        """Follow the transitions."""
+        for fault in self.step_faults(node.state, outcome):
+            self.fail("STEP-0", fault, after.trail)
+        return super().arrived(node, action, outcome, after)
+
+    def judge_state(self, node: Any) -> None:
+        """Check the state."""
+        for law, fault in self.state_faults(node.state):
+            self.fail(law, fault, node.trail)
 
     def machine(self, state: Any) -> Machine:
         """Map a manager's state."""
@@ -102,8 +150,8 @@ class OfManager(Refining, Explorer):
 
     def pairs(self, before: Any, told: Any) -> Iterator[Pair]:
         """Return the steps of a call, one for each request that it serves."""
-        for done in told.steps:
-            yield before, done.state
+        for start, done in told.steps:
+            yield start, done.state
             before = done.state
         yield before, told.state
 
@@ -169,7 +217,7 @@ class OfChain(Refining, ChainExplorer):
 class Part(NamedTuple):
     """A part of the specification: how it is explored, and in which scopes of a profile."""
 
-    explorer: type[Refining]
+    explorer: type[Refining] | type[OfManager]
     scopes: Callable[[str], tuple[Any, ...]]
 
 

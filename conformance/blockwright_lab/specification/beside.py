@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 from blockwright_conformance.block_tables.blockwright import BlockwrightTables
 from blockwright_conformance.block_tables.scopes import PagedScope
 from blockwright_conformance.block_tables.world import PagedExplorer
+from blockwright_conformance.checker.explore import Explorer
 from blockwright_conformance.checker.search import Search
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.scopes import Scope
-from blockwright_conformance.kv_cache.world import Explorer
+from blockwright_conformance.kv_cache.world import explorer
 from blockwright_conformance.offload.chain_adapter import ChainUnderTest
 from blockwright_conformance.offload.chain_world import ChainExplorer
 from blockwright_conformance.offload.scopes import ChainScope, TierScope
@@ -65,12 +66,12 @@ def in_lockstep(scope: Any, limit: int) -> str:
 
 def search_of(
     scope: Scope | PagedScope | TierScope | ChainScope, limit: int, alone: bool = False
-) -> Search[Any, Any, Any, Any]:
+) -> Search[Any, Any, Any, Any] | Explorer[Any, Any]:
     """Return the search beside the implementation, or of the specification `alone`; laws of states are left out."""
     match scope:
         case Scope():
             manager = Telling if scope.config.caching else BlockwrightAdapter
-            return Explorer(scope, None if alone else limited(manager), (), max_transitions=limit)
+            return explorer(scope, None if alone else limited(manager), (), max_transitions=limit)
         case PagedScope():
             return PagedExplorer(scope, None if alone else limited(BlockwrightTables), (), max_transitions=limit)
         case TierScope():

@@ -11,8 +11,7 @@ from typing import Any
 from blockwright_conformance.block_tables.actions import paged_enabled, paged_meaning
 from blockwright_conformance.block_tables.scopes import PagedScope, paged_scope
 from blockwright_conformance.block_tables.symmetry import PagedNames
-from blockwright_conformance.kv_cache.actions import meaning
-from blockwright_conformance.kv_cache.enabled import enabled
+from blockwright_conformance.kv_cache.actions import enabled, meaning
 from blockwright_conformance.kv_cache.scopes import Scope, of_groups, scope, strings
 from blockwright_conformance.kv_cache.symmetry import Names
 from blockwright_conformance.kv_cache.world import LOOKUP_LAWS, lookup_view
@@ -117,7 +116,7 @@ def managers(scope: Scope) -> World:
 
     def told(now: state.State, action: Any) -> Came:
         said = meaning(now, action)
-        return Came(tuple(in_turn(now, said.steps, object)), said.state)
+        return Came(said.steps, said.state)
 
     return World(
         scope.name,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from blockwright_conformance.kv_cache.actions import computed_of
+from blockwright_conformance.kv_cache.parts import computed_of
 from blockwright_spec.block_tables.outcomes import PagedRefusal
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.choices import Choice, recorded

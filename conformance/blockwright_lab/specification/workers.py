@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from blockwright_conformance.kv_cache.actions import Action, Admit, Grow, GrowEach, Told, computed_of, meaning
-from blockwright_conformance.kv_cache.enabled import enabled
+from blockwright_conformance.kv_cache.actions import Action, Admit, Grow, GrowEach, enabled, meaning
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome
+from blockwright_conformance.kv_cache.parts import computed_of
 from blockwright_conformance.kv_cache.scopes import Scope, of_groups, strings
 from blockwright_conformance.kv_cache.symmetry import Names, labelled_form
 from blockwright_spec.manager.in_time.forks import take_copies
@@ -107,11 +108,11 @@ def gaps(desk: Desk) -> tuple[tuple[int, int], ...]:
     return tuple(moves)
 
 
-def follow(steps: Steps, before: State, told: Told, action: Action) -> None:
+def follow(steps: Steps, before: State, told: ManagerOutcome, action: Action) -> None:
     """Bring the rows up to date: from what a step tells, or from the tables as they are."""
     if isinstance(action, Grow | GrowEach):
         slots = (action.slot,) if isinstance(action, Grow) else tuple(slot for slot, _ in action.asks)
-        done = tuple(zip(slots, told.steps, strict=False))
+        done = tuple(zip(slots, told.done, strict=False))
         steps.call(calls.apply(steps.rows, done), *(slot for slot, _ in done))
         return
     for slot, (old, new) in enumerate(zip(before.requests, told.state.requests, strict=True)):
@@ -123,7 +124,7 @@ def follow(steps: Steps, before: State, told: Told, action: Action) -> None:
             steps.call(calls.add(steps.rows, Row(slot, new.tables, new.states, new.encoder), place), slot)
 
 
-def works_of(before: State, told: Told, action: Action) -> tuple[Work, ...]:
+def works_of(before: State, told: ManagerOutcome, action: Action) -> tuple[Work, ...]:
     """Return what a step computes of each request that was given slots."""
     match action:
         case Admit(slot, _, new) if new > 0:

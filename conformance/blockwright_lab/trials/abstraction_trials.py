@@ -20,10 +20,10 @@ from blockwright_conformance.block_tables.lockstep import (
     refusal_faults,
 )
 from blockwright_conformance.kv_cache.abstraction import compared, differences, expected
-from blockwright_conformance.kv_cache.actions import Told
 from blockwright_conformance.kv_cache.adapter import Found, Observation, Served
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
-from blockwright_conformance.kv_cache.lockstep import Reply, compare, misreported, refusals, replaced
+from blockwright_conformance.kv_cache.lockstep import compare, misreported, refusals, replaced
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome, Reply, outcome_of
 from blockwright_conformance.offload.tier_adapter import in_order
 from blockwright_spec.block_tables.outcomes import PagedDone, PagedReason, PagedRefusal
 from blockwright_spec.block_tables.state import Device, paged
@@ -152,10 +152,10 @@ def of_requests() -> Iterator[Case]:
             yield "fewer keys than blocks, or more requests than there are", raised, None
 
 
-def told_of(reason: Reason | None, **rest: Any) -> Told:
+def told_of(reason: Reason | None, **rest: Any) -> ManagerOutcome:
     """Give what the specification tells: a refusal or none."""
     refusal = None if reason is None else Refusal(reason)
-    return Told(initial(places.TIGHT.scope.config, 2), refusal, **rest)
+    return outcome_of(initial(places.TIGHT.scope.config, 2), rest.get("done", ()), refusal, rest.get("hit"))
 
 
 def of_refusals() -> Iterator[Case]:
@@ -168,16 +168,16 @@ def of_refusals() -> Iterator[Case]:
     for told, reply in [*able, (stale, old), (wrong, old)]:
         yield f"{told.refusal}, {reply}", [], refusals(told, reply, adapter)
     for told, reply in ((wrong, accepted), (wrong, refused), (stale, accepted)):
-        want = [f"accepted, or refused for now; the call is wrong: {told.refusal}"]
+        want = [f"refusal: accepted, or refused for now; the call is wrong: {told.refusal}"]
         yield f"{told.refusal}, {reply}", want, refusals(told, reply, adapter)
     for told in (done, short, never):
-        want = [f"called wrong (WrongError: no); expected {told.refusal or 'success'}"]
+        want = [f"refusal: called wrong (WrongError: no); expected {told.refusal or 'success'}"]
         yield f"{told.refusal}, {error}", want, refusals(told, error, adapter)
-    want = ["wrong error for a stale hit: WrongError: no"]
+    want = ["refusal: wrong error for a stale hit: WrongError: no"]
     yield "a stale hit, called wrong", want, refusals(stale, error, adapter)
-    yield "refused", ["refused: expected None, found a refusal"], refusals(done, refused, adapter)
+    yield "refused", ["refusal: refused; expected success"], refusals(done, refused, adapter)
     for told in (short, never, long):
-        want = [f"refused: expected {told.refusal}, found none"]
+        want = [f"refusal: not refused; expected {told.refusal}"]
         yield f"{told.refusal}, accepted", want, refusals(told, accepted, adapter)
 
 
@@ -188,51 +188,60 @@ def of_answers() -> Iterator[Case]:
     adapter: Any = SimpleNamespace(stale=StaleError, follows_policy=True, observe=lambda _: shown)
     hit = Hit(2, ((1,),))
     one = Done(state, ((3,),), ((0,),), evicted=((1, ONE),))
-    told = told_of(None, hit=hit, steps=(one,))
+    told = told_of(None, hit=hit, done=(one,))
     right = Reply(hit=Found(2, ((1,),)), served=(Served(((3,),), ((0,),), ()),))
-    yield "right answers", [], compare(told, right, adapter, names)
-    yield "no lookup made", [], compare(told._replace(hit=None), right, adapter, names)
-    yield "no lookup told", [], compare(told, right._replace(hit=None), adapter, names)
+    yield "right answers", [], compare(told, right, adapter, adapter.observe(names))
+    yield "no lookup made", [], compare(replace(told, hit=None), right, adapter, adapter.observe(names))
+    yield "no lookup told", [], compare(told, right._replace(hit=None), adapter, adapter.observe(names))
     for found in (Found(1, ((1,),)), Found(2, ((2,),))):
         want = [f"hit: expected 2 tokens in ((1,),), found {found}"]
-        yield "another hit", want, compare(told, right._replace(hit=found), adapter, names)
+        yield "another hit", want, compare(told, right._replace(hit=found), adapter, adapter.observe(names))
     for field, words, value in (("new", "new blocks", ((4,),)), ("nulled", "nulled entries", ((1,),))):
         served = altered_in(right.served[0], field, value)
         want = [f"{words}: expected {getattr(one, field)}, found {value}"]
-        yield words, want, compare(told, right._replace(served=(served,)), adapter, names)
+        yield words, want, compare(told, right._replace(served=(served,)), adapter, adapter.observe(names))
     entries = ((0, 0, 5),)
     served = right.served[0]._replace(replaced=entries)
     want = [f"replaced entries: expected (), found {entries}"]
-    yield "replaced entries", want, compare(told, right._replace(served=(served,)), adapter, names)
+    yield "replaced entries", want, compare(told, right._replace(served=(served,)), adapter, adapter.observe(names))
     silent = right.served[0]._replace(nulled=None, replaced=None)
-    yield "entries that are not told", [], compare(told, right._replace(served=(silent,)), adapter, names)
-    yield "a refusal", ["refused: expected None, found a refusal"], compare(told_of(None), Reply(True), adapter, names)
+    yield (
+        "entries that are not told",
+        [],
+        compare(told, right._replace(served=(silent,)), adapter, adapter.observe(names)),
+    )
+    yield (
+        "a refusal",
+        ["refusal: refused; expected success"],
+        compare(told_of(None), Reply(True), adapter, adapter.observe(names)),
+    )
     other: Any = SimpleNamespace(stale=StaleError, follows_policy=True, observe=lambda _: shown._replace(free=17))
-    yield "another state", [f"free: expected {shown.free}, found 17"], compare(told, right, other, names)
+    yield "another state", [f"free: expected {shown.free}, found 17"], compare(told, right, other, other.observe(names))
     telling: Any = SimpleNamespace(stale=StaleError, follows_policy=True, observe=lambda _: shown._replace(evicted=()))
     want = [f"evicted: expected {[(1, ONE)]}, found []"]
-    yield "an eviction that is not told", want, compare(told, right, telling, names)
-    yield from of_evictions(told, one)
+    yield "an eviction that is not told", want, compare(told, right, telling, telling.observe(names))
+    yield from of_evictions(one)
 
 
-def of_evictions(told: Told, one: Done) -> Iterator[Case]:
+def of_evictions(one: Done) -> Iterator[Case]:
     """Alter what is told of evictions."""
-    both = told._replace(steps=(one, Done(one.state, evicted=((2, OTHER),))))
+    two = Done(one.state, evicted=((2, OTHER),))
+    both = outcome_of(one.state, (one, two))
     lost = ((1, ONE), (2, OTHER))
     yield "evictions", [], misreported(both, lost)
     for shown in ((), lost[:1], lost[1:], lost[::-1], (*lost, (3, ONE))):
         want = [f"evicted: expected {list(lost)}, found {list(shown)}"]
         yield f"evictions {shown}", want, misreported(both, shown)
     again = replace(one, state=replace(one.state, keys=((4, ONE),)))
-    told = both._replace(steps=(again, both.steps[1]))
+    told = outcome_of(one.state, (again, two))
     yield "what is published again, told", [], misreported(told, lost)
     yield "what is published again, not told", [], misreported(told, lost[1:])
     want = [f"evicted: expected {list(lost)}, found {list(lost[:1])}"]
     yield "what is not published again, not told", want, misreported(told, lost[:1])
     want = [f"evicted: expected {list(lost)}, found {list(lost[1:])}"]
-    same = told._replace(steps=(replace(one, state=replace(one.state, keys=((1, ONE),))), both.steps[1]))
+    same = outcome_of(one.state, (replace(one, state=replace(one.state, keys=((1, ONE),))), two))
     yield "what its own block carries again, not told", want, misreported(same, lost[1:])
-    late = told._replace(steps=(one, replace(both.steps[1], state=again.state)))
+    late = outcome_of(one.state, (one, replace(two, state=again.state)))
     yield "what a later step publishes again, not told", want, misreported(late, lost[1:])
     after = SimpleNamespace(copies=((0, 9, 9), (1, 4, 5), (3, 6, 7)))
     copying: Any = SimpleNamespace(copied=(None, 3, None, 1), state=after)

@@ -10,11 +10,10 @@ from random import Random
 from types import ModuleType
 from typing import Any
 
+from blockwright_conformance.checker.lockstep import act
 from blockwright_conformance.kv_cache.actions import GrowEach
-from blockwright_conformance.kv_cache.enabled import enabled
-from blockwright_conformance.kv_cache.lockstep import act
 from blockwright_conformance.kv_cache.scopes import Scope, scope
-from blockwright_spec.manager.state import initial
+from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.reads import Full, Mamba, Sliding
 
 from ..known_bugs.instrumented import adapter_on
@@ -73,16 +72,19 @@ class Remembering:
 def handed_out(package: ModuleType) -> Iterator[Fault]:
     """Give the first difference from the specification, or the first result that changed, on each walk."""
     for number, each in enumerate(SCOPES):
-        random, state, adapter = Random(number), initial(each.config, each.slots), adapter_on(package)(each.config)
-        given: Any = Remembering(adapter.manager)
-        adapter.manager = given
+        random, world = Random(number), KVCacheWorld(each, adapter_on(package))
+        state, adapter = world.initial(), world.model()
+        given: Any = Remembering(adapter.manager)  # type: ignore[attr-defined]
+        adapter.manager = given  # type: ignore[attr-defined]
         for step in range(STEPS):
-            actions = enabled(each, state)
+            actions = list(world.enabled(state))
             batches = [action for action in actions if isinstance(action, GrowEach)]
-            told, faults = act(adapter, state, random.choice(batches if batches and random.random() < 0.5 else actions))
-            state = told.state
-            if faults:
-                yield Fault("REF-0", "; ".join(faults), step + 1)
+            compared = act(
+                world, adapter, state, random.choice(batches if batches and random.random() < 0.5 else actions)
+            )
+            state = compared.outcome.state
+            if compared.faults:
+                yield Fault("REF-0", "; ".join(compared.faults), step + 1)
                 break
             if changed := given.changed():
                 yield Fault("OUT-1", "; ".join(changed), step + 1)

@@ -1,0 +1,161 @@
+"""What actions have in common, on both sides: requests that are sent, looked up, and given slots."""
+
+from blockwright_spec.manager import transitions
+from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.hits import found
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Done, Fits, Outcome, Plan, Publication, Reason, Refusal, Step
+from blockwright_spec.manager.state import Absent, Hit, Running, State, Waiting, in_flight, recurrent
+from blockwright_spec.reads import Prefix
+
+from .adapter import Found, ManagerAdapter, Planned, Served
+from .outcome import ManagerOutcome, Reply
+from .scopes import Scope
+
+OTHER = "other"
+"""The name of a request made only for its lookup."""
+
+
+def name_of(slot: int) -> str:
+    """Return the id of the request in a slot."""
+    return f"r{slot}"
+
+
+def names_of(state: State) -> tuple[str, ...]:
+    """Return the ids of all requests of a state."""
+    return tuple([name_of(slot) for slot in range(len(state.requests))])
+
+
+# ---- the specification's side
+
+
+def settled(state: State, outcome: Outcome, hit: Hit | None = None) -> ManagerOutcome:
+    """Return what comes of one transition, which is refused as a whole if it is."""
+    if isinstance(outcome, Refusal):
+        return ManagerOutcome(state, (), outcome, hit)
+    return ManagerOutcome(outcome.state, ((state, outcome),), None, hit)
+
+
+def when(later: bool) -> Publication:
+    """Return when a step's blocks are published."""
+    return Publication.LATER if later else Publication.NOW
+
+
+def sent(state: State, slot: int, prefix: Prefix) -> State:
+    """Return the state in which a request is there."""
+    if not isinstance(state.requests[slot], Absent):
+        return state
+    outcome = transitions.arrive(state, slot, prefix)
+    assert isinstance(outcome, Done)
+    return outcome.state
+
+
+def looked_up(state: State, slot: int, choice: Choice) -> tuple[State, Hit]:
+    """Return the state after the lookup of a waiting request, and its hit."""
+    outcome = transitions.find(state, slot, choice)
+    assert isinstance(outcome, Done), outcome
+    request = outcome.state.requests[slot]
+    assert isinstance(request, Waiting)
+    return outcome.state, request.hit
+
+
+class Lookups:
+    """What lookups find in one state, each made once: whoever asks what may be done asks for every prompt."""
+
+    def __init__(self) -> None:
+        self.state: State | None = None
+        self.hits: dict[Prefix, Hit] = {}
+
+    def hit(self, state: State, prefix: Prefix) -> Hit:
+        """Return the hit of a prefix."""
+        if self.state is not state:
+            self.state, self.hits = state, {}
+        if (hit := self.hits.get(prefix)) is None:
+            hit = self.hits[prefix] = found(state, prefix, LRU)
+        return hit
+
+
+LAST = Lookups()
+
+
+def hit_of(state: State, prefix: Prefix) -> Hit:
+    """Return what a lookup finds by the policy."""
+    return LAST.hit(state, prefix) if state.config.caching else Hit()
+
+
+def computed_of(state: State, slot: int) -> int:
+    """Return the engine's count of a running request; with steps in flight, what they compute is included."""
+    request = state.requests[slot]
+    assert isinstance(request, Running)
+    return request.written if state.config.overlaps else request.computed
+
+
+def wanted(state: State, slot: int, request: Running) -> int:
+    """Count the tokens that a running request may be given slots for; with steps in flight also one still unknown."""
+    if not state.config.overlaps:
+        return 0 if request.loading else len(request.prefix[1]) - request.computed
+    if request.loading or not state.flights or any(flight.slot == slot for flight in state.flights[-1]):
+        return 0
+    if recurrent(state.config) and request.drafts and (request.computed < request.written or in_flight(state, slot)):
+        return 0
+    return min(max(1, len(request.prefix[1]) - request.written), state.config.max_model_len - request.written)
+
+
+def chunks(scope: Scope, remaining: int) -> range:
+    """Return the numbers of tokens that a step may compute out of those remaining."""
+    return range(1 if "chunks" in scope.calls else remaining, remaining + 1)
+
+
+def is_idle(scope: Scope, state: State) -> bool:
+    """Tell whether no step has been started that slots could be given in."""
+    return state.config.overlaps and not state.flights and not is_untimely(scope)
+
+
+def is_untimely(scope: Scope) -> bool:
+    """Tell whether calls are made at the wrong time: not where histories are long, which would do little else."""
+    return "misuse" in scope.calls and "odd" not in scope.calls
+
+
+def absent(state: State) -> int | None:
+    """Return the first slot without a request."""
+    return next((slot for slot, request in enumerate(state.requests) if isinstance(request, Absent)), None)
+
+
+# ---- the manager's side
+
+
+def allocate(
+    adapter: ManagerAdapter,
+    name: str,
+    computed: int,
+    step: Step,
+    hit: Found | None = None,
+    hit_of: str | None = None,
+    plan: Plan | None = None,
+) -> Reply:
+    """Give one request slots; where the specification's own plan is given, by planning first and committing."""
+    length = hit.length if hit else 0
+    try:
+        if plan is not None:
+            return committed(adapter, name, adapter.plan(name, computed, step, length, hit_of), plan, hit)
+        given = adapter.allocate(name, computed, step, length, hit_of)
+    except adapter.errors as error:
+        return Reply(error=error, hit=hit)
+    return Reply(given is None, None, hit, () if given is None else (Served(given),))
+
+
+def committed(adapter: ManagerAdapter, name: str, planned: Planned, plan: Plan, hit: Found | None) -> Reply:
+    """Compare a manager's plan with the specification's, and commit it if it fits (PLAN-1).
+
+    Raises:
+        AssertionError: the plans differ.
+    """
+    if isinstance(plan, Fits):
+        wanted = Planned(plan.demand)
+    else:
+        wanted = Planned(missing=plan.missing if plan.reason is Reason.NO_FREE_BLOCKS else None)
+    if planned != wanted:
+        raise AssertionError(f"PLAN-1: expected {wanted}, found {planned}")
+    if planned.demand is None:
+        return Reply(True, None, hit)
+    return Reply(False, None, hit, (Served(adapter.commit(name)),))

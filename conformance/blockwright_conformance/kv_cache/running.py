@@ -1,0 +1,263 @@
+"""What an engine does with a running request: give it slots, append tokens, publish, trim."""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+from blockwright_spec.manager import transitions
+from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Step
+from blockwright_spec.manager.plans import plan_growth
+from blockwright_spec.manager.state import Running, State, draft_states
+from blockwright_spec.reads import Prefix
+
+from .adapter import ManagerAdapter
+from .outcome import ManagerOutcome, Reply, outcome_of
+from .parts import allocate, chunks, computed_of, is_idle, is_untimely, name_of, settled, wanted, when
+from .scopes import Scope
+from .script import call, counting, expects
+
+
+def running(state: State, slot: int) -> Running:
+    """Return a request that runs."""
+    request = state.requests[slot]
+    assert isinstance(request, Running)
+    return request
+
+
+class Grow(NamedTuple):
+    """Give a running request slots; the last `drafts` of its new tokens are said to be drafts."""
+
+    slot: int
+    new: int
+    lookahead: int = 0
+    later: bool = False
+    drafts: int = 0
+    planned: bool = False
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
+        """Yield its steps: remaining tokens in chunks, drafts, lookahead, publication put off."""
+        request = running(state, slot)
+        remaining = len(prefix[1]) - request.computed
+        if request.loading or is_idle(scope, state):
+            return
+        if state.config.overlaps:
+            yield from cls.overlapped(scope, state, slot, request)
+        elif remaining:
+            for new in chunks(scope, remaining):
+                yield cls(slot, new, planned="plan" in scope.calls)
+            for ahead in scope.lookaheads:
+                if ahead:
+                    yield cls(slot, remaining, ahead)
+            for drafts in range(1, scope.drafts + 1):
+                if request.computed + remaining + drafts <= state.config.max_model_len:
+                    yield from cls.drafted(state, slot, remaining, drafts)
+            if "later" in scope.calls:
+                yield cls(slot, remaining, 0, True)
+
+    @classmethod
+    def drafted(cls, state: State, slot: int, remaining: int, drafts: int) -> Iterator[Self]:
+        """Yield a step that carries drafts, declared only where a recurrent layer has to keep their states."""
+        most = draft_states(state.config)
+        if most is None:
+            yield cls(slot, remaining + drafts)
+        if most is None or drafts <= most:
+            yield cls(slot, remaining + drafts, 0, False, drafts)
+
+    @classmethod
+    def overlapped(cls, scope: Scope, state: State, slot: int, request: Running) -> Iterator[Self]:
+        """Yield the steps of a request that may have others in flight: known tokens, or the one not known yet."""
+        if not wanted(state, slot, request) and not is_untimely(scope):
+            return
+        remaining = max(1, len(request.prefix[1]) - request.written)
+        most = state.config.max_model_len - request.written
+        for new in chunks(scope, min(remaining, most)) if most else ():
+            yield cls(slot, new, planned="plan" in scope.calls)
+        for drafts in range(1, scope.drafts + 1):
+            if remaining + drafts <= most:
+                yield cls(slot, remaining + drafts, 0, False, drafts)
+        for ahead in scope.lookaheads:
+            if ahead and remaining <= most:
+                yield cls(slot, remaining, ahead)
+
+    def step(self) -> Step:
+        """Return the step that is asked for."""
+        return Step(self.new, self.lookahead, when(self.later), self.drafts)
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        """Return what comes of it."""
+        computed = computed_of(state, self.slot)
+        return settled(state, transitions.grow(state, self.slot, computed, self.step(), choice))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        """Give the request slots."""
+        computed, step = computed_of(state, self.slot), self.step()
+        plan = plan_growth(state, self.slot, computed, step) if self.planned else None
+        return allocate(adapter, name_of(self.slot), computed, step, plan=plan)
+
+    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
+        """Return its lines."""
+        line = call(name_of(self.slot), self.step(), "", outcome, self.planned)
+        return [line, *counting(self.slot, outcome)]
+
+
+class GrowEach(NamedTuple):
+    """Give several running requests slots in one call: pairs of slot and new tokens, in order."""
+
+    asks: tuple[tuple[int, int], ...]
+    lookahead: int = 0
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
+        """Yield batches of one new token for every request that has one to compute, in both orders."""
+        if "batch" not in scope.calls:
+            return
+        wants = tuple(
+            (slot, want)
+            for slot, request in enumerate(state.requests)
+            if isinstance(request, Running) and (want := wanted(state, slot, request))
+        )
+        asks = tuple((slot, 1) for slot, _ in wants)
+        if len(asks) > 1:
+            yield cls(asks)
+            yield cls(asks[::-1])
+            if "odd" in scope.calls:
+                yield cls(wants[::-1])
+            if "misuse" in scope.calls:
+                yield cls((*asks[:-1], (asks[-1][0], 0)))
+                yield cls((*asks, asks[0]))
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        """Return what comes of it: what was served stays, and the refusal of the next stands beside it."""
+        asks = tuple((slot, computed_of(state, slot), Step(new, self.lookahead)) for slot, new in self.asks)
+        done, refusal = transitions.grow_each(state, asks, choice)
+        return outcome_of(state, done, refusal)
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        """Give the requests slots in one call."""
+        asks = tuple((name_of(slot), computed_of(state, slot), new) for slot, new in self.asks)
+        served, whole = adapter.allocate_each(asks, self.lookahead)
+        return Reply(not whole, None, None, served)
+
+    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
+        """Return its lines."""
+        names = ", ".join(name_of(slot) for slot, _ in self.asks)
+        news = [new for _, new in self.asks]
+        lines = [f"manager.allocate_slots_batch([{names}], {news}, {self.lookahead}){expects(outcome)}"]
+        for slot, _ in self.asks[: len(outcome.steps)]:
+            lines.append(f"{name_of(slot)}.num_computed_tokens = {computed_of(outcome.state, slot)}")
+        return lines
+
+
+class Append(NamedTuple):
+    """Append output tokens; the first `accepted` of them were drafts that the last step computed."""
+
+    slot: int
+    tokens: tuple[int, ...]
+    accepted: int = 0
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
+        """Yield the tokens that may come once all before are computed, accepted drafts among them."""
+        request, length = running(state, slot), len(prefix[1])
+        if scope.in_flight:
+            if length < min(request.settled + 1, scope.max_tokens):
+                for token in scope.outputs:
+                    yield cls(slot, (token,))
+        elif request.computed == length:
+            for accepted in range(request.written - request.computed + 1):
+                if length + accepted < scope.max_tokens:
+                    for token in scope.outputs:
+                        yield cls(slot, (token,) * (accepted + 1), accepted)
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        """Return what comes of it."""
+        return settled(state, transitions.append_output(state, self.slot, self.tokens, self.accepted))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        """Append the tokens."""
+        adapter.append(name_of(self.slot), self.tokens)
+        return Reply()
+
+    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
+        """Return its lines."""
+        return [f"{name_of(self.slot)}.append_output_token_ids({list(self.tokens)})", *counting(self.slot, outcome)]
+
+
+class Publish(NamedTuple):
+    """Publish the blocks filled up to `end` tokens."""
+
+    slot: int
+    end: int
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
+        """Yield publications: of all that is computed, a block less, and known drafts that are said to hold only now.
+
+        That they cannot be taken back afterwards is seen where wrong steps are made.
+        """
+        if "later" not in scope.calls:
+            return
+        request, size = running(state, slot), state.config.groups[0].block_size
+        most = min(request.written, len(prefix[1]))
+        yield cls(slot, request.computed)
+        if request.computed > size:
+            yield cls(slot, (request.computed - 1) // size * size)
+        if request.computed < most:
+            yield cls(slot, most)
+        if "odd" in scope.calls:
+            yield from (cls(slot, end) for end in range(request.computed))
+        if "misuse" in scope.calls:
+            yield cls(slot, most + 1)
+            yield cls(slot, -1)
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        """Return what comes of it."""
+        return settled(state, transitions.publish(state, self.slot, self.end))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        """Publish."""
+        adapter.publish(name_of(self.slot), self.end)
+        return Reply()
+
+    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
+        """Return its line."""
+        return [f"manager.cache_blocks({name_of(self.slot)}, {self.end})"]
+
+
+class Trim(NamedTuple):
+    """Null the entries dead at `end` tokens."""
+
+    slot: int
+    end: int
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
+        """Yield trims: at all that is computed, at known drafts that are said to hold only now, or unknown."""
+        if "trim" not in scope.calls:
+            return
+        request = running(state, slot)
+        most = min(request.written, len(prefix[1]))
+        yield cls(slot, request.computed)
+        if request.computed < most:
+            yield cls(slot, most)
+        if "odd" in scope.calls:
+            yield cls(slot, request.settled)
+        if "misuse" in scope.calls:
+            yield cls(slot, -1)
+            if most < request.written:
+                yield cls(slot, request.written)
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        """Return what comes of it."""
+        return settled(state, transitions.trim(state, self.slot, self.end, choice))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        """Trim."""
+        adapter.trim(name_of(self.slot), self.end)
+        return Reply()
+
+    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
+        """Return its line."""
+        return [f"manager.remove_skipped_blocks({name_of(self.slot)}, {self.end})"]

@@ -1,0 +1,235 @@
+"""What an engine does about time and about several requests: steps in flight, loads, forks, the reset of the cache."""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple, Self
+
+from blockwright_spec.manager import transitions
+from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.in_time import forks
+from blockwright_spec.manager.in_time import in_flight as flights
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.state import Absent, Running, State, is_loading
+from blockwright_spec.reads import Prefix
+
+from .adapter import ManagerAdapter
+from .outcome import ManagerOutcome, Reply
+from .parts import absent, computed_of, is_untimely, name_of, sent, settled
+from .scopes import Scope
+from .script import counting, expects, making, sending
+
+
+class Reset(NamedTuple):
+    """Reset the prefix cache."""
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
+        """Yield the reset."""
+        if "reset" in scope.calls:
+            yield cls()
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        """Return what comes of it."""
+        return settled(state, transitions.reset(state))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        """Reset."""
+        return Reply(refused=not adapter.reset())
+
+    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
+        """Return its line."""
+        return [f"manager.reset_prefix_cache(){expects(outcome)}"]
+
+
+class Start(NamedTuple):
+    """Start a step."""
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
+        """Yield the start, where steps are started for their own sake, and while another may be in flight."""
+        if "start" in scope.calls:
+            yield cls()
+        if len(state.flights) < scope.in_flight:
+            yield cls()
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        """Return what comes of it."""
+        return settled(state, flights.begin(state))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        """Start."""
+        adapter.start()
+        return Reply()
+
+    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
+        """Return its line."""
+        return ["step = manager.start_step()" if state.config.overlaps else "manager.new_step_starts()"]
+
+
+class Settle(NamedTuple):
+    """Settle the oldest step in flight; pairs of slot and rejected drafts."""
+
+    rejected: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
+        """Yield ends of the oldest step with every number of rejected drafts; wrong: of none, of what was no draft."""
+        misuses, untimely = "misuse" in scope.calls, is_untimely(scope)
+        if not (scope.in_flight or (state.config.overlaps and misuses)):
+            return
+        if state.flights:
+            drafted = [(flight.slot, flight.drafts) for flight in state.flights[0] if flight.slot is not None]
+            for counts in product(*(range(drafts + 1) for _, drafts in drafted)):
+                pairs = zip(drafted, counts, strict=True)
+                yield cls(tuple((slot, count) for (slot, _), count in pairs if count))
+            if misuses:
+                yield cls(((0, dict(drafted).get(0, 0) + 1),))
+                if untimely:
+                    yield cls(((0, -1),))
+        elif untimely:
+            yield cls()
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        """Return what comes of it."""
+        return settled(state, flights.settle(state, self.rejected, choice))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        """Settle."""
+        adapter.settle(tuple([(name_of(slot), count) for slot, count in self.rejected]))
+        return Reply()
+
+    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
+        """Return its lines: requests whose drafts were rejected count less."""
+        rejected = {name_of(slot): count for slot, count in self.rejected}
+        step = "manager.steps_in_flight[0]" if state.flights else "1"
+        line = f"manager.settle_step({step}{f', {rejected}' if rejected else ''}){expects(outcome)}"
+        return [line, *(line for slot, _ in self.rejected for line in counting(slot, outcome))]
+
+
+class FinishLoad(NamedTuple):
+    """End a load, of which `came` tokens came."""
+
+    slot: int
+    came: int
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
+        """Yield the ends of the loads on their way: all tokens came, some, or none."""
+        if "load" not in scope.calls:
+            return
+        for slot, request in enumerate(state.requests):
+            if not is_loading(state, slot):
+                if is_untimely(scope):
+                    yield cls(slot, 0)
+            elif isinstance(request, Running) and request.loading:
+                for count in range(request.loading + 1 + ("misuse" in scope.calls)):
+                    yield cls(slot, count)
+            else:
+                yield cls(slot, 0)
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        """Return what comes of it."""
+        return settled(state, flights.finish_load(state, self.slot, self.came, choice))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        """End the load."""
+        adapter.finish_load(name_of(self.slot), self.came)
+        return Reply()
+
+    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
+        """Return its lines."""
+        name = name_of(self.slot)
+        lines = [*sending(state, self.slot), f"manager.finish_load({name}, {self.came}){expects(outcome)}"]
+        if outcome.refusal or isinstance(outcome.state.requests[self.slot], Running):
+            return lines + counting(self.slot, outcome)
+        return [*lines, f"{name}.num_computed_tokens = 0"]
+
+
+class Fork(NamedTuple):
+    """Fork a running request to another, which is sent with a prefix if it is not there, and dropped if refused."""
+
+    slot: int
+    child: int
+    prefix: Prefix
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
+        """Yield forks to a request that is not there; wrong: to other tokens, to one that runs, of an absent one."""
+        if "fork" not in scope.calls:
+            return
+        child, misuses = absent(state), "misuse" in scope.calls
+        for slot, request in enumerate(state.requests):
+            if child is not None and isinstance(request, Running):
+                yield cls(slot, child, request.prefix)
+                extra, tokens = request.prefix
+                if "odd" in scope.calls:
+                    yield cls(slot, child, (extra, (1 - tokens[0], *tokens[1:])))
+                    yield from (cls(slot, child, (extra, (*tokens[: request.computed], token))) for token in (0, 1))
+                if misuses:
+                    yield cls(slot, child, (extra, (*tokens[:-1], 1 - tokens[-1])))
+                    yield cls(slot, slot, request.prefix)
+            elif isinstance(request, Absent) and misuses:
+                yield cls(slot, (slot + 1) % len(state.requests), (0, (0,)))
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        """Return what comes of it."""
+        ready = sent(state, self.child, self.prefix)
+        return settled(state, forks.fork(ready, self.slot, self.child, choice))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        """Fork the request; one that was never sent is made, so that there is something to name."""
+        name, child, one = name_of(self.slot), name_of(self.child), state.requests[self.slot]
+        if isinstance(one, Absent):
+            adapter.send(name, (0, (0,)))
+        is_new = isinstance(state.requests[self.child], Absent)
+        computed = computed_of(state, self.slot) if isinstance(one, Running) else 0
+        try:
+            reply = Reply(refused=not adapter.fork(name, child, self.prefix, computed))
+        except adapter.errors as error:
+            reply = Reply(error=error)
+        if is_new and (reply.refused or reply.error):
+            adapter.forget(child)
+        if isinstance(one, Absent):
+            adapter.forget(name)
+        return reply
+
+    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
+        """Return its lines: a child with the parent's tokens is made by the parent."""
+        name, child, one = name_of(self.slot), name_of(self.child), state.requests[self.slot]
+        lines = sending(state, self.slot)
+        if isinstance(state.requests[self.child], Absent):
+            same = isinstance(one, Running) and one.prefix == self.prefix
+            lines.append(f'{child} = {name}.fork("{child}")' if same else making(state, child, self.prefix))
+            lines += [] if same else [f"{child}.num_computed_tokens = {name}.num_computed_tokens"]
+        return [*lines, f"manager.fork({name}, {child}){expects(outcome)}"]
+
+
+class TakeCopies(NamedTuple):
+    """Ask what is to be copied."""
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
+        """Yield the question, where something is."""
+        if "fork" in scope.calls and state.copies:
+            yield cls()
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        """Return what comes of it."""
+        return settled(state, forks.take_copies(state, choice))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        """Take the copies to come, and compare them with the specification's (COPY-1).
+
+        Raises:
+            AssertionError: they differ.
+        """
+        groups = range(len(state.config.groups))
+        wanted = tuple([tuple([copy[1:] for copy in state.copies if copy[0] == group]) for group in groups])
+        copies = adapter.take_copies()
+        if copies != wanted:
+            raise AssertionError(f"COPY-1: expected the copies {wanted}, found {copies}")
+        return Reply()
+
+    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
+        """Return its line."""
+        return [f"manager.take_copies(){expects(outcome)}"]

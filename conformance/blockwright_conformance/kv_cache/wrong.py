@@ -1,0 +1,179 @@
+"""Calls that are wrong: counts that cannot be, hits of another request."""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+from blockwright_spec.manager import transitions
+from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.hits import found, sound
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Publication, Step
+from blockwright_spec.manager.state import Hit, Running, State, certain, recurrent
+from blockwright_spec.reads import Prefix
+
+from .adapter import Found, ManagerAdapter
+from .outcome import ManagerOutcome, Reply
+from .parts import OTHER, allocate, computed_of, hit_of, looked_up, name_of, sent, settled
+from .scopes import Scope
+from .script import call, looking, making
+
+
+class WrongStep(NamedTuple):
+    """Ask slots, for a running request or a new one, with counts that are wrong, `computed` among them."""
+
+    slot: int
+    prefix: Prefix
+    computed: int
+    new: int
+    lookahead: int = 0
+    drafts: int = 0
+    external: int = 0
+    encoder: int = 0
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix | None) -> Iterator[Self]:
+        """Yield steps with wrong counts."""
+        if "misuse" not in scope.calls:
+            return
+        one = state.requests[slot]
+        if prefix is None or not isinstance(one, Running):
+            yield cls(slot, scope.prompts[-1], 1, 1)
+            return
+        config, computed = state.config, computed_of(state, slot)
+        if computed:
+            yield cls(slot, prefix, computed - 1, 1)
+        if certain(one) < computed - 1:
+            yield cls(slot, prefix, certain(one), 1)
+        if computed < one.written:  # known drafts are said to hold only now, or all of them though they are not known
+            known = min(one.written, len(prefix[1]))
+            yield cls(slot, prefix, known if computed < known else one.written, 1)
+        if config.overlaps or recurrent(config):
+            yield cls(slot, prefix, computed, 1, 0, 1)
+            yield cls(slot, prefix, computed, 2, 0, 1)
+            yield cls(slot, prefix, computed, 0, 0, 0, 1)
+            yield cls(slot, prefix, computed, 1, 0, 0, 0, 1)
+        yield cls(slot, prefix, computed, 0)
+        yield cls(slot, prefix, computed, -1)
+        for beyond in (1, 2**31, 2**63) if "odd" in scope.calls else (1,):
+            yield cls(slot, prefix, computed, config.max_model_len - computed + beyond)
+        if one.written < min(config.max_model_len, len(prefix[1])):
+            yield cls(slot, prefix, one.written + 1, 1)
+        if computed < config.max_model_len:
+            yield cls(slot, prefix, computed, 1, -1)
+            if recurrent(config):
+                yield cls(slot, prefix, computed, 1, 9)
+                yield cls(slot, prefix, computed, len(prefix[1]) - computed + 2)
+
+    def step(self) -> Step:
+        """Return the step that is asked for."""
+        return Step(self.new, self.lookahead, Publication.NOW, self.drafts, self.external, self.encoder)
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        """Return what comes of it."""
+        return settled(state, transitions.grow(state, self.slot, self.computed, self.step(), choice))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        """Ask slots."""
+        name, there = name_of(self.slot), isinstance(state.requests[self.slot], Running)
+        if not there:
+            adapter.send(name, self.prefix)
+        reply = allocate(adapter, name, self.computed, self.step())
+        if not there:
+            adapter.forget(name)
+        return reply
+
+    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
+        """Return its lines."""
+        name = name_of(self.slot)
+        lines = [] if isinstance(state.requests[self.slot], Running) else [making(state, name, self.prefix)]
+        claim = f"{name}.num_computed_tokens = {self.computed}"
+        return [*lines, claim, call(name, self.step(), "", outcome)]
+
+
+class WrongHit(NamedTuple):
+    """Admit an absent request with the hit of another prefix, or of another length: `claimed` tokens."""
+
+    slot: int
+    prefix: Prefix
+    other: Prefix
+    claimed: int
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
+        """Yield hits that are not this request's: of another length, or of another prefix."""
+        if "misuse" not in scope.calls:
+            return
+        hit = hit_of(state, prefix)
+        if hit.length:
+            yield cls(slot, prefix, prefix, hit.length - 1)
+            if hit.length + 1 < len(prefix[1]):
+                yield cls(slot, prefix, prefix, hit.length + 1)
+        for other in scope.prompts:
+            if other != prefix and len(other[1]) <= len(prefix[1]):
+                foreign = hit_of(state, other)
+                if foreign.length and not sound(state, prefix, foreign):
+                    yield cls(slot, prefix, other, foreign.length)
+                    break
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        """Return what comes of it."""
+        _, hit = looked_up(sent(state, self.slot, self.other), self.slot, choice)
+        step = Step(len(self.prefix[1]) - self.claimed)
+        ready = sent(state, self.slot, self.prefix)
+        return settled(state, transitions.admit(ready, self.slot, Hit(self.claimed, hit.tables), step, choice))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        """Admit the request with what another was told."""
+        name = name_of(self.slot)
+        adapter.send(OTHER, self.other)
+        tables = adapter.find(OTHER).tables
+        adapter.send(name, self.prefix)
+        hit = Found(self.claimed, tables)
+        reply = allocate(adapter, name, 0, Step(len(self.prefix[1]) - self.claimed), hit, OTHER)
+        adapter.forget(OTHER)
+        adapter.forget(name)
+        return reply._replace(hit=None)
+
+    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
+        """Return its lines."""
+        name, new = name_of(self.slot), len(self.prefix[1]) - self.claimed
+        return [
+            making(state, OTHER, self.other),
+            looking(OTHER),
+            making(state, name, self.prefix),
+            call(name, Step(new), f", {self.claimed}, hit_{OTHER}", outcome),
+        ]
+
+
+class LateHit(NamedTuple):
+    """Give a running request a hit."""
+
+    slot: int
+    prefix: Prefix
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
+        """Yield its own hit, if there is one."""
+        if "misuse" in scope.calls and hit_of(state, prefix).length:
+            yield cls(slot, prefix)
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        """Return what comes of it."""
+        hit = found(state, self.prefix, choice)
+        return settled(state, transitions.admit(state, self.slot, hit, Step(1), choice))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        """Ask slots with a hit."""
+        adapter.send(OTHER, self.prefix)
+        hit = adapter.find(OTHER)
+        reply = allocate(adapter, name_of(self.slot), computed_of(state, self.slot), Step(1), hit, OTHER)
+        adapter.forget(OTHER)
+        return reply._replace(hit=None)
+
+    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
+        """Return its lines."""
+        return [
+            making(state, OTHER, self.prefix),
+            looking(OTHER),
+            call(name_of(self.slot), Step(1), f", length_{OTHER}, hit_{OTHER}", outcome),
+        ]
