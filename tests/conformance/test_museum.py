@@ -13,16 +13,14 @@ from dataclasses import replace
 
 import pytest
 
+from blockwright_conformance.checker import diagnose as diagnosis
+from blockwright_conformance.checker.explore import Explorer as WorldExplorer
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.kv_cache.diagnose import diagnose
 from blockwright_conformance.kv_cache.scopes import scope
 from blockwright_conformance.kv_cache.world import Explorer
-from blockwright_conformance.offload.actions import ChainAction, Compute, Land, Load, Store
-from blockwright_conformance.offload.chain_adapter import chain_of
-from blockwright_conformance.offload.diagnose import diagnose_chain, diagnose_tier
-from blockwright_conformance.offload.scopes import ChainScope, TierScope
-from blockwright_conformance.offload.tier_adapter import tier_of
-from blockwright_conformance.offload.tier_world import TierCall
+from blockwright_conformance.offload.chain import ChainAction, Compute, Land, Load, Store
+from blockwright_conformance.offload.tier import TierCall
 from blockwright_lab.known_bugs import gate as museum
 from blockwright_lab.known_bugs.gate import EXHIBITS, NOT_POSSIBLE, PLACES, names_of, row_of, sane, shown, summed
 from blockwright_lab.known_bugs.instrumented import (
@@ -32,12 +30,13 @@ from blockwright_lab.known_bugs.instrumented import (
     VariantAdapter,
     adapter_on,
 )
-from blockwright_lab.known_bugs.known_bug import Exhibit, OffloadPlace, Place, Where, patch
+from blockwright_lab.known_bugs.known_bug import Exhibit, Place, Where, WorldPlace, patch
 from blockwright_lab.known_bugs.offload_places import NEAR, OVER, TIER, evicted, failed_load, too_large
 from blockwright_lab.known_bugs.places import FULL, SLIDING, TIGHT
 from blockwright_lab.known_bugs.variants import Patch, patched, variant
-from blockwright_lab.mutation.offload_walk import walk
+from blockwright_lab.known_bugs.worlds import world_on
 from blockwright_lab.mutation.recording import Recording
+from blockwright_lab.mutation.world_walks import TIERS
 from blockwright_lab.trials import call_trials, handed_out, trials
 from blockwright_spec.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.laws import LAWS, STEP_LAWS
@@ -313,8 +312,8 @@ def test_diagnosis_of_a_right_manager_is_empty() -> None:
 )
 def test_diagnosis_of_offloading_names_the_laws(name: str, laws: set[str]) -> None:
     exhibit, package = BY_ID[name], variant(*BY_ID[name].patches)
-    assert isinstance(exhibit.where, OffloadPlace)
-    violation = museum.explored(exhibit.where, package).violation
+    assert isinstance(exhibit.where, WorldPlace)
+    violation = WorldExplorer(world_on(exhibit.where.scope, package)).run().violation
     assert violation is not None
     assert laws <= set(museum.diagnosed(exhibit.where, package, violation.actions))
 
@@ -332,21 +331,19 @@ LOADED: tuple[ChainAction, ...] = (
 
 def test_diagnosis_of_right_offloading_is_empty() -> None:
     package = variant()
-    assert isinstance(NEAR.scope, ChainScope)
     for end in range(len(LOADED) + 1):
-        assert diagnose_chain(NEAR.scope, chain_of(package), LOADED[:end]).laws == ()
+        assert diagnosis.diagnose(world_on(NEAR.scope, package), LOADED[:end]).laws == ()
     calls = tuple(TierCall(name, (b"p",)) for name in ("prepare_store", "complete_store", "prepare_load", "remove"))
-    assert isinstance(TIER.scope, TierScope)
     for end in range(len(calls) + 1):
-        assert diagnose_tier(TIER.scope, tier_of(package), calls[:end]).laws == ()
+        assert diagnosis.diagnose(world_on(TIER.scope, package), calls[:end]).laws == ()
 
 
 def test_a_walk_passes_unchanged_and_finds_faults() -> None:
-    assert list(walk(variant())) == []
+    for walk in TIERS:
+        assert list(walk(variant())) == []
     grows_wrong = patch("offload/tiers/keys.py", "buckets = zeros32(2 * size)", "buckets = zeros32(size)")
-    with pytest.raises(IndexError):
-        list(walk(variant(grows_wrong)))
-    assert next(walk(variant(*BY_ID["B64f"].patches))).law == "REF-0"
+    for wrong in ((grows_wrong,), BY_ID["B64f"].patches):
+        assert next(TIERS[0](variant(*wrong))).law == "REF-0"
 
 
 def test_the_way_to_a_fault_of_offloading_is_told_as_calls() -> None:

@@ -6,59 +6,19 @@ What a state, an action and a model are is said by the explorers of the managers
 
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
+from .explore import Result, Trail, Violation, path
+from .world import Copied
 
-class Copied(Protocol):
-    """A model under test: it can be copied, so that each action is tried on a model of its own."""
-
-    def copy(self) -> Self:
-        """Return an independent copy of everything."""
-
+__all__ = ["Node", "Result", "Search", "Trail", "Violation", "path"]
 
 S = TypeVar("S")
 A = TypeVar("A")
 M = TypeVar("M", bound=Copied)
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Violation:
-    """A fault and how to get there: the actions from the initial state, the last of which shows it."""
-
-    law: str
-    detail: str
-    actions: tuple[Any, ...]
-
-
-@dataclass(slots=True)
-class Result:
-    """What the exploration of a scope came to."""
-
-    scope: Any
-    states: int = 0
-    transitions: int = 0
-    depth: int = 0
-    seconds: float = 0.0
-    fired: Counter[str] = field(default_factory=Counter)
-    """How often each action happened, and each was refused for a reason."""
-    violation: Violation | None = None
-
-
-Trail = tuple["Trail", Any] | None
-"""The actions from the initial state, last one first: all that is kept of a state once it has been left."""
-
-
-def path(trail: Trail) -> tuple[Any, ...]:
-    """Give the actions of a trail, first one first."""
-    actions: list[Any] = []
-    while trail is not None:
-        trail, action = trail
-        actions.append(action)
-    return tuple(actions[::-1])
 
 
 @dataclass(slots=True)

@@ -78,8 +78,10 @@ class World(ABC, Generic[S, M]):
 
     actions: ClassVar[tuple[type[Any], ...]]
     """The classes of actions (see `Action`), in the order in which they are tried."""
-    laws: tuple[AnyLaw, ...] = ()
-    step_laws: tuple[AnyLaw, ...] = ()
+    laws: ClassVar[tuple[AnyLaw, ...]] = ()
+    step_laws: ClassVar[tuple[AnyLaw, ...]] = ()
+    weights: ClassVar[dict[str, int]] = {}
+    """How often actions of a kind are drawn in a random walk; kinds that are not named count 1."""
 
     def __init__(self, scope: Any) -> None:
         self.scope = scope
@@ -94,6 +96,15 @@ class World(ABC, Generic[S, M]):
         """Yield every action that the scope allows in a state."""
         for each in self.actions:
             yield from each.allowed(self.scope, state)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Return the kinds of actions."""
+        return tuple(each.__name__ for each in self.actions)
+
+    def kind(self, action: Any) -> str:
+        """Return the kind of an action."""
+        return type(action).__name__
 
     def meaning(self, state: S, action: Any, choice: Any = None) -> Outcome[S]:
         """Return what comes of an action in a state; without a choice, by the specification's own policy."""

@@ -5,23 +5,22 @@ than wide.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple
 
 from blockwright_conformance.block_tables.scopes import PAGED_PROFILES
-from blockwright_conformance.block_tables.world import PagedExplorer
+from blockwright_conformance.block_tables.world import TablesWorld
+from blockwright_conformance.checker import explore
 from blockwright_conformance.checker.search import Node, Search
 from blockwright_conformance.kv_cache.choices_gate import OpenExplorer
 from blockwright_conformance.kv_cache.scopes import PROFILES, open_scopes
 from blockwright_conformance.kv_cache.world import Explorer
-from blockwright_conformance.offload.chain_world import ChainExplorer
+from blockwright_conformance.offload.chain import ChainWorld
 from blockwright_conformance.offload.scopes import CHAIN_PROFILES, TIER_PROFILES
-from blockwright_conformance.offload.tier_world import TierExplorer
+from blockwright_conformance.offload.tier import TierWorld
 from blockwright_spec import block_machine
 from blockwright_spec.block_machine import Machine, Place
-from blockwright_spec.chain_outcomes import ChainDone
 from blockwright_spec.laws import BLOCK_LAWS
-from blockwright_spec.paged_outcomes import PagedDone
 from blockwright_spec.paged_state import dead_entries
 from blockwright_spec.reads import dead
 from blockwright_spec.state import span
@@ -34,7 +33,7 @@ Pair = tuple[Any, Any]
 """The states before and after a transition."""
 
 
-class Refining(Search[Any, Any, Any, Any]):
+class Refining:
     """Follows every transition of an explorer in the block machine, and compares which entries may be null."""
 
     page: Any = block_machine
@@ -42,8 +41,7 @@ class Refining(Search[Any, Any, Any, Any]):
     width: int | None = None
     """How many states of a level are left from, evenly chosen; all of them if there is no limit."""
 
-    def __init__(self, scope: Any, max_transitions: int | None = None) -> None:
-        super().__init__(scope, None, max_transitions=max_transitions)  # type: ignore[arg-type]
+    def __init__(self) -> None:
         self.moves: Counter[Move] = Counter()
         self.followed = 0
         self.last: tuple[Any, Any] = (None, None)
@@ -58,42 +56,91 @@ class Refining(Search[Any, Any, Any, Any]):
         """Map a state to the block machine's."""
         raise NotImplementedError
 
-    def pairs(self, before: Any, told: Any) -> Iterator[Pair]:
-        """Return the states before and after each transition that an action came to."""
-        raise NotImplementedError
-
     def trimmable(self, state: Any) -> Iterator[tuple[Place, bool]]:
         """Return the entries of tables, and whether a law of the part lets them be null."""
         return iter(())
 
-    def level(self, frontier: list[Node[Any, Any]]) -> Iterator[Node[Any, Any]]:
-        """Leave from some states of a level, or from all."""
-        stride = 1 if self.width is None else -(-len(frontier) // self.width)
-        return super().level(frontier[::stride])
+    def thinned(self, frontier: list[Any]) -> list[Any]:
+        """Return the states of a level that are left from: some, or all."""
+        return frontier[:: 1 if self.width is None else -(-len(frontier) // self.width)]
 
-    def steps_fault(self, node: Node[Any, Any], told: Any, after: Node[Any, Any]) -> None:
-        """Follow the transitions."""
-        for before, reached in self.pairs(node.state, told):
+    def unrefined(self, start: Any, pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:
+        """Follow the transitions of an action; yield the law and the fault of those that are no steps."""
+        for before, reached in pairs:
             if before is not reached:
-                start = self.mapped(before) if before is node.state else self.machine(before)
-                found = refined(start, self.machine(reached), self.page)
+                now = self.mapped(before) if before is start else self.machine(before)
+                found = refined(now, self.machine(reached), self.page)
                 self.followed += 1
                 self.moves.update(found.moves)
                 if found.fault:
-                    self.fail("STEP-0", found.fault, after)
+                    yield "STEP-0", found.fault
 
-    def state_fault(self, node: Node[Any, Any]) -> None:
-        """Check the invariants, and that the entries which may become null are those that the part's law names."""
-        now = self.mapped(node.state)
+    def unfit(self, state: Any) -> Iterator[tuple[str, str]]:
+        """Yield the invariants that do not hold, and entries that may become null though the part's law denies it."""
+        now = self.mapped(state)
         for law in BLOCK_LAWS:
             if not law.holds(now):
-                self.fail(law.id, law.statement, node)
-        for (name, entry), may in self.trimmable(node.state):
+                yield law.id, law.statement
+        for (name, entry), may in self.trimmable(state):
             if self.page.unread(now.tables[name], entry) is not may:
-                self.fail("BLOCK-4", f"entry {entry} of table {name}: {may} by the part's law, not by BLOCK-4", node)
+                yield "BLOCK-4", f"entry {entry} of table {name}: {may} by the part's law, not by BLOCK-4"
 
 
-class OfManager(Refining, Explorer):
+class RefiningSearch(Refining, Search[Any, Any, Any, Any]):
+    """Follows the manager's explorer."""
+
+    def __init__(self, scope: Any, max_transitions: int | None = None) -> None:
+        Refining.__init__(self)
+        super(Refining, self).__init__(scope, None, max_transitions=max_transitions)  # type: ignore[arg-type]
+
+    def pairs(self, before: Any, told: Any) -> Iterator[Pair]:
+        """Return the states before and after each transition that an action came to."""
+        raise NotImplementedError
+
+    def level(self, frontier: list[Node[Any, Any]]) -> Iterator[Node[Any, Any]]:
+        """Leave from some states of a level, or from all."""
+        return super().level(self.thinned(frontier))
+
+    def steps_fault(self, node: Node[Any, Any], told: Any, after: Node[Any, Any]) -> None:
+        """Follow the transitions."""
+        for law, fault in self.unrefined(node.state, self.pairs(node.state, told)):
+            self.fail(law, fault, after)
+
+    def state_fault(self, node: Node[Any, Any]) -> None:
+        """Check the invariants."""
+        for law, fault in self.unfit(node.state):
+            self.fail(law, fault, node)
+
+
+class RefiningExplorer(Refining, explore.Explorer[Any, Any]):
+    """Follows the explorer of a world."""
+
+    world_of: ClassVar[Callable[[Any], Any]]
+
+    def __init__(self, scope: Any, max_transitions: int | None = None) -> None:
+        Refining.__init__(self)
+        super(Refining, self).__init__(type(self).world_of(scope), alone=True, max_transitions=max_transitions)
+
+    def level(self, frontier: list[explore.Node[Any, Any]]) -> Iterator[explore.Node[Any, Any]]:
+        """Leave from some states of a level, or from all."""
+        return super().level(self.thinned(frontier))
+
+    def pairs(self, before: Any, outcome: Any) -> Iterator[Pair]:
+        """Yield the states before and after each call that was served."""
+        return ((state, done.state) for state, done in outcome.steps if outcome.refusal is None)
+
+    def judge_step(self, node: explore.Node[Any, Any], outcome: Any, trail: explore.Trail) -> None:
+        """Follow the transitions."""
+        for law, fault in self.unrefined(node.state, self.pairs(node.state, outcome)):
+            self.fail(law, fault, trail)
+
+    def judge_state(self, node: explore.Node[Any, Any]) -> None:
+        """Check the invariants."""
+        for law, fault in self.unfit(node.state):
+            self.fail(law, fault, node.trail)
+
+
+class OfManager(RefiningSearch, Explorer):
     """The manager, under its policy."""
 
     def machine(self, state: Any) -> Machine:
@@ -120,19 +167,14 @@ class OfChoices(OfManager, OpenExplorer):
     """The manager, under any legal choice."""
 
 
-class OfTables(Refining, PagedExplorer):
+class OfTables(RefiningExplorer):
     """Block tables."""
+
+    world_of = TablesWorld
 
     def machine(self, state: Any) -> Machine:
         """Map the state of block tables."""
         return self.maps.of_tables(state)  # type: ignore[no-any-return]
-
-    def pairs(self, before: Any, told: Any) -> Iterator[Pair]:
-        """Return the calls that happened."""
-        for outcome in told.outcomes:
-            if isinstance(outcome, PagedDone):
-                yield before, outcome.state
-                before = outcome.state
 
     def trimmable(self, state: Any) -> Iterator[tuple[Place, bool]]:
         """Return what PAGE-3 lets be null."""
@@ -141,35 +183,36 @@ class OfTables(Refining, PagedExplorer):
                 yield (slot, entry), entry < dead_entries(state.config, table)
 
 
-class OfTier(Refining, TierExplorer):
+class OfTier(RefiningExplorer):
     """One tier."""
+
+    world_of = TierWorld
 
     def machine(self, state: Any) -> Machine:
         """Map a tier, or a state of the search of one."""
         return self.maps.of_tier(getattr(state, "tier", state))  # type: ignore[no-any-return]
 
-    def pairs(self, before: Any, told: Any) -> Iterator[Pair]:
-        """Return what somebody wrote before a call, and the call."""
-        yield before.tier, told.before
-        yield told.before, told.now.tier
+    def pairs(self, before: Any, outcome: Any) -> Iterator[Pair]:
+        """Yield what somebody wrote before a call, and the call."""
+        for written, done in outcome.steps:
+            yield before.tier, written.tier
+            yield written.tier, done.state
 
 
-class OfChain(Refining, ChainExplorer):
+class OfChain(RefiningExplorer):
     """A chain of tiers."""
+
+    world_of = ChainWorld
 
     def machine(self, state: Any) -> Machine:
         """Map the state of a chain."""
         return self.maps.of_chain(state)  # type: ignore[no-any-return]
 
-    def pairs(self, before: Any, told: Any) -> Iterator[Pair]:
-        """Return the calls that happened."""
-        return ((state, outcome.state) for state, outcome in told.steps if isinstance(outcome, ChainDone))
-
 
 class Part(NamedTuple):
     """A part of the specification: how it is explored, and in which scopes of a profile."""
 
-    explorer: type[Refining]
+    explorer: type[RefiningSearch] | type[RefiningExplorer]
     scopes: Callable[[str], tuple[Any, ...]]
 
 
