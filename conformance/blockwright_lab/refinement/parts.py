@@ -12,6 +12,7 @@ from blockwright_conformance.block_tables.scopes import PAGED_PROFILES
 from blockwright_conformance.block_tables.world import TablesWorld
 from blockwright_conformance.checker import explore
 from blockwright_conformance.checker.search import Node, Search
+from blockwright_conformance.checker.world import World
 from blockwright_conformance.kv_cache.choices_gate import OpenExplorer
 from blockwright_conformance.kv_cache.scopes import PROFILES, open_scopes
 from blockwright_conformance.kv_cache.world import Explorer
@@ -115,11 +116,11 @@ class RefiningSearch(Refining, Search[Any, Any, Any, Any]):
 class RefiningExplorer(Refining, explore.Explorer[Any, Any]):
     """Follows the explorer of a world."""
 
-    world_of: ClassVar[Callable[[Any], Any]]
+    world_of: ClassVar[type[World[Any, Any]]]
 
     def __init__(self, scope: Any, max_transitions: int | None = None) -> None:
         Refining.__init__(self)
-        super(Refining, self).__init__(type(self).world_of(scope), alone=True, max_transitions=max_transitions)
+        super(Refining, self).__init__(self.world_of(scope), alone=True, max_transitions=max_transitions)
 
     def level(self, frontier: list[explore.Node[Any, Any]]) -> Iterator[explore.Node[Any, Any]]:
         """Leave from some states of a level, or from all."""

@@ -1,11 +1,12 @@
 """Where mutants of the specification are looked for: small worlds of each part, alone and beside the implementation."""
 
 import marshal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import chain as joined
+from types import ModuleType
 from typing import Any
 
 from blockwright_conformance.block_tables.scopes import PagedScope, paged_scope
@@ -185,6 +186,12 @@ def chains(scope: ChainScope) -> World:
     return replace(found, digest=lambda: name, state_laws=laws)
 
 
+def scopes_of(module: ModuleType, kinds: Any) -> Iterator[Any]:
+    """Return the scopes of some kinds that a module of known bugs names."""
+    places = (each for each in vars(module).values() if isinstance(each, WorldPlace))
+    return (each.scope for each in places if isinstance(each.scope, kinds))
+
+
 _FEW: dict[str, Any] = {"prompts": strings(1, 1, 2), "max_model_len": 4}
 _TWOS: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 4}
 _DRAFTED: dict[str, Any] = {"prompts": strings(1, 1, 1), "max_model_len": 6, "drafts": 2}
@@ -274,7 +281,7 @@ MANAGERS: tuple[Scope, ...] = (
 
 _SOME: dict[str, Any] = {"prompts": strings(1, 1, 2)}
 TABLES: tuple[PagedScope, ...] = (
-    *(each.scope for each in vars(paged_places).values() if isinstance(each, WorldPlace)),
+    *scopes_of(paged_places, PagedScope),
     *(
         paged_scope(f"spec, {theme}", size, gpu, cpu, tokens, words, caching=caching, **rest)
         for caching in (True, False)
@@ -306,7 +313,7 @@ WIDE = (request(2, (KEYS[0], 0)), request(2, (KEYS[1], 1)))
 OFFLOAD: tuple[TierScope | ChainScope, ...] = tuple(
     dict.fromkeys(
         joined(
-            (each.scope for each in vars(offload_places).values() if isinstance(each, WorldPlace)),
+            scopes_of(offload_places, (TierScope, ChainScope)),
             (
                 TierScope("spec, LRU", "LRU", 2, (*lists(2, 2), KEYS[2:3]), readers=2),
                 TierScope("spec, recovered", "LRU foreign", 2, lists(2, 1), recovered=KEYS[1:2]),

@@ -244,14 +244,15 @@ def tables_by_hand(_package: ModuleType) -> Iterator[Fault]:
 
 def of_tables() -> Iterator[Case]:
     """Alter what an allocator shows and answers."""
-    state = paged(paged_places.FORKS.scope.config, 2)
+    scope: Any = paged_places.FORKS.scope
+    state = paged(scope.config, 2)
     wanted = tables_expected(state)
     yield "nothing altered", [], differing(wanted, wanted)
     for name in ("references", "copies", "times"):
         shown = altered_in(wanted, name, ((7, 8),))
         want = [f"{name}: expected {getattr(wanted, name)}, found ((7, 8),)"]
         yield f"{name} altered", want, differing(wanted, shown)
-    world: Any = TablesWorld(paged_places.FORKS.scope)
+    world: Any = TablesWorld(scope)
 
     def faults_of(outcome: Outcome[Any], reply: TablesReply, shown: PagedObservation) -> list[str]:
         return world.differences(None, None, outcome, reply, shown)  # type: ignore[no-any-return]
