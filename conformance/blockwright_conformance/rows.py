@@ -1,9 +1,16 @@
-"""Rows of the report that gates of exhaustive search have in common."""
+"""Gates of exhaustive search: what they have in common, and their rows of the report."""
 
 from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from .checker.explore import Result
-from .gates import GateResult
+from blockwright._terminal import Advance
+
+from .checker.counterexample import script
+from .checker.explore import Explorer, Result
+from .checker.parallel import in_parallel
+from .checker.world import World
+from .gates import GateResult, Profile
 
 LIMIT = 2_000_000
 """Transitions after which a scope is left unfinished, and says so; only those of long runs are so large."""
@@ -48,3 +55,59 @@ def covered(kind: str, scope: str, results: list[GateResult], everything: frozen
         tried=len(everything),
         passed=len(everything) - len(missing),
     )
+
+
+class Exploration(NamedTuple):
+    """A gate that explores worlds: how it is called, its scopes by profile, and what must happen in some of them."""
+
+    kind: str
+    about: str
+    """What is explored, for the row that tells of what never happened."""
+    profiles: Callable[[str], tuple[Any, ...]]
+    world: Callable[[Any], World[Any, Any]]
+    everything: frozenset[str]
+
+    def chosen(self, profile: Profile) -> list[Any]:
+        """Return the scopes of a profile; other implementations have none of these worlds."""
+        return [each for each in self.profiles(profile.name) if profile.scope in each.name] if profile.is_ours else []
+
+    def size(self, profile: Profile) -> int:
+        """Count the scopes."""
+        return len(self.chosen(profile))
+
+    def row(self, name: str, profile: str) -> GateResult:
+        """Explore the scope of a name, and return its row."""
+        (scope,) = [each for each in self.profiles(profile) if each.name == name]
+        return self.report(Explorer(self.world(scope), max_transitions=LIMIT).run())
+
+    def report(self, result: Result) -> GateResult:
+        """Return the row of a scope."""
+        found = result.violation
+        way = script(self.world(result.scope), found.actions, f"{found.law}: {found.detail}") if found else ""
+        return explored(self.kind, result, way)
+
+    def run(
+        self,
+        profile: Profile,
+        progress: Advance,
+        task: Callable[[str, str], GateResult],
+        weight: Callable[[Any], Any] = lambda scope: 0,
+    ) -> list[GateResult]:
+        """Explore the profile's scopes in parallel; `task` is `row` as a function of its module, which can be sent.
+
+        Those of most weight start first.
+        """
+        scopes = self.chosen(profile)
+        calls = [(each.name, profile.name) for each in sorted(scopes, key=weight, reverse=True)]
+        rows: dict[str, GateResult] = {}
+        for _, row in in_parallel(task, calls, profile.jobs, profile.explorer):
+            rows[row.scope] = row
+            progress(1, row.scope)
+        results = [rows[each.name] for each in scopes]
+        if results and not profile.scope and profile.name != "quick":
+            results.append(self.coverage(results))
+        return results
+
+    def coverage(self, results: list[GateResult]) -> GateResult:
+        """Return the row that fails if some action or refusal never happened."""
+        return covered("coverage", f"all scopes of {self.about}", results, self.everything)

@@ -13,16 +13,13 @@ from dataclasses import replace
 
 import pytest
 
-from blockwright_conformance.checker.diagnose import diagnose
+from blockwright_conformance.checker import diagnose as diagnosis
+from blockwright_conformance.checker.explore import Explorer as WorldExplorer
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.kv_cache.scopes import scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
-from blockwright_conformance.offload.actions import ChainAction, Compute, Land, Load, Store
-from blockwright_conformance.offload.chain_adapter import chain_of
-from blockwright_conformance.offload.diagnose import diagnose_chain, diagnose_tier
-from blockwright_conformance.offload.scopes import ChainScope, TierScope
-from blockwright_conformance.offload.tier_adapter import tier_of
-from blockwright_conformance.offload.tier_world import TierCall
+from blockwright_conformance.offload.chain import ChainAction, Compute, Land, Load, Store
+from blockwright_conformance.offload.tier import TierCall
 from blockwright_lab.known_bugs import gate as museum
 from blockwright_lab.known_bugs.gate import EXHIBITS, NOT_POSSIBLE, PLACES, names_of, row_of, sane, shown, summed
 from blockwright_lab.known_bugs.instrumented import (
@@ -32,12 +29,13 @@ from blockwright_lab.known_bugs.instrumented import (
     VariantAdapter,
     adapter_on,
 )
-from blockwright_lab.known_bugs.known_bug import Exhibit, OffloadPlace, Place, Where, patch
+from blockwright_lab.known_bugs.known_bug import Exhibit, Place, Where, WorldPlace, patch
 from blockwright_lab.known_bugs.offload_places import NEAR, OVER, TIER, evicted, failed_load, too_large
 from blockwright_lab.known_bugs.places import FULL, SLIDING, TIGHT
 from blockwright_lab.known_bugs.variants import Patch, patched, variant
-from blockwright_lab.mutation.offload_walk import walk
+from blockwright_lab.known_bugs.worlds import world_on
 from blockwright_lab.mutation.recording import Recording
+from blockwright_lab.mutation.world_walks import TIERS
 from blockwright_lab.trials import call_trials, handed_out, trials
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.manager.laws import LAWS, STEP_LAWS
@@ -242,7 +240,7 @@ def test_diagnosis_names_the_laws(name: str, laws: set[str]) -> None:
     factory = adapter_on(variant(*exhibit.patches))
     violation = explorer(exhibit.where.scope, factory, laws=()).run().violation
     assert violation is not None
-    assert laws <= set(diagnose(KVCacheWorld(exhibit.where.scope, factory), violation.actions).laws)
+    assert laws <= set(diagnosis.diagnose(KVCacheWorld(exhibit.where.scope, factory), violation.actions).laws)
 
 
 BOTH = replace(
@@ -282,7 +280,7 @@ def test_diagnosis_names_the_laws_of_two_groups(faults: tuple[Patch, ...], laws:
     factory = adapter_on(variant(*faults))
     violation = explorer(BOTH, factory, laws=()).run().violation
     assert violation is not None
-    assert laws <= set(diagnose(KVCacheWorld(BOTH, factory), violation.actions).laws)
+    assert laws <= set(diagnosis.diagnose(KVCacheWorld(BOTH, factory), violation.actions).laws)
 
 
 @pytest.mark.parametrize("adapter", [VariantAdapter, ToldAdapter, CrowdedAdapter, CollidingAdapter])
@@ -297,8 +295,10 @@ def test_diagnosis_of_a_right_manager_is_empty() -> None:
     factory = adapter_on(variant())
     fault = explorer(FULL.scope, adapter_on(variant(*BY_ID["B56b"].patches)), laws=()).run().violation
     assert fault is not None
-    assert diagnose(KVCacheWorld(FULL.scope, factory), fault.actions) == diagnose(KVCacheWorld(FULL.scope, factory), ())
-    assert diagnose(KVCacheWorld(FULL.scope, factory), ()).laws == ()
+    assert diagnosis.diagnose(KVCacheWorld(FULL.scope, factory), fault.actions) == diagnosis.diagnose(
+        KVCacheWorld(FULL.scope, factory), ()
+    )
+    assert diagnosis.diagnose(KVCacheWorld(FULL.scope, factory), ()).laws == ()
 
 
 @pytest.mark.parametrize(
@@ -313,8 +313,8 @@ def test_diagnosis_of_a_right_manager_is_empty() -> None:
 )
 def test_diagnosis_of_offloading_names_the_laws(name: str, laws: set[str]) -> None:
     exhibit, package = BY_ID[name], variant(*BY_ID[name].patches)
-    assert isinstance(exhibit.where, OffloadPlace)
-    violation = museum.explored(exhibit.where, package).violation
+    assert isinstance(exhibit.where, WorldPlace)
+    violation = WorldExplorer(world_on(exhibit.where.scope, package)).run().violation
     assert violation is not None
     assert laws <= set(museum.diagnosed(exhibit.where, package, violation.actions))
 
@@ -332,21 +332,19 @@ LOADED: tuple[ChainAction, ...] = (
 
 def test_diagnosis_of_right_offloading_is_empty() -> None:
     package = variant()
-    assert isinstance(NEAR.scope, ChainScope)
     for end in range(len(LOADED) + 1):
-        assert diagnose_chain(NEAR.scope, chain_of(package), LOADED[:end]).laws == ()
+        assert diagnosis.diagnose(world_on(NEAR.scope, package), LOADED[:end]).laws == ()
     calls = tuple(TierCall(name, (b"p",)) for name in ("prepare_store", "complete_store", "prepare_load", "remove"))
-    assert isinstance(TIER.scope, TierScope)
     for end in range(len(calls) + 1):
-        assert diagnose_tier(TIER.scope, tier_of(package), calls[:end]).laws == ()
+        assert diagnosis.diagnose(world_on(TIER.scope, package), calls[:end]).laws == ()
 
 
 def test_a_walk_passes_unchanged_and_finds_faults() -> None:
-    assert list(walk(variant())) == []
+    for walk in TIERS:
+        assert list(walk(variant())) == []
     grows_wrong = patch("offload/tiers/keys.py", "buckets = zeros32(2 * size)", "buckets = zeros32(size)")
-    with pytest.raises(IndexError):
-        list(walk(variant(grows_wrong)))
-    assert next(walk(variant(*BY_ID["B64f"].patches))).law == "REF-0"
+    for wrong in ((grows_wrong,), BY_ID["B64f"].patches):
+        assert next(TIERS[0](variant(*wrong))).law == "REF-0"
 
 
 def test_the_way_to_a_fault_of_offloading_is_told_as_calls() -> None:

@@ -14,12 +14,28 @@ import pytest
 
 import blockwright.offload
 from blockwright.offload import ARCOffloadingManager, CPUBackend, LRUOffloadingManager, OffloadChain
+from blockwright_conformance.checker.counterexample import script
+from blockwright_conformance.checker.explore import Explorer
+from blockwright_conformance.checker.history import run_machine, walk
+from blockwright_conformance.checker.lockstep import act
+from blockwright_conformance.checker.world import World
 from blockwright_conformance.gates import Profile, gate
 from blockwright_conformance.offload import tier_adapter as offload_tiers
-from blockwright_conformance.offload.actions import Cancel, ChainAction, Compute, Land, Load, Store, Touch, chain_told
+from blockwright_conformance.offload.chain import (
+    CHAIN_EVERYTHING,
+    Cancel,
+    ChainAction,
+    ChainWorld,
+    Compute,
+    Land,
+    Load,
+    Store,
+    Touch,
+    alike,
+    plain,
+)
 from blockwright_conformance.offload.chain_adapter import ChainUnderTest, chain_expected
-from blockwright_conformance.offload.chain_world import CHAIN_EVERYTHING, ChainExplorer, alike, chain_act, plain
-from blockwright_conformance.offload.gate import report
+from blockwright_conformance.offload.gate import GATE
 from blockwright_conformance.offload.scopes import (
     CHAIN_PR,
     CHAIN_PROFILES,
@@ -28,20 +44,20 @@ from blockwright_conformance.offload.scopes import (
     SECOND,
     TIER_PR,
     TIER_PROFILES,
+    ChainScope,
     TierScope,
     chain_scope,
     lists,
 )
-from blockwright_conformance.offload.script import chain_script, tier_script
+from blockwright_conformance.offload.tier import TIER_EVERYTHING, TierCall, TierWorld
 from blockwright_conformance.offload.tier_adapter import TierUnderTest
-from blockwright_conformance.offload.tier_world import TIER_EVERYTHING, TierCall, TierExplorer, TierNow, tier_act
 from blockwright_conformance.rows import covered
 from blockwright_lab.data_movement.offload_engine import OffloadHistoryError
 from blockwright_lab.data_movement.offload_histories import chain_walk, run_chain_machine
 from blockwright_lab.data_movement.offload_scopes import OFFLOAD_HISTORIES, Memory, OffloadWorld
 from blockwright_spec.offload.chain_outcomes import ChainDone
-from blockwright_spec.offload.chain_state import Chain, ChainConfig, Kind, chain
-from blockwright_spec.offload.tier_state import Key, Phase, phase_of, tier
+from blockwright_spec.offload.chain_state import Chain, ChainConfig, Kind
+from blockwright_spec.offload.tier_state import Key, Phase, phase_of
 
 P, Q, R, _ = KEYS
 SMALL_TIER = TierScope("small", "LRU", 2, (*lists(2, 1), KEYS[:2], KEYS[1:3]), readers=2)
@@ -125,27 +141,28 @@ class Replayed(TierUnderTest):
 @pytest.mark.parametrize("wrong", WRONG_MANAGERS)
 def test_a_wrong_manager_is_noticed(wrong: type[LRUOffloadingManager]) -> None:
     under_test = type("Wrong", (Replayed,), {"manager_type": wrong})
-    assert TierExplorer(SMALL_TIER, under_test).run().violation is not None
+    assert Explorer(TierWorld(SMALL_TIER, under_test)).run().violation is not None
 
 
 def test_a_right_manager_passes_and_nothing_is_left_out() -> None:
-    alone, both = TierExplorer(SMALL_TIER, None).run(), TierExplorer(SMALL_TIER, Replayed).run()
+    alone, both = Explorer(TierWorld(SMALL_TIER), alone=True).run(), Explorer(TierWorld(SMALL_TIER, Replayed)).run()
     assert both.violation is None
     assert (both.states, both.fired) == (alone.states, alone.fired)
-    assert report(both).violations == 0
+    assert GATE.report(both).violations == 0
 
 
 def test_a_policy_that_evicts_what_is_read_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    adapter, now = TierUnderTest("ARC", 1), TierNow(tier(1))
+    world = TierWorld(TierScope("one place", "ARC", 1, lists(3, 1)))
+    adapter, now = world.model(), world.initial()
     for call in (TierCall("prepare_store", (P,)), TierCall("complete_store", (P,)), TierCall("prepare_load", (P,))):
-        told, faults = tier_act(adapter, now, call, KEYS)
+        outcome, faults, *_ = act(world, adapter, now, call)
         assert faults == []
-        now = told.now
+        now = outcome.state
     other = ARCOffloadingManager(CPUBackend(16, 1))
     other.prepare_store([P])
     other.complete_store([P])
     monkeypatch.setattr(adapter, "manager", other)
-    assert tier_act(adapter, now, TierCall("prepare_store", (Q,)), KEYS)[1]
+    assert act(world, adapter, now, TierCall("prepare_store", (Q,))).faults
 
 
 def test_a_foreign_backends_statuses_are_compared() -> None:
@@ -179,11 +196,12 @@ STORY: tuple[ChainAction, ...] = (
 
 def together(*actions: ChainAction) -> tuple[Chain, ChainUnderTest]:
     """A state and a chain after the same actions."""
-    state, adapter = chain(SMALL.config), ChainUnderTest(SMALL.config)
+    world = ChainWorld(SMALL)
+    state, adapter = world.initial(), world.model()
     for action in actions:
-        told, faults = chain_act(adapter, state, action, SMALL.keys, eager=True)
+        outcome, faults, *_ = act(world, adapter, state, action)
         assert faults == []
-        state = told.state
+        state = outcome.state
     return state, adapter
 
 
@@ -196,7 +214,7 @@ def test_a_difference_in_any_field_of_a_chain_is_named(field: str, other: Any, m
     shown = chain_expected(state, ChainDone(state), adapter.jobs, SMALL.keys)
     assert adapter.shown(SMALL.keys) == shown
     monkeypatch.setattr(adapter, "shown", lambda keys: shown._replace(**{field: other}))
-    faults = chain_act(adapter, state, Touch(()), SMALL.keys, eager=False)[1]
+    faults = act(ChainWorld(replace(SMALL, eager=False)), adapter, state, Touch(())).faults
     assert [fault.partition(":")[0] for fault in faults] == [field]
 
 
@@ -247,14 +265,14 @@ def chain_without(method: str, answer: Any) -> type[ChainUnderTest]:
 )
 def test_a_wrong_chain_is_noticed(wrong: type[ChainUnderTest]) -> None:
     scope = replace(SMALL, eager=False, under_way=2) if wrong.__name__ == "Without" else SMALL
-    assert ChainExplorer(scope, wrong).run().violation is not None
+    assert Explorer(ChainWorld(scope, wrong)).run().violation is not None
 
 
 def test_a_right_chain_passes_and_nothing_is_left_out() -> None:
-    alone, both = ChainExplorer(SMALL, None).run(), ChainExplorer(SMALL).run()
+    alone, both = Explorer(ChainWorld(SMALL), alone=True).run(), Explorer(ChainWorld(SMALL)).run()
     assert both.violation is None
     assert (both.states, both.fired) == (alone.states, alone.fired)
-    assert report(both).violations == 0
+    assert GATE.report(both).violations == 0
 
 
 class Landing(NamedTuple):
@@ -293,17 +311,18 @@ DEEP: tuple[ChainAction | Landing, ...] = (
 
 
 def test_what_is_found_bad_below_is_kept_above() -> None:
-    config = ChainConfig((2, 2, 1), 3, reserve=(1, 1))
-    state, adapter = chain(config), ChainUnderTest(config)
+    slices = tuple(((key, (at,)),) for at, key in enumerate((P, Q, R)))
+    world = ChainWorld(ChainScope("deep", ChainConfig((2, 2, 1), 3, reserve=(1, 1)), slices, slices))
+    state, adapter = world.initial(), world.model()
     for each in DEEP:
         action = each.of(state) if isinstance(each, Landing) else each
-        told, faults = chain_act(adapter, state, action, (P, Q, R), eager=True)
-        assert (faults, told.refusal) == ([], None)
-        state = told.state
+        outcome, faults, *_ = act(world, adapter, state, action)
+        assert (faults, outcome.refusal) == ([], None)
+        state = outcome.state
     assert [phase_of(each, P) for each in state.tiers] == [Phase.READY, Phase.DOOMED, Phase.WRITING]
 
 
-class Everywhere(ChainExplorer):
+class Everywhere(Explorer[Chain, ChainUnderTest]):
     """Keeps every state it visits."""
 
     states: list[Chain]
@@ -317,8 +336,9 @@ def test_exchanged_keys_are_alike_where_the_scope_is() -> None:
     scope = chain_scope("symmetric", (2, 1), reserve=(1,))
     assert list(alike(scope)) == [{Q: R, R: Q}]
     assert list(alike(replace(scope, loads=(FIRST,)))) == []
-    once, each = Everywhere(scope, None), Everywhere(scope, None)
-    each.alike = []
+    apart = ChainWorld(scope)
+    apart.alike = []
+    once, each = Everywhere(ChainWorld(scope), alone=True), Everywhere(apart, alone=True)
     once.run()
     each.run()
     names = {Q: R, R: Q}
@@ -330,7 +350,10 @@ def test_exchanged_keys_are_alike_where_the_scope_is() -> None:
 
 
 def test_a_missing_action_fails_the_gate() -> None:
-    rows = [report(ChainExplorer(SMALL, None).run()), report(TierExplorer(SMALL_TIER, None).run())]
+    rows = [
+        GATE.report(Explorer(ChainWorld(SMALL), alone=True).run()),
+        GATE.report(Explorer(TierWorld(SMALL_TIER), alone=True).run()),
+    ]
     everything = TIER_EVERYTHING | CHAIN_EVERYTHING
     row = covered("coverage", "all", rows, everything)
     assert row.law == "SEEN-1"
@@ -370,7 +393,7 @@ def test_other_managers_have_no_tiers_to_test() -> None:
 def test_counterexamples_of_chains_are_python() -> None:
     actions = (Store((P,), (0,)), Land(0), Land(0, False), Load((P, P), (0, 0)), Load((P,), (0,)), Touch((P,)))
     space: dict[str, Any] = {}
-    lines = chain_script(SMALL, actions, "REF-0: one; two").splitlines()
+    lines = script(ChainWorld(SMALL), actions, "REF-0: one; two").splitlines()
     refused = [line for line in lines if line.endswith("# refused")]
     exec("\n".join(line for line in lines if line not in refused), space)
     assert len(refused) == 1
@@ -378,21 +401,32 @@ def test_counterexamples_of_chains_are_python() -> None:
     _, adapter = together(*actions)
     assert (ours.pins(), ours.lookup([P])) == (adapter.chain.pins(), adapter.chain.lookup([P]))
     late = replace(SMALL, eager=False)
-    exec(chain_script(late, (Store((P,), (0,)), Cancel(0))), space)
+    exec(script(ChainWorld(late), (Store((P,), (0,)), Cancel(0))), space)
     assert space["chain"].pins() == {}
 
 
 def test_counterexamples_of_tiers_are_python() -> None:
     for scope in (SMALL_TIER, replace(SMALL_TIER, recovered=(P,), manager="ARC foreign")):
         space: dict[str, Any] = {}
-        exec(tier_script(scope, (TierCall("prepare_store", (Q,)), TierCall("complete_store", (Q,))), "one; two"), space)
+        calls = (TierCall("prepare_store", (Q,)), TierCall("complete_store", (Q,)))
+        exec(script(TierWorld(scope), calls, "one; two"), space)
         assert space["manager"].lookup([Q]) == 1
 
 
 def test_every_refusal_of_the_scopes_is_told_as_refused() -> None:
-    state = chain(SMALL.config)
-    assert chain_told(state, Load((P,), (0,)), eager=True).refusal is not None
-    assert chain_told(state, Touch((P,)), eager=True).refusal is None
+    world = ChainWorld(SMALL)
+    state = world.initial()
+    assert world.meaning(state, Load((P,), (0,))).refusal is not None
+    assert world.meaning(state, Touch((P,))).refusal is None
+
+
+# --- long histories
+
+
+@pytest.mark.parametrize("world", [TierWorld(SMALL_TIER), ChainWorld(SMALL)], ids=["tier", "chain"])
+def test_walks_and_machines_go_through_worlds(world: World[Any, Any]) -> None:
+    assert walk(world, seed=1, steps=100).fired
+    assert run_machine(world, 3, 20)
 
 
 # --- bytes

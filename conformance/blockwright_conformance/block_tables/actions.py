@@ -1,30 +1,126 @@
-"""What the users of block tables do: actions, their meaning in the specification, and which a scope allows.
+"""What the users of block tables do: each action with its guard, its meaning, its calls and its line of Python.
 
 Tables are named by slot; blocks are not named at all.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from blockwright_spec.block_tables import marks
 from blockwright_spec.block_tables import transitions as calls
 from blockwright_spec.block_tables.outcomes import Choice, PagedDone, PagedOutcome, PagedRefusal, lowest
-from blockwright_spec.block_tables.state import Device, Paged, PagedTable, blocks_of
+from blockwright_spec.block_tables.state import Device, Paged, PagedTable, Pair, blocks_of
+from blockwright_spec.manager.outcomes import When
 from blockwright_spec.reads import Prefix
 
+from ..checker.world import Outcome
+from .adapter import PagedAdapter
 from .scopes import PagedScope
 
 
-class Allocate(NamedTuple):
+class TablesReply(NamedTuple):
+    """What an allocator answered to an action."""
+
+    refused: bool = False
+    """It said that the cache could not be reset."""
+    error: Exception | None = None
+    pairs: tuple[Pair, ...] = ()
+    order: tuple[int, ...] = ()
+    """The free blocks before it, in the order in which they would have been taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableAction:
+    """What the actions have in common; each says what it means (`outcome`), and makes its calls (`call`)."""
+
+    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
+        """Return what the specification says of the call."""
+        raise NotImplementedError
+
+    def call(self, model: PagedAdapter, state: Paged) -> tuple[Pair, ...] | None:
+        """Make the call, and return the copies or moves that it tells of."""
+        raise NotImplementedError
+
+    def line(self, state: Paged) -> str:
+        """Return the line of the call."""
+        raise NotImplementedError
+
+    def meaning(self, state: Paged, choice: Choice | None = None) -> Outcome[Paged]:
+        """Return what comes of the action."""
+        outcome = self.outcome(state, choice or lowest)
+        if isinstance(outcome, PagedRefusal):
+            return Outcome(state, ((state, outcome),), outcome)
+        return Outcome(outcome.state, ((state, outcome),))
+
+    def perform(self, model: PagedAdapter, state: Paged) -> TablesReply:
+        """Make the calls of the action, and note what was asked before."""
+        order = model.order()
+        try:
+            return TablesReply(pairs=self.call(model, state) or (), order=order)
+        except model.errors as error:
+            return TablesReply(error=error, order=order)
+
+    def lines(self, state: Paged, outcome: Outcome[Paged]) -> list[str]:
+        """Return the line of the call, with what the specification expects of it."""
+        return [f"{self.line(state)}{expects(outcome)}"]
+
+
+def expects(outcome: Outcome[Paged]) -> str:
+    """Return the comment that says what the specification expects."""
+    if outcome.refusal is None:
+        return ""
+    when, words = outcome.refusal.reason.value
+    return f"  # {'an error' if when is When.INVALID else 'refused'}: {words}"
+
+
+def absent(state: Paged) -> int | None:
+    """Return the first empty slot: empty slots are alike."""
+    return next((slot for slot, table in enumerate(state.tables) if table is None), None)
+
+
+def there(state: Paged) -> list[tuple[int, PagedTable]]:
+    """Return the tables, with their slots."""
+    return [(slot, table) for slot, table in enumerate(state.tables) if table is not None]
+
+
+def on_gpu(state: Paged) -> list[tuple[int, PagedTable]]:
+    """Return the tables on the GPU, with their slots."""
+    return [(slot, table) for slot, table in there(state) if table.device is Device.GPU]
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate(TableAction):
     """Make a table of tokens."""
 
     slot: int
     prefix: Prefix
     device: Device = Device.GPU
 
+    @classmethod
+    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
+        """Yield the prompts of the scope; wrong: over a table, and without tokens."""
+        devices = scope.devices if "host" in scope.calls else (Device.GPU,)
+        if (slot := absent(state)) is not None:
+            yield from (cls(slot, prefix, device) for prefix in scope.prompts for device in devices)
+        if "misuse" in scope.calls:
+            yield from (cls(other, scope.prompts[0]) for other, _ in there(state))
+            yield from () if slot is None else (cls(slot, (0, ())),)
 
-class AppendTokens(NamedTuple):
+    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
+        return calls.allocate(state, self.slot, self.prefix, self.device, choice)
+
+    def call(self, model: PagedAdapter, state: Paged) -> None:
+        model.allocate(self.slot, self.prefix, self.device)
+
+    def line(self, state: Paged) -> str:
+        extra, tokens = self.prefix
+        return f"t{self.slot}.allocate({list(tokens)}, {self.device}, {extra or None})"
+
+
+@dataclass(frozen=True, slots=True)
+class AppendTokens(TableAction):
     """Append tokens with lookahead slots after them, and take the copies unless `delayed`."""
 
     slot: int
@@ -33,260 +129,352 @@ class AppendTokens(NamedTuple):
     computed: int | None = None
     delayed: bool = False
 
+    @classmethod
+    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
+        """Yield the ways in which a table on the GPU may grow, and wrong ones."""
+        window, size = scope.config.window, scope.config.block_size
+        for slot, table in on_gpu(state):
+            length = len(table.prefix[1])
+            computed: tuple[int | None, ...] = (None,) if window is None else (length,)
+            if window is not None and "late" in scope.calls:
+                computed = (max(0, length - size), length)
+            for tokens in scope.outputs:
+                for ahead in scope.lookaheads if length + len(tokens) <= scope.max_tokens else ():
+                    for told in computed:
+                        yield cls(slot, tokens, ahead, told)
+                        if "delay" in scope.calls:
+                            yield cls(slot, tokens, ahead, told, True)
+        if "misuse" in scope.calls:
+            yield from cls.wrong(state, None if window is None else 0)
 
-class Ensure(NamedTuple):
+    @classmethod
+    def wrong(cls, state: Paged, told: int | None) -> Iterator[Self]:
+        """Yield growth by less than nothing, with wrong counts under a window, off the GPU, and of no table."""
+        for slot, table in there(state):
+            yield cls(slot, (0,), -1, told)
+            if told is not None:
+                yield cls(slot, (0,))
+                yield cls(slot, (0,), 0, -1)
+                yield cls(slot, (0,), 0, len(table.prefix[1]) + 1)
+            if table.device is Device.CPU:
+                yield cls(slot, (0,), 0, told)
+        if (slot_absent := absent(state)) is not None:
+            yield cls(slot_absent, (0,), 0, told)
+
+    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
+        return calls.append(state, self.slot, self.tokens, self.ahead, self.computed, choice)
+
+    def meaning(self, state: Paged, choice: Choice | None = None) -> Outcome[Paged]:
+        """Return what comes of the growth, and of taking the copies."""
+        grown = TableAction.meaning(self, state, choice)
+        if self.delayed or grown.refusal is not None:
+            return grown
+        cleared = ClearCopies().meaning(grown.state)
+        return Outcome(cleared.state, grown.steps + cleared.steps)
+
+    def call(self, model: PagedAdapter, state: Paged) -> tuple[Pair, ...]:
+        model.append(self.slot, self.tokens, self.ahead, self.computed)
+        return () if self.delayed else model.clear_copies()
+
+    def line(self, state: Paged) -> str:
+        return f"t{self.slot}.append_token_ids({list(self.tokens)}, {self.ahead}, {self.computed})"
+
+    def lines(self, state: Paged, outcome: Outcome[Paged]) -> list[str]:
+        """Return the line of the growth, and the one that takes the copies."""
+        first = TableAction.lines(self, state, outcome)
+        return first if self.delayed else [*first, "allocator.clear_copy_on_writes()"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ensure(TableAction):
     """Ask for empty slots."""
 
     slot: int
     slots: int
 
+    @classmethod
+    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
+        """Yield numbers of slots about a block's; wrong: less than none, off the GPU, of no table."""
+        for slot, _ in on_gpu(state) if "ensure" in scope.calls else ():
+            yield from (cls(slot, slots) for slots in (0, *scope.lookaheads[1:], scope.config.block_size + 1))
+        if "misuse" in scope.calls:
+            for slot, table in there(state):
+                yield cls(slot, -1)
+                yield from () if table.device is Device.GPU else (cls(slot, 1),)
+            yield from () if (free := absent(state)) is None else (cls(free, 1),)
 
-class Fork(NamedTuple):
+    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
+        return calls.ensure(state, self.slot, self.slots, choice)
+
+    def call(self, model: PagedAdapter, state: Paged) -> None:
+        model.ensure(self.slot, self.slots)
+
+    def line(self, state: Paged) -> str:
+        return f"t{self.slot}.ensure_num_empty_slots({self.slots})"
+
+
+@dataclass(frozen=True, slots=True)
+class Fork(TableAction):
     """Share a table's blocks with a new one."""
 
     parent: int
     child: int
 
+    @classmethod
+    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
+        """Yield a fork of each table; wrong: of none."""
+        if (slot := absent(state)) is not None:
+            yield from (cls(parent, slot) for parent, _ in there(state))
+            yield from (cls(slot, slot),) if "misuse" in scope.calls else ()
 
-class FreeTable(NamedTuple):
+    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
+        return calls.fork(state, self.parent, self.child)
+
+    def call(self, model: PagedAdapter, state: Paged) -> None:
+        model.fork(self.parent, self.child)
+
+    def line(self, state: Paged) -> str:
+        return f"t{self.child} = t{self.parent}.fork()"
+
+
+@dataclass(frozen=True, slots=True)
+class FreeTable(TableAction):
     """Give up a table's blocks."""
 
     slot: int
 
+    @classmethod
+    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
+        """Yield every table; wrong: none."""
+        yield from (cls(slot) for slot, _ in there(state))
+        if "misuse" in scope.calls and (slot_absent := absent(state)) is not None:
+            yield cls(slot_absent)
 
-class Swap(NamedTuple):
+    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
+        return calls.free(state, self.slot)
+
+    def call(self, model: PagedAdapter, state: Paged) -> None:
+        model.free(self.slot)
+
+    def line(self, state: Paged) -> str:
+        return f"t{self.slot}.free()"
+
+
+@dataclass(frozen=True, slots=True)
+class Swap(TableAction):
     """Move tables to a device."""
 
     slots: tuple[int, ...]
     to: Device
 
+    @classmethod
+    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
+        """Yield every set of tables that are on one device; wrong: to where it is."""
+        for source, to in ((Device.GPU, Device.CPU), (Device.CPU, Device.GPU)) if "swap" in scope.calls else ():
+            own = [slot for slot, table in there(state) if table.device is source]
+            for count in range(1, len(own) + 1):
+                yield from (cls(slots, to) for slots in combinations(own, count))
+        if "misuse" in scope.calls and scope.config.num_cpu:
+            yield from (cls((slot,), table.device) for slot, table in there(state))
 
-class ClearCopies(NamedTuple):
+    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
+        return calls.swap(state, self.slots, self.to, choice)
+
+    def call(self, model: PagedAdapter, state: Paged) -> tuple[Pair, ...]:
+        return model.swap(self.slots, self.to)
+
+    def line(self, state: Paged) -> str:
+        source = Device.CPU if self.to is Device.GPU else Device.GPU
+        return f"allocator.swap([{', '.join(f'*t{slot}.blocks' for slot in self.slots)}], {source}, {self.to})"
+
+
+@dataclass(frozen=True, slots=True)
+class ClearCopies(TableAction):
     """Take the pending copies."""
 
+    @classmethod
+    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
+        """Yield it where copies are left pending."""
+        yield from (cls(),) if "delay" in scope.calls else ()
 
-class Access(NamedTuple):
+    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
+        return calls.clear_copies(state)
+
+    def call(self, model: PagedAdapter, state: Paged) -> tuple[Pair, ...]:
+        return model.clear_copies()
+
+    def line(self, state: Paged) -> str:
+        return "allocator.clear_copy_on_writes()"
+
+
+@dataclass(frozen=True, slots=True)
+class AnyAccess(TableAction):
+    """An access of blocks at a time."""
+
+    def blocks(self, state: Paged) -> tuple[int, ...]:
+        """Return the blocks that the access names."""
+        raise NotImplementedError
+
+    def time(self, state: Paged) -> int:
+        """Return its time: after all others."""
+        return max(state.times) + 1
+
+    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
+        return marks.access(state, self.blocks(state), self.time(state))
+
+    def call(self, model: PagedAdapter, state: Paged) -> None:
+        model.access(self.blocks(state), self.time(state))
+
+    def line(self, state: Paged) -> str:
+        return f"allocator.mark_blocks_as_accessed({list(self.blocks(state))}, {self.time(state)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Access(AnyAccess):
     """Note an access of a table's blocks: at the time of the last one, or `later`."""
 
     slot: int
     later: bool = True
 
+    @classmethod
+    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
+        """Yield both times for every table."""
+        for slot, _ in there(state) if "access" in scope.calls else ():
+            yield from (cls(slot), cls(slot, later=False))
 
-class AccessFound(NamedTuple):
+    def blocks(self, state: Paged) -> tuple[int, ...]:
+        table = state.tables[self.slot]
+        return () if table is None else tuple(block for block in table.entries if block != state.null)
+
+    def time(self, state: Paged) -> int:
+        last = max(state.times)
+        return last + (self.later or last == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessFound(AnyAccess):
     """Note an access of the block that is found by some content, free or not."""
 
     prefix: Prefix
     device: Device
 
+    @classmethod
+    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
+        """Yield the free blocks that are found."""
+        for block, key in enumerate(state.keys) if "access" in scope.calls else ():
+            if key is not None and block in state.free:
+                yield cls(key, Device.GPU if block < state.config.num_gpu else Device.CPU)
 
-class AccessUnknown(NamedTuple):
-    """Note an access of a free block without content."""
+    def blocks(self, state: Paged) -> tuple[int, ...]:
+        return tuple(block for block in blocks_of(state.config, self.device) if state.keys[block] == self.prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessUnknown(AnyAccess):
+    """Note an access of a free block without content: a wrong call."""
 
     device: Device
 
+    @classmethod
+    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
+        """Yield it for every device that has such a block."""
+        if "misuse" in scope.calls:
+            yield from (each for each in map(cls, scope.devices) if each.blocks(state))
 
-class MarkComputed(NamedTuple):
+    def blocks(self, state: Paged) -> tuple[int, ...]:
+        own = blocks_of(state.config, self.device)
+        return tuple(block for block in own if block in state.free and not state.keys[block])[:1]
+
+
+@dataclass(frozen=True, slots=True)
+class MarkComputed(TableAction):
     """Mark what can be found as computed."""
 
+    @classmethod
+    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
+        """Yield it where the scope marks."""
+        yield from (cls(),) if "mark" in scope.calls else ()
 
-class MarkTable(NamedTuple):
+    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
+        return marks.mark_computed(state)
+
+    def call(self, model: PagedAdapter, state: Paged) -> None:
+        model.mark_computed()
+
+    def line(self, state: Paged) -> str:
+        return "allocator.mark_blocks_as_computed([])"
+
+
+@dataclass(frozen=True, slots=True)
+class MarkTable(TableAction):
     """Mark the first tokens of a table as computed."""
 
     slot: int
     tokens: int
 
+    @classmethod
+    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
+        """Yield chunks of every length; wrong: less than none, more than there are, off the GPU, of no table."""
+        for slot, table in on_gpu(state) if "chunks" in scope.calls else ():
+            yield from (cls(slot, tokens) for tokens in range(table.ready + 1, len(table.prefix[1]) + 1))
+        if "misuse" in scope.calls:
+            for slot, table in there(state):
+                yield from (cls(slot, -1), cls(slot, len(table.prefix[1]) + 1))
+                yield from () if table.device is Device.GPU else (cls(slot, 1),)
+            yield from () if (free := absent(state)) is None else (cls(free, 0),)
 
-class ResetCache(NamedTuple):
+    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
+        return marks.mark_table(state, self.slot, self.tokens)
+
+    def call(self, model: PagedAdapter, state: Paged) -> None:
+        model.mark_table(self.slot, self.tokens)
+
+    def line(self, state: Paged) -> str:
+        return f"t{self.slot}.mark_computed({self.tokens})"
+
+
+@dataclass(frozen=True, slots=True)
+class ResetCache(TableAction):
     """Reset the prefix cache of a device."""
 
     device: Device
 
+    @classmethod
+    def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
+        """Yield each device."""
+        yield from map(cls, scope.devices) if "reset" in scope.calls else ()
 
-PagedAction = (
-    Allocate
-    | AppendTokens
-    | Ensure
-    | Fork
-    | FreeTable
-    | Swap
-    | ClearCopies
-    | Access
-    | AccessFound
-    | AccessUnknown
-    | MarkComputed
-    | MarkTable
-    | ResetCache
+    def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
+        return marks.reset(state, self.device)
+
+    def perform(self, model: PagedAdapter, state: Paged) -> TablesReply:
+        """Reset, and note whether that was refused."""
+        order = model.order()
+        return TablesReply(refused=not model.reset(self.device), order=order)
+
+    def line(self, state: Paged) -> str:
+        return f"allocator.reset_prefix_cache({self.device})"
+
+
+ACTIONS: tuple[type[Any], ...] = (
+    Allocate,
+    Fork,
+    FreeTable,
+    AppendTokens,
+    Ensure,
+    MarkTable,
+    Swap,
+    ClearCopies,
+    MarkComputed,
+    ResetCache,
+    Access,
+    AccessFound,
+    AccessUnknown,
 )
+"""Every action."""
 
 
-class PagedTold(NamedTuple):
-    """What the specification says comes of an action: its calls, and the last state (the same if refused)."""
-
-    state: Paged
-    outcomes: tuple[PagedOutcome, ...]
-
-    @property
-    def refusal(self) -> PagedRefusal | None:
-        """Give the refusal of the first call."""
-        first = self.outcomes[0]
-        return first if isinstance(first, PagedRefusal) else None
-
-
-def paged_meaning(state: Paged, action: PagedAction, choice: Choice = lowest) -> PagedTold:
-    """Tell what comes of an action in a state."""
-    outcome: PagedOutcome = MEANINGS[type(action)](state, action, choice)
-    if isinstance(outcome, PagedRefusal):
-        return PagedTold(state, (outcome,))
-    if isinstance(action, AppendTokens) and not action.delayed:
-        cleared = calls.clear_copies(outcome.state)
-        assert isinstance(cleared, PagedDone)
-        return PagedTold(cleared.state, (outcome, cleared))
-    return PagedTold(outcome.state, (outcome,))
-
-
-def now(state: Paged) -> int:
-    """Give the time of the last access."""
-    return max(state.times)
-
-
-def blocks_accessed(state: Paged, action: Access | AccessFound | AccessUnknown) -> tuple[int, ...]:
-    """Give the blocks that an access names."""
-    match action:
-        case Access(slot):
-            table = state.tables[slot]
-            return () if table is None else tuple(block for block in table.entries if block != state.null)
-        case AccessFound(prefix, device):
-            return tuple(block for block in blocks_of(state.config, device) if state.keys[block] == prefix)
-        case AccessUnknown(device):
-            return unknown_blocks(state, device)[:1]
-
-
-def unknown_blocks(state: Paged, device: Device) -> tuple[int, ...]:
-    """Give the free blocks of a device that hold nothing."""
-    return tuple(block for block in blocks_of(state.config, device) if block in state.free and not state.keys[block])
-
-
-def time_of(state: Paged, action: Access | AccessFound | AccessUnknown) -> int:
-    """Give the time of an access."""
-    return now(state) + (not isinstance(action, Access) or action.later or now(state) == 0)
-
-
-def access(state: Paged, action: Any, _choice: Choice) -> PagedOutcome:
-    """Tell of an access."""
-    return marks.access(state, blocks_accessed(state, action), time_of(state, action))
-
-
-MEANINGS: dict[type, Callable[[Paged, Any, Choice], PagedOutcome]] = {
-    Allocate: lambda state, action, choice: calls.allocate(state, action.slot, action.prefix, action.device, choice),
-    AppendTokens: lambda state, action, choice: calls.append(
-        state, action.slot, action.tokens, action.ahead, action.computed, choice
-    ),
-    Ensure: lambda state, action, choice: calls.ensure(state, action.slot, action.slots, choice),
-    Fork: lambda state, action, _: calls.fork(state, action.parent, action.child),
-    FreeTable: lambda state, action, _: calls.free(state, action.slot),
-    Swap: lambda state, action, choice: calls.swap(state, action.slots, action.to, choice),
-    ClearCopies: lambda state, _action, _choice: calls.clear_copies(state),
-    Access: access,
-    AccessFound: access,
-    AccessUnknown: access,
-    MarkComputed: lambda state, _action, _choice: marks.mark_computed(state),
-    MarkTable: lambda state, action, _: marks.mark_table(state, action.slot, action.tokens),
-    ResetCache: lambda state, action, _: marks.reset(state, action.device),
-}
-"""What each action means."""
-
-
-def paged_enabled(scope: PagedScope, state: Paged) -> list[PagedAction]:
-    """Give every action that a scope allows in a state; of several empty slots, which are alike, only the first."""
-    absent = next((slot for slot, table in enumerate(state.tables) if table is None), None)
-    there = [(slot, table) for slot, table in enumerate(state.tables) if table is not None]
-    actions: list[PagedAction] = []
-    if absent is not None:
-        devices = scope.devices if "host" in scope.calls else (Device.GPU,)
-        actions += [Allocate(absent, prefix, device) for prefix in scope.prompts for device in devices]
-        actions += [Fork(slot, absent) for slot, _ in there]
-    for slot, table in there:
-        actions.append(FreeTable(slot))
-        if table.device is Device.GPU:
-            actions += growing(scope, slot, table)
-            more = range(table.ready + 1, len(table.prefix[1]) + 1) if "chunks" in scope.calls else ()
-            actions += [MarkTable(slot, tokens) for tokens in more]
-    if "swap" in scope.calls:
-        actions += swaps(there)
-    return [
-        *actions,
-        *of_allocator(scope, state, there),
-        *(misuses(scope, state, absent) if "misuse" in scope.calls else ()),
-    ]
-
-
-def growing(scope: PagedScope, slot: int, table: PagedTable) -> Iterator[PagedAction]:
-    """Give the ways in which a table on the GPU may grow."""
-    length, window = len(table.prefix[1]), scope.config.window
-    computed: tuple[int | None, ...] = (None,) if window is None else (length,)
-    if window is not None and "late" in scope.calls:
-        computed = (max(0, length - scope.config.block_size), length)
-    for tokens in scope.outputs:
-        for ahead in scope.lookaheads if length + len(tokens) <= scope.max_tokens else ():
-            for told in computed:
-                yield AppendTokens(slot, tokens, ahead, told)
-                if "delay" in scope.calls:
-                    yield AppendTokens(slot, tokens, ahead, told, True)
-    if "ensure" in scope.calls:
-        yield from (Ensure(slot, slots) for slots in (0, *scope.lookaheads[1:], scope.config.block_size + 1))
-
-
-def swaps(there: list[tuple[int, PagedTable]]) -> Iterator[PagedAction]:
-    """Give the swaps of tables that are on one device, of every set of them."""
-    for source, to in ((Device.GPU, Device.CPU), (Device.CPU, Device.GPU)):
-        own = [slot for slot, table in there if table.device is source]
-        for count in range(1, len(own) + 1):
-            yield from (Swap(slots, to) for slots in combinations(own, count))
-
-
-def of_allocator(scope: PagedScope, state: Paged, there: list[tuple[int, PagedTable]]) -> Iterator[PagedAction]:
-    """Give the calls that are about no table."""
-    if "delay" in scope.calls:
-        yield ClearCopies()
-    if "mark" in scope.calls:
-        yield MarkComputed()
-    if "reset" in scope.calls:
-        yield from map(ResetCache, scope.devices)
-    if "access" in scope.calls:
-        for slot, _ in there:
-            yield Access(slot)
-            yield Access(slot, later=False)
-        free = ((key, block) for block, key in enumerate(state.keys) if key is not None and block in state.free)
-        for key, block in free:
-            yield AccessFound(key, Device.GPU if block < state.config.num_gpu else Device.CPU)
-
-
-def misuses(scope: PagedScope, state: Paged, absent: int | None) -> Iterator[PagedAction]:
-    """Give calls that are wrong."""
-    told = None if scope.config.window is None else 0
-    for slot, table in enumerate(state.tables):
-        if table is None:
-            continue
-        yield Allocate(slot, scope.prompts[0])
-        yield AppendTokens(slot, (0,), -1, told)
-        yield Ensure(slot, -1)
-        yield MarkTable(slot, -1)
-        yield MarkTable(slot, len(table.prefix[1]) + 1)
-        if told is not None:
-            yield AppendTokens(slot, (0,))
-            yield AppendTokens(slot, (0,), 0, -1)
-            yield AppendTokens(slot, (0,), 0, len(table.prefix[1]) + 1)
-        if table.device is Device.CPU:
-            yield AppendTokens(slot, (0,), 0, told)
-            yield Ensure(slot, 1)
-            yield MarkTable(slot, 1)
-        if scope.config.num_cpu:
-            yield Swap((slot,), table.device)
-    if absent is not None:
-        yield Allocate(absent, (0, ()))
-        yield AppendTokens(absent, (0,), 0, told)
-        yield Ensure(absent, 1)
-        yield MarkTable(absent, 0)
-        yield Fork(absent, absent)
-        yield FreeTable(absent)
-    yield from (AccessUnknown(device) for device in scope.devices if unknown_blocks(state, device))
+def pairs_of(outcome: Outcome[Paged]) -> tuple[Pair, ...]:
+    """Return the copies or moves that the last call tells of."""
+    last = outcome.steps[-1][1]
+    return last.pairs if isinstance(last, PagedDone) else ()

@@ -3,6 +3,7 @@
 As in `adapter`: the adapter calls the public names, and shows the whole state in the specification's terms.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, Self
 
 from blockwright_spec.block_tables.state import Device, Pair
@@ -98,3 +99,9 @@ class PagedAdapter(Protocol):
 
     def check(self) -> None:
         """Recompute the allocators' own invariants, and raise where one is broken."""
+
+
+def ranked(times: Sequence[int]) -> tuple[int, ...]:
+    """Return the ranks of times, 0 for no access."""
+    ranks = {time: rank for rank, time in enumerate(sorted({0, *times}))}
+    return tuple([ranks[time] for time in times])

@@ -1,95 +1,253 @@
-"""The explorer of block tables: every reachable state of a scope, every transition in lock-step.
+"""The world of block tables: the whole state of allocators and tables, and what the counting questions answer.
 
-As `explore`, with another state: what is compared is the whole state of allocators and tables, and what the counting
-questions answer.
+Which free block is taken is open: of the choices that the specification allows, one must lead to what the allocator
+shows. Choices are tried as orders of preference, first the order in which the new blocks stand in the tables.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice, permutations
+from typing import Any
 
-from blockwright_spec.block_tables.outcomes import PagedDone, PagedReason
-from blockwright_spec.block_tables.state import Paged, PagedConfig, paged
+from blockwright_spec.block_tables.counts import cached_tokens, cached_tokens_of, moved, taking, touched
+from blockwright_spec.block_tables.effects import content_at
+from blockwright_spec.block_tables.outcomes import Choice, PagedDone, PagedReason, preferring
+from blockwright_spec.block_tables.state import (
+    Device,
+    Paged,
+    PagedConfig,
+    PagedTable,
+    blocks_of,
+    ends,
+    entries_of,
+    paged,
+)
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
-from blockwright_spec.law import Law
+from blockwright_spec.reads import Prefix
 
-from ..checker.search import Node, Search
-from .actions import PagedAction, PagedTold, paged_enabled, paged_meaning
-from .adapter import PagedAdapter
-from .lockstep import paged_act, paged_examine
+from ..checker.diagnose import of_laws
+from ..checker.lockstep import Compared, differing
+from ..checker.world import Outcome, World
+from .actions import ACTIONS, MarkComputed, MarkTable, TableAction, TablesReply, pairs_of
+from .adapter import PagedAdapter, PagedObservation, TableShown, ranked
+from .blockwright import BlockwrightTables
 from .scopes import PagedScope
 from .symmetry import PagedNames
 
-PagedFactory = Callable[[PagedConfig], PagedAdapter]
-"""Makes an allocator under test, with the tables on it."""
-
-PagedNode = Node[Paged, PagedAdapter]
+TRIES = 150
+"""Choices that are tried before an allocator is said to differ from all."""
 
 
-class PagedExplorer(Search[Paged, PagedAction, PagedAdapter, PagedTold]):
-    """Explores one scope, with an allocator in lock-step or the specification alone (no factory)."""
+class TablesWorld(World[Paged, PagedAdapter]):
+    """One scope of block tables; `factory` makes the allocator under test, with the tables on it."""
 
-    def __init__(
-        self,
-        scope: PagedScope,
-        factory: PagedFactory | None,
-        laws: tuple[Law, ...] = PAGED_LAWS,
-        max_transitions: int | None = None,
-    ) -> None:
-        adapter = factory(scope.config) if factory else None
-        super().__init__(scope, Node(paged(scope.config, scope.slots), adapter), max_transitions)
-        self.scope, self.laws, self.names = scope, laws, PagedNames()
+    actions = ACTIONS
+    laws = PAGED_LAWS
+    step_laws = PAGED_STEP_LAWS
+    scope: PagedScope
 
-    def enabled(self, state: Paged) -> list[PagedAction]:
-        """Give every action that the scope allows in a state."""
-        return paged_enabled(self.scope, state)
+    def __init__(self, scope: PagedScope, factory: Callable[[PagedConfig], PagedAdapter] = BlockwrightTables) -> None:
+        super().__init__(scope)
+        self.factory, self.names = factory, PagedNames()
 
-    def reached(self, told: PagedTold) -> Paged:
-        """Give the state that an action leads to."""
-        return told.state
+    def initial(self) -> Paged:
+        """Return an allocator without tables."""
+        return paged(self.scope.config, self.scope.slots)
+
+    def model(self) -> PagedAdapter:
+        """Return a new allocator."""
+        return self.factory(self.scope.config)
 
     def digest(self, state: Paged) -> bytes:
-        """Give a name that is equal for states that differ in names only."""
+        """Return a name that is equal for states that differ in names only."""
         return self.names.digest(state)
 
-    def act(self, adapter: PagedAdapter | None, state: Paged, action: PagedAction) -> tuple[PagedTold, list[str]]:
-        """Perform an action; an allocator that fails in a way of its own has a fault."""
-        if adapter is None:
-            return paged_meaning(state, action), []
-        try:
-            return paged_act(adapter, state, action)
-        except Exception as error:
-            return paged_meaning(state, action), [f"{type(error).__name__}: {error}"]
+    def happened(self, state: Paged, action: TableAction, outcome: Outcome[Paged]) -> Iterator[str]:
+        """Yield the action, or why it was refused."""
+        yield outcome.refusal.reason.name if outcome.refusal else type(action).__name__
 
-    def count(self, action: PagedAction, told: PagedTold) -> None:
-        """Record that an action happened, or why it did not."""
-        self.result.fired[told.refusal.reason.name if told.refusal else type(action).__name__] += 1
+    def choices(
+        self, model: PagedAdapter, state: Paged, action: TableAction, reply: TablesReply, shown: PagedObservation
+    ) -> Iterator[Choice]:
+        """Yield choices to try."""
+        return islice(likely(state, shown, reply), TRIES)
 
-    def steps_fault(self, node: PagedNode, told: PagedTold, after: PagedNode) -> None:
-        """Check the laws of calls."""
-        before = node.state
-        for outcome in told.outcomes:
-            for law in PAGED_STEP_LAWS:
-                if not law.holds(before, outcome):
-                    self.fail(law.id, law.statement, after)
-            before = outcome.state if isinstance(outcome, PagedDone) else before
+    def observe(self, model: PagedAdapter, state: Paged) -> PagedObservation:
+        """Return what an allocator shows."""
+        return model.observe(len(state.tables))
 
-    def state_fault(self, node: PagedNode) -> None:
-        """Check the laws of states, the allocator's self-check, and what it answers to questions."""
-        for law in self.laws:
-            if not law.holds(node.state):
-                self.fail(law.id, law.statement, node)
-        if node.adapter is None:
+    def differences(
+        self,
+        model: PagedAdapter,
+        action: TableAction,
+        outcome: Outcome[Paged],
+        reply: TablesReply,
+        shown: PagedObservation,
+    ) -> list[str]:
+        """Name what differs in acceptance; if nothing does, in the state and in what was copied or moved."""
+        if faults := list(refused_wrong(model, outcome, reply)):
+            return faults
+        faults = differing(expected(outcome.state), shown)
+        if sorted(pairs_of(outcome)) != sorted(reply.pairs):
+            faults.append(f"pairs: expected {pairs_of(outcome)}, found {reply.pairs}")
+        return faults
+
+    def examine(self, model: PagedAdapter, state: Paged) -> list[str]:
+        """Run the self-check, and ask what changes nothing: what is cached, what a step would touch or move."""
+        model.check()
+        faults: list[str] = []
+
+        def compare(what: str, want: Any, found: Any) -> None:
+            if want != found:
+                faults.append(f"{what}: expected {want}, found {found}")
+
+        for prefix in self.scope.prompts:
+            compare(f"cached tokens of {prefix}", cached_tokens(state, prefix), model.cached_tokens(prefix))
+        for slot, table in enumerate(state.tables):
+            if table is None:
+                continue
+            compare(f"cached tokens of {slot}", cached_tokens_of(state, table), model.cached_tokens_of(slot))
+            for tokens, ahead in ((0, 0), (1, 0), (2, 1), (0, 3)):
+                want = touched(state.config, table, tokens, ahead)
+                compare(f"PAGE-13 touched by {tokens} + {ahead} in {slot}", want, model.touched(slot, tokens, ahead))
+            to = Device.CPU if table.device is Device.GPU else Device.GPU
+            size, whole = state.config.block_size, moved(state, (slot,)).items()
+            full = [(block, prefix) for block, prefix in whole if prefix is not None and len(prefix[1]) % size == 0]
+            compare(f"PAGE-13 full blocks of {slot}", taking(state, to, full), model.full_touched((slot,), to))
+        return faults
+
+    def opening(self) -> list[str]:
+        """Return the lines that make an allocator and tables."""
+        config, kind = self.scope.config, "prefix_caching" if self.scope.config.caching else "naive"
+        made = f'CpuGpuBlockAllocator.create("{kind}", {config.num_gpu}, {config.num_cpu}, {config.block_size})'
+        tables = range(self.scope.slots)
+        return [
+            "from blockwright.paging import BlockTable, CpuGpuBlockAllocator, Device",
+            f"allocator = {made}",
+            f"new = lambda: BlockTable({config.block_size}, allocator, max_block_sliding_window={config.window})",
+            f"{', '.join(f't{slot}' for slot in tables)} = {', '.join(['new()' for _ in tables])}",
+        ]
+
+    def symptoms(
+        self, model: PagedAdapter, state: Paged, action: TableAction, compared: Compared
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the laws that the allocator's own state breaks, and REFUSE-1."""
+        outcome, reply, shown = compared.outcome, compared.reply, compared.shown
+        if shown is None:
             return
-        try:
-            node.adapter.check()
-            faults = paged_examine(node.adapter, node.state, self.scope.prompts)
-        except Exception as error:
-            self.fail(getattr(error, "law", "REF-0"), f"{type(error).__name__}: {error}", node)
-        else:
-            if faults:
-                self.fail("REF-0", "; ".join(faults), node)
+        if (reply.error or reply.refused) and shown != expected(state):
+            yield "REFUSE-1", "the call was refused, and something has changed"
+        after = shown_state(state, action, outcome, reply, shown)
+        yield from of_laws(self.laws, after)
+        first = outcome.steps[0][1]
+        done = replace(first, state=after, pairs=reply.pairs) if isinstance(first, PagedDone) else first
+        yield from of_laws(self.step_laws, state, done)
 
 
-PAGED_EVERYTHING = frozenset(reason.name for reason in PagedReason) | frozenset(
-    action.__name__ for action in PagedAction.__args__ if action.__name__ != "AccessUnknown"
+EVERYTHING = frozenset(reason.name for reason in PagedReason) | frozenset(
+    action.__name__ for action in ACTIONS if action.__name__ != "AccessUnknown"
 )
 """What must happen in some scope of a profile: every action, and every refusal."""
+
+
+def expected(state: Paged) -> PagedObservation:
+    """Return what an allocator in this state shows."""
+    blocks, pending = range(len(state.contents)), ends(state.copies)
+    return PagedObservation(
+        tuple([table_shown(state, table) for table in state.tables]),
+        state.free,
+        tuple([entries_of(state, block) + pending.count(block) + (block == state.null) for block in blocks]),
+        state.null,
+        state.copies,
+        state.keys,
+        state.fresh,
+        ranked(state.times),
+    )
+
+
+def table_shown(state: Paged, table: PagedTable | None) -> TableShown | None:
+    """Return what a table shows: tokens only where an entry is not null."""
+    if table is None:
+        return None
+    nulls = sum(block == state.null for block in table.entries) * state.config.block_size
+    tokens = table.prefix[1]
+    return TableShown(tokens[nulls:], table.entries, len(tokens))
+
+
+def likely(state: Paged, shown: PagedObservation, reply: TablesReply) -> Iterator[Choice]:
+    """Yield choices: the allocator's own order, what the call itself let go among it, and then many others."""
+    yield preferring(reply.order)
+    gone: dict[int, None] = {}
+    first: dict[int, None] = dict.fromkeys(target for _, target in reply.pairs)
+    for table, before in zip(shown.tables, state.tables, strict=True):
+        now, known = (() if each is None else each.entries for each in (table, before))
+        gone |= dict.fromkeys([each for each in known if each not in now])
+        first |= dict.fromkeys([each for at, each in enumerate(now) if each not in known[at : at + 1]])
+    for let_go in (tuple(gone), tuple(gone)[::-1]):
+        yield preferring((*reply.order[:1], *let_go, *reply.order[1:]))
+        yield preferring((*let_go, *reply.order))
+    some = (*first, *(block for block in reply.order if block not in first))
+    for order in permutations(some if len(some) < 8 else tuple(first)):
+        yield preferring(order)
+
+
+def refused_wrong(model: PagedAdapter, outcome: Outcome[Paged], reply: TablesReply) -> Iterator[str]:
+    """Yield the differences in acceptance: not now, wrong, or done."""
+    refusal, error = outcome.refusal, reply.error
+    if refusal is None:
+        if error is not None or reply.refused:
+            yield f"refused ({type(error).__name__}: {error}); expected success"
+    elif refusal.reason is PagedReason.BLOCKS_IN_USE:
+        if not reply.refused:
+            yield "reset though blocks are in use"
+    elif error is None:
+        yield f"accepted; expected {refusal.reason.name}"
+    elif isinstance(error, model.short) != (refusal.reason is PagedReason.NO_FREE_BLOCKS):
+        yield f"expected {refusal.reason.name}, found {type(error).__name__}: {error}"
+
+
+# ---- what an allocator shows, as a state of the specification; its ghosts follow its own tables, copies and swaps
+
+
+def shown_state(
+    before: Paged, action: TableAction, outcome: Outcome[Paged], reply: TablesReply, shown: PagedObservation
+) -> Paged:
+    """Make a state of what an allocator shows after an action."""
+    tables = tuple(
+        replace(table, entries=seen.entries) if table is not None and seen is not None else table
+        for table, seen in zip(outcome.state.tables, shown.tables, strict=True)
+    )
+    contents, done = list(before.contents), list(before.done)
+    for source, target in dict.fromkeys((*reply.pairs, *shown.copies)):
+        if (source, target) not in before.copies:
+            contents[target], done[target] = before.contents[source], before.done[source]
+    same = {"free": shown.free, "keys": shown.keys, "null": shown.null, "copies": shown.copies, "fresh": shown.fresh}
+    state: Paged = replace(outcome.state, tables=tables, **same)  # type: ignore[arg-type]
+    for block, content in written(before, state):
+        contents[block] = content
+    for block, count in computed(action, state):
+        done[block] = max(done[block], count)
+    for block in (block for block in shown.free if shown.keys[block] is None):
+        contents[block], done[block] = None, 0
+    return replace(state, contents=tuple(contents), done=tuple(done))
+
+
+def computed(action: TableAction, state: Paged) -> Iterator[tuple[int, int]]:
+    """Yield what a call said was computed: how many slots of each block."""
+    size = state.config.block_size
+    if isinstance(action, MarkComputed):
+        yield from ((block, size) for block in blocks_of(state.config, Device.GPU) if state.keys[block] is not None)
+    if isinstance(action, MarkTable) and (table := state.tables[action.slot]) is not None:
+        for entry, block in enumerate(table.entries):
+            yield block, max(0, min(size, table.ready - entry * size))
+
+
+def written(before: Paged, state: Paged) -> Iterator[tuple[int, Prefix | None]]:
+    """Yield what tables wrote that have grown, by the blocks that they show."""
+    for old, new in zip(before.tables, state.tables, strict=True):
+        if new is None or (old is not None and old.prefix == new.prefix):
+            continue
+        start = 0 if old is None else len(old.prefix[1]) // state.config.block_size
+        for entry, block in enumerate(new.entries):
+            if entry >= start and block != state.null and (content := content_at(state.config, new, entry)) is not None:
+                yield block, content

@@ -25,8 +25,10 @@ import blockwright_spec
 
 KIT = (
     "block_tables/actions",
-    "block_tables/lockstep",
     "block_tables/symmetry",
+    "block_tables/world",
+    "checker/explore",
+    "checker/lockstep",
     "kv_cache/abstraction",
     "kv_cache/actions",
     "kv_cache/adapter",
@@ -38,7 +40,8 @@ KIT = (
     "kv_cache/steps",
     "kv_cache/symmetry",
     "kv_cache/wrong",
-    "offload/actions",
+    "offload/chain",
+    "offload/tier",
 )
 """The modules of the kit that are compiled with the specification."""
 

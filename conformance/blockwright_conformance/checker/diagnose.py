@@ -22,6 +22,7 @@ S = TypeVar("S")
 M = TypeVar("M", bound=Copied)
 
 NAMED = re.compile(r"\b[A-Z]+-\d+\b")
+FIELD = re.compile(r"([A-Za-z]+(?: (?!of )[a-z]+)*)(?:: |[^:;]*: expected )")
 
 
 Broken = Iterator[tuple[str, str]]
@@ -52,8 +53,8 @@ def of_last(world: World[S, M], model: M, before: S, action: Any) -> Iterator[tu
     compared = act(world, model, before, action)
     for fault in compared.faults:
         yield of_fault(fault, compared.law)
+    yield from answers(world, model, compared.outcome.state)  # first: what a question changes is to be seen, too
     yield from world.symptoms(model, before, action, compared)
-    yield from answers(world, model, compared.outcome.state)
 
 
 def answers(world: World[S, M], model: M, state: S) -> list[tuple[str, str]]:
@@ -77,12 +78,13 @@ def of_error(error: Exception) -> tuple[str, str]:
 
 
 def of_fault(fault: str, law: str = "REF-0") -> tuple[str, str]:
-    """Return the law of a fault: the one it names, or REF-0 with the field that differs."""
+    """Return the law of a fault: the one it names, or REF-0 with the field that differs, of acceptance `refusal`."""
     if law != "REF-0":
         return law, fault
     if found := NAMED.search(fault):
         return found.group(), fault
-    return f"REF-0 {fault.partition(':')[0]}", fault
+    field = FIELD.match(fault)
+    return f"REF-0 {field[1] if field else 'refusal'}", fault
 
 
 def of_laws(laws: Iterable[Any], *arguments: Any) -> Iterator[tuple[str, str]]:

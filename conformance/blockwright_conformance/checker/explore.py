@@ -59,8 +59,18 @@ class Node(Generic[S, M]):
 class Explorer(Generic[S, M]):
     """Explores one world whole, with a model in lock-step or the specification alone."""
 
-    def __init__(self, world: World[S, M], *, alone: bool = False, max_transitions: int | None = None) -> None:
-        self.world, self.alone, self.max_transitions = world, alone, max_transitions
+    def __init__(
+        self, world: World[S, M], *, alone: bool = False, laws: bool = True, max_transitions: int | None = None
+    ) -> None:
+        """Prepare the exploration.
+
+        Args:
+            world: what is explored.
+            alone: whether the specification is explored without a model.
+            laws: whether the laws of states are checked, which only depend on the specification.
+            max_transitions: after how many transitions it ends, if not before.
+        """
+        self.world, self.alone, self.laws, self.max_transitions = world, alone, laws, max_transitions
         self.result = Result(world.scope)
         self.seen: set[bytes] = set()
 
@@ -75,7 +85,7 @@ class Explorer(Generic[S, M]):
             while frontier and result.violation is None and result.transitions != self.max_transitions:
                 frontier = list(self.level(frontier))
                 result.depth += bool(frontier)
-        result.states, result.seconds = len(self.seen), time.perf_counter() - started
+            result.states, result.seconds = len(self.seen), time.perf_counter() - started
         return result
 
     def level(self, frontier: list[Node[S, M]]) -> Iterator[Node[S, M]]:
@@ -107,8 +117,7 @@ class Explorer(Generic[S, M]):
         """Check the laws of what an action came to; return the state that it led to, if that is new."""
         for name in self.world.happened(node.state, action, outcome):
             self.result.fired[name] += 1
-        for law in self.world.broken_by(outcome):
-            self.fail(law.id, law.statement, after.trail)
+        self.judge_step(node, outcome, after.trail)
         if outcome.state is node.state or self.result.violation:
             return None
         digest = self.world.digest(outcome.state)
@@ -118,9 +127,14 @@ class Explorer(Generic[S, M]):
         self.judge_state(after)
         return after
 
+    def judge_step(self, node: Node[S, M], outcome: Outcome[S], trail: Trail) -> None:
+        """Check the laws of steps."""
+        for law in self.world.broken_by(outcome):
+            self.fail(law.id, law.statement, trail)
+
     def judge_state(self, node: Node[S, M]) -> None:
         """Check the laws of states, the model's self-check, and what it answers to questions."""
-        for law in self.world.broken(node.state):
+        for law in self.world.broken(node.state) if self.laws else ():
             self.fail(law.id, law.statement, node.trail)
         if node.model is not None:
             for law_id, fault in examined(self.world, node.model, node.state):

@@ -2,15 +2,16 @@
 
 Both draw from the actions that the scope allows: first a kind of action, then one of that kind. After each action the
 whole states are compared and the model examines itself; the laws of states, which cost more than all the rest in large
-states, are checked now and then.
+states, are checked now and then. Now and then the model is copied, too, and must not follow its copy.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 from typing import Any, Generic, TypeVar
 
 from .explore import Violation, examined
-from .lockstep import act
+from .lockstep import Compared, act
 from .world import Copied, World
 
 S = TypeVar("S")
@@ -18,6 +19,8 @@ M = TypeVar("M", bound=Copied)
 
 LAWS_EVERY = 16
 """Actions between two checks of the laws of states."""
+COPIED_EVERY = 7
+"""Actions between two copies of the model."""
 
 
 class HistoryError(AssertionError):
@@ -36,11 +39,11 @@ class History(Generic[S, M]):
         self.actions: list[Any] = []
         self.fired: Counter[str] = Counter()
 
-    def kinds(self) -> dict[type, list[Any]]:
+    def kinds(self) -> dict[str, list[Any]]:
         """Return the actions that may be next, by their kinds."""
-        found: dict[type, list[Any]] = {}
+        found: dict[str, list[Any]] = {}
         for action in self.world.enabled(self.state):
-            found.setdefault(type(action), []).append(action)
+            found.setdefault(self.world.kind(action), []).append(action)
         return found
 
     def act(self, action: Any) -> None:
@@ -50,26 +53,45 @@ class History(Generic[S, M]):
             HistoryError: something differs, or a law is broken.
         """
         self.actions.append(action)
-        compared = act(self.world, self.model, self.state, action)
-        if compared.faults:
-            self.fail(compared.law, "; ".join(compared.faults))
+        if len(self.actions) % COPIED_EVERY == 0:
+            old, self.model = self.model, self.model.copy()
+            self.compare(self.model, action)
+            compared = self.compare(old, action)
+        else:
+            compared = self.compare(self.model, action)
         self.fired.update(self.world.happened(self.state, action, compared.outcome))
         self.state = compared.outcome.state
         for law in self.world.broken_by(compared.outcome):
             self.fail(law.id, law.statement)
+        if len(self.actions) % self.world.examined_every == 0:
+            self.examine()
         if len(self.actions) % LAWS_EVERY == 0:
             self.judge()
 
-    def judge(self) -> None:
-        """Check the laws of states, and what the model answers to questions.
+    def compare(self, model: M, action: Any) -> Compared:
+        """Perform an action on a model and compare."""
+        compared = act(self.world, model, self.state, action)
+        if compared.faults:
+            self.fail(compared.law, "; ".join(compared.faults))
+        return compared
+
+    def examine(self) -> None:
+        """Have the model check itself and answer questions.
 
         Raises:
-            HistoryError: a law is broken, or an answer is wrong.
+            HistoryError: an answer is wrong.
+        """
+        for law_id, fault in examined(self.world, self.model, self.state):
+            self.fail(law_id, fault)
+
+    def judge(self) -> None:
+        """Check the laws of states.
+
+        Raises:
+            HistoryError: a law is broken.
         """
         for law in self.world.broken(self.state):
             self.fail(law.id, law.statement)
-        for law_id, fault in examined(self.world, self.model, self.state):
-            self.fail(law_id, fault)
 
     def fail(self, law: str, detail: str) -> None:
         """Report a violation."""
@@ -77,7 +99,7 @@ class History(Generic[S, M]):
 
 
 def walk(world: World[S, M], seed: int, steps: int) -> History[S, M]:
-    """Take a random walk; kinds of actions are drawn by the world's weights.
+    """Take a random walk; kinds of actions are drawn by the world's weights, and those of a kind by their odds.
 
     Raises:
         HistoryError: the walk met a violation.
@@ -85,8 +107,22 @@ def walk(world: World[S, M], seed: int, steps: int) -> History[S, M]:
     random, history = Random(seed), History(world)
     for _ in range(steps):
         kinds = history.kinds()
-        weights = [world.weight(kind) for kind in kinds]
-        history.act(random.choice(kinds[random.choices(list(kinds), weights)[0]]))
+        kind = random.choices(list(kinds), [world.weights.get(kind, 1) for kind in kinds])[0]
+        history.act(random.choices(kinds[kind], [getattr(each, "odds", 1) for each in kinds[kind]])[0])
+    history.examine()
+    history.judge()
+    return history
+
+
+def replay(world: World[S, M], actions: Sequence[Any]) -> History[S, M]:
+    """Perform the actions of a history on another model.
+
+    Raises:
+        HistoryError: there was a violation.
+    """
+    history = History(world)
+    for action in actions:
+        history.act(action)
     history.judge()
     return history
 
@@ -105,7 +141,6 @@ def run_machine(world: World[S, M], examples: int, steps: int, derandomize: bool
     from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
     fired: Counter[str] = Counter()
-    names = sorted(each.__name__ for each in world.actions)
 
     class Machine(RuleBasedStateMachine):
         """One history; the kinds that it does without are drawn first."""
@@ -114,17 +149,17 @@ def run_machine(world: World[S, M], examples: int, steps: int, derandomize: bool
             super().__init__()
             self.history, self.left_out = History(world), frozenset[str]()
 
-        @initialize(left_out=st.frozensets(st.sampled_from(names)))
+        @initialize(left_out=st.frozensets(st.sampled_from(world.kinds)))
         def begin(self, left_out: frozenset[str]) -> None:
             self.left_out = left_out
 
         @rule(data=st.data())
         def go_on(self, data: Any) -> None:
-            allowed = self.history.kinds()
-            liked = {kind: each for kind, each in allowed.items() if kind.__name__ not in self.left_out} or allowed
+            kinds = self.history.kinds()
+            liked = {kind: actions for kind, actions in kinds.items() if kind not in self.left_out} or kinds
             if liked:
-                kinds = sorted(liked, key=lambda each: each.__name__)
-                kind = data.draw(st.sampled_from([each for each in kinds for _ in range(world.weight(each))]), "kind")
+                weighted = [kind for kind in sorted(liked) for _ in range(world.weights.get(kind, 1))]
+                kind = data.draw(st.sampled_from(weighted), "kind")
                 self.history.act(data.draw(st.sampled_from(liked[kind]), "action"))
 
         def teardown(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from .explore import Result, Trail, Violation, path
 from .world import Copied
 
-__all__ = ["Node", "Result", "Search", "Violation", "path"]
+__all__ = ["Node", "Result", "Search", "Trail", "Violation", "path"]
 
 
 S = TypeVar("S")

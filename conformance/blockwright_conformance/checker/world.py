@@ -79,7 +79,11 @@ class World(ABC, Generic[S, M]):
     actions: ClassVar[tuple[type[Any], ...]]
     """The classes of actions (see `Action`), in the order in which they are tried."""
     laws: tuple[AnyLaw, ...] = ()
-    step_laws: tuple[AnyLaw, ...] = ()
+    step_laws: ClassVar[tuple[AnyLaw, ...]] = ()
+    weights: ClassVar[dict[str, int]] = {}
+    """How often actions of a kind are drawn in a random walk; kinds that are not named count 1."""
+    examined_every: ClassVar[int] = 1
+    """Actions of a long history between two examinations of the model."""
 
     def __init__(self, scope: Any) -> None:
         self.scope = scope
@@ -94,6 +98,15 @@ class World(ABC, Generic[S, M]):
         """Yield every action that the scope allows in a state."""
         for each in self.actions:
             yield from each.allowed(self.scope, state)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Return the kinds of actions."""
+        return tuple(each.__name__ for each in self.actions)
+
+    def kind(self, action: Any) -> str:
+        """Return the kind of an action."""
+        return type(action).__name__
 
     def meaning(self, state: S, action: Any, choice: Any = None) -> Outcome[S]:
         """Return what comes of an action in a state; without a choice, by the specification's own policy."""
@@ -150,11 +163,6 @@ class World(ABC, Generic[S, M]):
         return iter(())
 
     # ---- for readers
-
-    def weight(self, kind: type) -> int:
-        """Return how often a random walk takes an action of a kind, beside others."""
-        found: int = getattr(kind, "weight", 1)
-        return found
 
     @abstractmethod
     def opening(self) -> list[str]:

@@ -1,7 +1,7 @@
 """The world of the manager: one scope of it, with the manager that is put through it."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from blockwright_spec.law import Law
 from blockwright_spec.manager.laws import LAWS, STEP_LAWS
@@ -12,7 +12,7 @@ from ..checker.explore import Explorer
 from ..checker.lockstep import Compared
 from ..checker.world import AnyLaw, World
 from . import lockstep
-from .actions import ACTIONS, Admit, Append, Fork, Grow, GrowEach, Settle, Start, enabled, meaning, perform
+from .actions import ACTIONS, GrowEach, enabled, meaning, perform
 from .adapter import ManagerAdapter, Observation
 from .blockwright import BlockwrightAdapter
 from .coverage import Sort, particulars, sort_of
@@ -27,7 +27,7 @@ Factory = Callable[[Config], ManagerAdapter]
 LOOKUP_LAWS = frozenset(("HIT-1", "HIT-2", "HIT-3", "EXPLAIN-1"))
 """Laws about what a lookup finds."""
 
-WEIGHTS: dict[type, int] = {Append: 20, Grow: 8, GrowEach: 8, Admit: 6, Start: 8, Settle: 8, Fork: 2}
+WEIGHTS = {"Append": 20, "Grow": 8, "GrowEach": 8, "Admit": 6, "Start": 8, "Settle": 8, "Fork": 2}
 """How often a walk takes an action, others counting 1: requests must grow for blocks to run short."""
 
 View = tuple[frozenset[object], ...]
@@ -54,7 +54,9 @@ class KVCacheWorld(World[State, ManagerAdapter]):
     """
 
     actions = ACTIONS
-    step_laws: tuple[AnyLaw, ...] = STEP_LAWS
+    step_laws: ClassVar[tuple[AnyLaw, ...]] = STEP_LAWS
+    weights = WEIGHTS
+    examined_every = 16
     scope: Scope
 
     def __init__(
@@ -133,10 +135,6 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         """Run the self-check, and ask what changes nothing."""
         model.check()
         return lockstep.examine(model, state, self.scope.prompts, self.scope.calls)
-
-    def weight(self, kind: type) -> int:
-        """Return how often a walk takes an action of a kind."""
-        return WEIGHTS.get(kind, 1)
 
     def opening(self) -> list[str]:
         """Return the lines that make a manager."""

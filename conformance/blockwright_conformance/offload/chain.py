@@ -6,11 +6,11 @@ blocks are the specification's; a history with real bytes moves them (`blockwrig
 """
 
 import marshal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import combinations
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from blockwright_spec.offload import chain_calls as calls
 from blockwright_spec.offload.chain_effects import parts_of
@@ -188,6 +188,11 @@ class Land(ChainAction):
     at: int
     success: bool = True
 
+    @property
+    def odds(self) -> float:
+        """How often it is drawn: less often as one that fails."""
+        return 1 if self.success else 0.4
+
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
         """Yield both ends of every transfer that has started."""
@@ -294,11 +299,23 @@ class ChainWorld(World[Chain, ChainUnderTest]):
     actions = (Compute, Store, Load, Land, Cancel, Touch, Take)
     laws = CHAIN_LAWS
     step_laws = CHAIN_STEP_LAWS
+    weights: ClassVar[dict[str, int]] = {
+        "Store": 5,
+        "Load": 5,
+        "Land": 6,
+        "Compute": 5,
+        "Cancel": 1,
+        "Touch": 2,
+        "Take": 2,
+    }
     scope: ChainScope
+    keys: Sequence[Key]
+    """The keys whose places are compared."""
 
     def __init__(self, scope: ChainScope, factory: Callable[..., ChainUnderTest] = ChainUnderTest) -> None:
         super().__init__(scope)
-        self.factory, self.alike = factory, list(alike(scope))
+        self.factory, self.alike, self.keys = factory, list(alike(scope)), scope.keys
+        self.last: tuple[Any, Any, Any] = (None, None, None)
         self.asked = [sliced(each)[0] for each in scope.loads] + [(key,) for key in scope.keys]
 
     def initial(self) -> Chain:
@@ -310,7 +327,16 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         return self.factory(self.scope.config)
 
     def meaning(self, state: Chain, action: ChainAction, choice: Any = None) -> Outcome[Chain]:
-        """Return what comes of an action, and of handing out what may start after it, if that is done at once."""
+        """Return what comes of an action, and of handing out what may start after it, if that is done at once.
+
+        The last one is remembered, since performing the action asks for it, too.
+        """
+        if self.last[0] is not state or self.last[1] is not action:
+            self.last = state, action, self.outcome(state, action)
+        return self.last[2]  # type: ignore[no-any-return]
+
+    def outcome(self, state: Chain, action: ChainAction) -> Outcome[Chain]:
+        """Return what comes of an action."""
         outcome = action.outcome(state)
         if isinstance(outcome, ChainRefusal):
             return Outcome(state, (), outcome)
@@ -353,7 +379,7 @@ class ChainWorld(World[Chain, ChainUnderTest]):
 
     def observe(self, model: ChainUnderTest, state: Chain) -> ChainShown:
         """Return what a chain shows, and take what it reports."""
-        return model.shown(self.scope.keys)
+        return model.shown(self.keys)
 
     def differences(
         self, model: ChainUnderTest, action: ChainAction, outcome: Outcome[Chain], reply: ChainReply, shown: ChainShown
@@ -364,7 +390,7 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         done = ChainDone(outcome.state)
         for at, (_, each) in enumerate(outcome.steps):
             done = replace(done if at else each, state=each.state, handed=each.handed)
-        return differing(chain_expected(self.begun_in(outcome), done, reply.jobs, self.scope.keys), shown)
+        return differing(chain_expected(self.begun_in(outcome), done, reply.jobs, self.keys), shown)
 
     @staticmethod
     def begun_in(outcome: Outcome[Chain]) -> Chain:
@@ -390,11 +416,11 @@ class ChainWorld(World[Chain, ChainUnderTest]):
     def examine(self, model: ChainUnderTest, state: Chain) -> list[str]:
         """Run the self-check, and look up what is loaded, and each key."""
         model.chain.check()
-        before = [shown_by(each, self.scope.keys) for each in model.chain.tiers]
+        before = [shown_by(each, self.keys) for each in model.chain.tiers]
         found = [model.chain.lookup(list(keys)) for keys in self.asked]
         wanted = [chain_lookup(state, keys) for keys in self.asked]
         faults = [f"lookup: expected {wanted}, found {found}"] if found != wanted else []
-        after = [shown_by(each, self.scope.keys) for each in model.chain.tiers]
+        after = [shown_by(each, self.keys) for each in model.chain.tiers]
         return faults + (["LOOKUP-1: a lookup changed something"] if before != after else [])
 
     def opening(self) -> list[str]:
@@ -425,7 +451,7 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         if compared.shown is None:
             return
         reply, shown, outcome = compared.reply, compared.shown, compared.outcome
-        wanted = chain_expected(state, ChainDone(state), [None] * len(state.transfers), self.scope.keys)
+        wanted = chain_expected(state, ChainDone(state), [None] * len(state.transfers), self.keys)
         if reply.error is not None and (wanted.tiers, wanted.pins) != (shown.tiers, shown.pins):
             yield "REFUSE-1", "the call was refused, and something has changed"
         if outcome.refusal is not None and outcome.refusal.reason in model.errors and reply.error is None:

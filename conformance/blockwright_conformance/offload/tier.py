@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import reduce
 from hashlib import blake2b
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from blockwright_spec.offload import tier_calls as calls
 from blockwright_spec.offload.tier_calls import TierDone, TierOutcome, TierReason, TierRefusal, Victims
@@ -63,21 +63,17 @@ class TierCall(NamedTuple):
     keys: tuple[Key, ...]
     success: bool = True
 
-    @classmethod
-    def allowed(cls, scope: TierScope, now: TierNow) -> Iterator[Self]:
-        """Yield every call of a scope, wrong ones only if it makes those, and none that adds too many readers."""
-        for keys in scope.named:
-            for name in NAMES:
-                for success in (True, False) if name.startswith("complete") else (True,):
-                    call = cls(name, keys, success)
-                    if not call.crowds(scope, now.tier) and (scope.misuse or not call.is_wrong(now)):
-                        yield call
+    @property
+    def odds(self) -> float:
+        """How often it is drawn: less often as one that fails."""
+        return 1 if self.success else 0.25
 
-    def crowds(self, scope: TierScope, state: Tier) -> bool:
-        """Tell whether a call would have more readers at a block than the scope has."""
-        keys = self.keys if self.name == "prepare_load" else ()
-        entries = (entry_of(state, key) for key in keys)
-        return any(entry is not None and entry.readers + keys.count(entry.key) > scope.readers for entry in entries)
+    def crowds(self, readers: int, state: Tier) -> bool:
+        """Tell whether a call would have more than so many readers at a block."""
+        if self.name != "prepare_load":
+            return False
+        entries = (entry_of(state, key) for key in self.keys)
+        return any(entry is not None and entry.readers + self.keys.count(entry.key) > readers for entry in entries)
 
     def is_wrong(self, now: TierNow) -> bool:
         """Tell whether a call would be refused for more than want of room."""
@@ -147,7 +143,28 @@ class TierWorld(World[TierNow, TierUnderTest]):
 
     def __init__(self, scope: TierScope, factory: Callable[..., TierUnderTest] = TierUnderTest) -> None:
         super().__init__(scope)
-        self.factory = factory
+        self.factory, self.keys = factory, scope.keys
+        self.calls = [
+            TierCall(name, keys, success)
+            for keys in scope.named
+            for name in NAMES
+            for success in ((True, False) if name.startswith("complete") else (True,))
+        ]
+
+    def enabled(self, state: TierNow) -> Iterator[TierCall]:
+        """Yield every call of the scope, wrong ones only if it makes those, and none that adds too many readers."""
+        for call in self.calls:
+            if not call.crowds(self.scope.readers, state.tier) and (self.scope.misuse or not call.is_wrong(state)):
+                yield call
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Return the names of the calls."""
+        return NAMES
+
+    def kind(self, action: TierCall) -> str:
+        """Return the name of a call."""
+        return action.name
 
     def initial(self) -> TierNow:
         """Return a tier with what was recovered."""
@@ -185,7 +202,7 @@ class TierWorld(World[TierNow, TierUnderTest]):
 
     def observe(self, model: TierUnderTest, state: TierNow) -> TierSeen:
         """Return what a manager shows, and take its events."""
-        return TierSeen(shown_by(model.manager, self.scope.keys, model.ordered), model.events())
+        return TierSeen(shown_by(model.manager, self.keys, model.ordered), model.events())
 
     def differences(
         self, model: TierUnderTest, action: TierCall, outcome: Outcome[TierNow], reply: TierReply, shown: TierSeen
@@ -193,7 +210,7 @@ class TierWorld(World[TierNow, TierUnderTest]):
         """Name what differs in the answer, in the state shown, and in the events."""
         done = outcome.steps[-1][1] if outcome.steps else None
         faults = [*self.answered(model, outcome, done, reply)]
-        faults += differing(expected_of(outcome.state.tier, self.scope.keys, model.ordered), shown.shown)
+        faults += differing(expected_of(outcome.state.tier, self.keys, model.ordered), shown.shown)
         events = done.events if done is not None and not model.silent else ()
         return faults + ([f"events: expected {events}, found {shown.events}"] if events != shown.events else [])
 
@@ -220,11 +237,11 @@ class TierWorld(World[TierNow, TierUnderTest]):
     def examine(self, model: TierUnderTest, state: TierNow) -> list[str]:
         """Run the self-check, and look every list of keys up."""
         model.check()
-        before = shown_by(model.manager, self.scope.keys, model.ordered)
+        before = shown_by(model.manager, self.keys, model.ordered)
         found = [model.manager.lookup(list(keys)) for keys in self.scope.named]
         wanted = [calls.lookup(state.tier, keys) for keys in self.scope.named]
         faults = [f"lookup: expected {wanted}, found {found}"] if found != wanted else []
-        after = shown_by(model.manager, self.scope.keys, model.ordered)
+        after = shown_by(model.manager, self.keys, model.ordered)
         return faults + ([f"LOOKUP-1: a lookup changed {before} to {after}"] if before != after else [])
 
     def opening(self) -> list[str]:
@@ -246,7 +263,7 @@ class TierWorld(World[TierNow, TierUnderTest]):
         outcome, reply, seen = compared.outcome, compared.reply, compared.shown
         shown = shown_tier(state.tier, outcome.state.tier, model.manager, seen.events)
         refused = reply.error is not None or (action.name == "prepare_store" and reply.answer is None)
-        if refused and seen.shown != expected_of(state.tier, self.scope.keys, model.ordered):
+        if refused and seen.shown != expected_of(state.tier, self.keys, model.ordered):
             yield "REFUSE-1", "the call was refused, and something has changed"
         if outcome.refusal is not None and outcome.refusal.reason in model.errors and reply.error is None:
             yield "REFUSE-2", f"{action.name}: expected {outcome.refusal.reason.name}, found no error"

@@ -7,14 +7,21 @@ with the bytes that its key names.
 from collections import Counter
 from random import Random
 
-from blockwright_conformance.offload.actions import Cancel, ChainAction, Compute, Land, Load, Store, Take, Touch
-from blockwright_conformance.offload.chain_adapter import ChainUnderTest
-from blockwright_conformance.offload.chain_world import chain_act, happened
+from blockwright_conformance.checker.lockstep import act
+from blockwright_conformance.offload.chain import (
+    Cancel,
+    ChainAction,
+    ChainWorld,
+    Compute,
+    Land,
+    Load,
+    Store,
+    Take,
+    Touch,
+)
+from blockwright_conformance.offload.scopes import ChainScope
 from blockwright_spec.offload.chain_effects import parts_of
-from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
-from blockwright_spec.offload.chain_outcomes import ChainDone
-from blockwright_spec.offload.chain_state import Chain, Kind, Transfer, chain, chain_lookup, pins, reads, writes
-from blockwright_spec.offload.tier_laws import TIER_LAWS
+from blockwright_spec.offload.chain_state import Chain, Kind, Transfer, chain_lookup, pins, reads, writes
 from blockwright_spec.offload.tier_state import Key, Phase
 
 from .offload_scopes import NUM_BYTES, Medium, OffloadWorld, bytes_of
@@ -37,8 +44,9 @@ class OffloadEngine:
     def __init__(self, world: OffloadWorld, media: list[Medium] | None = None) -> None:
         config = world.config
         self.world, self.span = world, config.span
-        self.state: Chain = chain(config)
-        self.adapter = ChainUnderTest(config)
+        self.under_test = ChainWorld(ChainScope("bytes", config, (), (), eager=False))
+        self.state: Chain = self.under_test.initial()
+        self.adapter = self.under_test.model()
         made = zip(world.media, config.capacities, strict=True)
         self.media: list[Medium] = media or [medium(capacity, config.span) for medium, capacity in made]
         self.device = [bytearray(NUM_BYTES) for _ in range(config.num_device)]
@@ -182,24 +190,20 @@ class OffloadEngine:
         """Perform an action on both sides, and check everything."""
         keys = [each for tier in self.state.tiers for each in (entry.key for entry in tier.entries)]
         asked = action.keys if isinstance(action, Store | Load | Touch) else ()
-        told, faults = chain_act(self.adapter, self.state, action, list(dict.fromkeys((*keys, *asked))), eager=False)
+        self.under_test.keys = list(dict.fromkeys((*keys, *asked)))
+        outcome, faults, law, *_ = act(self.under_test, self.adapter, self.state, action)
         if faults:
-            raise OffloadHistoryError("REF-0", f"{action}: {'; '.join(faults)}")
-        self.fired[f"chain: {told.refusal.reason.name if told.refusal else type(action).__name__}"] += 1
-        for before, outcome in told.steps:
-            if isinstance(outcome, ChainDone):
-                for law in CHAIN_STEP_LAWS:
-                    self.demand(law.holds(before, outcome), law.id, law.statement)
-                self.fired.update(happened(outcome))
-        self.state = told.state
+            raise OffloadHistoryError(law, f"{action}: {'; '.join(faults)}")
+        self.fired.update(self.under_test.happened(self.state, action, outcome))
+        for broken in self.under_test.broken_by(outcome):
+            raise OffloadHistoryError(broken.id, broken.statement)
+        self.state = outcome.state
         self.judge(action)
 
     def judge(self, action: ChainAction) -> None:
         """Check the laws of states, and the bytes of what can be read if some have landed."""
-        for law in CHAIN_LAWS:
-            self.demand(law.holds(self.state), law.id, law.statement)
-        for law in TIER_LAWS:
-            self.demand(all(law.holds(tier) for tier in self.state.tiers), law.id, law.statement)
+        for broken in self.under_test.broken(self.state):
+            raise OffloadHistoryError(broken.id, broken.statement)
         if isinstance(action, Land):
             self.adapter.chain.check()
             self.read_back()

@@ -6,6 +6,7 @@ what the manager answers to its questions are compared.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from types import ModuleType
 from typing import Any
@@ -19,14 +20,17 @@ from blockwright_conformance.block_tables.actions import (
     Fork,
     FreeTable,
     MarkTable,
-    PagedAction,
     ResetCache,
     Swap,
-    time_of,
+    TableAction,
+    TablesReply,
 )
 from blockwright_conformance.block_tables.adapter import PagedObservation
-from blockwright_conformance.block_tables.blockwright import BlockwrightTables, refusals_of
-from blockwright_conformance.block_tables.lockstep import PagedReply, paged_follow
+from blockwright_conformance.block_tables.blockwright import BlockwrightTables
+from blockwright_conformance.block_tables.scopes import PagedScope
+from blockwright_conformance.block_tables.world import TablesWorld
+from blockwright_conformance.checker.lockstep import act
+from blockwright_conformance.checker.world import Outcome
 from blockwright_spec.block_tables.counts import (
     cached_tokens,
     cached_tokens_of,
@@ -34,12 +38,12 @@ from blockwright_spec.block_tables.counts import (
     can_append_slots,
     can_swap,
 )
-from blockwright_spec.block_tables.outcomes import PagedDone
-from blockwright_spec.block_tables.state import Device, Paged, PagedConfig, Pair, paged
-from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.block_tables.outcomes import Choice
+from blockwright_spec.block_tables.state import Device, Paged, PagedConfig, Pair
 from blockwright_spec.manager.outcomes import When
 from blockwright_spec.reads import Prefix
 
+from ..known_bugs.worlds import tables_of
 from .tables_scopes import World
 from .tables_tensors import TokenCaches, code
 
@@ -86,11 +90,24 @@ class ManagerTables(BlockwrightTables):
         return super().observe(slots)
 
 
-def tables_of(package: ModuleType) -> type[ManagerTables]:
-    """Give the class that shows the tables of managers of a copy of the package."""
-    errors: Any = package.errors
-    names = {"package": package, "errors": refusals_of(package), "short": errors.NoFreeBlocksError}
-    return type("Tables", (ManagerTables,), names)
+@dataclass(frozen=True)
+class Call(TableAction):
+    """A call of the manager that was made, and comes to some actions; all of them are refused with the first."""
+
+    actions: Sequence[TableAction]
+    reply: TablesReply
+
+    def meaning(self, state: Paged, choice: Choice | None = None) -> Outcome[Paged]:
+        """Return what comes of the actions, one after another."""
+        done = self.actions[0].meaning(state, choice)
+        for action in self.actions[1:] if done.refusal is None else ():
+            after = action.meaning(done.state, choice)
+            done = Outcome(after.state, done.steps + after.steps)
+        return done
+
+    def perform(self, model: Any, state: Paged) -> TablesReply:
+        """Return what was answered."""
+        return self.reply
 
 
 class PagedEngine:
@@ -106,8 +123,9 @@ class PagedEngine:
             world.size, world.num_gpu, world.num_cpu, world.watermark, world.sliding_window, world.caching
         )
         self.config = PagedConfig(world.size, world.num_gpu, world.num_cpu, world.caching, world.window)
-        self.state: Paged = paged(self.config, world.slots)
-        self.shown = tables_of(package)(self.config, self.manager)
+        self.under_test = TablesWorld(PagedScope("tables", self.config, world.slots, ()))
+        self.state: Paged = self.under_test.initial()
+        self.shown = tables_of(package, ManagerTables)(self.config, self.manager)
         self.caches = TokenCaches(world.num_gpu, world.num_cpu, world.size)
         self.groups: list[tuple[SimpleSequenceGroup, list[Member]]] = []
         self.count, self.clock, self.operations = 0, 0, 0
@@ -150,7 +168,7 @@ class PagedEngine:
             self.fired[answer.name] = self.fired.get(answer.name, 0) + 1
             return
         known = self.cached(seqs[0], prefix)
-        actions: list[PagedAction] = [Allocate(slots[0], prefix), *(Fork(slots[0], slot) for slot in slots[1:])]
+        actions: list[TableAction] = [Allocate(slots[0], prefix), *(Fork(slots[0], slot) for slot in slots[1:])]
         self.shown.owners |= {slot: seq.seq_id for slot, seq in zip(slots, seqs, strict=True)}
         if self.call(lambda: self.manager.allocate(group), actions, self.world.window is None) is None:
             return
@@ -282,7 +300,7 @@ class PagedEngine:
         """Note an access of all sequences of a group."""
         for member in self.groups[index][1]:
             action = Access(member.slot)
-            self.clock = time_of(self.state, action) if self.reference else self.clock + 1
+            self.clock = action.time(self.state) if self.reference else self.clock + 1
             seq, now = member.seq, float(self.clock)
             self.call(lambda seq=seq, now=now: self.manager.access_all_blocks_in_seq(seq, now), [action], True)  # type: ignore[misc]
 
@@ -298,13 +316,13 @@ class PagedEngine:
 
     def reset(self) -> None:
         """Reset the prefix cache of both devices."""
-        actions: list[PagedAction] = [ResetCache(device) for device in Device]
+        actions: list[TableAction] = [ResetCache(device) for device in Device]
         idle = not self.groups or not self.world.caching
         if self.manager.reset_prefix_cache() != idle:
             raise PagedHistoryError("REF-0", f"reset_prefix_cache: expected {idle}")
         self.say("reset_prefix_cache()")
         if idle:
-            self.follow(actions, PagedReply())
+            self.follow(actions, TablesReply())
 
     # ---- what operations share
 
@@ -317,7 +335,7 @@ class PagedEngine:
         self.lines.append(line)
 
     def call(
-        self, call: Callable[[], list[Pair] | None], actions: Sequence[PagedAction], must: bool
+        self, call: Callable[[], list[Pair] | None], actions: Sequence[TableAction], must: bool
     ) -> list[Pair] | None:
         """Make a call of the manager, in lock-step; give its pairs, or None where blocks were short.
 
@@ -340,10 +358,10 @@ class PagedEngine:
         if isinstance(actions[0], Swap):
             out = actions[0].to is Device.CPU
             absolute = [(one, two + shift) if out else (one + shift, two) for one, two in pairs]
-        self.follow(actions, PagedReply(False, error, tuple(absolute), order))
+        self.follow(actions, TablesReply(False, error, tuple(absolute), order))
         return None if error else pairs
 
-    def follow(self, actions: Sequence[PagedAction], reply: PagedReply) -> None:
+    def follow(self, actions: Sequence[TableAction], reply: TablesReply) -> None:
         """Have the specification make the same step, and compare the whole state.
 
         Raises:
@@ -352,22 +370,18 @@ class PagedEngine:
         if not self.reference:
             return
         self.learn(actions)
-        told, faults = paged_follow(self.state, actions, reply, self.shown)
+        outcome, faults, law, *_ = act(self.under_test, self.shown, self.state, Call(actions, reply))
         if faults:
-            raise PagedHistoryError("REF-0", f"{actions}: {'; '.join(faults)}")
-        before = self.state
-        for outcome in told.outcomes:
-            for law in PAGED_STEP_LAWS:
-                if not law.holds(before, outcome):
-                    raise PagedHistoryError(law.id, f"{actions}: {law.statement}")
-            before = outcome.state if isinstance(outcome, PagedDone) else before
-        self.state = told.state
+            raise PagedHistoryError(law, f"{actions}: {'; '.join(faults)}")
+        for broken in self.under_test.broken_by(outcome):
+            raise PagedHistoryError(broken.id, f"{actions}: {broken.statement}")
+        self.state = outcome.state
         self.operations += 1
         self.manager.check()
         if self.operations % LAWS_EVERY == 0:
             self.judge()
 
-    def learn(self, actions: Sequence[PagedAction]) -> None:
+    def learn(self, actions: Sequence[TableAction]) -> None:
         """Remember the hashes of prefixes that actions may bring."""
         for action in actions:
             if isinstance(action, Allocate):
@@ -406,9 +420,8 @@ class PagedEngine:
         Raises:
             PagedHistoryError: one is broken.
         """
-        for law in PAGED_LAWS:
-            if not law.holds(self.state):
-                raise PagedHistoryError(law.id, law.statement)
+        for law in self.under_test.broken(self.state):
+            raise PagedHistoryError(law.id, law.statement)
 
     def finish(self) -> None:
         """End every sequence, after which every block must be free but the null block.

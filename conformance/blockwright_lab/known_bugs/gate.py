@@ -16,25 +16,13 @@ from types import ModuleType
 from typing import Any
 
 from blockwright._terminal import Advance
-from blockwright_conformance.block_tables.blockwright import BlockwrightTables, refusals_of
-from blockwright_conformance.block_tables.diagnose import diagnose_tables
-from blockwright_conformance.block_tables.script import paged_script
-from blockwright_conformance.block_tables.world import PagedExplorer
-from blockwright_conformance.checker.counterexample import script
-from blockwright_conformance.checker.diagnose import diagnose
-from blockwright_conformance.checker.explore import Result
+from blockwright_conformance.checker import counterexample, explore
+from blockwright_conformance.checker import diagnose as diagnosis
 from blockwright_conformance.checker.parallel import in_parallel
+from blockwright_conformance.checker.world import World
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
-from blockwright_conformance.offload.chain_adapter import chain_of
-from blockwright_conformance.offload.chain_world import ChainExplorer
-from blockwright_conformance.offload.diagnose import diagnose_chain, diagnose_tier
-from blockwright_conformance.offload.scopes import TierScope
-from blockwright_conformance.offload.script import chain_script, tier_script
-from blockwright_conformance.offload.tier_adapter import tier_of
-from blockwright_conformance.offload.tier_world import TierExplorer
-from blockwright_spec.block_tables.step_laws import PAGED_LAWS
 from blockwright_spec.manager.laws import LAWS
 
 from .blocks import BLOCKS
@@ -42,7 +30,7 @@ from .corpus import owed
 from .demand import DEMAND
 from .forks import FORKS
 from .instrumented import adapter_on
-from .known_bug import Exhibit, OffloadPlace, Place, TablesPlace, Where
+from .known_bug import Exhibit, Place, Where, WorldPlace
 from .offload import OFFLOAD
 from .prefixes import PREFIXES
 from .tables import TABLES
@@ -51,6 +39,7 @@ from .tiers import TIERS
 from .time_ import TIME
 from .variants import variant
 from .watch import Limited, OutOfTimeError, rearm, watch
+from .worlds import world_on
 
 EXHIBITS: tuple[Exhibit, ...] = (*BLOCKS, *DEMAND, *TABLES, *PREFIXES, *TIME, *FORKS, *PAGED, *TIERS, *OFFLOAD)
 """All of them, in the order of the rooms."""
@@ -117,7 +106,7 @@ def row_of(name: str) -> GateResult:
 
 def title_of(where: Where) -> str:
     """Give the name of a place."""
-    return where.scope.name if isinstance(where, Place | TablesPlace | OffloadPlace) else f"trial of {where.__name__}"
+    return where.scope.name if isinstance(where, Place | WorldPlace) else f"trial of {where.__name__}"
 
 
 def sane(where: Where) -> GateResult:
@@ -188,10 +177,8 @@ def looked_at(where: Where, package: ModuleType, judged: bool) -> Seen:
     """Look at a copy of the implementation in a place, up to the first fault; the specification is `judged` as well."""
     if isinstance(where, Place):
         result = explorer(where.scope, factory_on(package, where), LAWS if judged else ()).run()
-    elif isinstance(where, TablesPlace):
-        result = PagedExplorer(where.scope, tables_on(package), PAGED_LAWS if judged else ()).run()
-    elif isinstance(where, OffloadPlace):
-        result = explored(where, package)
+    elif isinstance(where, WorldPlace):
+        result = explore.Explorer(world_on(where.scope, package), laws=judged).run()
     else:
         rearm()
         faults = list(where(package))
@@ -210,32 +197,15 @@ def factory_on(package: ModuleType, where: Place) -> type[BlockwrightAdapter]:
     return type(base.__name__, (Limited, base), {})
 
 
-def tables_on(package: ModuleType) -> type[BlockwrightTables]:
-    """Give the adapter of block tables on a copy of the implementation, under the watch."""
-    errors: Any = package.errors
-    names = {"package": package, "errors": refusals_of(package), "short": errors.NoFreeBlocksError}
-    return type("Tables", (Limited, BlockwrightTables), names)
-
-
-def explored(where: OffloadPlace, package: ModuleType) -> Result:
-    """Explore a place of offloading with a copy of the implementation, under the watch."""
-    if isinstance(where.scope, TierScope):
-        return TierExplorer(where.scope, type("Tier", (Limited, tier_of(package)), {})).run()
-    return ChainExplorer(where.scope, type("Chain", (Limited, chain_of(package)), {})).run()
-
-
-def diagnosed(
-    where: Place | TablesPlace | OffloadPlace, package: ModuleType, actions: tuple[Any, ...]
-) -> tuple[str, ...]:
+def diagnosed(where: Place | WorldPlace, package: ModuleType, actions: tuple[Any, ...]) -> tuple[str, ...]:
     """Give the laws that are broken at the end of some actions."""
     rearm()
-    if isinstance(where, TablesPlace):
-        return diagnose_tables(where.scope, tables_on(package), actions).laws
-    if isinstance(where, OffloadPlace):
-        if isinstance(where.scope, TierScope):
-            return diagnose_tier(where.scope, tier_of(package), actions).laws
-        return diagnose_chain(where.scope, chain_of(package), actions).laws
-    return diagnose(KVCacheWorld(where.scope, factory_on(package, where)), actions).laws
+    world: World[Any, Any] = (
+        world_on(where.scope, package)
+        if isinstance(where, WorldPlace)
+        else KVCacheWorld(where.scope, factory_on(package, where))
+    )
+    return diagnosis.diagnose(world, actions).laws
 
 
 def trace(where: Where, seen: Seen) -> str:
@@ -244,13 +214,9 @@ def trace(where: Where, seen: Seen) -> str:
         return ""
     if callable(where):
         return f"{(seen.calls or inspect.getsource(where)).rstrip()}\n# {seen.detail}"
-    if isinstance(where, TablesPlace):
-        return paged_script(where.scope, seen.actions, seen.detail)
-    if isinstance(where, OffloadPlace):
-        if isinstance(where.scope, TierScope):
-            return tier_script(where.scope, seen.actions, seen.detail)
-        return chain_script(where.scope, seen.actions, seen.detail)
-    return script(KVCacheWorld(where.scope), seen.actions, seen.detail)
+    if isinstance(where, WorldPlace):
+        return counterexample.script(world_on(where.scope), seen.actions, seen.detail)
+    return counterexample.script(KVCacheWorld(where.scope), seen.actions, seen.detail)
 
 
 def told_of(error: BaseException) -> str:

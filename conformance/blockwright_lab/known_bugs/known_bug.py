@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import NamedTuple
 
-from blockwright_conformance.block_tables.scopes import PagedScope
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.scopes import Scope
-from blockwright_conformance.offload.scopes import ChainScope, TierScope
 
 from .instrumented import VariantAdapter
 from .variants import Patch
+from .worlds import WorldScope
 
 
 class Fault(NamedTuple):
@@ -41,20 +40,13 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class TablesPlace:
-    """Where exhibits of block tables are looked at: a scope in lock-step."""
+class WorldPlace:
+    """Where exhibits of block tables and offloading are looked at: a scope in lock-step."""
 
-    scope: PagedScope
-
-
-@dataclass(frozen=True, slots=True)
-class OffloadPlace:
-    """Where exhibits of offloading are looked at: a scope of one tier, or of a chain, in lock-step."""
-
-    scope: TierScope | ChainScope
+    scope: WorldScope
 
 
-Where = Place | TablesPlace | OffloadPlace | Trial
+Where = Place | WorldPlace | Trial
 """A place, or a trial."""
 
 

@@ -14,18 +14,18 @@ from typing import Any
 
 from blockwright_conformance.offload.scopes import APART, FIRST, KEYS, SECOND, TierScope, chain_scope, lists, request
 
-from .known_bug import Fault, OffloadPlace
+from .known_bug import Fault, WorldPlace
 from .watch import rearm
 
-TIER = OffloadPlace(TierScope("museum, one tier", "LRU", 2, (*lists(3, 1), KEYS[:2]), readers=2))
+TIER = WorldPlace(TierScope("museum, one tier", "LRU", 2, (*lists(3, 1), KEYS[:2]), readers=2))
 ONE_KEY: dict[str, Any] = {"stores": (FIRST[:1],), "loads": (FIRST[:1],), "under_way": 2}
-BACK = OffloadPlace(chain_scope("museum, write back", (2, 1), reserve=(1,), stores=(FIRST[:1], FIRST[1:]), under_way=2))
-NEAR = OffloadPlace(chain_scope("museum, one request", (1, 1), 1, **ONE_KEY))
-BELOW = OffloadPlace(chain_scope("museum, one request written through", (1, 1), 1, through=True, **ONE_KEY))
-SHARED = OffloadPlace(
+BACK = WorldPlace(chain_scope("museum, write back", (2, 1), reserve=(1,), stores=(FIRST[:1], FIRST[1:]), under_way=2))
+NEAR = WorldPlace(chain_scope("museum, one request", (1, 1), 1, **ONE_KEY))
+BELOW = WorldPlace(chain_scope("museum, one request written through", (1, 1), 1, through=True, **ONE_KEY))
+SHARED = WorldPlace(
     chain_scope("museum, two readers", (1, 0), 3, stores=(FIRST[:1],), loads=(FIRST[:1], APART[:1]), under_way=2)
 )
-OVER = OffloadPlace(
+OVER = WorldPlace(
     chain_scope(
         "museum, one block after the other",
         (2, 0),

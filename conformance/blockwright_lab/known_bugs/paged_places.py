@@ -8,18 +8,18 @@ from typing import Any
 from blockwright_conformance.block_tables.scopes import paged_scope
 from blockwright_conformance.kv_cache.scopes import strings
 
-from .known_bug import Fault, TablesPlace
+from .known_bug import Fault, WorldPlace
 from .watch import rearm
 
 ONE: dict[str, Any] = {"prompts": strings(1, 1, 2)}
 
-FORKS = TablesPlace(paged_scope("museum, forks", 2, 4, 0, 4, "delay", **ONE))
-NAIVE = TablesPlace(paged_scope("museum, forks", 2, 4, 0, 4, "delay", **ONE, caching=False))
-EVICTIONS = TablesPlace(paged_scope("museum, evictions", 2, 2, 0, 2, "", prompts=strings(2, 1, 2)))
-SWAPS = TablesPlace(paged_scope("museum, swaps", 2, 3, 3, 4, "swap", **ONE))
-RETURNS = TablesPlace(paged_scope("museum, swaps with content", 1, 2, 2, 1, "swap", prompts=strings(2, 1, 1)))
-ACCESS = TablesPlace(paged_scope("museum, access", 1, 3, 0, 2, "access", slots=1, prompts=strings(2, 1, 2)))
-CHUNKS = TablesPlace(paged_scope("museum, chunks", 2, 4, 0, 4, "chunks", prompts=strings(1, 3, 4)))
+FORKS = WorldPlace(paged_scope("museum, forks", 2, 4, 0, 4, "delay", **ONE))
+NAIVE = WorldPlace(paged_scope("museum, forks", 2, 4, 0, 4, "delay", **ONE, caching=False))
+EVICTIONS = WorldPlace(paged_scope("museum, evictions", 2, 2, 0, 2, "", prompts=strings(2, 1, 2)))
+SWAPS = WorldPlace(paged_scope("museum, swaps", 2, 3, 3, 4, "swap", **ONE))
+RETURNS = WorldPlace(paged_scope("museum, swaps with content", 1, 2, 2, 1, "swap", prompts=strings(2, 1, 1)))
+ACCESS = WorldPlace(paged_scope("museum, access", 1, 3, 0, 2, "access", slots=1, prompts=strings(2, 1, 2)))
+CHUNKS = WorldPlace(paged_scope("museum, chunks", 2, 4, 0, 4, "chunks", prompts=strings(1, 3, 4)))
 
 
 def appends_under_a_window(package: ModuleType) -> Iterator[Fault]:

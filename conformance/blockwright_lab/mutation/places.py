@@ -6,16 +6,14 @@ import resource
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import overload
 
-from blockwright_conformance.block_tables.scopes import PagedScope
+from blockwright_conformance.checker.explore import Explorer
 from blockwright_conformance.kv_cache.scopes import Scope
 
-from ..known_bugs.gate import explored, tables_on
 from ..known_bugs.instrumented import adapter_on
-from ..known_bugs.known_bug import OffloadPlace, Place, TablesPlace, Where
+from ..known_bugs.known_bug import Place, Where, WorldPlace
 from ..known_bugs.watch import Limited, OutOfTimeError, alarm
-from .paged_recording import PagedRecording
+from ..known_bugs.worlds import world_on
 from .recording import Recording
 
 ENDLESS = "runs on and on"
@@ -38,7 +36,7 @@ def difference(where: Where, package: ModuleType) -> tuple[str, int]:
 
 def prepared(where: Where) -> None:
     """Do what is done once per process and place: record a scope, import what a trial needs."""
-    if isinstance(where, Place | TablesPlace):
+    if isinstance(where, Place):
         recorded(where.scope)
     import_what(where)
 
@@ -49,11 +47,8 @@ def visit(where: Where, package: ModuleType) -> tuple[str, int]:
         base = adapter_on(package, where.adapter)
         faults, steps = recorded(where.scope).replay(type(base.__name__, (Limited, base), {}))
         return "; ".join(faults), steps
-    if isinstance(where, TablesPlace):
-        faults, steps = recorded(where.scope).replay(tables_on(package))
-        return "; ".join(faults), steps
-    if isinstance(where, OffloadPlace):
-        result = explored(where, package)
+    if isinstance(where, WorldPlace):
+        result = Explorer(world_on(where.scope, package), laws=False).run()
         return result.violation.detail if result.violation else "", result.transitions
     fault = next(where(package), None)
     return (f"{fault.law}: {fault.detail}" if fault else ""), 0
@@ -84,17 +79,13 @@ def memory_taken() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
 
 
-@overload
-def recorded(scope: Scope) -> Recording: ...
-@overload
-def recorded(scope: PagedScope) -> PagedRecording: ...
-def recorded(scope: Scope | PagedScope) -> Recording | PagedRecording:
+def recorded(scope: Scope) -> Recording:
     """Return a scope's recording, made once per process and kept from the garbage collector."""
     found = RECORDINGS.get(scope)
     if found is None:
-        found = RECORDINGS[scope] = PagedRecording(scope) if isinstance(scope, PagedScope) else Recording(scope)
+        found = RECORDINGS[scope] = Recording(scope)
         keep()
     return found
 
 
-RECORDINGS: dict[Scope | PagedScope, Recording | PagedRecording] = {}
+RECORDINGS: dict[Scope, Recording] = {}

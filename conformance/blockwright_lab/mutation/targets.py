@@ -13,7 +13,7 @@ from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding
 
 from ..known_bugs import offload_places, paged_places, places
 from ..known_bugs.instrumented import CrowdedAdapter, KeylessAdapter, ToldAdapter, ToldFineAdapter
-from ..known_bugs.known_bug import OffloadPlace, Place, TablesPlace, Where
+from ..known_bugs.known_bug import Place, Where, WorldPlace
 from ..trials import (
     alone_trials,
     call_trials,
@@ -35,9 +35,8 @@ from ..trials import (
     worker_trials,
 )
 from ..trials.handed_out import handed_out
-from . import chain_walks
+from . import world_walks
 from .mutator import Mutation, Source
-from .offload_walk import walk
 from .walks import WALKS
 
 
@@ -198,7 +197,7 @@ TABLES = Target(
     (
         *paged_trials.TRIALS,
         *named(paged_places, "EVICTIONS appends_under_a_window comes_back FORKS SWAPS NAIVE RETURNS ACCESS"),
-        *(TablesPlace(each) for each in PAGED_PR),
+        *(WorldPlace(each) for each in PAGED_PR),
     ),
     paths(
         "tests/paging/test_{}.py",
@@ -226,27 +225,27 @@ TIERS = Target(
     (
         *tier_oddities.ODDITIES,
         *tier_trials.TRIALS,
-        *chain_walks.WALKS,
+        *world_walks.CHAINS,
         *named(offload_places, "NEAR SHARED BELOW"),
-        OffloadPlace(TierScope("mutants, silent", "LRU silent", 1, lists(2, 1))),
-        OffloadPlace(chain_scope("mutants, no room", (2, 0), reserve=(1,), under_way=1)),
-        OffloadPlace(TierScope("mutants, foreign", "LRU foreign", 1, (*lists(2, 1), KEYS[:2]), recovered=KEYS[1:2])),
-        OffloadPlace(chain_scope("mutants, span 2", (1, 1), 4, span=2, stores=WIDE, loads=WIDE, under_way=2)),
-        OffloadPlace(
+        WorldPlace(TierScope("mutants, silent", "LRU silent", 1, lists(2, 1))),
+        WorldPlace(chain_scope("mutants, no room", (2, 0), reserve=(1,), under_way=1)),
+        WorldPlace(TierScope("mutants, foreign", "LRU foreign", 1, (*lists(2, 1), KEYS[:2]), recovered=KEYS[1:2])),
+        WorldPlace(chain_scope("mutants, span 2", (1, 1), 4, span=2, stores=WIDE, loads=WIDE, under_way=2)),
+        WorldPlace(
             chain_scope(
                 "mutants, handed out late", (1, 1), through=True, frees=True, loads=(FIRST[:1],), eager=False,
                 under_way=2,
             )
         ),
-        OffloadPlace(chain_scope("mutants, wrong calls", (2, 1), reserve=(0,), misuse=True, most=2)),
-        walk,
-        OffloadPlace(
+        WorldPlace(chain_scope("mutants, wrong calls", (2, 1), reserve=(0,), misuse=True, most=2)),
+        *world_walks.TIERS,
+        WorldPlace(
             chain_scope(
                 "mutants, whole requests", (2, 1), reserve=(1,), stores=(FIRST, SECOND), loads=(FIRST,), under_way=1
             )
         ),
         *named(offload_places, "OVER BACK TIER"),
-        OffloadPlace(TierScope("mutants, ARC", "ARC", 1, (*lists(3, 1), KEYS[:2]))),
+        WorldPlace(TierScope("mutants, ARC", "ARC", 1, (*lists(3, 1), KEYS[:2]))),
     ),
     paths(
         "tests/offload/test_{}.py",

@@ -15,13 +15,15 @@ from typing import NamedTuple
 
 from blockwright.bench.published import Published
 from blockwright_conformance.capabilities import Deviation, Finding, Standing
-from blockwright_conformance.checker.search import Node, Result, path
-from blockwright_conformance.offload.diagnose import diagnose_tier
+from blockwright_conformance.checker.diagnose import diagnose
+from blockwright_conformance.checker.explore import Explorer, Node, Result
+from blockwright_conformance.checker.history import History, HistoryError
+from blockwright_conformance.checker.world import Outcome
 from blockwright_conformance.offload.scopes import KEYS, TierScope, lists
+from blockwright_conformance.offload.tier import TierCall, TierNow, TierReply, TierSeen, TierWorld
 from blockwright_conformance.offload.tier_adapter import TierUnderTest
-from blockwright_conformance.offload.tier_world import TierCall, TierExplorer, TierNow, is_wrong, tier_act
 from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
-from blockwright_spec.offload.tier_state import Key, Tier, tier
+from blockwright_spec.offload.tier_state import Key
 
 from .confirm.__main__ import confirm
 from .engines import EngineUnderTest, Explored
@@ -80,12 +82,33 @@ SCOPES = (*(scope for policy in ("LRU", "LRU requests", "ARC", "ARC requests") f
 SCOPES_OLD = scopes_of("LRU")
 
 
-class TierFollower(TierExplorer):
+class VllmWorld(TierWorld):
+    """One tier, with the calls that the manager has."""
+
+    def enabled(self, state: TierNow) -> Iterator[TierCall]:
+        """Yield every call that the manager has."""
+        for call in super().enabled(state):
+            if call.name != "remove" and (call.success or call.name != "complete_load"):
+                yield call
+
+    def differences(
+        self, model: TierUnderTest, action: TierCall, outcome: Outcome[TierNow], reply: TierReply, shown: TierSeen
+    ) -> list[str]:
+        """Name what differs, even if the state is known: what the manager keeps beside it may be wrong, too."""
+        faults = super().differences(model, action, outcome, reply, shown)
+        try:
+            model.check()
+        except AssertionError as error:
+            faults.append(f"check: {error}")
+        return faults
+
+
+class TierFollower(Explorer[TierNow, TierUnderTest]):
     """Explores one scope to its end, past what is wrong."""
 
     def __init__(self, scope: TierScope, factory: type[VllmTier], most: int | None = None) -> None:
-        super().__init__(scope, factory, most)
-        self.factory = factory
+        super().__init__(VllmWorld(scope, factory), max_transitions=most)
+        self.scope, self.factory = scope, factory
         self.kinds: dict[tuple[str, ...], tuple[str, str]] = {}
         self.findings: dict[tuple[str, str], Finding] = {}
 
@@ -97,38 +120,21 @@ class TierFollower(TierExplorer):
             self.findings[wrong.law, ""] = Finding(wrong.law, self.scope.name, f"a new manager: {wrong.detail}")
         return result
 
-    def enabled(self, state: TierNow) -> Iterator[TierCall]:
-        """Give every call that the manager has."""
-        for call in super().enabled(state):
-            if call.name != "remove" and (call.success or call.name != "complete_load"):
-                yield call
-
     def step(self, node: Node[TierNow, TierUnderTest], action: TierCall) -> Node[TierNow, TierUnderTest] | None:
         """Make a call; what is wrong is recorded, and not gone on from."""
-        self.result.transitions += 1
-        assert node.adapter is not None
-        adapter = node.adapter.copy()
-        told, faults = self.act(adapter, node.state, action)
-        try:  # even if the state is known: what the manager keeps beside it may be wrong
-            adapter.check()
-        except AssertionError as error:
-            faults = [*faults, f"check: {error}"]
-        after = Node(self.reached(told), adapter, (node.trail, action))
-        if faults:
-            kind = (action.name, *sorted(match[0] for fault in faults if (match := FIELD.match(fault))))
-            self.found(kind, "; ".join(faults), (*path(node.trail), action))
-            return None
-        arrived = self.arrived(node, action, told, after)
-        if self.result.violation is not None:
-            wrong, self.result.violation = self.result.violation, None
-            self.found((wrong.law, action.name), f"{wrong.law}: {wrong.detail}", (*path(node.trail), action))
-            return None
-        return arrived
+        after = super().step(node, action)
+        if self.result.violation is None:
+            return after
+        wrong, self.result.violation = self.result.violation, None
+        fields = sorted(match[0] for fault in wrong.detail.split("; ") if (match := FIELD.match(fault)))
+        kind = (action.name, *fields) if wrong.law == "REF-0" else (wrong.law, action.name)
+        self.found(kind, wrong.detail if wrong.law == "REF-0" else f"{wrong.law}: {wrong.detail}", wrong.actions)
+        return None
 
     def found(self, kind: tuple[str, ...], detail: str, actions: tuple[TierCall, ...]) -> None:
         """Record a fault: the first that breaks a law by a call is a shortest one."""
         if kind not in self.kinds:
-            broken = diagnose_tier(self.scope, self.factory, actions).laws
+            broken = diagnose(self.world, actions).laws
             laws = [law for law in LAWS if law in broken] or ["REF-0"]
             self.kinds[kind] = laws[0], actions[-1].name
             if self.kinds[kind] not in self.findings:
@@ -176,24 +182,24 @@ WALKED: tuple[Key, ...] = tuple(b"%02d" % number for number in range(16))
 
 def walk(factory: type[VllmTier], manager: str, capacity: int, seed: int, steps: int) -> tuple[int, str]:
     """Make right calls at random in a larger tier, where indexes are compacted; give how far it went, and faults."""
-    random, adapter, now = Random(seed), factory(manager, capacity), TierNow(tier(capacity))
+    scope = TierScope("a walk", manager, capacity, tuple((key,) for key in WALKED))
+    random, history = Random(seed), History(VllmWorld(scope, factory))
     for step in range(steps):
-        call = drawn(random, now.tier)
-        told, faults = tier_act(adapter, now, call, WALKED)
-        adapter.check()
-        if faults:
-            return step + 1, f"{call}: {'; '.join(faults)}"
-        now = told.now
+        call = drawn(random, history.state)
+        try:
+            history.act(call)
+        except HistoryError as error:
+            return step + 1, f"{call}: {error.violation.detail}"
     return steps, ""
 
 
-def drawn(random: Random, state: Tier) -> TierCall:
+def drawn(random: Random, now: TierNow) -> TierCall:
     """Draw a call that is right in a state."""
     names = ("touch", "prepare_load", "complete_load", "prepare_store", "complete_store")
     while True:
         name, keys = random.choice(names), tuple(random.sample(WALKED, random.randrange(1, 4)))
         call = TierCall(name, keys, name != "complete_store" or random.random() < 0.8)
-        if not is_wrong(state, call):
+        if not call.is_wrong(now):
             return call
 
 

@@ -5,27 +5,25 @@ than wide.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple
 
 from blockwright_conformance.block_tables.scopes import PAGED_PROFILES
-from blockwright_conformance.block_tables.world import PagedExplorer
-from blockwright_conformance.checker.explore import Explorer
-from blockwright_conformance.checker.search import Node, Search
+from blockwright_conformance.block_tables.world import TablesWorld
+from blockwright_conformance.checker import explore
+from blockwright_conformance.checker.world import World
 from blockwright_conformance.kv_cache.choices_gate import OpenExplorer
 from blockwright_conformance.kv_cache.scopes import PROFILES, open_scopes
 from blockwright_conformance.kv_cache.world import KVCacheWorld
-from blockwright_conformance.offload.chain_world import ChainExplorer
+from blockwright_conformance.offload.chain import ChainWorld
 from blockwright_conformance.offload.scopes import CHAIN_PROFILES, TIER_PROFILES
-from blockwright_conformance.offload.tier_world import TierExplorer
+from blockwright_conformance.offload.tier import TierWorld
 from blockwright_spec import block_machine
 from blockwright_spec.block_machine import Machine, Place
-from blockwright_spec.block_tables.outcomes import PagedDone
 from blockwright_spec.block_tables.state import dead_entries
 from blockwright_spec.manager.laws import BLOCK_LAWS
 from blockwright_spec.manager.state import span
 from blockwright_spec.manager.table_laws import jumped, tables
-from blockwright_spec.offload.chain_outcomes import ChainDone
 from blockwright_spec.reads import dead
 
 from . import maps
@@ -35,16 +33,15 @@ Pair = tuple[Any, Any]
 """The states before and after a transition."""
 
 
-class Following:
-    """Follows transitions in the block machine, and compares which entries may be null; a mix-in for explorers."""
+class Refining:
+    """Follows every transition of an explorer in the block machine, and compares which entries may be null."""
 
     page: Any = block_machine
     maps: Any = maps
     width: int | None = None
     """How many states of a level are left from, evenly chosen; all of them if there is no limit."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self) -> None:
         self.moves: Counter[Move] = Counter()
         self.followed = 0
         self.last: tuple[Any, Any] = (None, None)
@@ -59,31 +56,27 @@ class Following:
         """Map a state to the block machine's."""
         raise NotImplementedError
 
-    def pairs(self, before: Any, told: Any) -> Iterator[Pair]:
-        """Return the states before and after each transition that an action came to."""
-        raise NotImplementedError
-
     def trimmable(self, state: Any) -> Iterator[tuple[Place, bool]]:
         """Return the entries of tables, and whether a law of the part lets them be null."""
         return iter(())
 
     def thinned(self, frontier: list[Any]) -> list[Any]:
-        """Return the states of a level that are left from."""
+        """Return the states of a level that are left from: some, or all."""
         return frontier[:: 1 if self.width is None else -(-len(frontier) // self.width)]
 
-    def step_faults(self, state: Any, told: Any) -> Iterator[str]:
-        """Follow the transitions of an action, and yield what is no sequence of steps."""
-        for before, reached in self.pairs(state, told):
+    def unrefined(self, start: Any, pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:
+        """Follow the transitions of an action; yield the law and the fault of those that are no steps."""
+        for before, reached in pairs:
             if before is not reached:
-                start = self.mapped(before) if before is state else self.machine(before)
-                found = refined(start, self.machine(reached), self.page)
+                now = self.mapped(before) if before is start else self.machine(before)
+                found = refined(now, self.machine(reached), self.page)
                 self.followed += 1
                 self.moves.update(found.moves)
                 if found.fault:
-                    yield found.fault
+                    yield "STEP-0", found.fault
 
-    def state_faults(self, state: Any) -> Iterator[tuple[str, str]]:
-        """Check the invariants, and that the entries which may become null are those that the part's law names."""
+    def unfit(self, state: Any) -> Iterator[tuple[str, str]]:
+        """Yield the invariants that do not hold, and entries that may become null though the part's law denies it."""
         now = self.mapped(state)
         for law in BLOCK_LAWS:
             if not law.holds(now):
@@ -93,56 +86,38 @@ class Following:
                 yield "BLOCK-4", f"entry {entry} of table {name}: {may} by the part's law, not by BLOCK-4"
 
 
-class Refining(Following, Search[Any, Any, Any, Any]):
-    """Follows every transition of a search."""
+class RefiningExplorer(Refining, explore.Explorer[Any, Any]):
+    """Follows the explorer of a world."""
+
+    world_of: ClassVar[type[World[Any, Any]]]
 
     def __init__(self, scope: Any, max_transitions: int | None = None) -> None:
-        super().__init__(scope, None, max_transitions=max_transitions)
+        Refining.__init__(self)
+        super(Refining, self).__init__(self.world_of(scope), alone=True, max_transitions=max_transitions)
 
-    def level(self, frontier: list[Node[Any, Any]]) -> Iterator[Node[Any, Any]]:
+    def level(self, frontier: list[explore.Node[Any, Any]]) -> Iterator[explore.Node[Any, Any]]:
         """Leave from some states of a level, or from all."""
         return super().level(self.thinned(frontier))
 
-    def steps_fault(self, node: Node[Any, Any], told: Any, after: Node[Any, Any]) -> None:
+    def pairs(self, before: Any, outcome: Any) -> Iterator[Pair]:
+        """Yield the states before and after each call that was served."""
+        return ((state, done.state) for state, done in outcome.steps if outcome.refusal is None)
+
+    def judge_step(self, node: explore.Node[Any, Any], outcome: Any, trail: explore.Trail) -> None:
         """Follow the transitions."""
-        for fault in self.step_faults(node.state, told):
-            self.fail("STEP-0", fault, after)
+        for law, fault in self.unrefined(node.state, self.pairs(node.state, outcome)):
+            self.fail(law, fault, trail)
 
-    def state_fault(self, node: Node[Any, Any]) -> None:
-        """Check the state."""
-        for law, fault in self.state_faults(node.state):
-            self.fail(law, fault, node)
-
-
-class Lawless(KVCacheWorld):
-    """A manager's world without its own laws, which the gates check."""
-
-    step_laws = ()
-
-    def __init__(self, scope: Any) -> None:
-        super().__init__(scope, laws=())
+    def judge_state(self, node: explore.Node[Any, Any]) -> None:
+        """Check the invariants."""
+        for law, fault in self.unfit(node.state):
+            self.fail(law, fault, node.trail)
 
 
-class OfManager(Following, Explorer[Any, Any]):
+class OfManager(RefiningExplorer):
     """The manager, under its policy."""
 
-    def __init__(self, scope: Any, max_transitions: int | None = None) -> None:
-        super().__init__(Lawless(scope), alone=True, max_transitions=max_transitions)
-
-    def level(self, frontier: list[Any]) -> Iterator[Any]:
-        """Leave from some states of a level, or from all."""
-        return super().level(self.thinned(frontier))
-
-    def arrived(self, node: Any, action: Any, outcome: Any, after: Any) -> Any:
-        """Follow the transitions."""
-        for fault in self.step_faults(node.state, outcome):
-            self.fail("STEP-0", fault, after.trail)
-        return super().arrived(node, action, outcome, after)
-
-    def judge_state(self, node: Any) -> None:
-        """Check the state."""
-        for law, fault in self.state_faults(node.state):
-            self.fail(law, fault, node.trail)
+    world_of = KVCacheWorld
 
     def machine(self, state: Any) -> Machine:
         """Map a manager's state."""
@@ -168,19 +143,14 @@ class OfChoices(OfManager, OpenExplorer):
     """The manager, under any legal choice."""
 
 
-class OfTables(Refining, PagedExplorer):
+class OfTables(RefiningExplorer):
     """Block tables."""
+
+    world_of = TablesWorld
 
     def machine(self, state: Any) -> Machine:
         """Map the state of block tables."""
         return self.maps.of_tables(state)  # type: ignore[no-any-return]
-
-    def pairs(self, before: Any, told: Any) -> Iterator[Pair]:
-        """Return the calls that happened."""
-        for outcome in told.outcomes:
-            if isinstance(outcome, PagedDone):
-                yield before, outcome.state
-                before = outcome.state
 
     def trimmable(self, state: Any) -> Iterator[tuple[Place, bool]]:
         """Return what PAGE-3 lets be null."""
@@ -189,35 +159,36 @@ class OfTables(Refining, PagedExplorer):
                 yield (slot, entry), entry < dead_entries(state.config, table)
 
 
-class OfTier(Refining, TierExplorer):
+class OfTier(RefiningExplorer):
     """One tier."""
+
+    world_of = TierWorld
 
     def machine(self, state: Any) -> Machine:
         """Map a tier, or a state of the search of one."""
         return self.maps.of_tier(getattr(state, "tier", state))  # type: ignore[no-any-return]
 
-    def pairs(self, before: Any, told: Any) -> Iterator[Pair]:
-        """Return what somebody wrote before a call, and the call."""
-        yield before.tier, told.before
-        yield told.before, told.now.tier
+    def pairs(self, before: Any, outcome: Any) -> Iterator[Pair]:
+        """Yield what somebody wrote before a call, and the call."""
+        for written, done in outcome.steps:
+            yield before.tier, written.tier
+            yield written.tier, done.state
 
 
-class OfChain(Refining, ChainExplorer):
+class OfChain(RefiningExplorer):
     """A chain of tiers."""
+
+    world_of = ChainWorld
 
     def machine(self, state: Any) -> Machine:
         """Map the state of a chain."""
         return self.maps.of_chain(state)  # type: ignore[no-any-return]
 
-    def pairs(self, before: Any, told: Any) -> Iterator[Pair]:
-        """Return the calls that happened."""
-        return ((state, outcome.state) for state, outcome in told.steps if isinstance(outcome, ChainDone))
-
 
 class Part(NamedTuple):
     """A part of the specification: how it is explored, and in which scopes of a profile."""
 
-    explorer: type[Refining] | type[OfManager]
+    explorer: type[RefiningExplorer]
     scopes: Callable[[str], tuple[Any, ...]]
 
 

@@ -5,23 +5,15 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
 
-from blockwright_conformance.block_tables.blockwright import BlockwrightTables
-from blockwright_conformance.block_tables.scopes import PagedScope
-from blockwright_conformance.block_tables.world import PagedExplorer
 from blockwright_conformance.checker.explore import Explorer
-from blockwright_conformance.checker.search import Search
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.kv_cache.world import explorer
-from blockwright_conformance.offload.chain_adapter import ChainUnderTest
-from blockwright_conformance.offload.chain_world import ChainExplorer
-from blockwright_conformance.offload.scopes import ChainScope, TierScope
-from blockwright_conformance.offload.tier_adapter import TierUnderTest
-from blockwright_conformance.offload.tier_world import TierExplorer
 
 from ..data_movement.offload_scopes import OffloadWorld
 from ..data_movement.tables_scopes import World as TablesWorld
-from ..known_bugs.watch import SECONDS, Limited, rearm
+from ..known_bugs.watch import SECONDS, rearm
+from ..known_bugs.worlds import WorldScope, limited, world_on
 from .search import Came, World
 
 LONG = 20 * SECONDS
@@ -64,25 +56,12 @@ def in_lockstep(scope: Any, limit: int) -> str:
     return found.detail if found else ""
 
 
-def search_of(
-    scope: Scope | PagedScope | TierScope | ChainScope, limit: int, alone: bool = False
-) -> Search[Any, Any, Any, Any] | Explorer[Any, Any]:
+def search_of(scope: Scope | WorldScope, limit: int, alone: bool = False) -> Explorer[Any, Any]:
     """Return the search beside the implementation, or of the specification `alone`; laws of states are left out."""
-    match scope:
-        case Scope():
-            manager = Telling if scope.config.caching else BlockwrightAdapter
-            return explorer(scope, None if alone else limited(manager), (), max_transitions=limit)
-        case PagedScope():
-            return PagedExplorer(scope, None if alone else limited(BlockwrightTables), (), max_transitions=limit)
-        case TierScope():
-            return TierExplorer(scope, None if alone else limited(TierUnderTest), max_transitions=limit)
-        case ChainScope():
-            return ChainExplorer(scope, None if alone else limited(ChainUnderTest), max_transitions=limit)
-
-
-def limited(adapter: type) -> Any:
-    """Return an adapter under the watch."""
-    return type(adapter.__name__, (Limited, adapter), {})
+    if isinstance(scope, Scope):
+        manager = Telling if scope.config.caching else BlockwrightAdapter
+        return explorer(scope, None if alone else limited(manager), (), max_transitions=limit)
+    return Explorer(world_on(scope), alone=alone, laws=False, max_transitions=limit)
 
 
 def nowhere(_scope: Any, _limit: int) -> str:

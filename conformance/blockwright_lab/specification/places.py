@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import chain as joined
+from types import ModuleType
 from typing import Any
 
-from blockwright_conformance.block_tables.actions import paged_enabled, paged_meaning
 from blockwright_conformance.block_tables.scopes import PagedScope, paged_scope
-from blockwright_conformance.block_tables.symmetry import PagedNames
+from blockwright_conformance.block_tables.world import TablesWorld as Tables
+from blockwright_conformance.checker.world import World as PartWorld
 from blockwright_conformance.kv_cache.actions import enabled, meaning
 from blockwright_conformance.kv_cache.scopes import Scope, of_groups, scope, strings
 from blockwright_conformance.kv_cache.symmetry import Names
 from blockwright_conformance.kv_cache.world import LOOKUP_LAWS, lookup_view
-from blockwright_conformance.offload.actions import chain_enabled, chain_told
-from blockwright_conformance.offload.chain_world import alike, plain
+from blockwright_conformance.offload.chain import ChainWorld, plain
 from blockwright_conformance.offload.scopes import (
     FIRST,
     KEYS,
@@ -27,23 +27,17 @@ from blockwright_conformance.offload.scopes import (
     lists,
     request,
 )
-from blockwright_conformance.offload.tier_world import tier_calls_of, told_of
-from blockwright_spec.block_tables import state as paged_state
-from blockwright_spec.block_tables.outcomes import PagedDone
-from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_conformance.offload.tier import TierNow, TierWorld
 from blockwright_spec.manager import state
 from blockwright_spec.manager.laws import LAWS, STEP_LAWS
 from blockwright_spec.offload import chain_state, tier_state
-from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
-from blockwright_spec.offload.chain_outcomes import ChainDone
-from blockwright_spec.offload.tier_calls import TierDone
-from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
+from blockwright_spec.offload.tier_laws import TIER_LAWS
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
 
 from ..data_movement.offload_scopes import OFFLOAD_HISTORIES
 from ..data_movement.tables_scopes import World as TablesWorld
 from ..known_bugs import offload_places, paged_places, places
-from ..known_bugs.known_bug import OffloadPlace, Place, TablesPlace
+from ..known_bugs.known_bug import Place, WorldPlace
 from ..known_bugs.watch import OutOfTimeError, watch
 from ..trials.paged_trials import WORLDS
 from .beside import (
@@ -104,13 +98,6 @@ def judges(*laws: tuple[Any, ...]) -> tuple[Judge, ...]:
     return tuple(Judge(law.id, law.holds) for each in laws for law in each)
 
 
-def in_turn(before: Any, outcomes: tuple[Any, ...], kind: type[Any]) -> Iterator[tuple[Any, Any]]:
-    """Return outcomes, each with the state before it."""
-    for outcome in outcomes:
-        yield before, outcome
-        before = outcome.state if isinstance(outcome, kind) else before
-
-
 def managers(scope: Scope) -> World:
     """Return the world of part one."""
 
@@ -131,22 +118,27 @@ def managers(scope: Scope) -> World:
     )
 
 
-def tables(scope: PagedScope) -> World:
-    """Return the world of part two."""
+def part(world: PartWorld[Any, Any]) -> World:
+    """Return the world of a part: what a world of the checker says of the specification."""
 
-    def told(now: paged_state.Paged, action: Any) -> Came:
-        said = paged_meaning(now, action)
-        return Came(tuple(in_turn(now, said.outcomes, PagedDone)), said.state)
+    def told(now: Any, action: Any) -> Came:
+        outcome = world.meaning(now, action)
+        return Came(outcome.steps, outcome.state)
 
     return World(
-        scope.name,
-        lambda: paged_state.paged(scope.config, scope.slots),
-        partial(paged_enabled, scope),
+        world.scope.name,
+        world.initial,
+        world.enabled,
         told,
-        lambda: PagedNames().digest,
-        judges(PAGED_LAWS),
-        judges(PAGED_STEP_LAWS),
+        lambda: world.digest,
+        judges(world.laws),
+        judges(world.step_laws),
     )
+
+
+def tables(scope: PagedScope) -> World:
+    """Return the world of part two."""
+    return part(Tables(scope))
 
 
 def tier_name(now: tier_state.Tier) -> bytes:
@@ -158,46 +150,42 @@ def tier_name(now: tier_state.Tier) -> bytes:
 def one_tier(scope: TierScope) -> World:
     """Return the world of one tier."""
 
-    def told(now: tier_state.Tier, call: Any) -> Came:
-        said = told_of(now, call)
-        steps = ((said.before, said.outcome),) if isinstance(said.outcome, TierDone) else ()
-        return Came(steps, said.now.tier)
+    def of_state(law: Judge) -> Judge:
+        return Judge(law.id, lambda now: law.holds(now.tier))
 
-    return World(
-        scope.name,
-        lambda: tier_state.tier(scope.capacity, scope.recovered),
-        partial(tier_calls_of, scope),
-        told,
-        lambda: tier_name,
-        judges(TIER_LAWS),
-        judges(TIER_STEP_LAWS),
+    def of_step(law: Judge) -> Judge:
+        return Judge(law.id, lambda now, done: law.holds(now.tier, done))
+
+    world = part(TierWorld(scope))
+    return replace(
+        world,
+        start=lambda: TierNow(tier_state.tier(scope.capacity, scope.recovered)),
+        digest=lambda: lambda now: tier_name(now.tier),
+        state_laws=tuple(map(of_state, world.state_laws)),
+        step_laws=tuple(map(of_step, world.step_laws)),
     )
 
 
 def chains(scope: ChainScope) -> World:
     """Return the world of a chain; the laws of one tier hold in each of its tiers."""
-    exchanges = list(alike(scope))
-
-    def told(now: chain_state.Chain, action: Any) -> Came:
-        said = chain_told(now, action, scope.eager)
-        return Came(tuple(each for each in said.steps if isinstance(each[1], ChainDone)), said.state)
+    world = ChainWorld(scope)
 
     def name(now: chain_state.Chain) -> bytes:
-        named = (marshal.dumps(plain(now, each), 2) for each in ({}, *exchanges))
-        return blake2b(min(named) + b"".join(map(tier_name, now.tiers)) * (not exchanges)).digest()
+        named = (marshal.dumps(plain(now, each), 2) for each in ({}, *world.alike))
+        return blake2b(min(named) + b"".join(map(tier_name, now.tiers)) * (not world.alike)).digest()
 
     def in_each(law: Judge) -> Judge:
         return Judge(law.id, lambda now: all(law.holds(each) for each in now.tiers))
 
-    return World(
-        scope.name,
-        lambda: chain_state.chain(scope.config),
-        partial(chain_enabled, scope),
-        told,
-        lambda: name,
-        judges(CHAIN_LAWS) + tuple(map(in_each, judges(TIER_LAWS))),
-        judges(CHAIN_STEP_LAWS),
-    )
+    found = part(world)
+    laws = found.state_laws + tuple(map(in_each, judges(TIER_LAWS)))
+    return replace(found, digest=lambda: name, state_laws=laws)
+
+
+def scopes_of(module: ModuleType, kinds: Any) -> Iterator[Any]:
+    """Return the scopes of some kinds that a module of known bugs names."""
+    places = (each for each in vars(module).values() if isinstance(each, WorldPlace))
+    return (each.scope for each in places if isinstance(each.scope, kinds))
 
 
 _FEW: dict[str, Any] = {"prompts": strings(1, 1, 2), "max_model_len": 4}
@@ -289,7 +277,7 @@ MANAGERS: tuple[Scope, ...] = (
 
 _SOME: dict[str, Any] = {"prompts": strings(1, 1, 2)}
 TABLES: tuple[PagedScope, ...] = (
-    *(each.scope for each in vars(paged_places).values() if isinstance(each, TablesPlace)),
+    *scopes_of(paged_places, PagedScope),
     *(
         paged_scope(f"spec, {theme}", size, gpu, cpu, tokens, words, caching=caching, **rest)
         for caching in (True, False)
@@ -321,7 +309,7 @@ WIDE = (request(2, (KEYS[0], 0)), request(2, (KEYS[1], 1)))
 OFFLOAD: tuple[TierScope | ChainScope, ...] = tuple(
     dict.fromkeys(
         joined(
-            (each.scope for each in vars(offload_places).values() if isinstance(each, OffloadPlace)),
+            scopes_of(offload_places, (TierScope, ChainScope)),
             (
                 TierScope("spec, LRU", "LRU", 2, (*lists(2, 2), KEYS[2:3]), readers=2),
                 TierScope("spec, recovered", "LRU foreign", 2, lists(2, 1), recovered=KEYS[1:2]),
@@ -378,7 +366,7 @@ def refusing_tables(scope: PagedScope) -> World:
 
 def refusing_tier(scope: TierScope) -> World:
     """Return the same of one tier."""
-    return replace(one_tier(scope), state_laws=(Judge(REFUSED, tier_refuses),), step_laws=())
+    return replace(one_tier(scope), state_laws=(Judge(REFUSED, lambda now: tier_refuses(now.tier)),), step_laws=())
 
 
 def refusing_chain(scope: ChainScope) -> World:

@@ -9,16 +9,13 @@ from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from blockwright_conformance.block_tables.actions import PagedTold
+from blockwright_conformance.block_tables.actions import TablesReply
 from blockwright_conformance.block_tables.adapter import PagedObservation
 from blockwright_conformance.block_tables.blockwright import BlockwrightTables
-from blockwright_conformance.block_tables.lockstep import (
-    PagedReply,
-    faults_of,
-    paged_differences,
-    paged_expected,
-    refusal_faults,
-)
+from blockwright_conformance.block_tables.world import TablesWorld, refused_wrong
+from blockwright_conformance.block_tables.world import expected as tables_expected
+from blockwright_conformance.checker.lockstep import differing
+from blockwright_conformance.checker.world import Outcome
 from blockwright_conformance.kv_cache.abstraction import compared, differences, expected
 from blockwright_conformance.kv_cache.adapter import Found, Observation, Served
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
@@ -256,30 +253,32 @@ def tables_by_hand(_package: ModuleType) -> Iterator[Fault]:
 
 def of_tables() -> Iterator[Case]:
     """Alter what an allocator shows and answers."""
-    state = paged(paged_places.FORKS.scope.config, 2)
-    wanted = paged_expected(state)
-    yield "nothing altered", [], paged_differences(wanted, wanted)
+    scope: Any = paged_places.FORKS.scope
+    state = paged(scope.config, 2)
+    wanted = tables_expected(state)
+    yield "nothing altered", [], differing(wanted, wanted)
     for name in ("references", "copies", "times"):
         shown = altered_in(wanted, name, ((7, 8),))
         want = [f"{name}: expected {getattr(wanted, name)}, found ((7, 8),)"]
-        yield f"{name} altered", want, paged_differences(wanted, shown)
-    done = PagedTold(state, (PagedDone(state),))
+        yield f"{name} altered", want, differing(wanted, shown)
+    world: Any = TablesWorld(scope)
+
+    def faults_of(outcome: Outcome[Any], reply: TablesReply, shown: PagedObservation) -> list[str]:
+        return world.differences(None, None, outcome, reply, shown)  # type: ignore[no-any-return]
+
+    done = Outcome(state, ((state, PagedDone(state)),))
     pairs = ((1, 2), (0, 3))
-    moved = PagedTold(state, (PagedDone(state, ((5, 6),)), PagedDone(state, pairs)))
-    yield "right", [], faults_of(done, PagedReply(), wanted)
-    yield "pairs in any order", [], faults_of(moved, PagedReply(pairs=pairs[::-1]), wanted)
+    moved = Outcome(state, ((state, PagedDone(state, ((5, 6),))), (state, PagedDone(state, pairs))))
+    yield "right", [], faults_of(done, TablesReply(), wanted)
+    yield "pairs in any order", [], faults_of(moved, TablesReply(pairs=pairs[::-1]), wanted)
     for found in ((), pairs[:1], ((2, 1), (0, 3))):
         want = [f"pairs: expected {pairs}, found {found}"]
-        yield f"pairs {found}", want, faults_of(moved, PagedReply(pairs=found), wanted)
-    refused = PagedTold(state, (PagedRefusal(PagedReason.NO_TOKENS),))
-    yield "refused", [], faults_of(refused, PagedReply(), wanted)
-    want = ["pairs: expected (), found ((5, 6),)"]
-    yield "pairs of a refusal", want, faults_of(refused, PagedReply(pairs=((5, 6),)), wanted)
+        yield f"pairs {found}", want, faults_of(moved, TablesReply(pairs=found), wanted)
     other = wanted._replace(null=3)
-    yield "another state", ["null: expected None, found 3"], faults_of(done, PagedReply(), other)
+    yield "another state", ["null: expected None, found 3"], faults_of(done, TablesReply(), other)
     ends = replace(state, copies=((0, 1), (0, 2)), null=3)
-    yield "ends of copies, and the null block", (2, 1, 1, 1), paged_expected(ends).references
-    yield from of_table_refusals(done, refused)
+    yield "ends of copies, and the null block", (2, 1, 1, 1), tables_expected(ends).references
+    yield from of_table_refusals(done)
 
 
 def of_pools() -> Iterator[Case]:
@@ -329,23 +328,30 @@ def pool_of(
     )
 
 
-def of_table_refusals(done: PagedTold, wrong: PagedTold) -> Iterator[Case]:
+def of_table_refusals(done: Outcome[Any]) -> Iterator[Case]:
     """Accept and refuse what should be another thing."""
-    adapter: Any = SimpleNamespace(short=StaleError)
-    short = PagedTold(done.state, (PagedRefusal(PagedReason.NO_FREE_BLOCKS),))
-    in_use = PagedTold(done.state, (PagedRefusal(PagedReason.BLOCKS_IN_USE),))
-    accepted, refused = PagedReply(), PagedReply(True)
-    error, few = PagedReply(error=WrongError("no")), PagedReply(error=StaleError("no"))
-    for told, reply in ((done, accepted), (in_use, refused), (short, few), (wrong, error)):
-        yield f"{told.refusal}, {reply}", [], refusal_faults(told, reply, adapter)
+    model: Any = SimpleNamespace(short=StaleError)
+
+    def refusal_faults(outcome: Outcome[Any], reply: TablesReply) -> list[str]:
+        return list(refused_wrong(model, outcome, reply))
+
+    def refusing(reason: PagedReason) -> Outcome[Any]:
+        return Outcome(done.state, (), PagedRefusal(reason))
+
+    wrong, short = refusing(PagedReason.NO_TOKENS), refusing(PagedReason.NO_FREE_BLOCKS)
+    in_use = refusing(PagedReason.BLOCKS_IN_USE)
+    accepted, refused = TablesReply(), TablesReply(True)
+    error, few = TablesReply(error=WrongError("no")), TablesReply(error=StaleError("no"))
+    for outcome, reply in ((done, accepted), (in_use, refused), (short, few), (wrong, error)):
+        yield f"{outcome.refusal}, {reply}", [], refusal_faults(outcome, reply)
     for reply, name in ((error, "WrongError: no"), (few, "StaleError: no"), (refused, "NoneType: None")):
-        yield name, [f"refused ({name}); expected success"], refusal_faults(done, reply, adapter)
-    yield "reset", ["reset though blocks are in use"], refusal_faults(in_use, accepted, adapter)
-    for told, reason in ((short, "NO_FREE_BLOCKS"), (wrong, "NO_TOKENS")):
-        yield reason, [f"accepted; expected {reason}"], refusal_faults(told, accepted, adapter)
+        yield name, [f"refused ({name}); expected success"], refusal_faults(done, reply)
+    yield "reset", ["reset though blocks are in use"], refusal_faults(in_use, accepted)
+    for outcome, reason in ((short, "NO_FREE_BLOCKS"), (wrong, "NO_TOKENS")):
+        yield reason, [f"accepted; expected {reason}"], refusal_faults(outcome, accepted)
     want = ["expected NO_FREE_BLOCKS, found WrongError: no"]
-    yield "wrong, not short", want, refusal_faults(short, error, adapter)
-    yield "short, not wrong", ["expected NO_TOKENS, found StaleError: no"], refusal_faults(wrong, few, adapter)
+    yield "wrong, not short", want, refusal_faults(short, error)
+    yield "short, not wrong", ["expected NO_TOKENS, found StaleError: no"], refusal_faults(wrong, few)
 
 
 def tiers_by_hand(_package: ModuleType) -> Iterator[Fault]:

@@ -1,0 +1,43 @@
+"""The worlds of block tables, tiers and chains on copies of the implementation, under the watch."""
+
+from types import ModuleType
+from typing import Any
+
+import blockwright
+from blockwright_conformance.block_tables.blockwright import BlockwrightTables, refusals_of
+from blockwright_conformance.block_tables.scopes import PagedScope
+from blockwright_conformance.block_tables.world import TablesWorld
+from blockwright_conformance.checker.world import World
+from blockwright_conformance.offload.chain import ChainWorld
+from blockwright_conformance.offload.chain_adapter import chain_of
+from blockwright_conformance.offload.scopes import ChainScope, TierScope
+from blockwright_conformance.offload.tier import TierWorld
+from blockwright_conformance.offload.tier_adapter import tier_of
+
+from .watch import Limited
+
+WorldScope = PagedScope | TierScope | ChainScope
+"""A scope of a part that has a world."""
+
+
+def world_on(scope: WorldScope, package: ModuleType = blockwright) -> World[Any, Any]:
+    """Return the world of a scope on a copy of the implementation, or on itself."""
+    match scope:
+        case PagedScope():
+            return TablesWorld(scope, limited(tables_of(package)))
+        case TierScope():
+            return TierWorld(scope, limited(tier_of(package)))
+        case ChainScope():
+            return ChainWorld(scope, limited(chain_of(package)))
+
+
+def tables_of(package: ModuleType, base: type[BlockwrightTables] = BlockwrightTables) -> type[Any]:
+    """Return the adapter of block tables of a copy of the implementation."""
+    errors: Any = package.errors
+    names = {"package": package, "errors": refusals_of(package), "short": errors.NoFreeBlocksError}
+    return type("Tables", (base,), names)
+
+
+def limited(adapter: type) -> Any:
+    """Return an adapter under the watch."""
+    return type(adapter.__name__, (Limited, adapter), {})
