@@ -26,9 +26,6 @@ import blockwright_spec
 KIT = (
     "block_tables/actions",
     "block_tables/symmetry",
-    "block_tables/world",
-    "checker/explore",
-    "checker/lockstep",
     "kv_cache/abstraction",
     "kv_cache/actions",
     "kv_cache/adapter",
@@ -36,8 +33,6 @@ KIT = (
     "kv_cache/enabled",
     "kv_cache/lockstep",
     "kv_cache/symmetry",
-    "offload/chain",
-    "offload/tier",
 )
 """The modules of the kit that are compiled with the specification."""
 
@@ -127,7 +122,13 @@ def compile_into(folder: Path) -> None:
         spec = [str(each) for each in sorted(Path(PACKAGES[0].name).glob("*.py")) if each.name != "__init__.py"]
         kit = [f"{PACKAGES[1].name}/{name}.py" for name in KIT]
         with quiet():
-            extensions = mypycify([*spec, *kit], opt_level="1", debug_level="0", multi_file=True, group_name="explorer")
+            extensions = mypycify(
+                ["--follow-imports=silent", "--ignore-missing-imports", *spec, *kit],
+                opt_level="1",
+                debug_level="0",
+                multi_file=True,
+                group_name="explorer",
+            )
         command: Any = Distribution({"name": "explorer", "ext_modules": extensions}).get_command_obj("build_ext")
         command.inplace, command.parallel = True, os.cpu_count()
         command.ensure_finalized()
