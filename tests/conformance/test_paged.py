@@ -16,6 +16,7 @@ import pytest
 
 import blockwright
 from blockwright.paging import BlockTable
+from blockwright_conformance.block_tables.abstraction import expected
 from blockwright_conformance.block_tables.actions import (
     Allocate,
     AppendTokens,
@@ -29,7 +30,7 @@ from blockwright_conformance.block_tables.blockwright import BlockwrightTables
 from blockwright_conformance.block_tables.gate import GATE
 from blockwright_conformance.block_tables.scopes import PAGED_PROFILES, PagedScope, paged_calls, paged_scope
 from blockwright_conformance.block_tables.symmetry import PagedNames
-from blockwright_conformance.block_tables.world import EVERYTHING, TablesWorld, expected
+from blockwright_conformance.block_tables.world import EVERYTHING, TablesWorld
 from blockwright_conformance.checker.counterexample import script
 from blockwright_conformance.checker.explore import Explorer
 from blockwright_conformance.checker.lockstep import act, differing

@@ -24,6 +24,7 @@ import blockwright
 import blockwright_spec
 
 KIT = (
+    "block_tables/abstraction",
     "block_tables/actions",
     "block_tables/symmetry",
     "kv_cache/abstraction",
