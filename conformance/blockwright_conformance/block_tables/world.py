@@ -6,30 +6,22 @@ shows. Choices are tried as orders of preference, first the order in which the n
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice, permutations
+from itertools import islice
 from typing import Any
 
 from blockwright_spec.block_tables.counts import cached_tokens, cached_tokens_of, moved, taking, touched
 from blockwright_spec.block_tables.effects import content_at
-from blockwright_spec.block_tables.outcomes import Choice, PagedDone, PagedReason, preferring
-from blockwright_spec.block_tables.state import (
-    Device,
-    Paged,
-    PagedConfig,
-    PagedTable,
-    blocks_of,
-    ends,
-    entries_of,
-    paged,
-)
+from blockwright_spec.block_tables.outcomes import Choice, PagedDone, PagedReason
+from blockwright_spec.block_tables.state import Device, Paged, PagedConfig, blocks_of, paged
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.reads import Prefix
 
 from ..checker.diagnose import of_laws
 from ..checker.lockstep import Compared, differing
 from ..checker.world import Outcome, World
+from .abstraction import expected, likely, refused_wrong
 from .actions import ACTIONS, MarkComputed, MarkTable, TableAction, TablesReply, pairs_of
-from .adapter import PagedAdapter, PagedObservation, TableShown, ranked
+from .adapter import PagedAdapter, PagedObservation
 from .blockwright import BlockwrightTables
 from .scopes import PagedScope
 from .symmetry import PagedNames
@@ -148,62 +140,6 @@ EVERYTHING = frozenset(reason.name for reason in PagedReason) | frozenset(
     action.__name__ for action in ACTIONS if action.__name__ != "AccessUnknown"
 )
 """What must happen in some scope of a profile: every action, and every refusal."""
-
-
-def expected(state: Paged) -> PagedObservation:
-    """Return what an allocator in this state shows."""
-    blocks, pending = range(len(state.contents)), ends(state.copies)
-    return PagedObservation(
-        tuple([table_shown(state, table) for table in state.tables]),
-        state.free,
-        tuple([entries_of(state, block) + pending.count(block) + (block == state.null) for block in blocks]),
-        state.null,
-        state.copies,
-        state.keys,
-        state.fresh,
-        ranked(state.times),
-    )
-
-
-def table_shown(state: Paged, table: PagedTable | None) -> TableShown | None:
-    """Return what a table shows: tokens only where an entry is not null."""
-    if table is None:
-        return None
-    nulls = sum(block == state.null for block in table.entries) * state.config.block_size
-    tokens = table.prefix[1]
-    return TableShown(tokens[nulls:], table.entries, len(tokens))
-
-
-def likely(state: Paged, shown: PagedObservation, reply: TablesReply) -> Iterator[Choice]:
-    """Yield choices: the allocator's own order, what the call itself let go among it, and then many others."""
-    yield preferring(reply.order)
-    gone: dict[int, None] = {}
-    first: dict[int, None] = dict.fromkeys(target for _, target in reply.pairs)
-    for table, before in zip(shown.tables, state.tables, strict=True):
-        now, known = (() if each is None else each.entries for each in (table, before))
-        gone |= dict.fromkeys([each for each in known if each not in now])
-        first |= dict.fromkeys([each for at, each in enumerate(now) if each not in known[at : at + 1]])
-    for let_go in (tuple(gone), tuple(gone)[::-1]):
-        yield preferring((*reply.order[:1], *let_go, *reply.order[1:]))
-        yield preferring((*let_go, *reply.order))
-    some = (*first, *(block for block in reply.order if block not in first))
-    for order in permutations(some if len(some) < 8 else tuple(first)):
-        yield preferring(order)
-
-
-def refused_wrong(model: PagedAdapter, outcome: Outcome[Paged], reply: TablesReply) -> Iterator[str]:
-    """Yield the differences in acceptance: not now, wrong, or done."""
-    refusal, error = outcome.refusal, reply.error
-    if refusal is None:
-        if error is not None or reply.refused:
-            yield f"refused ({type(error).__name__}: {error}); expected success"
-    elif refusal.reason is PagedReason.BLOCKS_IN_USE:
-        if not reply.refused:
-            yield "reset though blocks are in use"
-    elif error is None:
-        yield f"accepted; expected {refusal.reason.name}"
-    elif isinstance(error, model.short) != (refusal.reason is PagedReason.NO_FREE_BLOCKS):
-        yield f"expected {refusal.reason.name}, found {type(error).__name__}: {error}"
 
 
 # ---- what an allocator shows, as a state of the specification; its ghosts follow its own tables, copies and swaps

@@ -24,11 +24,9 @@ import blockwright
 import blockwright_spec
 
 KIT = (
+    "block_tables/abstraction",
     "block_tables/actions",
     "block_tables/symmetry",
-    "block_tables/world",
-    "checker/explore",
-    "checker/lockstep",
     "kv_cache/abstraction",
     "kv_cache/actions",
     "kv_cache/adapter",
@@ -40,8 +38,6 @@ KIT = (
     "kv_cache/steps",
     "kv_cache/symmetry",
     "kv_cache/wrong",
-    "offload/chain",
-    "offload/tier",
 )
 """The modules of the kit that are compiled with the specification."""
 
@@ -131,7 +127,13 @@ def compile_into(folder: Path) -> None:
         spec = [str(each) for each in sorted(Path(PACKAGES[0].name).rglob("*.py")) if each.name != "__init__.py"]
         kit = [f"{PACKAGES[1].name}/{name}.py" for name in KIT]
         with quiet():
-            extensions = mypycify([*spec, *kit], opt_level="1", debug_level="0", multi_file=True, group_name="explorer")
+            extensions = mypycify(
+                ["--follow-imports=silent", "--ignore-missing-imports", *spec, *kit],
+                opt_level="1",
+                debug_level="0",
+                multi_file=True,
+                group_name="explorer",
+            )
         command: Any = Distribution({"name": "explorer", "ext_modules": extensions}).get_command_obj("build_ext")
         command.inplace, command.parallel = True, os.cpu_count()
         command.ensure_finalized()

@@ -9,11 +9,12 @@ from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from blockwright_conformance.block_tables.abstraction import expected as tables_expected
+from blockwright_conformance.block_tables.abstraction import refused_wrong
 from blockwright_conformance.block_tables.actions import TablesReply
 from blockwright_conformance.block_tables.adapter import PagedObservation
 from blockwright_conformance.block_tables.blockwright import BlockwrightTables
-from blockwright_conformance.block_tables.world import TablesWorld, refused_wrong
-from blockwright_conformance.block_tables.world import expected as tables_expected
+from blockwright_conformance.block_tables.world import TablesWorld
 from blockwright_conformance.checker.lockstep import differing
 from blockwright_conformance.checker.world import Outcome
 from blockwright_conformance.kv_cache.abstraction import compared, differences, expected
