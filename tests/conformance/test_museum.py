@@ -256,8 +256,8 @@ BOTH = replace(
             (
                 patch(
                     "group.py",
-                    "keys, self._group, self._block_size, start, stop)",
-                    "keys, 0, self._block_size, start, stop)",
+                    "units, self._group, self._block_size, start, stop)",
+                    "units, 0, self._block_size, start, stop)",
                 ),
             ),
             {"REF-0 keys", "PUB-1"},
@@ -270,7 +270,13 @@ BOTH = replace(
             {"REF-0 tables", "TRIM-2"},
         ),
         (
-            (patch("running.py", "  manager.release(table)\n", "  manager.release(table) if at == 0 else None\n"),),
+            (
+                patch(
+                    "running.py",
+                    "  manager.release(table)\n",
+                    "  manager.release(table) if manager is self.managers[0] else None\n",
+                ),
+            ),
             {"REF-0 queue", "REF-1"},
         ),
     ],

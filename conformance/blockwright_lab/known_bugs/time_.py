@@ -52,11 +52,11 @@ TIME = (
         (patch("running.py", "ask.is_delayed or self._settles or", "ask.is_delayed or"),),
     ),
     Exhibit(
-        "B42c",
+        "D15",
         "a recurrent state is found in the step that writes it",
         "States were published with the step that was to write them, like blocks of attention; a request that was "
         "admitted to the same step read its state while another wrote it.",
-        "vllm-project/vllm MambaManager.cached_blocks_this_step",
+        "ours, before its first release; vLLM keeps MambaManager.cached_blocks_this_step for it",
         "MAMBA-5",
         places.MAMBA,
         (patch("running.py", "min(ask.stop, known), NOT_RUN)", "min(ask.stop, known), ask.certain)"),),
@@ -186,11 +186,11 @@ TIME = (
         ),
     ),
     Exhibit(
-        "B59f",
+        "D16",
         "a load publishes what it had not to bring",
         "Of a window's layer a connector loads what the tokens after the load read. All blocks before the end of what "
         "came were published, and a later request read blocks that nobody had written.",
-        "an outside test of Blockwright",
+        "ours, before its first release: KVCacheManager.finish_load",
         "PUB-1",
         places.LOADING_BOTH,
         (

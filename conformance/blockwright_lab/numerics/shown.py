@@ -48,7 +48,7 @@ SHOWN: dict[str, str] = {
     "B25b": "two windows in flight, with drafts",
     "B25c": "two windows in flight, with drafts",
     "B42b": "dropped, settled",
-    "B42c": "two that begin alike",
+    "D15": "two that begin alike",
     "B47": "a window, with swaps",
     "B53a": "dropped when launched",
     "B53b": "dropped when launched",
@@ -101,7 +101,7 @@ HARMLESS: dict[str, str] = {
     "B09": "the table that is kept is empty: the next call is refused, or right",
     "B34b": WAITS,
     # loads
-    "B59f": "no world has a load that comes in part under a window",
+    "D16": "no world has a load that comes in part under a window",
     # tables
     "B29": "the null block's number stands for nothing in the index, so that it is never found",
     "B13": LEAKS,
