@@ -98,7 +98,7 @@ def test_a_mutant_that_breaks_the_import_is_killed() -> None:
 
 def test_a_place_tells_what_it_executes() -> None:
     found = reach("core", TIGHT)
-    take = mutation_of("core/store.py", "BlockStore.take: ")
+    take = mutation_of("core/store.py", "BlockStore.fill: ")
     explain = mutation_of("core/explain.py", "explain: ")
     assert take.line in found.lines["core/store.py"]
     assert explain.line not in found.lines.get("core/explain.py", ())
@@ -157,7 +157,9 @@ def test_the_floor_is_a_rate() -> None:
 
 
 def test_survivors_are_listed_with_a_reason() -> None:
-    assert reason_for(mutation_of("core/store.py", "self.version += 1 -> self.version += 2")).startswith("versions")
+    assert reason_for(
+        mutation_of("core/store.py", "BlockStore.take_one: self.version += 1 -> self.version += 2")
+    ).startswith("versions")
     assert reason_for(mutation_of("core/store.py", "self.version += 1 -> self.version += 0")) == ""
     for listed in survivors.survivors().values():
         assert [each for held in listed.values() for each in held.values() if len(each.split()) < 3] == []
@@ -213,7 +215,7 @@ TRIALS: tuple[tuple[Trial, str, str], ...] = (
     (replica_oddities.row_edges, "core/replica.py", "_count: while i < size -> while i <= size"),
     (replica_oddities.row_managers, "core/rows.py", "TableRows.remove_request: self._applied = 0 -> self._applied = 1"),
     (check_trials.self_checks, "core/check.py", "check_queue: free = "),
-    (name_trials.arguments, "core/request.py", "_checked_items: if item.offset < 0"),
+    (name_trials.arguments, "core/request.py", "_checked_items: if offset < 0"),
     (name_trials.packing, "core/request.py", "_pack_view: i += 8 -> i += 9"),
     (name_trials.shown, "core/pool.py", "KVCacheBlock.is_null: "),
     (name_trials.bare_pool, "core/pool.py", "BlockPool.touch: self.touch_entries(ids) -> pass"),
@@ -263,7 +265,7 @@ def test_a_closed_form_that_comes_to_the_same_refutes_none() -> None:
 
 
 def test_a_function_that_no_theorem_reads_is_left_to_others() -> None:
-    assert refuted(mutation_of("core/store.py", "BlockStore.take: self.version += 1 -> pass")) == ("", "")
+    assert refuted(mutation_of("core/store.py", "BlockStore.fill: self.version += 1 -> pass")) == ("", "")
 
 
 def test_the_plain_hash_gives_the_published_vectors() -> None:

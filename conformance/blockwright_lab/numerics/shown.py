@@ -100,7 +100,10 @@ HARMLESS: dict[str, str] = {
     "D01": "what a refused step trims is dead: the same step, served later, would have trimmed it",
     "B09": "the table that is kept is empty: the next call is refused, or right",
     "B34b": WAITS,
-    # loads
+    # time
+    "D10": "no engine of block tables here asks how much of a prompt is cached",
+    "D11": "no engine of block tables here asks how much of a prompt is cached",
+    "D12": "no engine of block tables here marks a prompt in parts",
     "D16": "no world has a load that comes in part under a window",
     # tables
     "B29": "the null block's number stands for nothing in the index, so that it is never found",
@@ -141,9 +144,9 @@ HARMLESS: dict[str, str] = {
     "B20b": LEAKS,
     "B19b": "only a caller that ends one reader twice gains by it; B19c has one that does",
     "D09": MISSES,
-    "D11": WAITS,
-    "D10a": "a model reads by tables; common prefixes only choose its kernel, and none here is chosen so",
-    "D10b": "the self-check alone says so; nothing is read otherwise",
+    "D14": WAITS,
+    "D13a": "a model reads by tables; common prefixes only choose its kernel, and none here is chosen so",
+    "D13b": "the self-check alone says so; nothing is read otherwise",
     "B12": "the block above stays pinned, and the block below is released once too often, which is refused",
     "B52b": "the only copy is lost, and computed again",
     "B59d": "the block stays listed; every load of it is judged for itself, and fails again",

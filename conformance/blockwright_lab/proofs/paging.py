@@ -157,15 +157,18 @@ def of_marks() -> Iterator[Theorem]:
     block, first, count, used, freed, total = z3.Ints("block first count used freed total")
     pool = symbolic.Source("blockwright.paging.device_pool")
     given = [block >= 1, block < count, first >= 1]
-    mark = pool.returned("DevicePool.take_mark", {"self.take_one()": block, "self.first_id": first})
+    mark = pool.returned("DevicePool.take_mark", {"block": block, "self.first_id": first})
     own = {"mark": mark, "self.first_id": first, "self.null": 0}
-    for name in ("hold_one", "is_held", "is_computed", "publish_words", "access"):
+    for name in ("is_held", "publish_words", "access"):
         back = pool.value(f"DevicePool.{name}", "block", own)
         yield Theorem("paged", f"{name} knows a block again by its mark", given, back == block)
     for name, callee in (
+        ("hold_one", "i32"),
+        ("release_one", "i32"),
         ("sharers", "self.num_sharers"),
         ("is_copy_target", "self.is_destination"),
         ("is_known", "self._index.has_key"),
+        ("is_computed", "self._index.has_key"),
         ("copy_one", "self.copy_on_write"),
     ):
         asked = pool.passed(f"DevicePool.{name}", callee, 0, own)

@@ -82,7 +82,7 @@ def of_growth() -> Iterator[Theorem]:
     )
     uncached = code.apply("GroupTables.quiet_slots", [None, False], known)
     yield Theorem("attention", "uncached, only new blocks change anything", given, (n <= uncached) == (missing <= 0))
-    covered = code.value("GroupTables.adopt", "table.num_covered", {"size": held, "self._block_size": b})
+    covered = code.value("GroupTables.headed", "slots", {"size": held, "self._block_size": b})
     yield Theorem("attention", "a hit covers its blocks' tokens", given, known["self.entries_for"](covered) == held)
     for layout, (name, kind) in enumerate(KINDS.items()):
         own, size = methods(layout, b), n + 1 if layout == 2 else b
@@ -275,6 +275,6 @@ def of_places() -> Iterator[Theorem]:
     )
     yield Theorem("all", "a group's own lookup keeps what the manager keeps", [size >= 1, first >= 0], kept == same)
     asked = symbolic.Source(running).passed(
-        "RunningRequests._publish", "request.keys", 0, {"manager._block_size": size, "request._block_size": unit}
+        "RunningRequests._publish", "manager.publish", 2, {"manager._block_size": size, "request._block_size": unit}
     )
     yield Theorem("all", "publication counts the units of a block", given, asked == count)

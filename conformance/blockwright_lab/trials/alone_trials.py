@@ -48,6 +48,7 @@ class Pair:
                 self.alone.cache_blocks(requests[1], len(tokens))
             for request in requests:
                 request.num_computed_tokens = len(tokens)
+            self.whole.new_step_starts()
             self.running[name] = (requests[0], requests[1])
 
     def grow(self, name: str) -> None:
@@ -70,6 +71,7 @@ class Pair:
             self.alone.cache_blocks(requests[1], computed + 1)
         for request in requests:
             request.num_computed_tokens = computed + 1
+        self.whole.new_step_starts()
 
     def end(self, name: str) -> None:
         """End a request on both sides."""

@@ -232,7 +232,7 @@ def publish(both: Both, prefixes: Prefixes, random: Random) -> tuple[str, bool]:
     at, group = random.randrange(len(PROMPTS)), random.randrange(2)
     stop = min(len(table), len(prefixes.blocks[at]))
     start = random.randrange(stop + 1)
-    both.store.publish(vec[i32](table), prefixes.keys[at], group, SIZE, start, stop)
+    both.store.publish(vec[i32](table), prefixes.requests[at], SIZE, group, SIZE, start, stop)
     for entry in range(start, stop):
         own, content, digest, parent, tokens = prefixes.blocks[at][entry]
         if table[entry] and table[entry] not in books.keys:
@@ -449,7 +449,7 @@ def crowded(package: ModuleType) -> tuple[Any, Any, Prefixes]:
     ids = store.take(6, vec[i32]())
     for group in (0, 1):
         table = vec[i32]([3, 2, 1] if group == 0 else list(ids)[3:])
-        store.publish(table, prefixes.keys[0], group, SIZE, 0, 3)
+        store.publish(table, prefixes.requests[0], SIZE, group, SIZE, 0, 3)
         for entry, block in enumerate(table):
             order.accessed(block, 5.0 + group)
             order.measure(block, SIZE * (entry + 1))
@@ -504,7 +504,7 @@ def refused(package: ModuleType) -> Iterator[tuple[str, str]]:
         rearm()
         store, prefixes = package.core.store.BlockStore(COUNT, journal, None), Prefixes(package, weak)
         ids = store.take(5, vec[i32]())
-        store.publish(ids, prefixes.keys[0], 0, SIZE, 0, 3)
+        store.publish(ids, prefixes.requests[0], SIZE, 0, SIZE, 0, 3)
         free = store.take_one()
         hits: list[tuple[list[int], int, str]] = [
             ([1, 2, 3], 0, ""),
@@ -555,7 +555,7 @@ def lost(package: ModuleType) -> Iterator[tuple[str, str]]:
         ids = list(store.take(6, vec[i32]()))
         for group in (0, 1):
             table = vec[i32](ids[3 * group : 3 * group + 3])
-            store.publish(table, prefixes.keys[0], group, SIZE, 0, 3)
+            store.publish(table, prefixes.requests[0], SIZE, group, SIZE, 0, 3)
             store.release(table, 0, 3)
             if group == 0:
                 store.note_trim(table, 0, 3)
@@ -604,7 +604,7 @@ def remembered(package: ModuleType) -> Iterator[tuple[str, str]]:
         order.measure(block, 4)
     store.release(ids, 0, 3)
     ids = store.take(6, vec[i32]())
-    store.publish(ids[:3], prefixes.keys[0], 0, SIZE, 0, 3)
+    store.publish(ids[:3], prefixes.requests[0], SIZE, 0, SIZE, 0, 3)
     order.accessed(1, 3.0)
     store.release(ids, 0, 6)
     if store.free_block_ids() != [4, 5, 6, 2, 3, 1]:
@@ -627,7 +627,7 @@ def checked(package: ModuleType) -> Iterator[tuple[str, str]]:
             [] if noted == "evictions" else None,
         )
         store, prefixes = package.core.store.BlockStore(COUNT, journal, None), Prefixes(package, False)
-        store.publish(store.take(2, vec[i32]()), prefixes.keys[0], 0, SIZE, 0, 2)
+        store.publish(store.take(2, vec[i32]()), prefixes.requests[0], SIZE, 0, SIZE, 0, 2)
         del (journal.contents if noted == "contents" else journal._digests)[1]
         what = "blocks with a remembered prefix" if noted == "contents" else "blocks with a digest to tell"
         yield from noticed(package, store, "PUB-1", what, [1, 2], [2])

@@ -42,7 +42,7 @@ def lined_up(package: ModuleType) -> Iterator[Fault]:
         order = core.access_order.AccessOrder(NUM_BLOCKS)
         store = core.store.BlockStore(NUM_BLOCKS, None, None, order)
         blocks = store.take(NUM_BLOCKS - 1, vec[i32]())
-        store.publish(blocks, request.keys(1), 0, 1, 0, 5)
+        store.publish(blocks, request, 1, 0, 1, 0, 5)
         for now, block in enumerate((3, 1, 5, 2, 4)):
             order.accessed(block, float(now))
         store.release(blocks, 0, NUM_BLOCKS - 1)
