@@ -324,10 +324,5 @@ TABLES: dict[str, PagedScript] = {
         ),
         caching=True,
     ),
-    "evicted": PagedScript(
-        (("arrive", "a", 9), ("end", "a"), ("arrive", "b", 21, 1), ("end", "b"), ("arrive", "c", 9)),
-        num_gpu=6,
-        caching=True,
-    ),
 }
 """On a block manager."""
