@@ -17,6 +17,8 @@ from ..known_bugs.worlds import world_on
 from .recording import Recording
 
 ENDLESS = "runs on and on"
+MOST_TRANSITIONS = 10_000
+"""Of a world that is explored for a mutant: larger ones would take minutes for each, uncompiled."""
 
 
 def difference(where: Where, package: ModuleType) -> tuple[str, int]:
@@ -48,7 +50,8 @@ def visit(where: Where, package: ModuleType) -> tuple[str, int]:
         faults, steps = recorded(where.scope).replay(type(base.__name__, (Limited, base), {}))
         return "; ".join(faults), steps
     if isinstance(where, WorldPlace):
-        result = Explorer(world_on(where.scope, package), laws=False).run()
+        world = world_on(where.scope, package)
+        result = Explorer(world, laws=False, max_transitions=MOST_TRANSITIONS).run()
         return result.violation.detail if result.violation else "", result.transitions
     fault = next(where(package), None)
     return (f"{fault.law}: {fault.detail}" if fault else ""), 0
