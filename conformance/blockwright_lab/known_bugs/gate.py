@@ -38,7 +38,7 @@ from .tables_paged import PAGED
 from .tiers import TIERS
 from .time_ import TIME
 from .variants import variant
-from .watch import Limited, OutOfTimeError, rearm, watch
+from .watch import LOADING, Limited, OutOfTimeError, rearm, watch
 from .worlds import world_on
 
 EXHIBITS: tuple[Exhibit, ...] = (*BLOCKS, *DEMAND, *TABLES, *PREFIXES, *TIME, *FORKS, *PAGED, *TIERS, *OFFLOAD)
@@ -115,7 +115,10 @@ def sane(where: Where) -> GateResult:
     row = GateResult("museum", f"unchanged: {title_of(where)}", CORE, 0, 0, 0, 0.0)
     try:
         with watch():
-            seen = looked_at(where, variant(), True)
+            rearm(LOADING)
+            package = variant()
+            rearm()
+            seen = looked_at(where, package, True)
     except (Exception, OutOfTimeError) as error:
         seen = Seen(("MUSEUM-0",), 0, told_of(error))
     return replace(
@@ -135,7 +138,9 @@ def shown(exhibit: Exhibit) -> GateResult:
     started, where = time.perf_counter(), exhibit.where
     try:
         with watch():
+            rearm(LOADING)
             package = variant(*exhibit.patches)
+            rearm()
             seen = looked_at(where, package, False)
             if seen.laws and not callable(where):
                 seen = replace(seen, laws=diagnosed(where, package, seen.actions))

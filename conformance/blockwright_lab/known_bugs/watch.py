@@ -14,6 +14,8 @@ from typing import Self
 
 SECONDS = 0.5
 """Processor time that one action may take: a thousand times what one takes otherwise."""
+LOADING = 10.0
+"""Processor time that a copy of the implementation may take to be loaded."""
 
 
 class OutOfTimeError(BaseException):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from ..known_bugs.variants import load
-from ..known_bugs.watch import OutOfTimeError, alarm
+from ..known_bugs.watch import LOADING, OutOfTimeError, alarm, rearm
 from .mutator import Mutation
 from .places import difference, keep, memory_taken, prepared
 from .proofs import refuted
@@ -112,6 +112,7 @@ def visited(mutation: Mutation, numbers: list[int], limit: float) -> Result:
         return Result(mutation)
     try:
         with alarm():
+            rearm(LOADING)
             package = load({mutation.file: parsed(mutation.file).compiled(mutation.key)})
     except (Exception, OutOfTimeError) as error:
         return result(IMPORT, f"{type(error).__name__}: {error}")
