@@ -114,7 +114,7 @@ def sane(where: Where) -> GateResult:
     started = time.perf_counter()
     row = GateResult("museum", f"unchanged: {title_of(where)}", CORE, 0, 0, 0, 0.0)
     try:
-        with watch():
+        with explore.collector_resting(), watch():  # what it has to do at the end is no action
             rearm(LOADING)
             package = variant()
             rearm()
@@ -137,7 +137,7 @@ def shown(exhibit: Exhibit) -> GateResult:
     """Put one bug back and see which laws are broken after the shortest way to any fault."""
     started, where = time.perf_counter(), exhibit.where
     try:
-        with watch():
+        with explore.collector_resting(), watch():  # what it has to do at the end is no action
             rearm(LOADING)
             package = variant(*exhibit.patches)
             rearm()
