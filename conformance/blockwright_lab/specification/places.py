@@ -67,7 +67,7 @@ class SpecPlace:
     """A small scope of one part of the specification; `makes` gives its world."""
 
     gate: str
-    """The gate that looks at such scopes beside the implementation; `plans` are looked at by gate `inputs`."""
+    """The gate that looks at such scopes beside the implementation; `plans` are looked at by gate `movement`."""
     scope: AnyScope
     makes: Callable[[Any], World]
     beside: Callable[[Any, int], str]
