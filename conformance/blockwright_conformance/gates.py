@@ -103,7 +103,7 @@ class Gate:
     """Whether profile ``quick`` runs it, unless others are asked for: what a minute shows, without torch."""
 
 
-SCOPES = Way("lock-step", ("lockstep", "paged", "offload"), "scopes, each explored whole")
+SCOPES = Way("lock-step", ("lockstep", "paged", "offload", "worker"), "scopes, each explored whole")
 
 KIT_GATES = (
     Gate(
@@ -127,6 +127,12 @@ KIT_GATES = (
     ),
     Gate("paged", "blockwright_conformance.block_tables.gate", (SCOPES,)),
     Gate("offload", "blockwright_conformance.offload.gate", (SCOPES,), quick=True),
+    Gate(
+        "worker",
+        "blockwright_conformance.worker.gate",
+        (SCOPES, Way("inputs", ("inputs machine",), "worlds of a step's inputs")),
+        ("hypothesis", "torch"),
+    ),
 )
 """The gates of the kit, in the order in which the command runs them."""
 

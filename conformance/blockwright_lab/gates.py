@@ -22,7 +22,7 @@ GATES = (
         "blockwright_lab.data_movement.gate",
         (
             Way("histories with data", ("paged machine", "offload machine"), "random worlds"),
-            Way("inputs", ("plans", "inputs machine"), "worlds of a step's inputs"),
+            Way("plans", ("plans",), "lists of random models"),
         ),
         ("hypothesis", "torch"),
     ),
