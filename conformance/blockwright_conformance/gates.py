@@ -113,12 +113,6 @@ KIT_GATES = (
         quick=True,
     ),
     Gate(
-        "choices",
-        "blockwright_conformance.kv_cache.choices_gate",
-        (Way("choices", ("choices",), "scopes, under any legal choice"),),
-        quick=True,
-    ),
-    Gate(
         "machine",
         "blockwright_conformance.kv_cache.histories_gate",
         (Way("histories", ("machine", "walk"), "random worlds"),),

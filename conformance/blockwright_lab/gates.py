@@ -4,6 +4,12 @@ from blockwright_conformance.gates import Gate, Way
 
 GATES = (
     Gate(
+        "choices",
+        "blockwright_lab.specification.choices",
+        (Way("choices", ("choices",), "scopes, under any legal choice"),),
+        quick=True,
+    ),
+    Gate(
         "refinement",
         "blockwright_lab.refinement.gate",
         (

@@ -38,7 +38,6 @@ class History(Generic[S, M]):
         self.fired: Counter[str] = Counter()
 
     def kinds(self) -> dict[str, list[Any]]:
-        """Return the actions that may be next, by their kinds."""
         found: dict[str, list[Any]] = {}
         for action in self.world.enabled(self.state):
             found.setdefault(self.world.kind(action), []).append(action)

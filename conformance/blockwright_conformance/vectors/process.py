@@ -87,7 +87,6 @@ class Connection:
         return answers
 
     def send(self, waiting: bytes) -> bytes:
-        """Send as much as the process takes now; give what is left."""
         if not waiting:
             return waiting
         try:
@@ -172,20 +171,16 @@ class ProcessAdapter:
         return answer
 
     def send(self, name: str, prefix: Prefix) -> None:
-        """Make a request."""
         self.expected(self.call("send", name, *prefix), "ok")
 
     def forget(self, name: str) -> None:
-        """Drop a request."""
         self.expected(self.call("forget", name), "ok")
 
     def find(self, name: str) -> Found:
-        """Look a request up."""
         hit = self.expected(self.call("find", name), "hit")
         return Found(hit.length, hit.tables)
 
     def allocate(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Tables | None:
-        """Give slots."""
         options = step.lookahead, int(step.publication is Publication.LATER), step.drafts, step.external, step.encoder
         asked = (name, computed, step.new, length, hit_of or NOBODY, *options, int(step.whole), step.reserve)
         answer = self.expected(self.call("allocate", *asked), "blocks", "refused")
@@ -208,52 +203,40 @@ class ProcessAdapter:
         raise NotImplementedError("commit: not a call of the protocol")
 
     def start(self) -> None:
-        """Start a step."""
         self.expected(self.call("start"), "ok")
 
     def settle(self, rejected: tuple[tuple[str, int], ...]) -> None:
-        """Settle the oldest step."""
         self.expected(self.call("settle", rejected), "ok")
 
     def finish_load(self, name: str, count: int) -> None:
-        """End a load."""
         self.expected(self.call("loaded", name, count), "ok")
 
     def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
-        """Give slots to several requests."""
         answer = self.expected(self.call("batch", lookahead, asks), "served")
         return tuple([Served(tables) for tables in answer.served]), answer.whole
 
     def append(self, name: str, tokens: tuple[int, ...]) -> None:
-        """Append output tokens."""
         self.expected(self.call("append", name, tokens), "ok")
 
     def publish(self, name: str, end: int) -> None:
-        """Publish filled blocks."""
         self.expected(self.call("publish", name, end), "ok")
 
     def trim(self, name: str, end: int) -> None:
-        """Null dead entries."""
         self.expected(self.call("trim", name, end), "ok")
 
     def free(self, name: str) -> None:
-        """Release a request's blocks."""
         self.expected(self.call("free", name), "ok")
 
     def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
-        """Fork a request."""
         return self.expected(self.call("fork", name, child, computed, *prefix), "ok", "refused").word == "ok"
 
     def take_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Take the copies to come."""
         return self.expected(self.call("copies"), "copies").copies
 
     def reset(self) -> bool:
-        """Reset the prefix cache."""
         return self.expected(self.call("reset"), "ok", "refused").word == "ok"
 
     def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
-        """Count shared leading blocks."""
         return self.expected(self.call("common", name, running), "counts").counts
 
     def pin(self, blocks: tuple[int, ...]) -> None:
@@ -273,7 +256,6 @@ class ProcessAdapter:
         raise NotImplementedError("explain: not a call of the protocol")
 
     def observe(self, names: tuple[str, ...]) -> Observation:
-        """Show the state."""
         (said,) = self.lines_answered([" ".join(["state", *names])])
         return state_of(said, self.config.num_blocks)
 

@@ -91,38 +91,31 @@ class BlockwrightWorker:
 
     @remembered
     def add(self, row: Row) -> None:
-        """Take a request's tables as they are."""
         self.batch.add_request(name_of(row.slot), row.tables, row.states, row.encoder)
 
     @remembered
     def remove(self, slot: int) -> None:
-        """Forget a request."""
         self.requests.pop(slot, None)
         self.batch.remove_request(name_of(slot))
 
     @remembered
     def apply(self, told: Told) -> None:
-        """Follow what a batch tells."""
         self.batch.apply([self.request(slot) for slot, _ in told], self.allocation(told))
 
     @remembered
     def swap(self, one: int, other: int) -> None:
-        """Have two places change their rows."""
         self.batch.swap(one, other)
 
     @remembered
     def move(self, slot: int, place: int) -> None:
-        """Move a request's row to a free place."""
         self.batch.move_request(name_of(slot), place)
 
     @remembered
     def compact(self) -> tuple[tuple[int, int], ...]:
-        """Close the gaps."""
         return tuple(self.batch.compact())
 
     @remembered
     def step(self, works: tuple[Work, ...], copies: tuple[Copy, ...], told: Told) -> Inputs:
-        """Return what a step hands to the kernels."""
         requests = [self.request(work.slot, work.begin) for work in works]
         pairs = [[copy[1:] for copy in copies if copy[0] == at] for at in range(len(self.config.groups))]
         news, drafts = (in_short([getattr(work, name) for work in works]) for name in ("new", "drafts"))
@@ -142,11 +135,9 @@ class BlockwrightWorker:
             self.check_padded(given)
 
     def slots(self, slot: int, group: int, first: int, last: int) -> tuple[int, ...]:
-        """Return the slots of some positions of a request."""
         return tuple(self.batch.slots(name_of(slot), group, first, last).tolist())
 
     def places(self) -> Places:
-        """Show whose row is where; what the batch leaves out at the end is free."""
         slots = {name_of(slot): slot for slot in range(self.scope.engine.slots)}
         shown = [None if each is None else slots[each] for each in self.batch.request_ids]
         return (*shown, *[None] * (self.scope.engine.slots - len(shown)))

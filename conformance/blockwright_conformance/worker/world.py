@@ -68,18 +68,15 @@ class WorkerWorld(World[Serving, WorkerAdapter]):
         self.factory, self.names = factory or ours, Names()
 
     def initial(self) -> Serving:
-        """Return a manager and a worker without requests."""
         scope = self.scope.engine
         return Serving(initial(scope.config, scope.slots), (None,) * scope.slots)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Return the kinds of actions; calls on the manager are as many kinds as it has."""
         own = (each.__name__ for each in ACTIONS if each is not Serve)
         return (*own, *(each.__name__ for each in engine.ACTIONS if each.__name__ in SERVED))
 
     def kind(self, action: Any) -> str:
-        """Return the kind of an action."""
         return type(action.action if isinstance(action, Serve) else action).__name__
 
     def digest(self, state: Serving) -> bytes:
@@ -98,7 +95,6 @@ class WorkerWorld(World[Serving, WorkerAdapter]):
         return blake2b(marshal.dumps(named, 2), digest_size=16).digest()
 
     def broken_by(self, outcome: Outcome[Serving]) -> list[AnyLaw]:
-        """Return the laws that calls on rows, and what was handed out, break."""
         laws: dict[bool, tuple[AnyLaw, ...]] = {True: INPUT_LAWS, False: ROW_LAWS}
         return [law for _, done in outcome.steps for law in laws[isinstance(done, Handed)] if not law.holds(done)]
 
@@ -108,11 +104,9 @@ class WorkerWorld(World[Serving, WorkerAdapter]):
         yield from outcome.events
 
     def model(self) -> WorkerAdapter:
-        """Return a new worker."""
         return self.factory(self.scope)
 
     def perform(self, model: WorkerAdapter, action: Any, state: Serving) -> WorkerReply:
-        """Perform an action on a worker."""
         try:
             return WorkerReply(action.perform(model, state))
         except model.errors as error:
@@ -125,7 +119,6 @@ class WorkerWorld(World[Serving, WorkerAdapter]):
         return (Choice(shown, reply.answer if type(action).__name__ == "Compact" and reply.answer else ()),)
 
     def observe(self, model: WorkerAdapter, state: Serving) -> Places:
-        """Return whose row is where."""
         return model.places()
 
     def differences(
@@ -168,7 +161,6 @@ class WorkerWorld(World[Serving, WorkerAdapter]):
                 )
 
     def opening(self) -> list[str]:
-        """Return the lines that make a worker."""
         from .blockwright import opening
 
         return opening(self.scope)

@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 
 from blockwright_conformance.capabilities import Capabilities
-from blockwright_conformance.kv_cache.needs import FEATURES, needs_of
+from blockwright_conformance.kv_cache.fitting import FEATURES, needs_of
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_spec.reads import Cross, Full, Mamba
 
