@@ -40,7 +40,6 @@ def chosen(profile: Profile) -> list[str]:
 
 
 def size(profile: Profile) -> int:
-    """Count the runs."""
     return len(chosen(profile)) * profile.is_ours
 
 

@@ -92,7 +92,6 @@ class Model:
                 return CrossAttentionSpec(*sizes)
 
     def plan(self, memory: int, length: int | None = None, **more: Any) -> KVCachePlan:
-        """Plan the model."""
         return plan_kv_cache(self.layers, memory, length or self.length, **self.options | more)
 
 

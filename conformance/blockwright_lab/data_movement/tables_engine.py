@@ -100,7 +100,6 @@ class Call(TableAction):
         return done
 
     def perform(self, model: Any, state: Paged) -> TablesReply:
-        """Return what was answered."""
         return self.reply
 
 
@@ -130,7 +129,6 @@ class PagedEngine:
 
     @property
     def members(self) -> list[Member]:
-        """All sequences."""
         return [member for _, members in self.groups for member in members]
 
     @property
@@ -140,7 +138,6 @@ class PagedEngine:
         return [slot for slot in range(self.world.slots) if slot not in used]
 
     def groups_of(self, status: SequenceStatus) -> list[tuple[SimpleSequenceGroup, list[Member]]]:
-        """Give the groups of a status; all sequences of a group have one."""
         return [each for each in self.groups if each[1][0].seq.status is status]
 
     # ---- operations

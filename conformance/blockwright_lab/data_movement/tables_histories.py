@@ -94,7 +94,6 @@ class Moves(driver.Engine):
         )
 
     def fork(self, pick: int, which: int) -> None:
-        """Fork a sequence."""
         self.engine.fork(pick % len(self.engine.groups), which)
 
     def free(self, pick: int, which: int) -> None:

@@ -42,7 +42,6 @@ def world(row: dict[str, Any]) -> Schedule | PagedScript:
 
 
 def worlds() -> dict[str, World]:
-    """Return all worlds, by name."""
     found: dict[str, list[Any]] = {}
     for row in tomllib.loads(Path(__file__).with_name("worlds.toml").read_text(encoding="utf-8"))["world"]:
         found.setdefault(row["name"], []).append(world(row))

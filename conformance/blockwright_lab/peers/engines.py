@@ -205,7 +205,6 @@ def of_law(report: EngineReport, law: str, statement: str) -> dict[str, Any]:
 
 
 def of_deviation(report: EngineReport, each: Deviation, found: tuple[Finding, ...]) -> dict[str, Any]:
-    """Give what is known of one deviation."""
     shortest = min(found, key=lambda finding: (finding.steps, finding.scope), default=None)
     return {
         "id": each.name,

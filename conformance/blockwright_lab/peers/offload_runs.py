@@ -204,7 +204,6 @@ def drawn(random: Random, now: TierNow) -> TierCall:
 
 
 def explore(release: Published, scope: TierScope | WalkScope, peer_path: Path, limit: int | None) -> Explored:
-    """Explore a scope of a release."""
     factory = tier_class(load(peer_path, release))
     if isinstance(scope, WalkScope):
         return walked(factory, scope, limit)
@@ -216,7 +215,6 @@ def explore(release: Published, scope: TierScope | WalkScope, peer_path: Path, l
 
 
 def walked(factory: type[VllmTier], scope: WalkScope, limit: int | None) -> Explored:
-    """Walk, from each seed."""
     started, steps, findings = time.perf_counter(), scope.steps if limit is None else min(limit, scope.steps), []
     taken = 0
     for seed in range(scope.seeds):

@@ -159,7 +159,6 @@ class RadixWorld(World[State, RadixEngine]):
         return state_of(self.model(), None)
 
     def enabled(self, state: State) -> Iterator[Do]:
-        """Yield the actions of a state."""
         return iter(state.actions)
 
     def model(self) -> RadixEngine:
@@ -167,16 +166,13 @@ class RadixWorld(World[State, RadixEngine]):
         return RadixEngine(self.engine, self.scope)
 
     def digest(self, state: State) -> bytes:
-        """Return the name of a state."""
         return state.name
 
     def perform(self, model: RadixEngine, action: Do, state: State) -> Came:
-        """Perform an action and judge it."""
         after, refused, broken = perform(model, state.seen, action)
         return Came(state_of(model, after), refused, broken)
 
     def choices(self, model: RadixEngine, state: State, action: Do, reply: Came, shown: None) -> tuple[Came]:
-        """Return what came of it."""
         return (reply,)
 
     def meaning(self, state: State, action: Do, choice: Came | None = None) -> Outcome[State]:
@@ -184,7 +180,6 @@ class RadixWorld(World[State, RadixEngine]):
         return Outcome(state if choice is None else choice.state, (), choice and choice.refused)
 
     def happened(self, state: State, action: Do, outcome: Outcome[State]) -> Iterator[str]:
-        """Yield the action, and whether it was refused."""
         yield f"tree: {action.what}{' (refused)' if outcome.refusal else ''}"
 
     def observe(self, model: RadixEngine, state: State) -> None:
@@ -206,7 +201,6 @@ class RadixWorld(World[State, RadixEngine]):
 
 
 def state_of(world: RadixEngine, after: Seen | None) -> State:
-    """Return what is known of a state."""
     return State(after or seen(world), named(world), tuple(enabled(world)))
 
 

@@ -63,7 +63,6 @@ SCOPES: tuple[RadixScope | RadixWalk, ...] = (*SMALL, *(RadixWalk(world) for wor
 
 
 def explore(scope: RadixScope | RadixWalk, peer_path: Path, limit: int | None) -> Explored:
-    """Explore a world, or walk it."""
     engine = load(peer_path)
     with engine.imported():
         return walked(engine, scope, limit) if isinstance(scope, RadixWalk) else explored(engine, scope, limit)

@@ -80,7 +80,6 @@ def explore(version: str, scope: Scope, peer_path: Path, limit: int | None) -> E
 
 
 def under_test(version: str, capabilities: Capabilities) -> EngineUnderTest:
-    """Give a release as an engine under test."""
     return EngineUnderTest(
         name=f"vllm-{version}",
         engine="vLLM KVCacheManager",

@@ -25,7 +25,6 @@ T = TypeVar("T")
 
 
 def size(profile: Profile) -> int:
-    """Count the scopes."""
     return sum(profile.scope in each.name for each in open_scopes(profile.name))
 
 

@@ -120,7 +120,6 @@ def rejects(state: Tier, new: tuple[Key, ...], victims: Victims) -> bool:
 
 
 def chain_refuses(state: Chain) -> bool:
-    """Tell whether a chain refuses what is wrong there."""
     return all_refused(wrong_transfers(state))
 
 

@@ -138,7 +138,6 @@ def works_of(before: State, told: ManagerOutcome, action: Action) -> tuple[Work,
 
 
 def hand_out(steps: Steps, before: State, state: State, works: tuple[Work, ...]) -> None:
-    """Hand out a step."""
     slots = tuple(work.slot for work in works)
     first = [place for slot in slots for place in (place_of(steps.rows, slot),) if place is not None]
     order = (*first, *(place for place in range(len(steps.rows)) if place not in first))
