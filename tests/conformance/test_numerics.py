@@ -3,7 +3,7 @@
 How: one schedule for each feature must use it and agree with the recomputation; some drawn schedules of every world;
 wrong managers (exhibits of the museum that corrupt data) and wrong bytes must be caught, under a law of the numerics.
 Not covered: lower precisions and the operators alone (`test_engine_model.py`, tests/device), block tables against the
-specification (the gate `movement`), other schedules than these (the gate `numerics`).
+specification (the gate `worker`), other schedules than these (the gate `numerics`).
 """
 
 from types import ModuleType

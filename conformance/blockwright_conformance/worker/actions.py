@@ -8,7 +8,7 @@ be computed. With recurrent layers it is handed out before a lookup too, since n
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Any, NamedTuple, Self
 
 from blockwright_spec.manager import transitions
@@ -161,6 +161,7 @@ class Serve(WorkerAction):
         """Yield what may be done before the step is handed out, once the last batch has been followed."""
         busy, config = state.busy, state.manager.config
         whole = engine.Fork | engine.Start | engine.Settle
+        beside = engine.TakeCopies | engine.GrowEach | engine.Reset
         for each in engine.enabled(scope.engine, state.manager) if not state.told else ():
             if isinstance(each, engine.Admit):
                 if not (busy and recurrent(config)):
@@ -171,7 +172,7 @@ class Serve(WorkerAction):
             elif isinstance(each, whole):
                 if not busy:
                     yield cls(each)
-            elif not isinstance(each, engine.TakeCopies) and each.slot not in busy:
+            elif not isinstance(each, beside) and each.slot not in busy:
                 yield cls(each)
 
     def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
@@ -419,8 +420,9 @@ class Swap(WorkerAction):
 
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
-        """Yield every pair of places."""
-        yield from (cls(one, other) for other in range(len(state.rows)) for one in range(other + 1))
+        """Yield every pair of places, and one place alone."""
+        yield cls(0, 0)
+        yield from (cls(one, other) for one, other in combinations(range(len(state.rows)), 2))
 
     def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
         return calls.swap(state.rows, self.one, self.other)

@@ -58,7 +58,7 @@ class BlockwrightWorker:
         self.most_tokens = scope.engine.slots * self.config.max_model_len
         self.batch = InputBatch(
             kv_cache_config(self.config),
-            max_num_requests=scope.engine.slots,
+            max_num_requests=scope.rows,
             max_num_tokens=self.most_tokens,
             max_model_len=self.config.max_model_len,
             enable_caching=self.config.caching,
@@ -140,7 +140,7 @@ class BlockwrightWorker:
     def places(self) -> Places:
         slots = {name_of(slot): slot for slot in range(self.scope.engine.slots)}
         shown = [None if each is None else slots[each] for each in self.batch.request_ids]
-        return (*shown, *[None] * (self.scope.engine.slots - len(shown)))
+        return (*shown, *[None] * (self.scope.rows - len(shown)))
 
     def allocation(self, told: Told) -> BatchAllocation:
         """Return what a batch tells, as the manager gives it."""
@@ -199,7 +199,7 @@ class BlockwrightWorker:
         """
         requests, tokens = given.num_requests, given.num_tokens
         own = [each.tolist() for each in (*given.slot_mapping, given.positions)]
-        padded = given.padded(self.scope.engine.slots, min(tokens + 3, self.most_tokens))
+        padded = given.padded(self.scope.rows, min(tokens + 3, self.most_tokens))
         if own != [each[:tokens].tolist() for each in (*padded.slot_mapping, padded.positions)]:
             raise InputsError("SLOT-1", "padding has changed the slots of the step")
         lens = (padded.num_computed_tokens, padded.seq_lens, padded.encoder_lens, *padded.state_reads)
@@ -247,7 +247,7 @@ def opening(scope: WorkerScope) -> list[str]:
     engine, config = scope.engine, scope.engine.config
     specs = ", ".join(declaration(group.kind, group.block_size) for group in config.groups)
     options = (
-        f"max_num_requests={engine.slots}, max_num_tokens={engine.slots * config.max_model_len}, "
+        f"max_num_requests={scope.rows}, max_num_tokens={engine.slots * config.max_model_len}, "
         f"max_model_len={config.max_model_len}, enable_caching={config.caching}, max_encoder_len={engine.encoder}"
     )
     names = [name_of(slot) for slot in range(engine.slots)]

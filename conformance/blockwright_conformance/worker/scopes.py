@@ -16,6 +16,13 @@ class WorkerScope:
     staged: bool = False
     misuse: bool = True
     """Whether calls are made that are wrong."""
+    spare: int = 0
+    """Rows beyond those of the requests that may run at once."""
+
+    @property
+    def rows(self) -> int:
+        """Count the rows."""
+        return self.engine.slots + self.spare
 
     @property
     def name(self) -> str:

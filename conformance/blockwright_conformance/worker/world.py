@@ -69,7 +69,7 @@ class WorkerWorld(World[Serving, WorkerAdapter]):
 
     def initial(self) -> Serving:
         scope = self.scope.engine
-        return Serving(initial(scope.config, scope.slots), (None,) * scope.slots)
+        return Serving(initial(scope.config, scope.slots), (None,) * self.scope.rows)
 
     @property
     def kinds(self) -> tuple[str, ...]:
