@@ -64,7 +64,7 @@ def title_of(where: Place | Trial) -> str:
     config = getattr(where.scope, "config", None)
     uncached = "" if getattr(config, "caching", True) else ", uncached"
     eagle = ", eagle" if getattr(config, "eagle", False) else ""
-    return where.scope.name + uncached + eagle + (f", {name}" if name != "variant" else "")
+    return where.title + uncached + eagle + (f", {name}" if name != "variant" else "")
 
 
 def paths(pattern: str, names: str) -> tuple[str, ...]:
