@@ -40,9 +40,9 @@ GATES = (
         ("hypothesis", "torch"),
     ),
     Gate(
-        "museum",
+        "known-bugs",
         "blockwright_lab.known_bugs.gate",
-        (Way("museum", ("museum",), "known bugs of other managers", "caught"),),
+        (Way("known bugs", ("known-bugs",), "known bugs of other managers", "caught"),),
     ),
     Gate(
         "damage",
