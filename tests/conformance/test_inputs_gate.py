@@ -26,8 +26,9 @@ from blockwright_conformance.worker import blockwright as inputs_worker
 from blockwright_conformance.worker.scopes import LARGE, PLAIN, SMALL, WorkerScope
 from blockwright_conformance.worker.world import WorkerWorld
 from blockwright_lab.data_movement import memory_plans as inputs_plans
+from blockwright_lab.data_movement.engine import BrokenError
 from blockwright_lab.data_movement.gate import PLANNED, PLANS, plans
-from blockwright_lab.data_movement.memory_plans import PlanError, check_model
+from blockwright_lab.data_movement.memory_plans import check_model
 
 WINDOWS, TIMED, STATES, _, _, ENCODER, _ = PLAIN
 BUFFERS = ("new_block_ids", "new_block_offsets", "nulled_entries", "nulled_offsets", "replaced_entries", "num_served")
@@ -309,7 +310,7 @@ class Twice(KVCacheStorage):
 @pytest.mark.parametrize("wrong", [Elsewhere, Short, Twice])
 def test_a_wrong_memory_is_noticed(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs_plans, "KVCacheStorage", wrong)
-    with pytest.raises(PlanError, match="LAYOUT-3"):
+    with pytest.raises(BrokenError, match="LAYOUT-3"):
         check_model(0)
 
 

@@ -232,7 +232,8 @@ def allocation_of(told: list[tuple[str, Any, Any, Any]], groups: int, number: in
         ]
     entries = [number for at, (*_, each) in enumerate(told) for entry in each for number in (at, *entry)]
     names = [name if any(map(any, (map(len, new), map(len, nulled), each))) else "" for name, new, nulled, each in told]
-    buffers = [vec[i32](each) for each in (*flat, entries)]
+    new, new_ends, nulled, nulled_ends = (vec[i32](each) for each in flat)
+    buffers = new, new_ends, nulled, nulled_ends, vec[i32](entries)
     return BatchAllocation(len(told), None, *buffers, number, names)
 
 

@@ -155,7 +155,7 @@ class WorkerWorld(World[Serving, WorkerAdapter]):
             found = model.slots(row.slot, at, first, stop)
             if found != tuple(wanted[first:]):
                 yield f"SLOT-1: group {at}: positions {first}..{stop}: expected {wanted[first:]}, found {found}"
-            with suppress(model.errors):
+            with suppress(*model.errors):
                 yield from (
                     (f"SLOT-1: {first - 1} has no block: {model.slots(row.slot, at, 0, first)}",) if first else ()
                 )

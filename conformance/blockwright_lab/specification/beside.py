@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -126,7 +127,7 @@ def in_plans(models: Models, _limit: int) -> str:
     """Plan models with memories around their boundaries, and give the first law that a plan breaks."""
     from ..data_movement.memory_plans import check_model  # it imports torch
 
-    return next(filter(None, (broken_by(lambda seed=seed: check_model(seed)) for seed in models.seeds)), "")
+    return next(filter(None, (broken_by(partial(check_model, seed)) for seed in models.seeds)), "")
 
 
 def silent(scope: Walk | ChainWalk | Models) -> World:
