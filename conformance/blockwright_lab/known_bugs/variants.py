@@ -24,7 +24,7 @@ ROOT = Path(blockwright.__file__).resolve().parent
 
 PACKAGE = "blockwright"
 
-PARTS = ("core.peak", "core.replica", "paging", "offload", "offload.identity")
+PARTS = ("worker.replica", "paging", "offload", "offload.identity")
 """What is imported besides the package, which imports none of it."""
 
 KIT = "blockwright_conformance"
