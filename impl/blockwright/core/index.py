@@ -3,7 +3,8 @@
 Open addressing with linear probing over packed arrays; half of the slots are always empty, so a probe ends after one or
 two steps. A slot holds a block id (0: empty, since the null block is never published); a block's own key lies in
 `_words`. Where a search begins depends on the key and on the group, so that the groups of one prefix lie apart and a
-search is as short with 64 groups as with one. Blocks with equal keys form a ring, oldest first; only the oldest stands in the slots and serves hits.
+search is as short with 64 groups as with one. Blocks with equal keys form a ring, oldest first; only the oldest stands
+in the slots and serves hits.
 Deletion closes the gap by moving later entries back, so there are no tombstones and no rebuilds.
 
 Memory: 28 bytes per block and 4 per slot, 8 to 16 bytes of slots per block.

@@ -290,9 +290,10 @@ class Request:
         """Say whether another request has the same first `count` tokens, and all that identifies them. O(count)."""
         if other.num_tokens < int(count) or self._root != other._root:
             return False
-        mine = [item for item in self._mm_items if item.offset < int(count)]
-        if mine != [item for item in other._mm_items if item.offset < int(count)]:
-            return False
+        if self._mm_items or other._mm_items:
+            mine = [item for item in self._mm_items if item.offset < int(count)]
+            if mine != [item for item in other._mm_items if item.offset < int(count)]:
+                return False
         i: i64 = min(self._num_prompt, count) if self._prompt == other._prompt else 0
         while i < count and self.token_at(i) == other.token_at(i):
             i += 1
