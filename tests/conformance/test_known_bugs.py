@@ -130,7 +130,7 @@ def test_every_bug_tells_its_way_as_calls(name: str, call: str) -> None:
     assert call in row.script
 
 
-COUNT = "BlockStore.__init__", "self._num_free = count - 1"
+COUNT = "BlockStore.__init__", "self._num_free: i64 = count - 1"
 ENDLESS = Change("_let_go", "i -= 1", "continue")
 
 
@@ -252,9 +252,7 @@ BOTH = replace(
         ),
         (
             (
-                Change(
-                    "_vacate", "manager.release(table)", "if manager is self.managers[0]:\n    manager.release(table)"
-                ),
+                Change("vacate", "manager.release(table)", "if manager is state.managers[0]:\n    manager.release(table)"),
             ),
             {"REF-0 queue", "REF-1"},
         ),

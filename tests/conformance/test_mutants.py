@@ -78,7 +78,7 @@ def f(a: int, b: int) -> int:
 
 
 def test_results() -> None:
-    wrong = mutation_of("core/store.py", "self._num_free = count - 1 -> self._num_free = count - 2")
+    wrong = mutation_of("core/store.py", "self._num_free: i64 = count - 1 -> self._num_free: i64 = count - 2")
     killed = visited(wrong, [POOL], 1)
     assert (killed.killer, killed.place, killed.visited) == ("trial: pool", POOL, 1)
     assert order(killed.mutation, [TIGHT, POOL])[0] == POOL  # the last killer of its function goes first
