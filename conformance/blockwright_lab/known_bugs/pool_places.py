@@ -1,9 +1,10 @@
-"""Trials: laws of keys and of the bare pool, for which no whole manager is needed.
+"""Where known bugs of keys, of the bare pool and of plans show: trials of a few calls, without a world.
 
 HASH-1    different prefixes (tokens, adapter, salt, multimodal items) have different keys, equal ones equal keys
 HASH-2    keys cannot be foreseen: a hasher that is given no key draws its own
 HASH-3    a hasher that is not collision resistant serves no hits unless tokens are verified
 QUEUE-1, REF-1  of the bare pool: whatever is taken, held once more and released, repeated blocks included
+PLAN-1    a plan of any admission counts what the call takes, and fits exactly if the call succeeds
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from itertools import product
 from types import ModuleType
 from typing import Any
 
-from ..known_bugs.known_bug import Fault
+from .known_bug import Fault
 
 NAMES = (None, "a", "b", "ab")
 LONG = "item " * 20
@@ -86,12 +87,10 @@ def requested(meaning: tuple[Any, ...]) -> str:
 
 def weak(package: ModuleType) -> Iterator[Fault]:
     """Give HASH-3 if a hasher that anyone can collide is trusted."""
-    spec = package.FullAttentionSpec(block_size=1, num_kv_heads=1, head_size=1, dtype="float32")
-    config = package.KVCacheConfig(num_blocks=4, kv_cache_groups=[package.KVCacheGroupSpec(["layer"], spec)])
     hasher = package.FunctionHasher(lambda parent, block: bytes(16))
     hasher.is_portable = True
     for verify, events in ((False, False), (False, True), (True, False), (True, True)):
-        manager = package.KVCacheManager(config, 4, verify_tokens=verify, enable_kv_cache_events=events)
+        manager = manager_of(package, "full", 1, 4, verify_tokens=verify, enable_kv_cache_events=events)
         try:
             manager.get_computed_blocks(package.Request("two", [1, 1], 1, hasher=hasher))
         except package.errors.InvalidArgumentError:
@@ -155,3 +154,71 @@ def told(name: str, ids: tuple[int, ...]) -> str:
     """Write one call of a pool."""
     method, argument = meant(name, ids)
     return f"pool.{method}({argument})"
+
+
+# --- plans
+
+KINDS = ("full", "sliding", "mamba", "mamba +1", "full, sliding", "full, mamba +2", "full, cross")
+MOST_ASKED = 3
+"""Tokens of each sort that an admission asks for at most."""
+
+
+def plans(package: ModuleType) -> Iterator[Fault]:
+    """Give PLAN-1 for the first plan of each model that is not what the call comes to."""
+    for kinds, size in product(KINDS, (1, 2)):
+        manager = manager_of(package, kinds, size, 6, enable_caching="cross" not in kinds)
+        first = package.Request("first", [0] * 2, size)
+        manager.allocate_slots(first, 2)
+        manager.free(first)
+        counts = product(range(MOST_ASKED), range(MOST_ASKED), (0, 1), (0, 1), (0, 3) if "cross" in kinds else (0,))
+        wrong = next((text for each in counts if (text := misplanned(package, manager, size, *each))), "")
+        if wrong:
+            yield Fault("PLAN-1", f"{kinds}, block {size}: {wrong}", 3)
+
+
+def misplanned(
+    package: ModuleType, manager: Any, size: int, new: int, external: int, ahead: int, drafts: int, encoder: int
+) -> str:
+    """Plan an admission and make it; say what differs."""
+    request = package.Request("r", [0] * 5, size)
+    hit, length = manager.get_computed_blocks(request)
+    counts = {"num_lookahead_tokens": ahead, "num_draft_tokens": drafts}
+    counts |= {"num_external_computed_tokens": external, "num_encoder_tokens": encoder}
+    asked = f"{new} new tokens after a hit of {length}, {counts}"
+    try:
+        plan = manager.plan(request, new, length, hit, **counts)
+    except package.errors.InvalidArgumentError:
+        return ""
+    free = manager.block_pool.get_num_free_blocks()
+    given = manager.allocate_slots(request, new, length, hit, **counts)
+    taken = free - manager.block_pool.get_num_free_blocks()
+    manager.free(request)
+    if given is not None and external:
+        manager.finish_load(request, 0)
+    wanted = plan.num_blocks if isinstance(plan, package.Fits) else None
+    if wanted != (None if given is None else taken):
+        return f"{asked}: {plan}, and {'nothing is given' if given is None else f'{taken} blocks are taken'}"
+    return ""
+
+
+def spec_of(package: ModuleType, kind: str, block_size: int) -> Any:
+    """Give the declaration of a layer, by a short name."""
+    sizes: dict[str, Any] = {"block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
+    if kind == "sliding":
+        return package.SlidingWindowSpec(**sizes, sliding_window=2)
+    if kind.startswith("mamba"):
+        drafts = int(kind.removeprefix("mamba").strip(" +") or 0)
+        return package.MambaSpec(
+            block_size=block_size, shapes=((1,),), dtypes=("float32",), num_speculative_blocks=drafts
+        )
+    if kind == "cross":
+        return package.CrossAttentionSpec(**sizes)
+    return package.FullAttentionSpec(**sizes)
+
+
+def manager_of(package: ModuleType, kind: str, block_size: int = 1, num_blocks: int = 9, **rest: Any) -> Any:
+    """Give a manager of one layer, or of several that are listed with commas."""
+    kinds = kind.split(", ")
+    groups = [package.KVCacheGroupSpec([f"layer {each}"], spec_of(package, each, block_size)) for each in kinds]
+    config = package.KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)
+    return package.KVCacheManager(config, max_model_len=8, **rest)

@@ -2,7 +2,7 @@
 
 How: rows of known and unknown kinds, that count things and that do not, are summed; every kind that the report of a
 real gate gives has its way.
-Not covered: what the table looks like (tests/conformance/test_command.py).
+Not covered: what the table looks like (tests/conformance/kit/test_command.py).
 """
 
 from blockwright_conformance.gates import GateResult, Profile, gate, gates

@@ -21,7 +21,7 @@ from blockwright_conformance.vectors.judge import judge
 from blockwright_conformance.vectors.process import ProcessFactory
 from blockwright_conformance.vectors.samples import sample_scopes, samples
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "examples" / "c_manager" / "manager.c"
 COMPILER = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 

@@ -63,7 +63,7 @@ def test_tours_take_every_transition() -> None:
 def test_samples_are_those_of_today() -> None:
     assert {path.name for path in FOLDER.glob("*.jsonl")} == {file_name(name) for name in NAMES}
     assert len(sample_scopes()) == len(NAMES)
-    page = Path(__file__).resolve().parents[2] / "docs" / "vectors.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "vectors.md"
     assert f"{len(NAMES)} small scopes" in page.read_text(encoding="utf-8")
     for name in ("full, block 2: two symbols", "mamba, block 1: put off", "full, block 2: loading"):
         lines = (FOLDER / file_name(name)).read_text(encoding="utf-8").splitlines()

@@ -22,7 +22,7 @@ from blockwright_lab.peers.vllm_deviations import NEW_DEVIATIONS, OLD_DEVIATIONS
 from blockwright_lab.peers.vllm_engine import NEW, OLD, load
 from blockwright_lab.peers.vllm_kv import VllmAdapter
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or ROOT / ".peers")
 needs_peers = pytest.mark.skipif(
     not all((release.root(PEERS) / "vllm").is_dir() for release in (NEW, OLD)),
