@@ -21,7 +21,7 @@ from blockwright_conformance.offload.scopes import CHAIN_PR, TIER_LARGE, TIER_PR
 
 NEAR, FAR = 400, 60
 """Transitions from the initial state on, and steps of a walk."""
-Made = Callable[[Any], World[Any, Any]]
+Way = Callable[[World[Any, Any]], None]
 
 
 def near(world: World[Any, Any]) -> None:
@@ -40,7 +40,7 @@ ways = pytest.mark.parametrize("way", [near, far])
 
 @ways
 @pytest.mark.parametrize("scope", EVERY, ids=lambda each: each.name)
-def test_managers(scope: Any, way: Callable[[World[Any, Any]], None]) -> None:
+def test_managers(scope: Any, way: Way) -> None:
     """Every scope of managers."""
     way(KVCacheWorld(scope))
 
@@ -53,13 +53,13 @@ def test_large_managers(scope: Any) -> None:
 
 @ways
 @pytest.mark.parametrize("scope", PAGED_PR, ids=lambda each: each.name)
-def test_block_tables(scope: Any, way: Callable[[World[Any, Any]], None]) -> None:
+def test_block_tables(scope: Any, way: Way) -> None:
     """Every scope of block tables."""
     way(TablesWorld(scope))
 
 
 @ways
 @pytest.mark.parametrize("scope", [*TIER_PR, *TIER_LARGE, *CHAIN_PR], ids=lambda each: each.name)
-def test_offloading(scope: Any, way: Callable[[World[Any, Any]], None]) -> None:
+def test_offloading(scope: Any, way: Way) -> None:
     """Every scope of tiers and of chains."""
     way(offload_world(scope))
