@@ -34,9 +34,10 @@ CORE = Target(
     "core",
     paths(
         "core/{}.py",
-        "store index group window tables plan steps running asking timed manager explain request managers pool check "
-        "forks peak journal block_hash access_order losses blocks rows replica",
-    ),
+        "store index group window state outcomes preconditions plans publication effects transitions laws manager "
+        "request managers pool check journal block_hash access_order in_time/in_flight in_time/forks in_time/explain",
+    )
+    + paths("worker/{}.py", "rows replica"),
     (
         *paths(LOCK_STEP + "{}", "managers large_managers block_tables"),
         "tests/core",
@@ -44,7 +45,7 @@ CORE = Target(
         *paths("tests/device/test_{}.py", "inputs inputs_refusals inputs_staged"),
     ),
     {
-        "core/plan.py Ask.__init__": "initial values, each written before it is read",
+        "core/outcomes.py Ask.__init__": "initial values, each written before it is read",
         "core/group.py GroupTables.state_block": "asked by workers that run a model, not by a scheduler; unit tests",
     },
 )

@@ -63,10 +63,10 @@ VECTORS = "tests/core/keys/test_siphash.py::test_published_vectors"
 
 def test_results() -> None:
     by_test = mutation_of("core/block_hash.py", "siphash128: ", "compression * 10 - ")
-    by_scope = mutation_of("core/store.py", "self._num_free = count - 1 -> self._num_free = count - 2")
+    by_scope = mutation_of("core/store.py", "BlockStore.__init__: self._num_free", "= count - 2")
     endless = mutation_of("core/store.py", "BlockStore.__init__: block += 1 -> block += 0")
-    lives = mutation_of("core/store.py", "self.version = 0 -> self.version = 1")
-    unreached = mutation_of("core/explain.py", "")
+    lives = mutation_of("core/store.py", "BlockStore.__init__: self.version", "= 0 -> ", "= 1")
+    unreached = mutation_of("core/in_time/explain.py", "")
     results = {
         each.mutation: each
         for each in judge.judged("core", [by_test, by_scope, endless, lives, unreached], (SCOPE, VECTORS))
@@ -88,8 +88,8 @@ def test_a_target_owns_each_source_once_and_names_its_places() -> None:
 
 
 def test_every_source_of_the_books_is_mutated_or_left_out_with_a_reason() -> None:
-    core = {f"core/{path.name}" for path in (SOURCES / "core").glob("*.py")} - {"core/__init__.py"}
-    assert core == set(target("core").files)
+    core = {path for folder in ("core", "worker") for path in (SOURCES / folder).rglob("*.py")}
+    assert {str(path.relative_to(SOURCES)) for path in core if path.name != "__init__.py"} == set(target("core").files)
     named = {Path(file).stem for file in target("offload").files if file.count("/") == 1}
     named |= {name for each in MEDIA for name in each.split()}
     assert named == {path.stem for path in (SOURCES / "offload").glob("*.py")}
@@ -107,11 +107,13 @@ def test_a_sample_is_fixed_and_draws_by_name() -> None:
     sample = gate.chosen(Profile())
     assert len(sample) == 200
     assert sample == gate.chosen(Profile())
-    assert len(gate.chosen(Profile("nightly", scope="core/steps.py"))) == len(parsed("core/steps.py").mutations)
+    assert len(gate.chosen(Profile("nightly", scope="core/in_time/in_flight.py"))) == len(
+        parsed("core/in_time/in_flight.py").mutations
+    )
 
 
 def test_the_floor_is_a_rate() -> None:
-    mutation = mutation_of("core/steps.py", "copy_for")
+    mutation = parsed("core/pool.py").mutations[0]
     killed, lives = Result(mutation, "a::test", "how"), Result(mutation)
     assert gate.of_all([killed, lives], 0, 50).violations == 0
     assert gate.of_all([killed, lives], 0, 51).violations == 1
@@ -150,7 +152,7 @@ def test_the_list_of_survivors_is_changed_by_name(tmp_path: Path, monkeypatch: p
 def test_what_killed_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survivors, "KILLERS", tmp_path / "mutation" / "killers.json")
     survivors.killers.cache_clear()
-    one, other = parsed("core/steps.py").mutations[:2]
+    one, other = parsed("core/in_time/in_flight.py").mutations[:2]
     survivors.remember([(one, "a place")])
     assert survivors.known_killers(one) == ["a place"]
     survivors.remember([(other, "tests/core/test_x.py::test_y")])

@@ -15,8 +15,8 @@ from mypy_extensions import i32
 from tests.core.support import full, mamba
 
 from blockwright import KVCacheConfig, KVCacheGroupSpec
-from blockwright.core.replica import TableReplica
 from blockwright.errors import InvalidArgumentError
+from blockwright.worker.replica import TableReplica
 
 LENGTH, TOKENS = 12, 16
 WIDTHS = (6, 3)
