@@ -6,9 +6,9 @@ Not covered: scopes of more than four free blocks.
 """
 
 from blockwright_conformance.kv_cache.actions import Admit, Release, meaning
-from blockwright_conformance.kv_cache.choices_gate import OpenExplorer, outcomes
 from blockwright_conformance.kv_cache.scopes import scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
+from blockwright_lab.specification.choices import OpenExplorer, outcomes
 from blockwright_spec.manager.state import Config, initial
 from blockwright_spec.reads import Full, Group, Prefix, Sliding
 

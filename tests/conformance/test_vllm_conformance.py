@@ -16,9 +16,8 @@ import pytest
 from blockwright.errors import InvalidArgumentError
 from blockwright_conformance.capabilities import judge
 from blockwright_lab.peers.confirm.__main__ import NAMES, confirm
-from blockwright_lab.peers.engines import MODULES, engine_of
+from blockwright_lab.peers.engines import MODULES, deviations_of, engine_of
 from blockwright_lab.peers.follower import Follower
-from blockwright_lab.peers.vllm_deviations import NEW_DEVIATIONS, OLD_DEVIATIONS
 from blockwright_lab.peers.vllm_engine import NEW, OLD, load
 from blockwright_lab.peers.vllm_kv import VllmAdapter
 
@@ -28,7 +27,11 @@ needs_peers = pytest.mark.skipif(
     not all((release.root(PEERS) / "vllm").is_dir() for release in (NEW, OLD)),
     reason="the peers' files are not there: make bench-peers",
 )
-OURS = tuple(dict.fromkeys(each.confirm for each in (*NEW_DEVIATIONS, *OLD_DEVIATIONS) if each.confirm))
+OURS = tuple(
+    dict.fromkeys(
+        each.confirm for each in (*deviations_of("vllm-0.33.0"), *deviations_of("vllm-0.11.0")) if each.confirm
+    )
+)
 """The scripts about these two managers; other engines may have more."""
 
 

@@ -38,7 +38,6 @@ def layers() -> list[Layer]:
 
 
 def window_theorems() -> Iterator[Theorem]:
-    """Give the theorems of this chapter."""
     for layer in layers():
         yield from of_layer(layer)
         yield from of_peak(layer)
@@ -54,7 +53,6 @@ class Sides:
         self.code, self.tables = symbolic.Source(window), symbolic.Source(group)
 
     def reads(self, at: Any, position: Any) -> Any:
-        """Say that the token at `position` reads the position `at`."""
         start, stop = self.book.apply("reads", [self.layer.kind, position], {})
         return z3.And(start <= at, at < stop)
 

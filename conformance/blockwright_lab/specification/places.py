@@ -99,7 +99,6 @@ def judges(*laws: tuple[Any, ...]) -> tuple[Judge, ...]:
 
 
 def managers(scope: Scope) -> World:
-    """Return the world of part one."""
 
     def told(now: state.State, action: Any) -> Came:
         said = meaning(now, action)
@@ -148,7 +147,6 @@ def tier_name(now: tier_state.Tier) -> bytes:
 
 
 def one_tier(scope: TierScope) -> World:
-    """Return the world of one tier."""
 
     def of_state(law: Judge) -> Judge:
         return Judge(law.id, lambda now: law.holds(now.tier))
@@ -365,12 +363,10 @@ def refusing_tables(scope: PagedScope) -> World:
 
 
 def refusing_tier(scope: TierScope) -> World:
-    """Return the same of one tier."""
     return replace(one_tier(scope), state_laws=(Judge(REFUSED, lambda now: tier_refuses(now.tier)),), step_laws=())
 
 
 def refusing_chain(scope: ChainScope) -> World:
-    """Return the same of a chain."""
     return replace(chains(scope), state_laws=(Judge(REFUSED, chain_refuses),), step_laws=())
 
 

@@ -23,13 +23,13 @@ WORLDS: dict[str, World] = {
 
 def walk(package: ModuleType, world: World) -> Iterator[Fault]:
     """Take a random walk on a copy of the package, up to the first difference (REF-0, PAGE-1, PAGE-4, PAGE-13)."""
-    from ..data_movement.tables_engine import PagedHistoryError  # it imports torch
-    from ..data_movement.tables_histories import random_walk
+    from ..data_movement.engine import BrokenError
+    from ..data_movement.tables_histories import random_walk  # it imports torch
 
     rearm()
     try:
         random_walk(world, 1, STEPS, package=package, before=rearm)
-    except PagedHistoryError as error:
+    except BrokenError as error:
         yield Fault(error.law, error.detail, STEPS)
 
 

@@ -10,23 +10,21 @@ from itertools import permutations
 from typing import Any, TypeVar
 
 from blockwright._terminal import Advance
+from blockwright_conformance.checker.explore import Explorer, Node
+from blockwright_conformance.gates import GateResult, Profile
+from blockwright_conformance.kv_cache.actions import meaning
+from blockwright_conformance.kv_cache.adapter import ManagerAdapter
+from blockwright_conformance.kv_cache.gate import report
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome
+from blockwright_conformance.kv_cache.scopes import open_scopes
+from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.state import State
-
-from ..checker.explore import Explorer, Node
-from ..gates import GateResult, Profile
-from .actions import meaning
-from .adapter import ManagerAdapter
-from .gate import report
-from .outcome import ManagerOutcome
-from .scopes import open_scopes
-from .world import KVCacheWorld
 
 T = TypeVar("T")
 
 
 def size(profile: Profile) -> int:
-    """Count the scopes."""
     return sum(profile.scope in each.name for each in open_scopes(profile.name))
 
 

@@ -1,8 +1,8 @@
-"""One place: a store that names a block which is there evicts it, to make room for another (vLLM 0.11.0)."""
+"""Where the offloading manager of vLLM 0.11.0 is wrong by its own word, shown over its own API."""
 
 
-def shown() -> str:
-    """Store p, then p and q; there is room for one."""
+def offload_store_evicts_named() -> str:
+    """One place: a store that names a block which is there evicts it, to make room for another (vLLM 0.11.0)."""
     from vllm.v1.kv_offload.backends.cpu import CPUBackend
     from vllm.v1.kv_offload.lru_manager import LRUOffloadingManager
 
