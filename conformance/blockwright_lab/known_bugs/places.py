@@ -67,6 +67,8 @@ MAMBA_UNCACHED = Place(scope(Mamba(), 1, "known bugs", 4, 3, "chunks", caching=F
 BOTH_TIGHT = Place(of_groups(BOTH, "known bugs, tight", 7, 4, "", prompts=strings(1, 2, 3)))
 BOTH_BATCH = Place(of_groups(BOTH, "known bugs, batches", 9, 4, "batch", prompts=strings(1, 2, 2)))
 TURNED = Place(
-    of_groups(((Chunked(2), 1), (Full(), 1)), "known bugs, asked again", 7, 5, "", prompts=strings(1, 3, 5, (0,))[::2])
+    of_groups(
+        ((Chunked(2), 1), (Sliding(2), 1)), "known bugs, asked again", 7, 5, "", prompts=strings(1, 3, 5, (0,))[::2]
+    )
 )
 UNEQUAL = Place(of_groups(((Full(), 1), (Mamba(), 2)), "known bugs, unequal", 8, 4, "chunks", slots=1))

@@ -238,8 +238,7 @@ class GroupTables:
         if not self.is_encoder:
             stop = self.entries_for(num_tokens)
         covered = min(table.num_covered, num_tokens)
-        states = zeros32(self.num_states)
-        return GroupTable(table.blocks[:stop], table.num_published, table.num_trimmed, covered, states)
+        return GroupTable(table.blocks[:stop], table.num_published, table.num_trimmed, covered, self._null_states())
 
     def fill_states(self, table: GroupTable) -> None:
         """Take the blocks for the states of drafts, which the caller has counted; takes no memory. law: MAMBA-3."""
@@ -296,10 +295,14 @@ class GroupTables:
     def headed(self, ids: vec[i32] | None) -> GroupTable:
         """Return a table that begins with a checked hit, which it does not hold yet (`adopt`). O(entries)."""
         if ids is None:
-            return GroupTable(vec[i32](), 0, 0, 0, zeros32(self.num_states))
+            return GroupTable(vec[i32](), 0, 0, 0, self._null_states())
         size: i64 = len(ids)
         slots = size * self._block_size
-        return GroupTable(ids[:], size, min(self.first_kept(slots), size), slots, zeros32(self.num_states))
+        return GroupTable(ids[:], size, min(self.first_kept(slots), size), slots, self._null_states())
+
+    def _null_states(self) -> vec[i32]:
+        """Return a null entry for the state of each draft, for `fill_states`."""
+        return zeros32(self.num_states) if self.num_states > 0 else vec[i32]()
 
     def adopt(self, ids: vec[i32]) -> None:
         """Hold the blocks of a checked hit, the head of a table; takes no memory. O(entries). law: REF-1."""

@@ -228,9 +228,9 @@ class Request:
         self._mm_items = _checked_items(mm_items, self._num_prompt)
         used = DEFAULT_HASHER if hasher is None else hasher
         self.hasher = used
-        self._root = (b"" if self.lora_name is None else _tagged(b"L", self.lora_name)) + (
-            b"" if self.cache_salt is None else _tagged(b"S", self.cache_salt)
-        )
+        self._root = b"" if self.lora_name is None else _tagged(b"L", self.lora_name)
+        if self.cache_salt is not None:
+            self._root += _tagged(b"S", self.cache_salt)
         self._block_size: i64 = 0 if block_size is None else block_size
         self._chain: HashChain | None = None
         if block_size is not None:
