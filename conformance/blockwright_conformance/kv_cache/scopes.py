@@ -261,7 +261,8 @@ def of_hybrid(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
     yield of_groups(groups, "two symbols", blocks, 4, "adopt reset", prompts=pair, outputs=(0, 1))
     yield of_groups(groups, "loads", blocks, 4, "load preempt", prompts=pair[:1], max_model_len=5)
     if not any(isinstance(kind, Chunked) for kind in kinds):
-        yield of_groups(groups, "eagle", blocks, 5, "adopt", eagle=True, prompts=strings(1, 4, 5))
+        room = 1 + sum(-(-5 // size) for _, size in groups)
+        yield of_groups(groups, "eagle", room, 5, "adopt", eagle=True, prompts=strings(1, 4, 5))
 
 
 TIMED: tuple[tuple[tuple[Kind, int], ...], ...] = (
@@ -289,6 +290,9 @@ def of_time(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
     yield of_groups(groups, "in flight, batches", blocks, 3, "batch", in_flight=1, **few)
     yield of_groups(groups, "loading", blocks, 3, "load preempt", prompts=strings(1, 3, 3), max_model_len=4)
     yield of_groups(groups, "admission", blocks, 4, "whole plan chunks", prompts=strings(1, 1, 3), watermark=1)
+    if not any(isinstance(kind, Mamba) for kind, _ in groups):
+        own = {"prompts": strings(1, 3, 3), "lookaheads": (0, 1), "max_model_len": 5, "slots": 3 - len(groups)}
+        yield of_groups(groups, "admission with lookahead", blocks, 4, "whole chunks load", **own)
 
 
 def of_explanations() -> Iterator[Scope]:

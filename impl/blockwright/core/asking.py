@@ -79,10 +79,15 @@ class CheckedRequests(RunningRequests):
                     "num_external_computed_tokens: tokens are computed after the load has ended; pass num_new_tokens=0 "
                     "here, call finish_load, and allocate then"
                 )
-            if ask.stop >= request.num_tokens:
+            if ask.stop > request.num_tokens:
                 raise InvalidArgumentError(
-                    f"num_external_computed_tokens: {ask.stop} loaded tokens leave none to compute of "
-                    f"{request.num_tokens} of {name!r}"
+                    f"num_external_computed_tokens: up to {ask.stop} tokens would be loaded, {name!r} has "
+                    f"{request.num_tokens}"
+                )
+            if ask.stop == request.num_tokens and self._most_drafts >= 0:
+                raise InvalidArgumentError(
+                    f"num_external_computed_tokens: the last token of {name!r} is computed again, which the state of a "
+                    "recurrent layer after it is too late for; load one token less"
                 )
             if name in self._loads:
                 raise DuplicateRequestError(

@@ -56,7 +56,7 @@ def check_index(index: PrefixIndex, keyed: list[bool]) -> None:
     demand("KEY-1", "the number of published blocks", len(published), int(index.num_keyed))
 
 
-def check_table(name: str, table: GroupTable, in_a_row: bool, most: int, keyed: list[bool]) -> None:
+def check_table(name: str, table: GroupTable, in_a_row: bool, most: int, keyed: list[bool], useful: list[bool]) -> None:
     """Check one table against its own counters.
 
     Args:
@@ -65,6 +65,7 @@ def check_table(name: str, table: GroupTable, in_a_row: bool, most: int, keyed: 
         in_a_row: no entry is ever jumped over.
         most: blocks that the table may hold at most.
         keyed: whether each block of the pool is published.
+        useful: whether some hit can need each of the entries that publication has passed.
 
     Raises:
         InvariantError: TABLE-2, TRIM-1, TRIM-2, PUB-2 or MAMBA-1 is broken.
@@ -81,8 +82,8 @@ def check_table(name: str, table: GroupTable, in_a_row: bool, most: int, keyed: 
         kept = entries[start:]
         demand("TRIM-2", f"null entries of request {name!r} beyond the trimmed ones, in {entries}", 0, kept.count(0))
         full = entries[start : table.num_published]
-        bare = [block for block in full if not keyed[block]]
-        demand("PUB-2", f"unpublished blocks of request {name!r} among its published entries", [], bare)
+        shown = [keyed[block] for block in full]
+        demand("PUB-2", f"published blocks of request {name!r}, of {full}", useful[start:], shown)
 
 
 def count_blocks(batch: list[vec[i32]], holders: vec[i32]) -> None:

@@ -171,6 +171,12 @@ class KVCacheManager(ForkedRequests):
         self._num_hits: int = 0
         self._was_reset: bool = False
         self._alignment: i64 = math.lcm(*[manager.block_size for manager in managers])
+        self._align()
+
+    def _align(self) -> None:
+        """Tell each group where hits may end."""
+        for manager in self.managers:
+            manager.align(self._alignment, self.use_eagle)
 
     def _copy_counts(self, source: KVCacheManager) -> None:
         """Take over what a copy keeps beside the tables."""
@@ -183,6 +189,7 @@ class KVCacheManager(ForkedRequests):
         self._was_reset = source._was_reset
         self._alignment = source._alignment
         self._batches = source._batches
+        self._align()
 
     def copy(self) -> KVCacheManager:
         """Return an independent copy; pair it with copies of the requests (`Request.copy`). O(num_blocks).

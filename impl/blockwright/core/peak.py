@@ -40,7 +40,7 @@ def most_blocks(
     ask = Ask()
     ask.new = count_of("step", min(step * steps_in_flight, num_tokens))
     ask.encoder = count_of("num_encoder_tokens", num_encoder_tokens)
-    most = int(tables.peak(tokens, ask))
+    most = int(tables.peak(tokens, tokens, ask))
     if layout_for(spec, enable_caching) == LAST_STATE:
         more = int(tables.entries_for(tokens)) - 2
         most += max(0, min(steps_in_flight - 1, more))

@@ -133,28 +133,32 @@ class RunningRequests:
         own: i64 = 0
         whole: i64 = 0
         shared: i64 = 0
-        tokens = max(request._num_prompt + i64(len(request._output)), ask.slots)
+        known: i64 = request._num_prompt + i64(len(request._output))
+        tokens = max(known, ask.stop)
+        ask.resumed = min(ask.stop, known - 1) if ask.external > 0 else ask.begin
         at: i64 = 0
         while at < self._num_groups:
             manager = self.managers[at]
             held: i64 = 0
             live: i64 = 0
+            kept = manager.first_kept(ask.resumed)
             if ask.hit_length > 0:
                 held = ask.hit_length // manager._block_size
-                live = held - manager.first_kept(ask.hit_length)
+                live = held - min(held, kept)
                 own += live
             if self.enable_caching and request._block_size > 0:
                 units = self._units(request, manager)
                 if hit is not None:
-                    free = manager.check_hit(hit.ids[at], request.keys(units))
+                    free = manager.check_hit(hit.ids[at], request.keys(units)) - manager.dead_hits(hit.ids[at], kept)
                     ask.demand += free
                     if manager.keeps_all:
                         shared += live - free
-            missing = manager.missing(held, manager.reach(ask)) + manager.num_states
+            # law: READ-1
+            missing = manager.missing(max(held, kept), manager.reach(ask)) + manager.num_states
             ask.demand += missing
             own += missing
             if ask.is_whole:
-                whole += manager.peak(tokens, ask)
+                whole += manager.peak(tokens, min(tokens + ask.ahead, self._max_len), ask)
             at += 1
         pool = self.block_pool
         spare = self._watermark + ask.reserve
@@ -266,7 +270,7 @@ class RunningRequests:
         hit = ask.hit
         at: i64 = 0
         while at < self._num_groups:
-            groups.append(self.managers[at].headed(None if hit is None else hit.ids[at]))
+            groups.append(self.managers[at].headed(None if hit is None else hit.ids[at], ask.resumed))
             at += 1
         tables = RequestTables(request, 0, groups)
         at = 0
@@ -398,12 +402,9 @@ class RunningRequests:
 
     def _admit(self, request: Request, tables: RequestTables, ask: Ask) -> None:
         """Hold a new request's hit, all groups' before any group grows."""
-        hit = ask.hit
-        if hit is not None:
-            at: i64 = 0
-            while at < self._num_groups:
-                self.managers[at].adopt(hit.ids[at])
-                at += 1
+        if ask.hit is not None:
+            for manager, table in zip(self.managers, tables.groups):
+                manager.adopt(table.blocks)
         trim_at: i64 = FOR_EVER
         for manager, table in zip(self.managers, tables.groups):
             trim_at = min(trim_at, manager.trim_at(table))
@@ -632,7 +633,8 @@ class RunningRequests:
             count_holders(list(tables.values()), holders)
             for name, running in self._running.items():
                 table = running.groups[number]
-                check_table(name, table, manager.is_row(), manager.most_states(self._overlaps), keyed)
+                useful = [manager.is_useful(entry) for entry in range(int(table.num_published))]
+                check_table(name, table, manager.is_row(), manager.most_states(self._overlaps), keyed, useful)
                 states = [int(block) for block in table.states]
                 demand("MAMBA-3", f"states of drafts of request {name!r}", int(manager.num_states), len(states))
                 covered = int(manager.entries_for(self._covered(running, manager)))

@@ -141,9 +141,9 @@ class TimedRequests(CheckedRequests):
     def finish_load(self, request: Request, num_loaded_tokens: int) -> bool:
         """Say that a load has ended and how many of its tokens came; return whether the request runs on.
 
-        What no token after the whole load reads need not have been loaded: it is given back, as by
-        `remove_skipped_blocks`, and never published. If all the rest came, it is published: set ``num_computed_tokens``
-        to the hit and the load, and go on. If not, what came of it is published, the request is freed, and False is
+        What no token after the whole load reads has no block, and is not loaded. If all the rest came, it is published:
+        set ``num_computed_tokens`` to the hit and the load, or to one less than the known tokens if that is all of them
+        (the last is computed again), and go on. If not, what came of it is published, the request is freed, and False is
         returned: set ``num_computed_tokens = 0`` and look it up again. Its hit is what came, cut back to where every
         layer has what the next token reads: with windows or recurrent layers often to the hit before the load. For a
         request that was freed while it was loading, its blocks return now, the answer is False, and nothing else is to
@@ -177,11 +177,8 @@ class TimedRequests(CheckedRequests):
                 f"num_loaded_tokens: {count} of {tables.num_loading} that {request.request_id!r} was to load"
             )
         is_whole = count == tables.num_loading
-        stop = tables.num_written + count
-        self._note_held(tables)
+        stop = min(tables.num_written + count, i64(request.num_tokens) - 1)
         try:
-            # law: READ-1
-            self._trim(tables, tables.num_written + tables.num_loading)
             tables.num_loading = 0
             tables.num_written = stop
             tables.num_certain = stop
