@@ -295,6 +295,16 @@ def of_time(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
         yield of_groups(groups, "admission with lookahead", blocks, 4, "whole chunks load", **own)
 
 
+def of_three() -> Iterator[Scope]:
+    """Give the scopes of three groups, of which the third must be dealt with as the others are."""
+    chunks = tuple((Chunked(chunk), 1) for chunk in (4, 3, 2))  # with nothing cached each shortens the hit, thrice over
+    yield of_groups(chunks, "asked thrice", 30, 10, "", prompts=((0, (0,) * 9),), slots=1)
+    yield of_groups(((Full(), 2), (Full(), 2), (Sliding(3), 2)), "forks", 10, 3, "fork", prompts=strings(1, 1, 1))
+    groups: tuple[tuple[Kind, int], ...] = ((Full(), 2), (Full(), 2), (Sliding(3), 1))
+    yield of_groups(groups, "uncached", 9, 4, "trim", prompts=strings(1, 1, 1), caching=False, slots=1)
+    yield of_groups(groups, "loading", 10, 5, "load", prompts=strings(1, 3, 4), slots=1)
+
+
 def of_explanations() -> Iterator[Scope]:
     """Give the scopes in which the manager is asked why a hit is no longer."""
     pair = ((0, (0,) * 5), (0, (0, 0, 1, 1, 1)))
@@ -412,6 +422,7 @@ EVERY: tuple[Scope, ...] = (
     *of_all(),
     *(each for groups in GROUPS for each in of_hybrid(groups)),
     *(each for groups in TIMED for each in of_time(groups)),
+    *of_three(),
     *of_drafts(),
     *of_explanations(),
     *(each for groups in FORKED for each in of_forks(groups)),

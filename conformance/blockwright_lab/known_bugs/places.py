@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from blockwright_conformance.kv_cache.scopes import of_groups, scope, strings
+from blockwright_conformance.kv_cache.scopes import of_groups, of_three, scope, strings
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
 
 from .instrumented import CollidingAdapter, FineAdapter, SplitAdapter, ToldAdapter
@@ -57,6 +57,10 @@ PLANNED_DRAFTS = Place(
     of_groups(((Mamba(1), 1),), "known bugs, planned drafts", 7, 3, "plan", drafts=1, prompts=strings(1, 1, 2))
 )
 ADMITTED = Place(of_groups(((Sliding(2), 1),), "known bugs, admitted", 4, 4, "whole chunks", prompts=strings(1, 1, 4)))
+ADMITTED_AHEAD = Place(scope(Sliding(2), 1, "known bugs, ahead", 4, 5, "whole chunks", lookaheads=(0, 1), slots=1))
+ADMITTED_LATE = Place(scope(Chunked(4), 1, "known bugs, hits", 5, 6, "whole", prompts=strings(1, 4, 5), max_model_len=7))
+UNEQUAL_WINDOW = Place(of_groups(((Full(), 2), (Sliding(2), 1)), "known bugs, unequal", 8, 4, "chunks", slots=1))
+THRICE, THREE_FORKED, THREE_UNCACHED, THREE_LOADING = map(Place, of_three())
 ENCODER = Place(
     of_groups(
         ((Full(), 1), (Cross(), 2)), "known bugs, encoder", 7, 3, "", encoder=3, caching=False, prompts=strings(1, 1, 2)
