@@ -232,7 +232,9 @@ def test_a_load_of_the_whole_prompt_leaves_its_last_token_to_be_computed_again()
     state = lawful(done(finish_load(state, 0, 4, LRU)).state)
     assert (running(state).settled, running(state).published) == (3, (3,))
     lawful(done(t.grow(done(begin(state)).state, 0, 3, Step(1), LRU)).state)
-    assert why(t.admit(sent(over((Mamba(), 2)), 0, prompt(1, 2)), 0, Hit(), Step(0, external=2), LRU)) is Reason.LOAD_ALONE
+    assert (
+        why(t.admit(sent(over((Mamba(), 2)), 0, prompt(1, 2)), 0, Hit(), Step(0, external=2), LRU)) is Reason.LOAD_ALONE
+    )
 
 
 # ---------------------------------------------------------------------- refusals

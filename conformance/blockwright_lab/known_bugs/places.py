@@ -58,7 +58,9 @@ PLANNED_DRAFTS = Place(
 )
 ADMITTED = Place(of_groups(((Sliding(2), 1),), "known bugs, admitted", 4, 4, "whole chunks", prompts=strings(1, 1, 4)))
 ADMITTED_AHEAD = Place(scope(Sliding(2), 1, "known bugs, ahead", 4, 5, "whole chunks", lookaheads=(0, 1), slots=1))
-ADMITTED_LATE = Place(scope(Chunked(4), 1, "known bugs, hits", 5, 6, "whole", prompts=strings(1, 4, 5), max_model_len=7))
+ADMITTED_LATE = Place(
+    scope(Chunked(4), 1, "known bugs, hits", 5, 6, "whole", prompts=strings(1, 4, 5), max_model_len=7)
+)
 UNEQUAL_WINDOW = Place(of_groups(((Full(), 2), (Sliding(2), 1)), "known bugs, unequal", 8, 4, "chunks", slots=1))
 THRICE, THREE_FORKED, THREE_UNCACHED, THREE_LOADING = map(Place, of_three())
 ENCODER = Place(

@@ -154,7 +154,7 @@ class CheckedRequests(RunningRequests):
                 raise StaleHitError(
                     f"new_computed_blocks: {len(blocks.ids)} groups, the manager has {len(self.managers)}"
                 )
-            else:
+            elif len(blocks.ids) > 0:
                 expected = i64(len(blocks.ids[0])) * self.managers[0]._block_size
                 for manager, ids in zip(self.managers, blocks.ids):
                     if i64(len(ids)) * manager._block_size != expected:

@@ -80,7 +80,7 @@ class KVCacheManager(ForkedRequests):
         self,
         kv_cache_config: KVCacheConfig,
         max_model_len: int,
-        enable_caching: bool = True,
+        enable_caching: bool | None = True,
         *,
         use_eagle: bool = False,
         log_stats: bool = False,
@@ -136,7 +136,9 @@ class KVCacheManager(ForkedRequests):
         if publish_on_settlement and not overlap_steps:
             raise InvalidArgumentError("publish_on_settlement: steps are settled only with overlap_steps=True")
         encoders = [isinstance(group.kv_cache_spec, CrossAttentionSpec) for group in groups]
-        if all(encoders):
+        if not groups and enable_caching:
+            raise UnsupportedError("enable_caching: without groups of layers nothing is cached; turn it off")
+        if groups and all(encoders):
             raise UnsupportedError("kv_cache_config: cross attention stands beside a decoder group, not alone")
         if any(encoders) and enable_caching:
             raise UnsupportedError(
@@ -201,6 +203,12 @@ class KVCacheManager(ForkedRequests):
     def __copy__(self) -> KVCacheManager:
         """Return an independent copy."""
         return self.copy()
+
+    def __reduce__(self) -> str:
+        """Refuse to be pickled or copied deeply."""
+        raise UnsupportedError(
+            "KVCacheManager: can be neither pickled nor copied deeply; use copy(), with Request.copy() of its requests"
+        )
 
     # ------------------------------------------------------------------ lookup
 

@@ -18,7 +18,7 @@ from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import DEFAULT_HASHER, BlockHasher, HashChain
-from blockwright.errors import InvalidArgumentError
+from blockwright.errors import InvalidArgumentError, UnsupportedError
 
 MAX_TOKEN_ID: Final = 2**31 - 1
 MAX_LENGTH: Final = 2**31 - 1
@@ -280,6 +280,13 @@ class Request:
     def __copy__(self) -> Request:
         """Return an independent copy."""
         return self.copy()
+
+    def __reduce__(self) -> str:
+        """Refuse to be pickled or copied deeply."""
+        raise UnsupportedError(
+            "Request: can be neither pickled nor copied deeply, as it is tied to its manager; use copy() with a copy "
+            "of the manager, fork() for another request, or send its tokens and make it there"
+        )
 
     def fork(self, request_id: str) -> Request:
         """Return another request with the same tokens, keys and computed tokens, for `KVCacheManager.fork`.

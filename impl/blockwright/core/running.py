@@ -67,7 +67,7 @@ class RunningRequests:
         self.enable_caching: bool = pool.enable_caching
         self._num_groups: i64 = len(managers)
         self._max_len: i64 = max_model_len
-        self._least_size: i64 = min([manager.block_size for manager in managers])
+        self._least_size: i64 = min([manager.block_size for manager in managers], default=1)
         self._most_drafts = most_drafts
         self._running: dict[str, RequestTables] = {}
         self._batches: i64 = 0

@@ -143,7 +143,7 @@ class TimedRequests(CheckedRequests):
 
         What no token after the whole load reads has no block, and is not loaded. If all the rest came, it is published:
         set ``num_computed_tokens`` to the hit and the load, or to one less than the known tokens if that is all of them
-        (the last is computed again), and go on. If not, what came of it is published, the request is freed, and False is
+        (the last is computed again), and go on. If not, what came is published, the request is freed, and False is
         returned: set ``num_computed_tokens = 0`` and look it up again. Its hit is what came, cut back to where every
         layer has what the next token reads: with windows or recurrent layers often to the hit before the load. For a
         request that was freed while it was loading, its blocks return now, the answer is False, and nothing else is to

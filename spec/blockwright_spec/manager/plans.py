@@ -116,7 +116,6 @@ def whole_demand(state: State, start: Running, begin: int, step: Step) -> int:
     """
     tokens = max(len(start.prefix[1]), begin + step.external + step.new)
 
-
     def most(group: Group) -> int:
         ahead = 0 if isinstance(group.kind, Mamba) else step.lookahead
         slots, size = min(tokens + ahead, state.config.max_model_len), max(step.new, 1) + ahead

@@ -107,9 +107,8 @@ def law_full_is_published(state: State) -> bool:
     size = tuple(group.block_size for group in state.config.groups)
     recurrent = tuple(isinstance(group.kind, Mamba) for group in state.config.groups)
     return all(
-        key(state, block) == (at, cut(request.prefix, (entry + 1) * size[at]))
-        if useful(state.config, at, entry)
-        else key(state, block) is None
+        key(state, block)
+        == ((at, cut(request.prefix, (entry + 1) * size[at])) if useful(state.config, at, entry) else None)
         for request, at, entry, block in held(state)
         if entry < request.published[at] and (not recurrent[at] or (entry + 1) * size[at] == request.computed)
     )
