@@ -31,7 +31,7 @@ from blockwright_lab.known_bugs.instrumented import (
     adapter_on,
 )
 from blockwright_lab.known_bugs.known_bug import KnownBug, Place, TrialPlace
-from blockwright_lab.known_bugs.offload_places import NEAR, OVER, TIER, evicted, failed_load, too_large
+from blockwright_lab.known_bugs.offload_places import NEAR, OVER, TIER, evicted, failed_load
 from blockwright_lab.known_bugs.places import FULL, SLIDING, TIGHT
 from blockwright_lab.known_bugs.variants import variant
 from blockwright_lab.mutation.recording import Recording
@@ -105,7 +105,6 @@ def test_bugs_are_complete_and_fit_the_sources(bug: KnownBug) -> None:
         "D09",
         "D13a",
         "D13b",
-        "D14",
     ],
 )
 def test_bugs_are_caught_by_name(name: str) -> None:
@@ -185,7 +184,7 @@ def test_the_laws_of_time_and_plans_are_shown() -> None:
 
 @pytest.mark.parametrize(
     "place",
-    [TIGHT, SLIDING, OVER, *map(TrialPlace, (trials.keys, trials.pool, evicted, failed_load, too_large))],
+    [TIGHT, SLIDING, OVER, *map(TrialPlace, (trials.keys, trials.pool, evicted, failed_load))],
     ids=lambda place: place.title,
 )
 def test_the_implementation_passes_every_place(place: Place | TrialPlace) -> None:

@@ -105,11 +105,16 @@ HARMLESS: dict[str, str] = {
     "D11": "no engine of block tables here asks how much of a prompt is cached",
     "D12": "no engine of block tables here marks a prompt in parts",
     "D16": "no world has a load that comes in part under a window",
+    "D23": MISSES,
+    "D24": WAITS,
+    "D25": WAITS,
     # tables
     "B29": "the null block's number stands for nothing in the index, so that it is never found",
     "B13": LEAKS,
     "B17": LEAKS,
     "D03": "a block more is held than is read",
+    "D20": "a block more is held than is read",
+    "D21": "no world has three groups whose blocks differ",
     # prefixes
     "B36": MISSES,
     "B39": MISSES,
@@ -118,6 +123,9 @@ HARMLESS: dict[str, str] = {
     "B61a": "the model reads no salt: a tenant finds another's prefix, which would have been computed alike",
     "B61b": "the model reads no salt: a tenant finds another's first block, which would have been computed alike",
     "D05": MISSES,
+    "D17": MISSES,
+    "D18": MISSES,
+    "D19": "no world has chunks of three lengths",
     # time
     "B35a": WAITS,
     "B35b": WAITS,
@@ -126,6 +134,7 @@ HARMLESS: dict[str, str] = {
     # forks
     "B01a": LEAKS,
     "B01b": LEAKS,
+    "D22": "no world forks a request of three groups",
     # block tables
     "B01c": LEAKS,
     "B02b": LEAKS,
@@ -144,7 +153,6 @@ HARMLESS: dict[str, str] = {
     "B20b": LEAKS,
     "B19b": "only a caller that ends one reader twice gains by it; B19c has one that does",
     "D09": MISSES,
-    "D14": WAITS,
     "D13a": "a model reads by tables; common prefixes only choose its kernel, and none here is chosen so",
     "D13b": "the self-check alone says so; nothing is read otherwise",
     "B12": "the block above stays pinned, and the block below is released once too often, which is refused",

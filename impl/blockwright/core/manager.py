@@ -587,9 +587,9 @@ class KVCacheManager(ForkedRequests):
     def can_load(self, request: Request, num_new_computed_tokens: int, num_external_computed_tokens: int) -> bool:
         """Say whether a new request could ever load so many tokens after a hit of so many: not with `plan`'s `Never`.
 
-        All blocks of a load are taken at once, those too that would have been given back in between, had the tokens
-        been computed in several steps. So a load may be too large for the pool where the request is not: a connector
-        offers no more than can be loaded. The hit need not be there. Complexity: O(groups). law: LIVE-1.
+        A load takes blocks for what the tokens after it read, all at once, so it fits wherever the request could have
+        computed as far; a connector offers no more than that. The hit need not be there. Complexity: O(groups).
+        law: LIVE-1.
 
         Raises:
             InvalidArgumentError: a count is out of range, or the request was made with another block size or hasher.

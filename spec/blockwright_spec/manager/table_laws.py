@@ -196,8 +196,7 @@ def law_state_is_single(state: State) -> bool:
 def law_counts_are_ordered(state: State) -> bool:
     """LEN-1: trimmed, settled, computed and written counts are in order, within the tokens and the maximum length.
 
-    Tokens may be said to be done before they are known; once they are, they count as computed. What a load brings is
-    trimmed as it is asked for.
+    Tokens may be said to be done before they are known; once they are, they count as computed.
     """
     return all(
         0 <= request.trimmed <= request.settled + request.loading
