@@ -118,13 +118,22 @@ NEW_DEVIATIONS: tuple[Deviation, ...] = (
         bugs=("B39",),
     ),
     Deviation(
-        "eagle-block-holds-the-last-token",
-        "HIT-3",
-        r" \+ .*: eagle: hit:",
+        "eagle-block-before-the-last-token",
+        "HIT-2",
+        r"^[^+]*: eagle: hit:",
         Standing.CHOICE,
-        "With several groups the block that is matched and given up may hold the last token, so a hit may be a block"
-        " longer than with one group; a token is left to compute all the same.",
-        "HybridKVCacheCoordinator.find_longest_cache_hit",
+        "With one group the block that is matched and given up must not hold the last token, so a hit may be a block"
+        " shorter than with several; a token is left to compute all the same.",
+        "UnitaryKVCacheCoordinator.find_longest_cache_hit",
+        goes_on=True,
+    ),
+    Deviation(
+        "chunks-kept-to-their-end",
+        "PUB-2",
+        r"chunked.*: (state|keys):",
+        Standing.CHOICE,
+        "The last block of a chunk is published, though no hit needs it: what comes after it reads a new chunk.",
+        "ChunkedLocalAttentionManager",
         goes_on=True,
     ),
     Deviation(
