@@ -50,7 +50,7 @@ KNOWN = {law.id for law in (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *O
 
 
 def test_no_two_bugs_are_alike() -> None:
-    assert len(BY_ID) == len(BUGS) == len({tuple(edited(bug.changes).items()) for bug in BUGS})
+    assert len(BY_ID) == len(BUGS) == len({(bug.place, *edited(bug.changes).items()) for bug in BUGS})
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.id)
@@ -130,7 +130,7 @@ def test_every_bug_tells_its_way_as_calls(name: str, call: str) -> None:
 
 
 COUNT = "BlockStore.__init__", "self._num_free = count - 1"
-ENDLESS = Change("_let_go", "i -= 1")
+ENDLESS = Change("_let_go", "i -= 1", "continue")
 
 
 def test_a_harmless_bug_is_not_caught_and_fails() -> None:
@@ -322,7 +322,7 @@ def test_diagnosis_of_right_offloading_is_empty() -> None:
 def test_a_walk_passes_unchanged_and_finds_faults() -> None:
     for walk in TIERS:
         assert list(walk(variant())) == []
-    grows_wrong = Change("KeyIndex._grow", "2 * size", "size")
+    grows_wrong = Change("KeyIndex._grow", "zeros32(2 * size)", "zeros32(size)")
     for wrong in ((grows_wrong,), BY_ID["B64f"].changes):
         assert next(TIERS[0](variant(*wrong))).law == "REF-0"
 

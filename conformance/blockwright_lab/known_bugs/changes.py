@@ -178,7 +178,10 @@ def complaint(change: Change, named: list[Function], fit: list[Function], source
     """Say why a change does not fit, what is nearest to it, and where else its anchor stands."""
     every = list(functions(sources))
     if not named:
-        near = difflib.get_close_matches(change.function, {each.name for each in every}, 3, 0.0)
+        parts = change.function.count(".") + 1
+        near = difflib.get_close_matches(
+            change.function, {".".join(each.name.split(".")[-parts:]) for each in every}, 3, 0.0
+        )
         return f"no function {change.function}; nearest: {', '.join(near)}{elsewhere(change, every)}"
     names = ", ".join(each.name for each in fit or named)
     if fit:
