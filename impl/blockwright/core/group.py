@@ -348,7 +348,8 @@ class GroupTables:
         while i < min(trimmed, size):
             blocks[i] = 0
             i += 1
-        return GroupTable(blocks, size, trimmed, size * self._block_size, zeros32(self.num_states))
+        slots = size * self._block_size
+        return GroupTable(blocks, size, trimmed, slots, zeros32(self.num_states))
 
     def adopt(self, ids: vec[i32]) -> None:
         """Hold the blocks of a checked hit, the head of a table; takes no memory. O(entries). law: REF-1."""
