@@ -21,8 +21,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.siphash import reference_siphash128
+from tests.core.support import full, sliding
 
-from blockwright import BlockHasher, FunctionHasher, MultiModalItem, Request, Sha256Hasher, SipHasher
+from blockwright import (
+    BlockHasher,
+    BlockPool,
+    FullAttentionManager,
+    FunctionHasher,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheManager,
+    MultiModalItem,
+    Request,
+    Sha256Hasher,
+    SipHasher,
+)
 
 KEY = bytes(range(100, 116))
 SEED = b"one deployment"
@@ -126,6 +139,30 @@ def test_only_full_blocks_have_keys() -> None:
         assert len(Request("r", [5] * count, 4).block_hashes) == count // 4
     assert Request("r", [5] * 9).block_hashes == []
     assert Request("r", [5] * 9).block_size is None
+
+
+def test_requests_take_the_block_size_of_the_manager_that_caches_them() -> None:
+    wide = full(8)
+    config = KVCacheConfig(9, [KVCacheGroupSpec(["a"], wide), KVCacheGroupSpec(["b"], sliding(12, 4))])
+    manager, hasher = KVCacheManager(config, 64), Sha256Hasher(b"seed")
+    first = Request("first", list(range(30)), hasher=hasher, cache_salt="salt")
+    assert manager.allocate_slots(first, 30) is not None
+    assert first.block_size == manager.hash_block_size == 4
+    assert first.block_hashes == Request("f", list(range(30)), 4, hasher=hasher, cache_salt="salt").block_hashes
+    second = Request("second", list(range(30)), hasher=hasher, cache_salt="salt")
+    assert manager.get_computed_blocks(second)[1] == 24
+    second.append_output_token_ids(list(range(10)))
+    assert len(second.block_hashes) == 10
+
+    bare = KVCacheManager(config, 64, enable_caching=False)
+    third = Request("third", list(range(30)))
+    assert bare.allocate_slots(third, 30) is not None
+    assert third.block_hashes == []  # nothing is hashed where nothing is found by it
+    kind = FullAttentionManager(wide, BlockPool(9, True), 0)
+    alone = Request("alone", list(range(9)))
+    kind.allocate_new_blocks("alone", 9)
+    kind.cache_blocks(alone, 9)
+    assert alone.block_size == 8
 
 
 @each_hasher

@@ -71,7 +71,7 @@ def test_no_lookup_without_caching_or_keys() -> None:
     assert manager.get_computed_blocks(Request("r", list(range(17)), 4))[1] == 0
     manager = manager_of(full())
     manager.free(started(manager, "first", 17))
-    bare = Request("bare", list(range(17)))
+    bare = Request("bare", list(range(17)), None)
     assert manager.get_computed_blocks(bare)[1] == 0
     assert admit(manager, bare) == 0
     assert manager.num_published("bare") == (0,)
@@ -215,7 +215,7 @@ def test_hit_for_a_request_without_keys() -> None:
     manager.free(started(manager, "first", 16))
     hit, num_hit = manager.get_computed_blocks(Request("r", list(range(17)), 4))
     with pytest.raises((StaleHitError, InvalidArgumentError)):
-        manager.allocate_slots(Request("bare", list(range(17))), 1, num_hit, hit)
+        manager.allocate_slots(Request("bare", list(range(17)), None), 1, num_hit, hit)
 
 
 # ---------------------------------------------------------------------- what it says of itself

@@ -73,7 +73,7 @@ class KeylessAdapter(VariantAdapter):
         """Give what all copies of this adapter share; requests are made without a block size."""
 
         def make(name: str, tokens: list[int], block_size: int, **extras: str) -> Any:
-            return self.package.Request(name, tokens, **extras)
+            return self.package.Request(name, tokens, None, **extras)
 
         return Shared(hash_unit(config), make)
 

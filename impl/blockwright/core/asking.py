@@ -167,7 +167,7 @@ class CheckedRequests(RunningRequests):
             )
         if request._block_size == 0:
             raise InvalidArgumentError(
-                f"request: {request.request_id!r} was made without block_size, so it has no keys and adopts no hit"
+                f"request: {request.request_id!r} was made with block_size=None, so it has no keys and adopts no hit"
             )
         if not self.enable_caching:
             raise InvalidArgumentError("new_computed_blocks: the manager was made without enable_caching")

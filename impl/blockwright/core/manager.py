@@ -22,7 +22,7 @@ from blockwright.core.journal import Eviction
 from blockwright.core.managers import get_manager_for_kv_cache_spec, refuse_eagle
 from blockwright.core.plan import Ask, Fits, Never, NotNow, Plan, count_of, counts_of
 from blockwright.core.pool import BlockPool
-from blockwright.core.request import MAX_LENGTH, Request
+from blockwright.core.request import MAX_LENGTH, Request, require_request
 from blockwright.core.running import NOT_RUN
 from blockwright.core.tables import RequestTables
 from blockwright.core.window import common_hit
@@ -207,6 +207,8 @@ class KVCacheManager(ForkedRequests):
         Raises:
             InvalidArgumentError: the request was made with another block size or hasher.
         """
+        require_request(request)
+        self._give_keys(request)
         if not self.enable_caching or request.prompt_logprobs or request._block_size == 0:
             return self._nothing, 0
         self.block_pool.require_whole()
@@ -239,7 +241,9 @@ class KVCacheManager(ForkedRequests):
         Raises:
             InvalidArgumentError: the request was made with another block size or hasher.
         """
+        require_request(request)
         self.block_pool.require_whole()
+        self._give_keys(request)
         return explain(self.managers, request, self._alignment, self.use_eagle)
 
     # ------------------------------------------------------------------ slots
@@ -579,7 +583,9 @@ class KVCacheManager(ForkedRequests):
         Raises:
             InvalidArgumentError: a count is out of range, or the request was made with another block size or hasher.
         """
+        require_request(request)
         self.block_pool.require_whole()
+        self._give_keys(request)
         ask = Ask()
         ask.hit_length = count_of("num_new_computed_tokens", num_new_computed_tokens)
         ask.external = count_of("num_external_computed_tokens", num_external_computed_tokens)
@@ -724,6 +730,11 @@ class KVCacheManager(ForkedRequests):
         return True
 
     # ------------------------------------------------------------------ what it says of itself
+
+    @property
+    def hash_block_size(self) -> int:
+        """Tokens per hashed block of a request that was made without a size: the most that divides all blocks."""
+        return self._hash_size
 
     @property
     def overlap_steps(self) -> bool:

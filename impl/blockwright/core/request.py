@@ -19,8 +19,13 @@ from blockwright.core.block_hash import DEFAULT_HASHER, BlockHasher, HashChain
 from blockwright.errors import InvalidArgumentError
 
 MAX_TOKEN_ID: Final = 2**31 - 1
+NO_SIZE: Final = 0
+TO_COME: Final = -1
 MAX_LENGTH: Final = 2**31 - 1
 """Tokens that a request can have at most; the packed structures count in 32 bits."""
+
+OWN_SIZE: Final = "manager"
+"""As the block size of a request: that of the manager which serves it."""
 
 _uids = [0]
 
@@ -170,7 +175,7 @@ class Request:
     """A request as the KV-cache manager sees it.
 
     Attributes:
-        block_size: tokens per hashed block, the manager's (or a divisor of it); None: not cached at all.
+        block_size: tokens per hashed block; None: there are no keys, or none yet.
         num_prompt_tokens: tokens of the prompt.
         cache_salt, lora_name: parts of the identity; requests that differ in them never share blocks.
         prompt_logprobs: the engine needs log-probabilities of the prompt, so a cached prefix cannot be skipped.
@@ -185,7 +190,7 @@ class Request:
         self,
         request_id: str,
         prompt_token_ids: object,
-        block_size: int | None = None,
+        block_size: int | str | None = OWN_SIZE,
         *,
         cache_salt: str | None = None,
         lora_name: str | None = None,
@@ -199,7 +204,9 @@ class Request:
         Args:
             request_id: a non-empty string.
             prompt_token_ids: at least one integer within 0 .. 2**31 - 1; a list, ``array``, numpy array or CPU tensor.
-            block_size: see above.
+            block_size: tokens per hashed block: ``"manager"``, those of the manager that the request is first brought
+                to (it is hashed there then, if that caches), or a number that divides its blocks, for a request that is
+                hashed at once; None: it is never cached.
             cache_salt: keeps the prefix private to requests with the same salt.
             lora_name: the adapter.
             mm_items: multimodal items, each within the prompt; blocks that overlap one carry its identity.
@@ -217,8 +224,15 @@ class Request:
             return
         if not isinstance(request_id, str) or not request_id:
             raise InvalidArgumentError(f"request_id: must be a non-empty string, not {request_id!r}")
-        if block_size is not None and (isinstance(block_size, bool) or not 1 <= block_size <= MAX_LENGTH):
-            raise InvalidArgumentError(f"block_size: must be within 1..{MAX_LENGTH}, not {block_size!r}")
+        size: i64 = NO_SIZE
+        if isinstance(block_size, str):
+            if block_size != OWN_SIZE:
+                raise InvalidArgumentError(f"block_size: must be a number, {OWN_SIZE!r} or None, not {block_size!r}")
+            size = TO_COME
+        elif block_size is not None:
+            if isinstance(block_size, bool) or not 1 <= block_size <= MAX_LENGTH:
+                raise InvalidArgumentError(f"block_size: must be within 1..{MAX_LENGTH}, not {block_size!r}")
+            size = block_size
         self._request_id = exact_text(request_id)
         self._prompt = pack_tokens("prompt_token_ids", prompt_token_ids)
         self._num_prompt: i64 = len(self._prompt) // 4
@@ -235,10 +249,10 @@ class Request:
         self._root = (b"" if self.lora_name is None else _tagged(b"L", self.lora_name)) + (
             b"" if self.cache_salt is None else _tagged(b"S", self.cache_salt)
         )
-        self._block_size: i64 = 0 if block_size is None else block_size
+        self._block_size: i64 = size
         self._chain: HashChain | None = None
-        if block_size is not None:
-            self._chain = used.start(self._root, self._block_size)
+        if size > 0:
+            self._chain = used.start(self._root, size)
         self._words: vec[i64] = vec[i64]()
         self._num_hashed: i64 = 0
         _uids[0] += 1
@@ -266,6 +280,19 @@ class Request:
         self._num_hashed = source._num_hashed
         self._uid = source._uid
         self._held = source._held
+
+    def hash_by(self, block_size: i64) -> None:
+        """Hash the request in blocks of a manager's size, if it was made to be hashed so. O(tokens), once."""
+        if self._block_size != TO_COME:
+            return
+        self._chain = self.hasher.start(self._root, block_size)
+        self._block_size = block_size
+        try:
+            self._hash_new_blocks()
+        except BaseException:  # a hasher's, say
+            self._chain = None
+            self._block_size = TO_COME
+            raise
 
     def copy(self) -> Request:
         """Return an independent copy of the same request: for a copied manager, not for the same one."""
@@ -372,7 +399,7 @@ class Request:
         """Return the key of one full block in full length. O(1)."""
         chain = self._chain
         if chain is None:
-            raise InvalidArgumentError(f"request: {self.request_id!r} was made without block_size and has no keys")
+            raise InvalidArgumentError(f"request: {self.request_id!r} was made without a block_size and has no keys")
         return chain.digest(index, self._words)
 
     def token_at(self, position: i64) -> i32:
@@ -488,6 +515,17 @@ def _checked_items(mm_items: Sequence[MultiModalItem], num_prompt: i64) -> list[
     return sorted(items, key=lambda item: (item.offset, item.identifier))
 
 
+def require_request(request: object) -> None:
+    """Raise unless an argument is a request (the compiled core raises a `TypeError` before)."""
+    if not isinstance(request, Request):
+        raise no_request(request)
+
+
+def no_request(found: object) -> InvalidArgumentError:
+    """Return the error about an argument that is no request."""
+    return InvalidArgumentError(f"request: must be a Request, not {found!r}; make one by Request(id, token_ids)")
+
+
 def units_per_block(request: Request, block_size: int) -> int:
     """Return how many hashed units of the request one block of `block_size` tokens spans.
 
@@ -498,6 +536,6 @@ def units_per_block(request: Request, block_size: int) -> int:
     if unit is None or block_size % unit:
         raise InvalidArgumentError(
             f"request: {request.request_id!r} was made with block_size={unit}, the manager's blocks hold {block_size} "
-            "tokens; make it with the manager's block size"
+            "tokens; leave block_size out, and it is hashed as the manager's blocks are"
         )
     return block_size // unit

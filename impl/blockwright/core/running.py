@@ -12,6 +12,7 @@ One call's order, the same for a single request and for a batch:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -24,7 +25,7 @@ from blockwright.core.index import cut_to, with_room, zeros32
 from blockwright.core.managers import SingleTypeKVCacheManager
 from blockwright.core.plan import Ask
 from blockwright.core.pool import BlockPool
-from blockwright.core.request import Request
+from blockwright.core.request import Request, no_request
 from blockwright.core.steps import StepInFlight, held_blocks
 from blockwright.core.tables import GroupTable, RequestTables
 from blockwright.core.window import FOR_EVER
@@ -68,6 +69,7 @@ class RunningRequests:
         self._num_groups: i64 = len(managers)
         self._max_len: i64 = max_model_len
         self._least_size: i64 = min([manager.block_size for manager in managers])
+        self._hash_size: i64 = math.gcd(*[manager.block_size for manager in managers if not manager.is_encoder])
         self._most_drafts = most_drafts
         self._running: dict[str, RequestTables] = {}
         self._batches: i64 = 0
@@ -559,6 +561,8 @@ class RunningRequests:
         Raises:
             DuplicateRequestError: another request runs under its id.
         """
+        if not isinstance(request, Request):
+            raise no_request(request)
         held = request._held
         if held is not None and held.owner == self._owner and isinstance(held, RequestTables):
             return held
@@ -574,6 +578,7 @@ class RunningRequests:
         self.block_pool.require_whole()
         tables = self._running.get(request.request_id)
         if tables is None:
+            self._give_keys(request)
             return None
         if tables.uid != request._uid:
             raise DuplicateRequestError(
@@ -582,6 +587,11 @@ class RunningRequests:
         request._held = tables
         tables.request = request
         return tables
+
+    def _give_keys(self, request: Request) -> None:
+        """Hash a request that was made without a block size of its own, where that is worth something."""
+        if self.enable_caching and request._block_size < 0:
+            request.hash_by(self._hash_size)
 
     def _units(self, request: Request, manager: SingleTypeKVCacheManager) -> i64:
         """Return hashed units per block, after checking that the request's keys will do."""
