@@ -338,6 +338,10 @@ class Sha256Hasher(BlockHasher):
         super().__init__(True, True)
         self._seed = seed
 
+    def has_seed(self, seed: bytes) -> bool:
+        """Say whether it hashes under this seed."""
+        return self._seed == seed
+
     def start(self, root: bytes, block_size: i64) -> HashChain:
         """Return a new chain for a request with this identity encoding."""
         head = len(self._seed).to_bytes(8, "little") + self._seed + len(root).to_bytes(8, "little") + root
