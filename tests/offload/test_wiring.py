@@ -1,5 +1,5 @@
-"""Property: a connector whose parts do not fit one another is refused when it is made, a request whose blocks nobody would
-find again when it comes; what `OffloadingConnector.build` puts together fits, and is found after a restart.
+"""Property: a connector whose parts do not fit one another is refused when it is made, a request whose blocks nobody
+would find again when it comes; what `OffloadingConnector.build` puts together fits, and is found after a restart.
 
 How: each part left out or made too small in turn; a directory that two connectors use one after the other.
 Not covered: what connectors do with right parts (test_connector*.py).
