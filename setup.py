@@ -194,7 +194,7 @@ def class_described(text: str, node: ast.ClassDef) -> str:
     literal = c_text(f"{node.name}({parameters(init[0]) if init else ''})\n--\n\n{said}")
     line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
     places = (
-        (rf'(\.tp_doc = PyDoc_STR\()"{node.name}\((?:[^"\\]|\\.)*"', literal),
+        (rf'(\.tp_name = "{node.name}",[^;]*?\.tp_doc = PyDoc_STR\()(?:NULL|"(?:[^"\\]|\\.)*")', literal),
         (
             r"(\w+ = )CPyStatics\[\d+\](?=; /\* 'mypyc filler docstring' \*/(?:\n.*){5}\"<module>\", "
             rf"(?:{line}|{node.lineno}),)",

@@ -205,7 +205,7 @@ def test_public_names_have_their_docstrings_in_either_build() -> None:
             wanted = {found.__name__: (ast.get_docstring(node), found)}
             for each in node.body:
                 if isinstance(each, ast.FunctionDef) and not each.name.startswith("_") and each.name in vars(found):
-                    wanted.setdefault(f"{found.__name__}.{each.name}", (ast.get_docstring(each), vars(found)[each.name]))
+                    wanted.setdefault(f"{found.__name__}.{each.name}", (ast.get_docstring(each), getattr(found, each.name)))
             lacking += [at for at, (said, of) in wanted.items() if said and inspect.getdoc(of) != inspect.cleandoc(said)]
     assert lacking == []
     wanted_by = list(inspect.signature(blockwright.KVCacheManager).parameters.values())
