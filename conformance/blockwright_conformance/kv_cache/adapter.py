@@ -15,7 +15,7 @@ from blockwright_spec.reads import Prefix
 class Found(NamedTuple):
     """What a lookup found: the length of the hit and its block ids per group, 0 where the entry is null.
 
-    Without a hit the tables may be left out.
+    Without a hit there are no tables, or one without blocks for each group.
     """
 
     length: int
@@ -150,8 +150,8 @@ class ManagerAdapter(Protocol):
     def reset(self) -> bool:
         """Reset the prefix cache and say whether it was."""
 
-    def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
-        """Count, per group, the leading blocks that `running` requests share."""
+    def common_prefix(self, name: str, running: int) -> tuple[int, ...] | None:
+        """Count, per group, the leading blocks that `running` requests share; None if the manager does not count."""
 
     def pin(self, blocks: tuple[int, ...]) -> None:
         """Hold blocks from outside of tables (``block_pool.touch``); only asked in scopes whose calls name "pin"."""

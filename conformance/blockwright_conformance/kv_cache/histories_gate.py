@@ -8,14 +8,14 @@ from typing import NamedTuple
 from blockwright._terminal import Advance
 from blockwright_spec.manager.outcomes import Reason
 
-from ..checker.counterexample import script
 from ..checker.history import HistoryError, run_machine, walk
 from ..checker.parallel import in_parallel
 from ..gates import GateResult, Profile, factory_of
 from .actions import ACTIONS
+from .adapter_calls import way
 from .fitting import capabilities_of, walkable
 from .scopes import Scope, large_scopes
-from .world import KVCacheWorld
+from .world import Factory, KVCacheWorld
 
 
 class Length(NamedTuple):
@@ -64,7 +64,7 @@ def machine(profile: Profile, scope: Scope) -> GateResult:
     """Run the state machine of a scope."""
     length, fixed = LENGTHS[profile.name], profile.name != "nightly"
     world = KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
-    return row("machine", scope, lambda: run_machine(world, length.examples, length.steps, fixed))
+    return row("machine", scope, world.factory, lambda: run_machine(world, length.examples, length.steps, fixed))
 
 
 def walks(profile: Profile, scope: Scope) -> GateResult:
@@ -77,10 +77,10 @@ def walks(profile: Profile, scope: Scope) -> GateResult:
             fired.update(walk(world, seed, length.walk).fired)
         return fired
 
-    return row("walk", scope, taken)
+    return row("walk", scope, world.factory, taken)
 
 
-def row(kind: str, scope: Scope, histories: Callable[[], Counter[str]]) -> GateResult:
+def row(kind: str, scope: Scope, factory: Factory, histories: Callable[[], Counter[str]]) -> GateResult:
     """Give the row of a run: what happened, and the history of a violation."""
     started, fired, law, detail, trace = time.perf_counter(), Counter[str](), "", "", ""
     try:
@@ -88,7 +88,7 @@ def row(kind: str, scope: Scope, histories: Callable[[], Counter[str]]) -> GateR
     except HistoryError as error:
         found = error.violation
         law, detail = found.law, found.detail
-        trace = script(KVCacheWorld(scope), found.actions, f"{law}: {detail}")
+        trace = way(scope, factory, found.actions, f"{law}: {detail}")
     return GateResult(
         kind=kind,
         scope=scope.name,
