@@ -13,7 +13,7 @@ class ToyAdapter:
 
     capabilities = Capabilities(
         kinds=frozenset({"full"}),
-        calls=frozenset({"chunks", "preempt", "reset", "trim"}),
+        calls=frozenset({"chunks", "reset"}),
         features=frozenset({"caching"}),
     )
     errors, stale, follows_policy = (TooLongError,), (), False  # it may evict in an order of its own
@@ -51,8 +51,6 @@ class ToyAdapter:
 
     def append(self, name: str, tokens: tuple[int, ...]) -> None:
         self.tokens[name] += tokens
-
-    def trim(self, name: str, end: int) -> None: ...  # full attention reads everything
 
     def free(self, name: str) -> None:
         self.manager.free(name)

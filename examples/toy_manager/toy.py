@@ -22,7 +22,7 @@ class ToyManager:
         self.max_model_len = max_model_len
         self.free_blocks = OrderedDict.fromkeys(range(1, num_blocks))  # first to be taken first
         self.ref_counts = [0] * num_blocks
-        self.block_of: dict[tuple[int, ...], int] = {}  # whole prefix: the block that ends it
+        self.blocks_of: dict[tuple[int, ...], list[int]] = {}  # whole prefix: the blocks that end it, oldest first
         self.prefix_of: dict[int, tuple[int, ...]] = {}
         self.tables: dict[str, list[int]] = {}
 
@@ -30,10 +30,10 @@ class ToyManager:
         """Return the blocks of the longest cached prefix; one token is left to compute."""
         found: list[int] = []
         for end in range(self.block_size, len(tokens), self.block_size):
-            block = self.block_of.get(tuple(tokens[:end]))
-            if block is None:
+            blocks = self.blocks_of.get(tuple(tokens[:end]))
+            if not blocks:
                 break
-            found.append(block)
+            found.append(blocks[0])
         return found
 
     def admit(self, name: str, hit: list[int], num_tokens: int) -> list[int]:
@@ -78,14 +78,15 @@ class ToyManager:
         """Forget the prefix of a block."""
         prefix = self.prefix_of.pop(block, None)
         if prefix is not None:
-            del self.block_of[prefix]
+            self.blocks_of[prefix].remove(block)
 
     def publish(self, name: str, tokens: list[int]) -> None:
-        """Let others find the full blocks of computed tokens; of equal prefixes the first block is kept."""
+        """Let others find the full blocks of computed tokens."""
         for entry in range(len(tokens) // self.block_size):
             prefix, block = tuple(tokens[: (entry + 1) * self.block_size]), self.tables[name][entry]
-            if prefix not in self.block_of and block not in self.prefix_of:
-                self.block_of[prefix], self.prefix_of[block] = block, prefix
+            if block not in self.prefix_of:
+                self.blocks_of.setdefault(prefix, []).append(block)
+                self.prefix_of[block] = prefix
 
     def free(self, name: str) -> None:
         """Release what a request holds, its last block first."""
@@ -98,7 +99,7 @@ class ToyManager:
         """Forget all prefixes, unless a block is held."""
         if self.tables:
             return False
-        self.block_of.clear()
+        self.blocks_of.clear()
         self.prefix_of.clear()
         return True
 

@@ -204,7 +204,7 @@ def test_pytest_runs_a_test_for_each_scope(tmp_path: Path) -> None:
     options = ("--blockwright-impl", "faulty:Faulty", "--blockwright-scope", "3, block 2: put off")
     done = run_kit(tmp_path, *options)
     assert done.returncode == 1, done.stderr
-    assert "manager.remove_skipped_blocks(r0, " in done.stdout
+    assert "adapter.trim('r0', " in done.stdout
     assert f"test_scope[{SMALL}]" in done.stdout
     done = run_kit(tmp_path, *options, "--blockwright-expected", "listed.toml", "-rx")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -105,7 +105,9 @@ class Written:
             except Exception as error:
                 kind, said = type(error), str(error).partition("\n")[0]
                 if isinstance(error, self.refusals):
-                    known = kind.__name__ if kind.__module__ == "builtins" else self.named(kind.__module__, kind.__name__)
+                    known = (
+                        kind.__name__ if kind.__module__ == "builtins" else self.named(kind.__module__, kind.__name__)
+                    )
                     self.named("contextlib", "suppress")
                     self.lines.append(f"with suppress({known}): {line}  # {said}")
                 else:

@@ -20,6 +20,7 @@ from blockwright.core.forks import ForkedRequests
 from blockwright.core.index import with_room, zeros32
 from blockwright.core.journal import Eviction
 from blockwright.core.managers import get_manager_for_kv_cache_spec, refuse_eagle
+from blockwright.core.picture import Picture, picture_of
 from blockwright.core.plan import Ask, Fits, Never, NotNow, Plan, count_of, counts_of
 from blockwright.core.pool import BlockPool
 from blockwright.core.request import MAX_LENGTH, Request, require_request
@@ -750,6 +751,10 @@ class KVCacheManager(ForkedRequests):
     def usage(self) -> float:
         """Share of blocks that are held, 0.0 to 1.0. O(1)."""
         return self.block_pool.get_usage()
+
+    def draw(self, max_blocks: int = 256, max_requests: int = 16, max_entries: int = 32) -> Picture:
+        """Return a picture of the pool and the block tables: text for a prompt, SVG for a notebook. O(num_blocks)."""
+        return picture_of(self, max_blocks, max_requests, max_entries)
 
     def request_ids(self) -> list[str]:
         """Return the ids of the running requests, oldest first. O(requests)."""

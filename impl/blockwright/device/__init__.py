@@ -16,7 +16,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    raise ImportError('blockwright.device needs torch: pip install torch', name="torch") from error
+    raise ImportError("blockwright.device needs torch: pip install torch", name="torch") from error
 
 from blockwright.device.attention import paged_attention
 from blockwright.device.copies import copy_blocks, swap_blocks
