@@ -1,4 +1,4 @@
-"""Property: a picture shows what the manager holds: every block's state, every entry of every table, and what it leaves out.
+"""Property: a picture shows what the manager holds, and says what it leaves out.
 
 How: small managers in each state, compared with what they say of themselves; the drawing is read as XML.
 Not covered: how it looks.

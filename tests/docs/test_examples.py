@@ -1,5 +1,5 @@
-"""Property: every program in examples/ runs as it stands, and the engine loop says the same however small its pool is; the
-toy manager's page says what its commands print; the pictures of README.md are those that are drawn.
+"""Property: every program in examples/ runs as it stands, and the engine loop says the same however small its pool is.
+The toy manager's page says what its commands print; the pictures of README.md are those that are drawn.
 
 How: each is run by a fresh interpreter, without arguments; the engine loop is also called with budgets that leave room
 for one request alone, for some, and for all, and its tokens are compared.
