@@ -23,6 +23,7 @@ def every() -> Iterator[tuple[str, str]]:
     yield from book_museum.pages()
     yield from evidence.pages()
     for name, file in (("contributing", "CONTRIBUTING.md"), ("changelog", "CHANGELOG.md"), ("readme", "README.md")):
-        yield name, links.rewritten((data.ROOT / file).read_text(encoding="utf-8"), f"book/{name}", "")
+        text = (data.ROOT / file).read_text(encoding="utf-8").replace('"docs/_static/', '"../_static/')
+        yield name, links.rewritten(text, f"book/{name}", "")
     benchmarks = (data.ROOT / "benchmarks/README.md").read_text(encoding="utf-8")
     yield "benchmarks", links.rewritten(benchmarks, "book/benchmarks", "benchmarks")
