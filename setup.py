@@ -31,7 +31,8 @@ BUILD = Path("build")  # where mypyc writes
 OPTIMIZATION = "2"
 # Calls within the library need not be open to replacement from outside: they are direct, or inlined. Integers wrap, as
 # mypyc means them to; block_hash.py counts on it (hence no warning about it).
-FLAGS = ("-fno-semantic-interposition", "-fvisibility=hidden", "-fwrapv", "-Wno-overflow")
+GCC = ("-fno-semantic-interposition", "-fvisibility=hidden", "-fwrapv", "-Wno-overflow")
+FLAGS = () if sys.platform == "win32" else GCC  # there integers wrap without being told
 UNITS: dict[str, list[Path]] = {}  # of each unit of C, the files that it is made from
 INTERPRETED = {"__init__.py"}  # a package's own __init__ cannot be compiled: it would import itself for ever
 PURE = os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"
