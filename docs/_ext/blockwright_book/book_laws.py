@@ -94,7 +94,7 @@ def of_part(part: int) -> str:
     parts = [
         f"# Laws of part {titled(part)}",
         "Laws are checked in every state or call of the scopes. The arithmetic they rest on is "
-        "[proved](/book/proofs.md) for all integers; where a law itself holds beyond the scopes, its entry names the proof.",
+        "[proved](/book/proofs.md) for all integers; where a law itself is proved, its entry says so.",
     ]
     parts += [entry(law) for law in by_id().values() if law.family.part == part]
     return "\n\n".join(parts) + "\n"

@@ -43,9 +43,7 @@ def of_part(part: str) -> str:
 def listed(part: str) -> list[str]:
     """Return a line of a table of contents for each chapter of a part."""
     own = [chapter for chapter in spec.chapters() if chapter.part == part]
-    return [
-        f"{each.number}. {short(spec.titled(each)[0])} <{each.file.removeprefix(f'{part}/')}>" for each in own
-    ]
+    return [f"{each.number}. {short(spec.titled(each)[0])} <{each.file.removeprefix(f'{part}/')}>" for each in own]
 
 
 def short(title: str) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from blockwright.core.picture import Picture, Row
-
 from blockwright_lab.book.law_tags import UNCLAIMED, Place, claims
 
 from . import book_engines, book_laws, data, laws
@@ -204,7 +203,8 @@ def after(step: dict[str, Any]) -> tuple[str, str, str]:
         return " ".join("·" if block == 0 else f"{block}{'*' if block in published else ''}" for block in ids)
 
     tables = "; ".join(
-        f"{named(each['request'])}: {', '.join(f'[{blocks(table)}]' for table in each['groups'])}" for each in step["tables"]
+        f"{named(each['request'])}: {', '.join(f'[{blocks(table)}]' for table in each['groups'])}"
+        for each in step["tables"]
     )
     also = [f"refused: {step['refused']}"] if step["refused"] else []
     also += [f"behind a fence: {blocks(step['fenced'])}"] if step["fenced"] else []
@@ -242,7 +242,7 @@ def drawing(example: dict[str, Any]) -> str:
         for each in step["tables"]
         for kind, table in zip(words, each["groups"], strict=True)
     ]
-    svg = Picture(states, rows, len(states), len(step["tables"]), len(step["tables"])).svg()
+    svg = Picture(states, rows, len(step["tables"]), len(states)).svg()
     return f'<div class="figure-scroll">{re.sub("<style>.*?</style>", "", svg)}</div>'
 
 

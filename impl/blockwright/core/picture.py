@@ -70,26 +70,27 @@ class Picture:
     """What `KVCacheManager.draw` returns: `str` of it is text, `svg` a drawing, which notebooks show by themselves.
 
     Attributes:
-        states: of each block that is shown: "null", "free", "cached" (free, but still found), "held", or "shared".
+        states: of each block: "null", "free", "cached" (free, but still found), "held", or "shared".
         rows: the block tables.
         num_blocks: blocks of the pool.
         num_requests: requests that run.
     """
 
-    def __init__(self, states: list[str], rows: list[Row], num_blocks: int, num_requests: int, num_shown: int) -> None:
-        """Take the fields as they are."""
+    def __init__(self, states: list[str], rows: list[Row], num_requests: int, max_blocks: int) -> None:
+        """Take the fields as they are; of the pool the first `max_blocks` are drawn."""
         self.states = states
         self.rows = rows
-        self.num_blocks = num_blocks
+        self.num_blocks = len(states)
         self.num_requests = num_requests
-        self._num_shown = num_shown
+        self._max_blocks = max_blocks
 
     def __str__(self) -> str:
         """Return the picture as text."""
         counts = [f"{self.states.count(state)} {words}" for state, words in MEANINGS.items()]
-        lines = [f"{self.num_blocks} blocks: " + ", ".join(counts)]
-        for first in range(0, len(self.states), COLUMNS * 2):
-            part = self.states[first : first + COLUMNS * 2]
+        lines = [f"{self.num_blocks} blocks: " + "; ".join(counts)]
+        drawn = self.states[: self._max_blocks]
+        for first in range(0, len(drawn), COLUMNS * 2):
+            part = drawn[first : first + COLUMNS * 2]
             lines.append(f"{first:>6}  " + " ".join([MARKS[state] for state in part]))
         lines.append("        " + "  ".join([f"{MARKS[state]} {words}" for state, words in MEANINGS.items()]))
         before = ""
@@ -108,10 +109,11 @@ class Picture:
     def _left_out(self) -> list[str]:
         """Say what is not shown."""
         lines = []
-        if len(self.states) < self.num_blocks:
-            lines.append(f"(the first {len(self.states)} of {self.num_blocks} blocks)")
-        if self._num_shown < self.num_requests:
-            lines.append(f"(the first {self._num_shown} of {self.num_requests} requests)")
+        if self._max_blocks < self.num_blocks:
+            lines.append(f"(the first {self._max_blocks} of {self.num_blocks} blocks)")
+        shown = len({row.name for row in self.rows})
+        if shown < self.num_requests:
+            lines.append(f"(the first {shown} of {self.num_requests} requests)")
         return lines
 
     def _repr_svg_(self) -> str:
@@ -136,10 +138,11 @@ class Picture:
         parts: list[str] = []
         y = 24
         parts.append(f'<text class="faint" x="8" y="{y + 19}">pool</text>')
-        for number, state in enumerate(self.states):
+        drawn = self.states[: self._max_blocks]
+        for number, state in enumerate(drawn):
             x = left + number % COLUMNS * step
             parts += _cell(x, y + number // COLUMNS * step, state, str(number))
-        y += (len(self.states) + COLUMNS - 1) // COLUMNS * step + 14
+        y += (len(drawn) + COLUMNS - 1) // COLUMNS * step + 14
         before = ""
         for row in self.rows:
             if row.name != before:
@@ -152,7 +155,7 @@ class Picture:
                 if block == 0:
                     parts.append(_box(x, y, "gone"))
                 else:
-                    parts += _cell(x, y, self.states[block] if block < len(self.states) else HELD, str(block))
+                    parts += _cell(x, y, self.states[block], str(block))
                 x += step
             if row.num_hidden:
                 parts.append(f'<text class="faint" x="{x + 4}" y="{y + 19}">and {row.num_hidden} more</text>')
@@ -171,7 +174,7 @@ class Picture:
             y += 22
             parts.append(f'<text class="faint" x="{left}" y="{y + 12}">{line}</text>')
         longest = max([len(row.blocks) + (4 if row.num_hidden else 0) for row in self.rows], default=0)
-        wide = max(x, left + step * max(min(COLUMNS, len(self.states)), longest)) + 8
+        wide = max(x, left + step * max(min(COLUMNS, len(drawn)), longest)) + 8
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="bw" viewBox="0 0 {wide} {y + 30}" width="{wide}" '
             f'role="img" aria-label="blocks of the pool, and block tables"><style>{style}</style>{"".join(parts)}</svg>'
@@ -196,7 +199,7 @@ def picture_of(manager: KVCacheManager, max_blocks: int, max_requests: int, max_
     pool = manager.block_pool
     counts = pool.ref_counts()
     states: list[str] = []
-    for block in range(min(max_blocks, pool.num_blocks)):
+    for block in range(pool.num_blocks):
         count = counts[block]
         if block == 0:
             states.append(NULL)
@@ -211,7 +214,7 @@ def picture_of(manager: KVCacheManager, max_blocks: int, max_requests: int, max_
             kind = type(manager.managers[at].kv_cache_spec).__name__.removesuffix("Spec").removesuffix("Attention")
             hidden = max(0, len(blocks) - max_entries)
             rows.append(Row(name, _words(kind), blocks[: len(blocks) - hidden], hidden))
-    return Picture(states, rows, pool.num_blocks, len(names), min(max_requests, len(names)))
+    return Picture(states, rows, len(names), max_blocks)
 
 
 def _words(name: str) -> str:
