@@ -15,7 +15,7 @@ PAGES |= {
     "conformance/blockwright_lab/proofs": "book/proofs",
     "docs/data/examples.json": "book/examples",
     "docs/data/gates.json": "book/gates",
-    "docs/data/museum.json": "book/museum/index",
+    "docs/data/known_bugs.json": "book/known-bugs/index",
     "docs/data/survivors.json": "book/mutants",
 }
 
