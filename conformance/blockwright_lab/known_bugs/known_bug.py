@@ -18,7 +18,7 @@ from blockwright_conformance.checker.world import World
 from .changes import Change
 from .instrumented import VariantAdapter
 from .watch import rearm
-from .worlds import AnyScope, world_on
+from .worlds import world_on
 
 
 class Fault(NamedTuple):
@@ -52,13 +52,14 @@ class Seen:
 class Place:
     """A scope of any part, explored up to the first fault; a manager may have an adapter that watches more."""
 
-    scope: AnyScope
+    scope: Any
+    """A scope of the manager, of block tables, of a tier or of a chain (`worlds.AnyScope`)."""
     adapter: type[VariantAdapter] = VariantAdapter
 
     @property
     def title(self) -> str:
         """Return the name of the scope."""
-        return self.scope.name
+        return str(self.scope.name)
 
     def world(self, package: ModuleType = blockwright) -> World[Any, Any]:
         """Return the world of the scope on a copy of the implementation, under the watch."""
