@@ -37,7 +37,7 @@ DISTRIBUTIONS: Final = {"z3": "z3-solver", "crosshair": "crosshair-tool"}
 MANY: Final = 20
 """Of more rows than this, those that hold and need no word are only counted."""
 
-LOCKSTEP: Final = ("lockstep", "paged", "offload")
+LOCKSTEP: Final = ("lockstep", "paged", "offload", "worker")
 """The rows whose transitions are all that can be reached, each executed on the implementation."""
 
 _EPILOG = """\
