@@ -8,6 +8,7 @@ from . import data, spec
 
 LINK = re.compile(r"\]\(([^)\s:]+?)(#[^)\s]*)?\)")
 PAGES = {"README.md": "index", "CONTRIBUTING.md": "book/contributing", "CHANGELOG.md": "book/changelog"}
+PAGES |= {"examples/toy_manager/README.md": "book/toy-manager"}
 PAGES |= {"benchmarks/README.md": "book/benchmarks", "spec/blockwright_spec": "book/spec/index"}
 # What generated pages are made from: a link to it leads somewhere outside of the site, too.
 PAGES |= {

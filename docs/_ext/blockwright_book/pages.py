@@ -25,5 +25,7 @@ def every() -> Iterator[tuple[str, str]]:
     for name, file in (("contributing", "CONTRIBUTING.md"), ("changelog", "CHANGELOG.md"), ("readme", "README.md")):
         text = (data.ROOT / file).read_text(encoding="utf-8").replace('"docs/_static/', '"../_static/')
         yield name, links.rewritten(text, f"book/{name}", "")
+    toy = (data.ROOT / "examples/toy_manager/README.md").read_text(encoding="utf-8")
+    yield "toy-manager", links.rewritten(toy, "book/toy-manager", "examples/toy_manager")
     benchmarks = (data.ROOT / "benchmarks/README.md").read_text(encoding="utf-8")
     yield "benchmarks", links.rewritten(benchmarks, "book/benchmarks", "benchmarks")
