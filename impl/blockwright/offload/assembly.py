@@ -39,7 +39,7 @@ def build_connector(
         raise InvalidArgumentError(
             "disk: give it together with disk_blocks (its size) and identity (whose blocks they are), or none of them"
         )
-    size = max(group.block_size for group in manager.managers)
+    size = max([group.block_size for group in manager.managers], default=1)
     if identity is not None and identity.block_size != size:
         raise InvalidArgumentError(f"identity: its blocks hold {identity.block_size} tokens, the manager's {size}")
     pool = HostPool(tensors, host_blocks, block_dim=block_dim)
