@@ -38,15 +38,17 @@ from blockwright_lab.mutation.recording import Recording
 from blockwright_lab.mutation.world_walks import TIERS
 from blockwright_lab.trials import call_trials, handed_out, trials
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
-from blockwright_spec.manager.laws import LAWS, STEP_LAWS
+from blockwright_spec.manager.laws import EVENT_LAWS, LAWS, STEP_LAWS
 from blockwright_spec.manager.state import Config
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.reads import Full, Group, Sliding
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
-KIT = {"HASH-1", "HASH-2", "HASH-3", "EV-1", "STAT-1", "DEMAND-1", "REFUSE-1", "LOOKUP-1", "REF-0 queue", "REF-0 keys"}
+KIT = {"HASH-1", "HASH-2", "HASH-3", "STAT-1", "DEMAND-1", "REFUSE-1", "LOOKUP-1", "REF-0 queue", "REF-0 keys"}
 KIT |= {"PLAN-1", "PLAN-2", "REFUSE-2", "STORE-1"}
-KNOWN = {law.id for law in (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)} | KIT
+KNOWN = {
+    law.id for law in (*LAWS, *STEP_LAWS, *EVENT_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
+} | KIT
 BY_ID = {exhibit.id: exhibit for exhibit in EXHIBITS}
 
 

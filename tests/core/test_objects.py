@@ -45,12 +45,12 @@ from blockwright import (
 )
 from blockwright import errors as all_errors
 from blockwright.core.manager import PrefixCacheStats
-from blockwright.errors import BlockwrightError, InvariantError, TooLittleMemoryError
+from blockwright.errors import BlockwrightError, EventGapError, InvariantError, TooLittleMemoryError
 from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored
 
 VALUES: list[object] = [
     full(), sliding(), chunked(), mamba(), cross(), manager_of(full()).kv_cache_config, MultiModalItem("i", 0, 1),
-    PrefixCacheStats(False, 1, 2, 3), BlockStored(b"h", None, (1,), 1, None, 0), BlockRemoved(b"h", 0),
+    PrefixCacheStats(False, 1, 2, 3), BlockStored(b"h", None, bytes(4), 1, None, 0), BlockRemoved(b"h", 0),
     AllBlocksCleared(), build_info(),
 ]  # fmt: skip
 WAYS: dict[str, Callable[[Any], Any]] = {
@@ -73,7 +73,7 @@ ERRORS = [
     for error in vars(all_errors).values()
     if isinstance(error, type)
     and issubclass(error, BlockwrightError)
-    and error not in (InvariantError, TooLittleMemoryError)  # of more arguments than a message
+    and error not in (EventGapError, InvariantError, TooLittleMemoryError)  # of more arguments than a message
 ]
 
 
@@ -84,6 +84,13 @@ def test_errors_travel(error: type[BlockwrightError], way: Callable[[Any], Any])
     twin = way(error("what: it says"))
     assert type(twin) is error
     assert str(twin) == "what: it says"
+
+
+@each_way
+def test_a_gap_of_events_travels(way: Callable[[Any], Any]) -> None:
+    twin = way(EventGapError(3, 5, 9))
+    assert "batch 3 is not kept, only 5..8" in str(twin)
+    assert (twin.sequence, twin.oldest, twin.following) == (3, 5, 9)
 
 
 @each_way

@@ -417,7 +417,11 @@ def compared(both: Both, prefixes: Prefixes) -> tuple[str, str] | None:
             cause = cause if "losses" in books.noted else -1
             pairs += [("LOSS-1", store.loss(own, entry, group), cause)]
     if store._journal is not None:
-        told = [(type(each).__name__, *vars(each).values()) for each in store._journal.events or ()]
+        fields = "block_hash parent_block_hash token_ids block_size lora_name group_id".split()
+        told = [
+            (type(each).__name__, *[getattr(each, name) for name in fields if hasattr(each, name)])
+            for each in store._journal.events or ()
+        ]
         pairs += [("EVENT-1", told, books.events)]
         pairs += [("EVENT-1", [tuple(each) for each in store._journal.evictions or ()], books.evictions)]
         if store._journal.losses is not None:

@@ -1,8 +1,8 @@
-"""Part one, chapter 18: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 19: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
-from . import pool_laws, step_laws, table_laws
+from . import events, pool_laws, step_laws, table_laws
 from .in_time import explain, time_laws
 
 BLOCK_LAWS = (
@@ -63,3 +63,12 @@ STEP_LAWS = (
     listed(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; museum B34"),
 )
 """Every law of steps."""
+
+EVENT_LAWS = (
+    listed(events.law_events_are_the_index, "vLLM BlockPool.take_events; museum B64"),
+    listed(events.law_latecomers_know_the_same, "vLLM #40363: a router that joins late; SGLang #33394"),
+    listed(events.law_parents_come_first, "vLLM BlockStored.parent_block_hash, #58119; Dynamo's radix tree"),
+    listed(events.law_key_serves_alone, "vLLM #44451: tokens without hashes"),
+    listed(events.law_events_tell_all_that_decides, "vLLM BlockStored.extra_keys; SGLang BlockStored.cache_salt"),
+)
+"""Every law of what the outside is told: of a state, and of one who listens."""
