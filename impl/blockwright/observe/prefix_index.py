@@ -72,7 +72,7 @@ class PrefixIndex:
         while size and length + size <= len(token_ids):
             tokens = pack(f"<{size}i", *token_ids[length : length + size])
             items = tuple(
-                (name, offset - length, count)
+                (name, offset - length)
                 for name, offset, count in mm_items
                 if offset < length + size and offset + count > length
             )
@@ -90,7 +90,7 @@ def _place(event: BlockStored) -> tuple[object, ...]:
         event.tokens,
         event.lora_name,
         event.cache_salt,
-        event.mm_items,
+        tuple([(name, offset) for name, offset, _ in event.mm_items]),  # the wire has no lengths
         event.group_id,
         event.medium,
     )
