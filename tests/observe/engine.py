@@ -59,4 +59,4 @@ def findable(engine: Engine) -> set[tuple[bytes, int]]:
 
 def folded(events: list[KVCacheEvent]) -> set[tuple[object, int]]:
     """What one knows who folds these."""
-    return {(key[0], key[1]) for key in PrefixIndex(events).keys()}
+    return {(key[0], key[1]) for key in PrefixIndex(events).known_keys()}

@@ -1,7 +1,7 @@
 """Property: a stream's index is the pool's; every snapshot and the batches after it are too; a backlog is bounded.
 
-How: random histories of a small engine, in one group and in two; each earlier snapshot is kept and followed. Gaps, resets
-beside other media, and what tiers tell are made by hand.
+How: random histories of a small engine, in one group and in two; each earlier snapshot is kept and followed. Gaps,
+resets beside other media, and what tiers tell are made by hand.
 Not covered: all short histories (lock-step, in the scopes named "events"); the wire (test_wire.py, test_zmq.py).
 """
 
@@ -25,7 +25,7 @@ def test_every_snapshot_and_what_follows_is_the_index(seed: int, specs: tuple[ob
     for _ in range(120):
         snapshots.append(engine.stream.snapshot())
         engine.step()
-    there = {(key[:16], group) for key, group, _ in engine.stream.keys()}
+    there = {(key[:16], group) for key, group, _ in engine.stream.known_keys()}
     assert there == findable(engine)
     for snapshot in snapshots:
         later = [event for batch in engine.stream.since(snapshot.sequence) for event in batch.events]
@@ -75,10 +75,10 @@ def test_tiers_are_told_apart_and_outlive_a_reset() -> None:
     stream.record([OffloadingEvent([b"b"], 1, "CPU", True)])
     for batch in stream.since(0):
         index.apply(batch.events)
-    assert index.keys() == stream.keys() == {(b"a", 0, "CPU"), (b"b", 0, "DISK")}
+    assert index.known_keys() == stream.known_keys() == {(b"a", 0, "CPU"), (b"b", 0, "DISK")}
     assert index.match([1], cache_salt="tenant", medium="CPU") == 1
     assert index.match([1], cache_salt="tenant") == index.match([1], medium="CPU") == 0
-    assert [event for event in stream.snapshot().events if event.block_hash == b"b"][0].is_parent_absent
+    assert next(event for event in stream.snapshot().events if event.block_hash == b"b").is_parent_absent
 
 
 def test_a_router_finds_what_the_engine_finds() -> None:

@@ -33,7 +33,7 @@ class PrefixIndex:
         """Return how many blocks are known."""
         return len(self._blocks)
 
-    def keys(self) -> frozenset[tuple[object, int, str]]:
+    def known_keys(self) -> frozenset[tuple[object, int, str]]:
         """Return all that can be found: hash, group of layers, medium. O(index)."""
         return frozenset(self._blocks)
 

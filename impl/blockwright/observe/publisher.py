@@ -3,9 +3,10 @@
 A PUB socket sends each batch as ``[topic, number, payload]``; the number is eight bytes, big-endian, from 0. A ROUTER
 socket answers, to one who sends an empty frame and
 
-- eight bytes, a number: every batch that is kept from there on as ``["", topic, number, payload]``, and at the end
-  ``["", "", eight times 0xFF, ""]``, as vLLM's publisher does;
-- the same and the epoch's sixteen bytes: likewise, but nothing of another life of the engine;
+- eight bytes, a number: every batch from there on as ``["", topic, number, payload]``, and at the end
+  ``["", "", eight times 0xFF, ""]``, as vLLM's publisher does; where these are not all kept any more, one batch in
+  place of them all, numbered as the last, with an `AllBlocksCleared` and the snapshot;
+- the same and the epoch's sixteen bytes: likewise, but only what is kept, and nothing of another life of the engine;
 - ``snapshot``: ``["", epoch, number, ""]``, where the number is that of the batch that follows the snapshot, then the
   snapshot as batches of that number, and the same end;
 - ``epoch``: the first of these messages alone, and the end.
@@ -124,7 +125,7 @@ class ZmqPublisher:
         self._send()
 
     def _send(self) -> None:
-        """Send what is new. Batches that are not kept any more are left out: their numbers are missed, and asked for."""
+        """Send what is new. Batches that are not kept any more are left out: consumers miss their numbers, and ask."""
         try:
             batches = self._stream.since(self._next)
         except EventGapError as gap:
@@ -152,14 +153,19 @@ class ZmqPublisher:
                 part = Batch(sequence, 0.0, events[at : at + _CHUNK])
                 self._router.send_multipart([client, b"", *self._frames(part)])
         elif len(asked) == 8 or (len(asked) == 24 and asked[8:] == epoch):
-            start = int.from_bytes(asked[:8], "big")
-            try:
-                batches = self._stream.since(start)
-            except EventGapError as gap:
-                batches = self._stream.since(gap.oldest) if start < gap.oldest else []
-            for batch in batches:
+            for batch in self._from(int.from_bytes(asked[:8], "big"), len(asked) == 8):
                 self._router.send_multipart([client, b"", *self._frames(batch)])
         self._router.send_multipart([client, b"", b"", END, b""])
+
+    def _from(self, start: int, takes_snapshot: bool) -> list[Batch]:
+        """Return the batches from a number on; for one who asks for more than is kept, the snapshot as a batch."""
+        try:
+            return self._stream.since(start)
+        except EventGapError as gap:
+            if start > gap.oldest or not takes_snapshot:
+                return []
+            snapshot = self._stream.snapshot()
+            return [Batch(snapshot.sequence - 1, 0.0, (AllBlocksCleared(), *snapshot.events))]
 
 
 def _bound(socket: zmq.Socket[bytes], endpoint: str) -> str:

@@ -100,7 +100,7 @@ class EventStream:
         """Say whether a hash can be found in a group, on a medium."""
         return key in self._index
 
-    def keys(self) -> frozenset[Key]:
+    def known_keys(self) -> frozenset[Key]:
         """Return all that can be found. O(index)."""
         with self._lock:
             return frozenset(self._index)

@@ -1,7 +1,7 @@
 """A consumer that ends with the right index whatever it misses (extra ``events``: pyzmq, msgspec).
 
-It begins with a snapshot, applies the batches that follow, and asks for what it misses: for the batches, if they are kept
-and are of the same life of the engine, else for another snapshot.
+It begins with a snapshot, applies the batches that follow, and asks for what it misses: for the batches, if they are
+kept and are of the same life of the engine, else for another snapshot.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ZmqSubscriber:
             endpoint: the publisher's PUB socket.
             replay_endpoint: its ROUTER socket.
             topic: the topics to hear begin so.
-            patience: seconds to wait for an answer, and of silence after which `poll` asks whether something was missed.
+            patience: seconds to wait for an answer, and of silence after which `poll` asks if something was missed.
         """
         self.index = PrefixIndex()
         self.num_snapshots = self.num_replays = 0

@@ -1,10 +1,12 @@
 """Events as today's routers read them: msgpack, in vLLM's or SGLang's words (extra ``events``: msgspec).
 
-A payload is ``[timestamp, [event, ...], rank]``. An event is a map with its name under ``"type"``, or in the older form an
-array that begins with its name. Blocks that follow one another in a chain share one ``BlockStored``, as engines send a
-prefill. Hashes are the last 64 bits of the block's hash, as an unsigned integer. Decoding accepts both forms of both.
+A payload is ``[timestamp, [event, ...], rank]``. An event is a map with its name under ``"type"``, or in the older form
+an array that begins with its name. Blocks that follow one another in a chain share one ``BlockStored``, as engines send
+a prefill. Hashes are the last 64 bits of the block's hash, as an unsigned integer. Decoding accepts all of these.
 
-vLLM omits what is None; a parent that is absent now is named all the same: a consumer sees that it does not know it.
+A parent that is absent now is named all the same: a consumer sees that it does not know it. A salt stands in vLLM's
+``extra_keys``, of every block, and under SGLang's ``cache_salt`` as well: Dynamo reads no other, and would take blocks
+of two tenants for one.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class _VllmStored(msgspec.Struct, tag="BlockStored", omit_defaults=True, gc=Fals
     kv_cache_spec_sliding_window: int | None = None
     locality: str | None = None
     ownership: str | None = None
+    cache_salt: str | None = None  # not vLLM's own; its classes skip what they do not know
 
 
 class _VllmRemoved(msgspec.Struct, tag="BlockRemoved", omit_defaults=True, gc=False):
@@ -66,12 +69,26 @@ class _Cleared(msgspec.Struct, tag="AllBlocksCleared", gc=False):
     pass
 
 
-class _ArrayStored(_VllmStored, tag="BlockStored", omit_defaults=True, gc=False, array_like=True):
-    """The older form: the same order, as an array."""
+class _ArrayStored(msgspec.Struct, tag="BlockStored", gc=False, array_like=True):
+    """The older form: the same order, as an array, and what came later is not in it."""
+
+    block_hashes: list[int]
+    parent_block_hash: int | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+    medium: str | None
+    lora_name: str | None
+    extra_keys: list[list[Any] | None] | None
+    group_idx: int | None
+    kv_cache_spec_kind: str | None
+    kv_cache_spec_sliding_window: int | None
 
 
-class _ArrayRemoved(_VllmRemoved, tag="BlockRemoved", omit_defaults=True, gc=False, array_like=True):
-    pass
+class _ArrayRemoved(msgspec.Struct, tag="BlockRemoved", gc=False, array_like=True):
+    block_hashes: list[int]
+    medium: str | None
+    group_idx: int | None
 
 
 class _ArrayCleared(msgspec.Struct, tag="AllBlocksCleared", gc=False, array_like=True):
@@ -138,8 +155,7 @@ class Encoder:
         self._rank = rank
         self._groups = list(groups)
         self._pack = msgspec.msgpack.Encoder().encode
-        self._stored_as = _ArrayStored if as_arrays else _VllmStored
-        self._removed_as = _ArrayRemoved if as_arrays else _VllmRemoved
+        self._as_arrays = as_arrays
         self._cleared: object = _ArrayCleared() if as_arrays else _Cleared()
         self._stored: Callable[[list[BlockStored]], object] = self._vllm if form == "vllm" else self._sglang
         self._is_sglang = form == "sglang"
@@ -185,9 +201,9 @@ class Encoder:
         group = self._groups[first.group_id] if self._groups else None
         parent = first.parent_block_hash
         extra = None
-        if first.lora_name is not None or first.cache_salt is not None or any([each.mm_items for each in chain]):
+        if first.lora_name is not None or first.cache_salt is not None or any(each.mm_items for each in chain):
             extra = [_extra_keys(each) for each in chain]
-        return self._stored_as(
+        told = (
             [hash_of(each.block_hash) for each in chain],
             None if parent is None else hash_of(parent),
             _tokens(chain),
@@ -199,14 +215,13 @@ class Encoder:
             None if group is None else first.group_id,
             None if group is None else group.kind,
             None if group is None else group.sliding_window,
-            None,
-            ownership,
         )
+        return _ArrayStored(*told) if self._as_arrays else _VllmStored(*told, None, ownership, first.cache_salt)
 
     def _sglang(self, chain: list[BlockStored]) -> object:
         """Return a chain of blocks as one event; None where SGLang's form cannot tell them apart from others."""
         first = chain[0]
-        if first.group_id or first.lora_name is not None or any([each.mm_items for each in chain]):
+        if first.group_id or first.lora_name is not None or any(each.mm_items for each in chain):
             return None
         parent = first.parent_block_hash
         return _SglangStored(
@@ -225,7 +240,10 @@ class Encoder:
             return _VllmRemoved([hash_of(event.block_hash)], _SGLANG_MEDIA.get(event.medium, "EXTERNAL"))
         medium, ownership = _vllm_medium(event.medium)
         group = event.group_id if self._groups else None
-        return self._removed_as([hash_of(event.block_hash)], medium, group, None, ownership)
+        hashes = [hash_of(event.block_hash)]
+        if self._as_arrays:
+            return _ArrayRemoved(hashes, medium, group)
+        return _VllmRemoved(hashes, medium, group, None, ownership)
 
 
 def _vllm_medium(medium: str) -> tuple[str, str | None]:
@@ -252,8 +270,8 @@ def _extra_keys(event: BlockStored) -> list[Any] | None:
 
 _DECODER = msgspec.msgpack.Decoder()
 _NAMES = {
-    "BlockStored": _VllmStored.__struct_fields__,
-    "BlockRemoved": _VllmRemoved.__struct_fields__,
+    "BlockStored": _ArrayStored.__struct_fields__,
+    "BlockRemoved": _ArrayRemoved.__struct_fields__,
     "AllBlocksCleared": (),
 }
 
