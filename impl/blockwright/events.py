@@ -21,6 +21,10 @@ def _integers(count: int) -> Struct:
     return Struct(f"<{count}i")
 
 
+BlockHash = bytes | int
+"""A block's hash: the engine's own bytes, or what a consumer reads from the wire."""
+
+
 class BlockStored(NamedTuple):
     """A prefix became findable.
 
@@ -38,8 +42,8 @@ class BlockStored(NamedTuple):
         is_parent_absent: the parent cannot be found on this medium now. Set by `observe.EventStream`, which knows.
     """
 
-    block_hash: bytes
-    parent_block_hash: bytes | None
+    block_hash: BlockHash
+    parent_block_hash: BlockHash | None
     tokens: bytes
     block_size: int
     lora_name: str | None = None
@@ -58,7 +62,7 @@ class BlockStored(NamedTuple):
 class BlockRemoved(NamedTuple):
     """A prefix can no longer be found: its last block was taken."""
 
-    block_hash: bytes
+    block_hash: BlockHash
     group_id: int = 0
     medium: str = "GPU"
 

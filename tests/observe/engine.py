@@ -3,9 +3,8 @@
 from random import Random
 
 from blockwright import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher
-from blockwright.events import KVCacheEvent
 from blockwright.kinds import KVCacheSpec
-from blockwright.observe import EventStream, PrefixIndex
+from blockwright.observe import EventStream
 
 SIZE = 4
 HASHER = Sha256Hasher(b"seed")
@@ -55,8 +54,3 @@ def findable(engine: Engine) -> set[tuple[bytes, int]]:
     pool = engine.manager.block_pool
     pairs = zip(pool.block_keys(), pool.block_groups(), strict=True)
     return {(key, group) for key, group in pairs if key is not None and group is not None}
-
-
-def folded(events: list[KVCacheEvent]) -> set[tuple[object, int]]:
-    """What one knows who folds these."""
-    return {(key[0], key[1]) for key in PrefixIndex(events).known_keys()}

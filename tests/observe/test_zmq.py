@@ -17,7 +17,7 @@ from blockwright.errors import InvalidArgumentError
 from blockwright.observe import EventStream, PrefixIndex
 from blockwright.observe.publisher import END, ZmqPublisher
 from blockwright.observe.subscriber import ZmqSubscriber
-from blockwright.observe.wire import decode, hash_of
+from blockwright.observe.wire import Encoder, decode, hash_of
 
 ANY = "tcp://127.0.0.1:0"
 
@@ -87,8 +87,7 @@ def test_replay_from_a_number(engine: Engine, publisher: ZmqPublisher, start: in
     assert {frames[1] for frames in batches} == {b"kv@pod@model"}
     index = PrefixIndex()
     for batch in engine.stream.since(0)[:start]:
-        index.apply(event._replace(block_hash=hash_of(event.block_hash)) if hasattr(event, "_replace") else event
-                    for event in batch.events)  # fmt: skip
+        index.apply(decode(Encoder()(batch.events, 0.0)))
     for frames in batches:
         index.apply(decode(frames[3]))
     assert len(index) == len(engine.stream)

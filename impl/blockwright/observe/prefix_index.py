@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from struct import pack
 
-from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
+from blockwright.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent
 
 Item = tuple[str, int, int]
 """A multimodal item of a prompt: identifier, offset, length."""
@@ -25,7 +25,7 @@ class PrefixIndex:
 
     def __init__(self, events: Iterable[KVCacheEvent] = ()) -> None:
         """Begin with a snapshot's events, or with nothing."""
-        self._blocks: dict[tuple[object, int, str], BlockStored] = {}
+        self._blocks: dict[tuple[BlockHash, int, str], BlockStored] = {}
         self._children: dict[tuple[object, ...], object] = {}
         self.apply(events)
 
@@ -33,7 +33,7 @@ class PrefixIndex:
         """Return how many blocks are known."""
         return len(self._blocks)
 
-    def known_keys(self) -> frozenset[tuple[object, int, str]]:
+    def known_keys(self) -> frozenset[tuple[BlockHash, int, str]]:
         """Return all that can be found: hash, group of layers, medium. O(index)."""
         return frozenset(self._blocks)
 
@@ -68,7 +68,8 @@ class PrefixIndex:
         more: their hits need not begin at the first block.
         """
         size = block_size or next((e.block_size for e in self._blocks.values() if e.group_id == group_id), 0)
-        length, parent = 0, None
+        length = 0
+        parent: object = None
         while size and length + size <= len(token_ids):
             tokens = pack(f"<{size}i", *token_ids[length : length + size])
             items = tuple(

@@ -171,5 +171,5 @@ class ZmqPublisher:
 def _bound(socket: zmq.Socket[bytes], endpoint: str) -> str:
     """Bind a socket, and return the address with its port."""
     socket.bind(endpoint)
-    address: bytes = socket.getsockopt(zmq.LAST_ENDPOINT)
-    return address.rstrip(b"\0").decode()
+    address = socket.getsockopt(zmq.LAST_ENDPOINT)
+    return address.rstrip(b"\0").decode() if isinstance(address, bytes) else endpoint

@@ -1,7 +1,8 @@
 """Events with numbers: what is told since when, what a consumer that joins late gets, and what one that is too slow.
 
 The stream folds every event into an index of its own, so that a snapshot costs the manager nothing. It is safe to use
-from several threads: an engine records, a publisher reads.
+from several threads: an engine records, a publisher reads. What is recorded is folded when somebody reads, or when much
+has come together, so that the engine's step does not wait for it.
 """
 
 from __future__ import annotations
@@ -11,23 +12,35 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple, Protocol
 
 from blockwright.errors import EventGapError, InvalidArgumentError
-from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
+from blockwright.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent
 
-Key = tuple[bytes, int, str]
+Key = tuple[BlockHash, int, str]
 """What can be found: a block's hash, its group of layers, and the medium that it is on."""
 
 
 class TierEvent(Protocol):
     """What a tier off the device tells: `blockwright.offload.OffloadingEvent`."""
 
-    block_hashes: list[bytes]
-    block_size: int
-    medium: str
-    removed: bool
+    @property
+    def block_hashes(self) -> list[bytes]:
+        """Of which blocks."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in each."""
+
+    @property
+    def medium(self) -> str:
+        """Where."""
+
+    @property
+    def removed(self) -> bool:
+        """True if they are gone, False if they were stored."""
 
 
 class Batch(NamedTuple):
@@ -82,51 +95,69 @@ class EventStream:
         self._batches: deque[Batch] = deque()
         self._num_kept = 0
         self._index: dict[Key, BlockStored] = {}
+        self._pending: deque[tuple[float, tuple[KVCacheEvent | TierEvent, ...]]] = deque()
+        self._num_pending = 0
         self._lock = threading.Lock()
 
     def copy(self) -> EventStream:
         """Return an independent copy of the same epoch. O(index + backlog)."""
         twin = EventStream(self._backlog, clock=self._clock)
-        with self._lock:
+        with self._folded():
             twin.epoch, twin._sequence, twin._num_kept = self.epoch, self._sequence, self._num_kept
             twin._batches, twin._index = self._batches.copy(), self._index.copy()
         return twin
 
     def __len__(self) -> int:
         """Return how many prefixes can be found, on all media."""
-        return len(self._index)
+        with self._folded():
+            return len(self._index)
 
     def __contains__(self, key: Key) -> bool:
         """Say whether a hash can be found in a group, on a medium."""
-        return key in self._index
+        with self._folded():
+            return key in self._index
 
     def known_keys(self) -> frozenset[Key]:
         """Return all that can be found. O(index)."""
-        with self._lock:
+        with self._folded():
             return frozenset(self._index)
 
     @property
     def sequence(self) -> int:
         """The number that the next batch will have."""
-        return self._sequence
+        with self._folded():
+            return self._sequence
 
     def record(self, events: Iterable[KVCacheEvent | TierEvent]) -> None:
         """Add what `take_events` of a manager, and then of a connector or a tier, returned: one batch, if it is any.
 
-        Complexity: O(events); after a reset, O(index) where other media keep blocks. law: EV-1, EV-3.
+        Complexity: O(1), and O(events) for whoever reads them next, or once as many wait as are kept.
         """
+        told = tuple(events)
+        if told:
+            self._pending.append((self._clock(), told))
+            self._num_pending += len(told)
+            if self._num_pending > self._backlog:
+                with self._folded():
+                    pass
+
+    @contextmanager
+    def _folded(self) -> Iterator[None]:
+        """Hold the lock, with all that was recorded folded in. law: EV-1, EV-3."""
         with self._lock:
-            told = list(self._told(events))
-            if not told:
-                return
-            self._batches.append(Batch(self._sequence, self._clock(), tuple(told)))
-            self._sequence += 1
-            self._num_kept += len(told)
-            while self._num_kept > self._backlog and len(self._batches) > 1:
-                self._num_kept -= len(self._batches.popleft().events)
+            while self._pending:
+                timestamp, events = self._pending.popleft()
+                told = tuple(self._told(events))
+                self._num_pending = 0  # or a little more: a bound, not a count
+                self._batches.append(Batch(self._sequence, timestamp, told))
+                self._sequence += 1
+                self._num_kept += len(told)
+                while self._num_kept > self._backlog and len(self._batches) > 1:
+                    self._num_kept -= len(self._batches.popleft().events)
+            yield
 
     def _told(self, events: Iterable[KVCacheEvent | TierEvent]) -> Iterator[KVCacheEvent]:
-        """Fold events into the index; yield them as they are told."""
+        """Fold events into the index; yield them as they are told. After a reset O(index), where tiers keep blocks."""
         index = self._index
         for event in events:
             if isinstance(event, BlockStored):
@@ -163,7 +194,7 @@ class EventStream:
         Raises:
             EventGapError: older than the backlog, or not of this stream yet: take a snapshot.
         """
-        with self._lock:
+        with self._folded():
             oldest = self._batches[0].sequence if self._batches else self._sequence
             if not oldest <= sequence <= self._sequence:
                 raise EventGapError(sequence, oldest, self._sequence)
@@ -171,7 +202,7 @@ class EventStream:
 
     def snapshot(self) -> Snapshot:
         """Return all that can be found now as events, and the number of the next batch. O(index). law: EV-2."""
-        with self._lock:
+        with self._folded():
             return Snapshot(self.epoch, self._sequence, tuple(self._parents_first()))
 
     def _parents_first(self) -> Iterator[BlockStored]:

@@ -14,7 +14,7 @@ from typing import Any
 from blockwright.errors import InvalidArgumentError
 from blockwright.observe.record import Fact
 
-_REQUESTS, _POOL = 1, 2
+_POOL, _REQUESTS = 1, 2
 _LISTS = ("new", "held", "evicted")
 
 
@@ -23,8 +23,9 @@ def trace_events(facts: Iterable[Fact]) -> Iterator[dict[str, Any]]:
     tracks: dict[str, int] = {}
     begun: dict[str, Fact] = {}
     start: float | None = None
-    for pid, name in ((_REQUESTS, "requests"), (_POOL, "pool")):
+    for pid, name in ((_POOL, "pool"), (_REQUESTS, "requests")):
         yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
+    yield {"ph": "M", "name": "thread_name", "pid": _POOL, "tid": 0, "args": {"name": "evictions"}}
     last = 0.0
     for fact in facts:
         start = fact.at if start is None else start
@@ -32,19 +33,19 @@ def trace_events(facts: Iterable[Fact]) -> Iterator[dict[str, Any]]:
         here: dict[str, Any] = {"pid": _REQUESTS, "tid": 0, "ts": last}
         if fact.request:
             if fact.request not in tracks:
-                tracks[fact.request] = len(tracks) + 1
-                name = {"name": fact.request}
-                yield {"ph": "M", "name": "thread_name", "pid": _REQUESTS, "tid": tracks[fact.request], "args": name}
+                tracks[fact.request] = len(tracks) + 10  # apart from the numbers of processes
+                own = {"pid": _REQUESTS, "tid": tracks[fact.request], "args": {"name": fact.request}}
+                yield {"ph": "M", "name": "thread_name", **own}
             here["tid"] = tracks[fact.request]
         if fact.kind in ("admit", "fork"):
             begun[fact.request] = fact
             yield {"ph": "B", "name": fact.request, "cat": "request", **here}
         yield {"ph": "i", "s": "t", "name": fact.kind, "cat": "fact", "args": _said(fact), **here}
-        if fact.kind in ("free", "preempt") and begun.pop(fact.request, None):
+        if fact.kind in ("free", "preempt") and begun.pop(fact.request, None) is not None:
             yield {"ph": "E", **here}
         if fact.evicted:
             args = {"blocks": list(fact.evicted), "taken by": fact.request}
-            yield {"ph": "i", "s": "t", "name": "evict", "cat": "evict", "args": args, **here, "pid": _POOL}
+            yield {"ph": "i", "s": "t", "name": "evict", "cat": "evict", "args": args, **here, "pid": _POOL, "tid": 0}
         yield {"ph": "C", "name": "free blocks", "args": {"free": fact.free}, **here, "pid": _POOL, "tid": 0}
     for request in begun:
         yield {"ph": "E", "pid": _REQUESTS, "tid": tracks[request], "ts": last}

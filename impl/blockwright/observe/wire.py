@@ -12,13 +12,13 @@ of two tenants for one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from struct import Struct, pack
+from struct import pack
 from typing import Any, NamedTuple
 
 import msgspec
 
 from blockwright.errors import InvalidArgumentError
-from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
+from blockwright.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent
 from blockwright.kinds import KVCacheSpec
 
 _DEVICE = "GPU"
@@ -114,13 +114,16 @@ def kinds_of(specs: Iterable[KVCacheSpec]) -> list[GroupKind]:
     return [GroupKind(names[type(spec).__name__], getattr(spec, "sliding_window", None)) for spec in specs]
 
 
-_TAIL = Struct(">Q")
-
-
-def hash_of(block_hash: bytes) -> int:
+def hash_of(block_hash: BlockHash) -> int:
     """Return the integer that stands for a hash on the wire: its last 64 bits."""
-    found: int = _TAIL.unpack_from(block_hash, len(block_hash) - 8)[0]
-    return found
+    return int.from_bytes(block_hash[-8:], "big") if isinstance(block_hash, bytes) else block_hash
+
+
+class _Unnamed(dict[int, tuple[int | None, str | None, int | None]]):
+    """What is said of groups where their kinds are not known."""
+
+    def __missing__(self, group: int) -> tuple[None, None, None]:
+        return None, None, None
 
 
 class Encoder:
@@ -154,6 +157,7 @@ class Encoder:
             raise InvalidArgumentError("as_arrays: SGLang's events are maps")
         self._rank = rank
         self._groups = list(groups)
+        self._kinds = _Unnamed() if not groups else {at: (at, *kind) for at, kind in enumerate(groups)}
         self._pack = msgspec.msgpack.Encoder().encode
         self._as_arrays = as_arrays
         self._cleared: object = _ArrayCleared() if as_arrays else _Cleared()
@@ -168,10 +172,12 @@ class Encoder:
         last = None
         for event in events:
             if type(event) is BlockStored:
-                if (
-                    last is not None
-                    and event.parent_block_hash == last.block_hash
-                    and event.group_id == last.group_id
+                if last is None or event.parent_block_hash != last.block_hash:
+                    if chain:
+                        told.append(stored(chain))
+                    chain = [event]
+                elif (
+                    event.group_id == last.group_id
                     and event.medium == last.medium
                     and event.block_size == last.block_size
                     and event.lora_name == last.lora_name
@@ -197,26 +203,17 @@ class Encoder:
     def _vllm(self, chain: list[BlockStored]) -> object:
         """Return a chain of blocks as one event."""
         first = chain[0]
-        medium, ownership = _vllm_medium(first.medium)
-        group = self._groups[first.group_id] if self._groups else None
-        parent = first.parent_block_hash
+        _, parent, _, size, lora, group, salt, _, medium, _ = first
+        ownership = None
+        if medium != _DEVICE:
+            medium, ownership = _vllm_medium(medium)
         extra = None
-        if first.lora_name is not None or first.cache_salt is not None or any(each.mm_items for each in chain):
+        if lora is not None or salt is not None or any(each.mm_items for each in chain):
             extra = [_extra_keys(each) for each in chain]
-        told = (
-            [hash_of(each.block_hash) for each in chain],
-            None if parent is None else hash_of(parent),
-            _tokens(chain),
-            first.block_size,
-            None,
-            medium,
-            first.lora_name,
-            extra,
-            None if group is None else first.group_id,
-            None if group is None else group.kind,
-            None if group is None else group.sliding_window,
-        )
-        return _ArrayStored(*told) if self._as_arrays else _VllmStored(*told, None, ownership, first.cache_salt)
+        hashes = [hash_of(each.block_hash) for each in chain]
+        before = None if parent is None else hash_of(parent)
+        told = (hashes, before, _tokens(chain), size, None, medium, lora, extra, *self._kinds[group])
+        return _ArrayStored(*told) if self._as_arrays else _VllmStored(*told, None, ownership, salt)
 
     def _sglang(self, chain: list[BlockStored]) -> object:
         """Return a chain of blocks as one event; None where SGLang's form cannot tell them apart from others."""
