@@ -29,7 +29,7 @@ COMPILE := $(RUN)/python setup.py --quiet build_ext --inplace
 # What reads or changes source is the same in either build, and so is the specification alone: once is enough, as it is
 # for the faults of disks and servers, whose side of the code is not compiled. Numerics of the uncompiled core are left to
 # 'make test', whose schedules run in every world of that gate: so each build takes about four minutes.
-ONCE := refinement proofs choices museum damage mutants spec faults numerics
+ONCE := refinement proofs choices known-bugs damage mutants spec faults numerics
 SKIPPED_PURE := $(if $(findstring --gate,$(CONFORM_ARGS)),,$(addprefix --skip ,$(ONCE)))
 
 # The compiled core is explored with the specification compiled as well, where there is a compiler; the uncompiled core
