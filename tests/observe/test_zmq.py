@@ -1,10 +1,15 @@
 """Property: a consumer ends with the right index, whatever was killed, dropped or overrun.
 
-How: publisher and consumer over loopback sockets in one process. Replays are asked for as vLLM's consumers do.
-Not covered: lost machines and partitioned networks; throughput (benchmarks).
+How: publisher and consumer over loopback sockets, in one process or in two, of which one is killed. Replays are asked
+for as consumers of vLLM do.
 """
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,23 +142,53 @@ def test_a_plain_replay_of_what_is_not_kept_is_a_snapshot() -> None:
         assert asked(publisher, bytes(8) + engine.stream.epoch.bytes) == [end]
 
 
+SERVER = """
+import sys
+from tests.observe.engine import Engine
+from blockwright.observe.publisher import ZmqPublisher
+seed, *endpoints = sys.argv[1:]
+engine = Engine(int(seed))
+publisher = ZmqPublisher(engine.stream, *endpoints)
+for line in sys.stdin:
+    engine.steps(int(line))
+    publisher.publish()
+    print(publisher.endpoint, publisher.replay_endpoint, flush=True)
+"""
+
+
+def served(seed: int, *endpoints: str) -> subprocess.Popen[str]:
+    """An engine with its publisher in a process of its own; it takes as many steps as it is told."""
+    command = [sys.executable, "-c", SERVER, str(seed), *endpoints]
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths}, **pipes)
+
+
+def stepped(server: subprocess.Popen[str], count: int) -> list[str]:
+    """Have steps taken; the publisher's addresses."""
+    assert server.stdin is not None
+    assert server.stdout is not None
+    print(count, file=server.stdin, flush=True)
+    return server.stdout.readline().split()
+
+
 def test_a_publisher_that_is_killed_and_comes_back_as_another() -> None:
-    """Its numbers begin again and soon pass those that the consumer knows; the epoch tells."""
-    engine = Engine(5)
-    publisher = ZmqPublisher(engine.stream, ANY, ANY)
-    endpoints = publisher.endpoint, str(publisher.replay_endpoint)
-    with ZmqSubscriber(*endpoints, patience=0.2) as subscriber:
-        engine.steps(10)
-        publisher.publish()
-        assert_equal(subscriber, engine)
-        publisher.close()
-        subscriber.poll(0.05)
-        again = Engine(6)
-        again.steps(30)
-        with ZmqPublisher(again.stream, *endpoints) as publisher:
-            again.steps(5)
-            publisher.publish()
-            assert_equal(subscriber, again)
+    """Its numbers begin again and soon pass those that the consumer knows; the lost connection and the epoch tell."""
+    ours, again = Engine(5), Engine(6)
+    ours.steps(10)
+    again.steps(35)
+    with served(5, ANY, ANY) as server:
+        endpoints = stepped(server, 10)
+        with ZmqSubscriber(*endpoints, patience=0.2) as subscriber:
+            assert_equal(subscriber, ours)
+            server.kill()
+            server.wait()
+            subscriber.poll(0.05)
+            with served(6, *endpoints) as other:
+                stepped(other, 30)
+                stepped(other, 5)
+                assert_equal(subscriber, again)
+                other.kill()
 
 
 def test_a_consumer_that_is_killed_does_not_hold_the_publisher_up(engine: Engine, publisher: ZmqPublisher) -> None:
