@@ -2,7 +2,8 @@
 
 `EventStream` numbers events and keeps what a late consumer needs; `PrefixIndex` is a consumer of them. `wire` writes
 and reads the formats of today's routers (extra ``events``: msgspec), `publisher` and `subscriber` send them (pyzmq),
-`metrics` shows counters to Prometheus (extra ``metrics``). Importing this package imports none of these.
+`checkpoint` keeps the index over a restart; `record` is the journal that `metrics` (extra ``metrics``:
+prometheus-client) and `timeline` fold. Importing this package imports none of these.
 """
 
 from blockwright.observe.prefix_index import PrefixIndex

@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from blockwright.core.manager import KVCacheManager
+from blockwright import KVCacheManager
 from blockwright.errors import InvalidArgumentError
 from blockwright.observe.record import Fact
 from blockwright.offload.metrics import Pair, TransferStats

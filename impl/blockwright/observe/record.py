@@ -10,10 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from blockwright.core.blocks import BatchAllocation, KVCacheBlocks
-from blockwright.core.journal import Eviction
-from blockwright.core.manager import KVCacheManager
-from blockwright.core.request import Request
+from blockwright import BatchAllocation, Eviction, KVCacheBlocks, KVCacheManager, Request
 
 
 class Fact(NamedTuple):
