@@ -91,8 +91,8 @@ CORE = Target(
     "core",
     paths(
         "core/{}.py",
-        "store index group window tables plan steps running asking timed manager explain request managers pool check "
-        "forks peak journal",
+        "store index group window state outcomes preconditions plans publication effects transitions laws manager "
+        "request managers pool check journal in_time/in_flight in_time/forks in_time/explain",
     ),
     (
         *named(name_trials, "arguments shown bare_pool packing"),
@@ -157,14 +157,14 @@ CORE = Target(
         "managers plans pool pool_keys pool_model results slots step_integers time windows",
     ),
     {
-        "core/plan.py Ask.__init__": "initial values, each written before it is read",
+        "core/outcomes.py Ask.__init__": "initial values, each written before it is read",
         "core/group.py GroupTables.state_block": "asked by workers that run a model, not by a scheduler; unit tests",
     },
 )
 
 PARTS = Target(
     "parts",
-    paths("core/{}.py", "block_hash access_order losses blocks rows replica"),
+    paths("{}.py", "core/block_hash core/access_order worker/rows worker/replica"),
     (
         *named(part_trials, "digests order losses handles"),
         *replica_trials.WALKS,
