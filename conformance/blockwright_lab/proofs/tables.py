@@ -18,7 +18,6 @@ from .theorem import Theorem
 
 
 def table_theorems() -> Iterator[Theorem]:
-    """Give the theorems of this chapter."""
     yield from of_entries()
     yield from of_growth()
     yield from of_demand()
