@@ -29,7 +29,7 @@ from blockwright_lab.known_bugs.instrumented import (
     adapter_on,
 )
 from blockwright_lab.known_bugs.known_bug import KnownBug, Place, TrialPlace
-from blockwright_lab.known_bugs.offload_places import NEAR, OVER, TIER, evicted, failed_load, too_large
+from blockwright_lab.known_bugs.offload_places import NEAR, OVER, TIER, evicted, failed_load
 from blockwright_lab.known_bugs.places import FULL, SLIDING, TIGHT
 from blockwright_lab.known_bugs.pool_places import keys, plans, pool
 from blockwright_lab.known_bugs.variants import variant
@@ -103,7 +103,6 @@ def test_bugs_are_complete_and_fit_the_sources(bug: KnownBug) -> None:
         "D09",
         "D13a",
         "D13b",
-        "D14",
     ],
 )
 def test_bugs_are_caught_by_name(name: str) -> None:
@@ -183,7 +182,7 @@ def test_the_laws_of_time_and_plans_are_shown() -> None:
 
 @pytest.mark.parametrize(
     "place",
-    [TIGHT, SLIDING, OVER, *map(TrialPlace, (keys, pool, plans, evicted, failed_load, too_large))],
+    [TIGHT, SLIDING, OVER, *map(TrialPlace, (keys, pool, plans, evicted, failed_load))],
     ids=lambda place: place.title,
 )
 def test_the_implementation_passes_every_place(place: Place | TrialPlace) -> None:

@@ -142,7 +142,7 @@ class ToldAdapter(VariantAdapter):
         counts = self.manager.block_pool.ref_counts()
         free = sum(block != NULL and counts[block] == 0 for block in hits)
         for slots in range(config.max_model_len + 1):
-            takes = sum(wanted(config, group, held, begin, Step(slots - begin))) + states + free
+            takes = sum(wanted(config, group, held, 0, begin, Step(slots - begin))) + states + free
             missing = self.manager.managers[number].get_num_blocks_to_allocate(name, slots, hits)
             if missing != takes:
                 which = f"{slots} slots of {name} in group {number}"

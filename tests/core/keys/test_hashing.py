@@ -15,6 +15,7 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -243,3 +244,21 @@ def test_default_secret_is_drawn_per_process() -> None:
     assert runs[0][0] != runs[1][0]
     assert runs[0][1:] == runs[1][1:]
     assert runs[0][1] != runs[0][2]
+
+
+def test_items_cost_no_more_than_the_blocks_they_lie_in() -> None:
+    """Each block looks at its own items only, however many there are; items that others contain are not passed over."""
+    looks = []
+
+    class Counted(list[MultiModalItem]):
+        def __getitem__(self, at: Any) -> Any:
+            looks.append(at)
+            return super().__getitem__(at)
+
+    items = [MultiModalItem(f"i{at}", 8 * at, 7) for at in range(500)] + [MultiModalItem("long", 0, 30)]
+    request = Request("r", list(range(4000)), 4, mm_items=items)
+    request._mm_items = Counted(request._mm_items)
+    for block in range(1000):
+        own = [item for item in items if item.offset < 4 * block + 4 and item.offset + item.length > 4 * block]
+        assert request._extra_keys(block).count(b"M") == len(own)
+    assert len(looks) < 8 * 1000  # none at all in the compiled build, whose lists are looked at directly

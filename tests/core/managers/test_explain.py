@@ -108,7 +108,7 @@ def longest(specs: Sequence[KVCacheSpec], has: Sequence[AbstractSet[int]], num_t
         for length in lengths
         if length == 0
         or all(
-            end < num_tokens and end in cached
+            end <= num_tokens and end in cached
             for spec, cached in zip(specs, has, strict=True)
             for end in ends_of(spec, length, eagle)
         )
@@ -134,7 +134,7 @@ def expected(
             continue
         ends = ends_of(spec, candidate, eagle)
         lacks = [end for end in ends if end not in cached]
-        if ends and ends[-1] >= num_tokens:
+        if ends and ends[-1] > num_tokens:
             parts.append((alone, ends[-1], HitLimit.DRAFT_MARGIN, []))
         elif not lacks:
             parts.append((alone, None, HitLimit.OTHER_GROUP, []))
@@ -197,7 +197,7 @@ def grows_to(manager: KVCacheManager, request: Request, whole: Request, said: Hi
         assert said.limiting_groups
         part = said.groups[said.limiting_groups[0]]
         assert part.missing_end is not None
-        if part.missing_end > said.max_length:
+        if part.missing_end > said.max_length + 1:
             assert part.limit is HitLimit.DRAFT_MARGIN
             assert part.cause is None
             return

@@ -208,7 +208,7 @@ def test_lives_of_an_engine(
     specs, store_on, options = case
     readable: set[bytes] = set()
     lower = loaded = 0
-    for life in range(20 if "races" in options else 2):
+    for life in range(20 if "races" in options else 6):
         media = Media(tmp_path / "disk", space, timeout=0.01 if "races" in options else None)
         engine = Engine(
             specs,
