@@ -41,7 +41,7 @@ from blockwright_spec.reads import Full, Group, Sliding
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
 KIT = {"HASH-1", "HASH-2", "HASH-3", "STAT-1", "DEMAND-1", "REFUSE-1", "LOOKUP-1", "REF-0 queue", "REF-0 keys"}
-KIT |= {"PLAN-1", "PLAN-2", "REFUSE-2", "STORE-1"}
+KIT |= {"PLAN-1", "PLAN-2", "REFUSE-2", "STORE-1", "REF-0 refusal"}
 KNOWN = {
     law.id for law in (*LAWS, *STEP_LAWS, *EVENT_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
 } | KIT
