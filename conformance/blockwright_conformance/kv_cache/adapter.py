@@ -7,6 +7,7 @@ beyond that on whatever it exposes: a field that an `Observation` leaves None is
 
 from typing import NamedTuple, Protocol, Self
 
+from blockwright_spec.manager.events import Listener
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.state import Content, Copy, Table
 from blockwright_spec.reads import Prefix
@@ -73,6 +74,8 @@ class Observation(NamedTuple):
     """Copies to come, oldest first."""
     evicted: tuple[tuple[int, Content], ...] | None = None
     """Blocks taken since the last observation with which the last copy of a content was lost, oldest first."""
+    listeners: tuple[Listener, ...] | None = None
+    """Where events are told: what somebody knows who joined at the first observation, the second, and so on."""
 
 
 class ManagerAdapter(Protocol):

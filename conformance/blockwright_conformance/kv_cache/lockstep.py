@@ -4,8 +4,10 @@ A difference begins with the law that it breaks, or with the field that differs 
 """
 
 from blockwright_spec.manager.choices import Choice, recorded
+from blockwright_spec.manager.events import Listener
 from blockwright_spec.manager.hits import found, holding
 from blockwright_spec.manager.in_time.explain import explained
+from blockwright_spec.manager.laws import EVENT_LAWS
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done, Reason, When
 from blockwright_spec.manager.state import NULL, Content, Running, State, held_tables
@@ -59,6 +61,8 @@ def compare(told: ManagerOutcome, reply: Reply, adapter: ManagerAdapter, shown: 
     if shown.evicted is not None:
         faults += misreported(told, shown.evicted)
         shown = shown._replace(evicted=None)
+    if shown.listeners is not None:
+        faults += misheard(told.state, shown.listeners)
     return faults + differences(expected(told.state), shown, adapter.follows_policy)
 
 
@@ -101,6 +105,12 @@ def misreported(told: ManagerOutcome, evicted: tuple[tuple[int, Content], ...]) 
             if (block, content) in evicted or not {*holding(step.state, content)} - {block}:
                 wanted.append((block, content))
     return [] if tuple(wanted) == evicted else [f"evicted: expected {lost}, found {list(evicted)}"]
+
+
+def misheard(state: State, listeners: tuple[Listener, ...]) -> list[str]:
+    """Name the laws of events that are broken by what some listener was told (EV-1 to EV-5), with one who shows it."""
+    shown = ((law, [each for each in listeners if not law.holds(state, each)]) for law in EVENT_LAWS)
+    return [f"{law.id}: {law.statement}: was told {each[-1]}" for law, each in shown if each]
 
 
 def replaced(step: Done) -> tuple[tuple[int, int, int], ...]:

@@ -497,6 +497,19 @@ class Request:
                 data += _tagged(b"M", item.identifier) + place
         return data
 
+    def items_within(self, start: i64, stop: i64) -> tuple[tuple[str, int, int], ...]:
+        """Return the multimodal items that overlap a range: identifier, offset from its start, length. O(items)."""
+        if not self._mm_items:
+            return ()
+        first = int(start)
+        return tuple(
+            [
+                (item.identifier, item.offset - first, item.length)
+                for item in self._mm_items
+                if item.offset < int(stop) and item.offset + item.length > first
+            ]
+        )
+
     def prefix_content(self, num_tokens: i64) -> bytes:
         """Return an exact, injective encoding of the first tokens and all that identifies them. O(n)."""
         items = b"".join([self._extra_keys(i) + b"|" for i in range(num_tokens // self._block_size)])

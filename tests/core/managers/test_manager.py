@@ -27,6 +27,7 @@ from tests.core.support import (
 )
 
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher
+from blockwright.core.request import pack_tokens
 from blockwright.errors import InvalidArgumentError, StaleHitError, UnsupportedError
 from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored
 
@@ -311,8 +312,8 @@ def test_events() -> None:
     admit(manager, request)
     first, second = request.block_hashes
     assert manager.take_events() == [
-        BlockStored(first, None, (0, 1, 2, 3), 4, "adapter", 0),
-        BlockStored(second, first, (4, 5, 6, 7), 4, "adapter", 0),
+        BlockStored(first, None, pack_tokens("", [0, 1, 2, 3]), 4, "adapter", 0),
+        BlockStored(second, first, pack_tokens("", [4, 5, 6, 7]), 4, "adapter", 0),
     ]
     assert manager.take_events() == []
     manager.free(request)
