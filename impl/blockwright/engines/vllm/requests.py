@@ -1,0 +1,111 @@
+"""A request of vLLM as the manager's own: its tokens and block hashes enter once, and only when they are needed."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from librt.vecs import vec
+from mypy_extensions import i64
+
+from blockwright.core.block_hash import BlockHasher, HashChain
+from blockwright.core.request import MAX_TOKEN_ID, Request
+from blockwright.errors import InvalidArgumentError, UnsupportedError
+
+NEVER = -1
+"""A bound that no step is within: the manager is asked."""
+
+
+class EngineChain(HashChain):
+    """Keys that vLLM has computed already, read from its own growing list of block hashes."""
+
+    def __init__(self, hashes: Sequence[bytes]) -> None:
+        """Take the list itself, which vLLM appends to."""
+        self._hashes = hashes
+
+    def copy(self) -> HashChain:
+        """Return a chain over the same list: the chain itself has no state."""
+        return EngineChain(self._hashes)
+
+    def digest(self, index: i64, words: vec[i64]) -> bytes:
+        """Return a block's hash in full length."""
+        return self._hashes[index]
+
+    def extend(self, data: bytes, start: i64, num_blocks: i64, extra: bytes, words: vec[i64], at: i64) -> None:
+        """Write the first 128 bits of the hashes of the next blocks."""
+        first = at // 2
+        hashes = self._hashes[first : first + num_blocks]
+        if len(hashes) < num_blocks or (hashes and len(hashes[0]) < 16):
+            raise UnsupportedError("block hashes: vLLM has too few for these tokens, or they are shorter than 128 bits")
+        halves = array("q", b"".join([each[:16] for each in hashes]))
+        for word in halves:
+            words[at] = word
+            at += 1
+
+
+class EngineHasher(BlockHasher):
+    """vLLM's own hashes of one request: as collision resistant, and as portable, as its ``--prefix-caching-hash-algo``."""
+
+    def __init__(self, hashes: Sequence[bytes]) -> None:
+        """Take the request's list of hashes."""
+        super().__init__(True, True)
+        self._hashes = hashes
+
+    def start(self, root: bytes, block_size: i64) -> HashChain:
+        """Return the chain; who may share a prefix is part of vLLM's hashes already."""
+        return EngineChain(self._hashes)
+
+
+class Twin:
+    """What the adapter knows of one vLLM request while both live; it hangs on the request (`_blockwright`).
+
+    Counts of tokens, `NEVER` or 0 while nothing is held::
+
+        | published | certain | written | ... quiet | fill |  table
+        | for       | cannot  | as the  | steps that end     | steps that end beyond
+        | lookups   | go back | manager | here change no     | this need the manager
+                              | heard   | table; one that fills a block is noted for publication
+
+    Attributes:
+        request: the manager's request, which learns tokens late: before lookups and publications.
+        due: tokens that may be published once a lookup comes.
+        cover: slots that all tables have.
+        loading: tokens of the hit under a load, and of the load; None where none is under way.
+    """
+
+    __slots__ = ("certain", "cover", "due", "fill", "loading", "published", "quiet", "request", "table", "written")
+
+    def __init__(self, request: Any, hash_block_size: int) -> None:
+        """Make the manager's request of one of vLLM's."""
+        tokens, hasher = request.all_token_ids[:], EngineHasher(request.block_hashes)
+        try:
+            self.request = Request(request.request_id, tokens, hash_block_size, hasher=hasher)
+        except InvalidArgumentError:
+            self.request = Request(request.request_id, _masked(tokens), hash_block_size, hasher=hasher)
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold nothing."""
+        self.quiet = self.table = self.fill = NEVER
+        self.cover = self.written = self.certain = self.due = self.published = 0
+        self.loading: tuple[int, int] | None = None
+        self.request.num_computed_tokens = 0
+
+    def learn(self, request: Any, stop: int) -> int:
+        """Learn the tokens below `stop` that vLLM knows; return how many are known then. O(new tokens)."""
+        known = self.request.num_tokens
+        stop = min(stop, request.num_tokens)
+        if stop > known:
+            tokens = request.all_token_ids[known:stop]
+            try:
+                self.request.append_output_token_ids(tokens)
+            except InvalidArgumentError:
+                self.request.append_output_token_ids(_masked(tokens))
+            known = stop
+        return known
+
+
+def _masked(tokens: list[int]) -> list[int]:
+    """Return tokens that can be packed: placeholders may be negative, and what identifies them is in vLLM's hashes."""
+    return [token if 0 <= token <= MAX_TOKEN_ID else 0 for token in tokens]
