@@ -28,24 +28,25 @@ def _llama() -> Any:
 
 
 def _gemma2() -> Any:
-    return transformers.Gemma2Config(**_SIZES | {"num_hidden_layers": 4}, sliding_window=64, query_pre_attn_scalar=32)
+    sizes = _SIZES | {"num_hidden_layers": 4, "tie_word_embeddings": True}
+    return transformers.Gemma2Config(**sizes, sliding_window=64, query_pre_attn_scalar=32)
 
 
 def _gemma3() -> Any:
     kinds = ["sliding_attention"] * 5 + ["full_attention"]
-    sizes = _SIZES | {"num_hidden_layers": 6}
+    sizes = _SIZES | {"num_hidden_layers": 6, "tie_word_embeddings": True}
     return transformers.Gemma3TextConfig(**sizes, layer_types=kinds, sliding_window=64, query_pre_attn_scalar=32)
 
 
 def _deepseek() -> Any:
     return transformers.DeepseekV2Config(
         **_SIZES | {"num_key_value_heads": 2},
-        kv_lora_rank=32,
+        kv_lora_rank=512,
         q_lora_rank=None,
         qk_nope_head_dim=32,
-        qk_rope_head_dim=16,
+        qk_rope_head_dim=64,
         v_head_dim=32,
-        n_routed_experts=None,
+        n_routed_experts=2,
         first_k_dense_replace=99,
     )
 
@@ -57,9 +58,10 @@ def _qwen3_next() -> Any:
         linear_num_value_heads=2,
         linear_key_head_dim=128,
         linear_value_head_dim=128,
-        num_experts=0,
-        decoder_sparse_step=100,
-        mlp_only_layers=[0, 1, 2, 3],
+        num_experts=2,
+        num_experts_per_tok=1,
+        moe_intermediate_size=96,
+        shared_expert_intermediate_size=96,
         dtype="bfloat16",
     )
 

@@ -102,7 +102,7 @@ class KVCacheManager:
         self.empty_kv_cache_blocks: KVCacheBlocks = self.core.create_empty_block_list()
         self._sizes = [manager.block_size for manager in self.core.managers]
         self._unit = min(self._sizes)
-        self._hash_block_size = self._unit if hash_block_size is None or not enable_caching else hash_block_size
+        self._hash_block_size = (hash_block_size or self._unit) if enable_caching else None
         self._trims = [
             (spec, size)
             for spec, size in zip(self._specs, self._sizes, strict=True)
@@ -113,7 +113,7 @@ class KVCacheManager:
         self._new_ids: list[int] = []
         self._running: dict[str, Any] = {}
         self._due: dict[str, Any] = {}
-        self._events = Events(self.core, groups, self._sizes, self._hash_block_size) if enable_kv_cache_events else None
+        self._events = Events(self.core, groups, self._sizes, hash_block_size or self._unit) if enable_kv_cache_events else None
         self.coordinator = SimpleNamespace(
             single_type_managers=tuple(
                 SimpleNamespace(block_size=size, kv_cache_spec=group.kv_cache_spec, kv_cache_group_id=number)

@@ -76,7 +76,7 @@ class Twin:
 
     __slots__ = ("certain", "cover", "due", "fill", "loading", "published", "quiet", "request", "table", "written")
 
-    def __init__(self, request: Any, hash_block_size: int) -> None:
+    def __init__(self, request: Any, hash_block_size: int | None) -> None:
         """Make the manager's request of one of vLLM's."""
         tokens, hasher = request.all_token_ids[:], EngineHasher(request.block_hashes)
         try:
