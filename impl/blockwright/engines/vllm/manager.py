@@ -130,7 +130,8 @@ class KVCacheManager:
         """Return the hit, its tokens, and where a prefix ends that other layers have and the recurrent ones lack."""
         if not self.enable_caching or request.skip_reading_prefix_cache:
             return self.empty_kv_cache_blocks, 0, 0
-        self._publish_due()
+        if not self._has_states:  # there a step must have run before what it left is found
+            self._publish_due()
         twin = self._twin(request)
         twin.learn(request, request.num_tokens)
         hit, length = self.core.get_computed_blocks(twin.request)
@@ -168,7 +169,7 @@ class KVCacheManager:
         """Return the leading tokens of a request that are published in every group."""
         if not self.enable_caching or request.request_id not in self._running:
             return 0
-        self._publish(request, request._blockwright)
+        self._publish(request, request._blockwright.due)
         published = self.core.num_published(request.request_id)
         return min(size * count for size, count in zip(self._sizes, published, strict=True))
 
@@ -222,11 +223,8 @@ class KVCacheManager:
 
     def _continue(self, request: Any, twin: Twin, stop: int, ahead: int, reserve: int) -> KVCacheBlocks | None:
         """Serve a running request whose step fills a block, needs one, or lets an entry die."""
-        if self.enable_caching and stop >= twin.fill:
-            twin.due = min(stop, request.num_tokens)
-            self._due[request.request_id] = request
         if stop <= twin.table and not self._has_states:
-            self._set_bounds(twin, stop, ahead, twin.table)
+            self._note_filled(request, twin, min(stop, request.num_tokens), twin.table)
             return self.empty_kv_cache_blocks
         computed = request.num_computed_tokens
         if computed < twin.certain:
@@ -236,11 +234,11 @@ class KVCacheManager:
             )
         own, begin = twin.request, max(twin.certain, min(twin.written, computed))
         if self._trims:
+            if self._has_states:
+                twin.learn(request, stop)
             begin = max(twin.certain, computed - request.num_in_flight_tokens)
             if begin > twin.written:
                 self._catch_up(twin, begin)
-        if self._has_states:
-            twin.learn(request, stop)
         own.num_computed_tokens = begin
         if reserve:
             plan = self.core.plan(own, stop - begin, num_lookahead_tokens=ahead)
@@ -248,7 +246,7 @@ class KVCacheManager:
                 return None
         blocks = self.core.allocate_slots(own, stop - begin, 0, None, ahead, True)
         if blocks is not None:
-            self._note_step(twin, begin, stop, ahead)
+            self._note_step(request, twin, begin, stop, ahead)
         return blocks
 
     def _catch_up(self, twin: Twin, stop: int) -> None:
@@ -259,7 +257,7 @@ class KVCacheManager:
         twin.certain = max(twin.written, min(stop, own.num_tokens))
         twin.written = stop
 
-    def _note_step(self, twin: Twin, begin: int, stop: int, ahead: int) -> None:
+    def _note_step(self, request: Any, twin: Twin, begin: int, stop: int, ahead: int) -> None:
         """Note what a step that the manager gave slots to has changed."""
         twin.written = stop
         twin.certain = max(begin, min(stop, twin.request.num_tokens))
@@ -268,12 +266,15 @@ class KVCacheManager:
         table = _FOR_EVER if twin.cover >= self.max_model_len else twin.cover - ahead
         for spec, size in self._trims:
             table = min(table, next_trim(spec, size, begin))
-        self._set_bounds(twin, stop, ahead, table)
+        self._note_filled(request, twin, min(stop, request.num_tokens), table)
 
-    def _set_bounds(self, twin: Twin, stop: int, ahead: int, table: int) -> None:
-        """Set the bounds of steps that change nothing, after one that ended at `stop`."""
+    def _note_filled(self, request: Any, twin: Twin, sure: int, table: int) -> None:
+        """Note that `sure` known tokens have slots, and set the bounds of steps that change nothing."""
+        if sure >= twin.fill and self.enable_caching and sure > twin.published:
+            twin.due = sure
+            self._due[request.request_id] = request
         twin.table = table
-        twin.fill = (stop // self._unit + 1) * self._unit if self.enable_caching else _FOR_EVER
+        twin.fill = (sure // self._unit + 1) * self._unit if self.enable_caching else _FOR_EVER
         twin.quiet = min(table, twin.fill - 1)
 
     def _admit(
@@ -339,8 +340,8 @@ class KVCacheManager:
                     raise UnsupportedError(f"request {request.request_id!r}: no blocks for tokens after a load")
                 blocks = blocks + more
         if new:
-            self._note_step(twin, length + external, stop, ahead)
             twin.published = min(stop, own.num_tokens)
+            self._note_step(request, twin, length + external, stop, ahead)
             self._tell(request)
         return blocks
 
@@ -355,14 +356,13 @@ class KVCacheManager:
 
     def _publish_due(self) -> None:
         """Publish what the steps scheduled so far have filled, for a lookup."""
-        for name, request in list(self._due.items()):
-            if self._publish(request, request._blockwright):
-                del self._due[name]
+        for request in self._due.values():
+            self._publish(request, request._blockwright.due)
+        self._due.clear()
 
-    def _publish(self, request: Any, twin: Twin) -> bool:
-        """Publish what a running request has filled; say whether nothing is due any more."""
-        sure = request.num_computed_tokens - request.num_output_placeholders
-        count = min(max(twin.due, sure), request.num_tokens)
+    def _publish(self, request: Any, count: int) -> None:
+        """Publish the first tokens of a running request, which are known and were given slots."""
+        twin: Twin = request._blockwright
         if self._has_states:
             count = min(count, twin.written)  # a state only where a step ended
         else:
@@ -375,25 +375,26 @@ class KVCacheManager:
             twin.certain = max(twin.certain, count)
             twin.published = count
             self._tell(request)
-        return count >= twin.fill - self._unit
 
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
-        """End a load, of which so many tokens came. What steps fill is published for lookups (`_publish_due`)."""
+        """Say that so many tokens are computed: the end of a load, or of a step, whose blocks lookups may find."""
         twin: Twin = request._blockwright
         if twin.loading is None:
+            if num_computed_tokens >= twin.fill:
+                self._note_filled(request, twin, num_computed_tokens, twin.table)
             return
         length, external = twin.loading
         if self._end_load(twin, num_computed_tokens - length):
-            self._note_step(twin, length + external, length + external, 0)
-            twin.published = twin.written
+            twin.published = length + external
+            self._note_step(request, twin, twin.published, twin.published, 0)
             self._tell(request)
             return
         self._tell(request)
         own = twin.request
         hit, found = self.core.get_computed_blocks(own)
         if found and self.core.allocate_slots(own, 0, found, hit) is not None:
-            self._note_step(twin, found, found, 0)
             twin.published = found
+            self._note_step(request, twin, found, found, 0)
         else:
             found = 0
             del self._running[request.request_id]
@@ -426,9 +427,7 @@ class KVCacheManager:
             self.core.free(own)
             self.core.finish_load(own, 0)
         else:
-            twin.due = 0
-            if self.enable_caching:
-                self._publish(request, twin)
+            self._publish(request, min(twin.due, request.num_computed_tokens))
             own.num_computed_tokens = max(twin.certain, min(request.num_computed_tokens, twin.written))
             self.core.free(own)
         twin.forget()
