@@ -15,7 +15,7 @@ _SIZES = {
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
     "head_dim": 32,
-    "max_position_embeddings": 4096,
+    "max_position_embeddings": 16384,
     "bos_token_id": 1,
     "eos_token_id": 2,
     "pad_token_id": 0,

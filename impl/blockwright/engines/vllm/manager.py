@@ -234,6 +234,7 @@ class KVCacheManager:
             )
         own, begin = twin.request, max(twin.certain, min(twin.written, computed))
         if self._trims:
+            self._publish(request, min(twin.due, computed))  # before it is trimmed
             if self._has_states:
                 twin.learn(request, stop)
             begin = max(twin.certain, computed - request.num_in_flight_tokens)
