@@ -23,11 +23,9 @@ from blockwright.core.manager import KVCacheManager as Manager
 from blockwright.core.plan import Fits
 from blockwright.engines.vllm.events import Events
 from blockwright.engines.vllm.kinds import layer_spec, next_trim, translated
-from blockwright.engines.vllm.requests import Twin
+from blockwright.engines.vllm.requests import FOR_EVER, NEVER, Twin
 from blockwright.errors import UnsupportedError
 from blockwright.kinds import CrossAttentionSpec, FullAttentionSpec, MambaSpec
-
-_FOR_EVER = 1 << 62
 
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "pcp_world_size": ((1,), "start vLLM without prefill context parallelism"),
@@ -103,11 +101,11 @@ class KVCacheManager:
         self._sizes = [manager.block_size for manager in self.core.managers]
         self._unit = min(self._sizes)
         self._hash_block_size = (hash_block_size or self._unit) if enable_caching else None
-        self._trims = [
+        self._trims = {
             (spec, size)
             for spec, size in zip(self._specs, self._sizes, strict=True)
             if not isinstance(spec, FullAttentionSpec | CrossAttentionSpec)
-        ]
+        }
         self._in_flight = max_model_len if max_in_flight_tokens is None else max_in_flight_tokens
         self._zeroes = bool(getattr(kv_cache_config, "needs_kv_cache_zeroing", False))
         self._new_ids: list[int] = []
@@ -198,13 +196,17 @@ class KVCacheManager:
     ) -> KVCacheBlocks | None:
         """Give a request slots for its next tokens; return the new blocks, None: not now."""
         stop = request.num_computed_tokens + num_new_tokens
-        twin = getattr(request, "_blockwright", None)
-        if twin is not None and 0 < stop <= twin.quiet:
-            return self.empty_kv_cache_blocks
+        try:
+            if stop <= request._blockwright_quiet:
+                return self.empty_kv_cache_blocks
+        except AttributeError:
+            self._twin(request)
         if has_scheduled_reqs and self.watermark_blocks and request.status != RequestStatus.RUNNING:
             reserved_blocks += self.watermark_blocks
         if request.request_id in self._running:
-            blocks = self._continue(request, request._blockwright, stop, num_lookahead_tokens, reserved_blocks)
+            blocks = self._continue(request, stop, num_lookahead_tokens, reserved_blocks)
+            if blocks is None and self._trim_late():
+                blocks = self._continue(request, stop, num_lookahead_tokens, reserved_blocks)
         else:
             blocks = self._admit(
                 request,
@@ -221,8 +223,9 @@ class KVCacheManager:
             self._note_new(blocks, skip_zeroing_group_ids)
         return blocks
 
-    def _continue(self, request: Any, twin: Twin, stop: int, ahead: int, reserve: int) -> KVCacheBlocks | None:
+    def _continue(self, request: Any, stop: int, ahead: int, reserve: int) -> KVCacheBlocks | None:
         """Serve a running request whose step fills a block, needs one, or lets an entry die."""
+        twin: Twin = request._blockwright
         if stop <= twin.table and not self._has_states:
             self._note_filled(request, twin, min(stop, request.num_tokens), twin.table)
             return self.empty_kv_cache_blocks
@@ -234,12 +237,9 @@ class KVCacheManager:
             )
         own, begin = twin.request, max(twin.certain, min(twin.written, computed))
         if self._trims:
-            self._publish(request, min(twin.due, computed))  # before it is trimmed
             if self._has_states:
                 twin.learn(request, stop)
-            begin = max(twin.certain, computed - request.num_in_flight_tokens)
-            if begin > twin.written:
-                self._catch_up(twin, begin)
+            begin = self._settle(request, twin)
         own.num_computed_tokens = begin
         if reserve:
             plan = self.core.plan(own, stop - begin, num_lookahead_tokens=ahead)
@@ -249,6 +249,27 @@ class KVCacheManager:
         if blocks is not None:
             self._note_step(request, twin, begin, stop, ahead)
         return blocks
+
+    def _settle(self, request: Any, twin: Twin) -> int:
+        """Publish what a request has filled, before it is trimmed, and return how many tokens cannot go back."""
+        self._publish(request, min(twin.due, request.num_computed_tokens))
+        settled = max(twin.certain, request.num_computed_tokens - request.num_in_flight_tokens)
+        if settled > twin.written:
+            self._catch_up(twin, settled)
+        return settled
+
+    def _trim_late(self) -> bool:
+        """Trim what could have been trimmed one step earlier, where blocks are short; say whether there was any."""
+        found = False
+        for request in self._running.values():
+            twin = request._blockwright
+            if twin.trim <= request.num_computed_tokens - request.num_in_flight_tokens and twin.loading is None:
+                settled = self._settle(request, twin)
+                self.core.remove_skipped_blocks(twin.request, settled)
+                twin.certain = max(twin.certain, settled)
+                twin.trim = min(next_trim(spec, size, settled) for spec, size in self._trims)
+                found = True
+        return found
 
     def _catch_up(self, twin: Twin, stop: int) -> None:
         """Tell the manager of steps that changed no table, up to `stop` tokens."""
@@ -264,9 +285,11 @@ class KVCacheManager:
         twin.certain = max(begin, min(stop, twin.request.num_tokens))
         slots = min(stop + ahead, self.max_model_len)
         twin.cover = max(twin.cover, -(-slots // self._unit) * self._unit)
-        table = _FOR_EVER if twin.cover >= self.max_model_len else twin.cover - ahead
-        for spec, size in self._trims:
-            table = min(table, next_trim(spec, size, begin))
+        table = FOR_EVER if twin.cover >= self.max_model_len else twin.cover - ahead
+        if self._trims:
+            twin.trim = min([next_trim(spec, size, begin) for spec, size in self._trims])
+            if twin.trim < table - 1:  # what dies one step before the next block is needed is trimmed with that step
+                table = twin.trim
         self._note_filled(request, twin, min(stop, request.num_tokens), table)
 
     def _note_filled(self, request: Any, twin: Twin, sure: int, table: int) -> None:
@@ -275,8 +298,8 @@ class KVCacheManager:
             twin.due = sure
             self._due[request.request_id] = request
         twin.table = table
-        twin.fill = (sure // self._unit + 1) * self._unit if self.enable_caching else _FOR_EVER
-        twin.quiet = min(table, twin.fill - 1)
+        twin.fill = (sure // self._unit + 1) * self._unit if self.enable_caching else FOR_EVER
+        request._blockwright_quiet = min(table, twin.fill - 1)
 
     def _admit(
         self,
@@ -351,6 +374,7 @@ class KVCacheManager:
         twin: Twin | None = getattr(request, "_blockwright", None)
         if twin is None:
             twin = request._blockwright = Twin(request, self._hash_block_size)
+            request._blockwright_quiet = NEVER
         return twin
 
     # ------------------------------------------------------------------ publication
@@ -432,6 +456,7 @@ class KVCacheManager:
             own.num_computed_tokens = max(twin.certain, min(request.num_computed_tokens, twin.written))
             self.core.free(own)
         twin.forget()
+        request._blockwright_quiet = NEVER
 
     def pop_blocks_for_free(self, request: Any) -> list[Any]:
         """Release a request's table but keep its blocks held, for `block_pool.free_blocks` later."""

@@ -16,6 +16,9 @@ from blockwright.errors import InvalidArgumentError, UnsupportedError
 NEVER = -1
 """A bound that no step is within: the manager is asked."""
 
+FOR_EVER = 1 << 62
+"""More tokens than any request has."""
+
 
 class EngineChain(HashChain):
     """Keys that vLLM has computed already, read from its own growing list of block hashes."""
@@ -60,21 +63,22 @@ class EngineHasher(BlockHasher):
 class Twin:
     """What the adapter knows of one vLLM request while both live; it hangs on the request (`_blockwright`).
 
-    Counts of tokens, `NEVER` or 0 while nothing is held::
-
-        | published | certain | written | ... quiet | fill |  table
-        | for       | cannot  | as the  | steps that end     | steps that end beyond
-        | lookups   | go back | manager | here change no     | this need the manager
-                              | heard   | table; one that fills a block is noted for publication
+    All are counts of tokens. Beside it hangs `_blockwright_quiet`: a step that ends at or before it changes no table.
 
     Attributes:
         request: the manager's request, which learns tokens late: before lookups and publications.
-        due: tokens that may be published once a lookup comes.
+        certain: cannot go back.
+        written: have slots, as far as the manager has heard; steps that changed no table may have gone further.
+        published: may be found by lookups.
+        due: known and given slots, so that the next lookup may find them.
+        fill: where the first block ends that is neither published nor due.
         cover: slots that all tables have.
+        trim: from when on a further table entry is not read.
+        table: a step that ends beyond it needs the manager.
         loading: tokens of the hit under a load, and of the load; None where none is under way.
     """
 
-    __slots__ = ("certain", "cover", "due", "fill", "loading", "published", "quiet", "request", "table", "written")
+    __slots__ = ("certain", "cover", "due", "fill", "loading", "published", "request", "table", "trim", "written")
 
     def __init__(self, request: Any, hash_block_size: int | None) -> None:
         """Make the manager's request of one of vLLM's."""
@@ -87,7 +91,8 @@ class Twin:
 
     def forget(self) -> None:
         """Hold nothing."""
-        self.quiet = self.table = self.fill = NEVER
+        self.table = self.fill = NEVER
+        self.trim = FOR_EVER
         self.cover = self.written = self.certain = self.due = self.published = 0
         self.loading: tuple[int, int] | None = None
         self.request.num_computed_tokens = 0
