@@ -29,7 +29,7 @@ COMPILE := $(RUN)/python setup.py --quiet build_ext --inplace
 # What reads or changes source is the same in either build, and so is the specification alone: once is enough, as it is
 # for the faults of disks and servers, whose side of the code is not compiled. Numerics of the uncompiled core are left to
 # 'make test', whose schedules run in every world of that gate: so each build takes about four minutes.
-ONCE := refinement proofs choices museum damage mutants spec faults numerics
+ONCE := refinement proofs choices known-bugs damage mutants spec faults numerics
 SKIPPED_PURE := $(if $(findstring --gate,$(CONFORM_ARGS)),,$(addprefix --skip ,$(ONCE)))
 
 # The compiled core is explored with the specification compiled as well, where there is a compiler; the uncompiled core
@@ -140,5 +140,5 @@ check: lint types imports docs-check ## all four of the above
 
 clean: ## delete .venv, builds and caches
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache docs/book
-	rm -f impl/blockwright/core/*.so impl/blockwright/core/native.*.json impl/blockwright/paging/*.so impl/blockwright/offload/tiers/*.so
+	rm -f impl/blockwright/core/*.so impl/blockwright/core/in_time/*.so impl/blockwright/core/native.*.json impl/blockwright/worker/*.so impl/blockwright/paging/*.so impl/blockwright/offload/tiers/*.so
 	find spec impl conformance tests -name __pycache__ -type d -prune -exec rm -rf {} +

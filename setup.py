@@ -1,8 +1,8 @@
 """Build the compiled core; everything else about the package stands in pyproject.toml.
 
-The modules of `blockwright.core`, `blockwright.paging` and `blockwright.offload.tiers` are compiled by mypyc as one
-group. The compiler sees these, and of the rest of the package only what they import: whatever else may be installed
-changes nothing. Where compiling is not possible (no compiler, no mypy) the package is built uncompiled and says so; the
+The modules of `blockwright.core`, `worker`, `paging` and `offload.tiers` are compiled by mypyc as one group. The
+compiler sees these, and of the rest of the package only what they import: whatever else may be installed changes
+nothing. Where compiling is not possible (no compiler, no mypy) the package is built uncompiled and says so; the
 environment decides:
 
 - `BLOCKWRIGHT_PURE_PYTHON=1`: build no extension (a `py3-none-any` wheel).

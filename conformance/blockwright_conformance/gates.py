@@ -69,7 +69,7 @@ class GateResult:
     fired: dict[str, int] = field(default_factory=dict)
     """How often each action happened, and each refusal."""
     tried: int = 0
-    """Theorems, mutants or exhibits that the row speaks of."""
+    """Theorems, mutants or known bugs that the row speaks of."""
     passed: int = 0
     """Those of them that came out as they must: proved, killed, caught."""
     left_out: bool = False

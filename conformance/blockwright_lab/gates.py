@@ -34,9 +34,9 @@ GATES = (
         ("hypothesis", "torch"),
     ),
     Gate(
-        "museum",
+        "known-bugs",
         "blockwright_lab.known_bugs.gate",
-        (Way("museum", ("museum",), "known bugs of other managers", "caught"),),
+        (Way("known bugs", ("known-bugs",), "known bugs of other managers", "caught"),),
     ),
     Gate(
         "damage",

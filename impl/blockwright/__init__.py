@@ -6,8 +6,7 @@ Importing it loads neither torch nor numpy.
 from blockwright._build import BuildInfo, build_info
 from blockwright.config import KVCacheConfig, KVCacheGroupSpec
 from blockwright.core.block_hash import BlockHasher, FunctionHasher, Sha256Hasher, SipHasher, siphash128
-from blockwright.core.blocks import BatchAllocation, KVCacheBlocks
-from blockwright.core.explain import EvictionStats, GroupHit, HitExplanation, HitLimit
+from blockwright.core.in_time.explain import EvictionStats, GroupHit, HitExplanation, HitLimit
 from blockwright.core.journal import Eviction
 from blockwright.core.manager import KVCacheManager, PrefixCacheStats
 from blockwright.core.managers import (
@@ -19,7 +18,7 @@ from blockwright.core.managers import (
     SlidingWindowManager,
     get_manager_for_kv_cache_spec,
 )
-from blockwright.core.plan import Fits, Never, NotNow, Plan
+from blockwright.core.outcomes import BatchAllocation, Fits, KVCacheBlocks, Never, NotNow, Plan
 from blockwright.core.pool import BlockPool, KVCacheBlock
 from blockwright.core.request import MultiModalItem, Request
 from blockwright.kinds import (

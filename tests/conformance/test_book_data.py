@@ -16,7 +16,7 @@ import pytest
 from blockwright_conformance.kv_cache.scopes import PROFILES
 from blockwright_lab.book import examples, files, report, spaces
 from blockwright_lab.book.__main__ import checked, main
-from blockwright_lab.known_bugs.gate import EXHIBITS
+from blockwright_lab.known_bugs.bugs import BUGS
 
 DATA = Path(__file__).resolve().parents[2] / "docs/data"
 
@@ -34,8 +34,8 @@ REPORT: dict[str, Any] = {
     "gates": [
         row("proof", "a theorem", states=0, transitions=0),
         row("lockstep", "a world"),
-        row("museum", "B02 a bug", law="QUEUE-1", detail="caught by QUEUE-1 after 3 calls", trace=["a", "b"]),
-        row("museum", "unchanged, in 2 places"),
+        row("known-bugs", "B02 a bug", law="QUEUE-1", detail="caught by QUEUE-1 after 3 calls", trace=["a", "b"]),
+        row("known-bugs", "unchanged, in 2 places"),
         row("damage", "B02 a bug", law="NUMERICS-1", detail="wrong"),
         row("machine", "a history"),
     ],
@@ -81,12 +81,12 @@ def test_rows_that_come_and_go_are_named() -> None:
 
 def test_a_part_of_a_report_is_compared_in_part() -> None:
     kept = report.gates(REPORT)
-    gates = [each for each in REPORT["gates"] if each["kind"] == "museum"]
-    assert list(report.stale(kept, {**REPORT, "gates": gates})) == []  # --gate museum
+    gates = [each for each in REPORT["gates"] if each["kind"] == "known-bugs"]
+    assert list(report.stale(kept, {**REPORT, "gates": gates})) == []  # --gate known-bugs
     one = {**REPORT, "scope": "B02", "gates": gates[:1]}
     assert list(report.stale(kept, one)) == []  # and --scope B02
-    assert list(report.stale(kept, {**one, "gates": [row("museum", "B99 new")]})) == [
-        "museum B99 new: not in the documentation"
+    assert list(report.stale(kept, {**one, "gates": [row("known-bugs", "B99 new")]})) == [
+        "known-bugs B99 new: not in the documentation"
     ]
     assert "profile" in next(report.stale(kept, {**REPORT, "profile": "quick"}))
 
@@ -98,7 +98,7 @@ def test_coverage_is_compared_with_the_gate_that_it_is_of() -> None:
     assert list(report.stale(kept, {**REPORT, "gates": lost})) == ["lockstep all scopes: no longer in the report"]
     drawn = {**faults, "transitions": 12345}
     assert list(report.stale(kept, {**REPORT, "gates": [*REPORT["gates"], events, drawn]})) == []
-    others = [each for each in REPORT["gates"] if each["kind"] == "museum"]
+    others = [each for each in REPORT["gates"] if each["kind"] == "known-bugs"]
     assert list(report.stale(kept, {**REPORT, "gates": others})) == []
 
 
@@ -110,19 +110,19 @@ def test_reports_are_joined_by_gates() -> None:
     assert report.joined([]) is None
 
 
-def test_the_museum_is_kept_with_its_traces_and_its_harm() -> None:
-    kept = report.museum(REPORT)
+def test_known_bugs_are_kept_with_its_traces_and_its_harm() -> None:
+    kept = report.known_bugs(REPORT)
     assert list(kept) == ["B02"]
     assert (kept["B02"]["trace"], kept["B02"]["damage"]) == (["a", "b"], "wrong")
 
 
-def test_scopes_and_exhibits_without_numbers_are_named() -> None:
+def test_scopes_and_bugs_without_numbers_are_named() -> None:
     rows = [row("lockstep", each.name) for each in PROFILES["pr"]]
-    exhibits: dict[str, Any] = {each.id: {} for each in EXHIBITS}
+    bugs: dict[str, Any] = {each.id: {} for each in BUGS}
     kept = {"profile": "pr", "rows": rows[1:]}
-    faults = list(report.misnamed(kept, {**exhibits, "B99": {}}))
+    faults = list(report.misnamed(kept, {**bugs, "B99": {}}))
     assert f"lockstep {rows[0]['scope']}: not in the documentation" in faults
-    assert "museum B99: no such exhibit" in faults
+    assert "known-bugs B99: no such bug" in faults
     assert f"lockstep {rows[1]['scope']}: not in the documentation" not in faults
 
 

@@ -2,7 +2,7 @@
 
 How: the counts of small scopes are pinned; managers with one fault each, made by overriding one call of the adapter,
 must be found out, by a path of known length; a coverage row must fail when an action is missing.
-Not covered: which faults a whole profile finds (the museum and the mutants).
+Not covered: which faults a whole profile finds (known bugs and mutants).
 """
 
 from dataclasses import replace

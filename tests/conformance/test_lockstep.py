@@ -2,7 +2,7 @@
 
 How: answers and observations are altered by hand, one field at a time, and must be named; the adapter of Blockwright
 shows what the specification expects; a manager of another policy is followed, and held to what is legal.
-Not covered: that the comparison is enough to find faults (the museum, the mutants).
+Not covered: that the comparison is enough to find faults (known bugs, mutants).
 """
 
 from dataclasses import replace

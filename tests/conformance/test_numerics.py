@@ -1,7 +1,7 @@
 """Property: whatever the manager does, a small engine computes what a dense recomputation of each request says.
 
 How: one schedule for each feature must use it and agree with the recomputation; some drawn schedules of every world;
-wrong managers (exhibits of the museum that corrupt data) and wrong bytes must be caught, under a law of the numerics.
+wrong managers (known bugs that corrupt data) and wrong bytes must be caught, under a law of the numerics.
 Not covered: lower precisions and the operators alone (`test_engine_model.py`, tests/device), block tables against the
 specification (the gate `movement`), other schedules than these (the gate `numerics`).
 """
@@ -16,7 +16,7 @@ import torch
 
 import blockwright
 from blockwright_conformance.gates import Profile, gates
-from blockwright_lab.known_bugs.gate import EXHIBITS
+from blockwright_lab.known_bugs.bugs import BY_ID
 from blockwright_lab.known_bugs.variants import variant
 from blockwright_lab.numerics import gate as numerics_gate
 from blockwright_lab.numerics.engine.engine import Engine, run
@@ -209,8 +209,7 @@ CORRUPTING = {
 
 
 def faulty(number: str) -> ModuleType:
-    exhibit = next(each for each in EXHIBITS if each.id == number)
-    return variant(*exhibit.patches)
+    return variant(*BY_ID[number].changes)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 How: what a tier and a chain show is altered one field at a time; managers and chains that are wrong in one way are put
 through it, as are media that mix up bytes; a scope under exchanged names of keys must have the same states;
 counterexamples are run as the Python that they are printed as.
-Not covered: that every wrong implementation is caught (the museum, the mutants).
+Not covered: that every wrong implementation is caught (known bugs, mutants).
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 How: observations are altered one field at a time; allocators that are wrong in one way are put through it, as are
 engines that forget to move data; states under other names must have the same digest, and the same successors, on whole
 scopes; counterexamples are run as the Python that they are printed as.
-Not covered: that every wrong implementation is caught (the museum, the mutants).
+Not covered: that every wrong implementation is caught (known bugs, mutants).
 """
 
 from collections.abc import Sequence
@@ -38,9 +38,9 @@ from blockwright_conformance.gates import Profile, gate
 from blockwright_lab.data_movement.tables_engine import PagedEngine, PagedHistoryError
 from blockwright_lab.data_movement.tables_histories import random_walk, run_tables_machine
 from blockwright_lab.data_movement.tables_scopes import HISTORIES, World
+from blockwright_lab.known_bugs.changes import Change
 from blockwright_lab.known_bugs.paged_places import NAIVE
-from blockwright_lab.known_bugs.variants import Patch, variant
-from blockwright_lab.known_bugs.worlds import world_on
+from blockwright_lab.known_bugs.variants import variant
 from blockwright_spec.block_tables.state import Device, Paged, PagedConfig, Pair
 
 PROMPT = (0, (1, 2, 3))
@@ -171,17 +171,16 @@ def test_a_right_allocator_passes_and_nothing_is_left_out() -> None:
     assert GATE.report(both).violations == 0
 
 
-LAST_FIRST = Patch(
-    "paging/device_pool.py",
-    "block = self.take_one()\n",
-    "free = self.free_block_ids()\n        self._one[0] = i32(free[-1])\n        self.touch_entries(self._one)\n"
-    "        block = i64(free[-1])\n",
+LAST_FIRST = Change(
+    "take_mark",
+    "block = self.take_one()",
+    "free = self.free_block_ids()\nself._one[0] = i32(free[-1])\nself.touch_entries(self._one)\nblock = i64(free[-1])",
 )
 """Takes the free block that would be taken last."""
 
 
 def test_another_legal_choice_is_no_fault() -> None:
-    assert Explorer(world_on(NAIVE.scope, variant(LAST_FIRST)), laws=False).run().violation is None
+    assert Explorer(NAIVE.world(variant(LAST_FIRST)), laws=False).run().violation is None
 
 
 # --- what is visited once

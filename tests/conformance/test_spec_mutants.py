@@ -18,7 +18,7 @@ from blockwright_lab.mutation.survivors import reason_for
 from blockwright_lab.specification import gate
 from blockwright_lab.specification.gate import ALL_LAWS, FLOOR, LAWS_FLOOR, SPEC, measured, score
 from blockwright_lab.specification.mutator import CHAPTERS, all_mutations, function_of, of_mutation, put_in
-from blockwright_lab.specification.places import BY_NAME, MANAGERS, MUSEUM, PLACES, SpecPlace
+from blockwright_lab.specification.places import BY_NAME, KNOWN_BUGS, MANAGERS, PLACES, SpecPlace
 from blockwright_lab.specification.results import FIRST, Result, differs_in, noticed_in, order, result_of
 from blockwright_lab.specification.search import UNDEFINED
 from blockwright_lab.specification.workers import PLANS, RIGHT
@@ -29,7 +29,7 @@ from blockwright_spec.worker.storage_laws import STORAGE_LAWS
 
 LOST = "return replace(state, queue=(*bare[::-1], *state.queue), contents=contents)"
 """The candidates among what is released are not queued."""
-TIGHT = BY_NAME["lockstep: full, block 1: museum, tight"]
+TIGHT = BY_NAME["lockstep: full, block 1: known bugs, tight"]
 
 
 def mutant(key: str) -> Mutation:
@@ -70,9 +70,9 @@ def test_beside_the_implementation_nothing_differs() -> None:
     assert BY_NAME["offload: spec, through"].differs(200) == ""
 
 
-def test_every_scope_of_the_museum_is_a_place_even_if_another_has_its_name() -> None:
+def test_every_scope_of_known_bugs_is_a_place_even_if_another_has_its_name() -> None:
     there = {replace(each, name="") for each in MANAGERS}
-    assert {replace(each, name="") for each in MUSEUM.values()} <= there
+    assert {replace(each, name="") for each in KNOWN_BUGS.values()} <= there
     assert len({each.name for each in MANAGERS}) == len(MANAGERS)
     assert len(BY_NAME) == len(PLACES)
 

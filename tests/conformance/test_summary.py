@@ -22,7 +22,7 @@ def test_rows_that_count_nothing_are_one_thing_each() -> None:
 def test_rows_that_count_are_added() -> None:
     (found,) = sums([row("mutants"), row("mutants", tried=12, passed=11), row("mutants", tried=3, passed=3)])
     assert (found.tried, found.passed) == (15, 14)
-    assert cells([row("museum", tried=1, passed=1)])[0][2] == "1 of 1 caught"
+    assert cells([row("known-bugs", tried=1, passed=1)])[0][2] == "1 of 1 caught"
 
 
 def test_a_kind_without_a_way_is_shown_all_the_same() -> None:
@@ -40,4 +40,4 @@ def test_the_rows_of_a_gate_have_a_way() -> None:
     for name in ("proofs", "choices"):
         run, _ = gate(name, Profile("quick", jobs=1))
         assert {each.kind for each in run(Profile("quick", jobs=1), lambda count=1, note="": None)} <= known
-    assert {"museum", "damage", "mutants", "numerics", "faults", "paged", "lockstep"} <= known & gates().keys()
+    assert {"known-bugs", "damage", "mutants", "numerics", "faults", "paged", "lockstep"} <= known & gates().keys()

@@ -1,22 +1,25 @@
 """Property: a variant is the implementation with one place changed, and leaves everything else alone.
 
-How: variants are loaded beside the real package, unchanged, with a patch, with a patch that does not fit any more and
-with one that breaks the import; classes, modules and finders are compared before and after.
-Not covered: what variants are used for (test_museum.py, test_mutants.py).
+How: variants are loaded beside the real package, unchanged, with a change, with changes that do not fit any
+more and with one that breaks the import; classes, modules and finders are compared before and after.
+Not covered: what variants are used for (test_known_bugs.py, test_mutants.py).
 """
 
+import difflib
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 import blockwright
+from blockwright_lab.known_bugs.changes import Change, StaleChangeError, edited, source_of
 from blockwright_lab.known_bugs.instrumented import VariantAdapter, adapter_on
-from blockwright_lab.known_bugs.variants import Patch, StalePatchError, load, patched, source_of, variant
+from blockwright_lab.known_bugs.variants import load, variant
 from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Full, Group
 
-PATCH = Patch("core/store.py", "self._num_free = count - 1", "self._num_free = count")
+CHANGE = Change("BlockStore.__init__", "self._num_free = count - 1", "self._num_free = count")
 
 
 def modules() -> dict[str, object]:
@@ -25,7 +28,7 @@ def modules() -> dict[str, object]:
 
 def test_everything_is_as_before() -> None:
     before, finders = modules(), sys.meta_path[:]
-    variant(PATCH)
+    variant(CHANGE)
     assert modules() == before
     assert sys.meta_path == finders
     assert sys.modules["blockwright"] is blockwright
@@ -34,7 +37,7 @@ def test_everything_is_as_before() -> None:
 def test_a_failed_import_leaves_everything_as_before() -> None:
     before, finders = modules(), sys.meta_path[:]
     with pytest.raises(ZeroDivisionError):
-        variant(Patch("core/store.py", "class BlockStore:", "1 // 0\nclass BlockStore:"))
+        load({"core/store.py": compile("1 // 0", "store.py", "exec")})
     assert modules() == before
     assert sys.meta_path == finders
 
@@ -57,28 +60,46 @@ def test_a_variant_is_uncompiled() -> None:
     assert package.core.store.BlockStore.take.__code__.co_filename.endswith("store.py")
 
 
-def test_a_patch_changes_the_variant_alone() -> None:
-    assert variant(PATCH).BlockPool(4).num_free == 4
+def test_a_change_changes_the_variant_alone() -> None:
+    assert variant(CHANGE).BlockPool(4).num_free == 4
     assert variant().BlockPool(4).num_free == 3
     assert blockwright.BlockPool(4).num_free == 3
 
 
 @pytest.mark.parametrize(
-    "patch",
+    ("change", "told"),
     [
-        Patch("core/store.py", "no such text", ""),
-        Patch("core/store.py", "self._num_free", "self._num_free"),
-        Patch("core/store.py", "self._num_free = count - 1", "", times=2),
+        (Change("BlockStore.__init__", "count - 2", bug="B9"), r"B9: `count - 2` stands 0 times.*nearest:\s+count - 1"),
+        (Change("BlockStore.__init__", "count - 1", "count"), "stands 2 times, not 1"),
+        (Change("BlockStore.__init__", "PrefixIndex(count)", "", times=2), "not 2"),
+        (Change("__post_init__", "super().__post_init__()"), "stands in each of .*: name the class"),
+        (Change("_evicted", "index.drop(block)"), "no function _evicted; nearest: _evict.* it stands in: .*_evict"),
+        (Change("BlockStore.take", "index.drop(block)"), "it stands in: core.store.BlockStore._evict"),
     ],
+    ids=["other", "often", "once", "anywhere", "nowhere", "elsewhere"],
 )
-def test_a_stale_patch_fails_loudly(patch: Patch) -> None:
-    with pytest.raises(StalePatchError, match="adapt the patch"):
-        variant(patch)
+def test_a_stale_change_names_what_is_nearest(change: Change, told: str) -> None:
+    with pytest.raises(StaleChangeError, match=re.compile(told, re.DOTALL)):
+        edited([change])
 
 
-def test_patches_of_one_file_follow_each_other() -> None:
-    code = patched([PATCH, Patch("core/store.py", "self._num_free = count\n", "self._num_free = count + 1\n")])
-    assert load(code).BlockPool(4).num_free == 5
+def test_changes_of_one_source_follow_each_other() -> None:
+    later = Change("BlockStore.__init__", "self._num_free = count", "self._num_free += 1", "after")
+    assert variant(CHANGE, later).BlockPool(4).num_free == 5
+
+
+def test_code_is_found_by_its_tree_and_replaced_as_text() -> None:
+    """Spaces, brackets and line breaks of an anchor do not matter; what stands around it stays as it is."""
+    first = Change("_evict", "index.drop( block )")  # alone in its block
+    then = Change("_evict", "journal is  None", "for each in ids:\n    pass", "before")
+    last = Change("_let_go", "if block == 0: continue")
+    old = source_of("core/store.py").splitlines()
+    new = edited([first, then, last])["core/store.py"].splitlines()
+    changed = [line.strip() for line in difflib.ndiff(old, new) if line[0] in "+-"]
+    assert sorted(changed) == [
+        "+             pass", "+             pass", "+         for each in ids:",
+        "-                 continue", "-             if block == 0:", "-             index.drop(block)",
+    ]  # fmt: skip
 
 
 def test_a_file_that_is_not_imported_is_an_error() -> None:

@@ -117,7 +117,7 @@ class World:
         manager: Any = manager_dump(self.manager)
         pool = self.manager.block_pool
         apart = [pool.num_apart(block) for block in range(pool.num_blocks)]
-        due = [tables.request_id for tables in self.manager._all_due()]
+        due = [tables.request_id for tables in self.manager._state.due.in_order()]
         return manager[:-1], copies, apart, due, [request_dump(request) for request in requests]
 
     def require_refusals(self) -> None:

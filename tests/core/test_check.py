@@ -191,8 +191,8 @@ DAMAGE: dict[str, tuple[Callable[[KVCacheManager], object], str]] = {
     "another's block in a table": (lambda m: entry(m, "a", 2, 4), "REF-1"),
     "trimmed but not null": (lambda m: added(group(m, "a"), "num_trimmed", 1), "TRIM-1"),
     "published but for the key": (lambda m: added(group(m, "a"), "num_published", 1), "PUB-2"),
-    "written beyond the table": (lambda m: added(m._running["a"], "num_written", 4), "TABLE-1"),
-    "a forgotten table": (lambda m: m._running.pop("a"), "TABLE-1"),
+    "written beyond the table": (lambda m: added(m._state.running["a"], "num_written", 4), "TABLE-1"),
+    "a forgotten table": (lambda m: m._state.running.pop("a"), "TABLE-1"),
     "a table that is not there": (lambda m: m.managers[0]._tables.pop("a"), "TABLE-1"),
 }
 

@@ -188,8 +188,8 @@ SERVED: dict[str, list[object]] = {  # what means something else there
 
 # Faults known and reported; each entry fails, and says so when it no longer does.
 LENIENT = {
-    "manager.max_model_len", "pool.get_cached_block.group", "pool.cache.group",
-    "group.id", "group.dcp_world_size", "group.common_prefix", "group.hit.group",
+    "manager.max_model_len", "pool.cache.group",
+    "group.id", "group.dcp_world_size", "group.common_prefix",
     "siphash.compression", "siphash.finalisation",
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from blockwright import (
     Request,
     SlidingWindowSpec,
 )
-from blockwright.core.blocks import BatchAllocation
+from blockwright.core.outcomes import BatchAllocation
 from blockwright.device import InputBatch, StepInputs
 from blockwright.errors import UnsupportedError
 from blockwright.kinds import KVCacheSpec

@@ -1,7 +1,7 @@
-"""Property: the generated pages show the whole specification, every law and every exhibit, and their links lead there.
+"""Property: the generated pages show the whole specification, every law and known bug, and their links lead there.
 
 How: of each chapter, the lines shown are put together again and compared with its source; names in code are followed to
-the label of their definition; entries of laws and exhibits are counted against the lists that the gates read; labels
+the label of their definition; entries of laws and known bugs are counted against the lists that the gates read; labels
 that pages link to must be given exactly once by some page; worked examples run on the manager, and what a comment in
 them promises is what the call returns.
 Not covered: the looks of pages; that Sphinx accepts them (`make docs`, warnings as errors).
@@ -18,8 +18,8 @@ import pytest
 pytest.importorskip("sphinx")
 
 from blockwright.errors import BlockwrightError
-from blockwright_book import book_museum, code, data, laws, links, markdown, museum, pages, spec
-from blockwright_lab.known_bugs.gate import EXHIBITS
+from blockwright_book import book_known_bugs, code, data, known_bugs, laws, links, markdown, pages, spec
+from blockwright_lab.known_bugs.bugs import BUGS
 from blockwright_spec.manager.laws import LAWS
 
 each_chapter = pytest.mark.parametrize("chapter", spec.chapters(), ids=lambda chapter: chapter.name)
@@ -88,13 +88,13 @@ def test_every_law_has_one_entry() -> None:
     assert all(f"[{law.id}](#{laws.label(law.id)})" in table for law in LAWS)
 
 
-def test_every_exhibit_has_one_entry_and_a_difference() -> None:
-    rooms = "\n".join(text for name, text in every().items() if name.startswith("museum/") and "index" not in name)
-    assert re.findall(r"^## (\w+): ", rooms, re.MULTILINE) == [each.id for each in EXHIBITS]
-    for exhibit in EXHIBITS:
-        changed = [line for line in museum.differences(exhibit).splitlines() if line.startswith(("+", "-"))]
-        assert sum(line.startswith("+++ ") for line in changed) == len({patch.file for patch in exhibit.patches})
-        assert len(changed) > len({patch.file for patch in exhibit.patches})
+def test_every_known_bug_has_one_entry_and_a_difference() -> None:
+    own = "\n".join(text for name, text in every().items() if name.startswith("known-bugs/") and "index" not in name)
+    assert re.findall(r"^## (\w+): ", own, re.MULTILINE) == [each.id for each in BUGS]
+    for bug in BUGS:
+        changed = [line for line in known_bugs.differences(bug).splitlines() if line.startswith(("+", "-"))]
+        files = sum(line.startswith("+++ ") for line in changed)
+        assert len(changed) > files > 0
 
 
 def test_labels_are_given_once_and_links_to_them_lead_somewhere() -> None:
@@ -113,7 +113,7 @@ def test_what_was_not_measured_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("gates", "mutants", "proofs", "engines"):
         assert "ot measured" in made[name]
     assert "not measured" in made["laws/part-1"]
-    assert "not measured" in book_museum.entry(EXHIBITS[0])
+    assert "not measured" in book_known_bugs.entry(BUGS[0])
     assert not re.search(r"Checked\n: .*\d", made["laws/part-1"])
 
 

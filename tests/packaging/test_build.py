@@ -67,7 +67,7 @@ def test_kind_matches_where_the_core_comes_from() -> None:
 
 def test_pure_python_is_obeyed() -> None:
     """Whatever lies beside the sources, the variable makes the core run from them."""
-    prefixes = "('blockwright.core.', 'blockwright.paging.', 'blockwright.offload.tiers.')"
+    prefixes = "('blockwright.core.', 'blockwright.worker.', 'blockwright.paging.', 'blockwright.offload.tiers.')"
     files_of_core = f"[module.__file__ for name, module in sys.modules.items() if name.startswith({prefixes})]"
     code = f"import sys; {CORE_IMPORTS} print(blockwright.build_info().kind, *{files_of_core})"
     done = run_python(code, BLOCKWRIGHT_PURE_PYTHON="1")

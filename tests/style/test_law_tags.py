@@ -2,7 +2,7 @@
 
 How: the sources are searched as the book does it; the laws without a claim must be exactly those listed with a reason.
 The search is tried on a small file: docstrings, comments above a line and behind one, several laws, nested functions.
-Not covered: whether the code beside a tag upholds its law (lock-step, mutants and the museum).
+Not covered: whether the code beside a tag upholds its law (lock-step, mutants and known bugs).
 """
 
 import pytest

@@ -81,7 +81,8 @@ def of_allocator(caching: bool) -> Iterator[PagedScope]:
     both: dict[str, Any] = {"outputs": ((0,), (1,)), **some}
     yield paged_scope("two symbols", 1, 4, 0, 3, "delay mark reset", **both)
     yield paged_scope("two symbols", 2, 3, 0, 4, "delay mark", **both, prompts=strings(1, 1, 1))
-    yield paged_scope("swap, two symbols", 1, 3, 2, 2, "swap mark", **both, prompts=strings(2, 1, 1))
+    yield paged_scope("swap, two symbols", 1, 3, 2, 2, "swap", **both, prompts=strings(2, 1, 1))
+    yield paged_scope("swap, two symbols, computed", 1, 2, 1, 2, "swap mark", **both, prompts=strings(2, 1, 1))
     yield paged_scope("swap under a window", 1, 4, 2, 4, "swap late", **some, window=1, prompts=few)
     yield paged_scope("three tables", 2, 4, 0, 5, "", **some, slots=3, prompts=strings(1, 2, 3))
     yield paged_scope("three tables, swap", 2, 3, 3, 4, "swap", **some, slots=3, prompts=strings(1, 3, 3))
@@ -111,7 +112,7 @@ def larger(caching: bool) -> Iterator[PagedScope]:
         yield paged_scope("two symbols, larger", size, 4, 0, 2 * size + 1, "delay mark reset", **both)
         yield paged_scope("swap, larger", size, 4, 4, 2 * size + 1, "swap host delay", **some, lookaheads=(0, 1))
         yield paged_scope("window, larger", size, 6, 0, 5 * size + 1, "late delay", **some, window=2)
-        yield paged_scope("swap, two symbols, larger", size, 3, 3, 2 * size, "swap mark", **both)
+        yield paged_scope("swap, two symbols, larger", size, 3, 1 + size, 2 * size, "swap mark", **both)
     yield paged_scope("chunks, larger", 2, 5, 0, 6, "delay", **some, outputs=outputs, lookaheads=(0, 3))
     yield paged_scope("three tables, larger", 2, 5, 3, 5, "swap", **some, slots=3)
     if caching:

@@ -45,7 +45,7 @@ def made(told: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "examples", examples.data()
     if told is not None:
         yield "gates", report.gates(told)
-        yield "museum", report.museum(told)
+        yield "known_bugs", report.known_bugs(told)
 
 
 def checked(folder: Path, told: Any) -> Iterator[str]:
@@ -53,11 +53,11 @@ def checked(folder: Path, told: Any) -> Iterator[str]:
     for name, data in made(None):
         if files.read(folder, name) != json.loads(files.text_of(data)):
             yield f"{name}.json: recomputed, it differs; python -m blockwright_lab.book writes it anew"
-    kept, exhibits = files.read(folder, "gates"), files.read(folder, "museum")
-    if kept is None or exhibits is None:
-        yield "gates.json, museum.json: missing; python -m blockwright_lab.book --report FILE writes them"
+    kept, bugs = files.read(folder, "gates"), files.read(folder, "known_bugs")
+    if kept is None or bugs is None:
+        yield "gates.json, known_bugs.json: missing; python -m blockwright_lab.book --report FILE writes them"
         return
-    yield from report.misnamed(kept, exhibits)
+    yield from report.misnamed(kept, bugs)
     if told is not None:
         yield from report.stale(kept, told)
 

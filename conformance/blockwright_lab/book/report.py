@@ -1,4 +1,4 @@
-"""What the documentation says of the gates: one row each, theorems, and exhibits of the museum."""
+"""What the documentation says of the gates: one row each, theorems, and known bugs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,11 +8,11 @@ from blockwright_conformance.command import LOCKSTEP
 from blockwright_conformance.kv_cache.scopes import PROFILES
 from blockwright_conformance.offload.scopes import CHAIN_PROFILES, TIER_PROFILES
 
-from ..known_bugs.gate import EXHIBITS
+from ..known_bugs.bugs import BUGS
 
 Row = dict[str, Any]
 
-COMPARED = ("proof", "contract", "tie", "lockstep", "choices", "paged", "offload", "museum")
+COMPARED = ("proof", "contract", "tie", "lockstep", "choices", "paged", "offload", "known-bugs")
 """Rows whose numbers are the same in every run of a profile: all but those of random histories, damage and mutants."""
 COVERED = {
     "all scopes": "lockstep",
@@ -66,19 +66,17 @@ def gates(report: Row) -> Row:
     return {"profile": report["profile"], "build": report["build"], "transitions": transitions, "rows": rows}
 
 
-def museum(report: Row) -> Row:
-    """Give what was seen of each exhibit: who caught it, how soon, the shortest way, and what it does to a model."""
+def known_bugs(report: Row) -> Row:
+    """Give what was seen of each known bug: who caught it, how soon, the shortest way, and what it does to a model."""
     kept = ("law", "detail", "states", "transitions", "seconds", "trace")
-    harm = {exhibit_of(row): row["detail"] for row in report["gates"] if row["kind"] == "damage"}
-    known = {exhibit.id for exhibit in EXHIBITS}
-    rows = [row for row in report["gates"] if row["kind"] == "museum" and exhibit_of(row) in known]
-    return {
-        exhibit_of(row): {**{name: row[name] for name in kept}, "damage": harm.get(exhibit_of(row))} for row in rows
-    }
+    harm = {bug_of(row): row["detail"] for row in report["gates"] if row["kind"] == "damage"}
+    known = {bug.id for bug in BUGS}
+    rows = [row for row in report["gates"] if row["kind"] == "known-bugs" and bug_of(row) in known]
+    return {bug_of(row): {**{name: row[name] for name in kept}, "damage": harm.get(bug_of(row))} for row in rows}
 
 
-def exhibit_of(row: Row) -> str:
-    """Give the exhibit that a row speaks of."""
+def bug_of(row: Row) -> str:
+    """Give the known bug that a row speaks of."""
     return str(row["scope"]).partition(" ")[0]
 
 
@@ -97,8 +95,8 @@ def stale(kept: Row, report: Row) -> Iterator[str]:
         yield from different(" ".join(name), old.get(name), new.get(name))
 
 
-def misnamed(kept: Row, exhibits: Row) -> Iterator[str]:
-    """Say which scopes and exhibits of the profile the documentation does not tell of, or tells of in vain.
+def misnamed(kept: Row, bugs: Row) -> Iterator[str]:
+    """Say which scopes and known bugs of the profile the documentation does not tell of, or tells of in vain.
 
     What is compared where there is no fresh report: names alone.
     """
@@ -113,9 +111,9 @@ def misnamed(kept: Row, exhibits: Row) -> Iterator[str]:
         there = set(scopes)
         yield from (f"{kind} {name}: no such scope in profile {profile}" for name in sorted(told - there))
         yield from (f"{kind} {name}: not in the documentation" for name in sorted(there - told))
-    ids = {each.id for each in EXHIBITS}
-    yield from (f"museum {name}: no such exhibit" for name in sorted(exhibits.keys() - ids))
-    yield from (f"museum {name}: not in the documentation" for name in sorted(ids - exhibits.keys()))
+    ids = {each.id for each in BUGS}
+    yield from (f"known-bugs {name}: no such bug" for name in sorted(bugs.keys() - ids))
+    yield from (f"known-bugs {name}: not in the documentation" for name in sorted(ids - bugs.keys()))
 
 
 def rows_of(rows: list[Row]) -> dict[tuple[str, str], Row]:

@@ -8,7 +8,7 @@ from typing import Any
 from librt.vecs import vec
 from mypy_extensions import i32
 
-from blockwright.core.blocks import BatchAllocation
+from blockwright.core.outcomes import BatchAllocation
 from blockwright.device.inputs import InputBatch
 from blockwright_conformance.kv_cache.parts import name_of
 from blockwright_spec.manager.outcomes import Done

@@ -1,73 +1,46 @@
-"""The museum: real bugs of other managers, put back one at a time, must each be caught by the law named for it.
+"""Known bugs: real bugs of other managers, put back one at a time, must each be caught by the law named for it.
 
-Every exhibit is a variant of the implementation. Its place is explored breadth-first in lock-step, so that the first
-fault is a shortest one; what is broken there is diagnosed, and the law that the exhibit names must be among it. An
-exhibit that is not caught, or caught by other laws only, is a violation; so is one that runs on and on, and one whose
-patches do not fit the sources any more. So is a fault that the implementation itself, loaded in the same way, shows in
-any of the places: what fails always says nothing.
+Every known bug is a variant of the implementation. Its place is explored breadth-first in lock-step, so that the first
+fault is a shortest one; what is broken there is diagnosed, and the law that the bug names must be among it. A bug that
+is not caught, or caught by other laws only, is a violation; so is one that runs on and on, and one whose changes do not
+fit the sources any more. So is a fault that the implementation itself, loaded in the same way, shows in any of the
+places: what fails always says nothing. And every bug of the corpus must be caught, or be said not to be possible here.
 
 Variants are uncompiled, whatever build the process runs.
 """
 
-import inspect
 import time
-from dataclasses import dataclass, replace
-from types import ModuleType
-from typing import Any
+from dataclasses import replace
 
 from blockwright._terminal import Advance
-from blockwright_conformance.checker import counterexample, explore
-from blockwright_conformance.checker import diagnose as diagnosis
+from blockwright_conformance.checker import explore
 from blockwright_conformance.checker.parallel import in_parallel
-from blockwright_conformance.checker.world import World
 from blockwright_conformance.gates import GateResult, Profile
-from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
-from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
-from blockwright_spec.manager.laws import LAWS
 
-from .blocks import BLOCKS
-from .corpus import owed
-from .demand import DEMAND
-from .forks import FORKS
-from .instrumented import adapter_on
-from .known_bug import Exhibit, Place, Where, WorldPlace
-from .offload import OFFLOAD
-from .prefixes import PREFIXES
-from .tables import TABLES
-from .tables_paged import PAGED
-from .tiers import TIERS
-from .time_ import TIME
+from .bugs import BUGS, BY_ID, CORPUS, NOT_POSSIBLE
+from .changes import Change
+from .known_bug import KnownBug, Place, Seen, TrialPlace
 from .variants import variant
-from .watch import LOADING, Limited, OutOfTimeError, rearm, watch
-from .worlds import world_on
+from .watch import LOADING, OutOfTimeError, rearm, watch
 
-EXHIBITS: tuple[Exhibit, ...] = (*BLOCKS, *DEMAND, *TABLES, *PREFIXES, *TIME, *FORKS, *PAGED, *TIERS, *OFFLOAD)
-"""All of them, in the order of the rooms."""
+PLACES = {f"place {number}": place for number, place in enumerate(dict.fromkeys(bug.place for bug in BUGS))}
+"""Where they are looked for."""
 
-NOT_POSSIBLE: dict[str, str] = {
-    "B10": "No call copies a block at lookup: a hit is whole blocks, and its last partial block is computed again.",
-    "B11": "Nothing is pinned by its prefix: what is held is held by its block id.",
-    "B15": "Publication takes no block and evicts none, so nothing can come in between.",
-    "B16": "The index is flat: a published block stands under its whole prefix and hangs on no other block.",
-    "B30": "Each group has a table of its own; no map leads from one group's slots to another's.",
-    "B38": "States are published wherever a step stopped at a block's end; none is chosen to be kept for EAGLE.",
-    "B43": "Only full blocks are published: there is no partial key to be registered again.",
-}
-"""Bugs of the corpus that have no place here, each with the reason: what they broke does not exist."""
-
-PLACES: tuple[Where, ...] = tuple(dict.fromkeys(exhibit.where for exhibit in EXHIBITS))
-"""Where they are looked at."""
-
+KIND = "known-bugs"
 CORE = "uncompiled core"
 
 
 def names_of(profile: Profile) -> list[str]:
-    """Give the names of what the profile looks at: places and exhibits."""
+    """Return the names of what the profile looks at: places and known bugs."""
     if not profile.is_ours:
         return []
-    places = {f"place {number}": title_of(place) for number, place in enumerate(PLACES)}
-    titles = places | {exhibit.id: f"{exhibit.id} {exhibit.title}" for exhibit in EXHIBITS}
+    titles = {name: place.title for name, place in PLACES.items()} | {bug.id: named(bug) for bug in BUGS}
     return [name for name, title in titles.items() if profile.scope in title]
+
+
+def named(bug: KnownBug) -> str:
+    """Return the name of a bug's row."""
+    return f"{bug.id} {bug.title}"
 
 
 def size(profile: Profile) -> int:
@@ -76,167 +49,90 @@ def size(profile: Profile) -> int:
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Look at the implementation itself in every place, and at every exhibit."""
+    """Look at the implementation itself in every place, and for every known bug."""
     names = names_of(profile)
-    rows: dict[int, GateResult] = {}
+    rows: dict[str, GateResult] = {}
     for index, row in in_parallel(row_of, [(name,) for name in names], profile.jobs):
-        rows[index] = row
+        rows[names[index]] = row
         progress(1, row.scope)
-    ordered = [rows[index] for index in range(len(names))]
-    places = [row for row, name in zip(ordered, names, strict=True) if name.startswith("place ")]
-    bugs = [row for row in ordered if row not in places]
-    whole = [owed(bugs, EXHIBITS, NOT_POSSIBLE)] if profile.is_ours and not profile.scope else []
-    return [*summed(places), *bugs, *whole]
+    bugs = [rows[name] for name in names if name in BY_ID]
+    whole = [corpus(bugs)] if profile.is_ours and not profile.scope else []
+    return [*summed([rows[name] for name in names if name in PLACES]), *bugs, *whole]
 
 
 def summed(places: list[GateResult]) -> list[GateResult]:
-    """Give one row for the places in which nothing is broken, as it should be, and those where something is."""
+    """Return one row for the places in which nothing is broken, as it should be, and those where something is."""
     sane = [row for row in places if not row.violations]
     sums = (sum(row.states for row in sane), sum(row.transitions for row in sane), 0, sum(row.seconds for row in sane))
-    one = [GateResult("museum", f"unchanged, in {len(sane)} places", CORE, *sums)] if sane else []
+    one = [GateResult(KIND, f"unchanged, in {len(sane)} places", CORE, *sums)] if sane else []
     return one + [row for row in places if row.violations]
 
 
+def corpus(rows: list[GateResult]) -> GateResult:
+    """Return the row that fails if a bug of the corpus is neither caught in these rows nor impossible here."""
+    caught = {row.scope[:3] for row in rows if not row.violations}
+    missing = [f"{name} is not caught" for name in CORPUS if name not in caught | NOT_POSSIBLE.keys()]
+    scope = f"the corpus: {len(caught.intersection(CORPUS))} bugs caught, {len(NOT_POSSIBLE)} not possible"
+    return GateResult(KIND, scope, "all", 0, 0, len(missing), 0.0, "KNOWN-1" if missing else "", "; ".join(missing))
+
+
 def row_of(name: str) -> GateResult:
-    """Give the row of a place or an exhibit, by its name."""
-    if name.startswith("place "):
-        return sane(PLACES[int(name.removeprefix("place "))])
-    return shown(next(exhibit for exhibit in EXHIBITS if exhibit.id == name))
+    """Return the row of a place or a known bug, by its name."""
+    return shown(BY_ID[name]) if name in BY_ID else sane(PLACES[name])
 
 
-def title_of(where: Where) -> str:
-    """Give the name of a place."""
-    return where.scope.name if isinstance(where, Place | WorldPlace) else f"trial of {where.__name__}"
-
-
-def sane(where: Where) -> GateResult:
+def sane(place: Place | TrialPlace) -> GateResult:
     """Look at the implementation itself, unchanged: nothing may be broken."""
     started = time.perf_counter()
-    row = GateResult("museum", f"unchanged: {title_of(where)}", CORE, 0, 0, 0, 0.0)
     try:
-        with explore.collector_resting(), watch():  # what it has to do at the end is no action
-            rearm(LOADING)
-            package = variant()
-            rearm()
-            seen = looked_at(where, package, True)
+        seen = seen_in(place, (), judged=True)
     except (Exception, OutOfTimeError) as error:
-        seen = Seen(("MUSEUM-0",), 0, told_of(error))
-    return replace(
-        row,
-        states=seen.states,
-        transitions=seen.transitions,
-        violations=int(bool(seen.laws)),
-        seconds=time.perf_counter() - started,
-        law=next(iter(seen.laws), ""),
-        detail=seen.detail,
-        script=trace(where, seen),
-    )
+        seen = Seen(("KNOWN-0",), 0, told_of(error))
+    law = next(iter(seen.laws), "")
+    row = row_from(f"unchanged: {place.title}", seen, time.perf_counter() - started)
+    return replace(row, law=law, detail=seen.detail, violations=int(bool(law)))
 
 
-def shown(exhibit: Exhibit) -> GateResult:
+def shown(bug: KnownBug) -> GateResult:
     """Put one bug back and see which laws are broken after the shortest way to any fault."""
-    started, where = time.perf_counter(), exhibit.where
+    started = time.perf_counter()
     try:
-        with explore.collector_resting(), watch():  # what it has to do at the end is no action
-            rearm(LOADING)
-            package = variant(*exhibit.patches)
-            rearm()
-            seen = looked_at(where, package, False)
-            if seen.laws and not callable(where):
-                seen = replace(seen, laws=diagnosed(where, package, seen.actions))
-            detail = verdict(exhibit, seen.laws, seen.length)
+        seen = seen_in(bug.place, bug.changes, judged=False)
+        detail = verdict(bug, seen.laws, seen.length)
     except (Exception, OutOfTimeError) as error:
-        seen = Seen()
-        detail = told_of(error)
-    caught = exhibit.law in seen.laws
-    return GateResult(
-        kind="museum",
-        scope=f"{exhibit.id} {exhibit.title}",
-        manager=CORE,
-        states=seen.states,
-        transitions=seen.transitions,
-        violations=int(not caught),
-        seconds=time.perf_counter() - started,
-        law=exhibit.law,
-        detail=detail,
-        script=trace(where, seen),
-        tried=1,
-        passed=int(caught),
-    )
+        seen, detail = Seen(), told_of(error)
+    caught = int(bug.law in seen.laws)
+    row = row_from(named(bug), seen, time.perf_counter() - started)
+    return replace(row, law=bug.law, detail=detail, violations=1 - caught, tried=1, passed=caught)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What was seen in a place: the laws broken there, after how many calls, and how far one had to look."""
-
-    laws: tuple[str, ...] = ()
-    length: int = 0
-    detail: str = ""
-    states: int = 0
-    transitions: int = 0
-    actions: tuple[Any, ...] = ()
-    calls: str = ""
-
-
-def looked_at(where: Where, package: ModuleType, judged: bool) -> Seen:
-    """Look at a copy of the implementation in a place, up to the first fault; the specification is `judged` as well."""
-    if isinstance(where, Place):
-        result = explorer(where.scope, factory_on(package, where), LAWS if judged else ()).run()
-    elif isinstance(where, WorldPlace):
-        result = explore.Explorer(world_on(where.scope, package), laws=judged).run()
-    else:
+def seen_in(place: Place | TrialPlace, changes: tuple[Change, ...], judged: bool) -> Seen:
+    """Return what is seen in a place of the implementation with some changes, under the watch."""
+    with explore.collector_resting(), watch():  # what the collector has to do at the end is no action
+        rearm(LOADING)
+        package = variant(*changes)
         rearm()
-        faults = list(where(package))
-        length = max((fault.length for fault in faults), default=0)
-        detail, calls = next(((fault.detail, fault.calls) for fault in faults), ("", ""))
-        return Seen(tuple(fault.law for fault in faults), length, detail, calls=calls)
-    if result.violation is None:
-        return Seen(states=result.states, transitions=result.transitions)
-    law, detail, actions = result.violation.law, result.violation.detail, result.violation.actions
-    return Seen((law,), len(actions), detail, result.states, result.transitions, actions)
+        return place.look(package, judged)
 
 
-def factory_on(package: ModuleType, where: Place) -> type[BlockwrightAdapter]:
-    """Give the adapter of a place on a copy of the implementation, under the watch."""
-    base = adapter_on(package, where.adapter)
-    return type(base.__name__, (Limited, base), {})
-
-
-def diagnosed(where: Place | WorldPlace, package: ModuleType, actions: tuple[Any, ...]) -> tuple[str, ...]:
-    """Give the laws that are broken at the end of some actions."""
-    rearm()
-    world: World[Any, Any] = (
-        world_on(where.scope, package)
-        if isinstance(where, WorldPlace)
-        else KVCacheWorld(where.scope, factory_on(package, where))
-    )
-    return diagnosis.diagnose(world, actions).laws
-
-
-def trace(where: Where, seen: Seen) -> str:
-    """Give the way to a fault as calls; that of a trial which does not tell them is its own text."""
-    if not seen.laws:
-        return ""
-    if callable(where):
-        return f"{(seen.calls or inspect.getsource(where)).rstrip()}\n# {seen.detail}"
-    if isinstance(where, WorldPlace):
-        return counterexample.script(world_on(where.scope), seen.actions, seen.detail)
-    return counterexample.script(KVCacheWorld(where.scope), seen.actions, seen.detail)
+def row_from(scope: str, seen: Seen, seconds: float) -> GateResult:
+    """Return a row of what was seen."""
+    return GateResult(KIND, scope, CORE, seen.states, seen.transitions, 0, seconds, script=seen.script)
 
 
 def told_of(error: BaseException) -> str:
-    """Say that an exhibit, or the implementation itself, could not be looked at to the end."""
+    """Say that a known bug, or the implementation itself, could not be looked at to the end."""
     if isinstance(error, OutOfTimeError):
         return "runs on and on: one action took longer than it may"
     return f"{type(error).__name__}: {error}"
 
 
-def verdict(exhibit: Exhibit, laws: tuple[str, ...], length: int) -> str:
-    """Say by what an exhibit was caught."""
-    others = ", ".join(law for law in laws if law != exhibit.law)
+def verdict(bug: KnownBug, laws: tuple[str, ...], length: int) -> str:
+    """Say by what a bug was caught."""
+    others = ", ".join(law for law in laws if law != bug.law)
     when = f"after {length} call{'s' * (length > 1)}" if length else "before any call"
-    if exhibit.law in laws:
-        return f"caught by {exhibit.law} {when}" + (f" (also {others})" if others else "")
+    if bug.law in laws:
+        return f"caught by {bug.law} {when}" + (f" (also {others})" if others else "")
     if laws:
-        return f"{exhibit.law} was to catch it; {when} only {others} did"
-    return f"not caught: {exhibit.law} was to be broken in {title_of(exhibit.where)}"
+        return f"{bug.law} was to catch it; {when} only {others} did"
+    return f"not caught: {bug.law} was to be broken in {bug.place.title}"

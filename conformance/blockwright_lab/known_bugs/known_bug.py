@@ -1,20 +1,24 @@
-"""An exhibit of the museum: one real bug of another manager, put back into this one.
+"""A known bug, and where it shows: a scope to explore in lock-step, or a trial of something smaller.
 
-It names where the bug is told of in public, how it is put back (patches of the implementation's sources), where it
-shows (a scope to explore, or a trial of something smaller), and the one law that must be broken there.
+Either place can be looked at with any copy of the implementation, tells what was seen there, and gives the way to it as
+calls.
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
-from blockwright_conformance.kv_cache.scopes import Scope
+import blockwright
+from blockwright_conformance.checker import counterexample, explore
+from blockwright_conformance.checker.diagnose import diagnose
+from blockwright_conformance.checker.world import World
 
+from .changes import Change
 from .instrumented import VariantAdapter
-from .variants import Patch
-from .worlds import WorldScope
+from .watch import rearm
+from .worlds import world_on
 
 
 class Fault(NamedTuple):
@@ -28,41 +32,84 @@ class Fault(NamedTuple):
 
 
 Trial = Callable[[ModuleType], Iterator[Fault]]
-"""Puts one copy of the implementation to a test that needs no whole manager, and gives the laws it breaks."""
+"""Puts one copy of the implementation to a test that needs no whole manager, and yields the laws it breaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen in a place: the laws broken there, after how many calls, and how far one had to look."""
+
+    laws: tuple[str, ...] = ()
+    length: int = 0
+    detail: str = ""
+    states: int = 0
+    transitions: int = 0
+    script: str = ""
+    """The way to the fault as calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where exhibits are looked at: a scope in lock-step, through an adapter."""
+    """A scope of any part, explored up to the first fault; a manager may have an adapter that watches more."""
 
-    scope: Scope
-    adapter: type[BlockwrightAdapter] = VariantAdapter
+    scope: Any
+    """A scope of the manager, of block tables, of a tier or of a chain (`worlds.AnyScope`)."""
+    adapter: type[VariantAdapter] = VariantAdapter
+
+    @property
+    def title(self) -> str:
+        """Return the name of the scope."""
+        return str(self.scope.name)
+
+    def world(self, package: ModuleType = blockwright) -> World[Any, Any]:
+        """Return the world of the scope on a copy of the implementation, under the watch."""
+        return world_on(self.scope, package, self.adapter)
+
+    def look(self, package: ModuleType, judged: bool) -> Seen:
+        """Explore up to the first fault and diagnose it; or, `judged`, with the specification's own laws, as it is."""
+        result = explore.Explorer(self.world(package), laws=judged).run()
+        found = result.violation
+        if found is None:
+            return Seen((), 0, "", result.states, result.transitions)
+        rearm()
+        laws = (found.law,) if judged else diagnose(self.world(package), found.actions).laws
+        script = counterexample.script(self.world(), found.actions, found.detail)
+        return Seen(laws, len(found.actions), found.detail, result.states, result.transitions, script)
 
 
 @dataclass(frozen=True, slots=True)
-class WorldPlace:
-    """Where exhibits of block tables and offloading are looked at: a scope in lock-step."""
+class TrialPlace:
+    """A trial."""
 
-    scope: WorldScope
+    trial: Trial
 
+    @property
+    def title(self) -> str:
+        """Return the name of the trial."""
+        return f"trial of {self.trial.__name__}"
 
-Where = Place | WorldPlace | Trial
-"""A place, or a trial."""
+    def look(self, package: ModuleType, judged: bool) -> Seen:
+        """Put a copy of the implementation to the trial; its own text is the way to a fault where it tells no calls."""
+        rearm()
+        faults = list(self.trial(package))
+        if not faults:
+            return Seen()
+        first, length = faults[0], max(fault.length for fault in faults)
+        script = f"{(first.calls or inspect.getsource(self.trial)).rstrip()}\n# {first.detail}"
+        return Seen(tuple(fault.law for fault in faults), length, first.detail, script=script)
 
 
 @dataclass(frozen=True, slots=True)
-class Exhibit:
-    """A known bug: its id (of the corpus; D: a choice of the originals that we decided otherwise), and its catcher."""
+class KnownBug:
+    """A real bug, or a choice of other managers that we decided otherwise (ids with D), and what catches it."""
 
     id: str
     title: str
     story: str
     source: str
+    """Where it is told of in public."""
     law: str
-    where: Where
-    patches: tuple[Patch, ...]
-
-
-def patch(file: str, old: str, new: str, times: int = 1) -> Patch:
-    """Give a patch of one source: of the core, unless the file names another folder."""
-    return Patch(file if "/" in file else f"core/{file}", old, new, times)
+    """The law that must be broken in its place."""
+    place: Place | TrialPlace
+    changes: tuple[Change, ...]
+    """What puts it back into the implementation."""

@@ -1,4 +1,4 @@
-"""Where the museum shows its exhibits of offloading: small scopes, and trials of the connector and of names.
+"""Where known bugs of offloading show: small scopes, and trials of the connector and of names.
 
 HASH-1    of what leaves the process: another model, data type, layout or rank has another identity, another prefix or
           group another key
@@ -14,20 +14,20 @@ from typing import Any
 
 from blockwright_conformance.offload.scopes import APART, FIRST, KEYS, SECOND, TierScope, chain_scope, lists, request
 
-from .known_bug import Fault, WorldPlace
+from .known_bug import Fault, Place
 from .watch import rearm
 
-TIER = WorldPlace(TierScope("museum, one tier", "LRU", 2, (*lists(3, 1), KEYS[:2]), readers=2))
+TIER = Place(TierScope("known bugs, one tier", "LRU", 2, (*lists(3, 1), KEYS[:2]), readers=2))
 ONE_KEY: dict[str, Any] = {"stores": (FIRST[:1],), "loads": (FIRST[:1],), "under_way": 2}
-BACK = WorldPlace(chain_scope("museum, write back", (2, 1), reserve=(1,), stores=(FIRST[:1], FIRST[1:]), under_way=2))
-NEAR = WorldPlace(chain_scope("museum, one request", (1, 1), 1, **ONE_KEY))
-BELOW = WorldPlace(chain_scope("museum, one request written through", (1, 1), 1, through=True, **ONE_KEY))
-SHARED = WorldPlace(
-    chain_scope("museum, two readers", (1, 0), 3, stores=(FIRST[:1],), loads=(FIRST[:1], APART[:1]), under_way=2)
+BACK = Place(chain_scope("known bugs, write back", (2, 1), reserve=(1,), stores=(FIRST[:1], FIRST[1:]), under_way=2))
+NEAR = Place(chain_scope("known bugs, one request", (1, 1), 1, **ONE_KEY))
+BELOW = Place(chain_scope("known bugs, one request written through", (1, 1), 1, through=True, **ONE_KEY))
+SHARED = Place(
+    chain_scope("known bugs, two readers", (1, 0), 3, stores=(FIRST[:1],), loads=(FIRST[:1], APART[:1]), under_way=2)
 )
-OVER = WorldPlace(
+OVER = Place(
     chain_scope(
-        "museum, one block after the other",
+        "known bugs, one block after the other",
         (2, 0),
         3,
         stores=(FIRST[:1], SECOND[1:]),

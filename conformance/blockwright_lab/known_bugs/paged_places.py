@@ -1,4 +1,4 @@
-"""Where the museum shows its exhibits of block tables: small scopes, and trials of the whole block manager."""
+"""Where known bugs of block tables show: small scopes, and trials of the whole block manager."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -8,18 +8,18 @@ from typing import Any
 from blockwright_conformance.block_tables.scopes import paged_scope
 from blockwright_conformance.kv_cache.scopes import strings
 
-from .known_bug import Fault, WorldPlace
+from .known_bug import Fault, Place
 from .watch import rearm
 
 ONE: dict[str, Any] = {"prompts": strings(1, 1, 2)}
 
-FORKS = WorldPlace(paged_scope("museum, forks", 2, 4, 0, 4, "delay", **ONE))
-NAIVE = WorldPlace(paged_scope("museum, forks", 2, 4, 0, 4, "delay", **ONE, caching=False))
-EVICTIONS = WorldPlace(paged_scope("museum, evictions", 2, 2, 0, 2, "", prompts=strings(2, 1, 2)))
-SWAPS = WorldPlace(paged_scope("museum, swaps", 2, 3, 3, 4, "swap", **ONE))
-RETURNS = WorldPlace(paged_scope("museum, swaps with content", 1, 2, 2, 1, "swap", prompts=strings(2, 1, 1)))
-ACCESS = WorldPlace(paged_scope("museum, access", 1, 3, 0, 2, "access", slots=1, prompts=strings(2, 1, 2)))
-CHUNKS = WorldPlace(paged_scope("museum, chunks", 2, 4, 0, 4, "chunks", prompts=strings(1, 3, 4)))
+FORKS = Place(paged_scope("known bugs, forks", 2, 4, 0, 4, "delay", **ONE))
+NAIVE = Place(paged_scope("known bugs, forks", 2, 4, 0, 4, "delay", **ONE, caching=False))
+EVICTIONS = Place(paged_scope("known bugs, evictions", 2, 2, 0, 2, "", prompts=strings(2, 1, 2)))
+SWAPS = Place(paged_scope("known bugs, swaps", 2, 3, 3, 4, "swap", **ONE))
+RETURNS = Place(paged_scope("known bugs, swaps with content", 1, 2, 2, 1, "swap", prompts=strings(2, 1, 1)))
+ACCESS = Place(paged_scope("known bugs, access", 1, 3, 0, 2, "access", slots=1, prompts=strings(2, 1, 2)))
+CHUNKS = Place(paged_scope("known bugs, chunks", 2, 4, 0, 4, "chunks", prompts=strings(1, 3, 4)))
 
 
 def appends_under_a_window(package: ModuleType) -> Iterator[Fault]:

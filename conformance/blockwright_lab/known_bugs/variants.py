@@ -9,7 +9,6 @@ import importlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -17,14 +16,11 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
 
-import blockwright
-
-ROOT = Path(blockwright.__file__).resolve().parent
-"""The folder of the implementation's sources."""
+from .changes import ROOT, Change, edited
 
 PACKAGE = "blockwright"
 
-PARTS = ("core.peak", "core.replica", "paging", "offload", "offload.identity")
+PARTS = ("worker.replica", "paging", "offload", "offload.identity")
 """What is imported besides the package, which imports none of it."""
 
 KIT = "blockwright_conformance"
@@ -32,49 +28,13 @@ HELD = "__variant__"
 """The name under which a variant keeps its finder and its modules, so that more of it can be imported later."""
 
 
-class StalePatchError(Exception):
-    """A patch does not fit the source any more: its old text does not stand there as often as it says."""
-
-
-@dataclass(frozen=True, slots=True)
-class Patch:
-    """A text to be replaced: `file` below the package's folder, and how often the old text stands there."""
-
-    file: str
-    old: str
-    new: str
-    times: int = 1
-
-    def applied(self, source: str) -> str:
-        """Give the source with every occurrence replaced.
-
-        Raises:
-            StalePatchError: the old text does not stand there `times` times.
-        """
-        found = source.count(self.old)
-        if found != self.times:
-            raise StalePatchError(
-                f"{self.file}: the text to replace stands there {found} times, not {self.times}; adapt the patch:\n"
-                f"{self.old}"
-            )
-        return source.replace(self.old, self.new)
-
-
-def source_of(file: str) -> str:
-    """Give the text of one source of the implementation."""
-    return (ROOT / file).read_text(encoding="utf-8")
-
-
-def patched(patches: Sequence[Patch]) -> dict[str, CodeType]:
-    """Give the code of the patched sources, by file; later patches of a file see the earlier ones' text.
+def patched(changes: Sequence[Change]) -> dict[str, CodeType]:
+    """Return the code of the changed sources, by file.
 
     Raises:
-        StalePatchError: a patch does not fit.
+        StaleChangeError: a change does not fit.
     """
-    sources: dict[str, str] = {}
-    for patch in patches:
-        sources[patch.file] = patch.applied(sources.get(patch.file) or source_of(patch.file))
-    return {file: compile(source, str(ROOT / file), "exec", dont_inherit=True) for file, source in sources.items()}
+    return {file: compile(text, str(ROOT / file), "exec", dont_inherit=True) for file, text in edited(changes).items()}
 
 
 @cache
@@ -175,6 +135,6 @@ def kit_on(package: ModuleType, *names: str) -> tuple[ModuleType, ...]:
             setattr(holder, name, module)
 
 
-def variant(*patches: Patch) -> ModuleType:
-    """Load the implementation with patches applied."""
-    return load(patched(patches))
+def variant(*changes: Change) -> ModuleType:
+    """Load the implementation with changes made."""
+    return load(patched(changes))

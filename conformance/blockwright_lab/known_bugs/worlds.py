@@ -1,4 +1,4 @@
-"""The worlds of block tables, tiers and chains on copies of the implementation, under the watch."""
+"""The worlds of all parts on copies of the implementation, under the watch."""
 
 from types import ModuleType
 from typing import Any
@@ -8,21 +8,28 @@ from blockwright_conformance.block_tables.blockwright import BlockwrightTables, 
 from blockwright_conformance.block_tables.scopes import PagedScope
 from blockwright_conformance.block_tables.world import TablesWorld
 from blockwright_conformance.checker.world import World
+from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
+from blockwright_conformance.kv_cache.scopes import Scope
+from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_conformance.offload.chain import ChainWorld
 from blockwright_conformance.offload.chain_adapter import chain_of
 from blockwright_conformance.offload.scopes import ChainScope, TierScope
 from blockwright_conformance.offload.tier import TierWorld
 from blockwright_conformance.offload.tier_adapter import tier_of
 
+from .instrumented import VariantAdapter, adapter_on
 from .watch import Limited
 
-WorldScope = PagedScope | TierScope | ChainScope
-"""A scope of a part that has a world."""
+AnyScope = Scope | PagedScope | TierScope | ChainScope
 
 
-def world_on(scope: WorldScope, package: ModuleType = blockwright) -> World[Any, Any]:
-    """Return the world of a scope on a copy of the implementation, or on itself."""
+def world_on(
+    scope: AnyScope, package: ModuleType = blockwright, adapter: type[BlockwrightAdapter] = VariantAdapter
+) -> World[Any, Any]:
+    """Return the world of a scope on a copy of the implementation, or on itself; `adapter` is a manager's."""
     match scope:
+        case Scope():
+            return KVCacheWorld(scope, limited(adapter_on(package, adapter)))
         case PagedScope():
             return TablesWorld(scope, limited(tables_of(package)))
         case TierScope():

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from types import CodeType
 
-from ..known_bugs.variants import ROOT, source_of
+from ..known_bugs.changes import ROOT, source_of
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,

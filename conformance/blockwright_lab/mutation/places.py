@@ -11,9 +11,9 @@ from blockwright_conformance.checker.explore import Explorer
 from blockwright_conformance.kv_cache.scopes import Scope
 
 from ..known_bugs.instrumented import adapter_on
-from ..known_bugs.known_bug import Place, Where, WorldPlace
-from ..known_bugs.watch import Limited, OutOfTimeError, alarm
-from ..known_bugs.worlds import world_on
+from ..known_bugs.known_bug import Place, Trial
+from ..known_bugs.watch import OutOfTimeError, alarm
+from ..known_bugs.worlds import limited
 from .recording import Recording
 
 ENDLESS = "runs on and on"
@@ -21,7 +21,7 @@ MOST_TRANSITIONS = 10_000
 """Of a world that is explored for a mutant: larger ones would take minutes for each, uncompiled."""
 
 
-def difference(where: Where, package: ModuleType) -> tuple[str, int]:
+def difference(where: Place | Trial, package: ModuleType) -> tuple[str, int]:
     """Say how a place shows that a package is wrong, if it does, and after how many transitions (0: unknown)."""
     prepared(where)
     gc.disable()
@@ -36,28 +36,26 @@ def difference(where: Where, package: ModuleType) -> tuple[str, int]:
         gc.enable()
 
 
-def prepared(where: Where) -> None:
+def prepared(where: Place | Trial) -> None:
     """Do what is done once per process and place: record a scope, import what a trial needs."""
-    if isinstance(where, Place):
+    if isinstance(where, Place) and isinstance(where.scope, Scope):
         recorded(where.scope)
     import_what(where)
 
 
-def visit(where: Where, package: ModuleType) -> tuple[str, int]:
+def visit(where: Place | Trial, package: ModuleType) -> tuple[str, int]:
     """Visit a place, up to the first difference."""
-    if isinstance(where, Place):
-        base = adapter_on(package, where.adapter)
-        faults, steps = recorded(where.scope).replay(type(base.__name__, (Limited, base), {}))
+    if not isinstance(where, Place):
+        fault = next(where(package), None)
+        return (f"{fault.law}: {fault.detail}" if fault else ""), 0
+    if isinstance(where.scope, Scope):
+        faults, steps = recorded(where.scope).replay(limited(adapter_on(package, where.adapter)))
         return "; ".join(faults), steps
-    if isinstance(where, WorldPlace):
-        world = world_on(where.scope, package)
-        result = Explorer(world, laws=False, max_transitions=MOST_TRANSITIONS).run()
-        return result.violation.detail if result.violation else "", result.transitions
-    fault = next(where(package), None)
-    return (f"{fault.law}: {fault.detail}" if fault else ""), 0
+    result = Explorer(where.world(package), laws=False, max_transitions=MOST_TRANSITIONS).run()
+    return result.violation.detail if result.violation else "", result.transitions
 
 
-def import_what(where: Where) -> None:
+def import_what(where: Place | Trial) -> None:
     """Import large libraries that a trial says it `needs`, before it is watched, with as much memory as they take."""
     missing = [name for name in getattr(where, "needs", ()) if name not in sys.modules]
     if missing:

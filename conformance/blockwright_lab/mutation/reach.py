@@ -11,7 +11,8 @@ from functools import cache
 from types import CodeType
 from typing import NamedTuple
 
-from ..known_bugs.variants import ROOT, load, source_of
+from ..known_bugs.changes import ROOT, source_of
+from ..known_bugs.variants import load
 from .mutator import functions
 from .places import difference, prepared
 from .targets import Target, target

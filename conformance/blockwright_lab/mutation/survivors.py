@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from ..known_bugs.variants import ROOT
+from ..known_bugs.changes import ROOT
 from .mutator import Mutation
 
 TREE = ROOT.parents[1]

@@ -13,7 +13,7 @@ from blockwright_spec.reads import Chunked, Full, Kind, Mamba, Prefix, Sliding
 
 from ..known_bugs import offload_places, paged_places, places
 from ..known_bugs.instrumented import CrowdedAdapter, KeylessAdapter, ToldAdapter, ToldFineAdapter
-from ..known_bugs.known_bug import Place, Where, WorldPlace
+from ..known_bugs.known_bug import Place, Trial
 from ..trials import (
     alone_trials,
     call_trials,
@@ -47,7 +47,7 @@ class Target:
     name: str
     files: tuple[str, ...]
     """The sources that are mutated, by their path in the package."""
-    places: tuple[Where, ...]
+    places: tuple[Place | Trial, ...]
     """Where a mutant may show itself, cheap ones first."""
     tests: tuple[str, ...]
     """Files of unit tests, for what no place executes or notices."""
@@ -55,7 +55,7 @@ class Target:
     """What is not mutated: a function, a class, or ``guards of`` a function, with the reason."""
 
 
-def title_of(where: Where) -> str:
+def title_of(where: Place | Trial) -> str:
     """Return the name of a place."""
     if callable(where):
         return f"trial: {where.__name__}"
@@ -64,7 +64,7 @@ def title_of(where: Where) -> str:
     config = getattr(where.scope, "config", None)
     uncached = "" if getattr(config, "caching", True) else ", uncached"
     eagle = ", eagle" if getattr(config, "eagle", False) else ""
-    return where.scope.name + uncached + eagle + (f", {name}" if name != "variant" else "")
+    return where.title + uncached + eagle + (f", {name}" if name != "variant" else "")
 
 
 def paths(pattern: str, names: str) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def paths(pattern: str, names: str) -> tuple[str, ...]:
     return tuple(pattern.format(name) for name in names.split())
 
 
-def named(module: ModuleType, names: str) -> tuple[Where, ...]:
+def named(module: ModuleType, names: str) -> tuple[Place | Trial, ...]:
     """Return the places and trials of a module that have some names."""
     return tuple(getattr(module, name) for name in names.split())
 
@@ -91,8 +91,8 @@ CORE = Target(
     "core",
     paths(
         "core/{}.py",
-        "store index group window tables plan steps running asking timed manager explain request managers pool check "
-        "forks peak journal",
+        "store index group window state outcomes preconditions plans publication effects transitions laws manager "
+        "request managers pool check journal in_time/in_flight in_time/forks in_time/explain",
     ),
     (
         *named(name_trials, "arguments shown bare_pool packing"),
@@ -157,14 +157,14 @@ CORE = Target(
         "managers plans pool pool_keys pool_model results slots step_integers time windows",
     ),
     {
-        "core/plan.py Ask.__init__": "initial values, each written before it is read",
+        "core/outcomes.py Ask.__init__": "initial values, each written before it is read",
         "core/group.py GroupTables.state_block": "asked by workers that run a model, not by a scheduler; unit tests",
     },
 )
 
 PARTS = Target(
     "parts",
-    paths("core/{}.py", "block_hash access_order losses blocks rows replica"),
+    paths("{}.py", "core/block_hash core/access_order worker/rows worker/replica"),
     (
         *named(part_trials, "digests order losses handles"),
         *replica_trials.WALKS,
@@ -197,7 +197,7 @@ TABLES = Target(
     (
         *paged_trials.TRIALS,
         *named(paged_places, "EVICTIONS appends_under_a_window comes_back FORKS SWAPS NAIVE RETURNS ACCESS"),
-        *(WorldPlace(each) for each in PAGED_PR),
+        *(Place(each) for each in PAGED_PR),
     ),
     paths(
         "tests/paging/test_{}.py",
@@ -227,25 +227,25 @@ TIERS = Target(
         *tier_trials.TRIALS,
         *world_walks.CHAINS,
         *named(offload_places, "NEAR SHARED BELOW"),
-        WorldPlace(TierScope("mutants, silent", "LRU silent", 1, lists(2, 1))),
-        WorldPlace(chain_scope("mutants, no room", (2, 0), reserve=(1,), under_way=1)),
-        WorldPlace(TierScope("mutants, foreign", "LRU foreign", 1, (*lists(2, 1), KEYS[:2]), recovered=KEYS[1:2])),
-        WorldPlace(chain_scope("mutants, span 2", (1, 1), 4, span=2, stores=WIDE, loads=WIDE, under_way=2)),
-        WorldPlace(
+        Place(TierScope("mutants, silent", "LRU silent", 1, lists(2, 1))),
+        Place(chain_scope("mutants, no room", (2, 0), reserve=(1,), under_way=1)),
+        Place(TierScope("mutants, foreign", "LRU foreign", 1, (*lists(2, 1), KEYS[:2]), recovered=KEYS[1:2])),
+        Place(chain_scope("mutants, span 2", (1, 1), 4, span=2, stores=WIDE, loads=WIDE, under_way=2)),
+        Place(
             chain_scope(
                 "mutants, handed out late", (1, 1), through=True, frees=True, loads=(FIRST[:1],), eager=False,
                 under_way=2,
             )
         ),
-        WorldPlace(chain_scope("mutants, wrong calls", (2, 1), reserve=(0,), misuse=True, most=2)),
+        Place(chain_scope("mutants, wrong calls", (2, 1), reserve=(0,), misuse=True, most=2)),
         *world_walks.TIERS,
-        WorldPlace(
+        Place(
             chain_scope(
                 "mutants, whole requests", (2, 1), reserve=(1,), stores=(FIRST, SECOND), loads=(FIRST,), under_way=1
             )
         ),
         *named(offload_places, "OVER BACK TIER"),
-        WorldPlace(TierScope("mutants, ARC", "ARC", 1, (*lists(3, 1), KEYS[:2]))),
+        Place(TierScope("mutants, ARC", "ARC", 1, (*lists(3, 1), KEYS[:2]))),
     ),
     paths(
         "tests/offload/test_{}.py",

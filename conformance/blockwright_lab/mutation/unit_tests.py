@@ -24,7 +24,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from ..known_bugs.variants import source_of
+from ..known_bugs.changes import source_of
 from .forked import in_fork
 from .in_place import change, functions_of, module_of
 from .mutator import Mutation

@@ -1,6 +1,6 @@
-"""The damage: every exhibit of the museum that corrupts data must fail in the engine, with a real model.
+"""The damage: every known bug that corrupts data must fail in the engine, with a real model.
 
-An exhibit corrupts if what a model reads becomes wrong: a block handed out twice or released under its reader, content
+A bug corrupts if what a model reads becomes wrong: a block handed out twice or released under its reader, content
 found that is not there or not the request's, a state of another position, a copy or a transfer that moves other bytes.
 Each names a world of `numerics_worlds` (in `numerics_shown`): there it must be caught, and the implementation itself,
 loaded in the same way, must pass. Caught means: logits, tokens or poison (NUMERICS-1, NUMERICS-2); or else an error
@@ -21,8 +21,10 @@ from blockwright._terminal import Advance
 from blockwright_conformance.checker.parallel import in_parallel
 from blockwright_conformance.gates import GateResult, Profile
 
-from ..known_bugs.gate import CORE, EXHIBITS, summed
-from ..known_bugs.variants import Patch, variant
+from ..known_bugs.bugs import BY_ID
+from ..known_bugs.changes import Change
+from ..known_bugs.gate import CORE, named, summed
+from ..known_bugs.variants import variant
 from ..known_bugs.watch import OutOfTimeError, rearm, watch
 from .shown import SHOWN
 
@@ -36,16 +38,14 @@ MOST_STEPS = 150
 """Steps after which a world that has not ended will not end."""
 
 NUMBERS = ("NUMERICS-1", "NUMERICS-2")
-"""Laws by which an exhibit is caught best."""
-
-BY_ID = {exhibit.id: exhibit for exhibit in EXHIBITS}
+"""Laws by which a bug is caught best."""
 
 Found = tuple[BaseException | None, int]
 """What went wrong first, and after how many steps."""
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Run every world, unchanged and with its exhibits."""
+    """Run every world, unchanged and with its known bugs."""
     names = chosen(profile)
     found: dict[int, list[GateResult]] = {}
     for index, rows in in_parallel(rows_of, [(name,) for name in names], profile.jobs):
@@ -58,7 +58,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
 
 def chosen(profile: Profile) -> list[str]:
     """Give the worlds of a profile: those with a row whose name it asks for."""
-    names = dict.fromkeys(world for id, world in SHOWN.items() if profile.scope in named(id))
+    names = dict.fromkeys(world for id, world in SHOWN.items() if profile.scope in named(BY_ID[id]))
     return list(names) if profile.is_ours else []
 
 
@@ -67,18 +67,13 @@ def size(profile: Profile) -> int:
     return len(chosen(profile))
 
 
-def named(id: str) -> str:
-    """Give the name of an exhibit's row."""
-    return f"{id} {BY_ID[id].title}"
-
-
 def rows_of(name: str) -> list[GateResult]:
-    """Give the rows of a world: the implementation itself, and each exhibit that is shown there."""
+    """Give the rows of a world: the implementation itself, and each known bug that is shown there."""
     from .worlds import WORLDS  # it imports torch
 
     world = WORLDS[name]
     shown = [id for id, where in SHOWN.items() if where == name]
-    return [unchanged(name, world), *(caught(named(id), world, BY_ID[id].patches) for id in shown)]
+    return [unchanged(name, world), *(caught(named(BY_ID[id]), world, BY_ID[id].changes) for id in shown)]
 
 
 def unchanged(name: str, world: World) -> GateResult:
@@ -89,10 +84,10 @@ def unchanged(name: str, world: World) -> GateResult:
     return row if error is None else replace(row, law=law_of(error), detail=told_of(error))
 
 
-def caught(scope: str, world: World, patches: tuple[Patch, ...]) -> GateResult:
+def caught(scope: str, world: World, changes: tuple[Change, ...]) -> GateResult:
     """Run a world with something put back: it must go wrong."""
     started = time.perf_counter()
-    error, steps = fault(patches, world)
+    error, steps = fault(changes, world)
     law = "" if error is None else law_of(error)
     missed = not law.startswith("NUMERICS") or isinstance(error, OutOfTimeError | NotLoadedError)
     return GateResult(
@@ -126,10 +121,10 @@ class NotLoadedError(Exception):
     """A variant cannot be loaded, so that it shows nothing."""
 
 
-def fault(patches: tuple[Patch, ...], world: World) -> Found:
-    """Run a world with patches applied."""
+def fault(changes: tuple[Change, ...], world: World) -> Found:
+    """Run a world with changes made."""
     try:
-        package = variant(*patches)
+        package = variant(*changes)
     except Exception as error:
         return NotLoadedError(f"{type(error).__name__}: {error}"), 0
     return fault_of(world, package)

@@ -3,7 +3,7 @@
 Every row is a world: schedules that Hypothesis draws, from a fixed seed in the profiles ``quick`` and ``pr``. Nothing
 that the manager does, and nothing of the data plane, may change a logit by more than rounding, or a token at all; and
 nobody may read what was not written for him, which is poisoned. A feature that never fired fails the gate. That the
-exhibits of the museum which corrupt data are noticed here is a gate of its own (`numerics_museum`).
+known bugs which corrupt data are noticed here is a gate of its own (`damage`).
 """
 
 from collections import Counter

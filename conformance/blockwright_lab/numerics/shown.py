@@ -1,4 +1,4 @@
-"""Which exhibits of the museum corrupt data, and the world that shows each of them; and why the others do not."""
+"""Which known bugs corrupt data, and the world that shows each of them; and why the others do not."""
 
 SHOWN: dict[str, str] = {
     "B02": "read twice",
@@ -75,7 +75,7 @@ SHOWN: dict[str, str] = {
     "B63d": "chunks and all",
     "B63e": "other weights",
 }
-"""By id, the world of `numerics_worlds` in which the exhibit is caught."""
+"""By id, the world of `numerics_worlds` in which the bug is caught."""
 
 LEAKS = "blocks are lost to the pool; nobody reads or is given them"
 ORDER = "another block is evicted first; what is found is right"

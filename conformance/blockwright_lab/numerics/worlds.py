@@ -1,4 +1,4 @@
-"""The worlds in which the museum's exhibits that corrupt data are caught: small schedules, stored as they are.
+"""The worlds in which known bugs that corrupt data are caught: small schedules, stored as they are.
 
 Some were found by a search over random schedules and reduced for as long as they showed the same; the others are
 written for what they show.

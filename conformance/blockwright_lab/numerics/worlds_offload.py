@@ -1,4 +1,4 @@
-"""The worlds of the museum of numerics in which blocks go to the host and below, and those of block tables."""
+"""The worlds for known bugs in which blocks go to the host and below, and those of block tables."""
 
 from blockwright_spec.reads import Chunked, Full, Group, Mamba, Sliding
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import blockwright
 from blockwright.core.group import GroupTables
-from blockwright.core.peak import most_blocks
+from blockwright.core.plans import most_blocks
 from blockwright.core.window import ChunkedRule, MambaRule, Probe, SlidingRule, WindowRule, common_hit
 from blockwright.kinds import (
     ChunkedLocalAttentionSpec,

@@ -6,9 +6,10 @@ Both sides are read from the source: `blockwright.core`, and the specification's
 from collections.abc import Iterator
 from typing import Any
 
-from blockwright.core import group, peak, replica, request, rows, running, store
+from blockwright.core import group, plans, publication, request, store
+from blockwright.worker import replica, rows
 from blockwright_spec import reads
-from blockwright_spec.manager import plans
+from blockwright_spec.manager import plans as spec_plans
 from blockwright_spec.worker import inputs, storage
 
 from . import symbolic
@@ -74,13 +75,13 @@ def of_growth() -> Iterator[Theorem]:
     )
     stop = code.value("GroupTables.publish", "stop", {"num_tokens": n, "self._block_size": b})
     yield Theorem("attention", "publish goes as far as blocks are full", given, (k < stop) == ((k + 1) * b <= n))
-    quiet = code.apply("GroupTables.quiet_slots", [None, True], known)
+    quiet = code.apply("GroupTables.in_place_slots", [None, True], known)
     missing = code.apply("GroupTables.missing", [held, n], known)
     changes = z3.Or(missing > 0, publishes)
     yield Theorem(
-        "attention", "growth changes nothing exactly up to quiet_slots", given, (n <= quiet) == z3.Not(changes)
+        "attention", "growth changes nothing exactly up to in_place_slots", given, (n <= quiet) == z3.Not(changes)
     )
-    uncached = code.apply("GroupTables.quiet_slots", [None, False], known)
+    uncached = code.apply("GroupTables.in_place_slots", [None, False], known)
     yield Theorem("attention", "uncached, only new blocks change anything", given, (n <= uncached) == (missing <= 0))
     covered = code.value("GroupTables.headed", "slots", {"size": held, "self._block_size": b})
     yield Theorem("attention", "a hit covers its blocks' tokens", given, known["self.entries_for"](covered) == held)
@@ -100,9 +101,9 @@ def of_growth() -> Iterator[Theorem]:
 def of_demand() -> Iterator[Theorem]:
     """Give the theorems about demand: the quick bound, and what a step reaches."""
     slots, written, least, b, held, free = z3.Ints("slots written least b held free")
-    code, tables, spec = symbolic.Source(running), symbolic.Source(group), symbolic.Source(plans)
-    known = {"self._num_groups": 1, "ask.slots": slots, "tables.num_written": written, "self._least_size": least}
-    bound = code.value("RunningRequests._fits", "most", known)
+    code, tables, spec = symbolic.Source(plans), symbolic.Source(group), symbolic.Source(spec_plans)
+    known = {"config.num_groups": 1, "ask.slots": slots, "tables.num_written": written, "config.least_size": least}
+    bound = code.value("fits", "most", known)
     given = [slots >= 0, written >= 0, least >= 1, b >= least, held >= 0]
     more = symbolic.larger(0, slots - written)
     lemma = more / b <= more / least
@@ -122,16 +123,16 @@ def of_demand() -> Iterator[Theorem]:
         [None, begin, None],
         {"step.external": external, "step.new": new, "step.lookahead": ahead, "config.max_model_len": longest},
     )
-    asked = {"ask.stop": begin + external + new, "ask.ahead": ahead, "self._max_len": longest}
-    claim = code.value("RunningRequests._fits", "ask.slots", asked) == reach
+    asked = {"ask.stop": begin + external + new, "ask.ahead": ahead, "config.max_len": longest}
+    claim = code.value("fits", "ask.slots", asked) == reach
     yield Theorem("all", "a step asks for the slots of the specification", [begin >= 0, free >= 0], claim)
 
 
 def of_most_blocks() -> Iterator[Theorem]:
     """Give the theorems about the most blocks of a request, with lookahead and steps in flight (PLAN-2)."""
     n, b, step, flights, drafts, encoder, s = z3.Ints("n b step flights drafts encoder s")
-    code, tables, book = symbolic.Source(peak), symbolic.Source(group), symbolic.Source(storage)
-    most_held, entries = symbolic.Source(plans), symbolic.Source(reads)
+    code, tables, book = symbolic.Source(plans), symbolic.Source(group), symbolic.Source(storage)
+    most_held, entries = symbolic.Source(spec_plans), symbolic.Source(reads)
     count = z3.Function("peak", z3.IntSort(), z3.IntSort(), z3.IntSort(), z3.IntSort())  # `proof_windows` has its value
     given = [n >= 1, b >= 1, step >= 1, flights >= 1, drafts >= 0, encoder >= 0]
     spans = {"entries": lambda size, length: entries.apply("entries", [size, length], {}), "group.block_size": b}
@@ -249,7 +250,7 @@ def of_rows() -> Iterator[Theorem]:
 def of_places() -> Iterator[Theorem]:
     """Give the theorems about places in packed structures: the heap of candidates, the ring of losses, and units."""
     at, place, size, unit, count, first = z3.Ints("at place size unit count first")
-    heap, ring = symbolic.Source("blockwright.core.access_order"), symbolic.Source("blockwright.core.losses")
+    heap, ring = symbolic.Source("blockwright.core.access_order"), symbolic.Source("blockwright.core.journal")
     one = symbolic.Source("blockwright.core.managers")
     below = heap.value("AccessOrder._down", "below", {"place": place})
     above = heap.value("AccessOrder._up", "above", {"place": at})
@@ -274,7 +275,7 @@ def of_places() -> Iterator[Theorem]:
         methods(0, size, **{"self.rule.first_needed": lambda hit: first}),
     )
     yield Theorem("all", "a group's own lookup keeps what the manager keeps", [size >= 1, first >= 0], kept == same)
-    asked = symbolic.Source(running).passed(
-        "RunningRequests._publish", "manager.publish", 2, {"manager._block_size": size, "request._block_size": unit}
+    asked = symbolic.Source(publication).passed(
+        "publish_to", "manager.publish", 2, {"manager._block_size": size, "request._block_size": unit}
     )
     yield Theorem("all", "publication counts the units of a block", given, asked == count)

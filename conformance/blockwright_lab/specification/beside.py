@@ -13,7 +13,7 @@ from blockwright_conformance.kv_cache.world import explorer
 from ..data_movement.offload_scopes import OffloadWorld
 from ..data_movement.tables_scopes import World as TablesWorld
 from ..known_bugs.watch import SECONDS, rearm
-from ..known_bugs.worlds import WorldScope, limited, world_on
+from ..known_bugs.worlds import AnyScope, limited, world_on
 from .search import Came, World
 
 LONG = 20 * SECONDS
@@ -56,7 +56,7 @@ def in_lockstep(scope: Any, limit: int) -> str:
     return found.detail if found else ""
 
 
-def search_of(scope: Scope | WorldScope, limit: int, alone: bool = False) -> Explorer[Any, Any]:
+def search_of(scope: AnyScope, limit: int, alone: bool = False) -> Explorer[Any, Any]:
     """Return the search beside the implementation, or of the specification `alone`; laws of states are left out."""
     if isinstance(scope, Scope):
         manager = Telling if scope.config.caching else BlockwrightAdapter

@@ -37,7 +37,7 @@ from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
 from ..data_movement.offload_scopes import OFFLOAD_HISTORIES
 from ..data_movement.tables_scopes import World as TablesWorld
 from ..known_bugs import offload_places, paged_places, places
-from ..known_bugs.known_bug import Place, WorldPlace
+from ..known_bugs.known_bug import Place
 from ..known_bugs.watch import OutOfTimeError, watch
 from ..trials.paged_trials import WORLDS
 from .beside import (
@@ -184,7 +184,7 @@ def chains(scope: ChainScope) -> World:
 
 def scopes_of(module: ModuleType, kinds: Any) -> Iterator[Any]:
     """Return the scopes of some kinds that a module of known bugs names."""
-    places = (each for each in vars(module).values() if isinstance(each, WorldPlace))
+    places = (each for each in vars(module).values() if isinstance(each, Place))
     return (each.scope for each in places if isinstance(each.scope, kinds))
 
 
@@ -197,13 +197,13 @@ _APART = ((0, (0, 0, 0)), (0, (0, 1)), (0, (1,)))
 _BOTH: tuple[tuple[Kind, int], ...] = ((Full(), 2), (Sliding(2), 1))
 _STATES: tuple[tuple[Kind, int], ...] = ((Full(), 1), (Mamba(), 2))
 
-MUSEUM = {
+KNOWN_BUGS = {
     constant: each.scope
     for constant, each in vars(places).items()
     if isinstance(each, Place) and each is not places.FORKED and "told" not in each.scope.name
 }
-"""The small scopes of the museum, by the names of their constants."""
-_NAMED = {each.name: each for each in MUSEUM.values()}
+"""The small scopes in which known bugs of the manager show, by the names of their constants."""
+_NAMED = {each.name: each for each in KNOWN_BUGS.values()}
 
 MANAGERS: tuple[Scope, ...] = (
     *_NAMED.values(),
@@ -268,12 +268,12 @@ MANAGERS: tuple[Scope, ...] = (
     of_groups(((Mamba(1), 1), (Mamba(2), 1)), "spec, drafts of two", 9, 4, "", drafts=2, slots=1, **_ONE),
     scope(Full(), 1, "spec, batches", 5, 2, "batch", prompts=strings(1, 1, 1)),
     *(
-        replace(each, name=f"{each.name}, {constant.lower()}")  # another scope of the museum has the same name
-        for constant, each in MUSEUM.items()
+        replace(each, name=f"{each.name}, {constant.lower()}")  # another scope of known bugs has the same name
+        for constant, each in KNOWN_BUGS.items()
         if _NAMED[each.name] is not each
     ),
 )
-"""Small scopes of part one: those of the museum, and more."""
+"""Small scopes of part one: those of known bugs, and more."""
 
 _SOME: dict[str, Any] = {"prompts": strings(1, 1, 2)}
 TABLES: tuple[PagedScope, ...] = (

@@ -125,8 +125,8 @@ DAMAGE: dict[str, tuple[str, Damage]] = {
     "an unpublished block shared": ("WRITE-1", share_last),
     "trimmed but not null": ("TRIM-1", lambda manager: add(table(manager, "a"), "num_trimmed", 1)),
     "published but for the key": ("PUB-2", lambda manager: add(table(manager, "a"), "num_published", 1)),
-    "written beyond the table": ("TABLE-1", lambda manager: add(manager._running["a"], "num_written", 4)),
-    "a forgotten table": ("TABLE-1", lambda manager: manager._running.pop("a")),
+    "written beyond the table": ("TABLE-1", lambda manager: add(manager._state.running["a"], "num_written", 4)),
+    "a forgotten table": ("TABLE-1", lambda manager: manager._state.running.pop("a")),
     "a table that is not there": ("TABLE-1", lambda manager: manager.managers[0]._tables.pop("a")),
 }
 

@@ -263,7 +263,7 @@ def losses(package: ModuleType) -> Iterator[Fault]:
 
 def lost(package: ModuleType, random: Random, size: int) -> str:
     """Lose keys, one by one and all of an index; say what is told otherwise than by the list."""
-    kinds: Any = package.core.losses
+    kinds: Any = package.core.journal
     found, last = kinds.Losses(size), list[tuple[tuple[int, int, int], int] | None]()
     releases, counts = [kinds.EVICTED] * size, dict[int, int]()
     keys = [(low, high, group) for low, high, group in product((1, 2), (3, 4), (0, 1))]

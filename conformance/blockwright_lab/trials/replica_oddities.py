@@ -164,7 +164,7 @@ def row_refusals(package: ModuleType) -> Iterator[Fault]:
 
 def first_rows(package: ModuleType) -> Iterator[Fault]:
     """Look at rows before the first call: they are empty, whatever their length (ROW-1)."""
-    rows: Any = package.core.rows
+    rows: Any = package.worker.rows
     for size in SIZES:
         if list(rows.zeros32(size)) != [0] * size or list(rows.zeros64(size)) != [0] * size:
             yield Fault("ROW-1", f"{size} zeros", 1)

@@ -38,7 +38,7 @@ def replica_of(package: ModuleType, groups: tuple[Group, ...], caching: bool, ke
     """Give a worker's rows, on the package."""
     layers = [package.KVCacheGroupSpec([f"layer {at}"], spec_of(package, *each)) for at, each in enumerate(groups)]
     config = package.KVCacheConfig(num_blocks=BLOCKS, kv_cache_groups=layers)
-    return package.core.replica.TableReplica(
+    return package.worker.replica.TableReplica(
         config, max_num_requests=ROWS, max_num_tokens=TOKENS, max_model_len=length, max_encoder_len=ENCODER,
         enable_caching=caching, keep_changes=keeps,
     )  # fmt: skip

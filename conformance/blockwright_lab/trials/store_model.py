@@ -178,11 +178,11 @@ def walked(package: ModuleType, random: Random, ordered: bool, noted: frozenset[
     journal = core.journal.Journal(
         [] if "events" in noted else None,
         {} if "contents" in noted else None,
-        core.losses.Losses(COUNT) if "losses" in noted else None,
+        core.journal.Losses(COUNT) if "losses" in noted else None,
         [] if "evictions" in noted else None,
     )
     order = core.access_order.AccessOrder(COUNT) if ordered else None
-    store = core.store.BlockStore(COUNT, journal if noted else None, None, order)
+    store = core.store.BlockStore(COUNT, journal if noted else None, order)
     both, done = Both(store, Books(ordered, noted), [[]]), list[str]()
     for _ in range(STEPS):
         twin = both.copy()
@@ -445,7 +445,7 @@ def crowded(package: ModuleType) -> tuple[Any, Any, Prefixes]:
     """Give a store by access of which every block is a candidate: of r0 in group 0, and in group 1."""
     rearm()
     order = package.core.access_order.AccessOrder(COUNT)
-    store, prefixes = package.core.store.BlockStore(COUNT, None, None, order), Prefixes(package, False)
+    store, prefixes = package.core.store.BlockStore(COUNT, None, order), Prefixes(package, False)
     ids = store.take(6, vec[i32]())
     for group in (0, 1):
         table = vec[i32]([3, 2, 1] if group == 0 else list(ids)[3:])
@@ -479,14 +479,15 @@ def by_access(package: ModuleType) -> Iterator[tuple[str, str]]:
 def copied_copies(package: ModuleType) -> Iterator[tuple[str, str]]:
     """Copy a store while copies are to come, and copy on write in both."""
     rearm()
-    store = package.core.store.BlockStore(COUNT, None, None)
+    store = package.core.store.BlockStore(COUNT, None)
     ids = store.take(2, vec[i32]())
     store.touch_entries(ids)
     store.copy_on_write(1, 3)
     store.take_copies()
     store.touch_entries(ids)
     store.copy_on_write(1, 4)
-    twin = package.core.store.BlockStore(0, None, store)
+    twin = package.core.store.BlockStore(COUNT, None)
+    store.copy_to(twin)
     for each, group in ((store, 5), (twin, 6)):
         each.copy_on_write(2, group)
     for each, group in ((store, 5), (twin, 6)):
@@ -502,7 +503,7 @@ def refused(package: ModuleType) -> Iterator[tuple[str, str]]:
     """Adopt hits that do not hold, with contents compared and without; the message names the entry."""
     for weak, journal in ((False, None), (True, package.core.journal.Journal(None, {}))):
         rearm()
-        store, prefixes = package.core.store.BlockStore(COUNT, journal, None), Prefixes(package, weak)
+        store, prefixes = package.core.store.BlockStore(COUNT, journal), Prefixes(package, weak)
         ids = store.take(5, vec[i32]())
         store.publish(ids, prefixes.requests[0], SIZE, 0, SIZE, 0, 3)
         free = store.take_one()
@@ -547,11 +548,11 @@ def lost(package: ModuleType) -> Iterator[tuple[str, str]]:
     for noted in (("events",), ("evictions",), ("losses",), ("events", "evictions", "losses", "contents")):
         rearm()
         values: dict[str, Any] = {"events": [], "evictions": [], "contents": {}}
-        values["losses"] = package.core.losses.Losses(COUNT)
+        values["losses"] = package.core.journal.Losses(COUNT)
         journal = package.core.journal.Journal(
             *(values[what] if what in noted else None for what in ("events", "contents", "losses", "evictions"))
         )
-        store, prefixes = package.core.store.BlockStore(COUNT, journal, None), Prefixes(package, False)
+        store, prefixes = package.core.store.BlockStore(COUNT, journal), Prefixes(package, False)
         ids = list(store.take(6, vec[i32]()))
         for group in (0, 1):
             table = vec[i32](ids[3 * group : 3 * group + 3])
@@ -586,7 +587,7 @@ def lost(package: ModuleType) -> Iterator[tuple[str, str]]:
 def remembered(package: ModuleType) -> Iterator[tuple[str, str]]:
     """Ask losses of a key of zeros, and of a copy; forget the access of a block without content."""
     rearm()
-    losses = package.core.losses.Losses(COUNT)
+    losses = package.core.journal.Losses(COUNT)
     twin = losses.copy()
     twin.note_release(1, 2)
     for block, key in ((1, (0, 0, 0)), (2, (5, 5, 0)), (3, (6, 6, 0))):
@@ -597,7 +598,7 @@ def remembered(package: ModuleType) -> Iterator[tuple[str, str]]:
         if causes != [first, 1, 1, 0]:
             yield "LOSS-1", f"causes {causes}, expected {[first, 1, 1, 0]}"
     order = package.core.access_order.AccessOrder(COUNT)
-    store, prefixes = package.core.store.BlockStore(COUNT, None, None, order), Prefixes(package, False)
+    store, prefixes = package.core.store.BlockStore(COUNT, None, order), Prefixes(package, False)
     ids = store.take(3, vec[i32]())
     for block in ids:
         order.accessed(block, 9.0)
@@ -626,7 +627,7 @@ def checked(package: ModuleType) -> Iterator[tuple[str, str]]:
             None,
             [] if noted == "evictions" else None,
         )
-        store, prefixes = package.core.store.BlockStore(COUNT, journal, None), Prefixes(package, False)
+        store, prefixes = package.core.store.BlockStore(COUNT, journal), Prefixes(package, False)
         store.publish(store.take(2, vec[i32]()), prefixes.requests[0], SIZE, 0, SIZE, 0, 2)
         del (journal.contents if noted == "contents" else journal._digests)[1]
         what = "blocks with a remembered prefix" if noted == "contents" else "blocks with a digest to tell"
@@ -641,7 +642,7 @@ def checked(package: ModuleType) -> Iterator[tuple[str, str]]:
     store._index.num_keyed = 9
     yield from noticed(package, store, "KEY-1", "the number of published blocks", 6, 9)
     rearm()
-    store = package.core.store.BlockStore(COUNT, None, None)
+    store = package.core.store.BlockStore(COUNT, None)
     ids = store.take(1, vec[i32]())
     store.touch_entries(ids)
     store.copy_on_write(1, 0)

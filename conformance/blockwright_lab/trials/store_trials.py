@@ -40,7 +40,7 @@ def lined_up(package: ModuleType) -> Iterator[Fault]:
     for count in range(NUM_BLOCKS - 1):
         rearm()
         order = core.access_order.AccessOrder(NUM_BLOCKS)
-        store = core.store.BlockStore(NUM_BLOCKS, None, None, order)
+        store = core.store.BlockStore(NUM_BLOCKS, None, order)
         blocks = store.take(NUM_BLOCKS - 1, vec[i32]())
         store.publish(blocks, request, 1, 0, 1, 0, 5)
         for now, block in enumerate((3, 1, 5, 2, 4)):

@@ -51,7 +51,7 @@ def peaks(package: ModuleType) -> Iterator[Fault]:
             limits = Limits(tokens, step, 5, 0, flights, caching)
             config = Config((Group(kind, size),), 9, tokens, caching)
             wanted = held(config, config.groups[0], limits)
-            found = package.core.peak.most_blocks(spec, tokens, step, caching, 5, flights)
+            found = package.core.plans.most_blocks(spec, tokens, step, caching, 5, flights)
             if found != wanted:
                 what = (
                     f"{kind}, block {size}, {tokens} tokens in steps of {step}, {flights} under way, caching {caching}"
@@ -60,7 +60,7 @@ def peaks(package: ModuleType) -> Iterator[Fault]:
                 return
 
     for _, spec in specs:
-        found = package.core.peak.most_blocks(spec, 0, 1, False)
+        found = package.core.plans.most_blocks(spec, 0, 1, False)
         if found != (1 + spec.num_speculative_blocks if isinstance(spec, package.MambaSpec) else 0):
             yield Fault("PLAN-2", f"{spec} holds {found} blocks without a token", 1)
 
@@ -77,13 +77,13 @@ def refused_counts(package: ModuleType) -> Iterator[Fault]:
     ]
     for name, arguments in counts:
         try:
-            found = package.core.peak.most_blocks(*arguments)
+            found = package.core.plans.most_blocks(*arguments)
         except package.errors.InvalidArgumentError as error:
             if not str(error).startswith(f"{name}: "):
                 yield Fault("REFUSE-2", f"{name} out of range: {error}", 1)
         else:
             yield Fault("REFUSE-2", f"{name} out of range: {found} blocks", 1)
-    if package.core.peak.most_blocks(spec, LIMIT, LIMIT, True) != LIMIT:
+    if package.core.plans.most_blocks(spec, LIMIT, LIMIT, True) != LIMIT:
         yield Fault("REFUSE-2", "the longest request", 1)
 
 
@@ -254,16 +254,17 @@ def copies(package: ModuleType) -> Iterator[Fault]:
 
 def counts(manager: Any) -> dict[str, object]:
     """Give every count of a manager, of its requests and their tables."""
-    found = plain("manager", manager, ("_owner",))
-    for name, tables in manager._running.items():
+    state = manager._state
+    found = plain("manager", state, ("owner",))
+    for name, tables in state.running.items():
         found |= plain(name, tables, ("owner",))
         for number, table in enumerate(tables.groups):
             found |= plain(f"{name} in {number}", table, ())
             found[f"{name} in {number}, named"] = manager.managers[number]._tables[name] is table
-    for at, step in enumerate(manager._steps):
+    for at, step in enumerate(state.steps):
         found |= plain(f"step {at}", step, ())
         found[f"step {at}, of whom"] = [tables.request_id for tables in step.tables if tables.owner]
-    found["loads"] = {name: [list(each) for each in held] for name, held in manager._loads.items()}
+    found["loads"] = {name: [list(each) for each in held] for name, held in state.loads.items()}
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from blockwright_lab.book.law_tags import UNCLAIMED, Place, claims
 
-from . import data, museum, spec
+from . import data, known_bugs, spec
 from .chapters import TITLES
 from .laws import Family, Law, by_id, label
 from .markdown import BUG, count, prose, size, span, table
@@ -27,7 +27,7 @@ def index() -> str:
         "(laws-table)=\n# The laws\n\n"
         "Every law is a function of the specification that the gates call; its name and sentence are the first line of "
         "that function. *Checked* counts the states or calls in which it was evaluated in the last report of profile "
-        f"`{profile()}`, *shown by* the exhibits of the museum that name it as their catcher, and *alone* the mutants "
+        f"`{profile()}`, *shown by* the known bugs that name it as their catcher, and *alone* the mutants "
         "of the specification that no other law notices."
     )
     parts = [notes]
@@ -60,7 +60,7 @@ def row(law: Law) -> tuple[str, ...]:
         f"[{law.id}](#{label(law.id)})",
         prose(law.statement, names(law)),
         "–" if number is None else f"{number:,}",
-        f"{len(museum.of_law(law.id)):,}",
+        f"{len(known_bugs.of_law(law.id)):,}",
         "–" if alone is None else f"{alone:,}",
     )
 
@@ -108,7 +108,7 @@ def entry(law: Law) -> str:
         ),
         "Checked": told_checked(law.family),
         "Proof": proof(law),
-        "Museum": told_exhibits(law),
+        "Known bugs": told_bugs(law),
         "Mutants only it notices": told_alone(law),
         "Upheld in": told_tags(law),
     }
@@ -126,9 +126,9 @@ def told_checked(family: Family) -> str:
 
 
 def bug(name: str) -> str:
-    """Give the number of a bug of the corpus, as a link to its first exhibit."""
-    first = next((each for each in museum.EXHIBITS if each.id.startswith(name)), None)
-    return f"[{name}](#{museum.label(first.id)})" if first else name
+    """Return the number of a bug of the corpus, as a link to the first of its faces."""
+    first = next((each for each in known_bugs.BUGS if each.id.startswith(name)), None)
+    return f"[{name}](#{known_bugs.label(first.id)})" if first else name
 
 
 def proof(law: Law) -> str:
@@ -141,11 +141,11 @@ def proof(law: Law) -> str:
     return "; ".join(dict.fromkeys(prose(row["scope"]) for row in found))
 
 
-def told_exhibits(law: Law) -> str:
-    """Say which exhibits a law catches."""
-    found = museum.of_law(law.id)
-    links = ", ".join(f"[{each.id}](#{museum.label(each.id)})" for each in found)
-    return f"it catches {links}" if found else "no exhibit names it as its catcher"
+def told_bugs(law: Law) -> str:
+    """Say which known bugs a law catches."""
+    found = known_bugs.of_law(law.id)
+    links = ", ".join(f"[{each.id}](#{known_bugs.label(each.id)})" for each in found)
+    return f"it catches {links}" if found else "no known bug names it as its catcher"
 
 
 def told_alone(law: Law) -> str:

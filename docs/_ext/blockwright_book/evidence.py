@@ -13,8 +13,8 @@ ELSEWHERE = {
     "proof": "the-proofs",
     "contract": "the-proofs",
     "tie": "the-proofs",
-    "museum": "the-museum",
-    "damage": "the-museum",
+    "known-bugs": "the-known-bugs",
+    "damage": "the-known-bugs",
     "mutants": "the-mutants",
     "spec": "the-mutants",
 }

@@ -10,7 +10,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from . import data, machine, museum
+from . import data, known_bugs, machine
 
 Series = tuple[str, list[tuple[float, float]]]
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 340, 64, 46, 34, 150
@@ -115,12 +115,12 @@ def kinds() -> str:
 
 
 def calls() -> str:
-    """Draw after how many calls the exhibits of the museum showed."""
-    lengths = Counter(museum.calls(each) for each in museum.EXHIBITS)
+    """Draw after how many calls known bugs showed."""
+    lengths = Counter(known_bugs.calls(each) for each in known_bugs.BUGS)
     lengths.pop(None, None)
     longest = max(length for length in lengths if length is not None)
     bars = [(str(length), lengths[length]) for length in range(longest + 1)]
-    return bar_chart(bars, "calls until the bug shows", "Exhibits by the number of calls until they show")
+    return bar_chart(bars, "calls until the bug shows", "Known bugs by the number of calls until they show")
 
 
 BOX_WIDTH, BOX_HEIGHT, GAP, RISE = 104, 46, 16, 74
@@ -206,7 +206,7 @@ def directive(draw: Callable[[], str]) -> type[SphinxDirective]:
 
         def run(self) -> list[nodes.Node]:
             """Draw it."""
-            for name in ("spaces", "museum"):
+            for name in ("spaces", "known_bugs"):
                 self.env.note_dependency(str(data.DATA / f"{name}.json"))
             return [nodes.raw("", draw(), format="html")]
 

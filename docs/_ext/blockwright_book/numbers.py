@@ -1,6 +1,6 @@
 """Numbers that pages quote: ``{{ states }}`` and others, from the measured data."""
 
-from . import data, laws, museum, spec
+from . import data, known_bugs, laws, spec
 
 
 def substitutions() -> dict[str, str]:
@@ -11,7 +11,7 @@ def substitutions() -> dict[str, str]:
         "scopes": f"{len(data.rows('lockstep', 'paged', 'offload')):,}",
         "states": f"{sum(row.get('states', 0) for row in data.rows('lockstep', 'paged', 'offload')):,}",
         "theorems": f"{len(data.rows('proof')):,}",
-        "exhibits": f"{len(museum.EXHIBITS):,}",
+        "known_bugs": f"{len(known_bugs.BUGS):,}",
         "laws": f"{len(laws.by_id()):,}",
         "chapters": f"{len(spec.chapters()):,}",
         **graph(),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from . import book_laws, book_museum, chapters, data, evidence, links
+from . import book_known_bugs, book_laws, chapters, data, evidence, links
 
 
 def write() -> None:
@@ -20,7 +20,7 @@ def every() -> Iterator[tuple[str, str]]:
     """Give each page: its name below the folder, and its text."""
     yield from chapters.pages()
     yield from book_laws.pages()
-    yield from book_museum.pages()
+    yield from book_known_bugs.pages()
     yield from evidence.pages()
     for name, file in (("contributing", "CONTRIBUTING.md"), ("changelog", "CHANGELOG.md"), ("readme", "README.md")):
         yield name, links.rewritten((data.ROOT / file).read_text(encoding="utf-8"), f"book/{name}", "")

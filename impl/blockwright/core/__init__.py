@@ -15,7 +15,7 @@ SOURCE_ONLY = os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"
 class _SourceOnly:
     """Finds modules of the compiled packages as source, past compiled ones beside them."""
 
-    PREFIXES = ("blockwright.core.", "blockwright.paging.", "blockwright.offload.tiers.")
+    PREFIXES = ("blockwright.core.", "blockwright.worker.", "blockwright.paging.", "blockwright.offload.tiers.")
 
     @classmethod
     def find_spec(cls, name: str, path: Iterable[str] | None = None, target: object = None) -> ModuleSpec | None:

@@ -25,24 +25,23 @@ class AccessOrder:
         size: how many candidates there are.
     """
 
-    def __init__(self, count: i64, *, source: AccessOrder | None = None) -> None:
-        """Start without candidates, for block ids below `count`; or copy `source`. O(count)."""
-        if source is not None:
-            self._heap: vec[i32] = source._heap[:]
-            self._place: vec[i32] = source._place[:]
-            self.size: i64 = source.size
-            self._times: vec[float] = source._times[:]
-            self._lengths: vec[i32] = source._lengths[:]
-            return
-        self._heap = zeros32(count)
-        self._place = zeros32(count)  # place in the heap plus one; 0: not in it
-        self.size = 0
-        self._times = vec[float]([NEVER] * count)
-        self._lengths = zeros32(count)
+    def __init__(self, count: i64) -> None:
+        """Start without candidates, for block ids below `count`. O(count)."""
+        self._heap: vec[i32] = zeros32(count)
+        self._place: vec[i32] = zeros32(count)  # place in the heap plus one; 0: not in it
+        self.size: i64 = 0
+        self._times: vec[float] = vec[float]([NEVER] * count)
+        self._lengths: vec[i32] = zeros32(count)
 
     def copy(self) -> AccessOrder:
         """Return an independent copy. O(count)."""
-        return AccessOrder(0, source=self)
+        twin = AccessOrder(0)
+        twin._heap = self._heap[:]
+        twin._place = self._place[:]
+        twin.size = self.size
+        twin._times = self._times[:]
+        twin._lengths = self._lengths[:]
+        return twin
 
     def time(self, block: i64) -> float:
         """Return when a block was last accessed. O(1)."""

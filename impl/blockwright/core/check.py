@@ -1,16 +1,14 @@
-"""The self-check's questions: each law recomputed from plain facts, both sides shown where they differ.
+"""The self-check of a pool: each law recomputed from plain facts, both sides shown where they differ.
 
-The ids are those of the specification's list of laws. The pool and the managers gather the facts; nothing here trusts
-a counter that it could count itself.
+The ids are those of the specification's list of laws. The pool gathers the facts; nothing here trusts a counter that it
+could count itself. The laws of the tables are in `laws`.
 """
 
 from __future__ import annotations
 
-from librt.vecs import vec
-from mypy_extensions import i32, i64
+from mypy_extensions import i64
 
 from blockwright.core.index import PrefixIndex
-from blockwright.core.tables import GroupTable
 from blockwright.errors import InvariantError
 
 
@@ -54,46 +52,3 @@ def check_index(index: PrefixIndex, keyed: list[bool]) -> None:
     published = [block for block in range(len(keyed)) if keyed[block]]
     demand("KEY-1", "the published blocks are those in the index", published, sorted(ringed))
     demand("KEY-1", "the number of published blocks", len(published), int(index.num_keyed))
-
-
-def check_table(name: str, table: GroupTable, in_a_row: bool, most: int, keyed: list[bool]) -> None:
-    """Check one table against its own counters.
-
-    Args:
-        name: the request.
-        table: its table in one group.
-        in_a_row: no entry is ever jumped over.
-        most: blocks that the table may hold at most.
-        keyed: whether each block of the pool is published.
-
-    Raises:
-        InvariantError: TABLE-2, TRIM-1, TRIM-2, PUB-2 or MAMBA-1 is broken.
-    """
-    entries = [int(block) for block in table.blocks]
-    foreign = [block for block in entries if not 0 <= block < len(keyed)]
-    demand("TABLE-2", f"foreign blocks in the table of request {name!r}", [], foreign)
-    blocks = [block for block in entries if block != 0]
-    demand("MAMBA-1", f"blocks of request {name!r}, of which there may be {most}", min(len(blocks), most), len(blocks))
-    demand("TABLE-2", f"distinct blocks in the table {entries} of request {name!r}", len(blocks), len(set(blocks)))
-    start = int(table.num_trimmed)
-    demand("TRIM-1", f"trimmed entries of request {name!r}", [0] * start, entries[:start])
-    if in_a_row:
-        kept = entries[start:]
-        demand("TRIM-2", f"null entries of request {name!r} beyond the trimmed ones, in {entries}", 0, kept.count(0))
-        full = entries[start : table.num_published]
-        bare = [block for block in full if not keyed[block]]
-        demand("PUB-2", f"unpublished blocks of request {name!r} among its published entries", [], bare)
-
-
-def count_blocks(batch: list[vec[i32]], holders: vec[i32]) -> None:
-    """Add blocks that wait behind a fence to a count per block. O(blocks)."""
-    for blocks in batch:
-        for block in blocks:
-            if 0 < i64(block) < i64(len(holders)):
-                holders[i64(block)] += 1
-
-
-def count_holders(tables: list[GroupTable], holders: vec[i32]) -> None:
-    """Add the tables' entries to a count per block. O(blocks held)."""
-    for table in tables:
-        count_blocks([table.blocks, table.states], holders)

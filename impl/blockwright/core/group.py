@@ -17,10 +17,10 @@ from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.index import zeros32
-from blockwright.core.plan import Ask
+from blockwright.core.outcomes import Ask
 from blockwright.core.pool import BlockPool
 from blockwright.core.request import MAX_LENGTH, BlockKeys, Request
-from blockwright.core.tables import GroupTable, RequestTables
+from blockwright.core.state import GroupTable, RequestTables
 from blockwright.core.window import FOR_EVER, ChunkedRule, MambaRule, Probe, SlidingRule, WindowRule
 from blockwright.errors import UnsupportedError
 from blockwright.kinds import (
@@ -117,20 +117,20 @@ class GroupTables:
             return FOR_EVER
         return self.rule.last_needing((table.num_trimmed + 1) * self._block_size) + 1
 
-    def quiet_slots(self, table: GroupTable, caching: bool) -> i64:
+    def in_place_slots(self, table: GroupTable, caching: bool) -> i64:
         """Return up to how many slots growth changes nothing: covered, and no block becomes full. O(1).
 
-        A recurrent layer rewrites its state with every token, so it is never quiet.
+        A recurrent layer rewrites its state with every token, so it is never served in place.
         """
         if self._layout != ROW:
             return 0
         if self.is_encoder:
             return MAX_LENGTH
         size = self._block_size
-        quiet: i64 = i64(len(table.blocks)) * size
+        slots: i64 = i64(len(table.blocks)) * size
         if caching:
-            quiet = min(quiet, (table.num_published + 1) * size - 1)
-        return quiet
+            slots = min(slots, (table.num_published + 1) * size - 1)
+        return slots
 
     def publishes(self, table: GroupTable, num_tokens: i64) -> bool:
         """Say whether `num_tokens` tokens fill a block that is not yet published. O(1)."""

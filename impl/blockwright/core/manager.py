@@ -7,31 +7,35 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, final
 
-from librt.vecs import append, vec
+from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig
-from blockwright.core.blocks import BatchAllocation, KVCacheBlocks
-from blockwright.core.explain import EvictionStats, HitExplanation, eviction_stats, explain
-from blockwright.core.forks import ForkedRequests
-from blockwright.core.index import with_room, zeros32
+from blockwright.core.effects import serve, serve_in_place, waiting
+from blockwright.core.in_time.explain import EvictionStats, HitExplanation, eviction_stats, explain
+from blockwright.core.in_time.forks import fork, take_copies
+from blockwright.core.in_time.in_flight import finish_load, new_step_starts, settle_step, start_step
 from blockwright.core.journal import Eviction
-from blockwright.core.managers import get_manager_for_kv_cache_spec, refuse_eagle
-from blockwright.core.plan import Ask, Fits, Never, NotNow, Plan, count_of, counts_of
+from blockwright.core.laws import check_state
+from blockwright.core.managers import SingleTypeKVCacheManager, get_manager_for_kv_cache_spec, refuse_eagle
+from blockwright.core.outcomes import Ask, BatchAllocation, KVCacheBlocks, Plan, count_of, counts_of
+from blockwright.core.plans import can_load, fits, planned
 from blockwright.core.pool import BlockPool
-from blockwright.core.request import MAX_LENGTH, Request
-from blockwright.core.running import NOT_RUN
-from blockwright.core.tables import RequestTables
-from blockwright.core.window import common_hit
-from blockwright.errors import (
-    DuplicateRequestError,
-    InvalidArgumentError,
-    StalePlanError,
-    UnsupportedError,
+from blockwright.core.preconditions import (
+    check_ask,
+    check_hit,
+    is_in_place,
+    tables_named,
+    tables_of,
+    tables_running,
 )
+from blockwright.core.request import MAX_LENGTH, Request
+from blockwright.core.state import Config, State
+from blockwright.core.transitions import commit, find, grow_each, publish, release, reset, trim
+from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import KVCacheEvent
 from blockwright.kinds import CrossAttentionSpec, MambaSpec
 
@@ -53,14 +57,11 @@ class PrefixCacheStats(NamedTuple):
 
 
 @final
-class KVCacheManager(ForkedRequests):
+class KVCacheManager:
     """KV-cache blocks of all running requests of one scheduler.
 
-    Attributes:
-        block_pool: the pool.
-        managers: one per group.
-        max_model_len: tokens that a request may have at most.
-        enable_caching: whether prefixes are shared.
+    What it knows is a record (`State`); what it does stands in modules that are named as the specification's chapters:
+    `preconditions`, `plans`, `effects`, `publication`, `transitions`, and `in_time`.
 
     Example:
         >>> from blockwright import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, Request
@@ -75,6 +76,10 @@ class KVCacheManager(ForkedRequests):
         0.375
         >>> manager.free(request)
     """
+
+    def __new__(cls, *_: object, **__: object) -> KVCacheManager:
+        """Make a manager without fields, for `__init__` or `copy`."""
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -92,7 +97,6 @@ class KVCacheManager(ForkedRequests):
         watermark: float = 0.0,
         explain_evictions: bool = False,
         track_evictions: bool = False,
-        source: KVCacheManager | None = None,
     ) -> None:
         """Make a manager with an empty pool.
 
@@ -114,7 +118,6 @@ class KVCacheManager(ForkedRequests):
             explain_evictions: remember how keys were lost, for `explain_hit` and `make_eviction_stats`: the last
                 ``num_blocks - 1`` losses, older ones are forgotten.
             track_evictions: record what is taken for other content, for `take_evictions`.
-            source: internal, the manager to copy.
 
         Complexity: O(num_blocks).
 
@@ -122,12 +125,6 @@ class KVCacheManager(ForkedRequests):
             InvalidArgumentError: names the argument.
             UnsupportedError: a combination that no kind allows.
         """
-        if source is not None:
-            pool = source.block_pool.copy()
-            managers = [manager.copy(pool) for manager in source.managers]
-            super().__init__(pool, managers, source._max_len, source._most_drafts, source)
-            self._copy_counts(source)
-            return
         if isinstance(max_model_len, bool) or not 1 <= max_model_len <= MAX_LENGTH:
             raise InvalidArgumentError(f"max_model_len: must be within 1..{MAX_LENGTH} tokens, not {max_model_len!r}")
         groups = list(kv_cache_config.kv_cache_groups)
@@ -159,37 +156,30 @@ class KVCacheManager(ForkedRequests):
         most = [
             group.kv_cache_spec.num_speculative_blocks for group in groups if isinstance(group.kv_cache_spec, MambaSpec)
         ]
-        super().__init__(pool, managers, max_model_len, min(most) if most else -1, None)
-        self._overlaps = overlap_steps
-        self._settles = publish_on_settlement
-        self._watermark = int(watermark * kv_cache_config.num_blocks)
-        self.kv_cache_config = kv_cache_config
-        self.use_eagle = use_eagle
-        self.log_stats = log_stats
-        self._num_lookups: int = 0
-        self._num_queries: int = 0
-        self._num_hits: int = 0
-        self._was_reset: bool = False
-        self._alignment: i64 = math.lcm(*[manager.block_size for manager in managers])
-
-    def _copy_counts(self, source: KVCacheManager) -> None:
-        """Take over what a copy keeps beside the tables."""
-        self.kv_cache_config = source.kv_cache_config
-        self.use_eagle = source.use_eagle
-        self.log_stats = source.log_stats
-        self._num_lookups = source._num_lookups
-        self._num_queries = source._num_queries
-        self._num_hits = source._num_hits
-        self._was_reset = source._was_reset
-        self._alignment = source._alignment
-        self._batches = source._batches
+        sizes = [manager.block_size for manager in managers]
+        config = Config(
+            kv_cache_config,
+            sizes,
+            max_model_len,
+            math.lcm(*sizes),
+            min(most) if most else -1,
+            pool.enable_caching,
+            use_eagle,
+            log_stats,
+            overlap_steps,
+            publish_on_settlement,
+            int(watermark * kv_cache_config.num_blocks),
+        )
+        self._state: State = State(config, pool, managers)
 
     def copy(self) -> KVCacheManager:
         """Return an independent copy; pair it with copies of the requests (`Request.copy`). O(num_blocks).
 
         It learns of tokens that were appended to such a copy when a call names it.
         """
-        return KVCacheManager(self.kv_cache_config, self._max_len, source=self)
+        twin = KVCacheManager.__new__(KVCacheManager)
+        twin._state = self._state.copy()
+        return twin
 
     def __copy__(self) -> KVCacheManager:
         """Return an independent copy."""
@@ -207,27 +197,7 @@ class KVCacheManager(ForkedRequests):
         Raises:
             InvalidArgumentError: the request was made with another block size or hasher.
         """
-        if not self.enable_caching or request.prompt_logprobs or request._block_size == 0:
-            return self._nothing, 0
-        self.block_pool.require_whole()
-        # law: HIT-3
-        max_length: i64 = request.num_tokens - 1
-        probes = [
-            manager.probe(request.keys(self._units(request, manager)), max_length, self.use_eagle)
-            for manager in self.managers
-        ]
-        num_computed = common_hit([manager.rule for manager in self.managers], probes, self._alignment, max_length)
-        if self.log_stats:
-            self._num_lookups += 1
-            self._num_queries += request.num_tokens
-            self._num_hits += num_computed
-        if num_computed == 0:
-            return self._nothing, 0
-        ids = [
-            probe.entries(num_computed, manager.first_kept(num_computed))
-            for probe, manager in zip(probes, self.managers)
-        ]
-        return KVCacheBlocks(self.block_pool, ids), num_computed
+        return find(self._state, request)
 
     def explain_hit(self, request: Request) -> HitExplanation:
         """Say why the hit of a request is as long as it is; nothing changes, statistics included.
@@ -239,8 +209,9 @@ class KVCacheManager(ForkedRequests):
         Raises:
             InvalidArgumentError: the request was made with another block size or hasher.
         """
-        self.block_pool.require_whole()
-        return explain(self.managers, request, self._alignment, self.use_eagle)
+        state = self._state
+        state.pool.require_whole()
+        return explain(state.managers, request, state.config.alignment, state.config.eagle)
 
     # ------------------------------------------------------------------ slots
 
@@ -289,41 +260,29 @@ class KVCacheManager(ForkedRequests):
             DuplicateRequestError: another request runs under this id, or its slots in this step are given already.
             UnknownStepError: with `overlap_steps`, no step has been started.
         """
-        tables = self._tables_of(request)
+        state = self._state
+        tables = tables_of(state, request)
         new: i64 = count_of("num_new_tokens", num_new_tokens)
         ahead: i64 = count_of("num_lookahead_tokens", num_lookahead_tokens)
         plain = num_new_computed_tokens == 0 and new_computed_blocks is None
         more = num_draft_tokens != 0 or num_external_computed_tokens != 0 or num_encoder_tokens != 0
         more = more or reserved_blocks != 0
-        if plain and not more and tables is not None and self._is_quiet(request, tables, new, ahead):
-            self._count_quiet(request, tables, new)
-            return self._nothing
+        if plain and not more and tables is not None and is_in_place(state, request, tables, new, ahead):
+            serve_in_place(state, request, tables, new)
+            return state.nothing
         ask = Ask()
         ask.new = new
         ask.ahead = ahead
         ask.is_delayed = delay_cache_blocks
         ask.is_whole = full_sequence_must_fit
         if not plain:
-            self._take_hit(request, tables, ask, num_new_computed_tokens, new_computed_blocks)
+            check_hit(state, request, tables, ask, num_new_computed_tokens, new_computed_blocks)
         if more:
             ask.take(num_draft_tokens, num_external_computed_tokens, num_encoder_tokens, reserved_blocks)
-        self._check_ask(request, tables, ask)
-        if not self._fits(request, tables, ask):
+        check_ask(state, request, tables, ask)
+        if not fits(state, request, tables, ask):
             return None
-        return self._step(request, tables, ask)
-
-    def _take_hit(
-        self,
-        request: Request,
-        tables: RequestTables | None,
-        ask: Ask,
-        num_new_computed_tokens: int,
-        new_computed_blocks: KVCacheBlocks | None,
-    ) -> None:
-        """Put a hit of the right shape into an ask."""
-        ask.hit_length = self._check_hit(request, tables, num_new_computed_tokens, new_computed_blocks)
-        if ask.hit_length > 0:
-            ask.hit = new_computed_blocks
+        return serve(state, request, tables, ask)
 
     def allocate_slots_batch(
         self,
@@ -351,176 +310,7 @@ class KVCacheManager(ForkedRequests):
         news = counts_of("num_new_tokens", num_new_tokens, size)
         aheads = counts_of("num_lookahead_tokens", num_lookahead_tokens, size)
         drafts = counts_of("num_draft_tokens", num_draft_tokens, size)
-        ask = Ask()
-        stops = self._check_batch(batch, news, aheads, drafts, ask)
-        self.block_pool.require_whole()
-        done = BatchAllocation(
-            0,
-            None,
-            vec[i32](),
-            zeros32(size * self._num_groups + 1),
-            vec[i32](),
-            zeros32(size * self._num_groups + 1),
-            vec[i32](),
-            int(self._batches),
-            [""] * size,
-        )
-        try:
-            self._serve(batch, news, aheads, drafts, ask, stops, done)
-        except BaseException:
-            if done.num_served > 0:
-                self._tear()
-            raise
-        return done
-
-    def _serve(
-        self,
-        batch: list[Request],
-        news: vec[i64],
-        aheads: vec[i64],
-        drafts: vec[i64],
-        ask: Ask,
-        stops: vec[i64],
-        done: BatchAllocation,
-    ) -> None:
-        """Serve the requests of a checked batch, and write down what changed."""
-        size: i64 = len(batch)
-        groups = self._num_groups
-        overlaps = self._overlaps
-        num_nulled: i32 = 0
-        replaced = vec[i32]()
-        new_ids = vec[i32]()
-        new_offsets = done.new_block_offsets
-        nulled_offsets = done.nulled_offsets
-        served: i64 = 0
-        slot: i64 = 0
-        while served < size:
-            request: Request = batch[served]
-            stop = stops[served]
-            quiet = request._held
-            if stop > 0 and isinstance(quiet, RequestTables):
-                if overlaps:
-                    step = self._steps[-1]
-                    try:
-                        step.fly(quiet, news[served], 0)
-                        done.num_served = int(served) + 1
-                    except BaseException:
-                        step.ground(quiet)
-                        raise
-                    self._count_step(request, quiet, stop, news[served], 0)
-                else:
-                    done.num_served = int(served) + 1
-                    quiet.num_written = stop
-                    known: i64 = request._num_prompt + i64(len(request._output))
-                    quiet.num_certain = max(stop - news[served], min(stop, known))
-                    quiet.num_drafts = 0
-                group: i64 = 0
-                while group < groups:
-                    group += 1
-                    slot += 1
-                    new_offsets[slot] = i32(len(new_ids))
-                    nulled_offsets[slot] = num_nulled
-            else:
-                tables = self._tables_of(request)
-                begin: i64 = request._num_computed
-                stop = begin + news[served]
-                ask.new = news[served]
-                ask.ahead = aheads[served]
-                ask.drafts = drafts[served]
-                ask.begin = begin
-                ask.stop = stop
-                ask.certain = stop - drafts[served]
-                if not self._fits(request, tables, ask):
-                    break
-                self._note_held(tables)
-                try:
-                    ready = self._prepare(request, tables, ask)
-                    grown: i64 = 0
-                    group = 0
-                    while group < groups:
-                        grown += i64(len(ready.groups[group].blocks)) - i64(self._held[group])
-                        group += 1
-                    new_ids = with_room(new_ids, grown)
-                    if ready.is_forked:
-                        replaced = with_room(replaced, 4 * groups)
-                    if overlaps and ask.new > 0:
-                        self._steps[-1].fly(ready, ask.new, ask.drafts)
-                    done.num_served = int(served) + 1
-                except BaseException:
-                    self._undo(request, tables, False)
-                    raise
-                self._act(request, ready, ask, tables is None)
-                group = 0
-                while group < groups:
-                    blocks = ready.groups[group].blocks
-                    held: i64 = i64(self._held[group])
-                    while held < i64(len(blocks)):
-                        new_ids = append(new_ids, blocks[held])
-                        held += 1
-                    slot += 1
-                    new_offsets[slot] = i32(len(new_ids))
-                    nulled_offsets[slot] = self._nulled_ends[group]
-                    group += 1
-                num_nulled = i32(len(self._nulled))
-                if len(self._replaced) > 0:
-                    replaced = self._take_replaced(i32(served), replaced)
-                done.request_ids[served] = request._request_id
-            served += 1
-        done.nulled_entries = self._nulled
-        self._nulled = vec[i32]()
-        while slot < size * groups:
-            slot += 1
-            new_offsets[slot] = i32(len(new_ids))
-            nulled_offsets[slot] = i32(len(done.nulled_entries))
-        if served < size:
-            done.refused = int(served)
-        done.new_block_ids = new_ids
-        done.replaced_entries = replaced
-
-    def _take_replaced(self, request: i32, replaced: vec[i32]) -> vec[i32]:
-        """Append the entries that the last step copied, after the index of its request."""
-        at: i64 = 0
-        while at < i64(len(self._replaced)):
-            replaced = append(replaced, request)
-            for part in range(at, at + 3):
-                replaced = append(replaced, self._replaced[part])
-            at += 3
-        self._replaced = vec[i32]()
-        return replaced
-
-    def _check_batch(
-        self, batch: list[Request], news: vec[i64], aheads: vec[i64], drafts: vec[i64], ask: Ask
-    ) -> vec[i64]:
-        """Check every request of a batch; return where each step ends that changes only counts, 0 for others."""
-        self._batches += 1
-        batch_number = self._batches
-        fresh: set[str] = set()
-        i: i64 = 0
-        size: i64 = len(batch)
-        stops = vec[i64]([0] * size)
-        while i < size:
-            request: Request = batch[i]
-            tables = self._tables_of(request)
-            if drafts[i] == 0 and tables is not None and self._is_quiet(request, tables, news[i], aheads[i]):
-                stops[i] = request._num_computed + news[i]
-            else:
-                ask.new = news[i]
-                ask.ahead = aheads[i]
-                ask.drafts = drafts[i]
-                self._check_ask(request, tables, ask)
-            if tables is None:
-                if self.enable_caching and request._block_size > 0:
-                    for manager in self.managers:
-                        self._units(request, manager)
-                if request.request_id in fresh:
-                    raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
-                fresh.add(request.request_id)
-            elif tables.batch == batch_number:
-                raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
-            else:
-                tables.batch = batch_number
-            i += 1
-        return stops
+        return grow_each(self._state, batch, news, aheads, drafts)
 
     # ------------------------------------------------------------------ plan and commit
 
@@ -546,7 +336,8 @@ class KVCacheManager(ForkedRequests):
         Raises:
             InvalidArgumentError, StaleHitError, DuplicateRequestError, UnknownStepError: as `allocate_slots`.
         """
-        tables = self._tables_of(request)
+        state = self._state
+        tables = tables_of(state, request)
         ask = Ask()
         ask.is_planned = True
         ask.new = count_of("num_new_tokens", num_new_tokens)
@@ -555,19 +346,9 @@ class KVCacheManager(ForkedRequests):
         ask.is_whole = full_sequence_must_fit
         ask.take(num_draft_tokens, num_external_computed_tokens, num_encoder_tokens, reserved_blocks)
         if num_new_computed_tokens != 0 or new_computed_blocks is not None:
-            self._take_hit(request, tables, ask, num_new_computed_tokens, new_computed_blocks)
-        self._check_ask(request, tables, ask)
-        name = request.request_id
-        if ask.is_too_long:
-            return Never(name, f"{ask.stop} tokens, max_model_len is {self._max_len}")
-        fits = self._fits(request, tables, ask)
-        if tables is not None:
-            ask.most = self._most_held(tables, ask)
-        if ask.most > self.block_pool.num_blocks - 1:
-            return Never(name, f"{ask.most} blocks at once, the pool has {self.block_pool.num_blocks - 1}")
-        if not fits:
-            return NotNow(name, ask.missing)
-        return Fits(request, ask, self._owner, self.block_pool.version, self._moment(request, tables))
+            check_hit(state, request, tables, ask, num_new_computed_tokens, new_computed_blocks)
+        check_ask(state, request, tables, ask)
+        return planned(state, request, tables, ask)
 
     def can_load(self, request: Request, num_new_computed_tokens: int, num_external_computed_tokens: int) -> bool:
         """Say whether a new request could ever load so many tokens after a hit of so many: not with `plan`'s `Never`.
@@ -579,16 +360,7 @@ class KVCacheManager(ForkedRequests):
         Raises:
             InvalidArgumentError: a count is out of range, or the request was made with another block size or hasher.
         """
-        self.block_pool.require_whole()
-        ask = Ask()
-        ask.hit_length = count_of("num_new_computed_tokens", num_new_computed_tokens)
-        ask.external = count_of("num_external_computed_tokens", num_external_computed_tokens)
-        ask.begin = ask.hit_length
-        ask.stop = ask.begin + ask.external
-        ask.certain = ask.stop
-        ask.slots = ask.stop
-        self._count_new(request, ask)
-        return bool(ask.stop <= self._max_len and ask.most < self.block_pool.num_blocks)
+        return can_load(self._state, request, num_new_computed_tokens, num_external_computed_tokens)
 
     def commit(self, plan: Plan) -> KVCacheBlocks:
         """Do what was planned and return the new blocks, as `allocate_slots`; it cannot fail on an unchanged pool.
@@ -599,39 +371,7 @@ class KVCacheManager(ForkedRequests):
             InvalidArgumentError: the plan is no `Fits`.
             StalePlanError: another manager's, or the pool, the request or the step has changed since; plan again.
         """
-        if not isinstance(plan, Fits):
-            raise InvalidArgumentError(f"plan: {plan!r} cannot be committed, only one that fits")
-        request = plan._request
-        if plan._owner != self._owner:
-            raise StalePlanError(f"plan: {plan!r} is another manager's, or of this one before it was copied")
-        tables = self._tables_of(request)
-        if plan._version != self.block_pool.version or plan._moment != self._moment(request, tables):
-            raise StalePlanError(f"plan: the pool or the request has changed since {plan!r}; plan again")
-        return self._step(request, tables, plan._ask)
-
-    def _moment(self, request: Request, tables: RequestTables | None) -> tuple[int, ...]:
-        """Return what a plan leans on beside the pool."""
-        if tables is None:
-            return (request._num_computed, request.num_tokens, int(self._num_steps), len(self._steps))
-        counts = (
-            int(tables.num_written),
-            int(tables.num_certain),
-            int(tables.num_settled),
-            int(tables.last_step),
-            int(tables.num_loading),
-        )
-        return (request._num_computed, request.num_tokens, int(self._num_steps), len(self._steps), *counts)
-
-    def _most_held(self, tables: RequestTables, ask: Ask) -> i64:
-        """Return the blocks a running request would hold after a step, once nothing is in flight. O(blocks)."""
-        most: i64 = 0
-        for manager, table in zip(self.managers, tables.groups):
-            most += manager.missing(len(table.blocks), manager.reach(ask)) + i64(len(table.states))
-            first = manager.first_kept(ask.begin)
-            for entry, block in enumerate(table.blocks):
-                if block != 0 and i64(entry) >= first:
-                    most += 1
-        return most
+        return commit(self._state, plan)
 
     # ------------------------------------------------------------------ publish, trim, release
 
@@ -647,28 +387,7 @@ class KVCacheManager(ForkedRequests):
             UnknownRequestError: the request holds no blocks.
             InvalidArgumentError: more tokens than are written or known, or, if publication waits for it, than settled.
         """
-        tables = self._require(request)
-        tables.request = request
-        known = min(int(tables.num_settled if self._settles else tables.num_written), request.num_tokens)
-        count = operator.index(num_computed_tokens)
-        if not 0 <= count <= known:
-            raise InvalidArgumentError(
-                f"num_computed_tokens: must be within 0..{known}, the known and written tokens of "
-                f"{request.request_id!r}, not {num_computed_tokens}"
-            )
-        try:
-            tables.num_certain = max(tables.num_certain, count)
-            if self.enable_caching:
-                stopped = tables.num_written - tables.num_drafts
-                if self._overlaps and len(self._steps) > 0 and tables.last_step == self._num_steps:  # it has not run
-                    if count == stopped and any([each.leaves_state(stopped) for each in self.managers]):
-                        self._make_due(tables)
-                    stopped = NOT_RUN
-                for manager, table in zip(self.managers, tables.groups):
-                    self._publish(manager, table, request, count, stopped)
-        except BaseException:
-            self._tear()
-            raise
+        publish(self._state, request, num_computed_tokens)
 
     def remove_skipped_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Trim now what no token at `num_computed_tokens` or later reads, instead of at the next `allocate_slots`.
@@ -679,21 +398,7 @@ class KVCacheManager(ForkedRequests):
             UnknownRequestError: the request holds no blocks.
             InvalidArgumentError: more tokens than are written, or, with steps in flight, than are settled.
         """
-        tables = self._require(request)
-        done, what = (tables.num_settled, "settled") if self._overlaps else (tables.num_written, "written")
-        count = operator.index(num_computed_tokens)
-        if not 0 <= count <= int(done):
-            raise InvalidArgumentError(
-                f"num_computed_tokens: must be within 0..{done}, the {what} tokens of {request.request_id!r}, "
-                f"not {num_computed_tokens}"
-            )
-        try:
-            tables.num_certain = max(tables.num_certain, count)
-            for manager, table in zip(self.managers, tables.groups):
-                manager.trim(table, count, i64(len(table.blocks)))
-        except BaseException:
-            self._tear()
-            raise
+        trim(self._state, request, num_computed_tokens)
 
     def free(self, request: Request) -> None:
         """Release all blocks of a request, last first; of one that holds none: nothing. O(blocks). law: REF-1.
@@ -705,44 +410,162 @@ class KVCacheManager(ForkedRequests):
         Raises:
             DuplicateRequestError: another request runs under its id.
         """
-        self.block_pool.require_whole()
-        tables = self._tables_of(request)
-        if tables is not None:
-            self._vacate(tables, request._num_computed)
-            request._held = None
+        release(self._state, request)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all prefixes; False, and nothing happens, while any block is held. O(num_blocks)."""
-        try:
-            if not self.block_pool.reset_prefix_cache():
-                return False
-            self._was_reset = True
-        except BaseException:
-            if self.block_pool.is_torn:
-                self._tear()
-            raise
-        return True
+        return reset(self._state)
+
+    # ------------------------------------------------------------------ steps in flight, loads, forks
+
+    def start_step(self) -> int:
+        """Start a step and return its number; slots are given in it from now on. O(1). law: SETTLE-1.
+
+        Raises:
+            UnsupportedError: the manager was made without `overlap_steps`.
+        """
+        return start_step(self._state)
+
+    def new_step_starts(self) -> None:
+        """Say that a step starts, for engines whose steps do not overlap: slots given so far are computed before it.
+
+        Recurrent states that the last step left may be found from now on. Without this call each is found once its own
+        request has got its next slots or has ended, so it matters to lookups that come before those calls.
+        Complexity: O(requests whose last step stopped at the end of a block). law: MAMBA-5.
+
+        Raises:
+            UnsupportedError: the manager was made with `overlap_steps`.
+        """
+        new_step_starts(self._state)
+
+    def settle_step(self, step: int, num_rejected_tokens: Mapping[str, int] | None = None) -> None:
+        """Say that the oldest step in flight is done, and how many drafts of which request were rejected.
+
+        The tokens of the step count as settled: what they no longer read is trimmed at the request's next slots, what
+        they filled is published now if the manager publishes on settlement, and blocks that waited for the step are
+        released. Rejected drafts move the request and its later steps back: lower ``num_computed_tokens`` by as much,
+        and append the step's tokens afterwards. Complexity: O(requests of the step + blocks released).
+        law: SETTLE-1, FENCE-1, PUB-3.
+
+        Args:
+            step: the number that `start_step` gave.
+            num_rejected_tokens: by request id; requests that run and had drafts in this step.
+
+        Raises:
+            UnknownStepError: the step is not in flight, or an older one is.
+            InvalidArgumentError: more tokens are rejected than were drafted.
+        """
+        settle_step(self._state, step, num_rejected_tokens)
+
+    def finish_load(self, request: Request, num_loaded_tokens: int) -> bool:
+        """Say that a load has ended and how many of its tokens came; return whether the request runs on.
+
+        What no token after the whole load reads need not have been loaded: it is given back, as by
+        `remove_skipped_blocks`, and never published. If all the rest came, it is published: set ``num_computed_tokens``
+        to the hit and the load, and go on. If not, what came of it is published, the request is freed, and False is
+        returned: set ``num_computed_tokens = 0`` and look it up again. Its hit is what came, cut back to where every
+        layer has what the next token reads: with windows or recurrent layers often to the hit before the load. For a
+        request that was freed while it was loading, its blocks return now, the answer is False, and nothing else is to
+        be done, even if it runs again. Complexity: O(blocks). law: LOAD-1, READ-1, TRIM-1.
+
+        Args:
+            request: the request that loads.
+            num_loaded_tokens: n says that of the first n tokens after the hit everything came that had to be loaded.
+
+        Raises:
+            UnknownStepError: nothing is being loaded for the request.
+            DuplicateRequestError: another request runs under its id, and what is being loaded is not of an older one.
+            InvalidArgumentError: more tokens than were to be loaded.
+        """
+        return finish_load(self._state, request, num_loaded_tokens)
+
+    def fork(self, parent: Request, child: Request) -> KVCacheBlocks | None:
+        """Start `child` on the blocks of `parent`, with as many computed tokens; return its blocks, or None: not now.
+
+        The tokens are those of steps that have run: what a step has still to write would be missing from a copy.
+        Make the child with ``parent.fork(request_id)``, or with any tokens that go on from those that the parent has
+        computed. Both then run on alike. A block that both hold is copied when one of them first writes to it: after
+        allocating for a step and before running it, do what `take_copies` tells. Drafts of the parent that are not
+        accepted by now are given up. Takes no blocks, but for the states of drafts of recurrent layers; where these are
+        not free the answer is None and nothing changed. Complexity: O(blocks shared + output tokens).
+        law: WRITE-1, REF-1.
+
+        Raises:
+            UnknownRequestError: the parent holds no blocks.
+            DuplicateRequestError: the child runs already.
+            InvalidArgumentError: the child's tokens, extra keys or ``num_computed_tokens`` are not the parent's; or the
+                parent's own count is out of range, its tokens are being loaded or not appended after settling, or the
+                copies for its last step have not been taken.
+            UnknownStepError: a step in flight computes tokens of the parent; settle it first.
+            UnsupportedError: the parent's last tokens are accepted drafts, whose recurrent state cannot be shared;
+                compute a step first.
+        """
+        return fork(self._state, parent, child)
+
+    def take_copies(self) -> list[list[tuple[int, int]]]:
+        """Return, per group, the (source, destination) block ids to copy before the next step, oldest first.
+
+        Each copy is told once. All are independent: no block is a source and a destination, or a destination twice, so
+        that any order and any parallelism will do. Both ends stay held until they are told. Call it after allocating
+        for a step, and run the copies before the step. Complexity: O(copies). law: COPY-1, COPY-2.
+        """
+        return take_copies(self._state)
 
     # ------------------------------------------------------------------ what it says of itself
 
     @property
+    def kv_cache_config(self) -> KVCacheConfig:
+        """Pool size and groups of layers."""
+        return self._state.config.kv_cache_config
+
+    @property
+    def block_pool(self) -> BlockPool:
+        """The pool."""
+        return self._state.pool
+
+    @property
+    def managers(self) -> list[SingleTypeKVCacheManager]:
+        """One per group."""
+        return self._state.managers
+
+    @property
+    def enable_caching(self) -> bool:
+        """Whether prefixes are shared."""
+        return self._state.config.caching
+
+    @property
+    def use_eagle(self) -> bool:
+        """Whether the last block of a hit is recomputed, for a draft head."""
+        return self._state.config.eagle
+
+    @property
+    def log_stats(self) -> bool:
+        """Whether lookups are counted."""
+        return self._state.config.logs
+
+    @property
     def overlap_steps(self) -> bool:
         """Whether steps are in flight until `settle_step` says that they are done."""
-        return self._overlaps
+        return self._state.config.overlaps
 
     @property
     def max_model_len(self) -> int:
         """Tokens that a request may have at most."""
-        return self._max_len
+        return self._state.config.max_len
 
     @property
     def usage(self) -> float:
         """Share of blocks that are held, 0.0 to 1.0. O(1)."""
-        return self.block_pool.get_usage()
+        return self._state.pool.get_usage()
+
+    @property
+    def steps_in_flight(self) -> list[int]:
+        """The numbers of the steps in flight, oldest first."""
+        return [int(step.number) for step in self._state.steps]
 
     def request_ids(self) -> list[str]:
         """Return the ids of the running requests, oldest first. O(requests)."""
-        return list(self._running)
+        return list(self._state.running)
 
     def num_published(self, request_id: str) -> tuple[int, ...]:
         """Return how many leading table entries publication has passed, per group. O(groups).
@@ -750,7 +573,7 @@ class KVCacheManager(ForkedRequests):
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        return tuple([int(table.num_published) for table in self._named(request_id).groups])
+        return tuple([int(table.num_published) for table in tables_named(self._state, request_id).groups])
 
     def num_settled(self, request_id: str) -> int:
         """Return the settled tokens of a request; 0 unless made with ``overlap_steps``. O(1).
@@ -758,8 +581,8 @@ class KVCacheManager(ForkedRequests):
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        tables = self._named(request_id)
-        return int(tables.num_settled) if self._overlaps else 0
+        tables = tables_named(self._state, request_id)
+        return int(tables.num_settled) if self._state.config.overlaps else 0
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
         """Return a request's blocks, a copy of its tables. O(blocks).
@@ -767,7 +590,9 @@ class KVCacheManager(ForkedRequests):
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        return KVCacheBlocks(self.block_pool, [table.blocks[:] for table in self._named(request_id).groups])
+        return KVCacheBlocks(
+            self._state.pool, [table.blocks[:] for table in tables_named(self._state, request_id).groups]
+        )
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
         """Return a request's block ids, a list per group; 0 where nothing is held. O(blocks).
@@ -775,7 +600,30 @@ class KVCacheManager(ForkedRequests):
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        return tuple([[int(block) for block in table.blocks] for table in self._named(request_id).groups])
+        return tuple([[int(block) for block in table.blocks] for table in tables_named(self._state, request_id).groups])
+
+    def get_draft_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+        """Return, per group, the blocks for the states of draft tokens, the first draft's first. O(blocks).
+
+        Raises:
+            UnknownRequestError: the request holds no blocks.
+        """
+        return tuple([[int(block) for block in table.states] for table in tables_named(self._state, request_id).groups])
+
+    def get_state_block_ids(self, request: Request) -> list[int]:
+        """Return, per group, the block with the state after ``request.num_computed_tokens`` tokens. O(groups).
+
+        0 for groups that keep no state, and where there is none. After accepted drafts it is the block of the last of
+        them. law: MAMBA-3.
+
+        Raises:
+            UnknownRequestError: the request holds no blocks.
+        """
+        tables = tables_running(self._state, request)
+        return [
+            int(manager.state_block(table, request._num_computed))
+            for manager, table in zip(self._state.managers, tables.groups)
+        ]
 
     def get_num_common_prefix_blocks(self, request_id: str, num_running_requests: int) -> list[int]:
         """Return, per group, the leading blocks that are in the tables of exactly `num_running_requests` requests.
@@ -789,31 +637,32 @@ class KVCacheManager(ForkedRequests):
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        tables = self._named(request_id)
+        state = self._state
+        tables = tables_named(state, request_id)
         running = operator.index(num_running_requests)
-        common = [0 for _ in self.managers]
+        common = [0 for _ in state.managers]
         if tables.num_loading > 0:
             return common
-        waiting = self._waiting()
+        outside = waiting(state)
         try:
-            for blocks in waiting:
-                self.block_pool.set_apart(blocks, 1)
-            for at, manager in enumerate(self.managers):
+            for blocks in outside:
+                state.pool.set_apart(blocks, 1)
+            for at, manager in enumerate(state.managers):
                 common[at] = manager.get_num_common_prefix_blocks(tables.request_id, running)
-            for blocks in waiting:
-                self.block_pool.set_apart(blocks, -1)
+            for blocks in outside:
+                state.pool.set_apart(blocks, -1)
         except BaseException:
-            self._tear()
+            state.tear()
             raise
         return common
 
     def create_empty_block_list(self) -> KVCacheBlocks:
         """Return blocks of all groups without any block in them."""
-        return KVCacheBlocks(self.block_pool, [vec[i32]() for _ in self.managers])
+        return KVCacheBlocks(self._state.pool, [vec[i32]() for _ in self._state.managers])
 
     def take_events(self) -> list[KVCacheEvent]:
         """Return the events since the last call; empty unless made with ``enable_kv_cache_events``."""
-        return self.block_pool.take_events()
+        return self._state.pool.take_events()
 
     def take_evictions(self) -> list[Eviction]:
         """Return the contents that the pool has lost to other content since the last call, oldest first.
@@ -822,21 +671,33 @@ class KVCacheManager(ForkedRequests):
         Until the next step runs its bytes are still there: whoever wants them copies them before. Empty unless made
         with ``track_evictions``. law: STEP-4.
         """
-        return self.block_pool.take_evictions()
+        return self._state.pool.take_evictions()
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Return the lookups since the last call and start again; None unless made with ``log_stats``."""
-        if not self.log_stats:
+        state = self._state
+        if not state.config.logs:
             return None
-        stats = PrefixCacheStats(self._was_reset, self._num_lookups, self._num_queries, self._num_hits)
-        self._was_reset = False
-        self._num_lookups = 0
-        self._num_queries = 0
-        self._num_hits = 0
+        stats = PrefixCacheStats(state.was_reset, state.num_lookups, state.num_queries, state.num_hits)
+        state.was_reset = False
+        state.num_lookups = 0
+        state.num_queries = 0
+        state.num_hits = 0
         return stats
 
     def make_eviction_stats(self) -> EvictionStats | None:
         """Return the keys lost since the last call, by cause and group; None unless made with ``explain_evictions``."""
-        if not self.block_pool.explains_evictions:
+        if not self._state.pool.explains_evictions:
             return None
-        return eviction_stats(self.block_pool.take_losses(), len(self.managers))
+        return eviction_stats(self._state.pool.take_losses(), len(self._state.managers))
+
+    def check(self, held_elsewhere: Mapping[int, int] | None = None) -> None:
+        """Recompute every invariant from scratch: counters, queue, index, tables. O(num_blocks + blocks held).
+
+        What is held through the pool's own names (`BlockPool.touch`), as a connector does, is counted as the pool has
+        noted it. `held_elsewhere` says how often each block should be held so: the check then compares that too.
+
+        Raises:
+            InvariantError: names the law and shows both sides.
+        """
+        check_state(self._state, held_elsewhere)

@@ -17,7 +17,7 @@ from blockwright.core.group import ONE_STATE, ROW, GroupTables, layout_for, rule
 from blockwright.core.index import cut_to, zeros32
 from blockwright.core.pool import BlockPool, KVCacheBlock, require_group
 from blockwright.core.request import MAX_LENGTH, BlockKeys, Request, exact_text
-from blockwright.core.tables import GroupTable
+from blockwright.core.state import GroupTable
 from blockwright.core.window import Probe, common_hit
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, UnknownRequestError, UnsupportedError
 from blockwright.kinds import (
@@ -46,8 +46,6 @@ class SingleTypeKVCacheManager(GroupTables):
         block_pool: BlockPool,
         kv_cache_group_id: int,
         dcp_world_size: int = 1,
-        *,
-        source: SingleTypeKVCacheManager | None = None,
     ) -> None:
         """Make a manager without requests.
 
@@ -56,7 +54,6 @@ class SingleTypeKVCacheManager(GroupTables):
             block_pool: the pool to take blocks from.
             kv_cache_group_id: number of the group, part of every key it publishes.
             dcp_world_size: ranks that share one block's tokens (decode context parallelism); full attention only.
-            source: internal, the manager to copy.
 
         Raises:
             InvalidArgumentError: an argument is out of range.
@@ -80,8 +77,6 @@ class SingleTypeKVCacheManager(GroupTables):
         super().__init__(kv_cache_spec, block_pool, kv_cache_group_id, kv_cache_spec.block_size * dcp_world_size)
         self.kv_cache_spec = kv_cache_spec
         self.kv_cache_group_id = kv_cache_group_id
-        if source is not None:
-            self._tables = {name: table.copy() for name, table in source._tables.items()}
 
     # ------------------------------------------------------------------ the names engine developers know
 
@@ -374,7 +369,9 @@ class SingleTypeKVCacheManager(GroupTables):
     def copy(self, pool: BlockPool) -> SingleTypeKVCacheManager:
         """Return an independent copy over another pool. O(blocks held)."""
         dcp = self._block_size // self.kv_cache_spec.block_size
-        return type(self)(self.kv_cache_spec, pool, self.kv_cache_group_id, dcp, source=self)
+        twin = type(self)(self.kv_cache_spec, pool, self.kv_cache_group_id, dcp)
+        twin._tables = {name: table.copy() for name, table in self._tables.items()}
+        return twin
 
 
 class FullAttentionManager(SingleTypeKVCacheManager):

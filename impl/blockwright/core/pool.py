@@ -11,8 +11,7 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import hash_words
 from blockwright.core.index import zeros32
-from blockwright.core.journal import Eviction, Journal
-from blockwright.core.losses import Losses
+from blockwright.core.journal import Eviction, Journal, Losses
 from blockwright.core.request import MAX_LENGTH, Request, units_per_block
 from blockwright.core.store import BlockStore
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError, UnsupportedError
@@ -39,7 +38,6 @@ class BlockPool(BlockStore):
         verify_tokens: bool = False,
         explain_evictions: bool = False,
         track_evictions: bool = False,
-        source: BlockPool | None = None,
     ) -> None:
         """Make a pool with every block free and without content.
 
@@ -53,17 +51,12 @@ class BlockPool(BlockStore):
                 forgotten. Costs about 50 bytes per block, and time at each loss.
             track_evictions: record what is taken for other content, for `take_evictions`. Costs about 150 bytes per
                 published block.
-            source: internal, the pool to copy.
 
         Complexity: O(num_blocks).
 
         Raises:
             InvalidArgumentError: names the argument.
         """
-        if source is not None:
-            super().__init__(0, None, source)
-            self.enable_caching: bool = source.enable_caching
-            return
         if isinstance(num_blocks, bool) or not 2 <= num_blocks <= MAX_BLOCKS:
             raise InvalidArgumentError(
                 f"num_blocks: must be within 2..{MAX_BLOCKS} (block 0 is the null block), not {num_blocks!r}"
@@ -82,12 +75,15 @@ class BlockPool(BlockStore):
                 Losses(num_blocks) if explain_evictions else None,
                 [] if track_evictions else None,
             )
-        super().__init__(num_blocks, journal, None)
-        self.enable_caching = enable_caching
+        super().__init__(num_blocks, journal)
+        self.enable_caching: bool = enable_caching
 
     def copy(self) -> BlockPool:
         """Return an independent copy. O(num_blocks)."""
-        return BlockPool(2, source=self)
+        twin = BlockPool(2)
+        self.copy_to(twin)
+        twin.enable_caching = self.enable_caching
+        return twin
 
     def __copy__(self) -> BlockPool:
         """Return an independent copy."""

@@ -32,8 +32,7 @@ from blockwright.core.access_order import AccessOrder
 from blockwright.core.block_hash import word_bytes
 from blockwright.core.check import check_index, check_queue, demand
 from blockwright.core.index import PrefixIndex, with_room, zeros32
-from blockwright.core.journal import Journal
-from blockwright.core.losses import EVICTED, TRIMMED
+from blockwright.core.journal import EVICTED, TRIMMED, Journal
 from blockwright.core.request import BlockKeys, Request
 from blockwright.errors import InterruptedCallError, StaleHitError
 
@@ -46,53 +45,53 @@ class BlockStore:
         is_torn: a call ended in the middle of a change.
     """
 
-    def __init__(
-        self, count: i64, journal: Journal | None, source: BlockStore | None, order: AccessOrder | None = None
-    ) -> None:
-        """Make a store with every block free and without content, or a copy of `source`. O(count).
+    def __init__(self, count: i64, journal: Journal | None, order: AccessOrder | None = None) -> None:
+        """Make a store with every block free and without content. O(count).
 
         With an `order`, eviction candidates go by it; without, least recently released first.
         """
         self.is_torn = False
-        if source is not None:
-            source.require_whole()
-            self._count: i64 = source._count
-            self._index: PrefixIndex = source._index.copy()
-            self._ref: vec[i32] = source._ref[:]
-            self._next: vec[i32] = source._next[:]
-            self._prev: vec[i32] = source._prev[:]
-            self._num_free: i64 = source._num_free
-            self._num_evictions: i64 = source._num_evictions
-            self._copies: vec[i32] = source._copies[:]
-            self._ends: vec[i32] = source._ends[:]
-            self._apart: vec[i32] = source._apart[:]
-            self._order: AccessOrder | None = None if source._order is None else source._order.copy()
-            self.version: i64 = source.version
-            self._journal: Journal | None = None if source._journal is None else source._journal.copy()
-            return
-        self._count = count
-        self._index = PrefixIndex(count)
-        self._ref = zeros32(count)
+        self._count: i64 = count
+        self._index: PrefixIndex = PrefixIndex(count)
+        self._ref: vec[i32] = zeros32(count)
         # A ring through the free blocks; the null block, never free, is where it begins and ends.
-        self._next = zeros32(count)
-        self._prev = zeros32(count)
+        self._next: vec[i32] = zeros32(count)
+        self._prev: vec[i32] = zeros32(count)
         block: i64 = 1
         while block < count:
             self._next[block - 1] = i32(block)
             self._prev[block] = i32(block - 1)
             block += 1
         self._prev[0] = i32(count - 1)
-        self._num_free = count - 1
-        self._num_evictions = 0
+        self._num_free: i64 = count - 1
+        self._num_evictions: i64 = 0
         # Copies to come: group, source and destination of each. And per block, once there has been one: of how many it
         # is the source, or -1 for a destination.
-        self._copies = vec[i32]()
-        self._ends = vec[i32]()
+        self._copies: vec[i32] = vec[i32]()
+        self._ends: vec[i32] = vec[i32]()
         # Per block: how many of its holders hold it from outside; no request that computes is among them.
-        self._apart = zeros32(count)
-        self._order = order
-        self.version = 0
-        self._journal = journal
+        self._apart: vec[i32] = zeros32(count)
+        self._order: AccessOrder | None = order
+        self.version: i64 = 0
+        self._journal: Journal | None = journal
+
+    def copy_to(self, twin: BlockStore) -> None:
+        """Put a copy of every field of the store into another, whatever that holds. O(count)."""
+        self.require_whole()
+        twin.is_torn = False
+        twin._count = self._count
+        twin._index = self._index.copy()
+        twin._ref = self._ref[:]
+        twin._next = self._next[:]
+        twin._prev = self._prev[:]
+        twin._num_free = self._num_free
+        twin._num_evictions = self._num_evictions
+        twin._copies = self._copies[:]
+        twin._ends = self._ends[:]
+        twin._apart = self._apart[:]
+        twin._order = None if self._order is None else self._order.copy()
+        twin.version = self.version
+        twin._journal = None if self._journal is None else self._journal.copy()
 
     def tear(self) -> None:
         """Refuse later calls: one has ended in the middle of a change."""

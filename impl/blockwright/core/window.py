@@ -108,7 +108,15 @@ class Probe:
 
 
 class WindowRule:
-    """Base: full attention, which keeps everything; a hit is a leading run of blocks."""
+    """Base: full attention, which keeps everything; a hit is a leading run of blocks.
+
+    Attributes:
+        asks_upwards: the blocks of a hit are looked up from the first one on, so that a miss ends the search at once.
+    """
+
+    def __init__(self, asks_upwards: bool = True) -> None:
+        """Say how a hit is looked up."""
+        self.asks_upwards = asks_upwards
 
     def first_needed(self, num_tokens: i64) -> i64:
         """Return the first position that a token at `num_tokens` or later reads. O(1). law: TRIM-1."""
@@ -137,6 +145,7 @@ class SlidingRule(WindowRule):
 
     def __init__(self, window: i64, block_size: i64) -> None:
         """Take the window in tokens."""
+        super().__init__(False)
         self._window: i64 = window
         self.hit_run: i64 = (window - 1 + block_size - 1) // block_size
 
@@ -172,6 +181,7 @@ class ChunkedRule(WindowRule):
 
     def __init__(self, chunk: i64) -> None:
         """Take the chunk in tokens."""
+        super().__init__(False)
         self._chunk: i64 = chunk
 
     def first_needed(self, num_tokens: i64) -> i64:
@@ -204,6 +214,10 @@ class ChunkedRule(WindowRule):
 class MambaRule(WindowRule):
     """A recurrent state: a token reads the state after the token before it."""
 
+    def __init__(self) -> None:
+        """Take nothing."""
+        super().__init__(False)
+
     def first_needed(self, num_tokens: i64) -> i64:
         """Return ``max(0, n - 1)``."""
         if num_tokens == 0:
@@ -232,6 +246,11 @@ def common_hit(rules: list[WindowRule], probes: list[Probe], alignment: i64, max
     group objects. No hit is passed over, since each group gives its longest. law: HIT-1, HIT-2.
     """
     length = max_length // alignment * alignment
+    # A leading run is found missing after one lookup, a window only after all blocks from the end down: so these go
+    # first, whatever the order of the groups.
+    for rule, probe in zip(rules, probes):
+        if rule.asks_upwards:
+            length = rule.longest(probe, length) // alignment * alignment
     while True:
         before = length
         for rule, probe in zip(rules, probes):

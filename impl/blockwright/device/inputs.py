@@ -17,14 +17,14 @@ from typing import Any
 import torch
 
 from blockwright.config import KVCacheConfig
-from blockwright.core.blocks import KVCacheBlocks
-from blockwright.core.replica import TableReplica
+from blockwright.core.outcomes import KVCacheBlocks
 from blockwright.core.request import MAX_LENGTH
-from blockwright.core.rows import listed, whole
 from blockwright.device.planned import KVCachePlan
 from blockwright.device.staging import Staging, Tensors, Views, view_of
 from blockwright.errors import BlockError, InvalidArgumentError, UnknownStepError
 from blockwright.kinds import CrossAttentionSpec, require_positive
+from blockwright.worker.replica import TableReplica
+from blockwright.worker.rows import listed, whole
 
 Copies = Sequence[Sequence[tuple[int, int]]]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from blockwright.core.replica import TableReplica
+from blockwright.worker.replica import TableReplica
 
 Tensors = tuple[torch.Tensor, ...]
 

@@ -30,30 +30,27 @@ class DevicePool(BlockStore):
         null: the block set aside as the null block; 0: none yet.
     """
 
-    def __init__(self, num_blocks: i64, first_id: i64, by_access: bool, *, source: DevicePool | None = None) -> None:
-        """Make a pool with every block free, evicting by access or by release; or copy `source`. O(num_blocks)."""
+    def __init__(self, num_blocks: i64, first_id: i64, by_access: bool) -> None:
+        """Make a pool with every block free, evicting by access or by release. O(num_blocks)."""
+        super().__init__(num_blocks + 1, None, AccessOrder(num_blocks + 1) if by_access else None)
         self._one: vec[i32] = zeros32(1)
-        if source is not None:
-            super().__init__(0, None, source)
-            self.first_id: i64 = source.first_id
-            self.null: i64 = source.null
-            self._epoch: i64 = source._epoch
-            self._filled_in: vec[i64] = source._filled_in[:]
-            self._begun: vec[i32] = source._begun[:]
-            return
-        order = AccessOrder(num_blocks + 1) if by_access else None
-        super().__init__(num_blocks + 1, None, None, order)
-        self.first_id = first_id
-        self.null = 0
+        self.first_id: i64 = first_id
+        self.null: i64 = 0
         # A block is computed once the epoch in which it was published has ended; until it is full that is `_NOT_FULL`.
-        self._epoch = 1
-        self._filled_in = zeros64(num_blocks + 1)
+        self._epoch: i64 = 1
+        self._filled_in: vec[i64] = zeros64(num_blocks + 1)
         # 1 where a step has computed some of what a block holds.
-        self._begun = zeros32(num_blocks + 1)
+        self._begun: vec[i32] = zeros32(num_blocks + 1)
 
     def copy(self) -> DevicePool:
         """Return an independent copy. O(num_blocks)."""
-        return DevicePool(0, 0, False, source=self)
+        twin = DevicePool(0, self.first_id, False)
+        self.copy_to(twin)
+        twin.null = self.null
+        twin._epoch = self._epoch
+        twin._filled_in = self._filled_in[:]
+        twin._begun = self._begun[:]
+        return twin
 
     def num_total(self) -> i64:
         """Return how many blocks there are. O(1)."""

@@ -97,26 +97,26 @@ def is_known(before: Paged, pairs: tuple[Pair, ...], old: int, new: int) -> bool
 
 
 PAGED_LAWS = (
-    listed(laws.law_block_is_in_one_place, "vLLM V0 BlockAllocator; museum B01, B02, B22, B51"),
+    listed(laws.law_block_is_in_one_place, "vLLM V0 BlockAllocator; known bugs B01, B02, B22, B51"),
     listed(laws.law_null_is_unwritten, "vLLM V0 CpuGpuBlockAllocator.allocate_or_get_null_block"),
-    listed(laws.law_dead_entry_is_null, "vLLM V0 BlockTable.append_token_ids; museum B01"),
+    listed(laws.law_dead_entry_is_null, "vLLM V0 BlockTable.append_token_ids; known bug B01"),
     listed(laws.law_sequence_reads_its_own, "the central law; PagedAttention (Kwon et al., 2023), section 4.4"),
-    listed(laws.law_found_is_what_it_holds, "vLLM V0 PrefixCachingBlockAllocator; museum B56"),
-    listed(laws.law_content_has_one_block, "vLLM V0 promote_to_immutable_block; museum B56"),
-    listed(laws.law_free_block_is_found_or_empty, "chapter `state`: contents are ghosts; museum B56"),
-    listed(laws.law_copies_can_be_made_at_once, "vLLM V0 CopyOnWriteTracker; museum B51"),
+    listed(laws.law_found_is_what_it_holds, "vLLM V0 PrefixCachingBlockAllocator; known bug B56"),
+    listed(laws.law_content_has_one_block, "vLLM V0 promote_to_immutable_block; known bug B56"),
+    listed(laws.law_free_block_is_found_or_empty, "chapter `state`: contents are ghosts; known bug B56"),
+    listed(laws.law_copies_can_be_made_at_once, "vLLM V0 CopyOnWriteTracker; known bug B51"),
     listed(laws.law_table_covers_its_slots, "vLLM V0 BlockTable.ensure_num_empty_slots"),
-    listed(laws.law_table_is_on_one_device, "vLLM V0 CpuGpuBlockAllocator.swap; museum B02, B24"),
-    listed(laws.law_cached_is_computed, "vLLM V0 ComputedBlocksTracker.get_num_cached_tokens; museum D10"),
-    listed(laws.law_computed_stays_with_its_table, "vLLM V0 promote_to_immutable_block, swap_in; museum D12"),
+    listed(laws.law_table_is_on_one_device, "vLLM V0 CpuGpuBlockAllocator.swap; known bugs B02, B24"),
+    listed(laws.law_cached_is_computed, "vLLM V0 ComputedBlocksTracker.get_num_cached_tokens; known bug D10"),
+    listed(laws.law_computed_stays_with_its_table, "vLLM V0 promote_to_immutable_block, swap_in; known bug D12"),
 )
 """Every law of the states of block tables."""
 
 PAGED_STEP_LAWS = (
-    listed(law_writer_is_alone, "PagedAttention (Kwon et al., 2023), section 4.4; museum B01"),
-    listed(law_source_stays, "PagedAttention (Kwon et al., 2023), section 4.4; museum B51"),
-    listed(law_counted_is_enough, "vLLM V0 BlockTable.get_num_blocks_touched_by_append_slots; museum B23"),
+    listed(law_writer_is_alone, "PagedAttention (Kwon et al., 2023), section 4.4; known bug B01"),
+    listed(law_source_stays, "PagedAttention (Kwon et al., 2023), section 4.4; known bug B51"),
+    listed(law_counted_is_enough, "vLLM V0 BlockTable.get_num_blocks_touched_by_append_slots; known bug B23"),
     listed(law_oldest_goes_first, "vLLM V0 LRUEvictor: refreshed access times had no effect"),
-    listed(law_swap_moves_each_block_once, "vLLM V0 CpuGpuBlockAllocator.swap; museum B23, B24"),
+    listed(law_swap_moves_each_block_once, "vLLM V0 CpuGpuBlockAllocator.swap; known bugs B23, B24"),
 )
 """Every law of calls on block tables."""

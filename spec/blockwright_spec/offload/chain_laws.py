@@ -153,19 +153,19 @@ def law_loaded_goes_if_loads_free(before: Chain, outcome: ChainDone) -> bool:
 
 
 CHAIN_LAWS = (
-    listed(law_users_are_transfers, "LMCache pins and reference counts; museum B12, B19, B49, B50"),
-    listed(law_writer_shares_nothing, "vLLM OffloadingConnector; museum B47, B49"),
-    listed(law_nothing_under_way_is_quiet, "LMCache pins; museum B17, B20"),
-    listed(law_store_goes_before_load, "vLLM OffloadingConnector; museum B49"),
+    listed(law_users_are_transfers, "LMCache pins and reference counts; known bugs B12, B19, B49, B50"),
+    listed(law_writer_shares_nothing, "vLLM OffloadingConnector; known bugs B47, B49"),
+    listed(law_nothing_under_way_is_quiet, "LMCache pins; known bugs B17, B20"),
+    listed(law_store_goes_before_load, "vLLM OffloadingConnector; known bug B49"),
     listed(law_something_goes_on, "vLLM OffloadingConnector: loads and stores wait for each other"),
 )
 """Every law of the states of a chain."""
 
 CHAIN_STEP_LAWS = (
     listed(law_pinned_block_is_the_loads, "vLLM OffloadingConnector"),
-    listed(law_landed_load_is_there, "the central law; museum B48, B49, B59"),
-    listed(law_failure_leaves_nothing, "SGLang HiCache write-back; museum B52, B59"),
-    listed(law_readable_stays_readable, "SGLang HiCache write-back; museum B52"),
+    listed(law_landed_load_is_there, "the central law; known bugs B48, B49, B59"),
+    listed(law_failure_leaves_nothing, "SGLang HiCache write-back; known bugs B52, B59"),
+    listed(law_readable_stays_readable, "SGLang HiCache write-back; known bug B52"),
     listed(law_reserve_is_kept, "SGLang HiCache write-back"),
     listed(law_written_through_goes_on, "SGLang HiCache write-through; LMCache tiers"),
     listed(law_loaded_goes_if_loads_free, "chapter `chain_state`: `frees`"),

@@ -69,17 +69,17 @@ def law_only_touch_refreshes(before: Tier, outcome: TierDone) -> bool:
 
 
 TIER_LAWS = (
-    listed(law_ready_is_written, "vLLM BlockStatus.is_ready; museum B52"),
-    listed(law_place_is_of_one_block, "vLLM CPUBackend; museum B18, B51"),
-    listed(law_phase_has_its_readers, "vLLM BlockStatus.ref_cnt; museum B18"),
+    listed(law_ready_is_written, "vLLM BlockStatus.is_ready; known bug B52"),
+    listed(law_place_is_of_one_block, "vLLM CPUBackend; known bugs B18, B51"),
+    listed(law_phase_has_its_readers, "vLLM BlockStatus.ref_cnt; known bug B18"),
     listed(law_key_is_present_once, "vLLM LRUOffloadingManager.blocks"),
-    listed(law_events_tell_the_index, "vLLM OffloadingManager.take_events; museum B64"),
+    listed(law_events_tell_the_index, "vLLM OffloadingManager.take_events; known bug B64"),
 )
 """Every law of the states of a tier."""
 
 TIER_STEP_LAWS = (
-    listed(law_busy_block_stays, "vLLM LRUOffloadingManager.prepare_store; museum B50"),
-    listed(law_block_keeps_its_place, "vLLM Backend.free; museum B18"),
+    listed(law_busy_block_stays, "vLLM LRUOffloadingManager.prepare_store; known bug B50"),
+    listed(law_block_keeps_its_place, "vLLM Backend.free; known bug B18"),
     listed(law_phases_follow, "vLLM LRUOffloadingManager.complete_store"),
     listed(law_only_touch_refreshes, "vLLM LRUOffloadingManager.touch"),
 )

@@ -212,7 +212,7 @@ def covering(table: Table, count: int) -> bool:
 
 
 INPUT_LAWS = (
-    listed(law_row_is_the_table, "vLLM GPUModelRunner._update_states; museum B33"),
+    listed(law_row_is_the_table, "vLLM GPUModelRunner._update_states; known bug B33"),
     listed(law_row_is_the_requests, "vLLM InputBatch.req_id_to_index, swap_states"),
     listed(law_slot_is_in_its_block, "vLLM BlockTable.compute_slot_mapping"),
     listed(law_slot_is_of_one_token, "PagedAttention (Kwon et al., 2023), section 4.4"),
@@ -221,7 +221,7 @@ INPUT_LAWS = (
     listed(law_states_are_written_apart, "vLLM MambaSpec.num_speculative_blocks"),
     listed(law_state_is_not_written_by_another, "chapter `reads`: a state is read and written at once"),
     listed(law_tokens_are_in_line, "vLLM query_start_loc, seq_lens"),
-    listed(law_copies_come_first, "PagedAttention (Kwon et al., 2023), section 4.4; museum B51"),
+    listed(law_copies_come_first, "PagedAttention (Kwon et al., 2023), section 4.4; known bug B51"),
     listed(law_encoder_has_slots, "vLLM CrossAttentionManager"),
 )
 """Every law of what a step hands to the kernels."""

@@ -1,11 +1,11 @@
-"""Property: each exhibit of the museum is caught by the law it names, and the gate fails if one is not.
+"""Property: each known bug is caught by the law it names, and the gate fails if one is not.
 
-How: every exhibit's patch fits the sources, its law is one that exists; exhibits of each room are looked at; exhibits
-with a harmless patch, with another law, that run on and on or do not fit, and places in which a wrong implementation
+How: the changes of every bug fit the sources, its law is one that exists; bugs of each kind are looked at; bugs
+with a harmless change, with another law, that run on and on or do not fit, and places in which a wrong implementation
 stands must fail the gate; the diagnosis is made of states that are wrong in a known way, of one group and of two, with
 steps in flight, loads and drafts, and of tiers and chains; watched adapters pass two groups; the walk that mutants of
 tiers are put through passes unchanged and finds faults.
-Not covered: every exhibit and every place (`blockwright conform`, gate museum).
+Not covered: every bug and every place (`blockwright conform`, gate known-bugs).
 """
 
 import re
@@ -14,14 +14,15 @@ from dataclasses import replace
 import pytest
 
 from blockwright_conformance.checker import diagnose as diagnosis
-from blockwright_conformance.checker.explore import Explorer as WorldExplorer
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.kv_cache.scopes import scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
 from blockwright_conformance.offload.chain import ChainAction, Compute, Land, Load, Store
 from blockwright_conformance.offload.tier import TierCall
-from blockwright_lab.known_bugs import gate as museum
-from blockwright_lab.known_bugs.gate import EXHIBITS, NOT_POSSIBLE, PLACES, names_of, row_of, sane, shown, summed
+from blockwright_lab.known_bugs import gate
+from blockwright_lab.known_bugs.bugs import BUGS, BY_ID, NOT_POSSIBLE
+from blockwright_lab.known_bugs.changes import Change, edited
+from blockwright_lab.known_bugs.gate import PLACES, corpus, names_of, row_of, sane, shown, summed
 from blockwright_lab.known_bugs.instrumented import (
     CollidingAdapter,
     CrowdedAdapter,
@@ -29,11 +30,10 @@ from blockwright_lab.known_bugs.instrumented import (
     VariantAdapter,
     adapter_on,
 )
-from blockwright_lab.known_bugs.known_bug import Exhibit, Place, Where, WorldPlace, patch
+from blockwright_lab.known_bugs.known_bug import KnownBug, Place, TrialPlace
 from blockwright_lab.known_bugs.offload_places import NEAR, OVER, TIER, evicted, failed_load, too_large
 from blockwright_lab.known_bugs.places import FULL, SLIDING, TIGHT
-from blockwright_lab.known_bugs.variants import Patch, patched, variant
-from blockwright_lab.known_bugs.worlds import world_on
+from blockwright_lab.known_bugs.variants import variant
 from blockwright_lab.mutation.recording import Recording
 from blockwright_lab.mutation.world_walks import TIERS
 from blockwright_lab.trials import call_trials, handed_out, trials
@@ -47,22 +47,20 @@ from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 KIT = {"HASH-1", "HASH-2", "HASH-3", "EV-1", "STAT-1", "DEMAND-1", "REFUSE-1", "LOOKUP-1", "REF-0 queue", "REF-0 keys"}
 KIT |= {"PLAN-1", "PLAN-2", "REFUSE-2", "STORE-1"}
 KNOWN = {law.id for law in (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)} | KIT
-BY_ID = {exhibit.id: exhibit for exhibit in EXHIBITS}
 
 
-def test_there_are_enough_exhibits_and_no_two_alike() -> None:
-    assert len(EXHIBITS) >= 40
-    assert len(BY_ID) == len(EXHIBITS) == len({exhibit.patches for exhibit in EXHIBITS})
+def test_no_two_bugs_are_alike() -> None:
+    assert len(BY_ID) == len(BUGS) == len({(bug.place, *edited(bug.changes).items()) for bug in BUGS})
 
 
-@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.id)
-def test_exhibits_are_complete_and_fit_the_sources(exhibit: Exhibit) -> None:
-    assert re.fullmatch(r"[BD]\d\d[a-f]?", exhibit.id)
-    assert exhibit.law in KNOWN
-    assert exhibit.title
-    assert exhibit.story.endswith(".")
-    assert "#" in exhibit.source or exhibit.id.startswith("D")
-    assert patched(exhibit.patches)
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.id)
+def test_bugs_are_complete_and_fit_the_sources(bug: KnownBug) -> None:
+    assert re.fullmatch(r"[BD]\d\d[a-f]?", bug.id)
+    assert bug.law in KNOWN
+    assert bug.title
+    assert bug.story.endswith(".")
+    assert "#" in bug.source or bug.id.startswith("D")
+    assert edited(bug.changes)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +108,7 @@ def test_exhibits_are_complete_and_fit_the_sources(exhibit: Exhibit) -> None:
         "D14",
     ],
 )
-def test_exhibits_are_caught_by_name(name: str) -> None:
+def test_bugs_are_caught_by_name(name: str) -> None:
     row = shown(BY_ID[name])
     assert row.violations == 0, row.detail
     assert row.law == BY_ID[name].law
@@ -126,93 +124,90 @@ def test_the_way_to_a_fault_is_a_shortest_one() -> None:
     ("name", "call"),
     [("B20", "allocate_slots("), ("D05", "KVCacheManager("), ("B02", "pool.free_blocks(")],
 )
-def test_every_exhibit_tells_its_way_as_calls(name: str, call: str) -> None:
+def test_every_bug_tells_its_way_as_calls(name: str, call: str) -> None:
     row = shown(BY_ID[name])
     assert (row.violations, row.tried, row.passed) == (0, 1, 1)
     assert call in row.script
 
 
-def test_a_harmless_exhibit_is_not_caught_and_fails() -> None:
-    same = patch("store.py", "self._num_free = count - 1", "self._num_free = -1 + count")
-    row = shown(replace(BY_ID["B03"], patches=(same,), where=TIGHT))
+COUNT = "BlockStore.__init__", "self._num_free = count - 1"
+ENDLESS = Change("_let_go", "i -= 1", "continue")
+
+
+def test_a_harmless_bug_is_not_caught_and_fails() -> None:
+    same = Change(*COUNT, "self._num_free = -1 + count")
+    row = shown(replace(BY_ID["B03"], changes=(same,), place=TIGHT))
     assert row.violations == 1
     assert "not caught" in row.detail
 
 
-def test_an_exhibit_caught_by_another_law_fails() -> None:
+def test_a_bug_caught_by_another_law_fails() -> None:
     row = shown(replace(BY_ID["B20"], law="HIT-2"))
     assert row.violations == 1
     assert "HIT-2 was to catch it" in row.detail
     assert "r0 = Request" in row.script
 
 
-def test_an_exhibit_that_runs_on_and_on_fails() -> None:
-    for endless in (
-        patch("store.py", "            i -= 1\n            block: i64 = i64(ids[i])", "            block: i64 = 0"),
-        patch(
-            "store.py",
-            "self._num_free = count - 1",
-            "self._num_free = count - 1\n        while True:\n            pass",
-        ),
-    ):
-        row = shown(replace(BY_ID["B20"], patches=(endless,)))
+def test_a_bug_that_runs_on_and_on_fails() -> None:
+    for endless in (ENDLESS, Change(*COUNT, "while True:\n    pass", "after")):
+        row = shown(replace(BY_ID["B20"], changes=(endless,)))
         assert row.violations == 1
         assert row.detail.startswith("runs on and on")
 
 
 def test_a_place_in_which_the_implementation_runs_on_and_on_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    endless = patch(
-        "store.py", "            i -= 1\n            block: i64 = i64(ids[i])", "            block: i64 = 0"
-    )
-    wrong = variant(endless)
-    monkeypatch.setattr(museum, "variant", lambda *_: wrong)
+    wrong = variant(ENDLESS)
+    monkeypatch.setattr(gate, "variant", lambda *_: wrong)
     row = sane(TIGHT)
-    assert (row.violations, row.law) == (1, "MUSEUM-0")
+    assert (row.violations, row.law) == (1, "KNOWN-0")
 
 
-def test_an_exhibit_that_does_not_fit_the_sources_fails_alone() -> None:
-    for wrong in (patch("store.py", "no such text", ""), patch("store.py", "self._num_free = count - 1", "1 // 0")):
-        row = shown(replace(BY_ID["B20"], patches=(wrong,)))
+def test_a_bug_that_does_not_fit_the_sources_fails_alone() -> None:
+    for wrong in (Change("_let_go", "no_such_name"), Change(*COUNT, "1 // 0")):
+        row = shown(replace(BY_ID["B20"], changes=(wrong,)))
         assert row.violations == 1
-        assert row.detail.startswith(("StalePatchError: ", "ZeroDivisionError: "))
+        assert row.detail.startswith(("StaleChangeError: ", "ZeroDivisionError: "))
 
 
 def test_every_bug_of_the_corpus_is_shown_or_has_no_place() -> None:
-    there = {exhibit.id[:3] for exhibit in EXHIBITS if exhibit.id.startswith("B")}
-    assert not there & set(NOT_POSSIBLE)
-    assert there | set(NOT_POSSIBLE) == {f"B{number:02}" for number in range(1, 67)}
+    assert not {bug.id[:3] for bug in BUGS} & set(NOT_POSSIBLE)
     assert all(reason.endswith(".") for reason in NOT_POSSIBLE.values())
+    rows = [GateResult("known-bugs", bug.id, "m", 1, 2, 0, 0.5) for bug in BUGS]
+    assert corpus(rows).violations == 0
+    assert corpus([row for row in rows if row.scope != "B03"]).detail == "B03 is not caught"
 
 
 def test_the_laws_of_time_and_plans_are_shown() -> None:
-    laws = {exhibit.law for exhibit in EXHIBITS}
+    laws = {bug.law for bug in BUGS}
     assert laws >= {"FLIGHT-1", "FENCE-1", "SETTLE-1", "PUB-3", "LOAD-1", "LIVE-1", "PLAN-1", "PLAN-2"}
     assert laws >= {"MAMBA-1", "MAMBA-2", "MAMBA-3", "CROSS-1"}
 
 
 @pytest.mark.parametrize(
-    "where", [TIGHT, SLIDING, trials.keys, trials.pool, OVER, evicted, failed_load, too_large], ids=museum.title_of
+    "place",
+    [TIGHT, SLIDING, OVER, *map(TrialPlace, (trials.keys, trials.pool, evicted, failed_load, too_large))],
+    ids=lambda place: place.title,
 )
-def test_the_implementation_passes_every_place(where: Where) -> None:
-    row = sane(where)
+def test_the_implementation_passes_every_place(place: Place | TrialPlace) -> None:
+    row = sane(place)
     assert (row.violations, row.detail) == (0, "")
 
 
 def test_a_place_that_fails_unchanged_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = variant(*BY_ID["B20"].patches)
-    monkeypatch.setattr(museum, "variant", lambda *_: wrong)
+    wrong = variant(*BY_ID["B20"].changes)
+    monkeypatch.setattr(gate, "variant", lambda *_: wrong)
     assert sane(FULL).violations == 1
-    good, bad = GateResult("museum", "a", "m", 1, 2, 0, 0.5), GateResult("museum", "b", "m", 1, 2, 1, 0.5)
+    good, bad = GateResult("known-bugs", "a", "m", 1, 2, 0, 0.5), GateResult("known-bugs", "b", "m", 1, 2, 1, 0.5)
     assert [row.violations for row in summed([good, bad, good])] == [0, 1]
     assert summed([good, bad, good])[0].transitions == 4
 
 
 def test_names_of_rows() -> None:
-    assert len(names_of(Profile())) == len(EXHIBITS) + len(PLACES)
+    assert len(names_of(Profile())) == len(BUGS) + len(PLACES)
     assert names_of(Profile(implementation="some:other")) == []
     assert names_of(Profile(scope="B05a")) == ["B05a"]
     assert row_of("B55").scope == "B55 a published block is marked but not in the index"
-    assert row_of(f"place {PLACES.index(TIGHT)}").scope.startswith("unchanged: ")
+    assert row_of(next(name for name, place in PLACES.items() if place is TIGHT)).scope.startswith("unchanged: ")
 
 
 @pytest.mark.parametrize(
@@ -235,12 +230,7 @@ def test_names_of_rows() -> None:
     ],
 )
 def test_diagnosis_names_the_laws(name: str, laws: set[str]) -> None:
-    exhibit = BY_ID[name]
-    assert isinstance(exhibit.where, Place)
-    factory = adapter_on(variant(*exhibit.patches))
-    violation = explorer(exhibit.where.scope, factory, laws=()).run().violation
-    assert violation is not None
-    assert laws <= set(diagnosis.diagnose(KVCacheWorld(exhibit.where.scope, factory), violation.actions).laws)
+    assert laws <= set(BY_ID[name].place.look(variant(*BY_ID[name].changes), judged=False).laws)
 
 
 BOTH = replace(
@@ -252,29 +242,18 @@ BOTH = replace(
 @pytest.mark.parametrize(
     ("faults", "laws"),
     [
+        ((Change("publish", "self._group", "0"),), {"REF-0 keys", "PUB-1"}),
         (
             (
-                patch(
-                    "group.py",
-                    "units, self._group, self._block_size, start, stop)",
-                    "units, 0, self._block_size, start, stop)",
-                ),
-            ),
-            {"REF-0 keys", "PUB-1"},
-        ),
-        (
-            (
-                patch("window.py", "num_tokens - self._window + 1", "num_tokens - self._window + 2"),
-                patch("window.py", "position + self._window - 2\n", "position + self._window - 3\n"),
+                Change("SlidingRule.first_needed", "num_tokens - self._window + 1", "num_tokens - self._window + 2"),
+                Change("last_needing", "position + self._window - 2", "position + self._window - 3"),
             ),
             {"REF-0 tables", "TRIM-2"},
         ),
         (
             (
-                patch(
-                    "running.py",
-                    "  manager.release(table)\n",
-                    "  manager.release(table) if manager is self.managers[0] else None\n",
+                Change(
+                    "_vacate", "manager.release(table)", "if manager is self.managers[0]:\n    manager.release(table)"
                 ),
             ),
             {"REF-0 queue", "REF-1"},
@@ -282,7 +261,7 @@ BOTH = replace(
     ],
     ids=["keys", "window", "release"],
 )
-def test_diagnosis_names_the_laws_of_two_groups(faults: tuple[Patch, ...], laws: set[str]) -> None:
+def test_diagnosis_names_the_laws_of_two_groups(faults: tuple[Change, ...], laws: set[str]) -> None:
     factory = adapter_on(variant(*faults))
     violation = explorer(BOTH, factory, laws=()).run().violation
     assert violation is not None
@@ -299,7 +278,7 @@ def test_watched_adapters_pass_two_groups(adapter: type[VariantAdapter]) -> None
 
 def test_diagnosis_of_a_right_manager_is_empty() -> None:
     factory = adapter_on(variant())
-    fault = explorer(FULL.scope, adapter_on(variant(*BY_ID["B56b"].patches)), laws=()).run().violation
+    fault = explorer(FULL.scope, adapter_on(variant(*BY_ID["B56b"].changes)), laws=()).run().violation
     assert fault is not None
     assert diagnosis.diagnose(KVCacheWorld(FULL.scope, factory), fault.actions) == diagnosis.diagnose(
         KVCacheWorld(FULL.scope, factory), ()
@@ -318,11 +297,7 @@ def test_diagnosis_of_a_right_manager_is_empty() -> None:
     ],
 )
 def test_diagnosis_of_offloading_names_the_laws(name: str, laws: set[str]) -> None:
-    exhibit, package = BY_ID[name], variant(*BY_ID[name].patches)
-    assert isinstance(exhibit.where, WorldPlace)
-    violation = WorldExplorer(world_on(exhibit.where.scope, package)).run().violation
-    assert violation is not None
-    assert laws <= set(museum.diagnosed(exhibit.where, package, violation.actions))
+    assert laws <= set(BY_ID[name].place.look(variant(*BY_ID[name].changes), judged=False).laws)
 
 
 LOADED: tuple[ChainAction, ...] = (
@@ -339,17 +314,17 @@ LOADED: tuple[ChainAction, ...] = (
 def test_diagnosis_of_right_offloading_is_empty() -> None:
     package = variant()
     for end in range(len(LOADED) + 1):
-        assert diagnosis.diagnose(world_on(NEAR.scope, package), LOADED[:end]).laws == ()
+        assert diagnosis.diagnose(NEAR.world(package), LOADED[:end]).laws == ()
     calls = tuple(TierCall(name, (b"p",)) for name in ("prepare_store", "complete_store", "prepare_load", "remove"))
     for end in range(len(calls) + 1):
-        assert diagnosis.diagnose(world_on(TIER.scope, package), calls[:end]).laws == ()
+        assert diagnosis.diagnose(TIER.world(package), calls[:end]).laws == ()
 
 
 def test_a_walk_passes_unchanged_and_finds_faults() -> None:
     for walk in TIERS:
         assert list(walk(variant())) == []
-    grows_wrong = patch("offload/tiers/keys.py", "buckets = zeros32(2 * size)", "buckets = zeros32(size)")
-    for wrong in ((grows_wrong,), BY_ID["B64f"].patches):
+    grows_wrong = Change("KeyIndex._grow", "zeros32(2 * size)", "zeros32(size)")
+    for wrong in ((grows_wrong,), BY_ID["B64f"].changes):
         assert next(TIERS[0](variant(*wrong))).law == "REF-0"
 
 
@@ -372,11 +347,9 @@ def test_trials_of_calls_pass_unchanged_and_find_faults() -> None:
     )
     for trial in every:
         assert list(trial(package)) == []
-    forgets = variant(
-        patch("manager.py", "        self._nulled = vec[i32]()\n        while slot", "        while slot")
-    )
+    forgets = variant(Change("_serve", "self._nulled = vec[i32]()"))
     assert [fault.law for fault in handed_out.handed_out(forgets)] == ["REF-0"]
-    accepts = variant(patch("asking.py", "if given < 0 or given > int(written):", "if given > int(written):"))
+    accepts = variant(Change("_check_ask", "given < 0", "False"))
     assert {fault.law for fault in call_trials.refusals(accepts)} == {"REFUSE-2"}
-    skips = variant(patch("manager.py", "                held += 1\n", "                held += 2\n"))
+    skips = variant(Change("_serve", "held += 1", "held += 2"))
     assert {fault.law for fault in call_trials.batches(skips)} == {"BATCH-2"}

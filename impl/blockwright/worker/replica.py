@@ -18,7 +18,14 @@ from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig
 from blockwright.core.request import MAX_LENGTH, Request
-from blockwright.core.rows import (
+from blockwright.errors import (
+    BlockError,
+    DuplicateRequestError,
+    InvalidArgumentError,
+    UnknownRequestError,
+    UnsupportedError,
+)
+from blockwright.worker.rows import (
     BEGIN,
     CERTAIN,
     ENCODER,
@@ -30,13 +37,6 @@ from blockwright.core.rows import (
     whole,
     zeros32,
     zeros64,
-)
-from blockwright.errors import (
-    BlockError,
-    DuplicateRequestError,
-    InvalidArgumentError,
-    UnknownRequestError,
-    UnsupportedError,
 )
 
 

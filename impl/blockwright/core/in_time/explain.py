@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mypy_extensions import i64
 
-from blockwright.core.losses import EVICTED, RESET, TRIMMED
+from blockwright.core.journal import EVICTED, RESET, TRIMMED
 from blockwright.core.managers import SingleTypeKVCacheManager
 from blockwright.core.request import Request
 from blockwright.core.window import MambaRule, Probe, common_hit

@@ -1,0 +1,78 @@
+"""The known bugs, read from the files beside this module (`data`): as `known_bug` and `changes` explain it.
+
+A place is the name of a constant of `places`, or of one of the modules in `MODULES`.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..trials import call_trials, trials
+from . import offload_places, paged_places, places
+from .changes import Change, How
+from .known_bug import KnownBug, Place, TrialPlace
+
+FOLDER = Path(__file__).parent / "data"
+
+MODULES: dict[str, Any] = {
+    "": places,
+    "paged_places": paged_places,
+    "offload_places": offload_places,
+    "trials": trials,
+    "call_trials": call_trials,
+}
+"""Where places are defined."""
+
+
+HOW: dict[str, How] = {"replace": "replace", "remove": "replace", "before": "before", "after": "after"}
+
+
+class Chapter(NamedTuple):
+    """Known bugs of one kind."""
+
+    name: str
+    title: str
+    bugs: tuple[KnownBug, ...]
+
+
+def read(name: str) -> dict[str, Any]:
+    """Return what a file says."""
+    return tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def chapter(name: str) -> Chapter:
+    """Return a file of known bugs."""
+    found = read(name)
+    return Chapter(name, found["title"], tuple(map(bug_of, found["bug"])))
+
+
+def bug_of(row: dict[str, Any]) -> KnownBug:
+    """Return a known bug; long texts are broken into lines in the file."""
+    changes = tuple(change_of(row["id"], **each) for each in row["changes"])
+    story = " ".join(row["story"].split())
+    return KnownBug(**{**row, "story": story, "place": place_of(row["place"]), "changes": changes})
+
+
+def change_of(bug: str, **said: str) -> Change:
+    """Return a change: what it does is the name under which its anchor stands, and `by` or `add` is the code."""
+    ((how, anchor),) = ((name, said[name]) for name in HOW if name in said)
+    return Change(said["in"], anchor, said.get("by") or said.get("add") or "", HOW[how], bug=bug)
+
+
+def place_of(name: str) -> Place | TrialPlace:
+    """Return a place by its name."""
+    module, _, constant = name.rpartition(".")
+    place = getattr(MODULES[module], constant)
+    return place if isinstance(place, Place) else TrialPlace(place)
+
+
+CHAPTERS = tuple(map(chapter, ("blocks", "demand", "tables", "prefixes", "time", "forks", "paged", "tiers", "offload")))
+BUGS: tuple[KnownBug, ...] = tuple(bug for each in CHAPTERS for bug in each.bugs)
+"""All of them, in the order of the chapters."""
+BY_ID = {bug.id: bug for bug in BUGS}
+
+NOT_POSSIBLE: dict[str, str] = read("not_possible")
+"""Bugs of the corpus that have no place here, each with the reason: what they broke does not exist."""
+
+CORPUS = tuple(f"B{number:02}" for number in range(1, 67))
+"""Real bugs of other managers, by number; some came in several faces, known bugs with a letter."""

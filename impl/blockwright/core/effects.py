@@ -1,0 +1,327 @@
+"""The parts that a step is made of, down to `serve`: the whole of a step, or none of it.
+
+One call's order, the same for a single request and for a batch:
+
+    check the arguments            errors leave everything as it was
+    count                          new blocks + free hits, as if dead entries were already trimmed
+    refuse                         None, and nothing changed, the trim included
+    prepare                        all memory that is needed; a MemoryError leaves everything as it was
+    trim, adopt, take, publish     cannot fail any more; if they do all the same (an interrupt in uncompiled code, no
+                                   memory for events), no later call is served: `InterruptedCallError`
+"""
+
+from __future__ import annotations
+
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.index import cut_to, with_room, zeros32
+from blockwright.core.outcomes import Ask, KVCacheBlocks
+from blockwright.core.publication import NOT_RUN, publish_due, publish_to
+from blockwright.core.request import Request
+from blockwright.core.state import Changes, GroupTable, RequestTables, State, held_blocks
+from blockwright.core.window import FOR_EVER
+
+# ---------------------------------------------------------------------- a step in place
+
+
+def count_step(state: State, request: Request, tables: RequestTables, stop: i64, new: i64, drafts: i64) -> None:
+    """Count the tokens of a step that ends at `stop` as written: all that a step in place changes. Takes no memory."""
+    # law: LEN-1
+    tables.num_written = stop
+    tables.num_drafts = drafts
+    if state.config.overlaps:
+        tables.num_certain = stop
+        if new > 0:
+            tables.last_step = state.num_steps
+    else:
+        known: i64 = request._num_prompt + i64(len(request._output))
+        tables.num_certain = max(stop - new, min(stop, known))
+
+
+def serve_in_place(state: State, request: Request, tables: RequestTables, new: i64) -> None:
+    """Serve a step that changes only counts (`is_in_place`)."""
+    has_begun = False
+    try:
+        if state.config.overlaps:
+            state.steps[-1].record(tables, new, 0)
+        has_begun = True
+        count_step(state, request, tables, request._num_computed + new, new, 0)
+    except BaseException:
+        if has_begun:
+            state.tear()
+        elif state.config.overlaps:
+            state.steps[-1].strike(tables)
+        raise
+
+
+# ---------------------------------------------------------------------- any other step
+
+
+def serve(state: State, request: Request, tables: RequestTables | None, ask: Ask) -> KVCacheBlocks:
+    """Do what was counted, and return the new blocks."""
+    changes = state.changes
+    changes.clear()
+    changes.begin(tables)
+    has_begun = False
+    try:
+        ready = prepare(state, request, tables, ask, changes)
+        given = room_for(state, ready, changes)
+        if state.config.overlaps and ask.new > 0:  # the last that takes memory
+            state.steps[-1].record(ready, ask.new, ask.drafts)
+        has_begun = True
+        act(state, request, ready, ask, tables is None, changes)
+        at: i64 = 0
+        while at < i64(len(given.ids)):
+            ids = given.ids[at]
+            blocks = ready.groups[at].blocks
+            held: i64 = i64(changes.held[at])
+            i: i64 = 0
+            while i < i64(len(ids)):
+                ids[i] = blocks[held + i]
+                i += 1
+            at += 1
+    except BaseException:
+        undo(state, request, tables, changes, has_begun)
+        raise
+    return given
+
+
+def room_for(state: State, ready: RequestTables, changes: Changes) -> KVCacheBlocks:
+    """Return a result with room for the entries that a step appends."""
+    grown = False
+    ids: list[vec[i32]] = []
+    groups = state.config.num_groups
+    at: i64 = 0
+    while at < groups:
+        more = i64(len(ready.groups[at].blocks)) - i64(changes.held[at])
+        grown = grown or more > 0
+        ids.append(zeros32(more))
+        at += 1
+    return KVCacheBlocks(state.pool, ids) if grown else state.nothing
+
+
+def prepare(state: State, request: Request, tables: RequestTables | None, ask: Ask, changes: Changes) -> RequestTables:
+    """Take all the memory that doing what was counted needs; what a caller can see does not change.
+
+    Appends null entries for the blocks to come, and to `changes`, which the caller has begun with these tables, the
+    entries that trimming will null. `undo` takes all of it back.
+    """
+    groups = state.config.num_groups
+    at: i64 = 0
+    if tables is None:
+        tables = opened(state, request, ask)
+        changes.begin(tables)
+    if tables.owner != 0 and ask.settled >= tables.trim_at:
+        while at < groups:
+            changes.nulled = state.managers[at].dying(tables.groups[at], ask.settled, changes.nulled)
+            changes.nulled_ends[at] = i32(len(changes.nulled))
+            at += 1
+    if tables.is_forked:
+        state.pool.reserve_copies(groups)
+        changes.replaced = with_room(changes.replaced, 4 * groups)
+    at = 0
+    while at < groups:
+        table = tables.groups[at]
+        if table.in_place < ask.slots:
+            manager = state.managers[at]
+            manager.widen(table, manager.reach(ask))
+        at += 1
+    return tables
+
+
+def opened(state: State, request: Request, ask: Ask) -> RequestTables:
+    """Enter a new request with its hit, of which nothing is held yet."""
+    groups: list[GroupTable] = []
+    hit = ask.hit
+    num_groups = state.config.num_groups
+    at: i64 = 0
+    while at < num_groups:
+        groups.append(state.managers[at].headed(None if hit is None else hit.ids[at]))
+        at += 1
+    tables = RequestTables(request, 0, groups)
+    at = 0
+    while at < num_groups:
+        state.managers[at].open(request._request_id, groups[at])
+        at += 1
+    state.running[request._request_id] = tables
+    return tables
+
+
+def undo(state: State, request: Request, tables: RequestTables | None, changes: Changes, has_begun: bool) -> None:
+    """Take back what `prepare` did, however far it came; if the change itself has begun, refuse later calls."""
+    if has_begun:
+        state.tear()
+        return
+    try:
+        if state.config.overlaps and len(state.steps) > 0:
+            state.steps[-1].strike(state.running.get(request._request_id))
+        if tables is None:
+            for manager in state.managers:
+                manager.withdraw(request._request_id)
+            if request._request_id in state.running:
+                del state.running[request._request_id]
+            return
+        at: i64 = 0
+        while at < state.config.num_groups:
+            table = tables.groups[at]
+            table.blocks = cut_to(table.blocks, i64(changes.held[at]))
+            at += 1
+    except BaseException:
+        state.tear()
+        raise
+
+
+def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new: bool, changes: Changes) -> None:
+    """Do what was counted and prepared: trim or adopt in all groups, and then take and publish. Takes no memory.
+
+    Appends the entries that are copied to `changes`.
+    """
+    if is_new:
+        adopt(state, request, tables, ask)
+    else:
+        trim_dead(state, tables, ask.settled, changes)
+        if tables.is_forked:
+            unshare(state, tables, ask, changes)
+    config = state.config
+    publishes = config.caching and not (ask.is_delayed or config.settles or ask.external > 0)
+    known: i64 = request._num_prompt + i64(len(request._output))
+    in_place: i64 = config.max_len
+    is_due = False
+    at: i64 = 0
+    while at < config.num_groups:
+        table = tables.groups[at]
+        # law: STEP-1
+        if table.in_place < ask.slots:
+            manager = state.managers[at]
+            if manager.num_states > 0:
+                read = manager.state_block(table, ask.begin)
+                table.num_read = ask.begin
+                table.read_block = read
+            manager.fill(table, manager.reach(ask), i64(changes.held[at]))
+            if publishes:
+                publish_to(manager, table, request, min(ask.stop, known), NOT_RUN)
+                is_due = is_due or (ask.new > 0 and ask.certain <= known and manager.leaves_state(ask.certain))
+            table.in_place = manager.in_place_slots(table, config.caching)
+        in_place = min(in_place, table.in_place)
+        at += 1
+    if is_new:
+        for manager, table in zip(state.managers, tables.groups):
+            manager.fill_states(table)
+    publish_due(state, tables, request)
+    if is_due:
+        tables.request = request  # it knows the tokens that the state stands for
+        state.due.add(tables)
+    if ask.external > 0:
+        in_place = 0
+    tables.in_place = min(in_place, tables.trim_at - 1)
+    tables.num_loading = ask.external
+    count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)
+
+
+def unshare(state: State, tables: RequestTables, ask: Ask, changes: Changes) -> None:
+    """Copy what the step writes to and others hold too, all groups before any grows. law: WRITE-2, COPY-1."""
+    groups = state.config.num_groups
+    at: i64 = 0
+    while at < groups:
+        manager = state.managers[at]
+        table = tables.groups[at]
+        entry = manager.shared_entry(table, ask)
+        if entry >= 0:
+            block = manager.unshare(table, entry)
+            replaced = append(append(changes.replaced, changes.request), i32(at))
+            changes.replaced = append(append(replaced, i32(entry)), i32(block))
+        at += 1
+    tables.is_forked = False
+
+
+def adopt(state: State, request: Request, tables: RequestTables, ask: Ask) -> None:
+    """Hold a new request's hit, all groups' before any group grows."""
+    hit = ask.hit
+    if hit is not None:
+        at: i64 = 0
+        while at < state.config.num_groups:
+            state.managers[at].adopt(hit.ids[at])
+            at += 1
+    trim_at: i64 = FOR_EVER
+    for manager, table in zip(state.managers, tables.groups):
+        trim_at = min(trim_at, manager.trim_at(table))
+    tables.trim_at = trim_at
+    tables.num_settled = ask.begin
+    tables.owner = state.owner
+    request._held = tables
+
+
+def trim_dead(state: State, tables: RequestTables, settled: i64, changes: Changes) -> None:
+    """Trim a running request's tables, all groups before any grows."""
+    if settled < tables.trim_at:
+        return
+    trim_at: i64 = FOR_EVER
+    groups = state.config.num_groups
+    at: i64 = 0
+    while at < groups:
+        manager = state.managers[at]
+        table = tables.groups[at]
+        manager.trim(table, settled, i64(changes.held[at]))
+        trim_at = min(trim_at, manager.trim_at(table))
+        at += 1
+    tables.trim_at = trim_at
+
+
+# ---------------------------------------------------------------------- release
+
+
+def vacate(state: State, tables: RequestTables, computed: i64) -> None:
+    """Release all a request holds; behind a fence while a step or a load still touches it. law: REF-1, FENCE-1.
+
+    A state of its last step is published only if that has run: it is not in flight, and `computed` says so.
+    """
+    in_flight = len(state.steps) > 0 and tables.last_step >= state.steps[0].number
+    # law: FLIGHT-1
+    waits = in_flight or tables.num_loading > 0
+    batch: list[vec[i32]] = [held_blocks(table) for table in tables.groups] if waits else []
+    has_begun = False
+    fenced = state.steps[int(tables.last_step - state.steps[0].number)].fenced if in_flight else []
+    try:
+        if in_flight:
+            fenced.append(batch)
+        elif waits:
+            state.loads[tables.request_id] = batch
+        has_begun = True
+        if not in_flight and computed >= tables.num_written - tables.num_drafts:
+            publish_due(state, tables, tables.request)
+        state.due.remove(tables)
+        for manager, table in zip(state.managers, tables.groups):
+            if not waits:
+                manager.release(table)
+            manager.close(tables.request_id)
+        del state.running[tables.request_id]
+        tables.owner = 0
+    except BaseException:
+        if has_begun:
+            state.tear()
+        elif len(fenced) > 0 and fenced[-1] is batch:
+            fenced.pop()
+        elif waits and tables.request_id in state.loads:
+            del state.loads[tables.request_id]
+        raise
+
+
+def release_batch(state: State, batch: list[vec[i32]]) -> None:
+    """Release a batch that waited behind a fence, in the order in which it would have been at once."""
+    for blocks in batch:
+        state.pool.release(blocks, 0, i64(len(blocks)))
+
+
+def waiting(state: State) -> list[vec[i32]]:
+    """Return the blocks held for a step in flight whose request is gone, and for loads. O(requests + batches)."""
+    batches: list[vec[i32]] = []
+    for step in state.steps:
+        for given_up in step.fenced:
+            batches += given_up
+    for given_up in state.loads.values():
+        batches += given_up
+    for tables in state.running.values():
+        if tables.num_loading > 0:
+            batches += [table.blocks for table in tables.groups]
+    return batches

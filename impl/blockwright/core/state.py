@@ -1,0 +1,383 @@
+"""What a manager knows: how it was made, what each request holds, and which steps are in flight.
+
+Plain records: the functions of the other modules read and write them, and the pool's counters follow (law: REF-1).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from librt.vecs import append, extend, pop, vec
+from mypy_extensions import i32, i64
+
+from blockwright.config import KVCacheConfig
+from blockwright.core.index import zeros32
+from blockwright.core.outcomes import KVCacheBlocks
+from blockwright.core.pool import BlockPool
+from blockwright.core.request import Held, Request
+
+if TYPE_CHECKING:
+    from blockwright.core.managers import SingleTypeKVCacheManager
+
+_owners = [0]
+
+
+@final
+class GroupTable:
+    """One request's blocks in one group.
+
+    Attributes:
+        blocks: block ids in order of positions; 0 where nothing is held.
+        num_published: leading entries that publication has passed (their full blocks carry a key).
+        num_trimmed: leading entries that trimming has passed (all of them are null).
+        num_covered: slots covered by the last growth; the tokens behind the state that a recurrent layer keeps.
+        states: blocks for the states of draft tokens, of a recurrent layer only.
+        in_place: slots up to which growth changes nothing: covered, and no block becomes full. A lower bound.
+        num_read, read_block: the tokens that the last step of a recurrent layer with drafts began after, and the block
+            that their state is read from.
+    """
+
+    def __init__(
+        self, blocks: vec[i32], num_published: i64, num_trimmed: i64, num_covered: i64, states: vec[i32]
+    ) -> None:
+        """Take the fields as they are."""
+        self.blocks: vec[i32] = blocks
+        self.num_published: i64 = num_published
+        self.num_trimmed: i64 = num_trimmed
+        self.num_covered: i64 = num_covered
+        self.states: vec[i32] = states
+        self.in_place: i64 = 0
+        self.num_read: i64 = 0
+        self.read_block: i64 = 0
+
+    def copy(self) -> GroupTable:
+        """Return an independent copy."""
+        twin = GroupTable(self.blocks[:], self.num_published, self.num_trimmed, self.num_covered, self.states[:])
+        twin.in_place = self.in_place
+        twin.num_read = self.num_read
+        twin.read_block = self.read_block
+        return twin
+
+
+@final
+class RequestTables(Held):
+    """One running request in one manager.
+
+    Attributes:
+        request_id: id of the request.
+        uid: identity of the `Request` object and its copies, so that another request under the same id is noticed.
+        request: the request as last seen, for publication on settlement.
+        num_written: tokens whose slots the last call handed out for writing (lookahead not counted).
+        num_certain: those of them that are no drafts or were said to be done; the engine's count cannot go below.
+        num_settled: tokens that are done; kept only where steps are in flight.
+        num_drafts: drafts that the last step was said to carry.
+        num_loading: tokens after the written ones that are on their way from elsewhere.
+        last_step: number of the last step in flight that computes tokens of it; 0: none.
+        trim_at: settled tokens at which the next entry dies in some group. A lower bound.
+        in_place: slots up to which serving the request changes only counts, in all groups; 0 while it loads or shares.
+        is_due, due_before, due_after: its last step leaves a recurrent state that is published once that has run, and
+            its neighbours in the chain of such requests.
+        is_forked: it may share blocks that it has not filled, and has not written since.
+        batch: number of the last batch that served it, so that a repetition within a batch is noticed.
+        groups: the tables, one per group.
+    """
+
+    def __init__(self, request: Request, owner: i64, groups: list[GroupTable]) -> None:
+        """Start for a request that has nothing written."""
+        super().__init__(owner)
+        # What a step in place reads and writes comes first, in one or two cache lines.
+        self.num_written: i64 = 0
+        self.num_certain: i64 = 0
+        self.num_drafts: i64 = 0
+        self.in_place: i64 = 0
+        self.batch: i64 = 0
+        self.last_step: i64 = 0
+        self.num_settled: i64 = 0
+        self.num_loading: i64 = 0
+        self.trim_at: i64 = 0
+        self.is_forked = False
+        self.is_due = False
+        self.due_before: RequestTables | None = None
+        self.due_after: RequestTables | None = None
+        self.request = request
+        self.request_id: str = request.request_id
+        self.uid: i64 = request._uid
+        self.groups = groups
+
+    def copy_for(self, owner: i64, groups: list[GroupTable]) -> RequestTables:
+        """Return a copy for another manager, which has copied the tables of the groups."""
+        twin = RequestTables(self.request, owner, groups)
+        twin.num_written = self.num_written
+        twin.num_certain = self.num_certain
+        twin.num_settled = self.num_settled
+        twin.num_drafts = self.num_drafts
+        twin.num_loading = self.num_loading
+        twin.last_step = self.last_step
+        twin.trim_at = self.trim_at
+        twin.in_place = self.in_place
+        twin.is_forked = self.is_forked
+        return twin
+
+
+@final
+class StepInFlight:
+    """One step: who computes how many tokens in it, and the batches of blocks that return when it is settled.
+
+    A step is started, requests are given slots in it, and it is settled when it is known to be done. What a request
+    held when it was released meanwhile stays behind a fence until the last step that touches it is settled (laws:
+    FLIGHT-1, FENCE-1, SETTLE-1).
+
+    Attributes:
+        number: the step's number, from 1.
+        tables: one per request served; one whose request has been released since has no owner.
+        news: tokens that each computes, drafts included.
+        drafts: how many of them are drafts.
+        fenced: batches of blocks, per group, in the order in which they were given up.
+    """
+
+    def __init__(self, number: i64) -> None:
+        """Start without requests."""
+        self.number: i64 = number
+        self.tables: list[RequestTables] = []
+        self.news: vec[i64] = vec[i64]()
+        self.drafts: vec[i64] = vec[i64]()
+        self.fenced: list[list[vec[i32]]] = []
+
+    def record(self, tables: RequestTables, new: i64, drafts: i64) -> None:
+        """Record that the step computes `new` tokens of a request. O(1)."""
+        news = append(self.news, new)
+        noted = append(self.drafts, drafts)
+        self.tables.append(tables)  # the last to take memory
+        self.news = news
+        self.drafts = noted
+
+    def strike(self, tables: RequestTables | None) -> None:
+        """Take back what was recorded last, if it was of these tables, however far it came. O(1)."""
+        if len(self.tables) > 0 and self.tables[-1] is tables:
+            self.tables.pop()
+        while len(self.news) > len(self.tables):
+            self.news, _ = pop(self.news)
+        while len(self.drafts) > len(self.tables):
+            self.drafts, _ = pop(self.drafts)
+
+    def copy_for(self, owner: i64, running: dict[str, RequestTables]) -> StepInFlight:
+        """Return a copy for another manager; requests that were released meanwhile matter no more."""
+        twin = StepInFlight(self.number)
+        i: i64 = 0
+        while i < i64(len(self.tables)):
+            tables = self.tables[i]
+            if tables.owner != 0:
+                twin.tables.append(running[tables.request_id])
+                twin.news = append(twin.news, self.news[i])
+                twin.drafts = append(twin.drafts, self.drafts[i])
+            i += 1
+        twin.fenced = self.fenced[:]
+        return twin
+
+
+@final
+class DueStates:
+    """Requests whose last step leaves a recurrent state, which is published once that has run. law: MAMBA-5.
+
+    The chain goes through the requests' own records, so that it takes no memory.
+    """
+
+    def __init__(self) -> None:
+        """Start without requests."""
+        self.first: RequestTables | None = None
+        self._last: RequestTables | None = None
+
+    def add(self, tables: RequestTables) -> None:
+        """Note that a request's last step leaves a state, after all others. O(1)."""
+        self.remove(tables)
+        last = self._last
+        if last is None:
+            self.first = tables
+        else:
+            last.due_after = tables
+        tables.due_before = last
+        tables.is_due = True
+        self._last = tables
+
+    def remove(self, tables: RequestTables) -> bool:
+        """Say whether a state of a request is due; from now on it is not. O(1)."""
+        if not tables.is_due:
+            return False
+        before = tables.due_before
+        after = tables.due_after
+        if before is None:
+            self.first = after
+        else:
+            before.due_after = after
+        if after is None:
+            self._last = before
+        else:
+            after.due_before = before
+        tables.due_before = None
+        tables.due_after = None
+        tables.is_due = False
+        return True
+
+    def in_order(self) -> list[RequestTables]:
+        """Return the requests of which a state is due, in order. O(requests returned)."""
+        found: list[RequestTables] = []
+        tables = self.first
+        while tables is not None:
+            found.append(tables)
+            tables = tables.due_after
+        return found
+
+
+@final
+class Changes:
+    """What a step changes in the tables, beside the blocks it takes. One record serves all steps of a manager in turn.
+
+    Attributes:
+        held: per group, the entries that the table had before the step, the hit included.
+        nulled: the entries that trimming nulls, group after group; those of a batch's steps follow one another.
+        nulled_ends: per group, where its own end.
+        replaced: the entries that are copied, four numbers each: index of the request, group, entry, new block.
+        request: index of the request in its batch.
+    """
+
+    def __init__(self, num_groups: i64) -> None:
+        """Start without changes."""
+        self.held: vec[i32] = zeros32(num_groups)
+        self.nulled: vec[i32] = vec[i32]()
+        self.nulled_ends: vec[i32] = zeros32(num_groups)
+        self.replaced: vec[i32] = vec[i32]()
+        self.request: i32 = 0
+
+    def clear(self) -> None:
+        """Start again, with memory of its own: what was told before stays as it is."""
+        self.nulled = vec[i32]()
+        self.replaced = vec[i32]()
+        self.request = 0
+
+    def begin(self, tables: RequestTables | None) -> None:
+        """Note what is held before a step; None for a request that is not entered yet."""
+        if tables is None:
+            return
+        end = i32(len(self.nulled))
+        at: i64 = 0
+        while at < i64(len(self.held)):
+            self.held[at] = i32(len(tables.groups[at].blocks))
+            self.nulled_ends[at] = end
+            at += 1
+
+
+@final
+class Config:
+    """How a manager was made; it never changes, so copies share it.
+
+    Attributes:
+        kv_cache_config: pool size and groups of layers.
+        num_groups: groups of layers.
+        max_len: tokens that a request may have at most.
+        alignment: tokens that every hit is a multiple of; least_size: tokens of the smallest block.
+        most_drafts: drafts that every recurrent layer can take back, -1 where there is no such layer.
+        caching, eagle, logs: whether prefixes are shared, a draft head recomputes a block, lookups are counted.
+        overlaps, settles: whether steps are kept apart, and whether publication waits for their settlement.
+        watermark: blocks that stay free when a request joins others.
+    """
+
+    def __init__(
+        self,
+        kv_cache_config: KVCacheConfig,
+        sizes: list[int],
+        max_len: i64,
+        alignment: i64,
+        most_drafts: i64,
+        caching: bool,
+        eagle: bool,
+        logs: bool,
+        overlaps: bool,
+        settles: bool,
+        watermark: i64,
+    ) -> None:
+        """Take the fields as they are; `sizes` are the tokens per block of each group."""
+        self.kv_cache_config = kv_cache_config
+        self.num_groups: i64 = len(sizes)
+        self.max_len: i64 = max_len
+        self.alignment: i64 = alignment
+        self.least_size: i64 = min(sizes)
+        self.most_drafts: i64 = most_drafts
+        self.caching = caching
+        self.eagle = eagle
+        self.logs = logs
+        self.overlaps = overlaps
+        self.settles = settles
+        self.watermark: i64 = watermark
+
+
+@final
+class State:
+    """All that changes in a manager.
+
+    Attributes:
+        config: how it was made.
+        pool, managers: the blocks; one manager per group, with the tables.
+        owner: number of the manager, by which a request knows its own tables; -1 once a call ended in mid-change.
+        running: what each request holds, oldest first.
+        num_batches, num_forks, num_steps: batches served, forks made, steps started so far.
+        steps: those in flight, oldest first.
+        loads: blocks that wait for a load whose request is gone.
+        due: requests whose last step leaves a recurrent state.
+        changes: of the step that is being made.
+        nothing: the answer of a step that takes no block.
+        num_lookups, num_queries, num_hits, was_reset: for `PrefixCacheStats`.
+    """
+
+    def __init__(self, config: Config, pool: BlockPool, managers: list[SingleTypeKVCacheManager]) -> None:
+        """Start without requests."""
+        _owners[0] += 1
+        self.config = config
+        self.pool = pool
+        self.managers = managers
+        self.owner: i64 = _owners[0]
+        self.running: dict[str, RequestTables] = {}
+        self.num_batches: i64 = 0
+        self.num_forks: i64 = 0
+        self.num_steps: i64 = 0
+        self.steps: list[StepInFlight] = []
+        self.loads: dict[str, list[vec[i32]]] = {}
+        self.due = DueStates()
+        self.changes = Changes(config.num_groups)
+        self.nothing = KVCacheBlocks(pool, [vec[i32]() for _ in managers])
+        self.num_lookups: int = 0
+        self.num_queries: int = 0
+        self.num_hits: int = 0
+        self.was_reset = False
+
+    def copy(self) -> State:
+        """Return an independent copy. O(num_blocks)."""
+        pool = self.pool.copy()
+        managers = [manager.copy(pool) for manager in self.managers]
+        twin = State(self.config, pool, managers)
+        for name, tables in self.running.items():
+            own = tables.copy_for(twin.owner, [manager.existing(name) for manager in managers])
+            if self.config.settles:  # settlement publishes what the request knows, which is not to change with another
+                own.request = tables.request.copy()
+            twin.running[name] = own
+        twin.num_batches = self.num_batches
+        twin.num_forks = self.num_forks
+        twin.num_steps = self.num_steps
+        twin.steps = [step.copy_for(twin.owner, twin.running) for step in self.steps]
+        twin.loads = self.loads.copy()
+        for tables in self.due.in_order():
+            twin.due.add(twin.running[tables.request_id])
+        twin.num_lookups = self.num_lookups
+        twin.num_queries = self.num_queries
+        twin.num_hits = self.num_hits
+        twin.was_reset = self.was_reset
+        return twin
+
+    def tear(self) -> None:
+        """Refuse later calls: one has ended in the middle of a change."""
+        self.owner = -1  # so that every request is looked up
+        self.pool.tear()
+
+
+def held_blocks(table: GroupTable) -> vec[i32]:
+    """Return all that a table holds, in the order in which it is released backwards. O(entries)."""
+    return extend(table.blocks[:], table.states)
