@@ -1,7 +1,7 @@
 """One workload through a whole vLLM, served by vLLM's own manager or by Blockwright's; what came out."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,16 +58,86 @@ def prompts(seed: int, count: int, longest: int = 300) -> list[TokensPrompt]:
     ]
 
 
-def generate(
-    count: int = 12, rounds: int = 2, max_tokens: int = 40, longest: int = 300, **sampling: Any
-) -> Workload:
+def generate(count: int = 12, rounds: int = 2, max_tokens: int = 40, longest: int = 300, **sampling: Any) -> Workload:
     """Return the workload that generates for prompts with shared beginnings, the same ones in each round."""
 
     def run(llm: LLM, served: Served) -> None:
-        wanted = SamplingParams(**{"temperature": 0.0, "ignore_eos": True, "max_tokens": max_tokens} | sampling)
         for _ in range(rounds):
-            done = llm.generate(prompts(3, count, longest), wanted, use_tqdm=False)
+            done = llm.generate(prompts(3, count, longest), _params(max_tokens, sampling), use_tqdm=False)
             served.tokens.append([[list(each.token_ids) for each in request.outputs] for request in done])
+
+    return run
+
+
+def _params(max_tokens: int, sampling: dict[str, Any]) -> SamplingParams:
+    return SamplingParams(**{"temperature": 0.0, "ignore_eos": True, "max_tokens": max_tokens} | sampling)
+
+
+def stepped(
+    count: int = 12,
+    rounds: int = 2,
+    max_tokens: int = 40,
+    priorities: bool = False,
+    aborts: bool = False,
+    reset: bool = False,
+    sleep: bool = False,
+) -> Workload:
+    """Return a workload that goes step by step, and does things in the middle."""
+
+    def run(llm: LLM, served: Served) -> None:
+        engine = llm.llm_engine
+        for turn in range(rounds):
+            found: dict[str, list[int]] = {}
+            waiting = [(f"{turn}-{at}", prompt) for at, prompt in enumerate(prompts(3, count))]
+            gone: set[str] = set()
+            step = 0
+            while waiting or engine.has_unfinished_requests():
+                if waiting and step % 2 == 0:
+                    name, prompt = waiting.pop(0)
+                    priority = (7 * len(waiting)) % 3 if priorities else 0
+                    engine.add_request(name, prompt, _params(max_tokens, {}), priority=priority)
+                if aborts and step % 9 == 8 and found:
+                    name = sorted(found)[step % len(found)]
+                    gone.add(name)
+                    engine.abort_request([name])
+                if reset and step == 20:
+                    assert engine.reset_prefix_cache(reset_running_requests=True)
+                if sleep and step == 25:
+                    engine.sleep(level=0, mode="keep")
+                    assert not engine.step()
+                    engine.wake_up()
+                for output in engine.step():
+                    found[output.request_id] = list(output.outputs[0].token_ids)
+                step += 1
+            served.tokens.append({name: tokens for name, tokens in found.items() if name not in gone})
+
+    return run
+
+
+def told(inner: Workload) -> Workload:
+    """Return a workload that also keeps the events: which prefixes could be found at the end, by their hashes."""
+
+    def run(llm: LLM, served: Served) -> None:
+        stored: dict[Any, Any] = {}
+
+        def publish(batch: Any) -> None:
+            for event in batch.events:
+                kind = type(event).__name__
+                if kind == "BlockStored":
+                    parent = event.parent_block_hash
+                    for at, block_hash in enumerate(event.block_hashes):
+                        tokens = tuple(event.token_ids[at * event.block_size : (at + 1) * event.block_size])
+                        stored[block_hash, event.group_idx] = (parent, tokens, event.kv_cache_spec_kind)
+                        parent = block_hash
+                elif kind == "BlockRemoved":
+                    for block_hash in event.block_hashes:
+                        stored.pop((block_hash, event.group_idx), None)
+                else:
+                    stored.clear()
+
+        scheduler_of(llm).kv_event_publisher.publish = publish
+        inner(llm, served)
+        served.notes["stored"] = stored
 
     return run
 
@@ -115,8 +185,3 @@ def show(name: str, theirs: Served, ours: Served) -> str:
     requests = sum(len(round_) for round_ in theirs.tokens)
     counts = [(side.queries, side.hits, side.external, side.preemptions) for side in (theirs, ours)]
     return f"{name}: {requests} requests, tokens {'equal' if theirs.tokens == ours.tokens else 'DIFFER'}; (queries, hits, external, preemptions) {counts[0]} / {counts[1]}"
-
-
-def names(items: Sequence[str]) -> str:
-    """Join names."""
-    return ", ".join(items)

@@ -9,8 +9,8 @@ from vllm.distributed.kv_events import MEDIUM_GPU, AllBlocksCleared, BlockRemove
 from vllm.v1.core import kv_cache_utils as utils
 from vllm.v1.kv_cache_interface import get_kv_cache_spec_kind, get_kv_cache_spec_sliding_window
 
+from blockwright import KVCacheManager as Manager
 from blockwright import events
-from blockwright.core.manager import KVCacheManager as Manager
 
 
 class Events:

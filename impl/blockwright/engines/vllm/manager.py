@@ -18,9 +18,8 @@ from typing import Any
 from vllm.v1.metrics.stats import PrefixCacheStats
 from vllm.v1.request import RequestStatus
 
-from blockwright.core.blocks import KVCacheBlocks
-from blockwright.core.manager import KVCacheManager as Manager
-from blockwright.core.plan import Fits
+from blockwright import Fits, KVCacheBlocks
+from blockwright import KVCacheManager as Manager
 from blockwright.engines.vllm.events import Events
 from blockwright.engines.vllm.kinds import layer_spec, next_trim, translated
 from blockwright.engines.vllm.requests import FOR_EVER, NEVER, Twin
@@ -330,11 +329,14 @@ class KVCacheManager:
             if not isinstance(plan, Fits):
                 return None
         if external:
+            last = int(length + external == own.num_tokens)  # a load of the whole prompt: its last token is computed again
+            external -= last
             blocks = self.core.allocate_slots(
                 own,
                 0,
                 length,
                 hit,
+                last,
                 num_external_computed_tokens=external,
                 full_sequence_must_fit=is_whole and not new,
                 reserved_blocks=0 if new else reserve,
@@ -409,7 +411,7 @@ class KVCacheManager:
                 self._note_filled(request, twin, num_computed_tokens, twin.table)
             return
         length, external = twin.loading
-        if self._end_load(twin, num_computed_tokens - length):
+        if self._end_load(twin, min(num_computed_tokens - length, external)):
             twin.published = length + external
             self._note_step(request, twin, twin.published, twin.published, 0)
             self._tell(request)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from blockwright.engines.vllm.surface import installed, require_supported
 from blockwright.errors import UnsupportedError
 
 SWITCH = "BLOCKWRIGHT_VLLM"
@@ -45,8 +46,8 @@ def serving() -> Iterator[None]:
 
 def _replace() -> Any:
     """Put our manager where vLLM's schedulers look; return what was there."""
+    require_supported(*installed())
     from blockwright.engines.vllm.manager import KVCacheManager
-    from blockwright.engines.vllm.surface import require_supported
 
     home, own = importlib.import_module(_HOME), importlib.import_module(_OWN)
     found = home.KVCacheManager
@@ -55,6 +56,5 @@ def _replace() -> Any:
             f"vLLM's manager is replaced already, by {found.__module__}.{found.__qualname__}: two plug-ins cannot both "
             f"serve it. Unset {SWITCH}, or name the one you want in VLLM_PLUGINS"
         )
-    require_supported(own.KVCacheManager)
     home.KVCacheManager = KVCacheManager
     return found
