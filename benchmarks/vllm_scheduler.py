@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "engines"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import stub
+from tests.engines import stub
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched import scheduler as home
 from vllm.v1.outputs import ModelRunnerOutput
@@ -70,7 +70,8 @@ class Side:
     """One scheduler, and the times of its steps."""
 
     def __init__(self, name: str, folder: Path, kinds: list[Any], num_blocks: int, is_async: bool) -> None:
-        self.name, self.times = name, []
+        self.name = name
+        self.times: list[float] = []
         own = home.KVCacheManager
         if name == "nothing":
             home.KVCacheManager = _Nothing
@@ -172,7 +173,9 @@ def main() -> None:
             )
     for name, kinds in layouts.items():
         found = admission(args.models, kinds, 8192, 40)
-        print(f"admission of 8k, {name}: vLLM {found['vllm']:,.0f} us, Blockwright {found['blockwright']:,.0f}: {found['vllm'] / found['blockwright']:.2f}x")
+        print(
+            f"admission of 8k, {name}: vLLM {found['vllm']:,.0f} us, Blockwright {found['blockwright']:,.0f}: {found['vllm'] / found['blockwright']:.2f}x"
+        )
 
 
 if __name__ == "__main__":

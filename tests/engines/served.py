@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import models
 import vllm.triton_utils.dispatcher as dispatcher
+from tests.engines import models
 from vllm import LLM, SamplingParams
 from vllm.inputs import TokensPrompt
 
@@ -52,7 +52,8 @@ def prompts(seed: int, count: int, longest: int = 300) -> list[TokensPrompt]:
     shared = [draw.randrange(3, 500) for _ in range(longest)]
     return [
         TokensPrompt(
-            prompt_token_ids=shared[: draw.randrange(20, longest)] + [draw.randrange(3, 500) for _ in range(draw.randrange(1, 40))]
+            prompt_token_ids=shared[: draw.randrange(20, longest)]
+            + [draw.randrange(3, 500) for _ in range(draw.randrange(1, 40))]
         )
         for _ in range(count)
     ]
@@ -182,6 +183,6 @@ def both(folder: Path, model: str, workload: Workload, **options: Any) -> tuple[
 
 def show(name: str, theirs: Served, ours: Served) -> str:
     """Describe both sides in a line."""
-    requests = sum(len(round_) for round_ in theirs.tokens)
     counts = [(side.queries, side.hits, side.external, side.preemptions) for side in (theirs, ours)]
-    return f"{name}: {requests} requests, tokens {'equal' if theirs.tokens == ours.tokens else 'DIFFER'}; (queries, hits, external, preemptions) {counts[0]} / {counts[1]}"
+    word = "equal" if theirs.tokens == ours.tokens else "DIFFER"
+    return f"{name}: tokens {word}; (queries, hits, external, preemptions) {counts[0]} / {counts[1]}"

@@ -8,11 +8,12 @@ too early, or found by the wrong request shows at once, whatever the manager bel
 import copy
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import models
+import torch
+from tests.engines import models
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.hashing import sha256
@@ -35,33 +36,36 @@ from vllm.v1.structured_output import StructuredOutputManager
 from blockwright.engines.vllm import schedulers
 
 _CONFIGS: dict[str, Any] = {}
-_LAYER = {"num_kv_heads": 1, "head_size": 16, "dtype": "float32"}
+
+
+def layer() -> dict[str, Any]:
+    """Return the sizes of an attention layer, which matter to nobody here."""
+    return {"num_kv_heads": 1, "head_size": 16, "dtype": torch.float32}
 
 
 def full(size: int = 16) -> Any:
-    import torch
-
-    return FullAttentionSpec(block_size=size, **_LAYER | {"dtype": torch.float32})
+    return FullAttentionSpec(block_size=size, **layer())
 
 
 def sliding(window: int, size: int = 16) -> Any:
-    import torch
-
-    return SlidingWindowSpec(block_size=size, sliding_window=window, **_LAYER | {"dtype": torch.float32})
+    return SlidingWindowSpec(block_size=size, sliding_window=window, **layer())
 
 
 def chunked(chunk: int, size: int = 16) -> Any:
-    import torch
-
-    return ChunkedLocalAttentionSpec(
-        block_size=size, attention_chunk_size=chunk, **_LAYER | {"dtype": torch.float32}
-    )
+    return ChunkedLocalAttentionSpec(block_size=size, attention_chunk_size=chunk, **layer())
 
 
 def state(size: int = 16) -> Any:
-    import torch
-
     return MambaSpec(block_size=size, shapes=((16,),), dtypes=(torch.float32,), mamba_cache_mode="align")
+
+
+KINDS: dict[str, Callable[[], list[Any]]] = {
+    "full": lambda: [full()],
+    "sliding": lambda: [sliding(40)],
+    "five": lambda: [sliding(32)] * 5,
+    "chunked": lambda: [chunked(48)],
+    "state": lambda: [state()],
+}
 
 
 def scheduler(
@@ -321,16 +325,16 @@ class Side:
                 self.queries += stats.prefix_cache_stats.queries
         if self.drafts and not self.depth:
             names = [name for name in result.req_ids if name in self.worker.proposed]
-            self.scheduler.update_draft_token_ids(
-                DraftTokenIds(names, [self.worker.proposed[name] for name in names])
-            )
+            self.scheduler.update_draft_token_ids(DraftTokenIds(names, [self.worker.proposed[name] for name in names]))
 
     def abort(self, name: str) -> None:
         """Abort a request."""
         self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
 
 
-def walk(sides: Sequence[Side], seed: int, steps: int, hash_block_size: int, *, longest: int = 150, exact: bool) -> None:
+def walk(
+    sides: Sequence[Side], seed: int, steps: int, hash_block_size: int, *, longest: int = 150, exact: bool
+) -> None:
     """Drive both sides through the same random arrivals and aborts, and compare all along.
 
     `exact`: the schedules are equal step by step, not only the tokens.
@@ -344,7 +348,7 @@ def walk(sides: Sequence[Side], seed: int, steps: int, hash_block_size: int, *, 
             name = f"r{number}"
             root = draw.choice(roots)
             tokens = root[: draw.randrange(1, longest)] + [draw.randrange(3, 100) for _ in range(draw.randrange(0, 20))]
-            extra = {"priority": draw.randrange(3), "arrival_time": float(number)}
+            extra: dict[str, Any] = {"priority": draw.randrange(3), "arrival_time": float(number)}
             if draw.random() < 0.1:
                 extra["cache_salt"] = "tenant"
             most = draw.randrange(1, 80)

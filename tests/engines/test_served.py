@@ -36,16 +36,28 @@ SCENARIOS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], bool]] = {
     "gemma 3, preemption": ("gemma3", "generate", {"count": 20}, _TIGHT | {"num_gpu_blocks_override": 120}, False),
     "latent attention": ("deepseek", "generate", {}, {"enable_prefix_caching": True}, True),
     "chunked local": ("llama4", "generate", {}, {}, False),
-    "chunked local, preemption": ("llama4", "generate", {"count": 20}, _TIGHT | {"num_gpu_blocks_override": 120}, False),
+    "chunked local, preemption": (
+        "llama4",
+        "generate",
+        {"count": 20},
+        _TIGHT | {"num_gpu_blocks_override": 120},
+        False,
+    ),
     "recurrent": ("qwen3_next", "generate", {"longest": 800, "count": 8}, _RECURRENT, False),
-    "recurrent, no caching": ("qwen3_next", "generate", {}, {"dtype": "bfloat16", "enable_prefix_caching": False}, True),
+    "recurrent, no caching": (
+        "qwen3_next",
+        "generate",
+        {},
+        {"dtype": "bfloat16", "enable_prefix_caching": False},
+        True,
+    ),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_same_tokens_come_out(name: str, models_folder: Path) -> None:
-    import served
+    from tests.engines import served
 
     model, kind, what, options, is_exact = SCENARIOS[name]
     workload = served.told(served.generate(**what)) if kind == "told" else getattr(served, kind)(**what)

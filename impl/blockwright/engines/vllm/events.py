@@ -1,4 +1,4 @@
-"""Blockwright's events as vLLM's: one per run of blocks of one request, with all that consumers of vLLM's events read."""
+"""Blockwright's events as vLLM's: one per run of blocks of one request, with all that its consumers read."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from vllm.v1 import kv_cache_interface as interface
@@ -18,7 +18,7 @@ from blockwright.kinds import (
     SlidingWindowSpec,
 )
 
-_LAYER = {"num_kv_heads": 1, "head_size": 1, "dtype": "uint8"}
+_LAYER: dict[str, Any] = {"num_kv_heads": 1, "head_size": 1, "dtype": "uint8"}
 """Sizes of a layer's page are vLLM's own business: the bookkeeping needs block sizes and windows alone."""
 
 
@@ -73,7 +73,7 @@ def translated(config: Any) -> KVCacheConfig:
         name = type(spec).__name__
         if name not in _KINDS:
             raise UnsupportedError(
-                f"layers {list(group.layer_names)[:2]}... declare {name}, which Blockwright does not manage; it manages "
+                f"layers {list(group.layer_names)[:2]}... declare {name}, which Blockwright does not manage; it does "
                 f"{', '.join(_KINDS)}. Unset BLOCKWRIGHT_VLLM to serve this model with vLLM's own manager"
             )
         role = str(getattr(getattr(group, "role", None), "value", "default"))
@@ -93,8 +93,3 @@ def next_trim(spec: KVCacheSpec, block_size: int, num_tokens: int) -> int:
     if isinstance(spec, MambaSpec):
         return max(1, -(-num_tokens // block_size)) * block_size + 1
     return 1 << 62
-
-
-def trims(specs: Sequence[KVCacheSpec]) -> bool:
-    """Say whether any group gives entries back while its request runs."""
-    return any(isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec | MambaSpec) for spec in specs)

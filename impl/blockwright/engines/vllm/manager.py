@@ -1,8 +1,8 @@
 """vLLM's `KVCacheManager`, served by Blockwright's.
 
-Written against vLLM's scheduler: names, arguments and results are those of `vllm.v1.core.kv_cache_manager`. What makes it
-thin is that most calls of a decode step change no table: a step that ends within the slots that a request has, fills no
-block and lets no entry die is answered by one comparison, and the manager hears of it with the next step that does.
+Written against vLLM's scheduler: names, arguments and results are those of `vllm.v1.core.kv_cache_manager`. What makes
+it fast is that most calls of a decode step change no table: a step that ends within the slots that a request has, fills
+no block and lets no entry die is answered by one comparison, and the manager hears of it with the next step that does.
 
 Time. vLLM runs steps in the order in which it schedules them, so a block that a request gives up may be taken at once:
 whoever takes it writes in a later step. Blocks are published when a lookup comes, for every step scheduled before it:
@@ -110,7 +110,9 @@ class KVCacheManager:
         self._new_ids: list[int] = []
         self._running: dict[str, Any] = {}
         self._due: dict[str, Any] = {}
-        self._events = Events(self.core, groups, self._sizes, hash_block_size or self._unit) if enable_kv_cache_events else None
+        self._events = (
+            Events(self.core, groups, self._sizes, hash_block_size or self._unit) if enable_kv_cache_events else None
+        )
         self.coordinator = SimpleNamespace(
             single_type_managers=tuple(
                 SimpleNamespace(block_size=size, kv_cache_spec=group.kv_cache_spec, kv_cache_group_id=number)
@@ -252,7 +254,7 @@ class KVCacheManager:
     def _settle(self, request: Any, twin: Twin) -> int:
         """Publish what a request has filled, before it is trimmed, and return how many tokens cannot go back."""
         self._publish(request, min(twin.due, request.num_computed_tokens))
-        settled = max(twin.certain, request.num_computed_tokens - request.num_in_flight_tokens)
+        settled: int = max(twin.certain, request.num_computed_tokens - request.num_in_flight_tokens)
         if settled > twin.written:
             self._catch_up(twin, settled)
         return settled
@@ -329,7 +331,9 @@ class KVCacheManager:
             if not isinstance(plan, Fits):
                 return None
         if external:
-            last = int(length + external == own.num_tokens)  # a load of the whole prompt: its last token is computed again
+            last = int(
+                length + external == own.num_tokens
+            )  # a load of the whole prompt: its last token is computed again
             external -= last
             blocks = self.core.allocate_slots(
                 own,
@@ -572,8 +576,6 @@ class KVCacheManager:
             wanted = -(-num_tokens // size)
             cap = getattr(group.kv_cache_spec, "max_admission_blocks_per_request", None)
             if cap is not None:
-                wanted = min(
-                    wanted, cap(max_in_flight_tokens=self._in_flight, max_model_len=self.max_model_len)
-                )
+                wanted = min(wanted, cap(max_in_flight_tokens=self._in_flight, max_model_len=self.max_model_len))
             missing += min(max(0, wanted - len(ids)), 1 if isinstance(spec, MambaSpec) else wanted)
         return missing

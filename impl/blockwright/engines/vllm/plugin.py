@@ -18,6 +18,7 @@ from blockwright.errors import UnsupportedError
 SWITCH = "BLOCKWRIGHT_VLLM"
 _HOME = "vllm.v1.core.sched.scheduler"
 _OWN = "vllm.v1.core.kv_cache_manager"
+_NAME = "KVCacheManager"
 
 
 def register() -> None:
@@ -41,7 +42,7 @@ def serving() -> Iterator[None]:
     try:
         yield
     finally:
-        importlib.import_module(_HOME).KVCacheManager = before
+        setattr(importlib.import_module(_HOME), _NAME, before)
 
 
 def _replace() -> Any:
@@ -50,11 +51,11 @@ def _replace() -> Any:
     from blockwright.engines.vllm.manager import KVCacheManager
 
     home, own = importlib.import_module(_HOME), importlib.import_module(_OWN)
-    found = home.KVCacheManager
-    if found is not own.KVCacheManager and found is not KVCacheManager:
+    found = getattr(home, _NAME)
+    if found is not getattr(own, _NAME) and found is not KVCacheManager:
         raise UnsupportedError(
             f"vLLM's manager is replaced already, by {found.__module__}.{found.__qualname__}: two plug-ins cannot both "
             f"serve it. Unset {SWITCH}, or name the one you want in VLLM_PLUGINS"
         )
-    home.KVCacheManager = KVCacheManager
+    setattr(home, _NAME, KVCacheManager)
     return found

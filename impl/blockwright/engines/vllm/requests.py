@@ -48,7 +48,7 @@ class EngineChain(HashChain):
 
 
 class EngineHasher(BlockHasher):
-    """vLLM's own hashes of one request: as collision resistant, and as portable, as its ``--prefix-caching-hash-algo``."""
+    """vLLM's own hashes of one request: as good as its ``--prefix-caching-hash-algo``."""
 
     def __init__(self, hashes: Sequence[bytes]) -> None:
         """Take the request's list of hashes."""
