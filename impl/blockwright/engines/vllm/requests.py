@@ -2,62 +2,17 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
 from typing import Any
 
-from librt.vecs import vec
-from mypy_extensions import i64
-
-from blockwright.core.block_hash import BlockHasher, HashChain
-from blockwright.core.request import MAX_TOKEN_ID, Request
-from blockwright.errors import InvalidArgumentError, UnsupportedError
+from blockwright import GivenHasher, Request
+from blockwright.core.request import MAX_TOKEN_ID
+from blockwright.errors import InvalidArgumentError
 
 NEVER = -1
 """A bound that no step is within: the manager is asked."""
 
 FOR_EVER = 1 << 62
 """More tokens than any request has."""
-
-
-class EngineChain(HashChain):
-    """Keys that vLLM has computed already, read from its own growing list of block hashes."""
-
-    def __init__(self, hashes: Sequence[bytes]) -> None:
-        """Take the list itself, which vLLM appends to."""
-        self._hashes = hashes
-
-    def copy(self) -> HashChain:
-        """Return a chain over the same list: the chain itself has no state."""
-        return EngineChain(self._hashes)
-
-    def digest(self, index: i64, words: vec[i64]) -> bytes:
-        """Return a block's hash in full length."""
-        return self._hashes[index]
-
-    def extend(self, data: bytes, start: i64, num_blocks: i64, extra: bytes, words: vec[i64], at: i64) -> None:
-        """Write the first 128 bits of the hashes of the next blocks."""
-        first = at // 2
-        hashes = self._hashes[first : first + num_blocks]
-        if len(hashes) < num_blocks or (hashes and len(hashes[0]) < 16):
-            raise UnsupportedError("block hashes: vLLM has too few for these tokens, or they are shorter than 128 bits")
-        halves = array("q", b"".join([each[:16] for each in hashes]))
-        for word in halves:
-            words[at] = word
-            at += 1
-
-
-class EngineHasher(BlockHasher):
-    """vLLM's own hashes of one request: as good as its ``--prefix-caching-hash-algo``."""
-
-    def __init__(self, hashes: Sequence[bytes]) -> None:
-        """Take the request's list of hashes."""
-        super().__init__(True, True)
-        self._hashes = hashes
-
-    def start(self, root: bytes, block_size: i64) -> HashChain:
-        """Return the chain; who may share a prefix is part of vLLM's hashes already."""
-        return EngineChain(self._hashes)
 
 
 class Twin:
@@ -82,7 +37,7 @@ class Twin:
 
     def __init__(self, request: Any, hash_block_size: int | None) -> None:
         """Make the manager's request of one of vLLM's."""
-        tokens, hasher = request.all_token_ids[:], EngineHasher(request.block_hashes)
+        tokens, hasher = request.all_token_ids[:], GivenHasher(request.block_hashes)
         try:
             self.request = Request(request.request_id, tokens, hash_block_size, hasher=hasher)
         except InvalidArgumentError:
