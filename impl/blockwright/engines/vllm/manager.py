@@ -540,11 +540,17 @@ class KVCacheManager:
         ids, self._new_ids = self._new_ids, []
         return ids
 
+    def get_zeroing_block_ids_in_range(self, request_id: str, start_token: int, end_token: int) -> list[int]:
+        """Return the blocks of attention that hold the tokens of a range (0.31)."""
+        ids: list[int] = []
+        for table, spec, size in zip(self.get_block_ids(request_id), self._specs, self._sizes, strict=True):
+            if not isinstance(spec, MambaSpec):
+                ids += [block for block in table[start_token // size : -(-end_token // size)] if block]
+        return ids
+
     def record_blocks_for_zeroing(self, request_id: str, start_token: int) -> None:
         """Note the blocks from a token on, which a failed load left unwritten."""
-        for ids, spec, size in zip(self.get_block_ids(request_id), self._specs, self._sizes, strict=True):
-            if not isinstance(spec, MambaSpec):
-                self._new_ids += [block for block in ids[start_token // size :] if block]
+        self._new_ids += self.get_zeroing_block_ids_in_range(request_id, start_token, self.max_model_len)
 
     def _note_new(self, blocks: KVCacheBlocks, skipped: tuple[int, ...]) -> None:
         """Note new blocks of attention, which the worker is to zero."""
