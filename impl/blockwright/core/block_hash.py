@@ -419,8 +419,8 @@ class _GivenChain(HashChain):
 class GivenHasher(BlockHasher):
     """Keys that an engine has computed itself: one hasher per request, over a list that the engine appends to.
 
-    Each covers the whole prefix up to its block's end, and all that identifies it; the first 16 bytes count. About 10 ns
-    per block when compiled.
+    Each covers the whole prefix up to its block's end, and all that identifies it; the first 16 bytes count. A block
+    costs about 10 ns when compiled.
     """
 
     def __init__(
