@@ -34,7 +34,7 @@ _COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violati
 MANY: Final = 20
 """Of more rows than this, those that hold and need no word are only counted."""
 
-LOCKSTEP: Final = ("lockstep", "paged", "offload")
+LOCKSTEP: Final = ("lockstep", "paged", "offload", "worker")
 """The rows whose transitions are all that can be reached, each executed on the implementation."""
 
 _EPILOG = """\

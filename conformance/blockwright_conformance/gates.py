@@ -103,19 +103,13 @@ class Gate:
     """Whether profile ``quick`` runs it, unless others are asked for: what a minute shows, without torch."""
 
 
-SCOPES = Way("lock-step", ("lockstep", "paged", "offload"), "scopes, each explored whole")
+SCOPES = Way("lock-step", ("lockstep", "paged", "offload", "worker"), "scopes, each explored whole")
 
 KIT_GATES = (
     Gate(
         "lockstep",
         "blockwright_conformance.kv_cache.gate",
         (SCOPES, Way("coverage", ("coverage",), "lists of what must happen")),
-        quick=True,
-    ),
-    Gate(
-        "choices",
-        "blockwright_conformance.kv_cache.choices_gate",
-        (Way("choices", ("choices",), "scopes, under any legal choice"),),
         quick=True,
     ),
     Gate(
@@ -127,6 +121,12 @@ KIT_GATES = (
     ),
     Gate("paged", "blockwright_conformance.block_tables.gate", (SCOPES,)),
     Gate("offload", "blockwright_conformance.offload.gate", (SCOPES,), quick=True),
+    Gate(
+        "worker",
+        "blockwright_conformance.worker.gate",
+        (SCOPES, Way("inputs", ("inputs machine",), "worlds of a step's inputs")),
+        ("hypothesis", "torch"),
+    ),
 )
 """The gates of the kit, in the order in which the command runs them."""
 

@@ -1,13 +1,15 @@
-"""Gates of exhaustive search: what they have in common, and their rows of the report."""
+"""Gates of exhaustive search and of long histories: what they have in common, and their rows of the report."""
 
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from blockwright._terminal import Advance
 
 from .checker.counterexample import script
 from .checker.explore import Explorer, Result
+from .checker.history import HistoryError
 from .checker.parallel import in_parallel
 from .checker.world import World
 from .gates import GateResult, Profile
@@ -54,6 +56,42 @@ def covered(kind: str, scope: str, results: list[GateResult], everything: frozen
         fired=dict(fired),
         tried=len(everything),
         passed=len(everything) - len(missing),
+    )
+
+
+def ran(
+    kind: str,
+    scope: str,
+    runs: Iterable[Callable[[], Mapping[str, int]]],
+    once: Callable[[str], bool] = lambda name: True,
+    world: World[Any, Any] | None = None,
+) -> GateResult:
+    """Do the long histories of a scope until one fails, and return the row of them all; `once`: what counts as a call.
+
+    An error that names a law breaks it; any other is one that the implementation should not have raised.
+    """
+    started, law, detail, way, fired = time.perf_counter(), "", "", "", Counter[str]()
+    try:
+        for run in runs:
+            fired.update(run())
+    except HistoryError as error:
+        law, detail = error.violation.law, error.violation.detail
+        way = script(world, error.violation.actions, f"{law}: {detail}") if world is not None else ""
+    except Exception as error:
+        law, detail = getattr(error, "law", ""), getattr(error, "detail", "")
+        law, detail = law or "REF-0", (law and detail) or f"{type(error).__name__}: {error}"
+    return GateResult(
+        kind=kind,
+        scope=scope,
+        manager=scope.partition(",")[0],
+        states=0,
+        transitions=sum(count for name, count in fired.items() if once(name)),
+        violations=int(bool(law)),
+        seconds=time.perf_counter() - started,
+        law=law,
+        detail=detail,
+        script=way,
+        fired=fired,
     )
 
 

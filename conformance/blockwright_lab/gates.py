@@ -4,6 +4,12 @@ from blockwright_conformance.gates import Gate, Way
 
 GATES = (
     Gate(
+        "choices",
+        "blockwright_lab.specification.choices",
+        (Way("choices", ("choices",), "scopes, under any legal choice"),),
+        quick=True,
+    ),
+    Gate(
         "refinement",
         "blockwright_lab.refinement.gate",
         (
@@ -22,7 +28,7 @@ GATES = (
         "blockwright_lab.data_movement.gate",
         (
             Way("histories with data", ("paged machine", "offload machine"), "random worlds"),
-            Way("inputs", ("plans", "inputs machine"), "worlds of a step's inputs"),
+            Way("plans", ("plans",), "lists of random models"),
         ),
         ("hypothesis", "torch"),
     ),

@@ -46,7 +46,7 @@ class KVCacheConfig:
 
     Attributes:
         num_blocks: blocks of the pool, the null block (id 0) included; at least 2.
-        kv_cache_groups: the groups.
+        kv_cache_groups: the groups; none for a model without attention, whose requests hold no blocks.
         shared_layers: layers without a cache of their own, each with the layer whose cache it reads; they hold no
             blocks and stand in no group.
     """
@@ -62,8 +62,6 @@ class KVCacheConfig:
             raise InvalidArgumentError(
                 f"num_blocks: block 0 is the null block, so at least 2 are needed, not {self.num_blocks}"
             )
-        if not self.kv_cache_groups:
-            raise InvalidArgumentError("kv_cache_groups: at least one group of layers is needed")
         names = [name for group in self.kv_cache_groups for name in group.layer_names]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InvalidArgumentError(f"kv_cache_groups: layers {twice} stand in several groups, or twice in one")

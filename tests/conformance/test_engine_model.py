@@ -26,7 +26,7 @@ from blockwright.device import InputBatch, KVCacheStorage, plan_kv_cache
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import AttentionSpec, MambaSpec
 from blockwright_lab.numerics.engine import dense
-from blockwright_lab.numerics.engine.bounds import bound
+from blockwright_lab.numerics.engine.checker import bound
 from blockwright_lab.numerics.engine.dense import (
     Recomputation,
     dense_draft_logits,

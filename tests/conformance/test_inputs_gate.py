@@ -17,18 +17,20 @@ from blockwright.device.inputs import InputBatch
 from blockwright.device.plan import plan_kv_cache
 from blockwright.device.storage import KVCacheStorage
 from blockwright.errors import TooLittleMemoryError
+from blockwright_conformance.checker.counterexample import script
+from blockwright_conformance.checker.diagnose import diagnose
+from blockwright_conformance.checker.explore import Explorer
+from blockwright_conformance.checker.history import HistoryError, replay, run_machine, walk
 from blockwright_conformance.gates import Profile, gate
-from blockwright_conformance.kv_cache.scopes import Scope
+from blockwright_conformance.worker import blockwright as inputs_worker
+from blockwright_conformance.worker.scopes import LARGE, PLAIN, SMALL, WorkerScope
+from blockwright_conformance.worker.world import WorkerWorld
 from blockwright_lab.data_movement import memory_plans as inputs_plans
-from blockwright_lab.data_movement import worker as inputs_worker
-from blockwright_lab.data_movement.gate import EVERYTHING, PLANNED, PLANS, plans
+from blockwright_lab.data_movement.engine import BrokenError
+from blockwright_lab.data_movement.gate import PLANNED, PLANS, plans
 from blockwright_lab.data_movement.memory_plans import check_model
-from blockwright_lab.data_movement.worker import InputsError
-from blockwright_lab.data_movement.worker_histories import inputs_walk, run_inputs_machine
-from blockwright_lab.data_movement.worker_scopes import INPUT_WORLDS
-from blockwright_spec.worker.rows import RowRefusal
 
-WINDOWS, TIMED, STATES, _, _, ENCODER, _ = INPUT_WORLDS.values()
+WINDOWS, TIMED, STATES, _, _, ENCODER, _ = PLAIN
 BUFFERS = ("new_block_ids", "new_block_offsets", "nulled_entries", "nulled_offsets", "replaced_entries", "num_served")
 
 
@@ -131,7 +133,7 @@ class Padless(InputBatch):
         return given
 
 
-WRONG: list[tuple[str, type[InputBatch], Scope]] = [
+WRONG: list[tuple[str, type[InputBatch], WorkerScope]] = [
     ("ROW-1", KeepsNulled, WINDOWS),
     ("ROW-1", KeepsShared, WINDOWS),
     ("STATE-1", Forgets, STATES),
@@ -156,31 +158,50 @@ WRONG: list[tuple[str, type[InputBatch], Scope]] = [
 ]
 
 
-@pytest.mark.parametrize(("law", "wrong", "world"), WRONG, ids=lambda each: getattr(each, "__name__", None))
+@pytest.mark.parametrize(("law", "wrong", "scope"), WRONG, ids=lambda each: getattr(each, "__name__", None))
 def test_a_wrong_batch_is_noticed(
-    law: str, wrong: type[InputBatch], world: Scope, monkeypatch: pytest.MonkeyPatch
+    law: str, wrong: type[InputBatch], scope: WorkerScope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inputs_worker, "InputBatch", wrong)
-    with pytest.raises(InputsError) as caught:
+    world = WorkerWorld(scope)
+    with pytest.raises(HistoryError) as caught:
         walks(world)
-    assert caught.value.law == law
+    assert any(each.startswith(law) for each in diagnose(world, caught.value.violation.actions).laws)
 
 
-def walks(world: Scope) -> None:
+def walks(world: WorkerWorld) -> None:
     for seed in range(6):
-        inputs_walk(world, seed, 300)
+        walk(world, seed, 300)
 
 
-@pytest.mark.parametrize("world", INPUT_WORLDS.values(), ids=list(INPUT_WORLDS))
-def test_the_real_batch_passes(world: Scope) -> None:
-    assert inputs_walk(world, 100, 80).fired["step"] > 0
+@pytest.mark.parametrize("scope", LARGE.values(), ids=list(LARGE))
+def test_the_real_batch_passes(scope: WorkerScope) -> None:
+    assert walk(WorkerWorld(scope), 100, 60).fired["HandOut"] > 0
 
 
 def test_the_machine_finds_what_the_walk_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_inputs_machine(STATES, 1, 10, True)
+    assert run_machine(WorkerWorld(STATES), 1, 10)
     monkeypatch.setattr(inputs_worker, "InputBatch", handing(lambda given: {"positions": given.positions + 1}))
-    with pytest.raises(InputsError, match="LEN-2"):
-        run_inputs_machine(STATES, 10, 20, True)
+    with pytest.raises(HistoryError, match="LEN-2"):
+        run_machine(WorkerWorld(STATES), 10, 20)
+
+
+def test_a_history_is_a_program_over_public_names() -> None:
+    for scope in (WINDOWS, STATES, ENCODER):
+        world = WorkerWorld(scope)
+        actions = [each for each in walk(world, 3, 120).actions if type(each).__name__ != "Misuse"]
+        replay(world, actions)
+        exec(compile(script(world, actions), "history", "exec"), {})
+
+
+def test_a_small_scope_is_explored_and_a_fault_found_in_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = Explorer(WorkerWorld(SMALL[0])).run()
+    assert (result.violation, result.states, result.transitions) == (None, 75, 1207)
+    monkeypatch.setattr(inputs_worker, "InputBatch", handing(lambda given: {"seq_lens": given.seq_lens - 1}))
+    found = Explorer(WorkerWorld(SMALL[0])).run().violation
+    assert found is not None
+    assert "LEN-2" in found.detail
+    assert len(found.actions) == 2
 
 
 # --- plans that are wrong
@@ -289,7 +310,7 @@ class Twice(KVCacheStorage):
 @pytest.mark.parametrize("wrong", [Elsewhere, Short, Twice])
 def test_a_wrong_memory_is_noticed(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs_plans, "KVCacheStorage", wrong)
-    with pytest.raises(InputsError, match="LAYOUT-3"):
+    with pytest.raises(BrokenError, match="LAYOUT-3"):
         check_model(0)
 
 
@@ -309,12 +330,9 @@ def test_a_manager_that_holds_more_than_planned_is_noticed(monkeypatch: pytest.M
 # --- the gate
 
 
-def test_refusals_of_rows_are_all_but_choices() -> None:
-    assert {each.name for each in RowRefusal} - EVERYTHING == {"ILLEGAL_ORDER"}
-
-
-def test_the_gate_runs_in_quick() -> None:
-    run, size = gate("movement", Profile("quick", jobs=1))
+@pytest.mark.parametrize("name", ["movement", "worker"])
+def test_the_gate_runs_in_quick(name: str) -> None:
+    run, size = gate(name, Profile("quick", jobs=1))
     steps: list[str] = []
 
     def progress(count: int = 1, note: str = "") -> None:
@@ -323,11 +341,11 @@ def test_the_gate_runs_in_quick() -> None:
     rows = run(Profile("quick", jobs=1), progress)
     assert len(rows) == len(steps) == size
     assert [row.detail for row in rows if row.violations] == []
-    (plans,) = [row for row in rows if row.scope == PLANS]
-    assert set(plans.fired) <= PLANNED
+    assert all(set(row.fired) <= PLANNED for row in rows if row.scope == PLANS)
 
 
-def test_other_managers_have_no_workers() -> None:
+@pytest.mark.parametrize("name", ["movement", "worker"])
+def test_other_managers_have_no_workers(name: str) -> None:
     other = Profile(implementation="somewhere:Else")
-    run, size = gate("movement", other)
+    run, size = gate(name, other)
     assert (run(other, lambda count=1, note="": None), size) == ([], 0)

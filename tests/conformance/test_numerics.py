@@ -3,7 +3,7 @@
 How: one schedule for each feature must use it and agree with the recomputation; some drawn schedules of every world;
 wrong managers (known bugs that corrupt data) and wrong bytes must be caught, under a law of the numerics.
 Not covered: lower precisions and the operators alone (`test_engine_model.py`, tests/device), block tables against the
-specification (the gate `movement`), other schedules than these (the gate `numerics`).
+specification (the gate `worker`), other schedules than these (the gate `numerics`).
 """
 
 from types import ModuleType
@@ -21,9 +21,8 @@ from blockwright_lab.known_bugs.variants import variant
 from blockwright_lab.numerics import gate as numerics_gate
 from blockwright_lab.numerics.engine.engine import Engine, run
 from blockwright_lab.numerics.engine.errors import NUMERICS_LAWS, NumericsError, listed
-from blockwright_lab.numerics.engine.examples import Examples
+from blockwright_lab.numerics.engine.examples import Examples, shrunk
 from blockwright_lab.numerics.engine.schedule import EngineConfig, Job, Schedule, script, shown
-from blockwright_lab.numerics.engine.shrink import shrunk
 from blockwright_lab.numerics.engine.worlds import WORLDS, random_schedule
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
 

@@ -52,8 +52,9 @@ from blockwright_conformance.offload.scopes import (
 from blockwright_conformance.offload.tier import TIER_EVERYTHING, TierCall, TierWorld
 from blockwright_conformance.offload.tier_adapter import TierUnderTest
 from blockwright_conformance.rows import covered
-from blockwright_lab.data_movement.offload_engine import OffloadHistoryError
-from blockwright_lab.data_movement.offload_histories import chain_walk, run_chain_machine
+from blockwright_lab.data_movement import engine as drawn
+from blockwright_lab.data_movement.engine import BrokenError
+from blockwright_lab.data_movement.offload_engine import OffloadEngine, chain_walk
 from blockwright_lab.data_movement.offload_scopes import OFFLOAD_HISTORIES, Memory, OffloadWorld
 from blockwright_spec.offload.chain_outcomes import ChainDone
 from blockwright_spec.offload.chain_state import Chain, ChainConfig, Kind
@@ -452,7 +453,7 @@ def test_wrong_bytes_are_noticed(medium: type[Memory], at: int) -> None:
     world = OFFLOAD_HISTORIES["write through"]
     media = list(world.media)
     media[at] = medium
-    with pytest.raises(OffloadHistoryError) as caught:
+    with pytest.raises(BrokenError) as caught:
         chain_walk(replace(world, media=tuple(media)), seed=0, steps=300)
     assert caught.value.law == "TIER-1"
 
@@ -462,7 +463,7 @@ def test_walks_and_machines_go_with_the_specification(name: str) -> None:
     world: OffloadWorld = OFFLOAD_HISTORIES[name]
     fired = chain_walk(world, seed=1, steps=200).fired
     assert {"chain: store landed", "chain: load landed", "chain: Land"} <= fired.keys()
-    assert run_chain_machine(world, 2, 15, derandomize=True)
+    assert drawn.run_machine(lambda: OffloadEngine(world), 2, 15)
 
 
 def test_every_scope_of_every_day_is_small() -> None:

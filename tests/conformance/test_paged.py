@@ -35,8 +35,9 @@ from blockwright_conformance.checker.counterexample import script
 from blockwright_conformance.checker.explore import Explorer
 from blockwright_conformance.checker.lockstep import act, differing
 from blockwright_conformance.gates import Profile, gate
-from blockwright_lab.data_movement.tables_engine import PagedEngine, PagedHistoryError
-from blockwright_lab.data_movement.tables_histories import random_walk, run_tables_machine
+from blockwright_lab.data_movement.engine import BrokenError, run_machine
+from blockwright_lab.data_movement.tables_engine import PagedEngine
+from blockwright_lab.data_movement.tables_histories import Moves, random_walk
 from blockwright_lab.data_movement.tables_scopes import HISTORIES, World
 from blockwright_lab.known_bugs.changes import Change
 from blockwright_lab.known_bugs.paged_places import NAIVE
@@ -315,7 +316,7 @@ class ForgetsSwaps(PagedEngine):
 @pytest.mark.parametrize("engine", [ForgetsCopies, ForgetsSwaps])
 def test_contents_that_did_not_move_are_noticed(engine: type[PagedEngine], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blockwright_lab.data_movement.tables_histories.PagedEngine", engine)
-    with pytest.raises(PagedHistoryError) as caught:
+    with pytest.raises(BrokenError) as caught:
         random_walk(HISTORIES["naive, block 4"], seed=0, steps=2_000, reference=False)
     assert caught.value.law == "PAGE-4"
 
@@ -324,7 +325,7 @@ def test_contents_that_did_not_move_are_noticed(engine: type[PagedEngine], monke
 def test_walks_and_machines_go_with_the_specification(name: str) -> None:
     fired = random_walk(HISTORIES[name], seed=1, steps=120).fired
     assert {"Allocate", "AppendTokens", "Fork", "FreeTable", "Swap"} <= fired.keys()
-    assert run_tables_machine(HISTORIES[name], 2, 15, True)
+    assert run_machine(lambda: Moves(PagedEngine(HISTORIES[name])), 2, 15)
 
 
 def test_some_prompts_are_too_large_for_the_gpu() -> None:

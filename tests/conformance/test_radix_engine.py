@@ -18,6 +18,7 @@ pytest.importorskip("msgspec")
 
 from blockwright_conformance.capabilities import judge
 from blockwright_lab.peers import radix_runs, sglang_engine
+from blockwright_lab.peers.engines import deviations_of
 from blockwright_lab.peers.radix_explore import RadixExplorer, walk
 from blockwright_lab.peers.sglang_radix import Do, RadixScope
 
@@ -31,6 +32,8 @@ WORLDS = {each.name: each for each in radix_runs.LARGE}
 FULL, WINDOW = "full, 10 slots", "full and sliding, window 2, 12 slots"
 STATES = "full and mamba, 12 slots, 5 states"
 
+DEVIATIONS = deviations_of("sglang-0.5.23")
+
 
 @pytest.fixture
 def engine() -> sglang_engine.SglangEngine:
@@ -41,13 +44,13 @@ def engine() -> sglang_engine.SglangEngine:
 def test_small_worlds_have_no_finding_that_is_not_listed(scope: RadixScope) -> None:
     explored = radix_runs.explore(scope, PEERS, 250)
     assert explored.states > 10
-    assert not judge(explored.findings, radix_runs.DEVIATIONS).unlisted
+    assert not judge(explored.findings, DEVIATIONS).unlisted
 
 
 def test_lookups_that_copy_a_state_are_not_free_of_effects() -> None:
     explored = radix_runs.explore(radix_runs.SMALL[-1], PEERS, None)
-    assert not (verdict := judge(explored.findings, radix_runs.DEVIATIONS)).unlisted
-    assert {each.name for each, _ in verdict.known} == {each.name for each in radix_runs.DEVIATIONS}
+    assert not (verdict := judge(explored.findings, DEVIATIONS)).unlisted
+    assert {each.name for each, _ in verdict.known} == {each.name for each in DEVIATIONS}
     shortest = min(explored.findings, key=lambda finding: finding.steps)
     assert shortest.law == "LOOKUP-1"
     assert "cache.match_prefix(MatchPrefixParams(key=key([1, 1]), cow_mamba=True))" in shortest.script

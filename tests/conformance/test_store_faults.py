@@ -1,7 +1,7 @@
 """Property: the gate of faults has a row for all that can go wrong with a shared store, and says what is left out.
 
 How: one short run through the gate; the gate without a server; a coverage row with something missing.
-Not covered: that the runs see what they are there to see (tests/offload/test_shared_faults.py).
+Not covered: that the runs see what they are there to see (tests/offload/stores/test_shared_faults.py).
 """
 
 import pytest

@@ -19,7 +19,7 @@ from blockwright_lab.known_bugs.variants import load, variant
 from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Full, Group
 
-CHANGE = Change("BlockStore.__init__", "self._num_free = count - 1", "self._num_free = count")
+CHANGE = Change("BlockStore.__init__", "self._num_free: i64 = count - 1", "self._num_free = count")
 
 
 def modules() -> dict[str, object]:

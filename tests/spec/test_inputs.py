@@ -3,7 +3,7 @@
 How: short stories with known outcomes, of every kind of layer: rows added, followed, moved and removed; slots, states
 with accepted drafts, forks whose blocks are copied, encoders. Each law holds in every story and notices what breaks it,
 in each of its parts. One refusal of every reason.
-Not covered: long histories (the gate `movement`), and plans of storage (`test_storage.py`).
+Not covered: long histories (the gate `worker`), and plans of storage (`test_storage.py`).
 """
 
 from collections.abc import Callable

@@ -36,26 +36,21 @@ class TableAction:
     """What the actions have in common; each says what it means (`outcome`), and makes its calls (`call`)."""
 
     def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
-        """Return what the specification says of the call."""
         raise NotImplementedError
 
     def call(self, model: PagedAdapter, state: Paged) -> tuple[Pair, ...] | None:
-        """Make the call, and return the copies or moves that it tells of."""
         raise NotImplementedError
 
     def line(self, state: Paged) -> str:
-        """Return the line of the call."""
         raise NotImplementedError
 
     def meaning(self, state: Paged, choice: Choice | None = None) -> Outcome[Paged]:
-        """Return what comes of the action."""
         outcome = self.outcome(state, choice or lowest)
         if isinstance(outcome, PagedRefusal):
             return Outcome(state, ((state, outcome),), outcome)
         return Outcome(outcome.state, ((state, outcome),))
 
     def perform(self, model: PagedAdapter, state: Paged) -> TablesReply:
-        """Make the calls of the action, and note what was asked before."""
         order = model.order()
         try:
             return TablesReply(pairs=self.call(model, state) or (), order=order)
@@ -63,7 +58,6 @@ class TableAction:
             return TablesReply(error=error, order=order)
 
     def lines(self, state: Paged, outcome: Outcome[Paged]) -> list[str]:
-        """Return the line of the call, with what the specification expects of it."""
         return [f"{self.line(state)}{expects(outcome)}"]
 
 
@@ -165,7 +159,6 @@ class AppendTokens(TableAction):
         return calls.append(state, self.slot, self.tokens, self.ahead, self.computed, choice)
 
     def meaning(self, state: Paged, choice: Choice | None = None) -> Outcome[Paged]:
-        """Return what comes of the growth, and of taking the copies."""
         grown = TableAction.meaning(self, state, choice)
         if self.delayed or grown.refusal is not None:
             return grown
@@ -180,7 +173,6 @@ class AppendTokens(TableAction):
         return f"t{self.slot}.append_token_ids({list(self.tokens)}, {self.ahead}, {self.computed})"
 
     def lines(self, state: Paged, outcome: Outcome[Paged]) -> list[str]:
-        """Return the line of the growth, and the one that takes the copies."""
         first = TableAction.lines(self, state, outcome)
         return first if self.delayed else [*first, "allocator.clear_copy_on_writes()"]
 
@@ -448,7 +440,6 @@ class ResetCache(TableAction):
         return marks.reset(state, self.device)
 
     def perform(self, model: PagedAdapter, state: Paged) -> TablesReply:
-        """Reset, and note whether that was refused."""
         order = model.order()
         return TablesReply(refused=not model.reset(self.device), order=order)
 

@@ -94,14 +94,12 @@ class BlockwrightTables:
         return self.tables[slot][1] if slot in self.tables else self.new_table()
 
     def allocate(self, slot: int, prefix: Prefix, device: Device) -> None:
-        """Make a table."""
         table = self.table(slot)
         table.allocate(list(prefix[1]), self.device(device), extra_of(prefix[0]))
         self.tables[slot] = prefix, table
         self.digests.chain(prefix)
 
     def append(self, slot: int, tokens: tuple[int, ...], ahead: int, computed: int | None) -> None:
-        """Append tokens."""
         prefix = self.tables[slot][0] if slot in self.tables else (0, ())
         table = self.table(slot)
         table.append_token_ids(list(tokens), ahead, computed, extra_of(prefix[0]))
@@ -109,72 +107,57 @@ class BlockwrightTables:
         self.digests.chain(self.tables[slot][0])
 
     def ensure(self, slot: int, slots: int) -> None:
-        """Ask for empty slots."""
         prefix = self.tables[slot][0] if slot in self.tables else (0, ())
         self.table(slot).ensure_num_empty_slots(slots, extra_of(prefix[0]))
 
     def fork(self, parent: int, child: int) -> None:
-        """Fork a table."""
         twin = self.table(parent).fork()
         self.tables[child] = self.tables[parent][0], twin
 
     def free(self, slot: int) -> None:
-        """Free a table."""
         self.table(slot).free()
         self.tables.pop(slot, None)
 
     def swap(self, slots: tuple[int, ...], to: Device) -> tuple[Pair, ...]:
-        """Move tables, all their blocks in one call."""
         source = Device.CPU if to is Device.GPU else Device.GPU
         blocks: list[Block] = [block for slot in slots for block in self.table(slot).blocks]
         return tuple(self.allocator.swap(blocks, self.device(source), self.device(to)).items())
 
     def clear_copies(self) -> tuple[Pair, ...]:
-        """Take the pending copies."""
         return tuple(self.allocator.clear_copy_on_writes())
 
     def access(self, blocks: tuple[int, ...], now: int) -> None:
-        """Note an access."""
         self.allocator.mark_blocks_as_accessed(list(blocks), float(now))
 
     def mark_computed(self) -> None:
-        """Mark blocks as computed."""
         self.allocator.mark_blocks_as_computed([])
 
     def mark_table(self, slot: int, tokens: int) -> None:
-        """Mark the first tokens of a table as computed."""
         self.table(slot).mark_computed(tokens)
 
     def reset(self, device: Device) -> bool:
-        """Reset a prefix cache."""
         return self.allocator.reset_prefix_cache(self.device(device))
 
     def touched(self, slot: int, tokens: int, ahead: int) -> int:
-        """Count what an append touches."""
         return self.table(slot).get_num_blocks_touched_by_append_slots([0] * tokens, ahead)
 
     def full_touched(self, slots: tuple[int, ...], to: Device) -> int:
-        """Count the full blocks to move."""
         blocks: list[Block] = [block for slot in slots for block in self.table(slot).blocks]
         return self.allocator.get_num_full_blocks_touched(blocks, self.device(to))
 
     def cached_tokens(self, prefix: Prefix) -> int:
-        """Count leading tokens in computed blocks."""
         return len(self.allocator.find_cached_blocks_prefix(self.digests.chain(prefix))) * self.config.block_size
 
     def cached_tokens_of(self, slot: int) -> int:
-        """Count the tokens of a table that need not be computed."""
         prefix, table = self.tables[slot]
         found = table.num_found_tokens
         return self.cached_tokens(prefix) if found is None else found
 
     def order(self) -> tuple[int, ...]:
-        """Tell in what order free blocks would be taken now."""
         pools: list[Any] = [self.allocator.on(self.device(device)).pool for device in Device]
         return tuple([block + pool.first_id - 1 for pool in pools for block in pool.free_block_ids()])
 
     def observe(self, slots: int) -> PagedObservation:
-        """Show the whole state: both pools, one after the other, since ids are absolute."""
         pools: list[Any] = [self.allocator.on(self.device(device)).pool for device in Device]
         marks = [(pool, pool.first_id + at) for pool in pools for at in range(1, pool.num_total() + 1)]
         null = self.allocator.allocate_or_get_null_block().block_id if self.allocator.has_null_block else None
@@ -202,5 +185,4 @@ class BlockwrightTables:
         return tuple(shown)
 
     def check(self) -> None:
-        """Have the allocators check themselves, given all blocks that tables hold."""
         self.allocator.check([block for _, table in self.tables.values() for block in table.blocks])

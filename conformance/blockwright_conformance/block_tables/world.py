@@ -43,11 +43,9 @@ class TablesWorld(World[Paged, PagedAdapter]):
         self.factory, self.names = factory, PagedNames()
 
     def initial(self) -> Paged:
-        """Return an allocator without tables."""
         return paged(self.scope.config, self.scope.slots)
 
     def model(self) -> PagedAdapter:
-        """Return a new allocator."""
         return self.factory(self.scope.config)
 
     def digest(self, state: Paged) -> bytes:
@@ -65,7 +63,6 @@ class TablesWorld(World[Paged, PagedAdapter]):
         return islice(likely(state, shown, reply), TRIES)
 
     def observe(self, model: PagedAdapter, state: Paged) -> PagedObservation:
-        """Return what an allocator shows."""
         return model.observe(len(state.tables))
 
     def differences(
@@ -109,7 +106,6 @@ class TablesWorld(World[Paged, PagedAdapter]):
         return faults
 
     def opening(self) -> list[str]:
-        """Return the lines that make an allocator and tables."""
         config, kind = self.scope.config, "prefix_caching" if self.scope.config.caching else "naive"
         made = f'CpuGpuBlockAllocator.create("{kind}", {config.num_gpu}, {config.num_cpu}, {config.block_size})'
         tables = range(self.scope.slots)

@@ -31,7 +31,6 @@ KIT = (
     "kv_cache/actions",
     "kv_cache/adapter",
     "kv_cache/arrivals",
-    "kv_cache/coverage",
     "kv_cache/lockstep",
     "kv_cache/parts",
     "kv_cache/running",

@@ -100,7 +100,6 @@ class Explorer(Generic[S, M]):
             node.model = None
 
     def step(self, node: Node[S, M], action: Any) -> Node[S, M] | None:
-        """Perform an action and compare; return the state that it leads to, if that is new."""
         self.result.transitions += 1
         model = node.model.copy() if node.model is not None else None
         trail = (node.trail, action)

@@ -6,9 +6,9 @@ states, are checked now and then. Now and then the model is copied, too, and mus
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from .explore import Violation, examined
 from .lockstep import Compared, act
@@ -19,8 +19,6 @@ M = TypeVar("M", bound=Copied)
 
 LAWS_EVERY = 16
 """Actions between two checks of the laws of states."""
-COPIED_EVERY = 7
-"""Actions between two copies of the model."""
 
 
 class HistoryError(AssertionError):
@@ -40,7 +38,6 @@ class History(Generic[S, M]):
         self.fired: Counter[str] = Counter()
 
     def kinds(self) -> dict[str, list[Any]]:
-        """Return the actions that may be next, by their kinds."""
         found: dict[str, list[Any]] = {}
         for action in self.world.enabled(self.state):
             found.setdefault(self.world.kind(action), []).append(action)
@@ -53,7 +50,7 @@ class History(Generic[S, M]):
             HistoryError: something differs, or a law is broken.
         """
         self.actions.append(action)
-        if len(self.actions) % COPIED_EVERY == 0:
+        if self.world.copied_every and len(self.actions) % self.world.copied_every == 0:
             old, self.model = self.model, self.model.copy()
             self.compare(self.model, action)
             compared = self.compare(old, action)
@@ -66,7 +63,7 @@ class History(Generic[S, M]):
         if len(self.actions) % self.world.examined_every == 0:
             self.examine()
         if len(self.actions) % LAWS_EVERY == 0:
-            self.judge()
+            self.finish()
 
     def compare(self, model: M, action: Any) -> Compared:
         """Perform an action on a model and compare."""
@@ -84,7 +81,7 @@ class History(Generic[S, M]):
         for law_id, fault in examined(self.world, self.model, self.state):
             self.fail(law_id, fault)
 
-    def judge(self) -> None:
+    def finish(self) -> None:
         """Check the laws of states.
 
         Raises:
@@ -98,20 +95,53 @@ class History(Generic[S, M]):
         raise HistoryError(self.world.scope, Violation(law, detail, tuple(self.actions)))
 
 
+class Drawn(Protocol):
+    """A history whose next actions are drawn: those of a world, or an engine's own."""
+
+    fired: Counter[str]
+
+    def kinds(self) -> dict[str, list[Any]]:
+        """Return the actions that may be next, by their kinds."""
+
+    def act(self, action: Any) -> None:
+        """Perform an action, and compare everything."""
+
+    def finish(self) -> None:
+        """Check what is checked at the end."""
+
+
+def wander(
+    history: Drawn, weights: Mapping[str, int], seed: int, steps: int, before: Callable[[], object] = int
+) -> None:
+    """Draw kinds of actions by weight, and those of a kind by their odds, with a call before each draw."""
+    random = Random(seed)
+    for _ in range(steps):
+        before()
+        kinds = history.kinds()
+        kind = random.choices(list(kinds), [weights.get(kind, 1) for kind in kinds])[0]
+        history.act(random.choices(kinds[kind], [getattr(each, "odds", 1) for each in kinds[kind]])[0])
+
+
 def walk(world: World[S, M], seed: int, steps: int) -> History[S, M]:
     """Take a random walk; kinds of actions are drawn by the world's weights, and those of a kind by their odds.
 
     Raises:
         HistoryError: the walk met a violation.
     """
-    random, history = Random(seed), History(world)
-    for _ in range(steps):
-        kinds = history.kinds()
-        kind = random.choices(list(kinds), [world.weights.get(kind, 1) for kind in kinds])[0]
-        history.act(random.choices(kinds[kind], [getattr(each, "odds", 1) for each in kinds[kind]])[0])
+    history = History(world)
+    wander(history, world.weights, seed, steps)
     history.examine()
-    history.judge()
+    history.finish()
     return history
+
+
+def walked(world: World[S, M], seed: int, steps: int) -> Counter[str]:
+    """Take a random walk, and return how often what happened.
+
+    Raises:
+        HistoryError: the walk met a violation.
+    """
+    return walk(world, seed, steps).fired
 
 
 def replay(world: World[S, M], actions: Sequence[Any]) -> History[S, M]:
@@ -123,7 +153,7 @@ def replay(world: World[S, M], actions: Sequence[Any]) -> History[S, M]:
     history = History(world)
     for action in actions:
         history.act(action)
-    history.judge()
+    history.finish()
     return history
 
 
@@ -136,6 +166,18 @@ def run_machine(world: World[S, M], examples: int, steps: int, derandomize: bool
     Raises:
         HistoryError: a violation, with the shortest history that Hypothesis found.
     """
+    return run_drawn(lambda: History(world), world.kinds, world.weights, examples, steps, derandomize)
+
+
+def run_drawn(
+    make: Callable[[], Drawn],
+    names: tuple[str, ...],
+    weights: Mapping[str, int],
+    examples: int,
+    steps: int,
+    derandomize: bool,
+) -> Counter[str]:
+    """Run the state machine over histories that `make` makes, with kinds of these names."""
     from hypothesis import HealthCheck, Phase, settings
     from hypothesis import strategies as st
     from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -147,9 +189,9 @@ def run_machine(world: World[S, M], examples: int, steps: int, derandomize: bool
 
         def __init__(self) -> None:
             super().__init__()
-            self.history, self.left_out = History(world), frozenset[str]()
+            self.history, self.left_out = make(), frozenset[str]()
 
-        @initialize(left_out=st.frozensets(st.sampled_from(world.kinds)))
+        @initialize(left_out=st.frozensets(st.sampled_from(names)))
         def begin(self, left_out: frozenset[str]) -> None:
             self.left_out = left_out
 
@@ -158,12 +200,12 @@ def run_machine(world: World[S, M], examples: int, steps: int, derandomize: bool
             kinds = self.history.kinds()
             liked = {kind: actions for kind, actions in kinds.items() if kind not in self.left_out} or kinds
             if liked:
-                weighted = [kind for kind in sorted(liked) for _ in range(world.weights.get(kind, 1))]
+                weighted = [kind for kind in sorted(liked) for _ in range(weights.get(kind, 1))]
                 kind = data.draw(st.sampled_from(weighted), "kind")
                 self.history.act(data.draw(st.sampled_from(liked[kind]), "action"))
 
         def teardown(self) -> None:
-            self.history.judge()
+            self.history.finish()
             fired.update(self.history.fired)
 
     run_state_machine_as_test(

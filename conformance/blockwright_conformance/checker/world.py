@@ -84,6 +84,8 @@ class World(ABC, Generic[S, M]):
     """How often actions of a kind are drawn in a random walk; kinds that are not named count 1."""
     examined_every: ClassVar[int] = 1
     """Actions of a long history between two examinations of the model."""
+    copied_every: ClassVar[int] = 7
+    """Actions of a long history between two copies of the model; 0: it is not copied."""
 
     def __init__(self, scope: Any) -> None:
         self.scope = scope

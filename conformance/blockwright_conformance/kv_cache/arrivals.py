@@ -8,7 +8,7 @@ from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.plans import plan_admission
-from blockwright_spec.manager.state import Absent, Hit, State, Waiting, is_loading
+from blockwright_spec.manager.state import Absent, Hit, State, Waiting, is_loading, recurrent
 from blockwright_spec.reads import Prefix
 
 from .adapter import Found, ManagerAdapter
@@ -58,11 +58,14 @@ class Admit(NamedTuple):
         for new in chunks(scope, whole):
             yield cls(slot, prefix, new, encoder=encoder, planned=planned)
             if "whole" in words:
-                yield cls(slot, prefix, new, encoder=encoder, whole=True, planned=planned)
+                for ahead in scope.lookaheads:
+                    yield cls(slot, prefix, new, ahead, encoder=encoder, whole=True, planned=planned)
                 yield cls(slot, prefix, new, encoder=encoder, reserve=1, planned=planned)
         if "load" in words and not is_loading(state, slot):
-            for external in range(1, whole):
+            for external in range(1, whole + (not recurrent(state.config))):  # a state is of no use before its end
                 yield cls(slot, prefix, 0, external=external, encoder=encoder)
+                if "whole" in words:
+                    yield cls(slot, prefix, 0, external=external, encoder=encoder, whole=True)
         for ahead in scope.lookaheads:
             if ahead:
                 yield cls(slot, prefix, whole, ahead)
@@ -74,19 +77,16 @@ class Admit(NamedTuple):
             yield cls(slot, prefix, length, 0, False, False)
 
     def step(self) -> Step:
-        """Return the step that is asked for."""
         more = self.external, self.encoder, self.whole, self.reserve
         return Step(self.new, self.lookahead, when(self.later), 0, *more)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         ready, hit = sent(state, self.slot, self.prefix), None
         if self.asked:
             ready, hit = looked_up(ready, self.slot, choice)
         return settled(state, transitions.admit(ready, self.slot, hit or Hit(), self.step(), choice), hit)
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Send the request if it is not there, look it up, admit it; drop it again if it was refused."""
         name, absent = name_of(self.slot), isinstance(state.requests[self.slot], Absent)
         if absent:
             adapter.send(name, self.prefix)
@@ -101,7 +101,6 @@ class Admit(NamedTuple):
         return reply
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its lines."""
         name = name_of(self.slot)
         hit = f", length_{name}, hit_{name}" if self.asked else ""
         return [
@@ -125,19 +124,16 @@ class Find(NamedTuple):
             yield cls(slot, prefix)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         after, hit = looked_up(sent(state, self.slot, self.prefix), self.slot, choice)
         return ManagerOutcome(after, (), None, hit)
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Send the request if it is not there, and look it up."""
         name = name_of(self.slot)
         if isinstance(state.requests[self.slot], Absent):
             adapter.send(name, self.prefix)
         return Reply(hit=adapter.find(name))
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its lines."""
         return [*sending(state, self.slot, self.prefix), looking(name_of(self.slot))]
 
 
@@ -155,19 +151,16 @@ class AdmitHeld(NamedTuple):
             yield cls(slot, len(prefix[1]) - request.hit.length)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         request = state.requests[self.slot]
         assert isinstance(request, Waiting)
         return settled(state, transitions.admit(state, self.slot, request.hit, Step(self.new), choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Admit the request with the hit that it was told before."""
         request: Any = state.requests[self.slot]
         name, hit = name_of(self.slot), Found(request.hit.length, request.hit.tables)
         return allocate(adapter, name, 0, Step(self.new), hit, name if hit.length else None)._replace(hit=None)
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its lines."""
         name, held = name_of(self.slot), state.requests[self.slot]
         hit = f", length_{name}, hit_{name}" if isinstance(held, Waiting) and held.hit.length else ""
         return [call(name, Step(self.new), hit, outcome), *counting(self.slot, outcome)]
@@ -185,11 +178,9 @@ class Release(NamedTuple):
             yield cls(slot)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         return settled(state, transitions.release(state, self.slot, choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Free the request; one that was never sent is made, so that there is something to name."""
         name = name_of(self.slot)
         if isinstance(state.requests[self.slot], Absent):
             adapter.send(name, (0, (0,)))
@@ -198,7 +189,6 @@ class Release(NamedTuple):
         return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its lines."""
         return [*sending(state, self.slot), f"manager.free({name_of(self.slot)})"]
 
 
@@ -214,15 +204,12 @@ class Preempt(NamedTuple):
             yield cls(slot)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         return settled(state, transitions.preempt(state, self.slot, choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Free the request, and keep the engine's record of it."""
         adapter.free(name_of(self.slot))
         return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its lines."""
         name = name_of(self.slot)
         return [f"manager.free({name})", f"{name}.num_computed_tokens = 0"]

@@ -164,18 +164,15 @@ class BlockwrightAdapter:
         return request
 
     def send(self, name: str, prefix: Prefix) -> None:
-        """Make a request."""
         self.requests[name] = self.shared.request(name, prefix)
         self.prefixes[name] = prefix
 
     def forget(self, name: str) -> None:
-        """Drop a request."""
         self.requests.pop(name, None)
         self.prefixes.pop(name, None)
         self.hits.pop(name, None)
 
     def find(self, name: str) -> Found:
-        """Look a request up and keep the hit."""
         hit, length = self.manager.get_computed_blocks(self.owned(name))
         self.hits[name] = hit
         return Found(length, tuple([tuple(ids) for ids in hit.ids]) if length else ())
@@ -199,13 +196,11 @@ class BlockwrightAdapter:
     def allocate(
         self, name: str, computed: int, step: Step, length: int, hit_of: str | None
     ) -> tuple[Table, ...] | None:
-        """Give slots."""
         arguments, more = self.asked(name, computed, step, length, hit_of)
         blocks = self.manager.allocate_slots(*arguments, **more)
         return None if blocks is None else self.given(name, blocks)
 
     def plan(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Planned:
-        """Plan slots."""
         arguments, more = self.asked(name, computed, step, length, hit_of)
         plan = self.manager.plan(*arguments, **more)
         if isinstance(plan, self.package.Fits):
@@ -214,22 +209,18 @@ class BlockwrightAdapter:
         return Planned(missing=plan.num_missing_blocks if isinstance(plan, self.package.NotNow) else None)
 
     def commit(self, name: str) -> tuple[Table, ...]:
-        """Commit a plan."""
         return self.given(name, self.manager.commit(self.plans.pop(name)))
 
     def start(self) -> None:
-        """Start a step."""
         if self.overlaps:
             self.manager.start_step()
         else:
             self.manager.new_step_starts()
 
     def settle(self, rejected: tuple[tuple[str, int], ...]) -> None:
-        """Settle the oldest step; without one, one that never was."""
         self.manager.settle_step((*self.manager.steps_in_flight, 1)[0], dict(rejected))
 
     def finish_load(self, name: str, count: int) -> None:
-        """End a load."""
         absent = name not in self.requests
         if absent:
             self.send(name, (0, (0,)))
@@ -240,7 +231,6 @@ class BlockwrightAdapter:
                 self.forget(name)
 
     def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
-        """Give slots to several requests."""
         requests = [self.owned(name) for name, _, _ in asks]
         for request, (_, computed, _) in zip(requests, asks, strict=True):
             request.num_computed_tokens = computed
@@ -260,7 +250,6 @@ class BlockwrightAdapter:
         return served, batch.refused is None
 
     def append(self, name: str, tokens: tuple[int, ...]) -> None:
-        """Append output tokens."""
         request = self.owned(name)
         request.append_output_token_ids(list(tokens))
         extra, known = self.prefixes[name]
@@ -271,21 +260,17 @@ class BlockwrightAdapter:
             self.shared.learn(request, self.prefixes[name])
 
     def publish(self, name: str, end: int) -> None:
-        """Publish filled blocks."""
         self.manager.cache_blocks(self.owned(name), end)
 
     def trim(self, name: str, end: int) -> None:
-        """Null dead entries."""
         self.manager.remove_skipped_blocks(self.owned(name), end)
 
     def free(self, name: str) -> None:
-        """Release a request's blocks; the engine's own count says by now that its last step has run."""
         request = self.owned(name)
         request.num_computed_tokens = request.num_tokens
         self.manager.free(request)
 
     def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
-        """Fork a request; the child is made by the parent, unless it has tokens of its own."""
         parent = self.owned(name)
         parent.num_computed_tokens = computed
         if child not in self.requests and prefix == self.prefixes[name]:
@@ -300,23 +285,18 @@ class BlockwrightAdapter:
         return blocks is not None
 
     def take_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Take the copies to come."""
         return tuple(map(tuple, self.manager.take_copies()))
 
     def reset(self) -> bool:
-        """Reset the prefix cache."""
         return self.manager.reset_prefix_cache()
 
     def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
-        """Count shared leading blocks."""
         return tuple(self.manager.get_num_common_prefix_blocks(name, running))
 
     def pin(self, blocks: tuple[int, ...]) -> None:
-        """Hold blocks from outside of tables."""
         self.manager.block_pool.touch(blocks)
 
     def explain(self, name: str) -> Explained:
-        """Explain a hit."""
         said = self.manager.explain_hit(self.owned(name))
         limiting = tuple([part.group for part in said.groups if part.missing_end is not None])
         if limiting != said.limiting_groups:
@@ -328,7 +308,6 @@ class BlockwrightAdapter:
         return Explained(said.num_tokens, said.candidate, tuple(parts))
 
     def observe(self, names: tuple[str, ...]) -> Observation:
-        """Show the whole state."""
         manager = self.manager
         pool = manager.block_pool
         there = set(manager.request_ids())
@@ -359,5 +338,4 @@ class BlockwrightAdapter:
         return tuple([(each.block_id, (each.group, self.shared.prefixes[each.block_hash])) for each in told])
 
     def check(self) -> None:
-        """Run the manager's self-check."""
         self.manager.check()

@@ -1,17 +1,17 @@
 """The state machine and the random walk over scopes too large to visit whole."""
 
-import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from blockwright._terminal import Advance
 from blockwright_spec.manager.outcomes import Reason
 
-from ..checker.counterexample import script
-from ..checker.history import HistoryError, run_machine, walk
+from ..checker.history import run_machine, walked
 from ..checker.parallel import in_parallel
 from ..gates import GateResult, Profile, factory_of
+from ..rows import ran
 from .actions import ACTIONS
 from .fitting import capabilities_of, walkable
 from .scopes import Scope, large_scopes
@@ -64,41 +64,15 @@ def machine(profile: Profile, scope: Scope) -> GateResult:
     """Run the state machine of a scope."""
     length, fixed = LENGTHS[profile.name], profile.name != "nightly"
     world = KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
-    return row("machine", scope, lambda: run_machine(world, length.examples, length.steps, fixed))
+    return row("machine", scope, [lambda: run_machine(world, length.examples, length.steps, fixed)])
 
 
 def walks(profile: Profile, scope: Scope) -> GateResult:
     """Take random walks through a scope."""
-    length, fired = LENGTHS[profile.name], Counter[str]()
-    world = KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
-
-    def taken() -> Counter[str]:
-        for seed in range(length.seeds):
-            fired.update(walk(world, seed, length.walk).fired)
-        return fired
-
-    return row("walk", scope, taken)
+    length, world = LENGTHS[profile.name], KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
+    return row("walk", scope, (partial(walked, world, seed, length.walk) for seed in range(length.seeds)))
 
 
-def row(kind: str, scope: Scope, histories: Callable[[], Counter[str]]) -> GateResult:
-    """Give the row of a run: what happened, and the history of a violation."""
-    started, fired, law, detail, trace = time.perf_counter(), Counter[str](), "", "", ""
-    try:
-        fired = histories()
-    except HistoryError as error:
-        found = error.violation
-        law, detail = found.law, found.detail
-        trace = script(KVCacheWorld(scope), found.actions, f"{law}: {detail}")
-    return GateResult(
-        kind=kind,
-        scope=scope.name,
-        manager=scope.name.partition(",")[0],
-        states=0,
-        transitions=sum(count for name, count in fired.items() if name in CALLS),
-        violations=int(bool(law)),
-        seconds=time.perf_counter() - started,
-        law=law,
-        detail=detail,
-        script=trace,
-        fired=fired,
-    )
+def row(kind: str, scope: Scope, runs: Iterable[Callable[[], Counter[str]]]) -> GateResult:
+    """Return the row of some runs: what happened, and the history of a violation."""
+    return ran(kind, scope.name, runs, CALLS.__contains__, KVCacheWorld(scope))

@@ -82,22 +82,18 @@ class Grow(NamedTuple):
                 yield cls(slot, remaining, ahead)
 
     def step(self) -> Step:
-        """Return the step that is asked for."""
         return Step(self.new, self.lookahead, when(self.later), self.drafts)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         computed = computed_of(state, self.slot)
         return settled(state, transitions.grow(state, self.slot, computed, self.step(), choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Give the request slots."""
         computed, step = computed_of(state, self.slot), self.step()
         plan = plan_growth(state, self.slot, computed, step) if self.planned else None
         return allocate(adapter, name_of(self.slot), computed, step, plan=plan)
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its lines."""
         line = call(name_of(self.slot), self.step(), "", outcome, self.planned)
         return [line, *counting(self.slot, outcome)]
 
@@ -129,19 +125,16 @@ class GrowEach(NamedTuple):
                 yield cls((*asks, asks[0]))
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it: what was served stays, and the refusal of the next stands beside it."""
         asks = tuple((slot, computed_of(state, slot), Step(new, self.lookahead)) for slot, new in self.asks)
         done, refusal = transitions.grow_each(state, asks, choice)
         return outcome_of(state, done, refusal)
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Give the requests slots in one call."""
         asks = tuple((name_of(slot), computed_of(state, slot), new) for slot, new in self.asks)
         served, whole = adapter.allocate_each(asks, self.lookahead)
         return Reply(not whole, None, None, served)
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its lines."""
         names = ", ".join(name_of(slot) for slot, _ in self.asks)
         news = [new for _, new in self.asks]
         lines = [f"manager.allocate_slots_batch([{names}], {news}, {self.lookahead}){expects(outcome)}"]
@@ -172,16 +165,13 @@ class Append(NamedTuple):
                         yield cls(slot, (token,) * (accepted + 1), accepted)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         return settled(state, transitions.append_output(state, self.slot, self.tokens, self.accepted))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Append the tokens."""
         adapter.append(name_of(self.slot), self.tokens)
         return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its lines."""
         return [f"{name_of(self.slot)}.append_output_token_ids({list(self.tokens)})", *counting(self.slot, outcome)]
 
 
@@ -213,16 +203,13 @@ class Publish(NamedTuple):
             yield cls(slot, -1)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         return settled(state, transitions.publish(state, self.slot, self.end))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Publish."""
         adapter.publish(name_of(self.slot), self.end)
         return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its line."""
         return [f"manager.cache_blocks({name_of(self.slot)}, {self.end})"]
 
 
@@ -250,14 +237,11 @@ class Trim(NamedTuple):
                 yield cls(slot, request.written)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         return settled(state, transitions.trim(state, self.slot, self.end, choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Trim."""
         adapter.trim(name_of(self.slot), self.end)
         return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its line."""
         return [f"manager.remove_skipped_blocks({name_of(self.slot)}, {self.end})"]

@@ -29,15 +29,12 @@ class Reset(NamedTuple):
             yield cls()
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         return settled(state, transitions.reset(state))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Reset."""
         return Reply(refused=not adapter.reset())
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its line."""
         return [f"manager.reset_prefix_cache(){expects(outcome)}"]
 
 
@@ -53,16 +50,13 @@ class Start(NamedTuple):
             yield cls()
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         return settled(state, flights.begin(state))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Start."""
         adapter.start()
         return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its line."""
         return ["step = manager.start_step()" if state.config.overlaps else "manager.new_step_starts()"]
 
 
@@ -90,16 +84,13 @@ class Settle(NamedTuple):
             yield cls()
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         return settled(state, flights.settle(state, self.rejected, choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Settle."""
         adapter.settle(tuple([(name_of(slot), count) for slot, count in self.rejected]))
         return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its lines: requests whose drafts were rejected count less."""
         rejected = {name_of(slot): count for slot, count in self.rejected}
         step = "manager.steps_in_flight[0]" if state.flights else "1"
         line = f"manager.settle_step({step}{f', {rejected}' if rejected else ''}){expects(outcome)}"
@@ -128,16 +119,13 @@ class FinishLoad(NamedTuple):
                 yield cls(slot, 0)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         return settled(state, flights.finish_load(state, self.slot, self.came, choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """End the load."""
         adapter.finish_load(name_of(self.slot), self.came)
         return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its lines."""
         name = name_of(self.slot)
         lines = [*sending(state, self.slot), f"manager.finish_load({name}, {self.came}){expects(outcome)}"]
         if outcome.refusal or isinstance(outcome.state.requests[self.slot], Running):
@@ -172,12 +160,10 @@ class Fork(NamedTuple):
                 yield cls(slot, (slot + 1) % len(state.requests), (0, (0,)))
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         ready = sent(state, self.child, self.prefix)
         return settled(state, forks.fork(ready, self.slot, self.child, choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Fork the request; one that was never sent is made, so that there is something to name."""
         name, child, one = name_of(self.slot), name_of(self.child), state.requests[self.slot]
         if isinstance(one, Absent):
             adapter.send(name, (0, (0,)))
@@ -194,7 +180,6 @@ class Fork(NamedTuple):
         return reply
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its lines: a child with the parent's tokens is made by the parent."""
         name, child, one = name_of(self.slot), name_of(self.child), state.requests[self.slot]
         lines = sending(state, self.slot)
         if isinstance(state.requests[self.child], Absent):
@@ -214,7 +199,6 @@ class TakeCopies(NamedTuple):
             yield cls()
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         return settled(state, forks.take_copies(state, choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
@@ -231,5 +215,4 @@ class TakeCopies(NamedTuple):
         return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its line."""
         return [f"manager.take_copies(){expects(outcome)}"]

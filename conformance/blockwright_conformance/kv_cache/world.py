@@ -15,7 +15,6 @@ from . import lockstep
 from .actions import ACTIONS, GrowEach, enabled, meaning, perform
 from .adapter import ManagerAdapter, Observation
 from .blockwright import BlockwrightAdapter
-from .coverage import Sort, particulars, sort_of
 from .outcome import ManagerOutcome, Reply
 from .parts import names_of
 from .scopes import Scope
@@ -71,18 +70,14 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         self.factory, self.laws, self.is_long = factory, laws, is_long
         self.names = Names(canonical)
         self.lookups: dict[View, list[AnyLaw]] = {}
-        self.in_words: dict[Sort, tuple[str, ...]] = {}
 
     def initial(self) -> State:
-        """Return the state without requests."""
         return initial(self.scope.config, self.scope.slots)
 
     def enabled(self, state: State) -> Iterator[Any]:
-        """Yield every action that the scope allows in a state."""
         return enabled(self.scope, state)
 
     def meaning(self, state: State, action: Any, choice: Any = None) -> ManagerOutcome:
-        """Return what comes of an action in a state."""
         return meaning(state, action) if choice is None else meaning(state, action, choice)
 
     def digest(self, state: State) -> bytes:
@@ -96,20 +91,10 @@ class KVCacheWorld(World[State, ManagerAdapter]):
             hits = self.lookups[seen] = [law for law in self.laws if law.id in LOOKUP_LAWS and not law.holds(state)]
         return [law for law in self.laws if law.id not in LOOKUP_LAWS and not law.holds(state)] + hits
 
-    def happened(self, state: State, action: Any, outcome: Any) -> Iterator[str]:
-        """Yield the action that happened, why it did not (a batch may do both), and each particular of it."""
-        yield from super().happened(state, action, outcome)
-        sort = sort_of(state, action, outcome)
-        if (words := self.in_words.get(sort)) is None:
-            words = self.in_words[sort] = tuple(particulars(sort))
-        yield from words
-
     def model(self) -> ManagerAdapter:
-        """Return a new manager."""
         return self.factory(self.scope.config)
 
     def perform(self, model: ManagerAdapter, action: Any, state: State) -> Reply:
-        """Perform an action on a manager."""
         return perform(model, action, state)
 
     def choices(self, model: ManagerAdapter, state: State, action: Any, reply: Reply, shown: Any) -> Any:
@@ -117,7 +102,6 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return (lockstep.choice_of(model, reply),)
 
     def observe(self, model: ManagerAdapter, state: State) -> Observation:
-        """Return what a manager shows."""
         if self.is_long:
             model.check()
         return model.observe(names_of(state))
@@ -137,7 +121,6 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return lockstep.examine(model, state, self.scope.prompts, self.scope.calls)
 
     def opening(self) -> list[str]:
-        """Return the lines that make a manager."""
         from .script import IMPORTS, constructor
 
         return [IMPORTS + constructor(self.scope.config)]
@@ -151,7 +134,6 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return symptoms(model, state, action, compared)
 
     def misanswered(self, model: ManagerAdapter, state: State) -> Iterator[tuple[str, str]]:
-        """Yield the laws that lookups break."""
         from .diagnose import misanswered
 
         return misanswered(model, state, self.scope.prompts)

@@ -65,15 +65,12 @@ class WrongStep(NamedTuple):
                 yield cls(slot, prefix, computed, len(prefix[1]) - computed + 2)
 
     def step(self) -> Step:
-        """Return the step that is asked for."""
         return Step(self.new, self.lookahead, Publication.NOW, self.drafts, self.external, self.encoder)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         return settled(state, transitions.grow(state, self.slot, self.computed, self.step(), choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Ask slots."""
         name, there = name_of(self.slot), isinstance(state.requests[self.slot], Running)
         if not there:
             adapter.send(name, self.prefix)
@@ -83,7 +80,6 @@ class WrongStep(NamedTuple):
         return reply
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its lines."""
         name = name_of(self.slot)
         lines = [] if isinstance(state.requests[self.slot], Running) else [making(state, name, self.prefix)]
         claim = f"{name}.num_computed_tokens = {self.computed}"
@@ -116,14 +112,12 @@ class WrongHit(NamedTuple):
                     break
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         _, hit = looked_up(sent(state, self.slot, self.other), self.slot, choice)
         step = Step(len(self.prefix[1]) - self.claimed)
         ready = sent(state, self.slot, self.prefix)
         return settled(state, transitions.admit(ready, self.slot, Hit(self.claimed, hit.tables), step, choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Admit the request with what another was told."""
         name = name_of(self.slot)
         adapter.send(OTHER, self.other)
         tables = adapter.find(OTHER).tables
@@ -135,7 +129,6 @@ class WrongHit(NamedTuple):
         return reply._replace(hit=None)
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its lines."""
         name, new = name_of(self.slot), len(self.prefix[1]) - self.claimed
         return [
             making(state, OTHER, self.other),
@@ -158,12 +151,10 @@ class LateHit(NamedTuple):
             yield cls(slot, prefix)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        """Return what comes of it."""
         hit = found(state, self.prefix, choice)
         return settled(state, transitions.admit(state, self.slot, hit, Step(1), choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        """Ask slots with a hit."""
         adapter.send(OTHER, self.prefix)
         hit = adapter.find(OTHER)
         reply = allocate(adapter, name_of(self.slot), computed_of(state, self.slot), Step(1), hit, OTHER)
@@ -171,7 +162,6 @@ class LateHit(NamedTuple):
         return reply._replace(hit=None)
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        """Return its lines."""
         return [
             making(state, OTHER, self.prefix),
             looking(OTHER),

@@ -42,15 +42,12 @@ class ChainAction:
     """What the actions have in common; each says what it means (`outcome`), and makes its call (`call`)."""
 
     def outcome(self, state: Chain) -> ChainOutcome:
-        """Return what the specification says of the call."""
         raise NotImplementedError
 
     def call(self, model: ChainUnderTest) -> Any:
-        """Make the call, and return its answer."""
         raise NotImplementedError
 
     def line(self, state: Chain) -> str:
-        """Return the line of the call; transfers are found again by what they do."""
         raise NotImplementedError
 
     def begun(self, answer: Any) -> int | None:
@@ -319,11 +316,9 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         self.asked = [sliced(each)[0] for each in scope.loads] + [(key,) for key in scope.keys]
 
     def initial(self) -> Chain:
-        """Return an empty chain."""
         return chain(self.scope.config)
 
     def model(self) -> ChainUnderTest:
-        """Return a new chain."""
         return self.factory(self.scope.config)
 
     def meaning(self, state: Chain, action: ChainAction, choice: Any = None) -> Outcome[Chain]:
@@ -336,7 +331,6 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         return self.last[2]  # type: ignore[no-any-return]
 
     def outcome(self, state: Chain, action: ChainAction) -> Outcome[Chain]:
-        """Return what comes of an action."""
         outcome = action.outcome(state)
         if isinstance(outcome, ChainRefusal):
             return Outcome(state, (), outcome)
@@ -362,7 +356,6 @@ class ChainWorld(World[Chain, ChainUnderTest]):
             yield from ended(done)
 
     def perform(self, model: ChainUnderTest, action: ChainAction, state: Chain) -> ChainReply:
-        """Make the call, and those that hand out; follow the chain's own names of transfers."""
         jobs, answer, error = model.jobs, None, None
         model.handed = ()
         try:
@@ -378,7 +371,6 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         return reply
 
     def observe(self, model: ChainUnderTest, state: Chain) -> ChainShown:
-        """Return what a chain shows, and take what it reports."""
         return model.shown(self.keys)
 
     def differences(
@@ -424,7 +416,6 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         return faults + (["LOOKUP-1: a lookup changed something"] if before != after else [])
 
     def opening(self) -> list[str]:
-        """Return the lines that make a chain."""
         config = self.scope.config
         tiers = [
             f"LRUOffloadingManager(CPUBackend({TOKENS}, {each}), enable_events=True)" for each in config.capacities
@@ -439,7 +430,6 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         return [HEAD, f"chain = OffloadChain([{', '.join(tiers)}], {', '.join(options)})", "jobs = []"]
 
     def lines(self, state: Chain, action: ChainAction, outcome: Outcome[Chain]) -> list[str]:
-        """Return the line of an action, and the one that hands out."""
         if outcome.refusal is not None:
             return [f"{action.line(state)}  # refused"]
         return [action.line(state), *(["jobs += chain.take_transfers()"] if self.scope.eager else [])]

@@ -81,7 +81,6 @@ class TierCall(NamedTuple):
         return refusal is not None and refusal.reason is not TierReason.NO_ROOM
 
     def meaning(self, now: TierNow, choice: TierChoice | None = None) -> Outcome[TierNow]:
-        """Return what comes of a call; who completes a store has written its blocks."""
         victims, policy = choice or TierChoice(policy=now.policy)
         before = now.tier
         if self.name == "complete_store" and self.success:
@@ -105,7 +104,6 @@ class TierCall(NamedTuple):
         return Outcome(TierNow(outcome.state, policy), ((TierNow(before), outcome),))
 
     def perform(self, model: TierUnderTest, now: TierNow) -> TierReply:
-        """Make the call."""
         arguments = (list(self.keys), self.success) if self.name.startswith("complete") else (list(self.keys),)
         try:
             return TierReply(model.call(self.name, *arguments))
@@ -113,7 +111,6 @@ class TierCall(NamedTuple):
             return TierReply(error=error)
 
     def lines(self, now: TierNow, outcome: Outcome[TierNow]) -> list[str]:
-        """Return the line of the call."""
         more = f", {self.success}" if self.name.startswith("complete") else ""
         return [f"manager.{self.name}({list(self.keys)}{more})"]
 
@@ -152,26 +149,21 @@ class TierWorld(World[TierNow, TierUnderTest]):
         ]
 
     def enabled(self, state: TierNow) -> Iterator[TierCall]:
-        """Yield every call of the scope, wrong ones only if it makes those, and none that adds too many readers."""
         for call in self.calls:
             if not call.crowds(self.scope.readers, state.tier) and (self.scope.misuse or not call.is_wrong(state)):
                 yield call
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Return the names of the calls."""
         return NAMES
 
     def kind(self, action: TierCall) -> str:
-        """Return the name of a call."""
         return action.name
 
     def initial(self) -> TierNow:
-        """Return a tier with what was recovered."""
         return TierNow(tier(self.scope.capacity, self.scope.recovered), self.model().policy())
 
     def model(self) -> TierUnderTest:
-        """Return a new manager."""
         return self.factory(self.scope.manager, self.scope.capacity, self.scope.recovered)
 
     def digest(self, state: TierNow) -> bytes:
@@ -184,7 +176,6 @@ class TierWorld(World[TierNow, TierUnderTest]):
         return [law for law in self.laws if not law.holds(state.tier)]
 
     def broken_by(self, outcome: Outcome[TierNow]) -> list[AnyLaw]:
-        """Return the laws that a call breaks."""
         return [law for now, done in outcome.steps for law in self.step_laws if not law.holds(now.tier, done)]
 
     def happened(self, state: TierNow, action: TierCall, outcome: Outcome[TierNow]) -> Iterator[str]:
@@ -201,7 +192,6 @@ class TierWorld(World[TierNow, TierUnderTest]):
         yield TierChoice(victims, model.policy())
 
     def observe(self, model: TierUnderTest, state: TierNow) -> TierSeen:
-        """Return what a manager shows, and take its events."""
         return TierSeen(shown_by(model.manager, self.keys, model.ordered), model.events())
 
     def differences(
@@ -245,7 +235,6 @@ class TierWorld(World[TierNow, TierUnderTest]):
         return faults + ([f"LOOKUP-1: a lookup changed {before} to {after}"] if before != after else [])
 
     def opening(self) -> list[str]:
-        """Return the lines that make a manager; one of a foreign backend is shown on ours."""
         scope = self.scope
         kind, events = "ARC" if scope.manager.startswith("ARC") else "LRU", "silent" not in scope.manager
         made = f"{kind}OffloadingManager(CPUBackend({TOKENS}, {scope.capacity}), enable_events={events})"

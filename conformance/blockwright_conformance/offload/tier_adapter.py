@@ -55,7 +55,6 @@ class ForeignPlaces:
         return given
 
     def free(self, block: Any) -> None:
-        """Take a place back; one that is not held is a fault of the caller's."""
         assert self.blocks.pop(block.block_id) is block
         self.freed.append(block.block_id)
 
@@ -196,7 +195,6 @@ class TierUnderTest:
         self.manager.take_events()
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Make a call; those that raise are not made again on copies."""
         answer = getattr(self.manager, name)(*arguments)
         if self.foreign:
             self.log.append((name, arguments))
@@ -211,7 +209,6 @@ class TierUnderTest:
         return events_of(self.manager)
 
     def check(self) -> None:
-        """Recompute the manager's own invariants; those of places with a foreign backend among them."""
         self.manager.check()
         if self.foreign:
             backend = self.manager.backend

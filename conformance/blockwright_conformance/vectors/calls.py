@@ -4,10 +4,11 @@ A call stands for one method of `adapter.ManagerAdapter`. Its arguments are list
 may be left out.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Table
+from blockwright_spec.reads import Prefix
 
 from ..kv_cache.adapter import ManagerAdapter
 
@@ -161,3 +162,56 @@ def plain(adapter: ManagerAdapter, word: str, given: dict[str, Any]) -> None:
             adapter.forget(given["request"])
         case _:
             raise ValueError(f"call: expected one of {', '.join(SIGNATURES)}, not {word!r}")
+
+
+class ByCalls:
+    """What managers that are asked by calls have in common: `said` makes one, and returns its answer."""
+
+    def said(self, word: str, *values: Any, may: tuple[str, ...] = ("ok",)) -> Answer:
+        """Make a call; it may be answered by one of some words."""
+        raise NotImplementedError
+
+    def asking(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> tuple[Any, ...]:
+        """Return the values of an `allocate`."""
+        options = step.lookahead, int(step.publication is Publication.LATER), step.drafts, step.external, step.encoder
+        return (name, computed, step.new, length, hit_of or NOBODY, *options, int(step.whole), step.reserve)
+
+    def start(self) -> None:
+        self.said("start")
+
+    def settle(self, rejected: tuple[tuple[str, int], ...]) -> None:
+        self.said("settle", rejected)
+
+    def finish_load(self, name: str, count: int) -> None:
+        self.said("loaded", name, count)
+
+    def append(self, name: str, tokens: tuple[int, ...]) -> None:
+        self.said("append", name, tokens)
+
+    def publish(self, name: str, end: int) -> None:
+        self.said("publish", name, end)
+
+    def trim(self, name: str, end: int) -> None:
+        self.said("trim", name, end)
+
+    def free(self, name: str) -> None:
+        self.said("free", name)
+
+    def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
+        return self.said("fork", name, child, computed, *prefix, may=("ok", "refused")).word == "ok"
+
+    def reset(self) -> bool:
+        return self.said("reset", may=("ok", "refused")).word == "ok"
+
+    def unasked(self, *_: Any) -> NoReturn:
+        """Refuse what is no call of the protocol.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("not a call of the protocol: plan, commit, pin, explain")
+
+    plan = commit = pin = explain = unasked
+
+    def check(self) -> None:
+        """Do nothing: a manager in another process checks itself, or not."""

@@ -14,13 +14,13 @@ import subprocess
 import time
 from typing import Any, Self
 
-from blockwright_spec.manager.outcomes import Publication, Step
+from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Prefix
 
 from ..capabilities import Capabilities
-from ..kv_cache.adapter import Explained, Found, Observation, Planned, Served
-from .calls import NOBODY, STALE, Answer, Call, Tables
+from ..kv_cache.adapter import Found, Observation, Served
+from .calls import STALE, Answer, ByCalls, Call, Tables
 from .wire import WireError, answer_of, call_line, config_line, hello_of, state_of
 
 TIMEOUT = 10.0
@@ -87,7 +87,6 @@ class Connection:
         return answers
 
     def send(self, waiting: bytes) -> bytes:
-        """Send as much as the process takes now; give what is left."""
         if not waiting:
             return waiting
         try:
@@ -110,7 +109,7 @@ class Connection:
             self.process.wait()
 
 
-class ProcessAdapter:
+class ProcessAdapter(ByCalls):
     """A manager behind a connection; all adapters of one connection share its process."""
 
     errors: tuple[type[Exception], ...] = (RefusedError,)
@@ -143,8 +142,8 @@ class ProcessAdapter:
             raise ProcessError(f"{connection.command}: expected ok to {before[0]!r}, found {answers[0]!r}")
         return answers[len(before) :]
 
-    def call(self, word: str, *values: Any) -> Answer:
-        """Make a call.
+    def said(self, word: str, *values: Any, may: tuple[str, ...] = ("ok",)) -> Answer:
+        """Make a call, which may be answered by one of some words.
 
         Raises:
             RefusedError: the manager says that it is wrong.
@@ -159,126 +158,38 @@ class ProcessAdapter:
             raise ProcessError(f"{self.connection.command}: {line!r}: {error}") from error
         if answer.word == "error":
             raise (StaleError if answer.reason == STALE else RefusedError)(said)
-        return answer
-
-    def expected(self, answer: Answer, *words: str) -> Answer:
-        """Give an answer of one of the kinds that a call may have.
-
-        Raises:
-            ProcessError: it is of another.
-        """
-        if answer.word not in words:
-            raise ProcessError(f"{self.told[-1]!r}: expected {' or '.join(words)}, found {answer.word}")
+        if answer.word not in may:
+            raise ProcessError(f"{line!r}: expected {' or '.join(may)}, found {answer.word}")
         return answer
 
     def send(self, name: str, prefix: Prefix) -> None:
-        """Make a request."""
-        self.expected(self.call("send", name, *prefix), "ok")
+        self.said("send", name, *prefix)
 
     def forget(self, name: str) -> None:
-        """Drop a request."""
-        self.expected(self.call("forget", name), "ok")
+        self.said("forget", name)
 
     def find(self, name: str) -> Found:
-        """Look a request up."""
-        hit = self.expected(self.call("find", name), "hit")
+        hit = self.said("find", name, may=("hit",))
         return Found(hit.length, hit.tables)
 
     def allocate(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Tables | None:
-        """Give slots."""
-        options = step.lookahead, int(step.publication is Publication.LATER), step.drafts, step.external, step.encoder
-        asked = (name, computed, step.new, length, hit_of or NOBODY, *options, int(step.whole), step.reserve)
-        answer = self.expected(self.call("allocate", *asked), "blocks", "refused")
+        asked = self.asking(name, computed, step, length, hit_of)
+        answer = self.said("allocate", *asked, may=("blocks", "refused"))
         return answer.tables if answer.word == "blocks" else None
 
-    def plan(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Planned:
-        """Refuse to plan: the protocol has no such call.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError("plan: not a call of the protocol")
-
-    def commit(self, name: str) -> Tables:
-        """Refuse to commit.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError("commit: not a call of the protocol")
-
-    def start(self) -> None:
-        """Start a step."""
-        self.expected(self.call("start"), "ok")
-
-    def settle(self, rejected: tuple[tuple[str, int], ...]) -> None:
-        """Settle the oldest step."""
-        self.expected(self.call("settle", rejected), "ok")
-
-    def finish_load(self, name: str, count: int) -> None:
-        """End a load."""
-        self.expected(self.call("loaded", name, count), "ok")
-
     def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
-        """Give slots to several requests."""
-        answer = self.expected(self.call("batch", lookahead, asks), "served")
+        answer = self.said("batch", lookahead, asks, may=("served",))
         return tuple([Served(tables) for tables in answer.served]), answer.whole
 
-    def append(self, name: str, tokens: tuple[int, ...]) -> None:
-        """Append output tokens."""
-        self.expected(self.call("append", name, tokens), "ok")
-
-    def publish(self, name: str, end: int) -> None:
-        """Publish filled blocks."""
-        self.expected(self.call("publish", name, end), "ok")
-
-    def trim(self, name: str, end: int) -> None:
-        """Null dead entries."""
-        self.expected(self.call("trim", name, end), "ok")
-
-    def free(self, name: str) -> None:
-        """Release a request's blocks."""
-        self.expected(self.call("free", name), "ok")
-
-    def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
-        """Fork a request."""
-        return self.expected(self.call("fork", name, child, computed, *prefix), "ok", "refused").word == "ok"
-
     def take_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Take the copies to come."""
-        return self.expected(self.call("copies"), "copies").copies
-
-    def reset(self) -> bool:
-        """Reset the prefix cache."""
-        return self.expected(self.call("reset"), "ok", "refused").word == "ok"
+        return self.said("copies", may=("copies",)).copies
 
     def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
-        """Count shared leading blocks."""
-        return self.expected(self.call("common", name, running), "counts").counts
-
-    def pin(self, blocks: tuple[int, ...]) -> None:
-        """Refuse to pin.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError("pin: not a call of the protocol")
-
-    def explain(self, name: str) -> Explained:
-        """Refuse to explain: the protocol has no such call.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError("explain: not a call of the protocol")
+        return self.said("common", name, running, may=("counts",)).counts
 
     def observe(self, names: tuple[str, ...]) -> Observation:
-        """Show the state."""
         (said,) = self.lines_answered([" ".join(["state", *names])])
         return state_of(said, self.config.num_blocks)
-
-    def check(self) -> None:
-        """Do nothing: a manager in another process checks itself, or not."""
 
 
 class ProcessFactory:

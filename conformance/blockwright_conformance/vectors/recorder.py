@@ -8,24 +8,24 @@ from typing import Any, Self
 
 from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.lru import LRU
-from blockwright_spec.manager.outcomes import Publication, Step, When
+from blockwright_spec.manager.outcomes import Step, When
 from blockwright_spec.manager.state import Hit, Running, State, Waiting
 from blockwright_spec.manager.table_laws import common_prefix_blocks
 from blockwright_spec.reads import Prefix
 
 from ..kv_cache.abstraction import expected
 from ..kv_cache.actions import Action, meaning, perform
-from ..kv_cache.adapter import Explained, Found, Observation, Planned, Served
+from ..kv_cache.adapter import Found, Observation, Served
 from ..kv_cache.outcome import ManagerOutcome
 from ..kv_cache.parts import OTHER, names_of
-from .calls import NOBODY, Answer, Call, Tables
+from .calls import Answer, ByCalls, Call, Tables
 
 
 class WrongCallError(Exception):
     """A call is wrong, as the specification says."""
 
 
-class Scribe:
+class Scribe(ByCalls):
     """Answers the calls of one action as the specification tells."""
 
     errors: tuple[type[Exception], ...] = (WrongCallError,)
@@ -45,7 +45,7 @@ class Scribe:
         """Return a twin."""
         return type(self)(self.state, self.told)
 
-    def say(self, word: str, *values: Any, answer: Answer | None = None) -> Answer:
+    def said(self, word: str, *values: Any, may: tuple[str, ...] = ("ok",), answer: Answer | None = None) -> Answer:
         """Write down a call with its answer; a wrong call raises what a manager would.
 
         Raises:
@@ -61,125 +61,45 @@ class Scribe:
         return answer
 
     def send(self, name: str, prefix: Prefix) -> None:
-        """Make a request."""
         self.prefixes[name] = prefix
-        self.say("send", name, *prefix, answer=Answer("ok"))
+        self.said("send", name, *prefix, answer=Answer("ok"))
 
     def forget(self, name: str) -> None:
-        """Drop a request."""
         self.prefixes.pop(name, None)
-        self.say("forget", name, answer=Answer("ok"))
+        self.said("forget", name, answer=Answer("ok"))
 
     def find(self, name: str) -> Found:
-        """Look a request up."""
         hit = found(self.state, self.prefixes[name], LRU) if self.state.config.caching else Hit()
-        self.say("find", name, answer=Answer("hit", hit.length, hit.tables))
+        self.said("find", name, answer=Answer("hit", hit.length, hit.tables))
         return Found(hit.length, hit.tables)
 
     def allocate(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Tables | None:
-        """Give slots."""
-        options = step.lookahead, int(step.publication is Publication.LATER), step.drafts, step.external, step.encoder
         new = self.told.done[0].new if self.told.steps else ()
         answer = Answer("blocks", tables=new) if self.told.steps else None
-        asked = (name, computed, step.new, length, hit_of or NOBODY, *options, int(step.whole), step.reserve)
-        return new if self.say("allocate", *asked, answer=answer).word == "blocks" else None
-
-    def plan(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Planned:
-        """Refuse to plan: `taken` has an action without its plan.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError("plan: vectors ask for slots, they do not plan them")
-
-    def commit(self, name: str) -> Tables:
-        """Refuse to commit.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError("commit: vectors ask for slots, they do not plan them")
-
-    def start(self) -> None:
-        """Start a step."""
-        self.say("start")
-
-    def settle(self, rejected: tuple[tuple[str, int], ...]) -> None:
-        """Settle the oldest step."""
-        self.say("settle", rejected)
-
-    def finish_load(self, name: str, count: int) -> None:
-        """End a load."""
-        self.say("loaded", name, count)
+        asked = self.asking(name, computed, step, length, hit_of)
+        return new if self.said("allocate", *asked, answer=answer).word == "blocks" else None
 
     def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
-        """Give slots to several requests."""
         served, refusal = tuple([step.new for step in self.told.done]), self.told.refusal
         is_wrong = refusal is not None and When.INVALID in refusal.reason.value
         answer = None if is_wrong else Answer("served", served=served, whole=refusal is None)
-        self.say("batch", lookahead, asks, answer=answer)
+        self.said("batch", lookahead, asks, answer=answer)
         return tuple([Served(new) for new in served]), refusal is None
 
-    def append(self, name: str, tokens: tuple[int, ...]) -> None:
-        """Append output tokens."""
-        self.say("append", name, tokens)
-
-    def publish(self, name: str, end: int) -> None:
-        """Publish filled blocks."""
-        self.say("publish", name, end)
-
-    def trim(self, name: str, end: int) -> None:
-        """Null dead entries."""
-        self.say("trim", name, end)
-
-    def free(self, name: str) -> None:
-        """Release a request's blocks."""
-        self.say("free", name)
-
-    def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
-        """Fork a request."""
-        return self.say("fork", name, child, computed, *prefix).word == "ok"
-
     def take_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Take the copies to come."""
         groups = range(len(self.state.config.groups))
         copies = tuple([tuple([copy[1:] for copy in self.state.copies if copy[0] == group]) for group in groups])
-        self.say("copies", answer=Answer("copies", copies=copies))
+        self.said("copies", answer=Answer("copies", copies=copies))
         return copies
 
-    def reset(self) -> bool:
-        """Reset the prefix cache."""
-        return self.say("reset").word == "ok"
-
     def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
-        """Count shared leading blocks."""
         slot, groups = names_of(self.state).index(name), range(len(self.state.config.groups))
         counts = tuple([common_prefix_blocks(self.state, slot, group, running) for group in groups])
-        self.say("common", name, running, answer=Answer("counts", counts=counts))
+        self.said("common", name, running, answer=Answer("counts", counts=counts))
         return counts
 
-    def pin(self, blocks: tuple[int, ...]) -> None:
-        """Refuse to pin.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError("pin: vectors do not pin")
-
-    def explain(self, name: str) -> Explained:
-        """Refuse to explain.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError("explain: vectors do not ask why")
-
     def observe(self, names: tuple[str, ...]) -> Observation:
-        """Show the state before the action."""
         return expected(self.state)
-
-    def check(self) -> None:
-        """Do nothing: the specification's own laws are checked elsewhere."""
 
 
 def taken(state: State, action: Action) -> tuple[list[tuple[Call, Answer]], ManagerOutcome]:

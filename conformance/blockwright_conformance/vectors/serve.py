@@ -10,8 +10,7 @@ from typing import TextIO
 from ..capabilities import Capabilities
 from ..gates import OURS, factory_of
 from ..kv_cache.adapter import ManagerAdapter
-from ..kv_cache.fitting import QUESTIONS
-from ..kv_cache.needs import FEATURES
+from ..kv_cache.fitting import FEATURES, QUESTIONS
 from ..kv_cache.scopes import CALLS
 from ..kv_cache.world import Factory
 from .calls import SIGNATURES, asked

@@ -33,7 +33,7 @@ from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
 from blockwright_spec.worker.storage import Layer, Limits, PlannedGroup, StoragePlan
 from blockwright_spec.worker.storage_laws import STORAGE_LAWS
 
-from .worker import InputsError
+from .engine import BrokenError
 
 SERVED_BYTES = 1 << 16
 """Plans of at most so much memory are made and served."""
@@ -92,7 +92,6 @@ class Model:
                 return CrossAttentionSpec(*sizes)
 
     def plan(self, memory: int, length: int | None = None, **more: Any) -> KVCachePlan:
-        """Plan the model."""
         return plan_kv_cache(self.layers, memory, length or self.length, **self.options | more)
 
 
@@ -130,14 +129,14 @@ def plan_of(model: Model, plan: KVCachePlan) -> StoragePlan:
     """Give a plan in the specification's terms.
 
     Raises:
-        InputsError: the plan contradicts itself.
+        BrokenError: the plan contradicts itself.
     """
     names, limits = list(model.layers), plan.limits
     groups = []
     for group, own in zip(plan.groups, plan.config.kv_cache_groups, strict=True):
         sizes = {plan.spec_of(name).block_size for name in group.layer_names} | {group.spec.block_size}
         if list(own.layer_names) != list(group.layer_names) or sizes != {own.kv_cache_spec.block_size}:
-            raise InputsError("LAYOUT-2", f"the manager is given {own}, the plan has {group} with blocks of {sizes}")
+            raise BrokenError("LAYOUT-2", f"the manager is given {own}, the plan has {group} with blocks of {sizes}")
         layers = tuple(names.index(name) for name in group.layer_names)
         groups.append(PlannedGroup(layers, own.kv_cache_spec.block_size, group.waste_bytes))
     return StoragePlan(
@@ -164,16 +163,16 @@ def check_plan(model: Model, plan: KVCachePlan, *, is_full: bool = True) -> None
     """Check a plan against the laws; that it holds as much as it can only if it is free to.
 
     Raises:
-        InputsError: a law is broken.
+        BrokenError: a law is broken.
     """
     found = plan_of(model, plan)
     for law in STORAGE_LAWS:
         if (is_full or law.id not in ("LAYOUT-5", "LAYOUT-9")) and not law.holds(found):
-            raise InputsError(law.id, f"{law.statement} {found}")
+            raise BrokenError(law.id, f"{law.statement} {found}")
     used = [bytes_of(plan, name) for group in plan.groups for name in group.layer_names]
     told = [each for group in plan.groups for each in group.page_bytes]
     if used != told:
-        raise InputsError("LAYOUT-7", f"layers use {used} of their pages, the plan says {told}")
+        raise BrokenError("LAYOUT-7", f"layers use {used} of their pages, the plan says {told}")
 
 
 def bytes_of(plan: KVCachePlan, name: str) -> int:
@@ -185,7 +184,7 @@ def check_memory(plan: KVCachePlan) -> None:
     """Check that what each layer is given of a block lies in the page of that block, and is apart from all others.
 
     Raises:
-        InputsError: it reaches out of the page.
+        BrokenError: it reaches out of the page.
     """
     storage = KVCacheStorage(plan)
     for name in plan.layers:
@@ -195,23 +194,23 @@ def check_memory(plan: KVCachePlan) -> None:
         for view in storage.views(name):
             start, size = view[0].data_ptr() - memory.data_ptr(), view.element_size()
             if view.stride(0) * size != plan.page_sizes[tensor] or len(view) != plan.num_blocks:
-                raise InputsError("LAYOUT-3", f"{name!r} of group {group} goes by {view.stride()}, not page by page")
+                raise BrokenError("LAYOUT-3", f"{name!r} of group {group} goes by {view.stride()}, not page by page")
             at = torch.tensor(start)
             for length, stride in zip(view.shape[1:], view.stride()[1:], strict=True):
                 at = at.unsqueeze(-1) + torch.arange(length) * stride * size
             places = (at.unsqueeze(-1) + torch.arange(size)).flatten()
             if int(places.max()) >= len(taken) or int(places.min()) < 0:
-                raise InputsError("LAYOUT-3", f"{name!r} reaches out of a page of {len(taken)} bytes: {places}")
+                raise BrokenError("LAYOUT-3", f"{name!r} reaches out of a page of {len(taken)} bytes: {places}")
             taken.index_add_(0, places, torch.ones(len(places), dtype=torch.int32))
         if int(taken.max()) > 1 or int(taken.sum()) != bytes_of(plan, name):
-            raise InputsError("LAYOUT-3", f"{name!r} has {int(taken.sum())} bytes of a page, or some of them twice")
+            raise BrokenError("LAYOUT-3", f"{name!r} has {int(taken.sum())} bytes of a page, or some of them twice")
 
 
 def check_served(model: Model, plan: KVCachePlan) -> None:
     """Check that the manager serves the longest request, and that it takes no more blocks than the plan says.
 
     Raises:
-        InputsError: it does not.
+        BrokenError: it does not.
     """
     limits = plan.limits
     manager = KVCacheManager(plan.config, limits.max_model_len, enable_caching=limits.enable_caching)
@@ -220,10 +219,10 @@ def check_served(model: Model, plan: KVCachePlan) -> None:
     while done < limits.max_model_len:
         new = min(limits.max_num_batched_tokens, limits.max_model_len - done, model.random.randint(1, 24))
         if manager.allocate_slots(request, new, **first) is None:
-            raise InputsError("LAYOUT-6", f"{done} of {limits.max_model_len} tokens were served: {plan}")
+            raise BrokenError("LAYOUT-6", f"{done} of {limits.max_model_len} tokens were served: {plan}")
         held = plan.num_blocks - 1 - manager.block_pool.get_num_free_blocks()
         if held > plan.blocks_per_request:
-            raise InputsError("LAYOUT-6", f"{held} blocks held after {done + new} tokens: {plan}")
+            raise BrokenError("LAYOUT-6", f"{held} blocks held after {done + new} tokens: {plan}")
         done += new
         request.num_computed_tokens, first = done, {}
 
@@ -232,7 +231,7 @@ def check_model(seed: int) -> Counter[str]:
     """Plan a model with several memories, and check each plan; give how often what happened.
 
     Raises:
-        InputsError: a plan or a refusal is wrong.
+        BrokenError: a plan or a refusal is wrong.
     """
     model, fired = Model(seed), Counter[str]()
     enough = needed(model)
@@ -263,14 +262,14 @@ def needed(model: Model) -> int:
         model.plan(0)
     except TooLittleMemoryError as error:
         return error.needed_bytes
-    raise InputsError("LAYOUT-4", "a plan of no memory at all")
+    raise BrokenError("LAYOUT-4", "a plan of no memory at all")
 
 
 def check_refusal(model: Model, enough: int, fired: Counter[str]) -> None:
     """Check a refusal: what it says is needed is needed, and what it says would fit is the longest that does.
 
     Raises:
-        InputsError: it is wrong.
+        BrokenError: it is wrong.
     """
     less = model.random.choice((enough - 1, model.random.randrange(enough)))
     try:
@@ -278,10 +277,10 @@ def check_refusal(model: Model, enough: int, fired: Counter[str]) -> None:
     except TooLittleMemoryError as error:
         fired["too little memory"] += 1
         if error.needed_bytes != enough:
-            raise InputsError("LAYOUT-6", f"{error.needed_bytes} bytes would do, or {enough}") from None
+            raise BrokenError("LAYOUT-6", f"{error.needed_bytes} bytes would do, or {enough}") from None
         longest = error.longest_model_len
     else:
-        raise InputsError("LAYOUT-6", f"planned with {less} bytes, {enough} are said to be needed: {plan}")
+        raise BrokenError("LAYOUT-6", f"planned with {less} bytes, {enough} are said to be needed: {plan}")
     if longest > 0:
         check_plan(model, model.plan(less, longest))
         fired["longest that fits"] += 1
@@ -289,14 +288,14 @@ def check_refusal(model: Model, enough: int, fired: Counter[str]) -> None:
         plan = model.plan(less, longest + 1)
     except TooLittleMemoryError:
         return
-    raise InputsError("LAYOUT-6", f"{longest} tokens are said to be the longest that fits: {plan}")
+    raise BrokenError("LAYOUT-6", f"{longest} tokens are said to be the longest that fits: {plan}")
 
 
 def check_waste(model: Model, memory: int, fired: Counter[str]) -> None:
     """Check that a plan is refused exactly if more of it is waste than may be.
 
     Raises:
-        InputsError: it is not.
+        BrokenError: it is not.
     """
     share = model.plan(memory).waste
     model.plan(memory, max_padding=share)
@@ -306,4 +305,4 @@ def check_waste(model: Model, memory: int, fired: Counter[str]) -> None:
         except InvalidArgumentError:
             fired["waste refused"] += 1
         else:
-            raise InputsError("LAYOUT-7", f"{share:.1%} waste is accepted where less may be")
+            raise BrokenError("LAYOUT-7", f"{share:.1%} waste is accepted where less may be")

@@ -4,10 +4,12 @@ After each operation the chain is compared with the specification, and every blo
 with the bytes that its key names.
 """
 
-from collections import Counter
+from functools import partial
 from random import Random
+from typing import ClassVar
 
 from blockwright_conformance.checker.lockstep import act
+from blockwright_conformance.gates import GateResult
 from blockwright_conformance.offload.chain import (
     Cancel,
     ChainAction,
@@ -20,28 +22,27 @@ from blockwright_conformance.offload.chain import (
     Touch,
 )
 from blockwright_conformance.offload.scopes import ChainScope
+from blockwright_conformance.rows import ran
 from blockwright_spec.offload.chain_effects import parts_of
 from blockwright_spec.offload.chain_state import Chain, Kind, Transfer, chain_lookup, pins, reads, writes
 from blockwright_spec.offload.tier_state import Key, Phase
 
-from .offload_scopes import NUM_BYTES, Medium, OffloadWorld, bytes_of
+from .engine import BrokenError, Engine, run_machine, walked
+from .offload_scopes import NUM_BYTES, OFFLOAD_HISTORIES, Medium, OffloadWorld, bytes_of
 
 ROOT = b"block "
 """What every key begins with; each of the other bytes is a block of the prefix that the key names."""
 
 
-class OffloadHistoryError(Exception):
-    """A history met a violation of a law."""
-
-    def __init__(self, law: str, detail: str) -> None:
-        super().__init__(f"{law}: {detail}")
-        self.law, self.detail = law, detail
-
-
-class OffloadEngine:
+class OffloadEngine(Engine):
     """A device, a chain below it, and the media of its tiers."""
 
+    moves: ClassVar[dict[str, int]] = {
+        "compute": 4, "store": 6, "load": 6, "take": 5, "cancel": 1, "touch": 1, "lose": 1, "land": 14, "move": 6,
+    }  # fmt: skip
+
     def __init__(self, world: OffloadWorld, media: list[Medium] | None = None) -> None:
+        super().__init__()
         config = world.config
         self.world, self.span = world, config.span
         self.under_test = ChainWorld(ChainScope("bytes", config, (), (), eager=False))
@@ -50,7 +51,6 @@ class OffloadEngine:
         made = zip(world.media, config.capacities, strict=True)
         self.media: list[Medium] = media or [medium(capacity, config.span) for medium, capacity in made]
         self.device = [bytearray(NUM_BYTES) for _ in range(config.num_device)]
-        self.fired: Counter[str] = Counter()
         self.early: dict[int | None, bool] = {}
         """The transfers whose bytes were moved before they were said to have landed, and how that went."""
 
@@ -89,6 +89,10 @@ class OffloadEngine:
 
     # --- operations
 
+    def can(self, name: str) -> bool:
+        """Tell whether a move can be made now."""
+        return name not in ("land", "move") or bool(self.started())
+
     def compute(self, pick: int) -> None:
         """Compute what of a request is not on the device, into blocks that nobody uses."""
         random = Random(pick)
@@ -96,7 +100,7 @@ class OffloadEngine:
             free = self.groups_without((Kind.STORE, Kind.LOAD))
             if key not in self.on_device() and free:
                 for part, block in enumerate(random.choice(free)):
-                    self.act(Compute(block, key, part))
+                    self.perform(Compute(block, key, part))
                     self.device[block][:] = bytes_of(key, part)
 
     def store(self, pick: int) -> None:
@@ -105,7 +109,9 @@ class OffloadEngine:
         found = [each for each in self.on_device().items() if not loading & set(each[1])]
         Random(pick).shuffle(found)
         if chosen := found[: 1 + pick % 3]:
-            self.act(Store(tuple(key for key, _ in chosen), tuple(block for _, blocks in chosen for block in blocks)))
+            self.perform(
+                Store(tuple(key for key, _ in chosen), tuple(block for _, blocks in chosen for block in blocks))
+            )
 
     def load(self, pick: int) -> None:
         """Load what can be loaded of a prefix that some tier knows, over blocks that no other load writes."""
@@ -118,12 +124,12 @@ class OffloadEngine:
         keys = tuple(key[:end] for end in range(len(ROOT) + 1, len(key) + 1))
         keys = keys if chain_lookup(self.state, keys) else (key,)
         found = keys[: max(1, min(chain_lookup(self.state, keys), len(groups)))]
-        self.act(Load(found, tuple(block for each in groups[: len(found)] for block in each)))
+        self.perform(Load(found, tuple(block for each in groups[: len(found)] for block in each)))
 
     def take(self) -> None:
         """Take the transfers that may start; from then on what they write holds nothing."""
         before = self.state.transfers
-        self.act(Take())
+        self.perform(Take())
         for old, each in zip(before, self.state.transfers, strict=True):
             if each.started and not old.started:
                 for tier, at in writes(self.state, each):
@@ -143,13 +149,13 @@ class OffloadEngine:
         if self.adapter.jobs[at] not in self.early:
             self.early[self.adapter.jobs[at]] = self.moved(self.state.transfers[at])
 
-    def land(self, pick: int, fails: bool) -> None:
-        """Move the bytes of a transfer, unless they were, and say how that went."""
+    def land(self, pick: int, luck: int = 1) -> None:
+        """Move the bytes of a transfer, unless they were, and say how that went; now and then, that it failed."""
         started = self.started()
         at = started[pick % len(started)]
         early = self.early.pop(self.adapter.jobs[at], None)
         success = self.moved(self.state.transfers[at]) if early is None else early
-        self.act(Land(at, success and not fails))
+        self.perform(Land(at, success and luck % 7 != 0))
 
     def moved(self, each: Transfer) -> bool:
         """Move the bytes of a transfer; tell whether all were there."""
@@ -172,11 +178,11 @@ class OffloadEngine:
     def cancel(self, pick: int) -> None:
         """Drop a transfer that was not handed out, or try to drop one that was."""
         if self.state.transfers:
-            self.act(Cancel(pick % len(self.state.transfers)))
+            self.perform(Cancel(pick % len(self.state.transfers)))
 
     def touch(self, pick: int) -> None:
         """Count a request's blocks as just used."""
-        self.act(Touch(self.request(pick)))
+        self.perform(Touch(self.request(pick)))
 
     def lose(self, pick: int) -> None:
         """Let a block of the last tier be lost."""
@@ -186,24 +192,24 @@ class OffloadEngine:
 
     # --- checks
 
-    def act(self, action: ChainAction) -> None:
+    def perform(self, action: ChainAction) -> None:
         """Perform an action on both sides, and check everything."""
         keys = [each for tier in self.state.tiers for each in (entry.key for entry in tier.entries)]
         asked = action.keys if isinstance(action, Store | Load | Touch) else ()
         self.under_test.keys = list(dict.fromkeys((*keys, *asked)))
         outcome, faults, law, *_ = act(self.under_test, self.adapter, self.state, action)
         if faults:
-            raise OffloadHistoryError(law, f"{action}: {'; '.join(faults)}")
+            raise BrokenError(law, f"{action}: {'; '.join(faults)}")
         self.fired.update(self.under_test.happened(self.state, action, outcome))
         for broken in self.under_test.broken_by(outcome):
-            raise OffloadHistoryError(broken.id, broken.statement)
+            raise BrokenError(broken.id, broken.statement)
         self.state = outcome.state
         self.judge(action)
 
     def judge(self, action: ChainAction) -> None:
         """Check the laws of states, and the bytes of what can be read if some have landed."""
         for broken in self.under_test.broken(self.state):
-            raise OffloadHistoryError(broken.id, broken.statement)
+            raise BrokenError(broken.id, broken.statement)
         if isinstance(action, Land):
             self.adapter.chain.check()
             self.read_back()
@@ -222,12 +228,34 @@ class OffloadEngine:
     def demand(self, holds: bool, law: str, detail: str) -> None:
         """Insist on something."""
         if not holds:
-            raise OffloadHistoryError(law, detail)
+            raise BrokenError(law, detail)
 
     def finish(self) -> None:
         """Land everything there is, and see that nothing is held."""
         while self.state.transfers:
             self.take()
-            self.land(0, fails=False)
+            self.land(0)
         self.demand(not any(pins(self.state, block) for block in range(len(self.device))), "CHAIN-3", "pins are left")
         self.demand(not self.adapter.chain.pins(), "CHAIN-3", "the chain holds pins with nothing under way")
+
+
+LENGTHS = {"quick": (1, 20, 80, 1), "pr": (10, 40, 800, 2), "nightly": (1000, 100, 5000, 20)}
+"""Per profile: examples of the machine, steps of each, steps of a walk, walks."""
+
+
+def chain_walk(world: OffloadWorld, seed: int, steps: int) -> OffloadEngine:
+    """Take a random walk, land all transfers, and return the engine.
+
+    Raises:
+        BrokenError: the walk met a violation.
+    """
+    walked(engine := OffloadEngine(world), seed, steps)
+    return engine
+
+
+def histories(name: str, profile: str) -> GateResult:
+    """Run the machine and the walks of a world, and return their row."""
+    world, (examples, steps, length, walks) = OFFLOAD_HISTORIES[name], LENGTHS[profile]
+    machine = partial(run_machine, lambda: OffloadEngine(world), examples, steps, profile != "nightly")
+    rest = ((lambda seed=seed: chain_walk(world, seed, length).fired) for seed in range(walks))
+    return ran("offload machine", name, (machine, *rest))

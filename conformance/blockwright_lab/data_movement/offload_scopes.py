@@ -17,7 +17,6 @@ NUM_BYTES = 24
 
 
 def bytes_of(key: Key, part: int) -> bytes:
-    """Give the bytes that a part of the content of a key must be."""
     return blake2b(key, digest_size=NUM_BYTES, salt=bytes([part])).digest()
 
 
@@ -44,13 +43,11 @@ class Memory:
         self.places = [[bytearray(NUM_BYTES) for _ in range(span)] for _ in range(capacity)]
 
     def write(self, place: int, key: Key, parts: Sequence[bytes]) -> bool:
-        """Write each part."""
         for into, part in zip(self.places[place], parts, strict=True):
             into[:] = part
         return True
 
     def read(self, place: int, key: Key) -> list[bytes] | None:
-        """Read each part."""
         return [bytes(part) for part in self.places[place]]
 
     def overwrite(self, place: int) -> None:
@@ -70,16 +67,13 @@ class Lossy(Memory):
         self.keys: list[Key | None] = [None] * capacity
 
     def write(self, place: int, key: Key, parts: Sequence[bytes]) -> bool:
-        """Write each part under a key."""
         self.keys[place] = key
         return super().write(place, key, parts)
 
     def read(self, place: int, key: Key) -> list[bytes] | None:
-        """Read each part if the key is there."""
         return super().read(place, key) if self.keys[place] == key else None
 
     def lose(self, place: int) -> None:
-        """Lose the block."""
         self.keys[place] = None
 
 

@@ -5,6 +5,7 @@ every sequence read back whole. With a reference, the specification makes the sa
 what the manager answers to its questions are compared.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -44,6 +45,7 @@ from blockwright_spec.manager.outcomes import When
 from blockwright_spec.reads import Prefix
 
 from ..known_bugs.worlds import tables_of
+from .engine import BrokenError
 from .tables_scopes import World
 from .tables_tensors import TokenCaches, code
 
@@ -52,14 +54,6 @@ LAWS_EVERY = 16
 
 WHEN = {None: "OK", When.NOT_NOW: "LATER", When.NEVER: "NEVER"}
 """The name of what the manager answers for each of the specification's answers."""
-
-
-class PagedHistoryError(AssertionError):
-    """A history that shows a violation; `law` names what was broken."""
-
-    def __init__(self, law: str, detail: str) -> None:
-        super().__init__(law, detail)
-        self.law, self.detail = law, detail
 
 
 class Member:
@@ -106,7 +100,6 @@ class Call(TableAction):
         return done
 
     def perform(self, model: Any, state: Paged) -> TablesReply:
-        """Return what was answered."""
         return self.reply
 
 
@@ -130,13 +123,12 @@ class PagedEngine:
         self.groups: list[tuple[SimpleSequenceGroup, list[Member]]] = []
         self.count, self.clock, self.operations = 0, 0, 0
         self.lines: list[str] = []
-        self.fired: dict[str, int] = {}
+        self.fired: Counter[str] = Counter()
 
     # ---- what there is
 
     @property
     def members(self) -> list[Member]:
-        """All sequences."""
         return [member for _, members in self.groups for member in members]
 
     @property
@@ -146,7 +138,6 @@ class PagedEngine:
         return [slot for slot in range(self.world.slots) if slot not in used]
 
     def groups_of(self, status: SequenceStatus) -> list[tuple[SimpleSequenceGroup, list[Member]]]:
-        """Give the groups of a status; all sequences of a group have one."""
         return [each for each in self.groups if each[1][0].seq.status is status]
 
     # ---- operations
@@ -165,7 +156,7 @@ class PagedEngine:
         wanted = can_allocate
         self.compare("can_allocate", lambda: WHEN[wanted(self.state, len(tokens), ahead, watermark)], answer.name)
         if answer is not self.paging.AllocStatus.OK:
-            self.fired[answer.name] = self.fired.get(answer.name, 0) + 1
+            self.fired[answer.name] += 1
             return
         known = self.cached(seqs[0], prefix)
         actions: list[TableAction] = [Allocate(slots[0], prefix), *(Fork(slots[0], slot) for slot in slots[1:])]
@@ -319,7 +310,7 @@ class PagedEngine:
         actions: list[TableAction] = [ResetCache(device) for device in Device]
         idle = not self.groups or not self.world.caching
         if self.manager.reset_prefix_cache() != idle:
-            raise PagedHistoryError("REF-0", f"reset_prefix_cache: expected {idle}")
+            raise BrokenError("REF-0", f"reset_prefix_cache: expected {idle}")
         self.say("reset_prefix_cache()")
         if idle:
             self.follow(actions, TablesReply())
@@ -340,7 +331,7 @@ class PagedEngine:
         """Make a call of the manager, in lock-step; give its pairs, or None where blocks were short.
 
         Raises:
-            PagedHistoryError: it was short of blocks though the manager had said that they are there, or differs.
+            BrokenError: it was short of blocks though the manager had said that they are there, or differs.
         """
         self.say(f"{actions}")
         name, order = type(actions[0]).__name__, self.shown.order() if self.reference else ()
@@ -349,10 +340,8 @@ class PagedEngine:
         except self.errors.NoFreeBlocksError as short:
             pairs, error, name = [], short, "NO_FREE_BLOCKS"
             if must:
-                raise PagedHistoryError(
-                    "PAGE-13", f"{actions}: {short}, though the manager had said that it fits"
-                ) from None
-        self.fired[name] = self.fired.get(name, 0) + 1
+                raise BrokenError("PAGE-13", f"{actions}: {short}, though the manager had said that it fits") from None
+        self.fired[name] += 1
         shift = self.world.num_gpu
         absolute = pairs
         if isinstance(actions[0], Swap):
@@ -365,16 +354,16 @@ class PagedEngine:
         """Have the specification make the same step, and compare the whole state.
 
         Raises:
-            PagedHistoryError: something differs, or a law is broken.
+            BrokenError: something differs, or a law is broken.
         """
         if not self.reference:
             return
         self.learn(actions)
         outcome, faults, law, *_ = act(self.under_test, self.shown, self.state, Call(actions, reply))
         if faults:
-            raise PagedHistoryError(law, f"{actions}: {'; '.join(faults)}")
+            raise BrokenError(law, f"{actions}: {'; '.join(faults)}")
         for broken in self.under_test.broken_by(outcome):
-            raise PagedHistoryError(broken.id, f"{actions}: {broken.statement}")
+            raise BrokenError(broken.id, f"{actions}: {broken.statement}")
         self.state = outcome.state
         self.operations += 1
         self.manager.check()
@@ -393,16 +382,16 @@ class PagedEngine:
         """Compare what the manager answers to a question.
 
         Raises:
-            PagedHistoryError: it differs.
+            BrokenError: it differs.
         """
         if self.reference and (want := wanted()) != found:
-            raise PagedHistoryError("REF-0", f"{what}: expected {want}, found {found}")
+            raise BrokenError("REF-0", f"{what}: expected {want}, found {found}")
 
     def done(self) -> None:
         """Have every sequence read back what it has computed or found, as far as its window keeps it.
 
         Raises:
-            PagedHistoryError: one does not read its own tokens (PAGE-4).
+            BrokenError: one does not read its own tokens (PAGE-4).
         """
         size, window = self.world.size, self.world.window
         for member in self.members:
@@ -410,29 +399,28 @@ class PagedEngine:
             stop = max(member.seq.num_computed_tokens, member.found)
             tokens, codes = member.seq.token_ids[:stop], member.codes[:stop]
             if not self.caches.reads_back(self.table(member), start, codes, tokens):
-                raise PagedHistoryError(
-                    "PAGE-4", f"sequence {member.seq.seq_id} does not read back its tokens from {start}"
-                )
+                raise BrokenError("PAGE-4", f"sequence {member.seq.seq_id} does not read back its tokens from {start}")
 
     def judge(self) -> None:
         """Check the laws of states.
 
         Raises:
-            PagedHistoryError: one is broken.
+            BrokenError: one is broken.
         """
         for law in self.under_test.broken(self.state):
-            raise PagedHistoryError(law.id, law.statement)
+            raise BrokenError(law.id, law.statement)
 
     def finish(self) -> None:
         """End every sequence, after which every block must be free but the null block.
 
         Raises:
-            PagedHistoryError: a block is lost.
+            BrokenError: a block is lost.
         """
+        self.judge()
         while self.groups:
             self.free(0, 0)
         null = int(self.manager.block_allocator.has_null_block)
         free = self.manager.get_num_free_gpu_blocks() + null, self.manager.get_num_free_cpu_blocks()
         if free != (self.world.num_gpu, self.world.num_cpu):
-            raise PagedHistoryError("PAGE-1", f"everything has ended, and of both devices {free} blocks are free")
+            raise BrokenError("PAGE-1", f"everything has ended, and of both devices {free} blocks are free")
         self.manager.check()

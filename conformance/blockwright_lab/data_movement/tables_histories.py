@@ -1,10 +1,8 @@
-"""Long histories of a block manager with data that moves: a state machine that Hypothesis drives, and random walks.
+"""Long histories of a block manager with data that moves: what its engine does, picked from what there is.
 
 The worlds are too large to visit whole: 24 to 64 blocks on each device, ten sequences in groups, forks of forks, swaps
 under pressure, lookahead slots and windows that straddle blocks.
 """
-
-# ruff: noqa: D102  # the name of a rule says what it does
 
 from collections.abc import Callable
 from functools import partial
@@ -12,14 +10,12 @@ from random import Random
 from types import ModuleType
 from typing import ClassVar
 
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-
 import blockwright
 from blockwright.paging import SequenceStatus
 from blockwright_conformance.gates import GateResult
-from blockwright_conformance.kv_cache.long_runs import histories_row, run_machine
+from blockwright_conformance.rows import ran
 
+from . import engine as driver
 from .tables_engine import PagedEngine
 from .tables_scopes import HISTORIES, World
 
@@ -27,14 +23,44 @@ LENGTHS = {"quick": (1, 20, 60, 1), "pr": (12, 50, 600, 2), "nightly": (1000, 10
 """Per profile: examples of the machine, steps of each, steps of a walk, walks."""
 
 
-class Moves:
+class Moves(driver.Engine):
     """The operations of an engine, each with what it needs to be possible, and picked from what there is."""
 
+    moves: ClassVar[dict[str, int]] = {
+        "reset": 1, "arrive": 4, "grow": 12, "free": 3, "access": 1, "compute": 8, "fork": 4, "swap_out": 2,
+        "swap_in": 3,
+    }  # fmt: skip
+
     def __init__(self, engine: PagedEngine) -> None:
-        self.engine, self.world = engine, engine.world
+        super().__init__()
+        self.engine, self.world, self.fired = engine, engine.world, engine.fired
+
+    def can(self, name: str) -> bool:
+        """Tell whether an operation is possible."""
+        engine = self.engine
+        match name:
+            case "arrive":
+                return bool(engine.empty_slots)
+            case "grow" | "compute":
+                return bool(self.growable if name == "grow" else self.chunked)
+            case "fork":
+                return bool(engine.groups and engine.empty_slots)
+            case "free" | "access":
+                return bool(engine.groups)
+            case "swap_out" | "swap_in":
+                return bool(self.indices(engine.running if name == "swap_out" else engine.swapped))
+        return True
+
+    def finish(self) -> None:
+        """End every sequence."""
+        self.engine.finish()
+
+    def reset(self) -> None:
+        """Reset the prefix cache."""
+        self.engine.reset()
 
     def indices(self, status: SequenceStatus) -> list[int]:
-        """Give the numbers of the groups of a status."""
+        """Return the numbers of the groups of a status."""
         groups = self.engine.groups
         return [at for at, (_, members) in enumerate(groups) if members[0].seq.status is status]
 
@@ -52,6 +78,7 @@ class Moves:
         return [at for at in running if any(each.seq.num_computed_tokens < each.placed for each in groups[at][1])]
 
     def arrive(self, pick: int, length: int, width: int) -> None:
+        """Send a group with a prompt."""
         world, tokens = self.world, []
         for at in range(1 + length % (world.max_tokens * 2 // 3)):
             tokens.append(0 if at < world.size * (pick % 4) else (pick >> at % 8) % world.symbols)
@@ -59,6 +86,7 @@ class Moves:
         self.engine.arrive(tokens, pick % 2, 1 + width % 3, width % (world.most_ahead + 1), chunk)
 
     def grow(self, pick: int, count: int, ahead: int) -> None:
+        """Append to a group."""
         at, random = self.growable[pick % len(self.growable)], Random(pick)
         more, world = 1 + (count % 2) * (count % (2 * self.world.size)), self.world
         self.engine.grow(
@@ -69,25 +97,26 @@ class Moves:
         self.engine.fork(pick % len(self.engine.groups), which)
 
     def free(self, pick: int, which: int) -> None:
+        """End a sequence."""
         self.engine.free(pick % len(self.engine.groups), which)
 
     def swap_out(self, pick: int) -> None:
+        """Move a group to the host."""
         running = self.indices(self.engine.running)
         self.engine.swap_out(running[pick % len(running)])
 
     def swap_in(self, pick: int, ahead: int) -> None:
+        """Move a group back."""
         swapped = self.indices(self.engine.swapped)
         self.engine.swap_in(swapped[pick % len(swapped)], ahead % (self.world.most_ahead + 1))
 
     def access(self, pick: int) -> None:
+        """Note an access of a group."""
         self.engine.access(pick % len(self.engine.groups))
 
     def compute(self, pick: int) -> None:
+        """Compute a chunk of a group."""
         self.engine.compute(self.chunked[pick % len(self.chunked)], 1 + pick % (2 * self.world.size))
-
-
-def nothing() -> None:
-    """Do nothing before a step."""
 
 
 def random_walk(
@@ -96,9 +125,9 @@ def random_walk(
     steps: int,
     reference: bool = True,
     package: ModuleType = blockwright,
-    before: Callable[[], None] = nothing,
+    before: Callable[[], object] = int,
 ) -> PagedEngine:
-    """Take a random walk, on the implementation or a copy of it; end every sequence, and give the engine.
+    """Take a random walk, on the implementation or a copy of it; end every sequence, and return the engine.
 
     Args:
         world: the configuration of the manager.
@@ -109,120 +138,16 @@ def random_walk(
         before: called before each operation.
 
     Raises:
-        PagedHistoryError: the walk met a violation.
+        BrokenError: the walk met a violation.
     """
-    random, engine = Random(seed), PagedEngine(world, reference, package)
-    moves = Moves(engine)
-
-    def pick() -> int:
-        return random.randrange(2**16)
-
-    for _ in range(steps):
-        before()
-        possible: list[tuple[int, Callable[[], None]]] = [(1, engine.reset)]
-        if engine.empty_slots:
-            possible.append((4, lambda: moves.arrive(pick(), pick(), pick())))
-        if moves.growable:
-            possible.append((12, lambda: moves.grow(pick(), pick(), pick())))
-        if engine.groups:
-            possible += [(3, lambda: moves.free(pick(), pick())), (1, lambda: moves.access(pick()))]
-        if moves.chunked:
-            possible.append((8, lambda: moves.compute(pick())))
-        if engine.groups and engine.empty_slots:
-            possible.append((4, lambda: moves.fork(pick(), pick())))
-        if moves.indices(engine.running):
-            possible.append((2, lambda: moves.swap_out(pick())))
-        if moves.indices(engine.swapped):
-            possible.append((3, lambda: moves.swap_in(pick(), pick())))
-        random.choices([move for _, move in possible], [weight for weight, _ in possible])[0]()
-    engine.finish()
+    engine = PagedEngine(world, reference, package)
+    driver.walked(Moves(engine), seed, steps, before)
     return engine
 
 
-PICKS = st.integers(0, 2**16)
-"""Draws that pick one of the candidates there are."""
-
-
-class TablesMachine(RuleBasedStateMachine):
-    """Sequence groups of one world on one block manager; see `machine_of_world`."""
-
-    world: ClassVar[World]
-    fired: ClassVar[dict[str, int]]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.engine = PagedEngine(self.world)
-        self.moves = Moves(self.engine)
-
-    def teardown(self) -> None:
-        """End every sequence, and count what happened."""
-        self.engine.judge()
-        self.engine.finish()
-        for name, count in self.engine.fired.items():
-            self.fired[name] = self.fired.get(name, 0) + count
-
-    @precondition(lambda self: self.engine.empty_slots)
-    @rule(pick=PICKS, length=PICKS, width=PICKS)
-    def arrive(self, pick: int, length: int, width: int) -> None:
-        self.moves.arrive(pick, length, width)
-
-    @precondition(lambda self: self.moves.growable)
-    @rule(pick=PICKS, count=PICKS, ahead=PICKS)
-    def grow(self, pick: int, count: int, ahead: int) -> None:
-        self.moves.grow(pick, count, ahead)
-
-    @precondition(lambda self: self.engine.groups and self.engine.empty_slots)
-    @rule(pick=PICKS, which=PICKS)
-    def fork(self, pick: int, which: int) -> None:
-        self.moves.fork(pick, which)
-
-    @precondition(lambda self: self.engine.groups)
-    @rule(pick=PICKS, which=PICKS)
-    def free(self, pick: int, which: int) -> None:
-        self.moves.free(pick, which)
-
-    @precondition(lambda self: self.moves.indices(self.engine.running))
-    @rule(pick=PICKS)
-    def swap_out(self, pick: int) -> None:
-        self.moves.swap_out(pick)
-
-    @precondition(lambda self: self.moves.indices(self.engine.swapped))
-    @rule(pick=PICKS, ahead=PICKS)
-    def swap_in(self, pick: int, ahead: int) -> None:
-        self.moves.swap_in(pick, ahead)
-
-    @precondition(lambda self: self.engine.groups)
-    @rule(pick=PICKS)
-    def access(self, pick: int) -> None:
-        self.moves.access(pick)
-
-    @precondition(lambda self: self.moves.chunked)
-    @rule(pick=PICKS)
-    def compute(self, pick: int) -> None:
-        self.moves.compute(pick)
-
-    @rule()
-    def reset(self) -> None:
-        self.engine.reset()
-
-
-def run_tables_machine(world: World, examples: int, steps: int, derandomize: bool) -> dict[str, int]:
-    """Run the state machine of a world; give how often what happened.
-
-    Raises:
-        PagedHistoryError: a run met a violation, shrunk by Hypothesis.
-    """
-    return run_machine(TablesMachine, world, examples, steps, derandomize)
-
-
 def histories(name: str, profile: str) -> GateResult:
-    """Run the machine and the walks of a world, and give their row."""
+    """Run the machine and the walks of a world, and return their row."""
     world, (examples, steps, length, walks) = HISTORIES[name], LENGTHS[profile]
-    machine = partial(run_tables_machine, world, examples, steps, profile != "nightly")
-    rest = (partial(walked, world, seed, length) for seed in range(walks))
-    return histories_row("paged machine", name, (machine, *rest))
-
-
-def walked(world: World, seed: int, steps: int) -> dict[str, int]:
-    """Take a random walk; give how often what happened."""
-    return random_walk(world, seed, steps).fired
+    machine = partial(driver.run_machine, lambda: Moves(PagedEngine(world)), examples, steps, profile != "nightly")
+    rest = ((lambda seed=seed: random_walk(world, seed, length).fired) for seed in range(walks))
+    return ran("paged machine", name, (machine, *rest))

@@ -7,8 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..trials import call_trials, trials
-from . import offload_places, paged_places, places
+from . import offload_places, paged_places, places, pool_places
 from .changes import Change, How
 from .known_bug import KnownBug, Place, TrialPlace
 
@@ -18,8 +17,7 @@ MODULES: dict[str, Any] = {
     "": places,
     "paged_places": paged_places,
     "offload_places": offload_places,
-    "trials": trials,
-    "call_trials": call_trials,
+    "pool_places": pool_places,
 }
 """Where places are defined."""
 

@@ -63,38 +63,6 @@ class SplitAdapter(VariantAdapter):
         super().__init__(replace(config, groups=halves))
 
 
-class KeylessAdapter(VariantAdapter):
-    """Requests without keys under a manager that caches: to be compared with a scope that caches nothing."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(replace(config, caching=True))
-
-    def sharing(self, config: Config) -> Shared:
-        """Give what all copies of this adapter share; requests are made without a block size."""
-
-        def make(name: str, tokens: list[int], block_size: int, **extras: str) -> Any:
-            return self.package.Request(name, tokens, **extras)
-
-        return Shared(hash_unit(config), make)
-
-
-class CrowdedAdapter(VariantAdapter):
-    """Keys that crowd the index: few home slots, the last one among them, so that probing runs on and wraps around."""
-
-    homes: ClassVar[tuple[int, ...]] = (-1, -1, 0, -2)
-
-    def hasher(self) -> Any:
-        """Give a hasher that numbers the blocks it is asked for; the number is the key's second word."""
-        numbers: dict[tuple[bytes, bytes], int] = {}
-
-        def digest(parent: bytes, block: bytes) -> bytes:
-            number = numbers.setdefault((parent, block), len(numbers))
-            home = self.homes[number % len(self.homes)]
-            return home.to_bytes(8, "little", signed=True) + number.to_bytes(8, "little")
-
-        return self.package.FunctionHasher(digest, is_collision_resistant=True)
-
-
 class CollidingAdapter(VariantAdapter):
     """Every key equals every other: only the comparison of tokens tells prefixes apart. Keys are not compared."""
 
@@ -232,17 +200,11 @@ class ToldAdapter(VariantAdapter):
         counts = self.manager.block_pool.ref_counts()
         free = sum(block != NULL and counts[block] == 0 for block in hits)
         for slots in range(config.max_model_len + 1):
-            takes = sum(wanted(config, group, held, begin, Step(slots - begin))) + states + free
+            takes = sum(wanted(config, group, held, 0, begin, Step(slots - begin))) + states + free
             missing = self.manager.managers[number].get_num_blocks_to_allocate(name, slots, hits)
             if missing != takes:
                 which = f"{slots} slots of {name} in group {number}"
                 raise LawError("DEMAND-1", f"{missing} missing for {which}, growth takes {takes}")
-
-
-class ToldFineAdapter(ToldAdapter):
-    """Events of requests hashed in units of half a block."""
-
-    units = 2
 
 
 def adapter_on(package: ModuleType, base: type[BlockwrightAdapter] = VariantAdapter) -> type[BlockwrightAdapter]:

@@ -23,10 +23,6 @@ PACKAGE = "blockwright"
 PARTS = ("worker.replica", "paging", "offload", "offload.identity")
 """What is imported besides the package, which imports none of it."""
 
-KIT = "blockwright_conformance"
-HELD = "__variant__"
-"""The name under which a variant keeps its finder and its modules, so that more of it can be imported later."""
-
 
 def patched(changes: Sequence[Change]) -> dict[str, CodeType]:
     """Return the code of the changed sources, by file.
@@ -85,7 +81,6 @@ def load(changed: Mapping[str, CodeType] | None = None) -> ModuleType:
             importlib.import_module(f"{PACKAGE}.{name}")
     if unused := set(sources.changed) - sources.used:
         raise LookupError(f"not imported by {PACKAGE}: {', '.join(sorted(map(str, unused)))}")
-    setattr(variant, HELD, (sources, modules))
     return variant
 
 
@@ -110,29 +105,6 @@ def instead(sources: Sources, modules: dict[str, ModuleType]) -> Iterator[None]:
 def held(package: str) -> dict[str, ModuleType]:
     """Give the modules of a package that are imported."""
     return {name: module for name, module in sys.modules.items() if name.partition(".")[0] == package}
-
-
-def kit_on(package: ModuleType, *names: str) -> tuple[ModuleType, ...]:
-    """Import some modules of the kit or the lab once more, in order, on a variant: the package they import is this one.
-
-    The others that they import stay those of the process, so name all that stand on the package.
-    """
-    sources, modules = getattr(package, HELD)
-    kept = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-    holders = [
-        (importlib.import_module(folder), attribute)
-        for folder, _, attribute in (name.rpartition(".") for name in names)
-    ]
-    before = [(holder, name, getattr(holder, name)) for holder, name in holders if hasattr(holder, name)]
-    try:
-        with instead(sources, modules):
-            return tuple(importlib.import_module(name) for name in names)
-    finally:
-        for name in names:
-            sys.modules.pop(name, None)
-        sys.modules.update(kept)
-        for holder, name, module in before:
-            setattr(holder, name, module)
 
 
 def variant(*changes: Change) -> ModuleType:

@@ -33,7 +33,6 @@ Say = Callable[[Said], None]
 
 
 def key_of(number: int) -> bytes:
-    """Give the key of a block."""
     return b"key %d" % number
 
 
@@ -156,7 +155,6 @@ class Left:
             self._slot(store, slot, listed.get(slot))
 
     def _slot(self, store: DiskStore, slot: int, key: int | None) -> None:
-        """Compare one slot."""
         must, may = self.must.pop(slot, None), self.may[slot]
         found = None if key is None else read(store, slot, key)
         self.checked += found is not None

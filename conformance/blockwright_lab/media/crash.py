@@ -49,7 +49,6 @@ RUNS = ("disk, processes killed", "disk, power lost", offload_altered.RUN)
 
 
 def crash(name: str, profile: str, seed: int = 0) -> GateResult:
-    """Do one of the runs."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="blockwright-") as folder, quiet():
         if name == RUNS[0]:

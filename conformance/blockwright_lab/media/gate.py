@@ -23,7 +23,6 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
 
 
 def task(name: str, profile: str) -> GateResult:
-    """Do one run."""
     return crash(name, profile) if name in RUNS else store_run(name, profile)
 
 
@@ -33,10 +32,8 @@ def coverage(results: list[GateResult]) -> GateResult:
 
 
 def chosen(profile: Profile) -> list[str]:
-    """Give the runs of a profile."""
     return [name for name in (*RUNS, *STORE_RUNS) if profile.scope in name and profile.is_ours]
 
 
 def size(profile: Profile) -> int:
-    """Count the runs."""
     return len(chosen(profile))

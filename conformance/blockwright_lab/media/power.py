@@ -43,17 +43,14 @@ class NotedFile(BlockFile):
     """A file that notes what is done to it, and syncs nothing."""
 
     def write_some(self, offset: int, parts: Sequence[memoryview]) -> int:
-        """Write the parts."""
         LOG.append(Call("write", self.name, offset, b"".join(parts)))
         return super().write_some(offset, parts)
 
     def resize(self, size: int) -> None:
-        """Resize."""
         LOG.append(Call("resize", self.name, size))
         super().resize(size)
 
     def sync_now(self) -> None:
-        """Note a sync."""
         LOG.append(Call("sync", self.name))
 
 
@@ -63,13 +60,11 @@ class NotedFolder(Folder):
     file_class = NotedFile
 
     def open(self, name: str, size: int) -> BlockFile:
-        """Open a file."""
         if not (self.path / name).exists():
             LOG.append(Call("open", name))
         return super().open(name, size)
 
     def create(self, name: str, content: bytes) -> None:
-        """Create a file."""
         LOG.append(Call("create", name, data=content))
         super().create(name, content)
 
@@ -77,7 +72,6 @@ class NotedFolder(Folder):
         """Do nothing: what is created is sure, as `create` says."""
 
     def rename(self, name: str, to: str) -> None:
-        """Rename a file."""
         LOG.append(Call("rename", name, to=to))
         super().rename(name, to)
 
@@ -133,7 +127,6 @@ class Disk:
         self.since: list[dict[str, Inode]] = []
 
     def take(self, call: Call) -> None:
-        """Make one call."""
         if call.what in ("write", "resize"):
             self.now[call.name].since.append(call)
         elif call.what == "sync":

@@ -46,7 +46,6 @@ class LocalServer:
 
     @property
     def url(self) -> str:
-        """Where the server is, with the password."""
         return f"valkey://{f':{self._password}@' if self._password else ''}127.0.0.1:{self.port}/0"
 
     def __enter__(self) -> Self:
@@ -102,7 +101,6 @@ class LocalServer:
             self._process.send_signal(signal.SIGCONT)
 
     def log(self) -> str:
-        """Return what the server has said."""
         return Path(self._folder.name, "log").read_text(errors="replace")
 
     def _times_ready(self) -> int:

@@ -71,7 +71,6 @@ class DoomedFile(BlockFile):
     """A file whose process may end in each call; some calls write less than they were asked to."""
 
     def write_some(self, offset: int, parts: Sequence[memoryview]) -> int:
-        """Write some of the parts."""
         data = b"".join(parts)
 
         def half(share: float) -> int:
@@ -81,11 +80,9 @@ class DoomedFile(BlockFile):
         return Fate.meet(lambda: half(0.4) if is_short else super(DoomedFile, self).write_some(offset, parts), half)
 
     def sync_now(self) -> None:
-        """Sync."""
         Fate.meet(super().sync_now, bool)
 
     def resize(self, size: int) -> None:
-        """Resize."""
         Fate.meet(lambda: super(DoomedFile, self).resize(size), bool)
 
 
@@ -95,7 +92,6 @@ class DoomedFolder(Folder):
     file_class = DoomedFile
 
     def create(self, name: str, content: bytes) -> None:
-        """Create a file."""
 
         def half(share: float) -> None:
             (self.path / name).write_bytes(content[: int(share * len(content))])
@@ -103,11 +99,9 @@ class DoomedFolder(Folder):
         Fate.meet(lambda: super(DoomedFolder, self).create(name, content), half)
 
     def rename(self, name: str, to: str) -> None:
-        """Rename a file."""
         Fate.meet(lambda: super(DoomedFolder, self).rename(name, to), bool)
 
     def sync(self) -> None:
-        """Sync names."""
         Fate.meet(super().sync, bool)
 
 

@@ -76,7 +76,7 @@ def failures(chapter: Chapter) -> Iterator[tuple[str, str]]:
     for was in chapter.theorems:
         try:
             theorem = next(made)
-        except Exception:  # what cannot be read as a formula any more is left to places and tests
+        except Exception:  # what cannot be read as a formula any more is left to tests
             return
         if not same(was, theorem):
             how = fault(theorem, TIMEOUT_MS)

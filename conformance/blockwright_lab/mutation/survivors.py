@@ -49,7 +49,7 @@ def share(killed: int, listed: int, total: int) -> float:
 
 @cache
 def killers() -> dict[str, dict[str, str]]:
-    """Return by function, by digest of a mutant, the place or test that killed it last."""
+    """Return by function, by digest of a mutant, the test (of the specification: the place) that killed it last."""
     found: dict[str, dict[str, str]] = json.loads(KILLERS.read_text(encoding="utf-8")) if KILLERS.exists() else {}
     return found
 

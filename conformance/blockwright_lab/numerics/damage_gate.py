@@ -2,7 +2,7 @@
 
 A bug corrupts if what a model reads becomes wrong: a block handed out twice or released under its reader, content
 found that is not there or not the request's, a state of another position, a copy or a transfer that moves other bytes.
-Each names a world of `numerics_worlds` (in `numerics_shown`): there it must be caught, and the implementation itself,
+Each names a world (`worlds.toml`, `shown.toml`): there it must be caught, and the implementation itself,
 loaded in the same way, must pass. Caught means: logits, tokens or poison (NUMERICS-1, NUMERICS-2); or else an error
 (NUMERICS-0) by which the data plane or the manager refuses to write or read in what would be the wrong place.
 

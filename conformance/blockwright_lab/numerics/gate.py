@@ -104,12 +104,10 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
 
 
 def chosen(profile: Profile) -> list[str]:
-    """Give the worlds of a profile."""
     return [name for name in NAMES if profile.is_ours and profile.scope in name]
 
 
 def size(profile: Profile) -> int:
-    """Count the runs."""
     return len(chosen(profile)) * PARTS[profile.name]
 
 

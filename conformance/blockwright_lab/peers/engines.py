@@ -7,8 +7,10 @@ confirm its listed bugs, and judges all of it against its strict list.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,6 +92,18 @@ class EngineReport:
         if self.is_whole:
             wrong += [f"listed, and did not show: {each.name}" for each in verdict.unseen]
         return wrong + [f"not confirmed by its script: {name}" for name, seen in self.confirmed.items() if not seen]
+
+
+@cache
+def deviations_of(name: str) -> tuple[Deviation, ...]:
+    """Return where an engine is known to differ, as the strict lists of `deviations.toml` say."""
+    found = tomllib.loads(Path(__file__).with_name("deviations.toml").read_text(encoding="utf-8"))["deviation"]
+    return tuple(deviation(**row) for row in found if name in row["engines"])
+
+
+def deviation(engines: list[str], standing: str, reason: str, bugs: Sequence[str] = (), **rest: Any) -> Deviation:
+    """Return what a row of the file says; a long reason is broken into lines there."""
+    return Deviation(standing=Standing[standing], reason=" ".join(reason.split()), bugs=tuple(bugs), **rest)
 
 
 def engine_of(name: str) -> EngineUnderTest:
@@ -191,7 +205,6 @@ def of_law(report: EngineReport, law: str, statement: str) -> dict[str, Any]:
 
 
 def of_deviation(report: EngineReport, each: Deviation, found: tuple[Finding, ...]) -> dict[str, Any]:
-    """Give what is known of one deviation."""
     shortest = min(found, key=lambda finding: (finding.steps, finding.scope), default=None)
     return {
         "id": each.name,

@@ -7,17 +7,17 @@ API. A state that breaks a law is not gone on from, unless the deviation is know
 States that look alike are visited once: what a manager hides is not part of them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from blockwright_conformance.capabilities import Deviation, Finding
-from blockwright_conformance.checker.search import Node, Search, path
+from blockwright_conformance.checker.explore import Explorer, Node, path
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.scopes import Scope
-from blockwright_conformance.kv_cache.symmetry import Names, form
+from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.laws import LAWS, STEP_LAWS
-from blockwright_spec.manager.state import Config, State, initial
+from blockwright_spec.manager.state import Config, State
 
 from .following import Fault, enabled, follow, misanswered
 
@@ -31,7 +31,7 @@ STEPS = tuple(law for law in STEP_LAWS if law.id not in ("PLAN-1", "STEP-4"))
 """The laws of steps; what a plan counts is judged by what is served and what is refused, and evictions are not told."""
 
 
-class Follower(Search[State, Any, Any, ManagerOutcome]):
+class Follower(Explorer[State, Any]):
     """Explores one scope on a manager of another make."""
 
     def __init__(
@@ -41,58 +41,35 @@ class Follower(Search[State, Any, Any, ManagerOutcome]):
         deviations: Iterable[Deviation] = (),
         max_transitions: int | None = None,
     ) -> None:
-        super().__init__(scope, Node(initial(scope.config, scope.slots), factory(scope.config)), max_transitions)
-        self.scope, self.factory, self.names = scope, factory, Names(form)
+        super().__init__(KVCacheWorld(scope, factory, JUDGED), max_transitions=max_transitions)
+        self.scope, self.factory = scope, factory
         self.harmless = [each for each in deviations if each.goes_on]
         self.found: dict[tuple[str, str], Finding] = {}
 
-    def enabled(self, state: State) -> Iterable[Any]:
-        """Give what is enabled; it depends on the manager's own lookups, so `step_all` asks with the manager."""
-        raise NotImplementedError
-
-    def act(self, adapter: Any, state: State, action: Any) -> tuple[ManagerOutcome, list[str]]:
-        """Follow an action; unused, since a followed step comes to more than what is told of it."""
-        raise NotImplementedError
-
-    def reached(self, told: ManagerOutcome) -> State:
-        """Give the state that an action leads to."""
-        return told.state
-
-    def digest(self, state: State) -> bytes:
-        """Give a name that is equal for states that differ in the names of blocks and requests only."""
-        return self.names.digest(state)
-
-    def count(self, action: Any, told: ManagerOutcome) -> None:
-        """Record that an action happened, or why it did not."""
-        self.result.fired[told.refusal.reason.name if told.refusal else type(action).__name__] += 1
-
-    def level(self, frontier: list[Node[State, Any]]) -> Iterable[Node[State, Any]]:  # type: ignore[override]
-        """Give the new states one action beyond the frontier's."""
+    def level(self, frontier: list[Node[State, Any]]) -> Iterator[Node[State, Any]]:
+        """Return the new states one action beyond the frontier's; what is enabled depends on the manager's lookups."""
         for node in frontier:
-            assert node.adapter is not None
-            for action in enabled(self.scope, node.state, node.adapter):
+            assert node.model is not None
+            for action in enabled(self.scope, node.state, node.model):
                 if self.result.transitions == self.max_transitions:
                     return
-                if not node.adapter.engine_would(node.state, action):
-                    continue
-                after = self.step(node, action)
-                if after is not None:
+                if node.model.engine_would(node.state, action) and (after := self.step(node, action)) is not None:
                     yield after
-            node.adapter = None
+            node.model = None
 
     def step(self, node: Node[State, Any], action: Any) -> Node[State, Any] | None:
-        """Follow an action; give the state it leads to, if that is new and to be gone on from."""
-        assert node.adapter is not None
+        """Follow an action; return the state it leads to, if that is new and to be gone on from."""
+        assert node.model is not None
         self.result.transitions += 1
-        adapter = node.adapter.copy()
-        told, state, faults = follow(adapter, node.state, action)
-        self.count(action, told)
-        after = Node(state or node.state, adapter, (node.trail, action))
+        model = node.model.copy()
+        told, state, faults = follow(model, node.state, action)
+        self.result.fired[told.refusal.reason.name if told.refusal else type(action).__name__] += 1
+        after = Node(state or node.state, model, (node.trail, action))
         goes_on = self.note_all(faults, after)
         if state is None:
             return None
         self.steps_fault(node, told, after)
-        digest = self.digest(state)
+        digest = self.world.digest(state)
         if digest in self.seen:
             return None
         self.seen.add(digest)
@@ -108,21 +85,21 @@ class Follower(Search[State, Any, Any, ManagerOutcome]):
                     self.note(Fault(law.id, "step", law.statement), after)
             before = done.state
 
-    def state_fault(self, node: Node[State, Any]) -> None:
+    def judge_state(self, node: Node[State, Any]) -> None:
         """Check the laws of states."""
         self.stays_lawful(node)
 
     def stays_lawful(self, node: Node[State, Any]) -> bool:
         """Check the laws of states, the manager's own account, and its lookups; tell whether to go on."""
         faults = [Fault(law.id, "state", law.statement) for law in JUDGED if not law.holds(node.state)]
-        assert node.adapter is not None
-        for kind, ask in (("check", node.adapter.check), ("events", node.adapter.listen)):
+        assert node.model is not None
+        for kind, ask in (("check", node.model.check), ("events", node.model.listen)):
             try:
                 ask()
             except Exception as error:
                 faults.append(Fault(getattr(error, "law", "REF-0"), kind, f"{type(error).__name__}: {error}"))
         try:
-            faults += misanswered(node.adapter, node.state, self.scope.prompts)
+            faults += misanswered(node.model, node.state, self.scope.prompts)
         except Exception as error:
             faults.append(Fault(getattr(error, "law", "REF-0"), "lookup", f"{type(error).__name__}: {error}"))
         return self.note_all(faults, node)
@@ -145,7 +122,7 @@ class Follower(Search[State, Any, Any, ManagerOutcome]):
 
     def script(self, actions: tuple[Any, ...]) -> str:
         """Give the calls of a way, as the manager's adapter makes them."""
-        adapter, state = self.factory(self.scope.config), self.root.state
+        adapter, state = self.factory(self.scope.config), self.world.initial()
         adapter.log = []
         for action in actions:
             after = follow(adapter, state, action)

@@ -269,7 +269,6 @@ def rejoined(before: State, base: State, shown: Observation) -> State | None:
 
 
 def nulls(tables: tuple[tuple[int, ...], ...]) -> int:
-    """Count the null entries of some tables."""
     return sum(table.count(NULL) for table in tables)
 
 

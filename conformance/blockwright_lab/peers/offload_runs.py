@@ -14,7 +14,7 @@ from random import Random
 from typing import NamedTuple
 
 from blockwright.bench.published import Published
-from blockwright_conformance.capabilities import Deviation, Finding, Standing
+from blockwright_conformance.capabilities import Finding
 from blockwright_conformance.checker.diagnose import diagnose
 from blockwright_conformance.checker.explore import Explorer, Node, Result
 from blockwright_conformance.checker.history import History, HistoryError
@@ -26,7 +26,7 @@ from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from blockwright_spec.offload.tier_state import Key
 
 from .confirm.__main__ import confirm
-from .engines import EngineUnderTest, Explored
+from .engines import EngineUnderTest, Explored, deviations_of
 from .vllm_offload import CAPABILITIES, CAPABILITIES_OLD, OLD, PUBLISHED, VllmTier, load, tier_class
 
 LAWS = {
@@ -203,89 +203,7 @@ def drawn(random: Random, now: TierNow) -> TierCall:
             return call
 
 
-# --- what is known
-
-
-TWICE = (
-    "A key that is named twice in one store is given two places, one of which is never given back. The manager takes "
-    "any collection; its own scheduler names a key once."
-)
-ASSERTED = (
-    "A call that a caller must not make is noticed by an assertion (or a missing key) under way: what was done before "
-    "stays done."
-)
-
-COMMON = (
-    Deviation("store-of-a-key-twice", "TIER-2", r"a key twice: prepare_store", Standing.CHOICE, TWICE),
-    Deviation("store-of-a-key-twice-refused", "REF-0", r"a key twice: prepare_store", Standing.CHOICE, TWICE),
-    Deviation(
-        "completing-nothing-is-passed-over",
-        "REFUSE-2",
-        r"wrong calls: complete_store",
-        Standing.CHOICE,
-        "Completing a store of what is not being written does nothing and raises nothing.",
-    ),
-    Deviation(
-        "wrong-calls-are-assertions",
-        "REFUSE-1",
-        r"wrong calls: ",
-        Standing.DOCUMENTED,
-        ASSERTED,
-        "prepare_load: 'It assumes all given blocks are offloaded.'",
-    ),
-)
-NEW_ONLY = (
-    Deviation(
-        "requests-count-as-use",
-        "TIER-9",
-        r"^LRU requests strict",
-        Standing.DOCUMENTED,
-        "A request that ends renews the use of all that it named, loads and stores among them; with the specification "
-        "only `touch` and storing do.",
-        "kv_offload/cpu/policies/lru.py: 'A use is indicated by [...] a request-scoped access.'",
-    ),
-    Deviation(
-        "requests-order-their-keys",
-        "REF-0",
-        r"^LRU requests strict",
-        Standing.DOCUMENTED,
-        "The blocks of one request are ordered by their positions, the head as the last used, whatever the order of "
-        "the call.",
-        "kv_offload/cpu/policies/lru.py: 'ordered by token position so tails precede heads'",
-    ),
-)
-OLD_ONLY = (
-    Deviation(
-        "store-evicts-what-it-names",
-        "STORE-1",
-        r"prepare_store",
-        Standing.BUG,
-        "A store of blocks, some of which are present, may evict these to make room for the others: what it was asked "
-        "to keep is gone. In 0.33.0 they are protected.",
-        "0.33.0, kv_offload/cpu/manager.py: 'a chunk that was already stored must remain in the cache after this call'",
-        "offload_store_evicts_named",
-    ),
-    Deviation(
-        "store-evicts-what-it-names-in-a-walk",
-        "REF-0",
-        r"a walk, .*prepare_store",
-        Standing.BUG,
-        "The same, at the end of a random walk.",
-        "",
-        "offload_store_evicts_named",
-    ),
-    Deviation(
-        "store-of-a-key-twice-cannot-fail",
-        "REFUSE-1",
-        r"a key twice: complete_store",
-        Standing.CHOICE,
-        "A store that failed removes a key at its first mention, and raises at the second.",
-    ),
-)
-
-
 def explore(release: Published, scope: TierScope | WalkScope, peer_path: Path, limit: int | None) -> Explored:
-    """Explore a scope of a release."""
     factory = tier_class(load(peer_path, release))
     if isinstance(scope, WalkScope):
         return walked(factory, scope, limit)
@@ -297,7 +215,6 @@ def explore(release: Published, scope: TierScope | WalkScope, peer_path: Path, l
 
 
 def walked(factory: type[VllmTier], scope: WalkScope, limit: int | None) -> Explored:
-    """Walk, from each seed."""
     started, steps, findings = time.perf_counter(), scope.steps if limit is None else min(limit, scope.steps), []
     taken = 0
     for seed in range(scope.seeds):
@@ -320,16 +237,16 @@ ENGINES = tuple(
         f"vLLM {release.version}, the offloading manager of {medium}",
         release.version,
         capabilities,
-        deviations,
+        deviations_of(f"vllm-offload-{release.version}"),
         tuple(LAWS.items()),
         scopes,
         unfit,
         partial(explore, release),
         confirm,
     )
-    for release, medium, capabilities, deviations, scopes in (
-        (PUBLISHED, "the host's memory, LRU and ARC", CAPABILITIES, (*COMMON, *NEW_ONLY), SCOPES),
-        (OLD, "the host's memory, LRU", CAPABILITIES_OLD, (*COMMON, *OLD_ONLY), SCOPES_OLD),
+    for release, medium, capabilities, scopes in (
+        (PUBLISHED, "the host's memory, LRU and ARC", CAPABILITIES, SCOPES),
+        (OLD, "the host's memory, LRU", CAPABILITIES_OLD, SCOPES_OLD),
     )
 )
 """Both releases."""

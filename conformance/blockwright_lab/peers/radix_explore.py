@@ -9,19 +9,13 @@ from hashlib import blake2b
 from random import Random
 from typing import Any, NamedTuple
 
-from blockwright_conformance.checker.search import Node, Search, path
+from blockwright_conformance.checker.explore import Explorer, Node, path
+from blockwright_conformance.checker.lockstep import act
+from blockwright_conformance.checker.world import Outcome, World
 
 from .radix_laws import STATEMENTS, Seen, evicted, hit_laws, kept, seen, state_laws, unchanged
 from .sglang_engine import SglangEngine
 from .sglang_radix import Do, RadixEngine, RadixScope
-
-
-class Told(NamedTuple):
-    """What came of an action."""
-
-    seen: Seen
-    name: bytes
-    refused: bool = False
 
 
 class State(NamedTuple):
@@ -145,64 +139,92 @@ def named(world: RadixEngine) -> bytes:
     return blake2b(marshal.dumps((shown, lists, runs), 2), digest_size=16).digest()
 
 
-class RadixExplorer(Search[State, Do, RadixEngine, Told]):
-    """Explores one world."""
+class Came(NamedTuple):
+    """What came of an action on a tree: nobody else says it."""
 
-    def __init__(self, engine: SglangEngine, scope: RadixScope, max_transitions: int | None = None) -> None:
-        world = RadixEngine(engine, scope)
-        self.scope = scope
-        self.found: dict[tuple[str, str], tuple[str, tuple[Do, ...], int]] = {}
-        self.worlds: dict[bytes, tuple[Do, ...]] = {}
-        super().__init__(scope, Node(State(seen(world), named(world), tuple(enabled(world))), world), max_transitions)
+    state: State
+    refused: bool
+    broken: list[tuple[str, str]]
 
-    def enabled(self, state: State) -> tuple[Do, ...]:
-        """Give the actions of a state."""
-        return state.actions
 
-    def reached(self, told: Told) -> State:
-        """Give the state that an action led to."""
-        return State(told.seen, told.name, self.worlds.pop(told.name, ()))
+class RadixWorld(World[State, RadixEngine]):
+    """One world of a tree: its state is what is seen of it, and an outcome is what it came to."""
+
+    def __init__(self, engine: SglangEngine, scope: RadixScope) -> None:
+        super().__init__(scope)
+        self.engine = engine
+
+    def initial(self) -> State:
+        """Return what is seen of an empty tree."""
+        return state_of(self.model(), None)
+
+    def enabled(self, state: State) -> Iterator[Do]:
+        return iter(state.actions)
+
+    def model(self) -> RadixEngine:
+        """Return an empty tree."""
+        return RadixEngine(self.engine, self.scope)
 
     def digest(self, state: State) -> bytes:
-        """Give the name of a state."""
         return state.name
 
-    def act(self, adapter: RadixEngine | None, state: State, action: Do) -> tuple[Told, list[str]]:
-        """Perform an action and judge it."""
-        assert adapter is not None
-        try:
-            after, refused, broken = perform(adapter, state.seen, action)
-        except Exception as error:
-            return Told(state.seen, state.name), [f"{type(error).__name__}: {error}"]
-        name = named(adapter)
-        self.worlds[name] = tuple(enabled(adapter))
-        return Told(after, name, refused), [f"{law}: {detail}" for law, detail in broken]
+    def perform(self, model: RadixEngine, action: Do, state: State) -> Came:
+        after, refused, broken = perform(model, state.seen, action)
+        return Came(state_of(model, after), refused, broken)
+
+    def choices(self, model: RadixEngine, state: State, action: Do, reply: Came, shown: None) -> tuple[Came]:
+        return (reply,)
+
+    def meaning(self, state: State, action: Do, choice: Came | None = None) -> Outcome[State]:
+        """Return what was seen; of an action that failed, that nothing came of it."""
+        return Outcome(state if choice is None else choice.state, (), choice and choice.refused)
+
+    def happened(self, state: State, action: Do, outcome: Outcome[State]) -> Iterator[str]:
+        yield f"tree: {action.what}{' (refused)' if outcome.refusal else ''}"
+
+    def observe(self, model: RadixEngine, state: State) -> None:
+        """Show nothing more."""
+
+    def differences(
+        self, model: RadixEngine, action: Do, outcome: Outcome[State], reply: Came, shown: None
+    ) -> list[str]:
+        """Return the laws that were broken."""
+        return [f"{law}: {detail}" for law, detail in reply.broken]
+
+    def examine(self, model: RadixEngine, state: State) -> list[str]:
+        """Ask nothing more: laws of states are judged with each action."""
+        return []
+
+    def opening(self) -> list[str]:
+        """Return no lines: counterexamples are recorded (`radix_runs`)."""
+        return []
+
+
+def state_of(world: RadixEngine, after: Seen | None) -> State:
+    return State(after or seen(world), named(world), tuple(enabled(world)))
+
+
+class RadixExplorer(Explorer[State, RadixEngine]):
+    """Explores one world; the first way to each law broken is recorded, and not gone on from."""
+
+    def __init__(self, engine: SglangEngine, scope: RadixScope, max_transitions: int | None = None) -> None:
+        super().__init__(RadixWorld(engine, scope), max_transitions=max_transitions)
+        self.found: dict[tuple[str, str], tuple[str, tuple[Do, ...], int]] = {}
 
     def step(self, node: Node[State, RadixEngine], action: Do) -> Node[State, RadixEngine] | None:
-        """Perform an action and judge it; the first way to each law broken is recorded, and not gone on from."""
-        assert node.adapter is not None
+        """Perform an action and judge it; return the state that it leads to, if that is new."""
+        assert node.model is not None
         self.result.transitions += 1
-        adapter = node.adapter.copy()
-        told, faults = self.act(adapter, node.state, action)
-        for fault in faults:
+        model = node.model.copy()
+        compared = act(self.world, model, node.state, action)
+        for fault in compared.faults:
             law, _, detail = fault.partition(": ")
             law, detail = (law, detail) if law in STATEMENTS else ("RAISE-1", fault)
-            way, count = ((*path(node.trail), action), 0)
-            first = self.found.get((law, action.what), (detail, way, count))
+            first = self.found.get((law, action.what), (detail, (*path(node.trail), action), 0))
             self.found[law, action.what] = (first[0], first[1], first[2] + 1)
-        if faults:
+        if compared.faults:
             return None
-        return self.arrived(node, action, told, Node(self.reached(told), adapter, (node.trail, action)))
-
-    def count(self, action: Do, told: Told) -> None:
-        """Record that an action happened, or was refused."""
-        self.result.fired[f"tree: {action.what}{' (refused)' if told.refused else ''}"] += 1
-
-    def steps_fault(self, node: Node[State, RadixEngine], told: Told, after: Node[State, RadixEngine]) -> None:
-        """Laws of steps are judged in `act`."""
-
-    def state_fault(self, node: Node[State, RadixEngine]) -> None:
-        """Laws of states are judged in `act`."""
+        return self.arrived(node, action, compared.outcome, Node(compared.outcome.state, model, (node.trail, action)))
 
 
 def walk(engine: SglangEngine, scope: RadixScope, seed: int, steps: int) -> tuple[int, list[Do], list[tuple[str, str]]]:

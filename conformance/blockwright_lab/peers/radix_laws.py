@@ -61,7 +61,6 @@ def seen(world: RadixEngine) -> Seen:
 
 
 def state_laws(world: RadixEngine, shown: Seen) -> Broken:
-    """Give the laws that a state breaks."""
     yield from slots_held_once(world, shown)
     yield from contents(world, shown)
     yield from shape(world, shown)

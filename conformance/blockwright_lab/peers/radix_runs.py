@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blockwright_conformance.capabilities import Deviation, Finding, Standing
+from blockwright_conformance.capabilities import Finding
 
 from .confirm.__main__ import confirm
-from .engines import EngineUnderTest, Explored
+from .engines import EngineUnderTest, Explored, deviations_of
 from .radix_explore import RadixExplorer, perform, walk
 from .radix_laws import STATEMENTS, seen
 from .sglang_engine import PUBLISHED, SglangEngine, load
@@ -61,42 +61,8 @@ LARGE = (
 
 SCOPES: tuple[RadixScope | RadixWalk, ...] = (*SMALL, *(RadixWalk(world) for world in LARGE))
 
-DEVIATIONS = (
-    Deviation(
-        "lookup-takes-a-slot-for-the-state",
-        "LOOKUP-1",
-        r"lookups that copy",
-        Standing.CHOICE,
-        "A lookup of a model with states takes a slot for a copy of the state that it finds, and may evict another for "
-        "it: whoever looks up owns that slot, admitted or not. The specification's lookups change nothing.",
-        "base_prefix_cache.py: MatchPrefixParams.cow_mamba",
-        bugs=("B10",),
-    ),
-    Deviation(
-        "lookup-evicts-for-the-state",
-        "STEP-2",
-        r"lookups that copy: copy: ",
-        Standing.CHOICE,
-        "Where no slot for the copy is free, the lookup evicts the state that was used least recently, and with a leaf "
-        "its tokens.",
-        "unified_cache/components/mamba.py: finalize_match_result_in_cache",
-        bugs=("B10",),
-    ),
-    Deviation(
-        "lookup-fails-without-a-slot-for-the-state",
-        "RAISE-1",
-        r"lookups that copy: copy: AssertionError: Can not alloc mamba cache",
-        Standing.CHOICE,
-        "Where running requests hold every slot for states, such a lookup ends in an assertion; the scheduler is to "
-        "have asked before.",
-        "unified_cache/components/mamba.py: finalize_match_result_in_cache",
-        bugs=("B10",),
-    ),
-)
-
 
 def explore(scope: RadixScope | RadixWalk, peer_path: Path, limit: int | None) -> Explored:
-    """Explore a world, or walk it."""
     engine = load(peer_path)
     with engine.imported():
         return walked(engine, scope, limit) if isinstance(scope, RadixWalk) else explored(engine, scope, limit)
@@ -229,7 +195,7 @@ ENGINES = (
         f"SGLang {PUBLISHED.version}, the prefix tree in Python",
         PUBLISHED.version,
         CAPABILITIES,
-        DEVIATIONS,
+        deviations_of(f"sglang-{PUBLISHED.version}"),
         tuple(STATEMENTS.items()),
         SCOPES,
         unfit,

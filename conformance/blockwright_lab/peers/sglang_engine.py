@@ -58,11 +58,9 @@ class SglangEngine:
         return patch.dict(sys.modules, self.modules)
 
     def key(self, tokens: tuple[int, ...]) -> Any:
-        """Make its key of some tokens."""
         return self.keys.RadixKey(array("q", tokens), None)
 
     def tensor(self, slots: list[int]) -> Any:
-        """Make a tensor of slots."""
         return self.torch.tensor(slots, dtype=self.torch.int64)
 
 

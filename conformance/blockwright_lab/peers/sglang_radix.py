@@ -140,7 +140,6 @@ class RadixEngine:
         self.hear()
 
     def allocator(self) -> Any:
-        """Make the allocator of slots."""
         scope, engine = self.scope, self.engine
         dtype = engine.torch.float16
         if scope.window is not None:
@@ -183,7 +182,6 @@ class RadixEngine:
                 self.mirror.clear()
 
     def perform(self, action: Do) -> Any:
-        """Perform an action, unheard."""
         match action.what:
             case "match":
                 return self.match(self.prompt(action.name))
@@ -203,7 +201,6 @@ class RadixEngine:
         return result.num_tokens_evicted, result.swa_num_tokens_evicted, result.mamba_num_evicted
 
     def match(self, tokens: Tokens) -> Any:
-        """Match a prefix."""
         return self.cache.match_prefix(self.engine.base.MatchPrefixParams(key=self.engine.key(tokens)))
 
     def match_and_copy(self, tokens: Tokens) -> tuple[Any, Tokens]:
@@ -237,7 +234,6 @@ class RadixEngine:
         return [int(slot) for slot in full_slots]
 
     def take_state(self) -> int | None:
-        """Take a slot for a state, by evicting one if there is none; None: there is none."""
         if not self.pool.mamba_allocator.available_size():
             self.evict(states=1)
         taken = self.pool.mamba_allocator.alloc(1)
@@ -250,7 +246,6 @@ class RadixEngine:
     # --- what requests do
 
     def tokens(self, name: str) -> Tokens:
-        """Give all tokens of a request."""
         return self.scope.requests[int(name)][0]
 
     def prompt(self, name: str) -> Tokens:

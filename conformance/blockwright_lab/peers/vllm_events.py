@@ -18,7 +18,6 @@ class Mirror:
         self.entries: Counter[Entry] = Counter()
 
     def copy(self) -> "Mirror":
-        """Return an independent copy."""
         twin = Mirror(self.engine)
         twin.entries = self.entries.copy()
         return twin

@@ -54,7 +54,6 @@ class VllmAdapter(ManagerAdapter):
             self.log.append(line)
 
     def send(self, name: str, prefix: Prefix) -> None:
-        """Make a request."""
         extra, tokens = prefix
         assert isinstance(extra, int)
         self.requests[name] = self.engine.request(name, extra, tokens, self.hash_size)
@@ -181,7 +180,6 @@ class VllmAdapter(ManagerAdapter):
             self.free(name)
 
     def append(self, name: str, tokens: tuple[int, ...]) -> None:
-        """Append output tokens."""
         self.requests[name].append_output_token_ids(list(tokens))
         extra, known = self.prefixes[name]
         self.prefixes[name] = extra, known + tokens

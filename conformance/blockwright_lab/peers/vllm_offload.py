@@ -123,7 +123,6 @@ class View:
         self.manager = manager
 
     def copy(self) -> Self:
-        """Return an independent copy."""
         new = copy.copy(self)
         new.manager = copy.deepcopy(self.manager)
         return new
@@ -138,12 +137,10 @@ class View:
 
     @staticmethod
     def place(status: Any) -> int:
-        """Give the place of a block."""
         raise NotImplementedError
 
     @property
     def num_free(self) -> int:
-        """Count free places."""
         raise NotImplementedError
 
     def recency(self) -> list[Key]:
@@ -156,7 +153,6 @@ class View:
         return None if status is None else int(status.ref_cnt)
 
     def idle_blocks(self, count: int) -> list[Key]:
-        """Give the blocks that may go."""
         return [key for key, status in self.blocks().items() if status.ref_cnt == 0][:count]
 
     def places_of(self, keys: Iterable[Key]) -> Any:
@@ -172,7 +168,6 @@ class View:
             raise BrokenError("TIER-2", f"{self.capacity()} places: in use or freed {sorted(used)}, never used {fresh}")
 
     def capacity(self) -> int:
-        """Count places."""
         raise NotImplementedError
 
 
@@ -202,7 +197,6 @@ class NewView(View):
         return [self.base.make_offload_key(key, 0) for key in keys]
 
     def unnamed(self, keys: Iterable[Any]) -> list[Key]:
-        """Give our keys."""
         return [self.base.get_offload_block_hash(key) for key in keys]
 
     def request(self, keys: Sequence[Any]) -> Any:
@@ -275,16 +269,13 @@ class NewView(View):
 
     @staticmethod
     def place(status: Any) -> int:
-        """Give the place of a block."""
         return int(status.chunk_id)
 
     @property
     def num_free(self) -> int:
-        """Count free places."""
         return int(self.manager._get_num_free_chunks())
 
     def capacity(self) -> int:
-        """Count places."""
         return int(self.manager._num_chunks)
 
     def check(self) -> None:
@@ -344,7 +335,6 @@ class OldView(View):
         self.manager.complete_store(keys, success)
 
     def take_events(self) -> Iterator[Any]:
-        """Take the events."""
         yield from self.manager.take_events()
 
     def blocks(self) -> dict[Key, Any]:
@@ -357,16 +347,13 @@ class OldView(View):
 
     @staticmethod
     def place(status: Any) -> int:
-        """Give the place of a block."""
         return int(status.block_id)
 
     @property
     def num_free(self) -> int:
-        """Count free places."""
         return int(self.manager.backend.get_num_free_blocks())
 
     def capacity(self) -> int:
-        """Count places."""
         return int(self.manager.backend.num_blocks)
 
 

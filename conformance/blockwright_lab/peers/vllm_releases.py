@@ -2,18 +2,16 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from blockwright_conformance.capabilities import Capabilities
-from blockwright_conformance.kv_cache.needs import FEATURES, needs_of
+from blockwright_conformance.kv_cache.fitting import FEATURES, needs_of
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_spec.reads import Cross, Full, Mamba
 
 from .confirm.__main__ import confirm
 from .engine_scopes import SCOPES
-from .engines import EngineUnderTest, Explored
+from .engines import EngineUnderTest, Explored, deviations_of
 from .follower import JUDGED, STEPS, Follower
-from .vllm_deviations import NEW_DEVIATIONS, OLD_DEVIATIONS
 from .vllm_engine import NEW, OLD, load
 from .vllm_kv import VllmAdapter
 
@@ -75,20 +73,19 @@ def unfit(version: str, scope: Scope) -> list[str]:
 def explore(version: str, scope: Scope, peer_path: Path, limit: int | None) -> Explored:
     """Follow a release through a scope."""
     engine = load(version, peer_path)
-    deviations = NEW_DEVIATIONS if version == NEW.version else OLD_DEVIATIONS
+    deviations = deviations_of(f"vllm-{version}")
     follower = Follower(scope, lambda config: VllmAdapter(engine, config), deviations, limit)
     result = follower.run()
     return Explored(result.states, result.transitions, result.seconds, result.transitions == limit, follower.findings)
 
 
-def under_test(version: str, capabilities: Capabilities, deviations: Any) -> EngineUnderTest:
-    """Give a release as an engine under test."""
+def under_test(version: str, capabilities: Capabilities) -> EngineUnderTest:
     return EngineUnderTest(
         name=f"vllm-{version}",
         engine="vLLM KVCacheManager",
         version=version,
         capabilities=capabilities,
-        deviations=deviations,
+        deviations=deviations_of(f"vllm-{version}"),
         laws=(*LISTED, *OWN_LAWS),
         scopes=SCOPES,
         unfit=partial(unfit, version),
@@ -112,7 +109,7 @@ OWN_LAWS = (
 """What is judged beside the laws of states and steps."""
 
 ENGINES = (
-    under_test(NEW.version, NEW_CAPABILITIES, NEW_DEVIATIONS),
-    under_test(OLD.version, OLD_CAPABILITIES, OLD_DEVIATIONS),
+    under_test(NEW.version, NEW_CAPABILITIES),
+    under_test(OLD.version, OLD_CAPABILITIES),
 )
 """The releases."""

@@ -19,7 +19,6 @@ SPECS = {"sliding": "SlidingWindowSpec", "chunked": "ChunkedLocalAttentionSpec",
 
 
 def device_theorems() -> Iterator[Theorem]:
-    """Give the theorems of this chapter."""
     yield from of_slots()
     yield from of_reads()
     yield from of_plans()

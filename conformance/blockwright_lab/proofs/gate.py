@@ -104,7 +104,6 @@ def judged(manager: str, statement: str, started: float, detail: str) -> GateRes
 
 
 def proved(theorem: Theorem) -> GateResult:
-    """Prove one theorem."""
     started = time.perf_counter()
     return judged(theorem.layer, theorem.statement, started, fault(theorem))
 
@@ -129,7 +128,6 @@ def fault(theorem: Theorem, timeout: int = TIMEOUT_MS) -> str:
 
 
 def chapters() -> list[Callable[[], Iterator[Theorem]]]:
-    """Give what makes the theorems, chapter by chapter."""
     from .device import device_theorems
     from .paging import paging_theorems
     from .tables import table_theorems
@@ -139,7 +137,6 @@ def chapters() -> list[Callable[[], Iterator[Theorem]]]:
 
 
 def theorems() -> Iterator[Theorem]:
-    """Give every theorem."""
     for chapter in chapters():
         yield from chapter()
 

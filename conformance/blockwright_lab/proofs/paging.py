@@ -18,7 +18,6 @@ TABLE, MANAGER = "blockwright.paging.block_table", "blockwright.paging.block_man
 
 
 def paging_theorems() -> Iterator[Theorem]:
-    """Give the theorems of this chapter."""
     yield from of_counts()
     yield from of_appending()
     yield from of_windows()

@@ -31,7 +31,6 @@ class Endless:
         return z3.ForAll(names, said(*names))
 
     def contents(self, said: Callable[[Any, Any], Formula]) -> Formula:
-        """Say it of all integers and all contents."""
         block, content = z3.Int("b"), z3.Const("k", self.sort)
         return z3.ForAll([block, content], said(block, content))
 
@@ -41,11 +40,9 @@ class Endless:
         return z3.ForAll([block, one, other], said(block, one, other))
 
     def both(self, *said: Formula) -> Formula:
-        """Say that all hold."""
         return z3.And(*said)
 
     def either(self, *said: Formula) -> Formula:
-        """Say that one holds."""
         return z3.Or(*said)
 
     def no(self, said: Formula) -> Formula:
@@ -73,11 +70,9 @@ class Few(Endless):
         self.sort, self.kinds = few_contents()
 
     def blocks(self, said: Callable[..., Formula], count: int = 1) -> Formula:
-        """Say it of the blocks."""
         return z3.And([said(*chosen) for chosen in product(self.ids, repeat=count)])
 
     def contents(self, said: Callable[[Any, Any], Formula]) -> Formula:
-        """Say it of the blocks and contents."""
         return z3.And([said(block, content) for block in self.ids for content in self.kinds])
 
     def twice(self, said: Callable[[Any, Any, Any], Formula]) -> Formula:
@@ -86,7 +81,6 @@ class Few(Endless):
 
 
 def pool(q: Endless, name: str) -> Pool:
-    """Give a pool of unknowns."""
     whole, truth, content = z3.IntSort(), z3.BoolSort(), q.sort
     return Pool(
         q.num_blocks,
@@ -146,7 +140,6 @@ Statement = tuple[str, str]
 
 
 def statements() -> list[Statement]:
-    """Give what is to be proved."""
     q = Few()
     return [(name, clause) for name in ("a new pool", *pool_model.TRANSITIONS) for clause in formulas(q, name)]
 

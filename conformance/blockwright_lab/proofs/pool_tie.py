@@ -70,11 +70,9 @@ class Plain:
         self.kinds = list(dict.fromkeys([None, *told]))
 
     def blocks(self, said: Callable[..., Formula], count: int = 1) -> Formula:
-        """Say it of the blocks."""
         return all(said(*chosen) for chosen in product(self.ids, repeat=count))
 
     def contents(self, said: Callable[[Any, Any], Formula]) -> Formula:
-        """Say it of the blocks and contents."""
         return all(said(block, content) for block in self.ids for content in self.kinds)
 
     def twice(self, said: Callable[[Any, Any, Any], Formula]) -> Formula:
@@ -82,11 +80,9 @@ class Plain:
         return all(said(block, *pair) for block in self.ids for pair in product(self.kinds, repeat=2))
 
     def both(self, *said: Formula) -> Formula:
-        """Say that all hold."""
         return all(said)
 
     def either(self, *said: Formula) -> Formula:
-        """Say that one holds."""
         return any(said)
 
     def no(self, said: Formula) -> Formula:

@@ -101,7 +101,6 @@ BUILTINS: dict[str, Callable[..., Value]] = {
 
 @cache
 def text_of(module: str) -> str:
-    """Give the source of a module."""
     package, *inside = module.split(".")
     path = Path(sys.modules[package].__path__[0], *inside).with_suffix(".py")  # beside a compiled one
     return path.read_text(encoding="utf-8")
@@ -186,7 +185,6 @@ def inner(node: ast.AST) -> list[ast.AST]:
 
 
 def block(body: Sequence[ast.stmt], known: Mapping[str, Value]) -> Value:
-    """Give what a block returns."""
     first, rest = body[0], body[1:]
     match first:
         case ast.Expr(value=ast.Constant()):

@@ -3,6 +3,7 @@
 Both sides are read from the source: `blockwright.core.window` and the specification's chapter `reads`.
 """
 
+import ast
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -38,7 +39,6 @@ def layers() -> list[Layer]:
 
 
 def window_theorems() -> Iterator[Theorem]:
-    """Give the theorems of this chapter."""
     for layer in layers():
         yield from of_layer(layer)
         yield from of_peak(layer)
@@ -54,7 +54,6 @@ class Sides:
         self.code, self.tables = symbolic.Source(window), symbolic.Source(group)
 
     def reads(self, at: Any, position: Any) -> Any:
-        """Say that the token at `position` reads the position `at`."""
         start, stop = self.book.apply("reads", [self.layer.kind, position], {})
         return z3.And(start <= at, at < stop)
 
@@ -146,8 +145,8 @@ def of_hits() -> Iterator[Theorem]:
 def hit_run(rule: str, *fields: Any) -> Any:
     """Give the run of a rule: what its lookup asks for, from its constructor if that works it out."""
     source, known = symbolic.Source(window), {}
-    if f"{rule}.__init__" in source.functions:
-        function = source.function(f"{rule}.__init__")
+    function = source.functions.get(f"{rule}.__init__")
+    if function is not None and "self.hit_run" in ast.unparse(function):
         names = [argument.arg for argument in function.args.args if argument.arg != "self"]
         known["self.hit_run"] = source.value(f"{rule}.__init__", "self.hit_run", dict(zip(names, fields, strict=True)))
     return source.passed(f"{rule}.longest", "probe.last_run", 1, known)

@@ -2,14 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar
 
 from blockwright_conformance.checker.explore import Explorer
+from blockwright_conformance.checker.history import HistoryError, walk
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.kv_cache.world import explorer
+from blockwright_conformance.worker.scopes import LARGE
+from blockwright_conformance.worker.world import WorkerWorld
 
+from ..data_movement.engine import BrokenError
+from ..data_movement.offload_engine import chain_walk
 from ..data_movement.offload_scopes import OffloadWorld
 from ..data_movement.tables_scopes import World as TablesWorld
 from ..known_bugs.watch import SECONDS, rearm
@@ -70,14 +76,11 @@ def nowhere(_scope: Any, _limit: int) -> str:
 
 
 IMPORTS = (
-    "blockwright_lab.data_movement.worker_histories",
-    "blockwright_lab.data_movement.worker_scopes",
-    "blockwright_lab.data_movement.tables_engine",
+    "blockwright_conformance.worker.blockwright",
     "blockwright_lab.data_movement.tables_histories",
     "blockwright_lab.data_movement.memory_plans",
-    "blockwright_lab.data_movement.offload_histories",
 )
-"""Modules that import torch and Hypothesis, which takes longer than an action may."""
+"""Modules that import torch, which takes longer than an action may."""
 
 
 def imported(beside: Callable[[Any, int], str]) -> None:
@@ -88,57 +91,43 @@ def imported(beside: Callable[[Any, int], str]) -> None:
 
 
 def in_histories(scope: Scope, limit: int) -> str:
-    """Have two workers beside a manager take random walks in the worlds of the gate, and give the first difference."""
-    from ..data_movement.worker import InputsError
-    from ..data_movement.worker_histories import inputs_walk  # it imports torch and Hypothesis
-    from ..data_movement.worker_scopes import INPUT_WORLDS
-
-    for seed, world in enumerate(INPUT_WORLDS.values()):
+    """Have workers take random walks in the worlds of the gate, and give the first difference."""
+    for seed, world in enumerate(LARGE.values()):
         rearm(LONG)
         try:
-            inputs_walk(world, seed, limit // 50)
-        except InputsError as error:
+            walk(WorkerWorld(world), seed, limit // 100)
+        except HistoryError as error:
             return str(error)
     return ""
 
 
-def in_walk(walk: Walk, limit: int) -> str:
-    """Have a block manager take a random walk, asked before every call, and give the first difference."""
-    from ..data_movement.tables_engine import PagedHistoryError  # it imports torch
-    from ..data_movement.tables_histories import random_walk
-
-    try:
-        random_walk(walk.world, 1, limit // 4, before=lambda: rearm(LONG))
-    except PagedHistoryError as error:
-        return str(error)
-    return ""
-
-
-def in_chain_walk(walk: ChainWalk, limit: int) -> str:
-    """Have a chain take a random walk, its blocks looked at after every call, and give the first difference."""
-    from ..data_movement.offload_engine import OffloadHistoryError
-    from ..data_movement.offload_histories import chain_walk  # it imports Hypothesis
-
+def broken_by(call: Callable[[], object]) -> str:
+    """Return the law that a history breaks, and how."""
     rearm(LONG)
     try:
-        chain_walk(walk.world, 1, limit // 4)
-    except OffloadHistoryError as error:
+        call()
+    except BrokenError as error:
         return str(error)
     return ""
+
+
+def in_walk(of: Walk, limit: int) -> str:
+    """Have a block manager take a random walk, asked before every call, and give the first difference."""
+    from ..data_movement.tables_histories import random_walk  # it imports torch
+
+    return broken_by(lambda: random_walk(of.world, 1, limit // 4, before=lambda: rearm(LONG)))
+
+
+def in_chain_walk(of: ChainWalk, limit: int) -> str:
+    """Have a chain take a random walk, its blocks looked at after every call, and give the first difference."""
+    return broken_by(lambda: chain_walk(of.world, 1, limit // 4))
 
 
 def in_plans(models: Models, _limit: int) -> str:
     """Plan models with memories around their boundaries, and give the first law that a plan breaks."""
     from ..data_movement.memory_plans import check_model  # it imports torch
-    from ..data_movement.worker import InputsError
 
-    for seed in models.seeds:
-        rearm(LONG)
-        try:
-            check_model(seed)
-        except InputsError as error:
-            return str(error)
-    return ""
+    return next(filter(None, (broken_by(partial(check_model, seed)) for seed in models.seeds)), "")
 
 
 def silent(scope: Walk | ChainWalk | Models) -> World:

@@ -70,7 +70,6 @@ def results_of(*numbers: int) -> list[Result]:
 
 
 def size(profile: Profile) -> int:
-    """Count the batches."""
     return len(tried(profile)) if profile.is_ours else 0
 
 
@@ -93,7 +92,6 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
 
 
 def of_chapter(file: str, results: list[Result]) -> GateResult:
-    """Return the row of a chapter."""
     own = [each for each in results if each.mutation.file == file]
     noticed = [each for each in own if each.is_noticed]
     counts = Counter(each.noticed_by for each in noticed)

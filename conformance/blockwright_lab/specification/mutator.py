@@ -202,7 +202,6 @@ class Exchange:
 
 
 def of_mutation(mutation: Mutation) -> Exchange:
-    """Return the exchange that a mutation comes to."""
     return Exchange(
         function_of(mutation.file, mutation.function),
         code_of(chapter(mutation.file.removesuffix(".py")).compiled(mutation.key), mutation.function),
@@ -210,14 +209,12 @@ def of_mutation(mutation: Mutation) -> Exchange:
 
 
 def function_of(file: str, name: str) -> FunctionType:
-    """Return a function of a chapter."""
     found = getattr(importlib.import_module(f"blockwright_spec.{file.removesuffix('.py').replace('/', '.')}"), name)
     assert isinstance(found, FunctionType), name
     return found
 
 
 def code_of(module: CodeType, name: str) -> CodeType:
-    """Return the code of a function in that of its module."""
     return next(each for each in module.co_consts if isinstance(each, CodeType) and each.co_name == name)
 
 

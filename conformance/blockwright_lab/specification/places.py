@@ -39,7 +39,6 @@ from ..data_movement.tables_scopes import World as TablesWorld
 from ..known_bugs import offload_places, paged_places, places
 from ..known_bugs.known_bug import Place
 from ..known_bugs.watch import OutOfTimeError, watch
-from ..trials.paged_trials import WORLDS
 from .beside import (
     ChainWalk,
     Models,
@@ -99,7 +98,6 @@ def judges(*laws: tuple[Any, ...]) -> tuple[Judge, ...]:
 
 
 def managers(scope: Scope) -> World:
-    """Return the world of part one."""
 
     def told(now: state.State, action: Any) -> Came:
         said = meaning(now, action)
@@ -148,7 +146,6 @@ def tier_name(now: tier_state.Tier) -> bytes:
 
 
 def one_tier(scope: TierScope) -> World:
-    """Return the world of one tier."""
 
     def of_state(law: Judge) -> Judge:
         return Judge(law.id, lambda now: law.holds(now.tier))
@@ -300,10 +297,13 @@ TABLES: tuple[PagedScope, ...] = (
 """Small scopes of part two."""
 
 WALKED: dict[str, TablesWorld] = {
-    **WORLDS,
+    "naive": TablesWorld(2, 10, 6, False, slots=5, max_tokens=12, watermark=0.1),
+    "caching": TablesWorld(2, 10, 6, True, slots=5, max_tokens=12, watermark=0.1),
+    "naive under a window": TablesWorld(2, 9, 6, False, 3, slots=4, max_tokens=16, watermark=0.2),
+    "caching under a window": TablesWorld(1, 8, 5, True, 2, slots=4, max_tokens=9, watermark=0.2),
     "spec, nothing is dead": TablesWorld(1, 5, 4, False, 20, watermark=0.4, slots=3, max_tokens=9),
 }
-"""Worlds in which random walks are taken: those of trials, and one so small that some prompts never fit."""
+"""Worlds in which random walks are taken, the last one so small that some prompts never fit."""
 
 WIDE = (request(2, (KEYS[0], 0)), request(2, (KEYS[1], 1)))
 OFFLOAD: tuple[TierScope | ChainScope, ...] = tuple(
@@ -365,12 +365,10 @@ def refusing_tables(scope: PagedScope) -> World:
 
 
 def refusing_tier(scope: TierScope) -> World:
-    """Return the same of one tier."""
     return replace(one_tier(scope), state_laws=(Judge(REFUSED, lambda now: tier_refuses(now.tier)),), step_laws=())
 
 
 def refusing_chain(scope: ChainScope) -> World:
-    """Return the same of a chain."""
     return replace(chains(scope), state_laws=(Judge(REFUSED, chain_refuses),), step_laws=())
 
 

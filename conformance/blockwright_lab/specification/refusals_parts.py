@@ -6,6 +6,7 @@ Among them are calls that must not be refused, and counts that a call must tell 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from blockwright_conformance.worker.actions import STRANGER, Serving
 from blockwright_spec.block_tables import effects as paged_effects
 from blockwright_spec.block_tables import transitions as paged_tables
 from blockwright_spec.block_tables.counts import appending, null_to_come, swapping
@@ -31,7 +32,6 @@ from blockwright_spec.worker.inputs import Work, inputs, stepped
 from blockwright_spec.worker.rows import Row, RowRefusal
 
 from .refusals import Wrong, all_refused
-from .workers import Desk
 
 
 def tables_refuse(state: Paged) -> bool:
@@ -120,7 +120,6 @@ def rejects(state: Tier, new: tuple[Key, ...], victims: Victims) -> bool:
 
 
 def chain_refuses(state: Chain) -> bool:
-    """Tell whether a chain refuses what is wrong there."""
     return all_refused(wrong_transfers(state))
 
 
@@ -197,24 +196,20 @@ def of_reserves(state: Chain) -> Iterator[Wrong]:
                 yield True, lambda after=after: chain_effects.reserved(after) == after  # type: ignore[misc]
 
 
-STRANGER = 99
-"""The slot of a request that no worker knows."""
-
-
-def desk_refuses(desk: Desk) -> bool:
+def desk_refuses(desk: Serving) -> bool:
     """Tell whether a worker's rows refuse what is wrong there."""
     return all_refused(wrong_rows(desk))
 
 
-def wrong_rows(desk: Desk) -> Iterator[Wrong]:
+def wrong_rows(desk: Serving) -> Iterator[Wrong]:
     """Return the wrong calls on a worker's rows."""
     held, beyond = desk.rows, len(desk.rows)
-    told = (STRANGER, Done(desk.state))
+    told = (STRANGER, Done(desk.manager))
     yield RowRefusal.NO_ROW, lambda: rows.remove(held, STRANGER)
     yield RowRefusal.NO_ROW, lambda: rows.move(held, STRANGER, 0)
     yield RowRefusal.NO_ROW, lambda: rows.apply(held, (told,))
     yield RowRefusal.NO_ROW, lambda: rows.arrange(held, (STRANGER,), tuple(range(beyond)))
-    yield RowRefusal.NO_ROW, lambda: inputs(desk.state.config, held, (Work(STRANGER, 0, 1),), ())
+    yield RowRefusal.NO_ROW, lambda: inputs(desk.manager.config, held, (Work(STRANGER, 0, 1),), ())
     yield RowRefusal.REPEATED, lambda: rows.apply(held, (told, told))
     yield RowRefusal.NO_PLACE, lambda: rows.swap(held, 0, beyond)
     yield RowRefusal.NO_PLACE, lambda: rows.swap(held, -1, 0)
@@ -231,9 +226,9 @@ def wrong_rows(desk: Desk) -> Iterator[Wrong]:
         yield RowRefusal.ILLEGAL_ORDER, lambda: rows.compact(held, ())
 
 
-def wrong_row(desk: Desk, place: int, row: Row) -> Iterator[Wrong]:
+def wrong_row(desk: Serving, place: int, row: Row) -> Iterator[Wrong]:
     """Return the wrong calls about a request that has a row."""
-    config, held, slot = desk.state.config, desk.rows, row.slot
+    config, held, slot = desk.manager.config, desk.rows, row.slot
     strange, same, work = replace(row, slot=STRANGER), tuple(range(len(held))), Work(slot, 0, 1)
     full = tuple(each or strange for each in held)
     other = next((at for at, each in enumerate(held) if each is not None and at != place), None)

@@ -47,12 +47,10 @@ class Result:
 
     @property
     def is_noticed(self) -> bool:
-        """Tell whether anything notices it."""
         return bool(self.laws or self.beside)
 
     @property
     def place(self) -> str:
-        """The place in which it was noticed."""
         return next(iter(self.laws.values()), self.beside)
 
     @property

@@ -51,8 +51,8 @@ FAMILIES: tuple[tuple[Family, tuple[Any, ...]], ...] = (
     (Family(3, "every directory opened again", "states", ("faults",), ("DiskStore",)), DIRECTORY_LAWS),
     (Family(3, "every state of a chain", "states", ("offload",), TIERS, True), CHAIN_LAWS),
     (Family(3, "every call on a chain", "transitions", ("offload",), TIERS, True), CHAIN_STEP_LAWS),
-    (Family(4, "every step's inputs", "transitions", ("inputs machine",)), INPUT_LAWS),
-    (Family(4, "every call on the rows", "transitions", ("inputs machine",)), ROW_LAWS),
+    (Family(4, "every step's inputs", "transitions", ("inputs machine", "worker")), INPUT_LAWS),
+    (Family(4, "every call on the rows", "transitions", ("inputs machine", "worker")), ROW_LAWS),
     (Family(4, "every plan of a device's memory", "transitions", ("plans",)), STORAGE_LAWS),
 )
 

@@ -375,12 +375,18 @@ class _FunctionChain(HashChain):
 class FunctionHasher(BlockHasher):
     """Any function of (parent digest, block bytes) to a digest, of which the first 16 bytes count.
 
-    For tests that force collisions, and for engines that have block hashes of their own.
+    For tests that force collisions, and for engines that have block hashes of their own. With `is_portable` it promises
+    that other processes get the same digests, so that events may tell them.
     """
 
-    def __init__(self, function: Callable[[bytes, bytes], bytes], is_collision_resistant: bool = False) -> None:
+    def __init__(
+        self,
+        function: Callable[[bytes, bytes], bytes],
+        is_collision_resistant: bool = False,
+        is_portable: bool = False,
+    ) -> None:
         """Take the function and what it promises."""
-        super().__init__(is_collision_resistant, False)
+        super().__init__(is_collision_resistant, is_portable)
         self._function = function
 
     def start(self, root: bytes, block_size: i64) -> HashChain:

@@ -182,10 +182,15 @@ def check_admission(state: State, request: Request, tables: RequestTables | None
                 "num_external_computed_tokens: tokens are computed after the load has ended; pass num_new_tokens=0 "
                 "here, call finish_load, and allocate then"
             )
-        if ask.stop >= request.num_tokens:
+        if ask.stop > request.num_tokens:
             raise InvalidArgumentError(
-                f"num_external_computed_tokens: {ask.stop} loaded tokens leave none to compute of "
-                f"{request.num_tokens} of {name!r}"
+                f"num_external_computed_tokens: up to {ask.stop} tokens would be loaded, {name!r} has "
+                f"{request.num_tokens}"
+            )
+        if ask.stop == request.num_tokens and state.config.most_drafts >= 0:
+            raise InvalidArgumentError(
+                f"num_external_computed_tokens: the last token of {name!r} is computed again, which the state of a "
+                "recurrent layer after it is too late for; load one token less"
             )
         if name in state.loads:
             raise DuplicateRequestError(
@@ -256,7 +261,7 @@ def check_hit(
                 raise StaleHitError("new_computed_blocks: the hit is another manager's")
         elif len(blocks.ids) != len(state.managers):
             raise StaleHitError(f"new_computed_blocks: {len(blocks.ids)} groups, the manager has {len(state.managers)}")
-        else:
+        elif len(blocks.ids) > 0:
             expected = i64(len(blocks.ids[0])) * state.managers[0]._block_size
             for manager, ids in zip(state.managers, blocks.ids):
                 if i64(len(ids)) * manager._block_size != expected:

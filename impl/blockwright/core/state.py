@@ -300,7 +300,7 @@ class Config:
         self.num_groups: i64 = len(sizes)
         self.max_len: i64 = max_len
         self.alignment: i64 = alignment
-        self.least_size: i64 = min(sizes)
+        self.least_size: i64 = min(sizes, default=1)
         self.most_drafts: i64 = most_drafts
         self.caching = caching
         self.eagle = eagle
@@ -334,6 +334,8 @@ class State:
         self.config = config
         self.pool = pool
         self.managers = managers
+        for manager in managers:
+            manager.align(config.alignment, config.eagle)
         self.owner: i64 = _owners[0]
         self.running: dict[str, RequestTables] = {}
         self.num_batches: i64 = 0

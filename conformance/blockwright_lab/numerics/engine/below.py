@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import blockwright.offload.identity  # noqa: F401  (not imported by the package)
 
-from .late import LateHandler
 from .schedule import EngineConfig
 
 MEDIUM = "SHELF"
@@ -45,7 +45,6 @@ def backend_of(package: Any, block_size: int, num_blocks: int, shelf: Shelf) -> 
             return made
 
         def recovered_blocks(self) -> list[tuple[bytes, Any]]:
-            """Give what lies there."""
             blocks = []
             for key, place in self.found:
                 status = package.offload.status.PlacedBlockStatus(place)
@@ -54,6 +53,40 @@ def backend_of(package: Any, block_size: int, num_blocks: int, shelf: Shelf) -> 
             return blocks
 
     return Places(), spec
+
+
+class LateHandler:
+    """What handlers of transfers have in common here; takes the transfers of any copy of the package."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, tuple[Any, int]] = {}
+        self.finished: list[tuple[int, bool]] = []
+
+    def polls_of(self, spec: Any) -> int:
+        """Say after how many polls a transfer happens by itself."""
+        raise NotImplementedError
+
+    def carry(self, job_id: int, source: Any, destination: Any) -> bool:
+        """Do a transfer; say whether it succeeded."""
+        raise NotImplementedError
+
+    def transfer_async(self, job_id: int, spec: Any) -> bool:
+        self.waiting[job_id] = spec, self.polls_of(spec)
+        return True
+
+    def get_finished(self) -> list[tuple[int, bool]]:
+        """Do what has waited long enough, and tell of all that has ended."""
+        self.waiting = {job: (spec, polls - 1) for job, (spec, polls) in self.waiting.items()}
+        self.wait([job for job, (_, polls) in self.waiting.items() if polls <= 0])
+        finished, self.finished = self.finished, []
+        return finished
+
+    def wait(self, job_ids: Collection[int]) -> None:
+        """Do these now."""
+        for job in job_ids:
+            if job in self.waiting:
+                (source, destination), _ = self.waiting.pop(job)
+                self.finished.append((job, self.carry(job, source, destination)))
 
 
 class Carrier(LateHandler):
@@ -99,11 +132,9 @@ class Carrier(LateHandler):
         return b"".join(data[at : at + 8][::-1] for at in range(0, len(data), 8))
 
     def cancel(self, job_id: int) -> bool:
-        """Cancel nothing."""
         return False
 
     def stats(self) -> dict[Any, Any]:
-        """Count nothing."""
         return {}
 
     def close(self) -> None:

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blockwright.errors import InvalidArgumentError
 from blockwright_spec.reads import Chunked, Full, Sliding, reads
 
-from .bounds import bound
 from .dense import Recomputation
 from .errors import NumericsError, listed
 from .model import HybridModel
 from .task import Task, Work, noisy
+from .weights import ModelConfig
 from .worker import Proposal
 
 ENOUGH_ROWS = 16
@@ -66,7 +67,6 @@ class Checker:
         self.proposals.setdefault(task, []).append((step, list(task.request.all_token_ids), proposal))
 
     def told(self, work: Work, position: int) -> str:
-        """Say what was computed."""
         return (
             f"request {work.task.name}: the logits after position {position} are not finite "
             f"(computed {listed(range(work.begin, work.end))}, the last {work.num_drafts} drafts)"
@@ -192,3 +192,36 @@ def kind_of(spec: Any) -> Any:
     if name == "ChunkedLocalAttentionSpec":
         return Chunked(spec.attention_chunk_size)
     return Full() if name == "FullAttentionSpec" else None
+
+
+# ---- how far logits over paged storage may be from those of the dense recomputation, which runs in double precision
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Of the absolute differences of logits: the largest, and the mean over all that one request computes."""
+
+    largest: float
+    mean: float
+
+
+_BOUNDS = {
+    ("float64", "float64"): Bound(1e-11, 1e-12),
+    ("float32", "float32"): Bound(1e-4, 1e-5),
+    ("float16", "float16"): Bound(0.15, 0.016),
+    ("bfloat16", "bfloat16"): Bound(1.0, 0.12),
+    ("float32", "bfloat16"): Bound(0.32, 0.03),
+    ("float32", "float8_e4m3fn"): Bound(4.0, 0.4),
+}
+
+
+def bound(config: ModelConfig) -> Bound:
+    """Give the bounds of a model, by its element types.
+
+    Raises:
+        InvalidArgumentError: nobody has measured this combination of element types.
+    """
+    pair = config.dtype, config.cache_dtype or config.dtype
+    if pair not in _BOUNDS:
+        raise InvalidArgumentError(f"config: no bound is stated for {pair}; use one of {', '.join(map(str, _BOUNDS))}")
+    return _BOUNDS[pair]

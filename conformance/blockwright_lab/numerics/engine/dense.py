@@ -96,7 +96,6 @@ class Recomputation:
         self.known: dict[tuple[bytes, tuple[int, ...]], Tensor] = {}
 
     def hidden(self, tokens: Sequence[int], encoder: Tensor | None = None) -> Tensor:
-        """Give `dense_hidden`."""
         if not tokens:
             raise InvalidArgumentError("tokens: at least one is needed (two for the draft head)")
         encoder = None if encoder is None else encoder.cpu().double()
@@ -109,13 +108,11 @@ class Recomputation:
         return found[: len(whole)]
 
     def logits(self, tokens: Sequence[int], encoder: Tensor | None = None) -> Tensor:
-        """Give `dense_logits`."""
         return self.hidden(tokens, encoder) @ self.weights.unembedding
 
     def draft_logits(
         self, tokens: Sequence[int], encoder: Tensor | None = None, *, next_tokens: Sequence[int] | None = None
     ) -> Tensor:
-        """Give `dense_draft_logits`."""
         outputs = _draft_outputs(self.config, self._draft(), self._draft_inputs(tokens, encoder, next_tokens))
         return outputs @ self.weights.unembedding
 
@@ -127,7 +124,6 @@ class Recomputation:
         *,
         next_tokens: Sequence[int] | None = None,
     ) -> Tensor:
-        """Give `dense_proposal`."""
         inputs, scores = self._draft_inputs(tokens, encoder, next_tokens), []
         for draft in drafts:
             output = _draft_outputs(self.config, self._draft(), inputs)[-1:]

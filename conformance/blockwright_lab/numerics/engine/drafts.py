@@ -24,6 +24,7 @@ proposals may be worse, results are not. `dense` takes `next_tokens` for that ca
 """
 
 from collections.abc import Sequence
+from random import Random
 from typing import cast
 
 import torch
@@ -34,6 +35,7 @@ from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import AttentionSpec
 
 from .model import HybridModel, Rows, rms_norm
+from .task import Task
 from .weights import DRAFT, AttentionWeights, DraftWeights
 
 
@@ -131,3 +133,26 @@ class DraftHead:
             max_query_len=1,
             max_seq_len=int(positions.max()) + 1,
         )
+
+
+# ---- who guesses tokens ahead without a model of its own; the model's draft head is the worker's
+
+
+def random_guess(task: Task, count: int, vocab_size: int) -> list[int]:
+    """Guess at random: wrong, mostly."""
+    random = Random(f"{task.name} {task.request.num_tokens} {task.turn}")
+    return [random.randrange(vocab_size) for _ in range(count)]
+
+
+def ngram_guess(task: Task, count: int, vocab_size: int) -> list[int]:
+    """Guess that what came after the last token before will come again; at random where it never did."""
+    tokens = list(task.request.all_token_ids)
+    for at in range(len(tokens) - 2, -1, -1):
+        if tokens[at] == tokens[-1]:
+            run = tokens[at + 1 :]
+            return (run * count)[:count]
+    return random_guess(task, count, vocab_size)
+
+
+GUESSERS = {"ngram": ngram_guess, "random": random_guess}
+"""By name."""

@@ -28,17 +28,15 @@ import blockwright.offload
 
 from .below import Shelf, shelf_of
 from .checker import Checker
-from .elsewhere import Elsewhere, Swap
+from .drafts import GUESSERS
+from .elsewhere import Elsewhere, Readers, Swap
 from .errors import NumericsError
-from .guessers import GUESSERS
 from .offload import Offload
 from .parts import VOCAB, hasher_of, in_package, model_of, plan_of
 from .poison import Poison
-from .readers import Readers
 from .schedule import Job, Schedule
 from .scheduler import Scheduler
-from .step import Step
-from .task import Phase, Task, Work
+from .task import Phase, Step, Task, Work
 from .worker import Worker
 
 MOST_STEPS = 400
@@ -110,7 +108,6 @@ class Engine:
         return not self.coming and all(task.phase is Phase.DONE for task in self.tasks) and self.flight is None
 
     def step(self) -> None:
-        """Make one step."""
         self.begin()
         step = self.scheduler.schedule()
         self.before(step)

@@ -25,7 +25,6 @@ class NumericsError(AssertionError):
         self.law, self.detail, self.step = law, detail, step
 
     def __str__(self) -> str:
-        """Say it in one line."""
         when = "" if self.step is None else f"step {self.step}: "
         return f"{self.law}: {when}{self.detail}"
 

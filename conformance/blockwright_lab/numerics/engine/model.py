@@ -101,7 +101,6 @@ class HybridModel:
         return rms_norm(hidden, self.weights.norm)
 
     def embedded(self, tokens: Tensor | Sequence[int]) -> Tensor:
-        """Give the embeddings of tokens."""
         return self.weights.embedding[torch.as_tensor(tokens, device=self.weights.embedding.device)]
 
     def logits(self, hidden: Tensor) -> Tensor:

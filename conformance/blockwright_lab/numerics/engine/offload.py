@@ -12,8 +12,7 @@ from torch import Tensor
 from blockwright.offload import CPULoadStoreSpec, GPULoadStoreSpec, LoadStoreSpec
 from blockwright.offload.host import HostHandler, HostPool
 
-from .below import Carrier, Shelf, backend_of
-from .late import LateHandler
+from .below import Carrier, LateHandler, Shelf, backend_of
 from .schedule import EngineConfig
 from .task import Task
 
@@ -65,7 +64,6 @@ class LateCopies(LateHandler):
         return True
 
     def stats(self) -> dict[Any, Any]:
-        """Count nothing."""
         return {}
 
     def close(self) -> None:
@@ -125,7 +123,6 @@ class Offload:
         return int(self.connector.get_num_new_matched_tokens(task.request, num_hit)[0])
 
     def load(self, task: Task, num_hit: int, num_external: int) -> None:
-        """Begin to load it."""
         self.connector.update_state_after_alloc(task.request, num_external)
         self.loading[task.name] = task
         if self.careless:

@@ -144,7 +144,6 @@ class PagedNumerics:
         self.groups[name].seqs[0].status = self.paging.SequenceStatus.RUNNING
 
     def end(self, name: str) -> None:
-        """End a sequence."""
         self.manager.free(self.groups.pop(name).seqs[0])
 
     def compute(self, name: str, start: int) -> None:

@@ -27,7 +27,6 @@ def model_of(
     cache_dtype: str | None = None,
     device: str = "cpu",
 ) -> HybridModel:
-    """Make a model, once."""
     config = ModelConfig(layers, draft, vocab_size=VOCAB, seed=seed, dtype=dtype, cache_dtype=cache_dtype)
     return HybridModel(config, device)
 

@@ -30,7 +30,6 @@ class Poison:
         self.fill(range(storage.plan.config.num_blocks))
 
     def fill(self, blocks: Iterable[int]) -> None:
-        """Poison whole blocks."""
         ids = torch.tensor(sorted(set(blocks)), dtype=torch.int64)
         if len(ids):
             for tensor in self.storage.tensors:

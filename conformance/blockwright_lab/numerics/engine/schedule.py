@@ -130,7 +130,6 @@ class Job:
     drop: int | None = None
 
     def prompt(self, vocab_size: int) -> list[int]:
-        """Give the tokens of the prompt."""
         common, rest = Random(f"family {self.family}"), Random(f"own {self.variation}")
         return [common.randrange(vocab_size) for _ in range(self.shared)] + [
             rest.randrange(vocab_size) for _ in range(self.own)

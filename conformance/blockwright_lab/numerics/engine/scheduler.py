@@ -13,8 +13,7 @@ from typing import Any
 
 from .elsewhere import Elsewhere
 from .schedule import EngineConfig
-from .step import Step
-from .task import Phase, Task, Work
+from .task import Phase, Step, Task, Work
 
 KINDS = {
     "FullAttentionSpec": "full",

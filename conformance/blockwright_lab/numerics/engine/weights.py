@@ -79,7 +79,6 @@ class ModelConfig:
         return self.dtype if self.dtype == "float64" else "float32"
 
     def cache_spec(self, layer: Group) -> KVCacheSpec:
-        """Give what a layer declares of its cache."""
         size, dtype = layer.block_size, self.cache_dtype or self.dtype
         heads, head_size = self.num_kv_heads, self.head_size
         match layer.kind:
@@ -210,7 +209,6 @@ class _Draw:
         return 1.0 + self.normal(size, gain=0.1)
 
     def layer(self, layer: Group) -> LayerWeights:
-        """Draw a layer."""
         hidden, wide = self.config.hidden_size, self.config.mlp_size
         return LayerWeights(
             kind=layer,
@@ -254,7 +252,6 @@ class _Draw:
         )
 
     def draft(self, layer: Group) -> DraftWeights:
-        """Draw the draft head."""
         hidden = self.config.hidden_size
         return DraftWeights(
             hidden_norm=self.scale(hidden),

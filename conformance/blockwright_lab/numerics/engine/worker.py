@@ -14,8 +14,7 @@ from blockwright.kinds import CrossAttentionSpec
 from .drafts import DraftHead
 from .model import HybridModel
 from .schedule import EngineConfig
-from .step import Step
-from .task import Task, Work
+from .task import Step, Task, Work
 from .weights import DRAFT
 
 

@@ -102,7 +102,6 @@ Chooser = Callable[[Any], Any]
 
 
 def layer(choose: Chooser, kind: str, sizes: Sequence[int], drafts: int) -> Group:
-    """Choose a layer of a kind."""
     size = choose(sizes)
     match kind:
         case "full":
@@ -121,7 +120,6 @@ NO, RARELY, OFTEN = (False,), (False, False, False, True), (False, True)
 
 
 def features(choose: Chooser, world: World) -> EngineConfig:
-    """Choose the features of an engine."""
     caching = choose(world.caching)
     overlap = choose(world.overlaps)
     guesser = choose(("", *world.guessers))
@@ -176,7 +174,6 @@ def job(choose: Chooser, world: World, arrival: int) -> Job:
 
 
 def schedule(choose: Chooser, world: World) -> Schedule:
-    """Choose a schedule of a world."""
     config = features(choose, world)
     kinds = [*world.kinds, *(kind for kind in world.more if choose(OFTEN))]
     sizes = choose(((4,), (2, 4), (4, 8), (3, 6), (1, 2)))

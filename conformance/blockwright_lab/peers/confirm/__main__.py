@@ -1,19 +1,33 @@
 """The command line of the scripts."""
 
 import argparse
+import inspect
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from runpy import run_path
+from types import ModuleType
+from typing import Any
 
 from blockwright.errors import BlockwrightError
 
 from ..vllm_engine import NEW, OLD
 from ..vllm_offload import OLD as OLD_OFFLOAD
+from . import new, offload, old
 
-FOLDER = Path(__file__).parent
+SETUP = ("full", "sliding", "mamba", "manager", "request")
+"""What the scripts are made with."""
 
-NAMES = tuple(sorted(each.stem for each in FOLDER.glob("[a-z]*.py") if not each.stem.endswith("_setup")))
+
+def scripts(module: ModuleType) -> dict[str, Any]:
+    """Return the scripts of a module by name."""
+    return {
+        name: each
+        for name, each in vars(module).items()
+        if inspect.isfunction(each) and each.__module__ == module.__name__ and name not in SETUP
+    }
+
+
+RELEASES = ((NEW, scripts(new)), (OLD, scripts(old)), (OLD_OFFLOAD, scripts(offload)))
+NAMES = tuple(sorted(name for _, own in RELEASES for name in own))
 """The scripts; those that begin with "old" are about vLLM 0.11.0."""
 
 
@@ -22,13 +36,9 @@ def confirm(name: str, peer_path: Path | None = None) -> str:
 
     Raises InvalidArgumentError if `peer_path` holds no unpacked copy of the release that the scripts are about.
     """
-
-    def run() -> str:
-        shown: Callable[[], str] = run_path(str(FOLDER / f"{name}.py"))["shown"]
-        return shown()
-
-    release = OLD_OFFLOAD if name.startswith("offload_") else OLD if name.startswith("old_") else NEW
-    return run() if peer_path is None else release.load(peer_path, run)
+    release, run = next((release, own[name]) for release, own in RELEASES if name in own)
+    seen: str = run() if peer_path is None else release.load(peer_path, run)
+    return seen
 
 
 def main() -> int:

@@ -1,0 +1,510 @@
+"""What an engine does with a worker: it has the manager serve requests, and hands out what is computed, step by step.
+
+The manager is the specification's. The worker's rows follow from the deltas of batches, and are taken anew after any
+other call. A step is handed out before any of its requests goes on or ends: what is given slots is published, and must
+be computed. With recurrent layers it is handed out before a lookup too, since no step can read a state that it writes
+(STATE-3).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations, permutations
+from typing import Any, NamedTuple, Self
+
+from blockwright_spec.manager import transitions
+from blockwright_spec.manager.hits import found
+from blockwright_spec.manager.in_time.forks import take_copies
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Done, Step
+from blockwright_spec.manager.state import Content, Running, State, draft_states, is_loading, recurrent
+from blockwright_spec.manager.step_laws import copies
+from blockwright_spec.worker import rows as calls
+from blockwright_spec.worker.input_laws import Handed, RowCall
+from blockwright_spec.worker.inputs import Inputs, Work, inputs, stepped
+from blockwright_spec.worker.rows import Row, RowRefusal, Rows, RowsOutcome, gaps, place_of
+
+from ..checker.world import Outcome
+from ..kv_cache import actions as engine
+from ..kv_cache.parts import computed_of, name_of, wanted
+from .adapter import Places, Told, WorkerAdapter
+from .scopes import WorkerScope
+
+STRANGER = 99
+"""The slot of a request that no worker knows."""
+
+
+class Part(NamedTuple):
+    """What a step computes for one request, and the ghost of what every block held just before."""
+
+    work: Work
+    found: tuple[Content | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A manager, the rows of a worker, what the next step computes, and what of a batch is still to be followed."""
+
+    manager: State
+    rows: Rows
+    parts: tuple[Part, ...] = ()
+    told: Told = ()
+
+    @property
+    def busy(self) -> set[int]:
+        """Return the slots of the requests in the next step."""
+        return {part.work.slot for part in self.parts}
+
+
+class Refused(NamedTuple):
+    """Why a worker refuses a call."""
+
+    reason: RowRefusal
+
+
+class Choice(NamedTuple):
+    """What a worker was seen to choose: whose row is where now, and the moves that closed gaps."""
+
+    places: Places
+    moves: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Served(Outcome[Serving]):
+    """What comes of an action, and particulars of it that must have happened in some history."""
+
+    events: tuple[str, ...] = ()
+
+
+class WorkerAction:
+    """What the actions have in common: calls on rows say what becomes of them (`rows`), and whom they name."""
+
+    def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
+        raise NotImplementedError
+
+    def named(self) -> frozenset[int]:
+        return frozenset()
+
+    def call(self, model: WorkerAdapter, state: Serving) -> Any:
+        raise NotImplementedError
+
+    def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
+        after = self.rows(state, choice)
+        if isinstance(after, RowRefusal):
+            return Served(state, (), Refused(after))
+        return Served(replace(state, rows=after), ((state, RowCall(state.rows, after, self.named())),))
+
+    def perform(self, model: WorkerAdapter, state: Serving) -> Any:
+        return self.call(model, state)
+
+    def lines(self, state: Serving, outcome: Served) -> list[str]:
+        refused = "" if outcome.refusal is None else f"  # an error: {outcome.refusal.reason.value}"
+        return [f"{self.line()}{refused}"]
+
+    def line(self) -> str:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Add(WorkerAction):
+    """Take a request's tables as they are."""
+
+    row: Row
+
+    def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
+        slot, free = self.row.slot, state.rows.index(None) if None in state.rows else -1
+        at = place_of(state.rows, slot) if choice is None else place_in(choice.places, slot)
+        return calls.add(state.rows, self.row, free if at is None else at)
+
+    def named(self) -> frozenset[int]:
+        return frozenset((self.row.slot,))
+
+    def call(self, model: WorkerAdapter, state: Serving) -> None:
+        model.add(self.row)
+
+    def line(self) -> str:
+        slot, tables, states, encoder, _ = (getattr(self.row, name) for name in self.row.__slots__)
+        return f'batch.add_request("{name_of(slot)}", {tables}, {states}, {encoder})'
+
+
+@dataclass(frozen=True, slots=True)
+class Remove(WorkerAction):
+    """Forget a request."""
+
+    slot: int
+
+    def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
+        return calls.remove(state.rows, self.slot)
+
+    def named(self) -> frozenset[int]:
+        return frozenset((self.slot,))
+
+    def call(self, model: WorkerAdapter, state: Serving) -> None:
+        model.remove(self.slot)
+
+    def line(self) -> str:
+        return f'batch.remove_request("{name_of(self.slot)}")'
+
+
+def place_in(places: Places, slot: int) -> int | None:
+    """Return the place of a request's row; one that is none if it has no row."""
+    return places.index(slot) if slot in places else len(places)
+
+
+@dataclass(frozen=True, slots=True)
+class Serve(WorkerAction):
+    """Have the manager serve a call for one request, and take the rows anew of all whose tables it has changed."""
+
+    action: Any
+
+    @classmethod
+    def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
+        """Yield what may be done before the step is handed out, once the last batch has been followed."""
+        busy, config = state.busy, state.manager.config
+        whole = engine.Fork | engine.Start | engine.Settle
+        beside = engine.TakeCopies | engine.GrowEach | engine.Reset
+        for each in engine.enabled(scope.engine, state.manager) if not state.told else ():
+            if isinstance(each, engine.Admit):
+                if not (busy and recurrent(config)):
+                    yield cls(each)
+            elif isinstance(each, engine.Release | engine.Preempt):
+                if each.slot not in busy or config.settles:
+                    yield cls(each)
+            elif isinstance(each, whole):
+                if not busy:
+                    yield cls(each)
+            elif not isinstance(each, beside) and each.slot not in busy:
+                yield cls(each)
+
+    def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
+        before, outcome = state.manager, self.action.meaning(state.manager)
+        if outcome.refusal is not None:
+            return Served(state, (), events=(outcome.refusal.reason.name,))
+        after: State = outcome.state
+        events, parts = [], tuple(each for each in state.parts if isinstance(after.requests[each.work.slot], Running))
+        if len(parts) < len(state.parts):
+            events.append("left the step")
+        served = replace(state, manager=after, parts=parts)
+        if (work := self.work(before)) is not None:
+            held = {block for part in parts for table in tables_of(after, part.work.slot) for block in table if block}
+            if held & {block for table in tables_of(after, work.slot) for block in table}:
+                events.append("hit of the step")
+            served = replace(served, parts=(*parts, Part(work, before.contents)))
+        events += ["accepted"] * bool(getattr(self.action, "accepted", 0))
+        events += ["rejected"] * bool(getattr(self.action, "rejected", ()))
+        steps: tuple[Any, ...] = ()
+        for each in changes(before, after):
+            done = each.meaning(served, choice)
+            if done.refusal is not None:
+                return Served(state, (), done.refusal)
+            served, steps = done.state, steps + done.steps
+        return Served(served, steps, events=tuple(events))
+
+    def work(self, before: State) -> Work | None:
+        """Return what the step computes for the request that was given slots."""
+        match self.action:
+            case engine.Admit(slot, prefix, new) if new:
+                return Work(slot, found(before, prefix, LRU).length if before.config.caching else 0, new)
+            case engine.Grow(slot, new):
+                return Work(slot, computed_of(before, slot), new, self.action.drafts)
+        return None
+
+    def perform(self, model: WorkerAdapter, state: Serving) -> None:
+        outcome = self.action.meaning(state.manager)
+        for each in changes(state.manager, outcome.state) if outcome.refusal is None else ():
+            each.call(model, state)
+
+    def lines(self, state: Serving, outcome: Served) -> list[str]:
+        after = self.action.meaning(state.manager)
+        return [f"# {self.action}", *(each.line() for each in changes(state.manager, after.state))]
+
+
+def tables_of(state: State, slot: int) -> tuple[Any, ...]:
+    """Return the tables of a request that runs."""
+    request = state.requests[slot]
+    return request.tables if isinstance(request, Running) else ()
+
+
+def changes(before: State, after: State) -> Iterator[Add | Remove]:
+    """Yield the calls by which a worker learns what a call on the manager, other than a batch, has changed."""
+    for slot, (old, new) in enumerate(zip(before.requests, after.requests, strict=True)):
+        if isinstance(new, Running):
+            if not isinstance(old, Running) or (old.tables, old.states) != (new.tables, new.states):
+                yield Add(Row(slot, new.tables, new.states, new.encoder))
+        elif isinstance(old, Running):
+            yield Remove(slot)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(WorkerAction):
+    """Have the manager serve several requests in one call: slot, new tokens, drafts; its deltas are still to come."""
+
+    asks: tuple[tuple[int, int, int], ...]
+
+    @classmethod
+    def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
+        """Yield batches of all that may go on, in both orders: by all their tokens, by one each, with drafts."""
+        manager, busy = state.manager, state.busy
+        states = draft_states(manager.config)
+        most = scope.engine.drafts if states is None else min(states, scope.engine.drafts)
+        wants = [
+            (slot, want, min(most, manager.config.max_model_len - computed_of(manager, slot) - want))
+            for slot, each in enumerate(manager.requests)
+            if isinstance(each, Running) and slot not in busy and (want := wanted(manager, slot, each)) > 0
+        ]
+        if state.told or not wants:
+            return
+        whole = tuple((slot, want, 0) for slot, want, _ in wants)
+        drafted = tuple((slot, want + drafts, drafts) for slot, want, drafts in wants)
+        ones = tuple((slot, 1, 0) for slot, _, _ in wants)
+        yield from map(cls, dict.fromkeys((whole, whole[::-1], ones, drafted, drafted[::-1])))
+
+    def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
+        before, parts = state.manager, list(state.parts)
+        begins = {slot: computed_of(before, slot) for slot, _, _ in self.asks}
+        asks = tuple((slot, begins[slot], Step(new, drafts=drafts)) for slot, new, drafts in self.asks)
+        dones, refusal = transitions.grow_each(before, asks, LRU)
+        for (slot, begin, step), done in zip(asks, dones, strict=False):
+            parts.append(Part(Work(slot, begin, step.new, step.drafts), before.contents))
+            before = done.state
+        events = ["copies in a batch"] * any(any(entry is not None for entry in done.copied) for done in dones)
+        events += ["second batch"] * bool(state.parts and dones)
+        events += [] if refusal is None else [refusal.reason.name]
+        told = tuple(zip((slot for slot, _, _ in self.asks), dones, strict=False))
+        return Served(replace(state, manager=before, parts=tuple(parts), told=told), (), None, tuple(events))
+
+    def perform(self, model: WorkerAdapter, state: Serving) -> None:
+        return None
+
+    def line(self) -> str:
+        return f"# the manager serves {self.asks} in one call"
+
+
+@dataclass(frozen=True, slots=True)
+class Apply(WorkerAction):
+    """Follow what the last batch told."""
+
+    told: Told
+
+    @classmethod
+    def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
+        """Yield it after a batch."""
+        yield from (cls(state.told),) if state.told else ()
+
+    def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
+        return calls.apply(state.rows, self.told)
+
+    def named(self) -> frozenset[int]:
+        return frozenset(slot for slot, _ in self.told)
+
+    def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
+        done = WorkerAction.meaning(self, state, choice)
+        return done if done.refusal else Served(replace(done.state, told=()), done.steps)
+
+    def call(self, model: WorkerAdapter, state: Serving) -> None:
+        model.apply(self.told)
+
+    def line(self) -> str:
+        names = ", ".join(name_of(slot) for slot, _ in self.told)
+        return f"batch.apply([{names}], {allocation(self.told)})"
+
+
+def allocation(told: Told) -> str:
+    """Return an expression for what a batch tells, as an engine's manager gives it."""
+    return f"told({[(name_of(slot), done.new, done.nulled, replaced(done)) for slot, done in told]})"
+
+
+def replaced(done: Done) -> tuple[tuple[int, int, int], ...]:
+    """Return the entries that a step copied: group, entry, and the block that stands there now."""
+    targets = {group: block for group, _, block in copies(done)}
+    return tuple((at, entry, targets[at]) for at, entry in enumerate(done.copied) if entry is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class HandOut(WorkerAction):
+    """Hand the step to the kernels, whose requests come in an order; it may follow the last batch first."""
+
+    works: tuple[Work, ...]
+
+    @classmethod
+    def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
+        """Yield the step in several orders, first the requests of a batch; perhaps with one it computes nothing of."""
+        if not state.parts:
+            return
+        first = [slot for slot, _ in state.told]
+        works = {part.work.slot: part.work for part in state.parts}
+        rest = [slot for slot in works if slot not in first]
+        orders: Any = permutations(rest) if len(rest) < 4 else (rest, rest[::-1], sorted(rest), rest[2:] + rest[:2])
+        for order in orders:
+            yield cls(tuple(works[slot] for slot in (*first, *order)))
+        for slot, each in enumerate(state.manager.requests):
+            if isinstance(each, Running) and slot not in works and not is_loading(state.manager, slot):
+                nothing = Work(slot, computed_of(state.manager, slot), 0)
+                yield cls((*(works[each] for each in (*first, *rest)), nothing))
+
+    def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
+        manager, before, named = state.manager, state.rows, frozenset(work.slot for work in self.works)
+        told = state.told if state.parts else ()
+        rows = calls.apply(before, told) if told else before
+        unfit = rows if isinstance(rows, RowRefusal) else inputs(manager.config, rows, self.works, manager.copies)
+        if isinstance(unfit, RowRefusal) or isinstance(rows, RowRefusal):
+            return Served(state, (), Refused(unfit))  # type: ignore[arg-type]
+        slots = tuple(work.slot for work in self.works)
+        arranged = calls.arrange(rows, slots, order_of(rows, slots, choice))
+        if isinstance(arranged, RowRefusal):
+            return Served(state, (), Refused(arranged))
+        handed = inputs(manager.config, arranged, self.works, manager.copies)
+        assert isinstance(handed, Inputs)
+        ghosts = {part.work.slot: part.found for part in state.parts}
+        found = tuple(ghosts.get(slot, manager.contents) for slot in slots)
+        after, call = stepped(arranged, self.works), RowCall(before, arranged, named | {slot for slot, _ in told})
+        taken = take_copies(manager, LRU) if manager.copies else None
+        events = ["copies"] * bool(manager.copies) + ["followed with the step"] * bool(told)
+        events += ["nothing of a request"] * any(work.new == 0 for work in self.works)
+        steps = ((state, call), (state, Handed(manager, arranged, self.works, handed, found)))
+        served = Serving(taken.state if isinstance(taken, Done) else manager, after)
+        return Served(served, steps, None, tuple(events))
+
+    def call(self, model: WorkerAdapter, state: Serving) -> Inputs:
+        return model.step(self.works, state.manager.copies, state.told if state.parts else ())
+
+    def lines(self, state: Serving, outcome: Served) -> list[str]:
+        names, copies = [name_of(work.slot) for work in self.works], range(len(state.manager.config.groups))
+        pairs = [[copy[1:] for copy in state.manager.copies if copy[0] == at] for at in copies]
+        told = allocation(state.told) if state.told and state.parts else "None"
+        news, drafts = [work.new for work in self.works], [work.drafts for work in self.works]
+        begins = [f"{name_of(work.slot)}.num_computed_tokens = {work.begin}" for work in self.works]
+        call = f"given = batch.step([{', '.join(names)}], {news}, {told}, {pairs}, num_draft_tokens={drafts})"
+        return [*begins, call + ("" if outcome.refusal is None else f"  # an error: {outcome.refusal.reason.value}")]
+
+
+def order_of(rows: Rows, slots: tuple[int, ...], choice: Choice | None) -> tuple[int, ...]:
+    """Return the place from which each row after a step came; free places come in their order."""
+    places = [None if row is None else row.slot for row in rows]
+    if choice is None:
+        first = [places.index(slot) for slot in slots]
+        return (*first, *(place for place in range(len(rows)) if place not in first))
+    free = iter([place for place, slot in enumerate(places) if slot is None])
+    return tuple(next(free, -1) if slot is None else place_in(tuple(places), slot) or 0 for slot in choice.places)
+
+
+@dataclass(frozen=True, slots=True)
+class Compact(WorkerAction):
+    """Close the gaps between rows."""
+
+    @classmethod
+    def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
+        """Yield it always."""
+        yield cls()
+
+    def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
+        moves, rows = [], list(state.rows)
+        while choice is None and gaps(tuple(rows)):
+            source, target = max(at for at, row in enumerate(rows) if row), rows.index(None)
+            rows[source], rows[target] = None, rows[source]
+            moves.append((source, target))
+        return calls.compact(state.rows, tuple(moves) if choice is None else choice.moves)
+
+    def call(self, model: WorkerAdapter, state: Serving) -> tuple[tuple[int, int], ...]:
+        return model.compact()
+
+    def line(self) -> str:
+        return "batch.compact()"
+
+
+@dataclass(frozen=True, slots=True)
+class Swap(WorkerAction):
+    """Have two places change their rows, free ones too."""
+
+    one: int
+    other: int
+
+    @classmethod
+    def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
+        """Yield every pair of places, and one place alone."""
+        yield cls(0, 0)
+        yield from (cls(one, other) for one, other in combinations(range(len(state.rows)), 2))
+
+    def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
+        return calls.swap(state.rows, self.one, self.other)
+
+    def call(self, model: WorkerAdapter, state: Serving) -> None:
+        model.swap(self.one, self.other)
+
+    def line(self) -> str:
+        return f"batch.swap({self.one}, {self.other})"
+
+
+@dataclass(frozen=True, slots=True)
+class Move(WorkerAction):
+    """Move a request's row to a free place."""
+
+    slot: int
+    place: int
+
+    @classmethod
+    def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
+        """Yield every row and every free place."""
+        free = [place for place, row in enumerate(state.rows) if row is None]
+        yield from (cls(row.slot, place) for row in state.rows if row for place in free)
+
+    def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
+        return calls.move(state.rows, self.slot, self.place)
+
+    def call(self, model: WorkerAdapter, state: Serving) -> None:
+        model.move(self.slot, self.place)
+
+    def line(self) -> str:
+        return f'batch.move_request("{name_of(self.slot)}", {self.place})'
+
+
+@dataclass(frozen=True, slots=True)
+class Misuse(WorkerAction):
+    """Make a wrong call: of requests without a row, to places that are taken or are not there, with wrong counts."""
+
+    wrong: Any
+
+    @classmethod
+    def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
+        """Yield the wrong calls that can be made now."""
+        if scope.misuse and not state.told:
+            for each in wrong_calls(state):
+                if each.meaning(state).refusal is not None:
+                    yield cls(each)
+
+    def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
+        meant: Served = self.wrong.meaning(state)
+        return meant
+
+    def call(self, model: WorkerAdapter, state: Serving) -> Any:
+        return self.wrong.call(model, state)
+
+    def lines(self, state: Serving, outcome: Served) -> list[str]:
+        lines: list[str] = self.wrong.lines(state, outcome)
+        return lines
+
+
+def wrong_calls(state: Serving) -> Iterator[Any]:
+    """Yield calls of which most are wrong."""
+    beyond, nothing = len(state.rows), ((),) * len(state.manager.config.groups)
+    done = Done(state.manager)
+    yield from (Remove(STRANGER), Move(STRANGER, 0), Apply(((STRANGER, done),)), Swap(0, beyond), Swap(-1, 0))
+    yield HandOut((Work(STRANGER, 0, 1),))
+    yield Add(Row(STRANGER, nothing, nothing))
+    for row in state.rows:
+        if row is None:
+            continue
+        slot, begin = row.slot, row.certain or 0
+        yield from (Move(slot, place) for place in (*range(beyond), beyond))
+        yield Apply(((slot, done),) * 2)
+        yield HandOut((Work(slot, begin, 1),) * 2)
+        for new, drafts in ((-1, 0), (1, -1), (1, 1), (2, 2)):
+            yield HandOut((Work(slot, begin, new, drafts),))
+        longest = state.manager.config.max_model_len
+        for first in dict.fromkeys((begin, 0, len(row.tables[0]) * state.manager.config.groups[0].block_size)):
+            for new, drafts in ((1, 0), (3, 0), (4, 1), (5, 3)):
+                if first + new <= longest:
+                    yield HandOut((Work(slot, first, new, drafts),))
+
+
+ACTIONS: tuple[type[Any], ...] = (Serve, Batch, Apply, HandOut, Compact, Swap, Move, Misuse)
+"""Every action."""

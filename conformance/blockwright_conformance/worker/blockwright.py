@@ -1,0 +1,264 @@
+"""The worker under test: Blockwright's `InputBatch`, on plain memory or staged as for a device."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any, Self
+
+import torch
+from librt.vecs import vec
+from mypy_extensions import i32
+
+from blockwright import BatchAllocation, KVCacheConfig, KVCacheGroupSpec, Request
+from blockwright.device.inputs import InputBatch, StepInputs
+from blockwright.errors import BlockwrightError
+from blockwright_spec.manager.state import Config, Copy
+from blockwright_spec.reads import Mamba
+from blockwright_spec.worker.inputs import GroupInputs, Inputs, Work
+from blockwright_spec.worker.rows import Row
+
+from ..kv_cache.blockwright import kv_cache_spec
+from ..kv_cache.parts import name_of
+from ..kv_cache.script import declaration
+from .actions import replaced
+from .adapter import Places, Told
+from .scopes import WorkerScope
+
+
+class InputsError(Exception):
+    """What a batch hands out breaks a law of its own: one that the specification's values do not show."""
+
+    def __init__(self, law: str, detail: str) -> None:
+        super().__init__(f"{law}: {detail}")
+        self.law, self.detail = law, detail
+
+
+def remembered(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a call made again on a copy: a batch is copied by the calls that made it."""
+
+    @wraps(method)
+    def call(self: Any, *arguments: Any) -> Any:
+        self.calls.append((method, arguments))
+        return method(self, *arguments)
+
+    return call
+
+
+class BlockwrightWorker:
+    """One batch, with its engine's records of requests.
+
+    A staged one is told of requests by records that have an id and a count, the other by `Request` objects.
+    """
+
+    errors: tuple[type[Exception], ...] = (BlockwrightError,)
+
+    def __init__(self, scope: WorkerScope) -> None:
+        self.scope, self.config = scope, scope.engine.config
+        self.most_tokens = scope.engine.slots * self.config.max_model_len
+        self.batch = InputBatch(
+            kv_cache_config(self.config),
+            max_num_requests=scope.rows,
+            max_num_tokens=self.most_tokens,
+            max_model_len=self.config.max_model_len,
+            enable_caching=self.config.caching,
+            max_encoder_len=scope.engine.encoder,
+            staged=scope.staged,
+        )
+        self.requests: dict[int, Any] = {}
+        self.calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self.addresses: list[int] = []
+        self.batches = 0
+        self.given: StepInputs | None = None
+
+    def copy(self) -> Self:
+        """Return a batch to which the same calls were made."""
+        twin = type(self)(self.scope)
+        for call, arguments in self.calls:
+            with suppress(BlockwrightError):
+                call(twin, *arguments)
+        twin.calls = list(self.calls)
+        return twin
+
+    def request(self, slot: int, begin: int = 0) -> Any:
+        """Return what stands for a request in a call: the same object as long as it has a row."""
+        if slot not in self.requests:
+            name, staged = name_of(slot), self.scope.staged
+            made: Any = SimpleNamespace(request_id=name) if staged else Request(name, [0], block_size=1)
+            self.requests[slot] = made
+        self.requests[slot].num_computed_tokens = begin
+        return self.requests[slot]
+
+    @remembered
+    def add(self, row: Row) -> None:
+        self.batch.add_request(name_of(row.slot), row.tables, row.states, row.encoder)
+
+    @remembered
+    def remove(self, slot: int) -> None:
+        self.requests.pop(slot, None)
+        self.batch.remove_request(name_of(slot))
+
+    @remembered
+    def apply(self, told: Told) -> None:
+        self.batch.apply([self.request(slot) for slot, _ in told], self.allocation(told))
+
+    @remembered
+    def swap(self, one: int, other: int) -> None:
+        self.batch.swap(one, other)
+
+    @remembered
+    def move(self, slot: int, place: int) -> None:
+        self.batch.move_request(name_of(slot), place)
+
+    @remembered
+    def compact(self) -> tuple[tuple[int, int], ...]:
+        return tuple(self.batch.compact())
+
+    @remembered
+    def step(self, works: tuple[Work, ...], copies: tuple[Copy, ...], told: Told) -> Inputs:
+        requests = [self.request(work.slot, work.begin) for work in works]
+        pairs = [[copy[1:] for copy in copies if copy[0] == at] for at in range(len(self.config.groups))]
+        news, drafts = (in_short([getattr(work, name) for work in works]) for name in ("new", "drafts"))
+        told_of = self.allocation(told) if told else None
+        self.given = self.batch.step(requests, news, told_of, pairs, num_draft_tokens=drafts)
+        return self.read(self.given, works)
+
+    def check(self) -> None:
+        """Check what the last step handed out beyond its values: counts, types, padding, and where tensors lie.
+
+        Raises:
+            InputsError: something is not so.
+        """
+        if self.given is not None:
+            given, self.given = self.given, None
+            self.check_tensors(given)
+            self.check_padded(given)
+
+    def slots(self, slot: int, group: int, first: int, last: int) -> tuple[int, ...]:
+        return tuple(self.batch.slots(name_of(slot), group, first, last).tolist())
+
+    def places(self) -> Places:
+        slots = {name_of(slot): slot for slot in range(self.scope.engine.slots)}
+        shown = [None if each is None else slots[each] for each in self.batch.request_ids]
+        return (*shown, *[None] * (self.scope.rows - len(shown)))
+
+    def allocation(self, told: Told) -> BatchAllocation:
+        """Return what a batch tells, as the manager gives it."""
+        self.batches += 1
+        return allocation_of(
+            [(name_of(slot), done.new, done.nulled, replaced(done)) for slot, done in told],
+            len(self.config.groups),
+            self.batches,
+        )
+
+    def read(self, given: StepInputs, works: tuple[Work, ...]) -> Inputs:
+        """Return what was handed out in the specification's terms.
+
+        Raises:
+            InputsError: something stands behind the states of a request.
+        """
+        groups = []
+        for at, group in enumerate(self.config.groups):
+            slots = tuple(None if slot == -1 else slot for slot in given.slot_mapping[at].tolist())
+            written = tuple(map(tuple, given.state_writes[at].tolist()))
+            counts = [(1 + work.drafts) * (isinstance(group.kind, Mamba) and work.new > 0) for work in works]
+            if any(any(blocks[count:]) for blocks, count in zip(written, counts, strict=True)):
+                raise InputsError("STATE-2", f"group {at}: blocks {written} behind {counts} states of {works}")
+            kept = tuple(blocks[:count] for blocks, count in zip(written, counts, strict=True))
+            copies = tuple((int(source), int(target)) for source, target in given.copies[at].tolist())
+            tables = tuple(map(tuple, given.block_tables[at].tolist()))
+            groups.append(GroupInputs(tables, slots, tuple(given.state_reads[at].tolist()), kept, copies))
+        lines = given.positions, given.query_start_loc, given.num_computed_tokens, given.seq_lens, given.encoder_lens
+        return Inputs(tuple(groups), *(tuple(each.tolist()) for each in lines))
+
+    def check_tensors(self, given: StepInputs) -> None:
+        """Check counts and types, and that the tensors lie where they lay before.
+
+        Raises:
+            InputsError: something is not so.
+        """
+        lines = (given.positions, given.query_start_loc, given.num_computed_tokens, given.seq_lens, given.encoder_lens)
+        groups = (given.block_tables, given.slot_mapping, given.state_reads, given.state_writes)
+        addresses = [each.data_ptr() for each in (*lines, *(each for group in groups for each in group))]
+        if self.addresses and self.addresses != addresses:
+            raise InputsError("REF-0", "the tensors do not lie where they lay in the step before")
+        self.addresses = addresses
+        wide = (torch.int64, torch.int32, torch.int32, torch.int32, torch.int32)
+        if tuple(each.dtype for each in lines) != wide:
+            raise InputsError("REF-0", f"types {[each.dtype for each in lines]}, expected {wide}")
+        news = (given.query_start_loc[1:] - given.query_start_loc[:-1]).tolist()
+        counts = (given.num_requests, given.num_tokens, given.max_query_len, given.max_seq_len)
+        if counts != (len(news), sum(news), max(news), max(given.seq_lens.tolist())):
+            raise InputsError("LEN-2", f"counts {counts} of {news} tokens up to {given.seq_lens.tolist()}")
+
+    def check_padded(self, given: StepInputs) -> None:
+        """Check what stands behind the inputs of a step when they are padded, as for a captured graph.
+
+        Raises:
+            InputsError: it could be taken for a token or a request.
+        """
+        requests, tokens = given.num_requests, given.num_tokens
+        own = [each.tolist() for each in (*given.slot_mapping, given.positions)]
+        padded = given.padded(self.scope.rows, min(tokens + 3, self.most_tokens))
+        if own != [each[:tokens].tolist() for each in (*padded.slot_mapping, padded.positions)]:
+            raise InputsError("SLOT-1", "padding has changed the slots of the step")
+        lens = (padded.num_computed_tokens, padded.seq_lens, padded.encoder_lens, *padded.state_reads)
+        writes = tuple(each.sum(1) for each in padded.state_writes)
+        if any((each[tokens:] != -1).any() for each in padded.slot_mapping):
+            raise InputsError("SLOT-1", f"slots behind {tokens} tokens: {padded.slot_mapping}")
+        if any(each[requests:].any() for each in (*lens, *writes)):
+            raise InputsError("LEN-2", f"lengths or states behind {requests} requests: {lens}, {writes}")
+        if (padded.query_start_loc[requests:] != tokens).any():
+            raise InputsError("LEN-2", f"starts behind {requests} requests: {padded.query_start_loc}")
+
+
+def in_short(counts: list[int]) -> int | list[int]:
+    """Return counts as an engine gives them: one for all where they are equal."""
+    return counts[0] if len(set(counts)) == 1 else counts
+
+
+def allocation_of(told: list[tuple[str, Any, Any, Any]], groups: int, number: int = 0) -> BatchAllocation:
+    """Return what a manager tells of a batch: per request its id, new and nulled entries per group, and replaced ones.
+
+    A request of which only counts changed has no name.
+    """
+    parts = [[tables or ((),) * groups for tables in (new, nulled)] for _, new, nulled, _ in told]
+    flat: list[list[int]] = []
+    for at in (0, 1):
+        cuts = [part for each in parts for part in each[at]]
+        flat += [
+            [entry for part in cuts for entry in part],
+            [sum(map(len, cuts[:end])) for end in range(len(cuts) + 1)],
+        ]
+    entries = [number for at, (*_, each) in enumerate(told) for entry in each for number in (at, *entry)]
+    names = [name if any(map(any, (map(len, new), map(len, nulled), each))) else "" for name, new, nulled, each in told]
+    new, new_ends, nulled, nulled_ends = (vec[i32](each) for each in flat)
+    buffers = new, new_ends, nulled, nulled_ends, vec[i32](entries)
+    return BatchAllocation(len(told), None, *buffers, number, names)
+
+
+def kv_cache_config(config: Config) -> KVCacheConfig:
+    """Return the configuration as an engine gives it to a manager and to its workers."""
+    specs = [kv_cache_spec(group.kind, group.block_size) for group in config.groups]
+    return KVCacheConfig(config.num_blocks, [KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(specs)])
+
+
+def opening(scope: WorkerScope) -> list[str]:
+    """Return the lines that make a batch and records of requests."""
+    engine, config = scope.engine, scope.engine.config
+    specs = ", ".join(declaration(group.kind, group.block_size) for group in config.groups)
+    options = (
+        f"max_num_requests={scope.rows}, max_num_tokens={engine.slots * config.max_model_len}, "
+        f"max_model_len={config.max_model_len}, enable_caching={config.caching}, max_encoder_len={engine.encoder}"
+    )
+    names = [name_of(slot) for slot in range(engine.slots)]
+    return [
+        "from types import SimpleNamespace",
+        "from blockwright import *",
+        "from blockwright.device import InputBatch",
+        "from blockwright_conformance.worker.blockwright import allocation_of",
+        f"told = lambda batch: allocation_of(batch, {len(config.groups)})",
+        f'groups = [KVCacheGroupSpec([f"layer{{at}}"], spec) for at, spec in enumerate([{specs}])]',
+        f"batch = InputBatch(KVCacheConfig({config.num_blocks}, groups), {options}, staged={scope.staged})",
+        *(f'{name} = SimpleNamespace(request_id="{name}", num_computed_tokens=0)' for name in names),
+    ]

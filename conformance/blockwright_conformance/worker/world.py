@@ -1,0 +1,199 @@
+"""The world of a worker: its rows, and everything that a step hands to the kernels."""
+
+import marshal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Any, ClassVar, NamedTuple
+
+from blockwright_spec.manager.outcomes import Reason
+from blockwright_spec.manager.state import NULL, Content, initial
+from blockwright_spec.reads import Cross, Mamba
+from blockwright_spec.worker.input_laws import INPUT_LAWS, ROW_LAWS, Handed
+from blockwright_spec.worker.inputs import Inputs, slot_at
+from blockwright_spec.worker.rows import RowRefusal
+
+from ..checker.world import AnyLaw, Outcome, World
+from ..kv_cache import actions as engine
+from ..kv_cache.symmetry import Names, slot_form
+from .actions import ACTIONS, Choice, HandOut, Misuse, Serve, Serving, tables_of
+from .adapter import Places, WorkerAdapter
+from .scopes import WorkerScope
+
+Factory = Callable[[WorkerScope], WorkerAdapter]
+"""Makes a worker under test."""
+
+LAW_OF = {
+    "tables": "ROW-1",
+    "slots": "SLOT-1",
+    "states_read": "STATE-1",
+    "states_written": "STATE-2",
+    "copies": "COPY-3",
+    "positions": "LEN-2",
+    "starts": "LEN-2",
+    "computed": "LEN-2",
+    "lengths": "LEN-2",
+    "encoder": "CROSS-2",
+}
+"""The law that a wrong field of what is handed out breaks."""
+
+
+def ours(scope: WorkerScope) -> WorkerAdapter:
+    """Return Blockwright's own worker."""
+    from .blockwright import BlockwrightWorker  # it imports torch
+
+    return BlockwrightWorker(scope)
+
+
+class WorkerReply(NamedTuple):
+    """What a worker answered to an action, or the error by which it refused."""
+
+    answer: Any = None
+    error: Exception | None = None
+
+
+class WorkerWorld(World[Serving, WorkerAdapter]):
+    """One scope; `factory` makes the worker under test."""
+
+    actions = ACTIONS
+    weights: ClassVar[dict[str, int]] = {
+        "HandOut": 6, "Batch": 8, "Apply": 3, "Misuse": 4, "Append": 8, "Admit": 6, "Grow": 3, "Start": 12, "Settle": 6,
+        "FinishLoad": 3, "Fork": 2,
+    }  # fmt: skip
+    copied_every: ClassVar[int] = 0
+    scope: WorkerScope
+
+    def __init__(self, scope: WorkerScope, factory: Factory | None = None) -> None:
+        super().__init__(scope)
+        self.factory, self.names = factory or ours, Names()
+
+    def initial(self) -> Serving:
+        scope = self.scope.engine
+        return Serving(initial(scope.config, scope.slots), (None,) * self.scope.rows)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        own = (each.__name__ for each in ACTIONS if each is not Serve)
+        return (*own, *(each.__name__ for each in engine.ACTIONS if each.__name__ in SERVED))
+
+    def kind(self, action: Any) -> str:
+        return type(action.action if isinstance(action, Serve) else action).__name__
+
+    def digest(self, state: Serving) -> bytes:
+        """Return a name that is equal for states that differ in the names of blocks only.
+
+        Rows are the manager's tables but for what the last batch told, of which it suffices where it goes.
+        """
+        rows = [row and (row.slot, row.certain) for row in state.rows]
+        told = [(slot, [len(table) for table in done.new], done.nulled, done.copied) for slot, done in state.told]
+        found = [
+            [content_of(part.found[block]) for table in tables_of(state.manager, part.work.slot) for block in table]
+            for part in state.parts
+        ]
+        works = [(work.slot, work.begin, work.new, work.drafts) for work, _ in state.parts]
+        named = slot_form(state.manager, self.names), rows, told, works, found
+        return blake2b(marshal.dumps(named, 2), digest_size=16).digest()
+
+    def broken_by(self, outcome: Outcome[Serving]) -> list[AnyLaw]:
+        laws: dict[bool, tuple[AnyLaw, ...]] = {True: INPUT_LAWS, False: ROW_LAWS}
+        return [law for _, done in outcome.steps for law in laws[isinstance(done, Handed)] if not law.holds(done)]
+
+    def happened(self, state: Serving, action: Any, outcome: Any) -> Iterator[str]:
+        """Yield the action, or why it was refused, and particulars."""
+        yield outcome.refusal.reason.name if outcome.refusal else self.kind(action)
+        yield from outcome.events
+
+    def model(self) -> WorkerAdapter:
+        return self.factory(self.scope)
+
+    def perform(self, model: WorkerAdapter, action: Any, state: Serving) -> WorkerReply:
+        try:
+            return WorkerReply(action.perform(model, state))
+        except model.errors as error:
+            return WorkerReply(error=error)
+
+    def choices(
+        self, model: WorkerAdapter, state: Serving, action: Any, reply: WorkerReply, shown: Places
+    ) -> tuple[Choice]:
+        """Return what the worker was seen to choose."""
+        return (Choice(shown, reply.answer if type(action).__name__ == "Compact" and reply.answer else ()),)
+
+    def observe(self, model: WorkerAdapter, state: Serving) -> Places:
+        return model.places()
+
+    def differences(
+        self, model: WorkerAdapter, action: Any, outcome: Outcome[Serving], reply: WorkerReply, shown: Places
+    ) -> list[str]:
+        """Name what differs in acceptance, in the places of rows, and in what was handed out."""
+        refusal, error = outcome.refusal, reply.error
+        places = tuple(None if row is None else row.slot for row in outcome.state.rows)
+        if refusal is not None and error is None:
+            illegal = refusal.reason in (RowRefusal.ILLEGAL_ORDER, RowRefusal.TAKEN) and not isinstance(action, Misuse)
+            return [f"ROW-2: {shown}: {refusal.reason.value}" if illegal else f"accepted; expected {refusal.reason}"]
+        if refusal is None and error is not None:
+            return [f"refused ({type(error).__name__}: {error}); expected success"]
+        if places != shown:
+            law = "ROW-2" if refusal is None else "ROW-3: a refused call changed something"
+            return [f"{law}: places of rows: expected {places}, found {shown}"]
+        return list(unlike(outcome, reply.answer)) if isinstance(action, HandOut) else []
+
+    def examine(self, model: WorkerAdapter, state: Serving) -> list[str]:
+        """Run the self-check, and ask for the slots of all positions; those without a block are refused."""
+        model.check()
+        return [] if state.told else [fault for row in state.rows if row for fault in self.misplaced(model, state, row)]
+
+    def misplaced(self, model: WorkerAdapter, state: Serving, row: Any) -> Iterator[str]:
+        """Yield the differences in the slots of one request."""
+        config = state.manager.config
+        for at, group in enumerate(config.groups):
+            if isinstance(group.kind, Mamba):
+                continue
+            size, table = group.block_size, row.tables[at]
+            stop = min(len(table) * size, row.encoder if isinstance(group.kind, Cross) else config.max_model_len)
+            wanted = [slot_at(size, table, position) for position in range(stop)]
+            first = max((place + 1 for place in range(stop) if wanted[place] is None), default=0)
+            found = model.slots(row.slot, at, first, stop)
+            if found != tuple(wanted[first:]):
+                yield f"SLOT-1: group {at}: positions {first}..{stop}: expected {wanted[first:]}, found {found}"
+            with suppress(*model.errors):
+                yield from (
+                    (f"SLOT-1: {first - 1} has no block: {model.slots(row.slot, at, 0, first)}",) if first else ()
+                )
+
+    def opening(self) -> list[str]:
+        from .blockwright import opening
+
+        return opening(self.scope)
+
+
+def content_of(content: Content | None) -> tuple[Any, ...]:
+    """Return a content in plain values."""
+    return () if content is None else (content[0], *content[1])
+
+
+def unlike(outcome: Outcome[Serving], found: Inputs) -> Iterator[str]:
+    """Yield the fields in which what was handed out differs, and the laws that those break."""
+    wanted, rows = outcome.steps[-1][1].inputs, outcome.state.rows
+    for at, (one, other) in enumerate(zip(wanted.groups, found.groups, strict=True)):
+        for place, row in enumerate(rows):
+            own, shown = row.tables[at] if row else (), other.tables[place]
+            if shown != own + (NULL,) * (len(shown) - len(own)):
+                yield f"ROW-1: group {at}, row {place}: expected {own}, found {shown}"
+        for name in one.__slots__:
+            if name != "tables" and getattr(one, name) != getattr(other, name):
+                yield f"{LAW_OF[name]}: group {at}: {name}: expected {getattr(one, name)}, found {getattr(other, name)}"
+    for name in wanted.__slots__:
+        if name != "groups" and getattr(wanted, name) != getattr(found, name):
+            yield f"{LAW_OF[name]}: {name}: expected {getattr(wanted, name)}, found {getattr(found, name)}"
+
+
+SERVED = ("Admit", "Grow", "Append", "Trim", "Preempt", "Release", "FinishLoad", "Fork", "Start", "Settle")
+"""The calls that are made on the manager, but for batches."""
+EVENTS = (
+    "hit of the step", "left the step", "accepted", "rejected", "second batch", "copies", "copies in a batch",
+    "followed with the step", "nothing of a request", Reason.NO_FREE_BLOCKS.name,
+)  # fmt: skip
+EVERYTHING = frozenset((*SERVED, *EVENTS, *(each.__name__ for each in ACTIONS if each not in (Serve, Misuse)))) | {
+    each.name for each in RowRefusal if each is not RowRefusal.ILLEGAL_ORDER
+}
+"""What must happen in some history: every call, every refusal of a worker, and every way in which a step is made."""

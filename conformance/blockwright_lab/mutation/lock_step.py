@@ -1,0 +1,65 @@
+"""Lock-step as tests, for mutants: every scope of the kit from its initial state on, and far into it by a random walk.
+
+These are the gates' comparisons, cut short: most mutants show within a few hundred transitions of some scope. Run by
+the gate `mutants`, beside the tests of the tree (`python -m pytest` with this file runs them, too).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from blockwright_conformance.block_tables.scopes import PAGED_PR
+from blockwright_conformance.block_tables.world import TablesWorld
+from blockwright_conformance.checker.explore import Explorer
+from blockwright_conformance.checker.history import walk
+from blockwright_conformance.checker.world import World
+from blockwright_conformance.kv_cache.scopes import EVERY, large_scopes
+from blockwright_conformance.kv_cache.world import KVCacheWorld
+from blockwright_conformance.offload.gate import world as offload_world
+from blockwright_conformance.offload.scopes import CHAIN_PR, TIER_LARGE, TIER_PR
+
+NEAR, FAR = 400, 60
+"""Transitions from the initial state on, and steps of a walk."""
+Way = Callable[[World[Any, Any]], None]
+
+
+def near(world: World[Any, Any]) -> None:
+    """Explore what lies near the initial state."""
+    found = Explorer(world, laws=False, max_transitions=NEAR).run().violation
+    assert found is None, found.detail
+
+
+def far(world: World[Any, Any]) -> None:
+    """Walk away from it."""
+    walk(world, 1, FAR)
+
+
+ways = pytest.mark.parametrize("way", [near, far])
+
+
+@ways
+@pytest.mark.parametrize("scope", EVERY, ids=lambda each: each.name)
+def test_managers(scope: Any, way: Way) -> None:
+    """Every scope of managers."""
+    way(KVCacheWorld(scope))
+
+
+@pytest.mark.parametrize("scope", large_scopes(), ids=lambda each: each.name)
+def test_large_managers(scope: Any) -> None:
+    """Those too large to be visited whole, where what a batch tells is compared, too."""
+    far(KVCacheWorld(scope, is_long=True))
+
+
+@ways
+@pytest.mark.parametrize("scope", PAGED_PR, ids=lambda each: each.name)
+def test_block_tables(scope: Any, way: Way) -> None:
+    """Every scope of block tables."""
+    way(TablesWorld(scope))
+
+
+@ways
+@pytest.mark.parametrize("scope", [*TIER_PR, *TIER_LARGE, *CHAIN_PR], ids=lambda each: each.name)
+def test_offloading(scope: Any, way: Way) -> None:
+    """Every scope of tiers and of chains."""
+    way(offload_world(scope))

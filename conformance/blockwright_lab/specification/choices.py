@@ -1,0 +1,90 @@
+"""The specification alone, with every choice open: its laws hold whichever block is taken, and in whatever order.
+
+Lock-step follows the policy's choices, which are a few of those that are legal. Here every legal choice of every step
+is taken, in scopes of few blocks, so that the laws are seen not to lean on the policy.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations
+from typing import Any, TypeVar
+
+from blockwright._terminal import Advance
+from blockwright_conformance.checker.explore import Explorer, Node
+from blockwright_conformance.gates import GateResult, Profile
+from blockwright_conformance.kv_cache.actions import meaning
+from blockwright_conformance.kv_cache.adapter import ManagerAdapter
+from blockwright_conformance.kv_cache.gate import report
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome
+from blockwright_conformance.kv_cache.scopes import open_scopes
+from blockwright_conformance.kv_cache.world import KVCacheWorld
+from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.state import State
+
+T = TypeVar("T")
+
+
+def size(profile: Profile) -> int:
+    return sum(profile.scope in each.name for each in open_scopes(profile.name))
+
+
+def run(profile: Profile, progress: Advance) -> list[GateResult]:
+    """Explore the specification with open choices."""
+    rows = []
+    for scope in open_scopes(profile.name):
+        if profile.scope in scope.name:
+            result = OpenExplorer(KVCacheWorld(scope), alone=True).run()
+            detail = f"{result.violation.detail} after {result.violation.actions}" if result.violation else ""
+            rows.append(replace(report(result), kind="choices", detail=detail, script=""))
+            progress(1, scope.name)
+    return rows
+
+
+class Answers:
+    """A choice that answers by a list of numbers, then by 0, and remembers how many answers each question had."""
+
+    def __init__(self, numbers: tuple[int, ...]) -> None:
+        self.numbers = numbers
+        self.counts: list[int] = []
+
+    def pick(self, options: list[T]) -> T:
+        """Answer the next question."""
+        at = len(self.counts)
+        self.counts.append(len(options))
+        return options[self.numbers[at] if at < len(self.numbers) else 0]
+
+    def choice(self) -> Choice:
+        """Give the choice that asks here."""
+        return Choice(
+            take=lambda queue, count: self.pick(list(permutations(queue, count))),
+            order=lambda batch: self.pick(list(permutations([block for table in batch for block in table]))),
+            serve=lambda holders: self.pick(list(holders)),
+        )
+
+
+def outcomes(state: State, action: Any) -> Iterator[ManagerOutcome]:
+    """Give what comes of an action under every legal choice."""
+    waiting: list[tuple[int, ...]] = [()]
+    while waiting:
+        numbers = waiting.pop()
+        answers = Answers(numbers)
+        yield meaning(state, action, answers.choice())
+        given = numbers + (0,) * (len(answers.counts) - len(numbers))
+        for at in range(len(numbers), len(answers.counts)):
+            waiting += [(*given[:at], other) for other in range(1, answers.counts[at])]
+
+
+class OpenExplorer(Explorer[State, ManagerAdapter]):
+    """Explores the specification under every legal choice."""
+
+    def level(self, frontier: list[Node[State, ManagerAdapter]]) -> Iterator[Node[State, ManagerAdapter]]:
+        """Give the new states one action and one choice beyond the frontier's."""
+        for node in frontier:
+            for action in self.world.enabled(node.state):
+                for told in outcomes(node.state, action):
+                    self.result.transitions += 1
+                    after = self.arrived(node, action, told, Node(told.state, None, (node.trail, action)))
+                    if self.result.violation:
+                        return
+                    if after is not None:
+                        yield after

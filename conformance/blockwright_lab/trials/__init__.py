@@ -1,1 +1,0 @@
-"""Fixed runs over edge cases that wrong implementations are put before."""

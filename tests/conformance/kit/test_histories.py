@@ -1,0 +1,83 @@
+"""Property: long histories of large scopes agree, and a fault in them is found, shrunk and reported.
+
+How: a short run of the state machine and of the random walk in every large scope; managers with a fault that shows
+only when blocks run short, or only in a batch; the fault must be found by both.
+Not covered: long runs (the profiles `pr` and `nightly`).
+"""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from blockwright_conformance.checker.history import HistoryError, run_machine, walk
+from blockwright_conformance.kv_cache.adapter import Served
+from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
+from blockwright_conformance.kv_cache.histories_gate import CALLS, row
+from blockwright_conformance.kv_cache.scopes import Scope, large_scopes
+from blockwright_conformance.kv_cache.world import KVCacheWorld
+from blockwright_spec.manager.state import Config
+from blockwright_spec.reads import Full, Group, Sliding
+
+LARGE = large_scopes()
+BOTH = replace(
+    LARGE[0], name="full and sliding 5: histories", config=Config((Group(Full(), 4), Group(Sliding(5), 2)), 60, 48)
+)
+
+
+@pytest.mark.parametrize("large", [*LARGE, BOTH], ids=lambda each: each.name)
+def test_state_machine_agrees(large: Scope) -> None:
+    fired = run_machine(KVCacheWorld(large, is_long=True), examples=3, steps=30)
+    assert sum(fired.values()) > 10
+
+
+@pytest.mark.parametrize("large", [*LARGE, BOTH], ids=lambda each: each.name)
+def test_random_walk_agrees(large: Scope) -> None:
+    assert len(walk(KVCacheWorld(large, is_long=True), 3, 200).actions) == 200
+
+
+class ForgetsNulls(BlockwrightAdapter):
+    """A manager whose batch does not tell which entries became null."""
+
+    def allocate_each(self, asks: Any, lookahead: int) -> tuple[tuple[Served, ...], bool]:
+        served, whole = super().allocate_each(asks, lookahead)
+        return tuple(Served(each.new, None) for each in served), whole
+
+
+class LosesABlock(BlockwrightAdapter):
+    """A manager that loses a block when a request is released while others hold more than one."""
+
+    def free(self, name: str) -> None:
+        super().free(name)
+        pool = self.manager.block_pool
+        if pool.get_num_free_blocks() < 38:
+            pool.get_new_blocks(1)
+
+
+def test_a_replica_kept_from_deltas_must_equal_the_tables() -> None:
+    sliding = next(each for each in LARGE if each.name.startswith("sliding 3"))
+    with pytest.raises(HistoryError, match="REPLICA-1"):
+        walk(KVCacheWorld(sliding, ForgetsNulls, is_long=True), 1, 600)
+
+
+def test_a_walk_finds_a_fault() -> None:
+    with pytest.raises(HistoryError) as found:
+        walk(KVCacheWorld(LARGE[0], LosesABlock, is_long=True), 1, 600)
+    assert found.value.violation.actions
+
+
+def test_the_state_machine_finds_and_shrinks_a_fault() -> None:
+    def history() -> Counter[str]:
+        return run_machine(KVCacheWorld(LARGE[0], LosesABlock), examples=20, steps=12)
+
+    reported = row("machine", LARGE[0], [history])
+    assert (reported.violations, reported.law) == (1, "REF-0")
+    assert "manager.free(" in reported.script
+    assert reported.script.count("manager.") < 14, "the history is shrunk"
+
+
+def test_a_history_counts_what_happened() -> None:
+    history = walk(KVCacheWorld(LARGE[1]), 5, 50)
+    assert len(history.actions) == 50
+    assert sum(count for name, count in history.fired.items() if name in CALLS) >= 50, "a batch may count twice"

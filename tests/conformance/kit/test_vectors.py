@@ -1,0 +1,332 @@
+"""Property: portable vectors show every transition of a scope, say what the specification says, and fail a manager that
+differs; the same holds over the wire.
+
+How: vectors of small scopes of every kind are made, must take every transition of the explored graph, come back from
+JSON and from the wire as they were, and pass Blockwright itself, in this process and served by the protocol in another.
+Managers that are wrong in one call fail with that call. A manager that takes blocks in another order passes as one that
+does not follow the policy, and fails as one that does. The samples that come with the kit are made again and compared.
+Not covered: managers in other languages (`test_c_manager`); every scope.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.errors import InvalidArgumentError
+from blockwright_conformance.kv_cache.adapter import Found, Observation
+from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
+from blockwright_conformance.kv_cache.scopes import EVERY, Scope
+from blockwright_conformance.kv_cache.world import explorer
+from blockwright_conformance.vectors import wire
+from blockwright_conformance.vectors.calls import SIGNATURES, Answer, Call
+from blockwright_conformance.vectors.judge import judge
+from blockwright_conformance.vectors.paths import Tours, sorts_of, vectors_of
+from blockwright_conformance.vectors.process import ProcessError, ProcessFactory
+from blockwright_conformance.vectors.records import Vector, line_of, read, vector_of
+from blockwright_conformance.vectors.samples import FOLDER, NAMES, file_name, made, sample_scopes, samples
+from blockwright_spec.manager.outcomes import Step
+from blockwright_spec.manager.state import Config, Table
+
+SERVED = f"{sys.executable} -m blockwright_conformance.vectors.serve"
+
+
+def scope_named(name: str) -> Scope:
+    """The scope of a name."""
+    return next(each for each in EVERY if each.name == name)
+
+
+SAMPLES = samples()
+
+
+def test_tours_take_every_transition() -> None:
+    tours = Tours(scope_named("full, block 2: forks, uncached"))
+    moves = {move for moves in tours.open.values() for move in moves}
+    explored = explorer(tours.scope, None).run()
+    assert len(tours.ways) == explored.states
+    assert len(moves) <= explored.transitions
+    taken = set()
+    for actions in tours.paths():
+        state = tours.first
+        for action in actions:
+            move, _, told = next(each for each in tours.moves(state) if each[1] == action)
+            taken.add(move)
+            state = told.state
+    assert taken == moves
+    assert not tours.open
+
+
+def test_samples_are_those_of_today() -> None:
+    assert {path.name for path in FOLDER.glob("*.jsonl")} == {file_name(name) for name in NAMES}
+    assert len(sample_scopes()) == len(NAMES)
+    page = Path(__file__).resolve().parents[3] / "docs" / "vectors.md"
+    assert f"{len(NAMES)} small scopes" in page.read_text(encoding="utf-8")
+    for name in ("full, block 2: two symbols", "mamba, block 1: put off", "full, block 2: loading"):
+        lines = (FOLDER / file_name(name)).read_text(encoding="utf-8").splitlines()
+        assert [line_of(vector) for vector in made(scope_named(name))] == lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scope", sample_scopes(), ids=lambda each: each.name)
+def test_every_sample_is_that_of_today(scope: Scope) -> None:
+    assert made(scope) == read(FOLDER / file_name(scope.name))
+
+
+def test_samples_show_every_call_and_many_refusals() -> None:
+    shown = sorts_of(SAMPLES)
+    assert {word for word, _ in shown} == SIGNATURES.keys() - {"copies"} | {"copies"}
+    reasons = {"NO_FREE_BLOCKS", "BLOCKS_HELD", "HIT_STALE", "TOO_LONG", "NO_TOKENS", "HIT_LENGTH", "NOT_RUNNING"}
+    assert reasons <= {reason for _, reason in shown}
+
+
+@pytest.mark.parametrize("vector", SAMPLES, ids=lambda each: f"{each.scope}, {each.number}")
+def test_a_vector_keeps_its_meaning(vector: Vector) -> None:
+    assert vector_of(line_of(vector)) == vector
+    assert judge(BlockwrightAdapter, vector) == (len(vector.steps), "", False)
+    for step in vector.steps:
+        assert wire.call_of(wire.call_line(step.call)) == step.call
+        answer = wire.answer_of(wire.answer_line(step.answer))
+        assert answer == (step.answer._replace(reason=answer.reason))
+        if step.state is not None:
+            assert wire.state_of(wire.state_line(step.state), vector.config.num_blocks) == step.state
+    assert wire.config_from(wire.config_line(vector.config)) == vector.config
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[ProcessFactory]:
+    """Blockwright in a process of its own."""
+    factory = ProcessFactory(SERVED)
+    yield factory
+    factory.close()
+
+
+def test_blockwright_passes_over_the_wire(served: ProcessFactory) -> None:
+    for vector in SAMPLES:
+        assert judge(served, vector).fault == ""
+
+
+def test_a_manager_in_a_process_is_explored_whole(served: ProcessFactory) -> None:
+    small = scope_named("full, block 2: forks, uncached")
+    alone, together = explorer(small, None).run(), explorer(small, served).run()
+    assert together.violation is None
+    assert (together.states, together.transitions) == (alone.states, alone.transitions)
+
+
+class Forgetful(BlockwrightAdapter):
+    """Finds nothing."""
+
+    def find(self, name: str) -> Found:
+        super().find(name)
+        return Found(0, ())
+
+
+class Late(BlockwrightAdapter):
+    """Publishes a token less than it is asked to."""
+
+    def publish(self, name: str, end: int) -> None:
+        super().publish(name, max(0, end - 1))
+
+
+class Refusing(BlockwrightAdapter):
+    """Gives no blocks to two tokens or more."""
+
+    def allocate(
+        self, name: str, computed: int, step: Step, length: int, hit_of: str | None
+    ) -> tuple[Table, ...] | None:
+        return None if step.new > 1 else super().allocate(name, computed, step, length, hit_of)
+
+
+class Blind(BlockwrightAdapter):
+    """Shows wrong counts."""
+
+    def observe(self, names: tuple[str, ...]) -> Observation:
+        shown = super().observe(names)
+        assert shown.references is not None
+        return shown._replace(references=tuple([count and 1 for count in shown.references]))
+
+
+@pytest.mark.parametrize(
+    ("faulty", "name", "words", "fault"),
+    [
+        (Forgetful, "full, block 2: copies", {"find"}, "expected hit length=2"),
+        (Late, "full, block 2: put off", {"publish"}, "keys: expected"),
+        (Refusing, "full, block 2: life", {"allocate"}, "found refused"),
+        (Blind, "full, block 2: copies", {"allocate"}, "references: expected"),
+    ],
+    ids=lambda each: getattr(each, "__name__", None),
+)
+def test_a_faulty_manager_fails_with_the_call(faulty: Any, name: str, words: set[str], fault: str) -> None:
+    vectors = [each for each in SAMPLES if each.scope == name]
+    judged = [(judge(faulty, vector), vector) for vector in vectors]
+    failed = [
+        (judgement, vector.steps[judgement.steps - 1].call.word) for judgement, vector in judged if judgement.fault
+    ]
+    assert failed
+    assert {word for _, word in failed} <= words | {"forget"}
+    assert any(fault in judgement.fault for judgement, _ in failed)
+
+
+class Renamed(BlockwrightAdapter):
+    """The manager with its blocks named backwards, as one that takes free blocks from the other end would."""
+
+    follows_policy = False
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.last = config.num_blocks
+
+    def name(self, tables: tuple[Table, ...]) -> tuple[Table, ...]:
+        """Give tables in the other names."""
+        return tuple([tuple([block and self.last - block for block in table]) for table in tables])
+
+    def find(self, name: str) -> Found:
+        found = super().find(name)
+        return Found(found.length, self.name(found.tables))
+
+    def allocate(
+        self, name: str, computed: int, step: Step, length: int, hit_of: str | None
+    ) -> tuple[Table, ...] | None:
+        new = super().allocate(name, computed, step, length, hit_of)
+        return None if new is None else self.name(new)
+
+    def observe(self, names: tuple[str, ...]) -> Observation:
+        shown = super().observe(names)
+        assert shown.references is not None
+        assert shown.keys is not None
+        assert shown.queue is not None
+        order = [0, *range(self.last - 1, 0, -1)]
+        return shown._replace(
+            tables=tuple([None if each is None else self.name(each) for each in shown.tables]),
+            queue=self.name((shown.queue,))[0],
+            references=tuple([shown.references[at] for at in order]),
+            keys=tuple([shown.keys[at] for at in order]),
+        )
+
+
+class RenamedWrong(Renamed):
+    """The same, and hits are served in the first manager's names."""
+
+    def find(self, name: str) -> Found:
+        return BlockwrightAdapter.find(self, name)
+
+
+class RenamedStrict(Renamed):
+    """The same, said to follow the policy."""
+
+    follows_policy = True
+
+
+def test_a_manager_with_a_policy_of_its_own_is_judged_by_what_is_not_left_open() -> None:
+    vectors = [each for each in SAMPLES if each.scope in ("full, block 2: put off", "full, block 2: life")]
+    assert [judge(Renamed, each)[1:] for each in vectors] == [("", False)] * len(vectors)
+    assert any("other blocks" in judge(RenamedStrict, each).fault for each in vectors)
+    assert any("it holds something else" in judge(RenamedWrong, each).fault for each in vectors)
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("find", "expected find request"),
+        ("allocate r0 1", "expected allocate request computed new"),
+        ("trim r0 x", "expected trim request end"),
+        ("fnd r0", "expected one of send"),
+    ],
+)
+def test_wrong_lines_are_told(line: str, fault: str) -> None:
+    with pytest.raises(wire.WireError, match=fault):
+        wire.call_of(line)
+
+
+@pytest.mark.parametrize("line", ["", "blocks", "hit x -", "served 1 some -", "blocks 1,x", "copies 1"])
+def test_wrong_answers_are_told(line: str) -> None:
+    with pytest.raises(wire.WireError, match="answer: "):
+        wire.answer_of(line)
+
+
+def test_answers_are_read_as_written() -> None:
+    for answer in (
+        Answer("served", served=((((1, 2), (0,))), ((3,), ())), whole=False),
+        Answer("served"),
+        Answer("copies", copies=(((1, 2), (3, 4)), ())),
+        Answer("blocks", tables=((), (1,))),
+        Answer("counts", counts=(2, 0)),
+    ):
+        assert wire.answer_of(wire.answer_line(answer)) == answer
+    assert wire.call_line(Call("batch", (0, (("r0", 1, 1), ("r1", 2, 1))))) == "batch 0 r0:1:1;r1:2:1"
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        ("/no/such/program", "cannot run"),
+        ("true", "ended before it answered"),
+        ("echo hello 2 someone", "expected hello 1 NAME"),
+        ("printf 'hello 1 x kinds=full\\nmore\\n'", "more than one line"),
+        ("echo hello 1 x colour=red", "expected kinds, calls, features and policy"),
+    ],
+)
+def test_a_program_that_does_not_speak_the_protocol_is_told(command: str, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        ProcessFactory(command)
+
+
+def test_a_silent_program_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blockwright_conformance.vectors.process.TIMEOUT", 0.2)
+    with pytest.raises(ProcessError, match="no answer to 'hello 1'"):
+        ProcessFactory("sleep 5")
+
+
+def test_a_file_that_holds_no_vectors_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "other.jsonl"
+    file.write_text(json.dumps({"blockwright_vector": 99}) + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"other\.jsonl:1: .*expected a vector of version 1"):
+        read(file)
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `blockwright vectors` by its function, installed or not."""
+    source = (
+        "import argparse, sys\n"
+        "from blockwright.errors import BlockwrightError\n"
+        "from blockwright_conformance.vectors.command import register\n"
+        "parser = argparse.ArgumentParser()\n"
+        "register(parser.add_subparsers())\n"
+        "args = parser.parse_args(['vectors', *sys.argv[1:]])\n"
+        "try:\n    sys.exit(args.run(args))\n"
+        "except BlockwrightError as error:\n    sys.exit(f'error: {error}')\n"
+    )
+    done = [sys.executable, "-c", source, *arguments]
+    return subprocess.run(done, capture_output=True, text=True, check=False)
+
+
+def test_the_command_writes_vectors_and_runs_them(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = command("--out", str(out), "--scope", "full, block 2: forks, uncached", "--limit", "3")
+    assert done.returncode == 0, done.stderr
+    (file,) = out.iterdir()
+    assert read(file) == list(vectors_of(scope_named("full, block 2: forks, uncached"), 3))
+    done = command("--run", SERVED, str(file))
+    assert done.returncode == 0, done.stderr
+    assert "3 vectors, 0 failed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "name either a manager"),
+        (("--run", "/no/such/program"), "cannot run"),
+        (("--run", SERVED, "/no/such/file"), "FILE: "),
+        (("--run", SERVED, "--scope", "no such scope"), "no scope of profile pr contains"),
+        (("--out", "/proc/nowhere", "--scope", "forks, uncached"), "--out: cannot write"),
+    ],
+)
+def test_wrong_arguments_are_told(arguments: tuple[str, ...], words: str) -> None:
+    done = command(*arguments)
+    assert done.returncode != 0
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert issubclass(InvalidArgumentError, Exception)

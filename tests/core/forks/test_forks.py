@@ -1,0 +1,783 @@
+"""Property: a fork reads what its parent has computed, and nothing that others write; refused, it changes nothing.
+
+How: random histories of an engine with forks over simulated memory (forked.py), for every kind of layer and hybrids,
+with caching and without, with steps in flight and publication on settlement, drafts, batches, plans and full pools;
+beam search, whose blocks are counted; each refusal by a dump of everything; each other call beside forks and copies.
+
+Not covered: agreement with the specification (conformance); data on a device (tests of the device).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from tests.core.forks.forked import forking
+from tests.core.steps.timed import over, prefilled, refused
+from tests.core.support import (
+    SHA256,
+    admit,
+    chunked,
+    cross,
+    full,
+    ids_of,
+    mamba,
+    manager_dump,
+    manager_of,
+    manager_over,
+    request_dump,
+    sliding,
+    started,
+    table,
+)
+
+from blockwright import (
+    Fits,
+    HitLimit,
+    KVCacheManager,
+    KVCacheSpec,
+    MultiModalItem,
+    NotNow,
+    Request,
+    Sha256Hasher,
+)
+from blockwright.errors import (
+    DuplicateRequestError,
+    InvalidArgumentError,
+    StalePlanError,
+    UnknownRequestError,
+    UnknownStepError,
+    UnsupportedError,
+)
+from blockwright.events import BlockRemoved, BlockStored
+
+KINDS: dict[str, list[KVCacheSpec]] = {
+    "full": [full()],
+    "full 1": [full(1)],
+    "sliding": [sliding(4, 6)],
+    "sliding 2, window 3": [sliding(2, 3)],
+    "chunked": [chunked(4, 8)],
+    "mamba": [mamba(4)],
+    "mamba, drafts": [mamba(4, 2)],
+    "full 2, sliding 4": [full(2), sliding(4, 5)],
+    "full 4, mamba 2, draft": [full(4), mamba(2, 1)],
+    "full 1, sliding 2, mamba 4": [full(1), sliding(2, 3), mamba(4)],
+    "sliding 4, chunked 2, full 2": [sliding(4, 6), chunked(2, 6), full(2)],
+    "mamba 2, mamba 3, full 1": [mamba(2), mamba(3), full(1)],
+}
+MODES: dict[str, dict[str, bool]] = {
+    "caching": {},
+    "no caching": {"caching": False},
+    "in flight": {"overlaps": True},
+    "in flight, no caching": {"overlaps": True, "caching": False},
+    "settled": {"overlaps": True, "settles": True},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", KINDS)
+def test_everyone_reads_what_is_theirs(name: str, mode: str) -> None:
+    seen: Counter[str] = Counter()
+    for num_blocks in (20, 48):
+        specs = KINDS[name]
+        seen.update(forking(specs, f"{name} {mode} {num_blocks}", 70, num_blocks=num_blocks, **MODES[mode]).seen)
+    expected = {"fork", "no hit"} | (set() if name == "full 1" else {"copied", "copied in a batch"})
+    assert set(seen) >= expected | ({"hit"} if MODES[mode].get("caching", True) else set())
+    assert seen["fork"] > 10
+
+
+# ---------------------------------------------------------------------- sampling and beam search
+
+
+def decoded(manager: KVCacheManager, request: Request, token: int) -> None:
+    """One more token, and its step."""
+    request.append_output_token_ids([token])
+    assert manager.allocate_slots(request, 1) is not None
+    request.num_computed_tokens += 1
+
+
+def forked(manager: KVCacheManager, parent: Request, name: str) -> Request:
+    """A fork with the parent's own tokens."""
+    child = parent.fork(name)
+    assert manager.fork(parent, child) is not None
+    return child
+
+
+@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("size", [1, 4, 16])
+def test_beam_search(size: int, caching: bool) -> None:
+    """Full blocks are held once for each content, and every beam has a partial block of its own."""
+    manager, random = manager_of(full(size), 400, caching=caching), Random(f"beams {size} {caching}")
+    beams, memory = [started(manager, "beam 0", 21, size)], dict[tuple[int, int], tuple[int, ...]]()
+    for place in range(21):
+        memory[table(manager, "beam 0")[place // size], place % size] = tuple(range(place + 1))
+    for step in range(60):
+        chosen = random.sample([(parent, token) for parent in range(len(beams)) for token in range(4)], 4)
+        following: list[Request] = []
+        for number, (parent, _) in enumerate(chosen):
+            first = all(other != parent for other, _ in chosen[:number])
+            following.append(beams[parent] if first else forked(manager, beams[parent], f"{step}.{number}"))
+        for request in beams:
+            if request not in following:
+                manager.free(request)
+        beams = following
+        for request, (_, token) in zip(beams, chosen, strict=True):
+            request.append_output_token_ids([token])
+        told = manager.allocate_slots_batch(beams, 1)
+        assert told.refused is None
+        (pairs,) = manager.take_copies()
+        assert len(pairs) == len(told.replaced_entries) // 4
+        random.shuffle(pairs)
+        for source, target in pairs:
+            memory.update({(target, at): memory[source, at] for at in range(size) if (source, at) in memory})
+        for request in beams:
+            tokens = tuple(request.all_token_ids)
+            request.num_computed_tokens = len(tokens)
+            ids = table(manager, request.request_id)
+            memory[ids[-1], (len(tokens) - 1) % size] = tokens
+            for place in range(len(tokens)):
+                assert memory[ids[place // size], place % size] == tokens[: place + 1]
+        manager.check()
+        ends = {tuple(beam.all_token_ids[:end]) for beam in beams for end in range(size, beam.num_tokens + 1, size)}
+        partial = 4 if beams[0].num_tokens % size else 0
+        assert 399 - manager.block_pool.get_num_free_blocks() == len(ends) + partial
+    for request in beams:
+        manager.free(request)
+    assert manager.usage == 0.0
+    manager.check()
+
+
+def test_parallel_sampling_finds_its_prompt_once() -> None:
+    """Forks share a prompt's partial block too, which a hit would not."""
+    manager = manager_of(full(), 40)
+    request = started(manager, "r", 10)
+    samples = [request, *(forked(manager, request, f"s{number}") for number in range(3))]
+    assert manager.block_pool.ref_counts()[1:4] == [4, 4, 4]
+    for number, sample in enumerate(samples):
+        decoded(manager, sample, number)
+    (pairs,) = manager.take_copies()
+    assert pairs == [(3, 4), (3, 5), (3, 6)]
+    assert [table(manager, sample.request_id) for sample in samples] == [[1, 2, block] for block in (4, 5, 6, 3)]
+    assert manager.take_copies() == [[]]
+
+
+def test_a_child_with_its_own_tokens() -> None:
+    """A chat forks: the child goes on from the middle of nothing but what is computed, with a longer prompt."""
+    manager = manager_of(full(), 40)
+    parent = started(manager, "parent", 10)
+    child = Request("child", [*range(10), 50, 51, 52, 53], 4)
+    child.num_computed_tokens = 10
+    given = manager.fork(parent, child)
+    assert given is not None
+    assert given.get_block_ids() == ([1, 2, 3],)
+    assert ids_of(manager.allocate_slots(child, 4)) == [5]
+    assert manager.take_copies() == [[(3, 4)]]
+    child.num_computed_tokens = 14
+    assert manager.get_computed_blocks(Request("same", [*range(10), 50, 51, 9], 4))[1] == 12
+    manager.check()
+
+
+def test_a_parent_that_is_half_way() -> None:
+    """Between two steps of a long prompt."""
+    manager = manager_of(full(), 40)
+    parent = Request("parent", list(range(20)), 4)
+    assert manager.allocate_slots(parent, 6) is not None
+    parent.num_computed_tokens = 6
+    child = forked(manager, parent, "child")
+    assert child.num_computed_tokens == 6
+    for request in (child, parent):
+        assert manager.allocate_slots(request, 14) is not None
+        request.num_computed_tokens = 20
+    assert manager.take_copies() == [[(2, 3)]]
+    assert table(manager, "child")[:2] == [1, 3]
+    assert table(manager, "parent")[:2] == [1, 2]
+    manager.check()
+
+
+def test_an_encoder_is_shared() -> None:
+    manager = manager_over([full(4), cross(4)], caching=False)
+    parent = Request("parent", list(range(6)), None)
+    assert manager.allocate_slots(parent, 6, num_encoder_tokens=9) is not None
+    parent.num_computed_tokens = 6
+    child = forked(manager, parent, "child")
+    assert manager.get_block_ids("child") == manager.get_block_ids("parent") == ([1, 2], [3, 4, 5])
+    decoded(manager, child, 1)
+    assert manager.take_copies() == [[(2, 6)], []]
+    manager.free(parent)
+    assert manager.block_pool.ref_counts()[3:6] == [1, 1, 1]
+    manager.check()
+
+
+def test_requests_without_keys_fork_too() -> None:
+    """A child with keys publishes what its keyless parent has computed."""
+    manager = manager_of(full())
+    parent = Request("parent", list(range(9)), None)
+    admit(manager, parent)
+    child = Request("child", list(range(9)), 4)
+    child.num_computed_tokens = 9
+    assert manager.fork(parent, child) is not None
+    decoded(manager, child, 5)
+    assert manager.num_published("child") == (2,)
+    assert manager.num_published("parent") == (0,)
+    assert manager.get_computed_blocks(Request("hit", list(range(9)), 4))[1] == 8
+    decoded(manager, parent, 5)
+    manager.check()
+
+
+def test_where_nothing_is_cached_any_keys_will_do() -> None:
+    manager = manager_of(full(2), caching=False)
+    parent, child = (Request(name, list(range(4)), 3) for name in ("parent", "child"))
+    assert manager.allocate_slots(parent, 3) is not None
+    parent.num_computed_tokens = child.num_computed_tokens = 3
+    assert manager.fork(parent, child) is not None
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+def world() -> tuple[KVCacheManager, Request]:
+    """A request in the middle of its life, and others beside it."""
+    manager = manager_of(full(), 33, log_stats=True, enable_kv_cache_events=True)
+    parent = Request("parent", list(range(9)), 4, hasher=SHA256, cache_salt="salt", lora_name="lora")
+    admit(manager, parent)
+    decoded(manager, parent, 9)
+    other = Request("other", list(range(50, 60)), 4, hasher=SHA256)
+    admit(manager, other)
+    return manager, parent
+
+
+def like(tokens: list[int], computed: int = 10, **fields: Any) -> Request:
+    """A child made by hand."""
+    given: dict[str, Any] = {"cache_salt": "salt", "lora_name": "lora", "hasher": SHA256, **fields}
+    child = Request("child", tokens, given.pop("block_size", 4), **given)
+    child.num_computed_tokens = computed
+    return child
+
+
+NOT_FORKS: dict[str, Callable[[], Request]] = {
+    "another token": lambda: like([0, 1, 2, 3, 4, 5, 6, 7, 8, 10]),
+    "another first token": lambda: like([1, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+    "fewer tokens": lambda: like(list(range(9))),
+    "no salt": lambda: like(list(range(10)), cache_salt=None),
+    "another salt": lambda: like(list(range(10)), cache_salt="pepper"),
+    "another adapter": lambda: like(list(range(10)), lora_name="other"),
+    "salt for adapter": lambda: like(list(range(10)), cache_salt="lora", lora_name="salt"),
+    "an image": lambda: like(list(range(10)), mm_items=[MultiModalItem("i", 9, 1)]),
+    "fewer computed": lambda: like(list(range(10)), 9),
+    "more computed": lambda: like(list(range(12)), 11),
+    "none computed": lambda: like(list(range(10)), 0),
+    "negative": lambda: like(list(range(10)), -1),
+    "blocks too large": lambda: like(list(range(10)), block_size=8),
+    "blocks that do not divide": lambda: like(list(range(10)), block_size=3),
+}
+
+
+@pytest.mark.parametrize("name", NOT_FORKS)
+def test_a_child_must_go_on_from_its_parent(name: str) -> None:
+    manager, parent = world()
+    child = NOT_FORKS[name]()
+    before = request_dump(child), request_dump(parent)
+    message = refused(manager, InvalidArgumentError, manager.fork, parent, child)
+    assert "child" in message
+    assert (request_dump(child), request_dump(parent)) == before
+    assert manager.fork(parent, like([*range(10), 77], lora_name="lora")) is not None, "the name is not taken"
+    manager.check()
+
+
+def test_a_hasher_that_cannot_be_told_of_is_refused() -> None:
+    manager, parent = world()
+    refused(manager, InvalidArgumentError, manager.fork, parent, like(list(range(10)), hasher=None))
+    assert manager.fork(parent, like(list(range(10)), hasher=Sha256Hasher(b"another"))) is not None
+    manager.check()
+
+
+def test_items_after_what_is_computed_may_differ() -> None:
+    manager = manager_of(full())
+    item = MultiModalItem("image", 2, 3)
+    parent = Request("parent", list(range(9)), 4, mm_items=[item])
+    admit(manager, parent)
+    more = MultiModalItem("another", 9, 2)
+    for items, fits in (
+        ([item, more], True),
+        ([item], True),
+        ([more], False),
+        ([item._replace(identifier="x")], False),
+    ):
+        child = Request("child", list(range(12)), 4, mm_items=items)
+        child.num_computed_tokens = 9
+        if fits:
+            assert manager.fork(parent, child) is not None
+            manager.free(child)
+        else:
+            refused(manager, InvalidArgumentError, manager.fork, parent, child)
+
+
+def test_a_parent_must_hold_blocks_here() -> None:
+    manager, parent = world()
+    elsewhere = manager.copy()
+    waiting = Request("waiting", list(range(9)), 4, hasher=SHA256)
+    refused(manager, UnknownRequestError, manager.fork, waiting, waiting.fork("child"))
+    manager.free(parent)
+    refused(manager, UnknownRequestError, manager.fork, parent, parent.fork("child"))
+    assert elsewhere.fork(parent.copy(), parent.fork("child")) is not None
+    stranger = Request("other", list(range(50, 60)), 4, hasher=SHA256)
+    refused(manager, DuplicateRequestError, manager.fork, stranger, stranger.fork("child"))
+
+
+def test_a_fork_is_another_request() -> None:
+    """Even under the name of its parent, and after the parent has gone."""
+    manager, parent = world()
+    same = parent.fork("parent")
+    for call in (
+        manager.free,
+        lambda request: manager.allocate_slots(request, 1),
+        lambda r: manager.cache_blocks(r, 1),
+    ):
+        refused(manager, DuplicateRequestError, call, same)
+    child = forked(manager, parent, "child")
+    assert manager.num_published("child") == manager.num_published("parent") == (2,)
+    assert (child.all_token_ids, child.block_hashes) == (parent.all_token_ids, parent.block_hashes)
+    child.append_output_token_ids([1, 2, 3])
+    assert parent.num_tokens == 10
+    manager.free(parent)
+    assert manager.fork(child, same) is not None
+    assert table(manager, "parent") == table(manager, "child")
+    manager.check()
+
+
+def test_a_child_must_not_run() -> None:
+    manager, parent = world()
+    child = forked(manager, parent, "child")
+    for taken in (child, parent, child.copy(), parent.copy(), parent.fork("other"), parent.fork("parent")):
+        refused(manager, DuplicateRequestError, manager.fork, parent, taken)
+    manager.free(child)
+    assert manager.fork(parent, child) is not None, "a child that was freed may be forked again"
+    grandchild = forked(manager, child, "grandchild")
+    manager.free(parent)
+    manager.free(child)
+    assert table(manager, grandchild.request_id) == [1, 2, 3]
+    manager.check()
+
+
+@pytest.mark.parametrize("names", [("", None), (None, 5), (b"r", ["r"]), (1.5, ())])
+def test_the_name_of_a_fork_is_a_name(names: tuple[object, ...]) -> None:
+    request: Any = Request("r", [1, 2, 3], 4)
+    for name in names:
+        with pytest.raises((InvalidArgumentError, TypeError)):
+            request.fork(name)
+    assert request_dump(request) == request_dump(Request("r", [1, 2, 3], 4))
+
+
+@pytest.mark.parametrize("bad", [None, "parent", 5, 1.5, object(), ["parent"]])
+def test_only_requests_are_forked(bad: Any) -> None:
+    manager, parent = world()
+    refused(manager, (TypeError, AttributeError), manager.fork, parent, bad)
+    refused(manager, (TypeError, AttributeError), manager.fork, bad, parent.fork("child"))
+
+
+@pytest.mark.parametrize("computed", [-1, 0, 8, 9, 11, 2**31, 2**63, 2**64, -(2**63) - 1])
+def test_a_parent_says_what_it_has_computed(computed: int) -> None:
+    manager, parent = world()
+    parent.num_computed_tokens = computed
+    child = parent.fork("child")
+    assert "num_computed_tokens" in refused(manager, InvalidArgumentError, manager.fork, parent, child)
+
+
+def test_a_parent_whose_step_is_not_done() -> None:
+    manager, parent = world()
+    parent.append_output_token_ids([10])
+    assert manager.allocate_slots(parent, 1) is not None
+    refused(manager, InvalidArgumentError, manager.fork, parent, parent.fork("child"))
+    parent.num_computed_tokens = 11
+    assert manager.fork(parent, parent.fork("child")) is not None
+
+
+def test_a_parent_that_loads() -> None:
+    manager = manager_of(full())
+    parent = Request("parent", list(range(9)), 4)
+    assert manager.allocate_slots(parent, 0, num_external_computed_tokens=6) is not None
+    for computed in (0, 6):
+        parent.num_computed_tokens = computed
+        assert "finish_load" in refused(manager, InvalidArgumentError, manager.fork, parent, parent.fork("child"))
+    assert manager.finish_load(parent, 6)
+    child = forked(manager, parent, "child")
+    assert manager.allocate_slots(child, 3) is not None
+    assert manager.take_copies() == [[(2, 3)]]
+    manager.check()
+
+
+def test_a_child_whose_name_is_still_loading() -> None:
+    """The blocks of the load return apart from those of the fork."""
+    manager = manager_of(full())
+    lost = Request("child", list(range(9)), 4)
+    assert manager.allocate_slots(lost, 0, num_external_computed_tokens=8) is not None
+    manager.free(lost)
+    parent = started(manager, "parent", 6, first=70)
+    child = forked(manager, parent, "child")
+    assert not manager.finish_load(child, 8)
+    assert table(manager, "child") == table(manager, "parent") == [3, 4]
+    manager.check()
+    manager.free(child)
+    manager.free(parent)
+    assert manager.usage == 0.0
+
+
+@pytest.mark.parametrize("settles", [False, True])
+def test_a_parent_in_flight(settles: bool) -> None:
+    manager = over([full(4)], settles=settles)
+    parent = prefilled(manager, length=9)
+    assert "step in flight" in refused(manager, UnknownStepError, manager.fork, parent, parent.fork("child"))
+    manager.settle_step(1)
+    manager.start_step()
+    assert manager.allocate_slots(parent, 1) is not None  # of a token that is not known yet
+    parent.num_computed_tokens = 10
+    manager.settle_step(2)
+    assert "append" in refused(manager, InvalidArgumentError, manager.fork, parent, parent.fork("child"))
+    parent.append_output_token_ids([9])
+    child = forked(manager, parent, "child")
+    assert manager.num_settled("child") == 10
+    refused(manager, UnknownStepError, manager.allocate_slots, child, 1)
+    manager.start_step()
+    assert manager.allocate_slots(child, 1) is not None
+    assert manager.take_copies() == [[(3, 4)]]
+    manager.free(child)
+    manager.free(parent)
+    assert manager.block_pool.ref_counts()[1:5] == [1, 1, 0, 1], "behind a fence: what the child's step touches"
+    manager.check()
+    manager.settle_step(3)
+    assert manager.usage == 0.0
+    manager.check()
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+@pytest.mark.parametrize("trims", [False, True])
+def test_the_state_of_a_draft_is_not_shared(overlaps: bool, trims: bool) -> None:
+    manager = manager_of(mamba(4, 1), overlap_steps=overlaps)
+    parent = Request("parent", [1, 2, 3, 4, 5], 4)
+    for number, new, drafts, said in ((1, 5, 0, [6]), (2, 2, 1, [7, 8])):
+        if overlaps:
+            manager.start_step()
+        assert manager.allocate_slots(parent, new, num_draft_tokens=drafts) is not None
+        parent.num_computed_tokens += new
+        if overlaps:
+            manager.settle_step(number)
+        parent.append_output_token_ids(said)
+    if trims:
+        manager.remove_skipped_blocks(parent, 7)
+    assert manager.get_state_block_ids(parent) == manager.get_draft_block_ids("parent")[0]
+    assert "draft" in refused(manager, UnsupportedError, manager.fork, parent, parent.fork("child"))
+    if overlaps:
+        manager.start_step()
+    assert manager.allocate_slots(parent, 1) is not None
+    parent.num_computed_tokens = 8
+    if overlaps:
+        manager.settle_step(3)
+    child = forked(manager, parent, "child")
+    assert manager.get_state_block_ids(child) == manager.get_state_block_ids(parent)
+    assert manager.get_draft_block_ids("child") != manager.get_draft_block_ids("parent")
+    manager.check()
+
+
+def test_copies_to_a_parent_must_be_taken() -> None:
+    manager, parent = world()
+    child = forked(manager, parent, "child")
+    decoded(manager, child, 10)
+    assert "take_copies" in refused(manager, InvalidArgumentError, manager.fork, child, child.fork("more"))
+    third = forked(manager, parent, "third")
+    assert table(manager, "third") == table(manager, "parent"), "what is copied from may be shared"
+    (pairs,) = manager.take_copies()
+    assert pairs == [(3, table(manager, "child")[-1])]
+    assert manager.fork(child, child.fork("more")) is not None
+    manager.free(third)
+    manager.check()
+
+
+@pytest.mark.parametrize("drafts", [1, 3])
+def test_states_of_drafts_that_are_not_free(drafts: int) -> None:
+    manager = manager_of(mamba(4, drafts), 2 * drafts + 1)
+    parent = started(manager, "parent", 3)
+    child = parent.fork("child")
+    before = manager_dump(manager), request_dump(child)
+    assert manager.fork(parent, child) is None
+    assert (manager_dump(manager), request_dump(child)) == before
+    manager.check()
+    parent.append_output_token_ids([1])
+    assert manager.allocate_slots(parent, 1) is not None
+    larger = manager_of(mamba(4, drafts), 2 * drafts + 2)
+    assert forked(larger, started(larger, "parent", 3), "child")
+    assert larger.block_pool.get_num_free_blocks() == 0
+
+
+# ---------------------------------------------------------------------- other calls beside forks
+
+
+def parted(**options: Any) -> tuple[KVCacheManager, Request, Request]:
+    """A parent and its fork, one step after; the copy is still to come."""
+    manager = manager_of(full(), **options)
+    parent = started(manager, "parent", 6)
+    child = forked(manager, parent, "child")
+    decoded(manager, child, 60)
+    return manager, parent, child
+
+
+def test_a_copy_that_does_not_fit_waits() -> None:
+    manager = manager_of(full(), 3)
+    parent = started(manager, "parent", 6)
+    child = forked(manager, parent, "child")
+    parent.append_output_token_ids([1])
+    child.append_output_token_ids([2])
+    before = manager_dump(manager)
+    assert manager.allocate_slots(child, 1) is None
+    assert manager.allocate_slots_batch([child, parent], 1).num_served == 0
+    plan = manager.plan(parent, 1)
+    assert isinstance(plan, NotNow)
+    assert plan.num_missing_blocks == 1
+    assert manager_dump(manager) == before
+    manager.free(parent)
+    assert ids_of(manager.allocate_slots(child, 1)) == []
+    assert manager.take_copies() == [[]], "it writes in place"
+    manager.check()
+
+
+def test_the_blocks_of_a_copy_are_free_once_it_is_told() -> None:
+    manager, parent, child = parted(num_blocks=4)
+    parent.append_output_token_ids([1])
+    manager.free(child)
+    assert manager.block_pool.get_num_free_blocks() == 0, "nobody else holds what is copied to"
+    parent.num_computed_tokens = 6
+    assert manager.allocate_slots(parent, 1, num_lookahead_tokens=4) is None
+    assert manager.take_copies() == [[(2, 3)]]
+    assert manager.block_pool.get_num_free_blocks() == 1
+    assert manager.allocate_slots(parent, 1, num_lookahead_tokens=4) is not None
+    manager.check()
+
+
+def test_the_cache_is_not_reset_before_copies_are_told() -> None:
+    manager, parent, child = parted()
+    manager.free(parent)
+    manager.free(child)
+    manager.check()
+    assert manager.usage == 2 / 32
+    assert not manager.reset_prefix_cache()
+    manager.take_copies()
+    assert manager.reset_prefix_cache()
+    assert manager.usage == 0.0
+    manager.check()
+
+
+def test_common_prefixes_count_forks_and_no_copies() -> None:
+    manager, _, child = parted()
+    assert manager.get_num_common_prefix_blocks("parent", 2) == [1]
+    assert manager.get_num_common_prefix_blocks("child", 2) == [1]
+    manager.block_pool.touch([1])
+    assert manager.get_num_common_prefix_blocks("child", 2) == [1], "nor what the engine holds beside"
+    manager.block_pool.free_blocks([1])
+    manager.free(child)
+    assert manager.get_num_common_prefix_blocks("parent", 1) == [2]
+    manager.take_copies()
+    assert manager.get_num_common_prefix_blocks("parent", 1) == [2]
+
+
+def test_trimming_one_fork_leaves_the_other() -> None:
+    manager = manager_of(sliding(2, 3))
+    parent = started(manager, "parent", 7, 2)
+    child = forked(manager, parent, "child")
+    manager.remove_skipped_blocks(parent, 7)
+    assert (table(manager, "parent"), table(manager, "child")) == ([0, 0, 3, 4], [1, 2, 3, 4])
+    assert manager.block_pool.ref_counts()[1:5] == [1, 1, 2, 2]
+    decoded(manager, child, 1)
+    assert table(manager, "child") == [0, 0, 3, 5]
+    assert table(manager, "parent") == [0, 0, 3, 4]
+    assert manager.take_copies() == [[(4, 5)]]
+    manager.check()
+
+
+def test_delayed_publication_of_shared_blocks() -> None:
+    manager = manager_of(full(), enable_kv_cache_events=True)
+    parent = Request("parent", list(range(9)), 4, hasher=SHA256)
+    assert manager.allocate_slots(parent, 9, delay_cache_blocks=True) is not None
+    parent.num_computed_tokens = 9
+    child = forked(manager, parent, "child")
+    manager.cache_blocks(child, 9)
+    assert len(manager.take_events()) == 2
+    manager.cache_blocks(parent, 9)
+    assert manager.take_events() == [], "they are published already"
+    assert manager.num_published("parent") == manager.num_published("child") == (2,)
+    refused(manager, InvalidArgumentError, manager.cache_blocks, child, 10)
+    manager.check()
+
+
+def test_events_tell_of_equal_blocks_once() -> None:
+    """Both forks fill their last block with the same tokens: duplicates, of which one is told."""
+    manager = manager_of(full(2), 6, enable_kv_cache_events=True)
+    parent = Request("parent", [1, 2, 3], 2, hasher=SHA256)
+    admit(manager, parent)
+    child = forked(manager, parent, "child")
+    for request in (parent, child):
+        decoded(manager, request, 4)
+    stored = manager.take_events()
+    assert [isinstance(event, BlockStored) for event in stored] == [True, True]
+    manager.take_copies()
+    assert manager.block_pool.block_keys()[2] == manager.block_pool.block_keys()[3]
+    for request in (parent, child):
+        manager.free(request)
+    admit(manager, Request("other", [9] * 10, 2, hasher=SHA256))
+    gone = [event for event in manager.take_events() if isinstance(event, BlockRemoved)]
+    assert {event.block_hash for event in gone} == {
+        event.block_hash for event in stored if isinstance(event, BlockStored)
+    }
+    assert len(gone) == 2
+    manager.check()
+
+
+def test_losses_are_those_of_the_last_that_held_a_block() -> None:
+    manager = manager_of(sliding(2, 3), 8, explain_evictions=True)
+    parent = started(manager, "parent", 7, 2)
+    child = forked(manager, parent, "child")
+    manager.remove_skipped_blocks(parent, 7)
+    manager.free(child)
+    manager.free(parent)
+    filler = started(manager, "filler", 14, 2, first=70)
+    explained = manager.explain_hit(Request("again", list(range(7)), 2))
+    assert explained.groups[0].cause is HitLimit.EVICTED
+    stats = manager.make_eviction_stats()
+    assert stats is not None
+    manager.free(filler)
+    manager.check()
+
+
+def test_a_watermark_is_for_newcomers_not_for_forks() -> None:
+    manager = manager_of(full(), 11, watermark=0.5)
+    parent = started(manager, "parent", 30)
+    assert manager.block_pool.get_num_free_blocks() == 2
+    child = forked(manager, parent, "child")
+    decoded(manager, child, 1)
+    assert manager.allocate_slots(Request("new", [1], 4), 1) is None
+    manager.check()
+
+
+@pytest.mark.parametrize("other", ["parent", "another", "copies"])
+def test_a_plan_is_stale_after_a_fork(other: str) -> None:
+    manager = manager_of(full())
+    parent, another = started(manager, "parent", 6), started(manager, "another", 6, first=30)
+    if other == "copies":
+        decoded(manager, forked(manager, parent, "before"), 5)
+    parent.append_output_token_ids([7])
+    another.append_output_token_ids([8])
+    plan = manager.plan(another if other == "another" else parent, 1)
+    assert isinstance(plan, Fits)
+    if other == "copies":
+        manager.take_copies()
+    else:
+        forked(manager, parent, "child")
+    refused(manager, StalePlanError, manager.commit, plan)
+    again = manager.plan(parent, 1)
+    assert isinstance(again, Fits)
+    assert again.num_blocks == (0 if other == "copies" else 1)
+    free = manager.block_pool.get_num_free_blocks()
+    manager.commit(again)
+    assert manager.block_pool.get_num_free_blocks() == free - again.num_blocks
+    manager.check()
+
+
+def test_a_plan_for_the_child_made_before_it_was_forked() -> None:
+    manager = manager_of(full())
+    parent = started(manager, "parent", 6)
+    child = parent.fork("child")
+    child.num_computed_tokens = 0
+    plan = manager.plan(child, 6)
+    assert isinstance(plan, Fits)
+    child.num_computed_tokens = 6
+    assert manager.fork(parent, child) is not None
+    refused(manager, StalePlanError, manager.commit, plan)
+
+
+def test_a_copy_of_a_manager_has_its_own_copies() -> None:
+    manager, parent, child = parted()
+    twin, ours = manager.copy(), (parent.copy(), child.copy())
+    before = manager_dump(manager)
+    assert manager_dump(twin) == before
+    assert twin.take_copies() == [[(2, 3)]]
+    forked(twin, ours[1], "more")
+    decoded(twin, ours[0], 1)
+    for request in ours:
+        twin.free(request)
+    twin.check()
+    assert manager_dump(manager) == before
+    assert manager.take_copies() == [[(2, 3)]]
+    assert twin.request_ids() == ["more"]
+    manager.check()
+
+
+def test_a_copy_of_a_manager_has_its_own_forks() -> None:
+    """Made between a fork and its first write, by whichever side."""
+    manager = manager_of(full())
+    parent = started(manager, "parent", 6)
+    child = forked(manager, parent, "child")
+    twin, mine, its = manager.copy(), child.copy(), parent.copy()
+    decoded(manager, child, 1)
+    decoded(twin, its, 1)
+    decoded(twin, mine, 2)
+    assert manager.take_copies() == twin.take_copies() == [[(2, 3)]]
+    assert (table(manager, "child"), table(twin, "child")) == ([1, 3], [1, 2])
+    manager.check()
+    twin.check()
+
+
+def test_batches_tell_what_was_replaced() -> None:
+    manager = manager_over([full(4), sliding(2, 4), mamba(4)], 60)
+    parent = started(manager, "parent", 7, 2)
+    children = [forked(manager, parent, f"c{number}") for number in range(2)]
+    tables = {request.request_id: manager.get_block_ids(request.request_id) for request in (parent, *children)}
+    for request in (parent, *children):
+        request.append_output_token_ids([5])
+    told = manager.allocate_slots_batch([children[1], parent], 1)
+    replaced = [int(number) for number in told.replaced_entries]
+    assert [tuple(replaced[at : at + 3]) for at in range(0, len(replaced), 4)] == [
+        (request, group, entry) for request in (0, 1) for group, entry in ((0, 1), (1, 3), (2, 1))
+    ]
+    assert repr(told) == "BatchAllocation(num_served=2, refused=None, new_blocks=0, nulled=4)"
+    after = manager.get_block_ids("c1")
+    copies = manager.take_copies()
+    assert [pairs[0] for pairs in copies] == [
+        (old[entry], new[entry]) for old, new, entry in zip(tables["c1"], after, (1, 3, 1), strict=True)
+    ]
+    assert manager.get_block_ids("c0") == tables["c0"]
+    told = manager.allocate_slots_batch([children[0]], 1)
+    assert list(told.replaced_entries) == [], "the last one writes in place"
+    manager.check()
+
+
+def test_a_trim_pays_for_a_copy() -> None:
+    """A pool without a free block: what the step itself trims is what it copies to."""
+    manager = manager_of(sliding(2, 3), 5)
+    parent = started(manager, "parent", 7, 2)
+    child = forked(manager, parent, "child")
+    manager.remove_skipped_blocks(parent, 7)
+    assert manager.block_pool.get_num_free_blocks() == 0
+    decoded(manager, child, 1)
+    assert table(manager, "child") in ([0, 0, 3, 1], [0, 0, 3, 2])
+    assert manager.take_copies() == [[(4, table(manager, "child")[3])]]
+    manager.check()
+
+
+def test_nobody_goes_back_behind_a_fork() -> None:
+    """Drafts that were accepted when it was made are certain from then on: the other reads them."""
+    manager = manager_of(full(2))
+    parent = Request("parent", [1, 2, 3, 4, 5], 2)
+    assert manager.allocate_slots(parent, 8) is not None
+    parent.append_output_token_ids([6, 7, 8])
+    parent.num_computed_tokens = 7
+    child = forked(manager, parent, "child")
+    for request in (parent, child):
+        for computed in (5, 6, 8):
+            request.num_computed_tokens = computed
+            refused(manager, InvalidArgumentError, manager.allocate_slots, request, 1)
+        request.num_computed_tokens = 7
+    assert manager.allocate_slots(child, 1) is not None
+    assert manager.take_copies() == [[(4, 5)]]
+    assert table(manager, "parent") == [1, 2, 3, 4]
+    manager.check()

@@ -1,0 +1,565 @@
+"""Property: an explanation of a hit names what limits it, and what became of what is missing, truly.
+
+How: explanations over random cache contents of one to three groups against brute force from what a token reads, with a
+draft head and without, and by publishing the blocks that they name; causes over random walks in small pools against a
+model that watches tables, counters and keys; each cause, limit and error by an example; copies, and that nothing
+changes.
+Not covered: every state of small scopes (conformance), time (benchmarks).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from math import gcd, lcm
+from random import Random
+from typing import NamedTuple
+
+import pytest
+from tests.core import support
+from tests.core.support import GROUPS, chunked, cross, full, mamba, manager_dump, needed, published, sliding
+
+from blockwright import (
+    BlockPool,
+    EvictionStats,
+    HitExplanation,
+    HitLimit,
+    KVCacheManager,
+    KVCacheSpec,
+    MambaSpec,
+    Request,
+)
+from blockwright.errors import InvalidArgumentError
+
+ALONE: dict[str, list[KVCacheSpec]] = {
+    "full 2": [full(2)],
+    "sliding 2": [sliding(2, 4)],
+    "sliding 1": [sliding(2, 1)],
+    "chunked 2": [chunked(2, 4)],
+    "mamba 3": [mamba(3)],
+}
+MODELS = ALONE | GROUPS
+every_groups = pytest.mark.parametrize("specs", MODELS.values(), ids=MODELS.keys())
+
+
+def manager_over(
+    specs: Sequence[KVCacheSpec],
+    num_blocks: int = 200,
+    *,
+    caching: bool = True,
+    eagle: bool = False,
+    remembers: bool = True,
+) -> KVCacheManager:
+    """A manager that remembers, unless told otherwise."""
+    return support.manager_over(
+        specs, num_blocks, caching=caching, use_eagle=eagle, explain_evictions=remembers, log_stats=True
+    )
+
+
+def ask(num_tokens: int, size: int = 2, first: int = 0, *, prompt_logprobs: bool = False) -> Request:
+    """A request over the tokens first, first + 1, ..."""
+    return Request("q", list(range(first, first + num_tokens)), size, prompt_logprobs=prompt_logprobs)
+
+
+def run(
+    manager: KVCacheManager, num_tokens: int, *, name: str = "r", first: int = 0, size: int = 2, step: int = 0
+) -> Request:
+    """A request that has its slots, all at once or `step` tokens at a time, and runs."""
+    request = Request(name, list(range(first, first + num_tokens)), size)
+    hit, num_hit = manager.get_computed_blocks(request)
+    step = step or num_tokens
+    while request.num_computed_tokens < num_tokens:
+        begin = request.num_computed_tokens + num_hit
+        new = min(step, num_tokens - begin)
+        blocks = manager.allocate_slots(request, new, num_hit, hit if num_hit else None)
+        assert blocks is not None
+        request.num_computed_tokens, num_hit = begin + new, 0
+    return request
+
+
+def flush(manager: KVCacheManager, first: int = 500) -> None:
+    """Have every free block taken for something else, once."""
+    blocks = manager.block_pool.get_new_blocks(manager.block_pool.get_num_free_blocks())
+    manager.block_pool.free_blocks(blocks)
+
+
+class Expected(NamedTuple):
+    """What an explanation must say; per group: its own hit, the end it names, its limit, and the blocks it lacks."""
+
+    length: int
+    candidate: int | None
+    before: int
+    parts: list[tuple[int, int | None, HitLimit, list[int]]]
+
+
+def ends_of(spec: KVCacheSpec, length: int, eagle: bool) -> list[int]:
+    """The ends of the blocks that a hit must find."""
+    size = spec.block_size
+    ends = {(position // size + 1) * size for position in needed(spec, length)}
+    return sorted(ends | ({length + size} if eagle and not isinstance(spec, MambaSpec) else set()))
+
+
+def longest(specs: Sequence[KVCacheSpec], has: Sequence[AbstractSet[int]], num_tokens: int, eagle: bool) -> int:
+    """The longest hit by definition; `has` are the ends of the blocks that each group finds."""
+    lengths = range(0, num_tokens, lcm(*(spec.block_size for spec in specs)))
+    return max(
+        length
+        for length in lengths
+        if length == 0
+        or all(
+            end <= num_tokens and end in cached
+            for spec, cached in zip(specs, has, strict=True)
+            for end in ends_of(spec, length, eagle)
+        )
+    )
+
+
+def expected(
+    specs: Sequence[KVCacheSpec],
+    has: Sequence[AbstractSet[int]],
+    lost: Sequence[Mapping[int, HitLimit]],
+    num_tokens: int,
+    eagle: bool = False,
+) -> Expected:
+    """The explanation by definition; `lost` says for each group how ends were lost."""
+    length = longest(specs, has, num_tokens, eagle)
+    before = longest(specs, [one | other.keys() for one, other in zip(has, lost, strict=True)], num_tokens, eagle)
+    candidate = before if before > length else length + lcm(*(spec.block_size for spec in specs))
+    parts: list[tuple[int, int | None, HitLimit, list[int]]] = []
+    for spec, cached, gone in zip(specs, has, lost, strict=True):
+        alone = longest([spec], [cached], num_tokens, eagle)
+        if candidate >= num_tokens:
+            parts.append((alone, None, HitLimit.NOT_ALIGNED if alone > length else HitLimit.NOTHING, []))
+            continue
+        ends = ends_of(spec, candidate, eagle)
+        lacks = [end for end in ends if end not in cached]
+        if ends and ends[-1] > num_tokens:
+            parts.append((alone, ends[-1], HitLimit.DRAFT_MARGIN, []))
+        elif not lacks:
+            parts.append((alone, None, HitLimit.OTHER_GROUP, []))
+        elif lacks[0] > candidate:
+            parts.append((alone, lacks[0], HitLimit.DRAFT_MARGIN, lacks))
+        else:
+            parts.append((alone, lacks[0], gone.get(lacks[0], HitLimit.NEVER_PUBLISHED), lacks))
+    return Expected(length, candidate if candidate < num_tokens else None, before, parts)
+
+
+def matches(said: HitExplanation, wanted: Expected) -> None:
+    """See that an explanation says what it must."""
+    assert (said.num_tokens, said.candidate) == (wanted.length, wanted.candidate)
+    assert [(part.num_tokens, part.missing_end, part.limit) for part in said.groups] == [
+        part[:3] for part in wanted.parts
+    ]
+    assert said.limiting_groups == tuple(at for at, part in enumerate(wanted.parts) if part[1] is not None)
+
+
+# --- over random cache contents ---
+
+
+@every_groups
+@pytest.mark.parametrize("eagle", [False, True])
+def test_explanation_is_what_the_definition_says(specs: list[KVCacheSpec], eagle: bool) -> None:
+    if eagle and any(type(spec) is type(chunked()) for spec in specs):
+        pytest.skip("chunked local attention has no draft head")
+    random, named = Random(7), 0
+    for _ in range(60):
+        num_tokens, manager = random.randrange(1, 26), manager_over(specs, eagle=eagle, remembers=False)
+        whole = ask(30, gcd(*(spec.block_size for spec in specs)))
+        share = random.choice((0.5, 0.8, 0.95))
+        has = []
+        for spec, group in zip(specs, manager.managers, strict=True):
+            entries = [entry for entry in range(30 // spec.block_size) if random.random() < share]
+            published(group, whole, entries)
+            has.append({(entry + 1) * spec.block_size for entry in entries})
+        request = ask(num_tokens, gcd(*(spec.block_size for spec in specs)))
+        wanted, said = expected(specs, has, [{} for _ in specs], num_tokens, eagle), manager.explain_hit(request)
+        wanted = wanted._replace(
+            parts=[
+                (alone, end, HitLimit.UNKNOWN_LOSS if limit is HitLimit.NEVER_PUBLISHED else limit, lacks)
+                for alone, end, limit, lacks in wanted.parts
+            ]
+        )
+        matches(said, wanted)
+        assert said.num_tokens == manager.get_computed_blocks(request)[1]
+        assert said.num_tokens_without_losses is None
+        assert (said.request_id, said.max_length) == ("q", num_tokens - 1)
+        named += len(said.limiting_groups)
+        grows_to(manager, request, whole, said)
+    assert named > 3 or specs == [sliding(2, 1)]  # which reads no block at all
+
+
+def grows_to(manager: KVCacheManager, request: Request, whole: Request, said: HitExplanation) -> None:
+    """Publish the block named first, again and again: that makes the candidate a hit, or a margin is in the way."""
+    candidate, rounds = said.candidate, 0
+    while candidate is not None and said.num_tokens < candidate:
+        assert said.candidate == candidate
+        assert said.limiting_groups
+        part = said.groups[said.limiting_groups[0]]
+        assert part.missing_end is not None
+        if part.missing_end > said.max_length + 1:
+            assert part.limit is HitLimit.DRAFT_MARGIN
+            assert part.cause is None
+            return
+        published(manager.managers[part.group], whole, [part.missing_end // part.block_size - 1])
+        said, rounds = manager.explain_hit(request), rounds + 1
+        assert rounds < 60
+
+
+# --- causes ---
+
+
+def test_what_was_never_published() -> None:
+    said = manager_over([full(2)]).explain_hit(ask(7))
+    assert (said.num_tokens, said.max_length, said.alignment, said.candidate) == (0, 6, 2, 2)
+    assert said.num_tokens_without_losses == 0
+    assert said.limiting_groups == (0,)
+    assert said.groups[0].missing_end == 2
+    assert said.groups[0].limit is said.groups[0].cause is HitLimit.NEVER_PUBLISHED
+
+
+def test_what_was_evicted_after_its_request() -> None:
+    manager = manager_over([full(2)], 6)
+    manager.free(run(manager, 8))
+    manager.block_pool.free_blocks(manager.block_pool.get_new_blocks(4))  # one bare block, then the deepest three
+    said = manager.explain_hit(ask(9))
+    assert (said.num_tokens, said.candidate, said.num_tokens_without_losses) == (2, 8, 8)
+    assert (said.groups[0].missing_end, said.groups[0].limit) == (4, HitLimit.EVICTED)
+    assert manager.make_eviction_stats() == EvictionStats((3,), (0,), (0,))
+    assert manager.make_eviction_stats() == EvictionStats((0,), (0,), (0,))
+
+
+def test_what_was_trimmed_and_then_taken() -> None:
+    manager = manager_over([sliding(2, 3)], 8)
+    request = run(manager, 8, step=2)
+    flush(manager)
+    assert manager.explain_hit(ask(5)).groups[0][4:6] == (4, HitLimit.TRIMMED)
+    manager.free(request)
+    flush(manager)
+    assert manager.explain_hit(ask(9)).groups[0][4:6] == (8, HitLimit.EVICTED)
+    stats = manager.make_eviction_stats()
+    assert stats is not None
+    assert (sum(stats.evicted), sum(stats.trimmed)) == (2, 2)
+
+
+def test_what_a_reset_dropped() -> None:
+    manager = manager_over([full(2), full(2)])
+    manager.free(run(manager, 8))
+    assert manager.reset_prefix_cache()
+    said = manager.explain_hit(ask(9))
+    assert [part.limit for part in said.groups] == [HitLimit.RESET, HitLimit.RESET]
+    assert (said.num_tokens, said.candidate, said.limiting_groups) == (0, 8, (0, 1))
+    assert manager.make_eviction_stats() == EvictionStats((0, 0), (0, 0), (4, 4))
+
+
+def test_a_prefix_of_two_blocks_is_lost_once_with_the_last() -> None:
+    manager = manager_over([full(2)], 7)
+    one, two = Request("a", [1, 2, 3], 2), Request("b", [1, 2, 3], 2)
+    for request in (one, two):  # without a lookup: two blocks with the same content
+        assert manager.allocate_slots(request, 3)
+    manager.free(one)
+    blocks = manager.block_pool.get_new_blocks(4)  # the first copy is gone, the second serves
+    assert manager.explain_hit(Request("q", [1, 2, 9], 2)).num_tokens == 2
+    assert manager.make_eviction_stats() == EvictionStats((0,), (0,), (0,))
+    manager.block_pool.free_blocks(blocks)
+    manager.free(two)
+    flush(manager)
+    assert manager.explain_hit(Request("q", [1, 2, 9], 2)).groups[0].limit is HitLimit.EVICTED
+    assert manager.make_eviction_stats() == EvictionStats((1,), (0,), (0,))
+    manager.free(run(manager, 4, first=40))
+    run(manager, 4, name="c", first=40)  # the same blocks again: none is lost by a reset that is refused
+    assert not manager.reset_prefix_cache()
+    assert manager.make_eviction_stats() == EvictionStats((0,), (0,), (0,))
+
+
+def test_the_last_holder_decides() -> None:
+    manager = manager_over([sliding(2, 3)], 10)
+    first = run(manager, 3)
+    second = run(manager, 4, name="s")
+    assert manager.get_block_ids("r")[0][0] == manager.get_block_ids("s")[0][0]
+    manager.remove_skipped_blocks(second, 4)
+    manager.free(first)
+    flush(manager)
+    assert manager.explain_hit(ask(3)).groups[0].limit is HitLimit.EVICTED
+    manager.free(second)
+    first = run(manager, 3)
+    second = run(manager, 4, name="s")
+    manager.free(first)
+    manager.remove_skipped_blocks(second, 4)
+    flush(manager)
+    assert manager.explain_hit(ask(3)).groups[0].limit is HitLimit.TRIMMED
+
+
+def test_a_key_lost_again_counts_as_lost_then() -> None:
+    manager = manager_over([full(2)], 6)
+    manager.free(run(manager, 4))
+    flush(manager)
+    manager.free(run(manager, 4))
+    assert manager.explain_hit(ask(5)).limiting_groups == ()
+    manager.reset_prefix_cache()
+    assert manager.explain_hit(ask(5)).groups[0].limit is HitLimit.RESET
+
+
+def test_the_oldest_loss_is_forgotten() -> None:
+    manager = manager_over([full(2)], 5)
+    for number in range(5):
+        manager.free(run(manager, 3, first=10 * number))
+        flush(manager)
+    limits = [manager.explain_hit(ask(3, first=10 * number)).groups[0].limit for number in range(5)]
+    assert limits == [HitLimit.NEVER_PUBLISHED, *[HitLimit.EVICTED] * 4]
+
+
+def test_a_lost_state_counts_though_others_never_were() -> None:
+    """A recurrent layer publishes where a step stopped; what would have helped is that, not the next multiple."""
+    manager = manager_over([full(2), mamba(2)])
+    manager.free(run(manager, 8))
+    assert manager.explain_hit(ask(9)).num_tokens == 8
+    flush(manager)
+    said = manager.explain_hit(ask(11))
+    assert (said.num_tokens, said.candidate, said.num_tokens_without_losses) == (0, 8, 8)
+    assert [(part.missing_end, part.limit) for part in said.groups] == [(2, HitLimit.EVICTED), (8, HitLimit.EVICTED)]
+    fresh = manager_over([full(2), mamba(2)])
+    run(fresh, 8)
+    said = fresh.explain_hit(ask(7))
+    assert (said.num_tokens, said.candidate, said.limiting_groups) == (0, 2, (1,))
+    assert [part.limit for part in said.groups] == [HitLimit.OTHER_GROUP, HitLimit.NEVER_PUBLISHED]
+    assert [part.num_tokens for part in said.groups] == [6, 0]
+
+
+@pytest.mark.parametrize("tracks", [False, True])
+def test_without_memory_a_loss_has_no_cause(tracks: bool) -> None:
+    manager = support.manager_over([full(2)], 6, track_evictions=tracks)
+    manager.free(run(manager, 8))
+    flush(manager)
+    said = manager.explain_hit(ask(9))
+    assert said.groups[0].limit is said.groups[0].cause is HitLimit.UNKNOWN_LOSS
+    assert (said.candidate, said.num_tokens_without_losses) == (2, None)
+    assert manager.make_eviction_stats() is None
+    assert manager.block_pool.take_losses() == {}
+    assert not manager.block_pool.explains_evictions
+
+
+# --- limits ---
+
+
+def test_as_long_as_can_be() -> None:
+    manager = manager_over([full(2)])
+    run(manager, 8)
+    said = manager.explain_hit(ask(6))
+    assert (said.num_tokens, said.candidate, said.limiting_groups) == (4, None, ())
+    assert said.groups[0][3:] == (4, None, HitLimit.NOTHING, None)
+
+
+def test_cut_by_the_alignment() -> None:
+    manager = manager_over([full(2), full(4)])
+    run(manager, 8)
+    said = manager.explain_hit(ask(8))
+    assert (said.num_tokens, said.alignment, said.candidate) == (4, 4, None)
+    assert [(part.num_tokens, part.limit) for part in said.groups] == [(6, HitLimit.NOT_ALIGNED), (4, HitLimit.NOTHING)]
+
+
+def test_the_draft_margin() -> None:
+    manager = manager_over([full(2)], 8, eagle=True)
+    request = run(manager, 8)
+    beyond = manager.explain_hit(ask(7))
+    assert (beyond.num_tokens, beyond.candidate) == (4, 6)
+    assert beyond.groups[0][4:] == (8, HitLimit.DRAFT_MARGIN, None)
+    after = manager.explain_hit(ask(12))
+    assert (after.num_tokens, after.candidate) == (6, 8)
+    assert after.groups[0][4:] == (10, HitLimit.DRAFT_MARGIN, HitLimit.NEVER_PUBLISHED)
+    manager.free(request)
+    manager.block_pool.free_blocks(manager.block_pool.get_new_blocks(4))  # three bare ones, and the deepest
+    evicted = manager.explain_hit(ask(10))
+    assert (evicted.num_tokens, evicted.candidate) == (4, 6)
+    assert evicted.groups[0][4:] == (8, HitLimit.DRAFT_MARGIN, HitLimit.EVICTED)
+
+
+@pytest.mark.parametrize(
+    ("manager", "request_"),
+    [
+        (manager_over([full(2), cross(2)], caching=False, remembers=False), ask(8)),
+        (manager_over([full(2), full(2)]), Request("q", list(range(8)))),
+        (manager_over([full(2), full(2)]), ask(8, prompt_logprobs=True)),
+    ],
+    ids=["no caching", "no keys", "prompt log-probabilities"],
+)
+def test_nothing_was_asked(manager: KVCacheManager, request_: Request) -> None:
+    said = manager.explain_hit(request_)
+    assert (said.num_tokens, said.candidate, said.limiting_groups) == (0, None, ())
+    assert [part.limit for part in said.groups] == [HitLimit.NOT_ASKED] * 2
+
+
+# --- all together ---
+
+
+class Model:
+    """What became of every key, told from tables, counters and keys alone."""
+
+    def __init__(self, manager: KVCacheManager) -> None:
+        self.manager, self.pool = manager, manager.block_pool
+        self.causes = [HitLimit.EVICTED] * self.pool.num_blocks
+        self.losses: deque[tuple[tuple[int, bytes], HitLimit]] = deque(maxlen=self.pool.num_blocks - 1)
+        self.counts = {cause: [0] * len(manager.managers) for cause in (HitLimit.EVICTED, HitLimit.TRIMMED)}
+        self.counts[HitLimit.RESET] = [0] * len(manager.managers)
+
+    def contents(self) -> list[tuple[int, bytes] | None]:
+        """What each block is published as."""
+        pairs = zip(self.pool.block_groups(), self.pool.block_keys(), strict=True)
+        return [(group, key) if group is not None and key is not None else None for group, key in pairs]
+
+    def lose(self, content: tuple[int, bytes], cause: HitLimit) -> None:
+        self.losses.append((content, cause))
+        self.counts[cause][content[0]] += 1
+
+    def release(self, blocks: list[int], counts: list[int], cause: HitLimit) -> None:
+        for block in blocks:
+            if block and counts[block] == 1:
+                self.causes[block] = cause
+
+    def grow(self, request: Request, new: int, hit: object = None, num_hit: int = 0) -> bool:
+        counts, contents = self.pool.ref_counts(), self.contents()
+        runs = request.request_id in self.manager.request_ids()
+        before = self.manager.get_block_ids(request.request_id) if runs else ()
+        blocks = self.manager.allocate_slots(request, new, num_hit, hit)  # type: ignore[arg-type]
+        if blocks is None:
+            return False
+        for old, now in zip(before, self.manager.get_block_ids(request.request_id), strict=False):
+            gone = [block for block, kept in zip(old, now, strict=False) if not kept]
+            self.release(gone, counts, HitLimit.TRIMMED)
+        tables, after = self.manager.get_block_ids(request.request_id), self.contents()
+        for ids, table in zip(blocks.ids, tables, strict=True):  # each group takes, and then publishes
+            for block in map(int, ids):
+                content, contents[block] = contents[block], None
+                if content is not None and content not in contents:
+                    self.lose(content, self.causes[block])
+            for block in table:
+                contents[block] = after[block]
+        return True
+
+    def free(self, request: Request) -> None:
+        counts = self.pool.ref_counts()
+        for table in self.manager.get_block_ids(request.request_id):
+            self.release(table, counts, HitLimit.EVICTED)
+        self.manager.free(request)
+
+    def reset(self) -> None:
+        contents = self.contents()
+        serving = {
+            content: (self.pool.get_cached_block(content[1], [content[0]]) or [])[0].block_id
+            for content in contents
+            if content is not None
+        }
+        if self.manager.reset_prefix_cache():
+            for content in sorted(serving, key=serving.__getitem__):
+                self.lose(content, HitLimit.RESET)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("specs", [[full(2), sliding(2, 3)], [full(2), mamba(2)], [sliding(2, 5)]], ids=str)
+def test_causes_over_a_random_walk(specs: list[KVCacheSpec], seed: int) -> None:
+    random, manager = Random(seed), manager_over(specs, 9 + 2 * len(specs))
+    model, seen = Model(manager), set()
+    running: dict[str, Request] = {}
+    for step in range(250):
+        name = f"r{random.randrange(3)}"
+        if random.random() < 0.02:
+            for request in list(running.values()):
+                model.free(request)
+            running.clear()
+            model.reset()
+        elif name not in running:
+            request = Request(name, [random.randrange(2) for _ in range(random.randrange(3, 9))], 2)
+            hit, num_hit = manager.get_computed_blocks(request)
+            new = random.randrange(1, request.num_tokens - num_hit + 1)
+            if model.grow(request, new, hit if num_hit else None, num_hit):
+                request.num_computed_tokens, running[name] = num_hit + new, request
+        elif random.random() < 0.3:
+            model.free(running.pop(name))
+        else:
+            request = running[name]
+            if request.num_computed_tokens == request.num_tokens:
+                request.append_output_token_ids([random.randrange(2)])
+            new = random.randrange(1, request.num_tokens - request.num_computed_tokens + 1)
+            if request.num_tokens < 14 and model.grow(request, new):
+                request.num_computed_tokens += new
+            elif request.num_tokens >= 14:
+                model.free(running.pop(name))
+        if step % 5 == 0:
+            tokens = [random.randrange(2) for _ in range(random.randrange(3, 13))]
+            seen |= judged(model, specs, Request("q", tokens, 2))
+        manager.check()
+    stats = manager.make_eviction_stats()
+    assert stats == EvictionStats(*(tuple(model.counts[cause]) for cause in model.counts))
+    assert HitLimit.EVICTED in seen
+
+
+def judged(model: Model, specs: list[KVCacheSpec], request: Request) -> set[HitLimit]:
+    """See that an explanation agrees with the model; give the limits it named."""
+    held = {content for content in model.contents() if content is not None}
+    groups = range(len(specs))
+    keys = [(2 * (entry + 1), key[:16]) for entry, key in enumerate(request.block_hashes)]
+    has = [{end for end, key in keys if (group, key) in held} for group in groups]
+    causes = dict(model.losses)
+    lost = [{end: causes[group, key] for end, key in keys if (group, key) in causes} for group in groups]
+    wanted, said = expected(specs, has, lost, request.num_tokens), model.manager.explain_hit(request)
+    matches(said, wanted)
+    assert said.num_tokens_without_losses == wanted.before
+    return {part.limit for part in said.groups}
+
+
+def test_an_explanation_changes_nothing() -> None:
+    manager = manager_over([full(2), sliding(2, 3)], 20)
+    manager.free(run(manager, 8))
+    run(manager, 9, name="s")
+    flush(manager)
+    before, losses = manager_dump(manager), manager.copy().make_eviction_stats()
+    for length in range(1, 12):
+        manager.explain_hit(ask(length))
+    assert manager_dump(manager) == before
+    assert manager.make_eviction_stats() == losses
+
+
+def test_a_copy_remembers_on_its_own() -> None:
+    manager = manager_over([full(2)], 8)
+    manager.free(run(manager, 8))
+    twin = manager.copy()
+    flush(manager)
+    assert manager.explain_hit(ask(9)).groups[0].limit is HitLimit.EVICTED
+    assert twin.explain_hit(ask(9)).num_tokens == 8
+    assert twin.make_eviction_stats() == EvictionStats((0,), (0,), (0,))
+    later = manager.copy()
+    assert later.explain_hit(ask(9)) == manager.explain_hit(ask(9))
+    assert later.make_eviction_stats() == manager.make_eviction_stats() == EvictionStats((4,), (0,), (0,))
+
+
+# --- wrong calls, and words ---
+
+
+def test_wrong_calls() -> None:
+    with pytest.raises(InvalidArgumentError, match="explain_evictions"):
+        manager_over([full(2)], caching=False)
+    with pytest.raises(InvalidArgumentError, match="explain_evictions"):
+        BlockPool(4, enable_caching=False, explain_evictions=True)
+    with pytest.raises(InvalidArgumentError, match="block_size"):
+        manager_over([full(2)]).explain_hit(ask(9, size=3))
+
+
+def test_words() -> None:
+    manager = manager_over([full(2), sliding(2, 3), chunked(2, 4), mamba(2)])
+    assert str(manager.explain_hit(ask(7))).splitlines() == [
+        "q: hit of 0 of at most 6 tokens, in multiples of 2; 2 is limited by group 0, 1, 2, 3",
+        "  group 0, FullAttention, blocks of 2: 0 alone; the block that ends at 2 was never published, as far as is "
+        "remembered",
+        "  group 1, SlidingWindow(3), blocks of 2: 0 alone; the block that ends at 2 was never published, as far as is "
+        "remembered",
+        "  group 2, ChunkedLocalAttention(4), blocks of 2: 4 alone; the block that ends at 2 was never published, as "
+        "far as is remembered",
+        "  group 3, Mamba, blocks of 2: 0 alone; the block that ends at 2 was never published, as far as is remembered",
+    ]
+    eagle = manager_over([full(2)], eagle=True)
+    run(eagle, 8)
+    assert str(eagle.explain_hit(ask(7))).endswith(
+        "the block that ends at 8 would end beyond the prompt (draft margin)"
+    )
+    assert str(eagle.explain_hit(ask(12))).endswith("at 10 was never published, as far as is remembered (draft margin)")
+    assert str(eagle.explain_hit(ask(2))).splitlines()[0] == "q: hit of 0 of at most 1 tokens, in multiples of 2"

@@ -1,0 +1,270 @@
+"""Property: results are lists of blocks per group, and flat buffers that others view without a copy.
+
+How: every method of the results on small managers; each buffer is viewed through `memoryview` and numpy, and must be
+the result's own memory, of 32-bit integers, not writable through either; results do not change afterwards.
+
+Not covered: torch's view of the same buffers (it needs torch), and what the numbers say (test_walk.py).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from librt.vecs import vec
+from mypy_extensions import i32
+from tests.core.support import (
+    Setup,
+    every_setup,
+    full,
+    ids_of,
+    mamba,
+    manager_dump,
+    manager_of,
+    sliding,
+    started,
+    table,
+)
+
+from blockwright import BatchAllocation, KVCacheBlocks, KVCacheManager, Request
+from blockwright.errors import InvalidArgumentError
+
+BUFFERS = ("new_block_ids", "new_block_offsets", "nulled_entries", "nulled_offsets")
+
+
+def viewed_by_numpy(buffer: Any) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """A buffer as an array over the same memory."""
+    return np.frombuffer(buffer, np.int32)
+
+
+def batch_of(manager: KVCacheManager, count: int) -> list[Request]:
+    return [started(manager, f"r{i}", 8, 4, first=100 * i) for i in range(count)]
+
+
+def test_blocks() -> None:
+    manager = manager_of(sliding())
+    request = started(manager, "r", 12)
+    manager.remove_skipped_blocks(request, 12)
+    request.append_output_token_ids([1])
+    assert manager.allocate_slots(request, 1) is not None
+    blocks = manager.get_blocks("r")
+    assert table(manager, "r") == [0, 2, 3, 4]
+    assert [[block.block_id for block in group] for group in blocks.blocks] == [[0, 2, 3, 4]]
+    assert [block.is_null for block in blocks.blocks[0]] == [True, False, False, False]
+    assert blocks.get_block_ids() == blocks.get_block_ids(allow_none=True) == ([0, 2, 3, 4],)
+    assert blocks.get_unhashed_block_ids() == [4]
+    empty = blocks.new_empty()
+    assert empty.get_block_ids() == ([],)
+    assert empty.get_block_ids(allow_none=True) is None
+    assert empty == manager.create_empty_block_list()
+    assert empty.get_unhashed_block_ids() == []
+    assert repr(blocks) == "KVCacheBlocks(([0, 2, 3, 4],))"
+
+
+def test_adding() -> None:
+    manager, other = manager_of(full()), manager_of(full())
+    manager.free(started(manager, "first", 9))
+    request = Request("r", list(range(9)), 4)
+    hit, num_hit = manager.get_computed_blocks(request)
+    new = manager.allocate_slots(request, 1, num_hit, hit)
+    assert new is not None
+    both = hit + new
+    assert both == manager.get_blocks("r")
+    assert hash(both) == hash(manager.get_blocks("r"))
+    assert both != hit
+    assert both != "blocks"
+    assert ids_of(hit) == [1, 2]
+    assert ids_of(new) == [3]
+    assert hit + hit.new_empty() == hit.new_empty() + hit == hit
+    sums = [both + each for each in (hit, new, both) for _ in range(3)]  # a sum may have room, not to be grown into
+    assert [ids_of(total)[3:] for total in sums] == [[1, 2]] * 3 + [[3]] * 3 + [[1, 2, 3]] * 3
+    assert [ids_of(total)[:3] for total in sums] == [ids_of(both)] * 9 == [[1, 2, 3]] * 9
+    with pytest.raises(InvalidArgumentError, match="other"):
+        _ = hit + other.create_empty_block_list()
+    with pytest.raises((TypeError, AttributeError)):
+        operator.add(hit, [1])
+    assert hit != other.create_empty_block_list()
+
+
+def test_blocks_are_a_snapshot() -> None:
+    manager = manager_of(full())
+    request = started(manager, "r", 8)
+    before = manager.get_blocks("r")
+    request.append_output_token_ids([1])
+    new = manager.allocate_slots(request, 1)
+    manager.free(request)
+    assert ids_of(before) == [1, 2]
+    assert ids_of(new) == [3]
+
+
+def test_empty_results_are_not_shared_with_the_future() -> None:
+    manager = manager_of(full())
+    request = started(manager, "r", 5)
+    request.append_output_token_ids([1])
+    nothing = manager.allocate_slots(request, 1)
+    assert nothing is not None
+    grown = nothing + manager.get_blocks("r")
+    assert ids_of(grown) == [1, 2]
+    assert ids_of(nothing) == ids_of(manager.create_empty_block_list()) == []
+
+
+@every_setup
+def test_batch_buffers(setup: Setup) -> None:
+    manager, size = setup.manager(), setup.spec.block_size
+    requests = [Request(f"r{i}", [i] * 2 * size, size) for i in range(3)]
+    steps = [manager.allocate_slots_batch(requests, 2 * size)]
+    for _ in range(3):
+        for request in requests:
+            request.num_computed_tokens = request.num_tokens
+            request.append_output_token_ids([7] * size)
+        steps.append(manager.allocate_slots_batch(requests, size))
+    values = [[list(getattr(step, name)) for name in BUFFERS] for step in steps]
+    views = [[memoryview(getattr(step, name)) for name in BUFFERS] for step in steps]
+    arrays = [[np.frombuffer(view, "i4") for view in each] for each in views]
+    for request in requests:
+        manager.free(request)
+    manager.reset_prefix_cache()
+    for step, expected, seen, viewed in zip(steps, values, views, arrays, strict=True):
+        assert (step.num_served, step.refused) == (3, None)
+        for name, value, view, array in zip(BUFFERS, expected, seen, viewed, strict=True):
+            assert (view.format, view.itemsize, view.ndim, view.readonly) == ("i", 4, 1, True)
+            assert list(getattr(step, name)) == value == view.tolist() == array.tolist()
+            assert not array.flags.writeable
+            if len(array):
+                assert not array.flags.owndata
+                assert np.shares_memory(array, viewed_by_numpy(getattr(step, name)))
+        for offsets, what in ((expected[1], expected[0]), (expected[3], expected[2])):
+            assert len(offsets) == 4
+            assert offsets[0] == 0
+            assert offsets[-1] == len(what)
+            assert offsets == sorted(offsets)
+
+
+def test_table_buffers() -> None:
+    manager = manager_of(full())
+    started(manager, "r", 9)
+    (buffer,) = manager.get_blocks("r").ids
+    assert viewed_by_numpy(buffer).tolist() == memoryview(buffer).tolist() == [1, 2, 3]
+    assert memoryview(buffer).readonly
+
+
+def test_buffers_outlive_everything() -> None:
+    manager = manager_of(full())
+    step = manager.allocate_slots_batch([Request("r", [1] * 9, 4)], 9)
+    view, array = memoryview(step.new_block_ids), viewed_by_numpy(step.new_block_ids)
+    del step, manager
+    assert view.tolist() == array.tolist() == [1, 2, 3]
+
+
+def test_empty_batch() -> None:
+    for spec in (full(), mamba()):
+        manager = manager_of(spec)
+        before = manager_dump(manager)
+        each: tuple[int | Sequence[int], ...] = (0, 1, [], ())
+        for counts in each:
+            step = manager.allocate_slots_batch([], counts)
+            assert (step.num_served, step.refused) == (0, None)
+            assert [list(getattr(step, name)) for name in BUFFERS] == [[], [0], [], [0]]
+        assert manager_dump(manager) == before
+
+
+def test_first_that_does_not_fit_ends_the_batch() -> None:
+    manager = manager_of(full(), 8)
+    requests = batch_of(manager, 3)
+    for request in requests:
+        request.append_output_token_ids([1])
+    tables = [table(manager, request.request_id) for request in requests]
+    step = manager.allocate_slots_batch(requests, [1, 9, 1])
+    assert (step.num_served, step.refused) == (1, 1)
+    assert list(step.new_block_ids) == [7]
+    assert list(step.new_block_offsets) == [0, 1, 1, 1]
+    assert list(step.nulled_offsets) == [0, 0, 0, 0]
+    assert [table(manager, request.request_id) for request in requests] == [[*tables[0], 7], *tables[1:]]
+    manager.check()
+    again = manager.allocate_slots_batch(requests[1:], 1)  # the others wait for the next step
+    assert (again.num_served, again.refused) == (0, 0)
+    assert "num_served=0" in repr(again)
+
+
+def test_refused_request_keeps_its_dead_entries() -> None:
+    manager = manager_of(sliding(2, 3), 9)
+    requests = [started(manager, name, 8, 2, first=first) for name, first in (("a", 0), ("b", 50))]
+    assert table(manager, "a") == [1, 2, 3, 4]
+    step = manager.allocate_slots_batch(requests, [2, 20])
+    assert (step.num_served, step.refused) == (1, 1)
+    assert list(step.nulled_entries) == [0, 1, 2]
+    assert list(step.nulled_offsets) == [0, 3, 3]
+    assert table(manager, "b") == [5, 6, 7, 8]
+    manager.check()
+
+
+def test_results_can_be_made_by_hand() -> None:
+    """Their constructors are public, and take the buffers as they are."""
+    manager = manager_of(full())
+    ids = vec[i32]([3, 1])
+    assert ids_of(KVCacheBlocks(manager.block_pool, [ids])) == [3, 1]
+    step = BatchAllocation(1, None, ids, ids, ids, ids, ids)
+    assert list(step.nulled_entries) == [3, 1]
+
+
+@pytest.mark.parametrize("ids", [[99], [2**31 - 1], [-99]])
+def test_hits_made_by_hand_are_checked(ids: list[int]) -> None:
+    manager = manager_of(full())
+    before = manager_dump(manager)
+    by_hand = KVCacheBlocks(manager.block_pool, [vec[i32](ids)])
+    with pytest.raises(ValueError, match="new_computed_blocks"):
+        manager.allocate_slots(Request("r", list(range(9)), 4), 1, 4, by_hand)
+    assert manager_dump(manager) == before
+
+
+def test_negative_ids_by_hand() -> None:
+    """-1 is the last block in Python's way of counting, and here that block does hold what the request asks for."""
+    manager = manager_of(full(), 5)
+    manager.free(started(manager, "first", 16))
+    request = Request("r", list(range(17)), 4)
+    hit, num_hit = manager.get_computed_blocks(request)
+    assert (ids_of(hit), num_hit) == ([1, 2, 3, 4], 16)
+    by_hand = KVCacheBlocks(manager.block_pool, [vec[i32]([1, 2, 3, -1])])
+    before = manager_dump(manager)
+    with pytest.raises(ValueError, match="new_computed_blocks"):
+        manager.allocate_slots(request, 0, 16, by_hand)
+    assert manager_dump(manager) == before
+
+
+@every_setup
+def test_a_batch_does_what_its_calls_would_do(setup: Setup) -> None:
+    """New requests among them, in a pool so small that some do not fit: those, and what comes after, get nothing."""
+    size, refused = setup.spec.block_size, 0
+    for seed in range(4):
+        random, batch = Random(seed), setup.manager(8 if setup.drafts else 4, 8 * size)
+        lengths = [random.randint(1, 6 * size) for _ in range(4)]
+        mine = [Request(f"r{at}", [0] * length, size) for at, length in enumerate(lengths)]
+        for _ in range(15):
+            picked = random.sample(mine, random.randint(1, 4))
+            news = [random.randint(1, max(1, each.num_tokens - each.num_computed_tokens)) for each in picked]
+            aheads = [random.randint(0, size) * setup.drafts for _ in picked]
+            single, copies = batch.copy(), [each.copy() for each in picked]
+            step = batch.allocate_slots_batch(picked, news, aheads)
+            calls = list(zip(copies, news, aheads, strict=True))
+            given = [
+                single.allocate_slots(*call[:2], num_lookahead_tokens=call[2]) for call in calls[: step.num_served]
+            ]
+            assert None not in given
+            assert list(step.new_block_ids) == [block for each in given if each for block in ids_of(each)]
+            for copy, new, ahead in calls[step.num_served : step.num_served + 1]:
+                assert single.allocate_slots(copy, new, num_lookahead_tokens=ahead) is None
+                refused += 1
+            assert manager_dump(batch) == manager_dump(single)
+            for each, new in list(zip(picked, news, strict=True))[: step.num_served]:
+                each.num_computed_tokens = min(each.num_computed_tokens + new, each.num_tokens)
+                if each.num_computed_tokens == each.num_tokens:
+                    each.append_output_token_ids([0])
+            done = [each for each in picked[: step.num_served] if each.num_tokens > 7 * size or random.random() < 0.1]
+            for each in (*done, *picked[step.num_served : step.num_served + 1]):
+                batch.free(each)
+                each.num_computed_tokens = 0
+    assert refused > 0

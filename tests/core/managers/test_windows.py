@@ -1,0 +1,255 @@
+"""Property: a hit is the longest prefix whose blocks that are still read are all cached; a trim drops exactly the rest.
+
+How: every example of the documented behaviour, by hand, for each kind; then each kind's rule against the sets that
+define it, over every set of cached blocks of a short prompt.
+
+Not covered: what managers do with hits (test_managers.py), proofs for all integers (conformance).
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from tests.core.support import (
+    chunked,
+    full,
+    group_of,
+    hit,
+    ids_of,
+    mamba,
+    needed,
+    prompt,
+    published,
+    single_dump,
+    sliding,
+)
+
+from blockwright import BlockPool, KVCacheSpec, get_manager_for_kv_cache_spec
+from blockwright.core.window import ChunkedRule, MambaRule, SlidingRule, WindowRule
+from blockwright.errors import InvalidArgumentError, UnsupportedError
+from blockwright_spec import reads
+
+
+def entries_of(ids: list[int], known: dict[int, int]) -> list[int | None]:
+    """A hit by entries: the entry whose block it is, None for the null block."""
+    names = {block: entry for entry, block in known.items()}
+    return [names[block] if block else None for block in ids]
+
+
+# ---------------------------------------------------------------------- hits
+
+
+@pytest.mark.parametrize(
+    ("cached", "length", "expected", "with_eagle"),
+    [
+        ([0, 1, 2, 3], 16, [0, 1, 2, 3], [0, 1, 2]),
+        ([0, 1, 2, 3], 15, [0, 1, 2], [0, 1]),
+        ([0, 1, 3], 16, [0, 1], [0]),
+        ([1, 2, 3], 16, [], []),
+        ([0], 16, [0], []),
+        ([], 16, [], []),
+        ([0, 1], 3, [], []),
+        ([0, 1], 0, [], []),
+    ],
+)
+def test_full_hit(cached: list[int], length: int, expected: list[int], with_eagle: list[int]) -> None:
+    """The longest leading run; a draft head recomputes its last block."""
+    group, request = group_of(full()), prompt(16, 4)
+    known = published(group, request, cached)
+    assert entries_of(hit(group, request, length), known) == expected
+    assert entries_of(hit(group, request, length, use_eagle=True), known) == with_eagle
+
+
+@pytest.mark.parametrize(
+    ("window", "cached", "length", "expected", "with_eagle"),
+    [
+        # windows of 9 read two blocks of 4 back, windows of 5 one
+        (9, [0, 1, 2, 3], 16, [None, None, 2, 3], [None, 1, 2]),
+        (9, [0, 1, 3], 16, [0, 1], [0]),
+        (9, [0, 1, 3], 12, [0, 1], [0]),
+        (9, [1, 2], 16, [None, 1, 2], []),
+        (9, [1, 2, 3], 16, [None, None, 2, 3], [None, 1, 2]),
+        (9, [0, 2, 3], 16, [None, None, 2, 3], []),
+        (9, [1], 16, [], []),
+        (9, [0], 16, [0], []),
+        (5, [2], 16, [None, None, 2], []),
+        (5, [0, 2], 16, [None, None, 2], []),
+        (5, [1, 2], 16, [None, None, 2], [None, 1]),
+        (5, [3], 15, [], []),
+        (2, [3], 16, [None, None, None, 3], []),
+        (1, [], 16, [None] * 4, []),
+        (1, [2], 16, [None] * 4, [None, None]),
+        (1, [], 3, [], []),
+    ],
+)
+def test_sliding_hit(
+    window: int, cached: list[int], length: int, expected: list[int | None], with_eagle: list[int | None]
+) -> None:
+    """The rightmost run that covers a window; one block more under EAGLE, which is then dropped (known bug B27)."""
+    group, request = group_of(sliding(4, window)), prompt(16, 4)
+    known = published(group, request, cached)
+    assert entries_of(hit(group, request, length), known) == expected
+    assert entries_of(hit(group, request, length, use_eagle=True), known) == with_eagle
+
+
+@pytest.mark.parametrize(
+    ("cached", "length", "expected"),
+    [
+        ([2], 15, [None, None, 2]),
+        ([2], 16, [None] * 4),
+        ([], 16, [None] * 4),
+        ([], 15, [None, None]),
+        ([3], 15, [None, None]),
+        ([0, 1], 11, [None, None]),
+        ([0, 1], 7, [0]),
+        ([1], 7, []),
+        ([0], 8, [None, None]),
+        ([0, 1, 2, 3], 13, [None, None, 2]),
+        ([0, 1, 2, 3], 3, []),
+    ],
+)
+def test_chunked_hit(cached: list[int], length: int, expected: list[int | None]) -> None:
+    """Before the chunk of `length` all is null, without lookup; then the leading run."""
+    group, request = group_of(chunked(4, 8)), prompt(16, 4)
+    known = published(group, request, cached)
+    assert entries_of(hit(group, request, length), known) == expected
+    with pytest.raises(UnsupportedError, match="use_eagle"):
+        hit(group, request, length, use_eagle=True)
+
+
+def test_chunked_hit_with_few_hashes() -> None:
+    """Fewer hashes than `max_length` has blocks: a hit of one block reads that block, which is not cached."""
+    group, request = group_of(chunked(4, 8)), prompt(4, 4)
+    assert hit(group, request, 15) == []
+
+
+@pytest.mark.parametrize(
+    ("cached", "length", "expected"),
+    [([1], 16, [None, 1]), ([0, 3], 16, [None, None, None, 3]), ([0, 3], 15, [0]), ([], 16, [])],
+)
+def test_mamba_hit(cached: list[int], length: int, expected: list[int | None]) -> None:
+    """The rightmost cached state; drafts need no margin."""
+    group, request = group_of(mamba()), prompt(16, 4)
+    known = published(group, request, cached)
+    assert entries_of(hit(group, request, length), known) == expected
+    assert entries_of(hit(group, request, length, use_eagle=True), known) == expected
+
+
+def test_mamba_without_caching_finds_nothing() -> None:
+    assert hit(group_of(mamba(), caching=False), prompt(16, 4), 16) == []
+
+
+@pytest.mark.parametrize("spec", [full(), sliding(4, 4), sliding(4, 6), chunked(), mamba()], ids=str)
+@pytest.mark.parametrize("use_eagle", [False, True])
+def test_groups_agree_on_a_hit(spec: KVCacheSpec, use_eagle: bool) -> None:
+    """Several groups find what the poorest of them finds alone, and a draft's margin is taken once (known bug B36)."""
+    if use_eagle and spec == chunked():
+        return
+    pool, asked = BlockPool(101), prompt(24, 4)
+    for number, length in ((0, 24), (1, 16), (2, 20)):
+        group = get_manager_for_kv_cache_spec(spec, pool, number)
+        for end in range(4, length + 1, 4):
+            group.allocate_new_blocks("r", end)
+            group.cache_blocks(asked, end)
+    find = type(group).find_longest_cache_hit
+    (alone,) = find(asked.block_hashes, 24, [1], pool, spec, use_eagle)
+    together = find(asked.block_hashes, 24, [0, 1, 2], pool, spec, use_eagle)
+    assert [len(blocks) for blocks in together] == [len(alone)] * 3
+    assert ids_of(together[1]) == ids_of(alone)
+
+
+def test_hits_by_definition() -> None:
+    """Each kind's hit is the longest prefix whose read blocks are all cached, over every set of cached blocks."""
+    request = prompt(10, 2)
+    for spec in (full(2), *(sliding(2, window) for window in range(1, 6)), chunked(2, 2), chunked(2, 4), mamba(2)):
+        for flags in product((False, True), repeat=5):
+            cached = [entry for entry in range(5) if flags[entry]]
+            group = group_of(spec)
+            known = published(group, request, cached)
+            for length in range(11):
+                lengths = [
+                    blocks
+                    for blocks in range(length // 2 + 1)
+                    if {position // 2 for position in needed(spec, 2 * blocks)} <= set(cached)
+                ]
+                read = {position // 2 for position in needed(spec, 2 * max(lengths))}
+                expected = [entry if entry in read else None for entry in range(max(lengths))]
+                assert entries_of(hit(group, request, length), known) == expected
+
+
+# ---------------------------------------------------------------------- trim
+
+
+@pytest.mark.parametrize(
+    ("spec", "computed", "gone"),
+    [
+        *[(sliding(2, 4), computed, gone) for computed, gone in ((4, 0), (5, 1), (6, 1), (7, 2), (11, 4))],
+        *[(chunked(2, 4), computed, gone) for computed, gone in ((3, 0), (4, 2), (6, 2), (7, 2), (8, 4), (12, 6))],
+        *[(sliding(2, 1), computed, gone) for computed, gone in ((0, 0), (1, 0), (2, 1), (3, 1), (12, 6))],
+        *[(mamba(2), computed, gone) for computed, gone in ((0, 0), (1, 0), (2, 0), (3, 1), (12, 5))],
+        *[(full(2), computed, 0) for computed in (0, 1, 12)],
+    ],
+)
+@pytest.mark.parametrize("is_published", [True, False])
+def test_trim(spec: KVCacheSpec, computed: int, gone: int, is_published: bool) -> None:
+    """Exactly the dead entries become null, published or not, and their blocks are released."""
+    group, request = group_of(spec), prompt(12, 2)
+    for end in range(1, 13):
+        group.allocate_new_blocks("r", end)
+        if is_published:
+            group.cache_blocks(request, end)
+    before = ids_of(group.req_to_blocks["r"])
+    assert 0 not in before
+    for _ in range(2):
+        group.remove_skipped_blocks("r", computed)
+        assert ids_of(group.req_to_blocks["r"]) == [0] * gone + before[gone:]
+        assert group.block_pool.get_num_free_blocks() == 100 - 6 + gone
+    queue = group.block_pool.free_block_ids()
+    assert queue == ([*range(7, 101), *before[:gone][::-1]] if is_published else [*before[:gone], *range(7, 101)])
+    group.block_pool.check()
+    group.free("r")
+    assert group.block_pool.ref_counts() == [0] * 101
+
+
+def test_one_recurrent_state_is_never_trimmed() -> None:
+    group = group_of(mamba(2), caching=False)
+    group.allocate_new_blocks("r", 12)
+    group.remove_skipped_blocks("r", 12)
+    assert ids_of(group.req_to_blocks["r"]) == [1]
+
+
+def test_trim_by_definition() -> None:
+    for spec in (full(2), *(sliding(2, window) for window in range(1, 6)), chunked(2, 2), chunked(2, 6), mamba(2)):
+        for computed in range(13):
+            group = group_of(spec)
+            for end in range(1, 13):
+                group.allocate_new_blocks("r", end)
+            read = needed(spec, computed)
+            dead = [2 * entry + 2 <= computed and not read & {2 * entry, 2 * entry + 1} for entry in range(6)]
+            group.remove_skipped_blocks("r", computed)
+            assert [block == 0 for block in ids_of(group.req_to_blocks["r"])] == dead
+
+
+def test_trim_beyond_the_table() -> None:
+    group = group_of(sliding())
+    group.allocate_new_blocks("r", 10)
+    before = single_dump(group)
+    with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
+        group.remove_skipped_blocks("r", 13)
+    group.remove_skipped_blocks("unknown", 100)
+    assert single_dump(group) == before
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_most_blocks_behind_a_hit(size: int) -> None:
+    """From any beginning on, as the specification counts them; from the first token on that is proved."""
+    pairs: list[tuple[WindowRule, reads.Kind]] = [
+        (WindowRule(True), reads.Full()),
+        (MambaRule(), reads.Mamba()),
+        *((SlidingRule(window, size), reads.Sliding(window)) for window in (1, 2, 5)),
+        *((ChunkedRule(times * size), reads.Chunked(times * size)) for times in (1, 2, 3)),
+    ]
+    for (rule, kind), slots, step in product(pairs, range(1, 15), range(1, 6)):
+        for begin in range(slots):
+            assert rule.peak(slots, step, size, begin) == reads.peak(kind, size, slots, step, begin), (kind, slots)

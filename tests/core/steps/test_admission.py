@@ -1,0 +1,278 @@
+"""Property: a request that is admitted leaves to others what it was told to leave, its whole sequence fits if that was
+asked for, and whatever fits the pool is served once the others have gone.
+
+How: watermark, reserve and the whole-sequence gate at the exact block where the answer changes; requests that were
+admitted by the gate run to their end alone, in steps as large as promised; random pools are emptied and the head of the
+queue asked again (law LIVE-1).
+
+Not covered: what plans count (test_plans.py).
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from tests.core.steps.timed import refused
+from tests.core.support import (
+    chunked,
+    cross,
+    full,
+    mamba,
+    manager_of,
+    manager_over,
+    needed,
+    sliding,
+    started,
+)
+
+from blockwright import Fits, KVCacheManager, KVCacheSpec, MambaSpec, Never, NotNow, Request
+from blockwright.errors import InvalidArgumentError
+
+KINDS: dict[str, list[KVCacheSpec]] = {
+    "full": [full()],
+    "sliding": [sliding(2, 6)],
+    "chunked": [chunked(2, 6)],
+    "mamba": [mamba(4, 2)],
+    "full, sliding": [full(4), sliding(2, 5)],
+    "full, mamba": [full(2), mamba(4, 1)],
+    "sliding, chunked, mamba": [sliding(3, 7), chunked(2, 4), mamba(2)],
+}
+every_kinds = pytest.mark.parametrize("specs", KINDS.values(), ids=KINDS.keys())
+
+
+def missing(manager: KVCacheManager, request: Request, new: int = 1, **more: int) -> int:
+    """The blocks that a plan lacks; 0 if it fits. The call itself agrees."""
+    plan = manager.plan(request, new, **more)  # type: ignore[arg-type]
+    given = manager.copy().allocate_slots(request.copy(), new, **more)  # type: ignore[arg-type]
+    assert isinstance(plan, Fits) == (given is not None)
+    if isinstance(plan, NotNow):
+        return plan.num_missing_blocks
+    assert isinstance(plan, Fits)
+    return 0
+
+
+# ---------------------------------------------------------------------- watermark and reserve
+
+
+@pytest.mark.parametrize("watermark", [0.0, 0.1, 0.25, 1])
+def test_watermark(watermark: float) -> None:
+    """That share of all blocks stays free when a request joins others; running ones may take it."""
+    manager = manager_of(full(), 41, watermark=watermark)
+    request, spare = Request("r", list(range(160)), 4), int(watermark * 41)
+    assert missing(manager, request, 160) == 0  # the pool is idle
+    running = started(manager, "running", 3)
+    for blocks in (1, 20, 39 - spare, 40 - spare, 38, 39):
+        if 0 < blocks < 40:
+            assert missing(manager, request, 4 * blocks) == max(0, blocks + spare - 39)
+    running.append_output_token_ids([5] * 157)
+    assert missing(manager, running, 157) == 0
+    assert manager.allocate_slots(running, 157) is not None
+
+
+@pytest.mark.parametrize("watermark", [0.0, 0.2])
+def test_reserved_blocks(watermark: float) -> None:
+    """They add to the watermark, for this one call; who finds the pool idle need not leave any."""
+    manager = manager_over([full(4), sliding(4, 9)], 31, watermark=watermark)
+    request, spare = Request("r", list(range(8)), 4), int(watermark * 31)
+    for reserve in (0, 1, 30, 31, 2**31 - 1):
+        assert missing(manager, request, 8, reserved_blocks=reserve) == 0
+    running = started(manager, "running", 8, first=50)
+    for reserve in (0, 1, 22 - spare, 23 - spare, 30, 2**31 - 1):
+        assert missing(manager, request, 8, reserved_blocks=reserve) == max(0, 4 + spare + reserve - 26)
+    running.append_output_token_ids([5])
+    assert missing(manager, running, 1, reserved_blocks=2**31 - 1) == 0
+    for call in (manager.allocate_slots, manager.plan):
+        for reserve in (-1, 2**31, 2**63):
+            message = refused(manager, InvalidArgumentError, call, request, 8, reserved_blocks=reserve)
+            assert "reserved_blocks" in message
+
+
+def test_a_fenced_pool_is_not_idle() -> None:
+    manager = manager_of(full(), 11, overlap_steps=True)
+    manager.start_step()
+    gone, request = Request("gone", [1], 4), Request("r", list(range(20)), 4)
+    assert manager.allocate_slots(gone, 1) is not None
+    manager.free(gone)
+    assert missing(manager, request, 20, reserved_blocks=9) == 5
+    manager.settle_step(1)
+    manager.start_step()
+    assert missing(manager, request, 20, reserved_blocks=9) == 0
+
+
+# ---------------------------------------------------------------------- the whole sequence
+
+
+def run_alone(manager: KVCacheManager, request: Request, step: int, encoder: int = 0) -> int:
+    """Compute all tokens of a request in steps; return the most blocks held at once."""
+    most = 0
+    while request.num_computed_tokens < request.num_tokens:
+        new = min(step, request.num_tokens - request.num_computed_tokens)
+        first = request.num_computed_tokens == 0
+        given = manager.allocate_slots(
+            request, new, num_encoder_tokens=encoder if first else 0, full_sequence_must_fit=first
+        )
+        assert given is not None, request.num_computed_tokens
+        request.num_computed_tokens += new
+        most = max(most, manager.block_pool.num_blocks - 1 - manager.block_pool.get_num_free_blocks())
+    return most
+
+
+@every_kinds
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 8, 40])
+@pytest.mark.parametrize("caching", [True, False], ids=["cached", "uncached"])
+def test_the_gate_is_exact(specs: list[KVCacheSpec], step: int, caching: bool) -> None:
+    """Kinds that recycle blocks need less than their tokens cover: the smallest pool that is let in is the smallest
+    in which the request could hold its most."""
+    for length in (1, 2, 7, 16, 33):
+        admitted = 0
+        for num_blocks in range(2, 60):
+            manager = manager_over(specs, num_blocks, 100, caching)
+            request = Request("r", list(range(length)), 1)
+            new = min(step, length)
+            plan = manager.plan(request, new, full_sequence_must_fit=True)
+            if isinstance(plan, Never):
+                assert not admitted
+                assert manager.allocate_slots(request, new, full_sequence_must_fit=True) is None
+                continue
+            assert isinstance(plan, Fits)
+            most = run_alone(manager, request, new)
+            manager.check()
+            if not admitted:
+                admitted = num_blocks - 1
+            assert most <= admitted
+            if num_blocks > admitted + 3:
+                break
+        assert admitted
+        if new == 1 and len(specs) == 1:
+            assert most == admitted  # steps of one token meet every alignment
+
+
+def most_at_once(spec: KVCacheSpec, tokens: int, step: int) -> int:
+    """The most blocks that a token reads and its step fills, wherever the step starts (law PLAN-2)."""
+    size, counts = spec.block_size, []
+    for start in range(tokens):
+        stop = min(start + step, tokens)
+        written = range(stop - 1, stop) if isinstance(spec, MambaSpec) else range(start, stop)
+        counts.append(len({position // size for position in needed(spec, start) | set(written)}))
+    return max(counts) + (spec.num_speculative_blocks if isinstance(spec, MambaSpec) else 0)
+
+
+WINDOWS = [sliding(3, window) for window in (1, 2, 3, 4, 7, 12)]
+CHUNKS = [chunked(2, chunk) for chunk in (2, 6, 8)]
+
+
+@pytest.mark.parametrize("spec", [full(3), *WINDOWS, *CHUNKS, mamba(1), mamba(3, 2)], ids=str)
+def test_the_most_held_at_once(spec: KVCacheSpec) -> None:
+    for tokens in (1, 2, 3, 6, 7, 13, 20):
+        for step in (1, 2, 3, 4, 7, 20):
+            request = Request("r", list(range(tokens)), 1)
+            plan = manager_of(spec, 2).plan(request, min(step, tokens), full_sequence_must_fit=True)
+            said = int(plan.reason.split()[0]) if isinstance(plan, Never) else 1
+            assert said == most_at_once(spec, tokens, min(step, tokens))
+
+
+def test_windows_larger_than_the_pool_recycle() -> None:
+    manager = manager_of(sliding(4, 9), 6)
+    long = Request("long", list(range(400)), 4)
+    assert isinstance(manager.plan(long, 400, full_sequence_must_fit=True), Never)
+    assert isinstance(manager.plan(long, 4, full_sequence_must_fit=True), Fits)
+    assert run_alone(manager, long, 4) <= 5
+    manager = manager_of(full(), 6)
+    again = Request("again", list(range(400)), 4)
+    plan = manager.plan(again, 4, full_sequence_must_fit=True)
+    assert isinstance(plan, Never)
+    assert "100 blocks" in plan.reason
+    assert isinstance(manager.plan(again, 4), Fits)  # without the gate it starts
+
+
+def test_hits_that_others_hold_need_no_room() -> None:
+    """In groups that keep all; a window gives its part of the hit back and takes blocks for later positions."""
+    several: list[tuple[list[KVCacheSpec], int]] = [([full(4)], 0), ([full(4), sliding(4, 5)], 3)]
+    for specs, window in several:
+        manager = manager_over(specs, 20)
+        started(manager, "holder", 12)
+        for name in ("x", "y"):
+            assert manager.allocate_slots(Request(name, [1], 4), 1) is not None
+        room = manager.block_pool.get_num_free_blocks() - window
+        for more, expected in ((room, 0), (room + 1, 1)):
+            request = Request("r", [*range(12), *range(50, 50 + 4 * more)], 4)
+            hit, tokens = manager.get_computed_blocks(request)
+            assert tokens == 12
+            plan = manager.plan(request, 4, tokens, hit, full_sequence_must_fit=True)
+            assert (plan.num_missing_blocks if isinstance(plan, NotNow) else 0) == expected
+            assert isinstance(plan, NotNow if expected else Fits)
+
+
+def test_encoders_count_whole() -> None:
+    manager = manager_over([sliding(2, 3), cross(4)], 8, caching=False)
+    request = Request("r", list(range(60)), 2)
+    assert isinstance(manager.plan(request, 2, num_encoder_tokens=20, full_sequence_must_fit=True), Never)
+    assert run_alone(manager, request, 2, encoder=16) <= 7
+
+
+# ---------------------------------------------------------------------- nobody waits for ever
+
+
+@every_kinds
+def test_alone_in_the_pool_is_always_served(specs: list[KVCacheSpec]) -> None:
+    """From any state: once the others are gone, a plan fits, or never could (law LIVE-1)."""
+    random, answers = Random(5), set()
+    for _ in range(25):
+        num_blocks = random.randint(4, 20)
+        manager = manager_over(specs, num_blocks, 60, overlap_steps=True, watermark=random.choice([0.0, 0.5]))
+        manager.start_step()
+        running = list[Request]()
+        for number in range(random.randint(1, 6)):
+            request = Request(f"r{number}", [random.randrange(2) for _ in range(random.randint(2, 20))], 1)
+            hit, tokens = manager.get_computed_blocks(request)
+            external = random.choice([0, 0, random.randint(1, request.num_tokens - tokens)])
+            if tokens + external >= request.num_tokens:
+                external = 0
+            new = 0 if external else request.num_tokens - tokens
+            if manager.allocate_slots(request, new, tokens, hit, num_external_computed_tokens=external) is not None:
+                running.append(request)
+        waiting = Request("head", [random.randrange(2) for _ in range(random.randint(1, 40))], 1)
+        for request in running:
+            manager.free(request)
+            if random.random() < 0.5:
+                manager.settle_step(manager.steps_in_flight[0])
+                manager.start_step()
+        for request in running:
+            try:
+                manager.finish_load(request, 0)
+            except KeyError:
+                continue
+        while manager.steps_in_flight:
+            manager.settle_step(manager.steps_in_flight[0])
+        manager.start_step()
+        assert manager.usage == 0.0
+        for is_whole in (True, False):
+            hit, tokens = manager.get_computed_blocks(waiting)
+            plan = manager.plan(waiting, 1, tokens, hit, full_sequence_must_fit=is_whole, reserved_blocks=num_blocks)
+            answers.add(type(plan).__name__)
+            assert isinstance(plan, Fits) or (isinstance(plan, Never) and str(num_blocks - 1) in plan.reason)
+    assert answers >= {"Fits"}
+
+
+def test_a_running_request_that_outgrows_the_pool() -> None:
+    """It is told so: nobody could release what it lacks."""
+    for specs, blocks in (([full(4)], 3), ([full(4), sliding(4, 3)], 4), ([mamba(4)], 2)):
+        manager = manager_over(specs, blocks + 1)
+        request = Request("r", list(range(8)), 4)
+        assert manager.allocate_slots(request, 8) is not None
+        request.num_computed_tokens = 8
+        request.append_output_token_ids([1] * 20)
+        plans = [type(manager.plan(request, new)).__name__ for new in range(1, 20)]
+        assert "NotNow" not in plans
+        assert "Never" in plans or specs == [mamba(4)]
+
+
+def test_a_running_request_with_drafts_that_outgrows_the_pool() -> None:
+    manager = manager_over([full(4), mamba(4, 2)], 6)
+    request = Request("r", list(range(8)), 4)
+    assert manager.allocate_slots(request, 8) is not None  # two blocks, a state, and two states of drafts: all there is
+    request.num_computed_tokens = 8
+    request.append_output_token_ids([8])
+    assert manager.block_pool.get_num_free_blocks() == 0
+    assert isinstance(manager.plan(request, 1), Never)

@@ -1,0 +1,264 @@
+"""Property: a plan changes nothing and says exactly what the step would take or lack; a commit does what was planned,
+on an unchanged pool only.
+
+How: plans of all outcomes, compared with what the call itself does to a copy, and by dumps of the whole observable
+state; plans committed after each kind of change; blocks freed one by one until a plan fits.
+
+Not covered: who is admitted when (test_admission.py), bad arguments (test_plan_input.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from tests.core.steps.timed import refused
+from tests.core.support import (
+    chunked,
+    full,
+    mamba,
+    manager_dump,
+    manager_of,
+    manager_over,
+    request_dump,
+    sliding,
+    started,
+)
+
+from blockwright import Fits, KVCacheBlocks, KVCacheManager, KVCacheSpec, MambaSpec, Never, NotNow, Plan, Request
+from blockwright.errors import InvalidArgumentError, StalePlanError
+
+KINDS: dict[str, list[KVCacheSpec]] = {
+    "full": [full()],
+    "sliding": [sliding(2, 4)],
+    "chunked": [chunked(2, 6)],
+    "mamba": [mamba(4, 2)],
+    "full, sliding": [full(4), sliding(2, 5)],
+    "full, mamba": [full(2), mamba(4, 1)],
+    "three": [full(4), sliding(4, 6), mamba(2)],
+}
+every_kinds = pytest.mark.parametrize("specs", KINDS.values(), ids=KINDS.keys())
+
+
+class Walk:
+    """Random steps, each planned before it is made."""
+
+    def __init__(self, specs: list[KVCacheSpec], random: Random, num_blocks: int) -> None:
+        self.manager, self.random = manager_over(specs, num_blocks, 60), random
+        self.drafts = not any(isinstance(spec, MambaSpec) for spec in specs)
+        self.running: list[Request] = []
+        self.outcomes: set[str] = set()
+        self.number = 0
+
+    def step(self) -> None:
+        """Plan, make the same call on a copy, and commit: one and the same."""
+        manager, hit, tokens = self.manager, None, 0
+        if self.running and self.random.random() < 0.6:
+            request = self.random.choice(self.running)
+            left = request.num_tokens - request.num_computed_tokens
+            new = self.random.randint(1, left) + (self.random.randint(0, 20) if self.drafts else 0)
+        else:
+            self.number += 1
+            request = Request(f"r{self.number}", list(range(self.random.randint(1, 40))), 2)
+            hit, tokens = manager.get_computed_blocks(request)
+            new = self.random.randint(0 if tokens else 1, request.num_tokens - tokens)
+        before = manager_dump(manager), request_dump(request)
+        is_whole, delay, reserve = self.random.random() < 0.3, self.random.random() < 0.3, self.random.choice([0, 0, 2])
+        arguments = (new, tokens, hit, 0, delay, 0, 0, 0, is_whole, reserve)
+        plan = manager.plan(request, *arguments)
+        assert plan.request_id == request.request_id
+        assert (manager_dump(manager), request_dump(request)) == before
+        self.outcomes.add(type(plan).__name__)
+        twin, copy = request.copy(), manager.copy()
+        if isinstance(plan, Never) and "max_model_len" in plan.reason:
+            with pytest.raises(InvalidArgumentError, match="max_model_len"):
+                manager.allocate_slots(request, *arguments)
+            return
+        again = copy.get_computed_blocks(twin)[0] if hit is not None else None
+        expected = copy.allocate_slots(twin, new, tokens, again, 0, delay, 0, 0, 0, is_whole, reserve)
+        assert isinstance(plan, Fits) == (expected is not None)
+        if isinstance(plan, Fits):
+            assert expected is not None
+            assert self.commit(request, plan, tokens + new, hit) == [list(ids) for ids in expected.ids]
+            assert manager_dump(manager) == manager_dump(copy)
+            if request.num_tokens > 55:
+                manager.free(request)
+                self.running.remove(request)
+        else:
+            assert manager.allocate_slots(request, *arguments) is None
+            assert (manager_dump(manager), request_dump(request)) == before
+            if self.running:
+                manager.free(self.running.pop())
+
+    def commit(self, request: Request, plan: Fits, new: int, hit: KVCacheBlocks | None) -> list[list[int]]:
+        """Commit, see that exactly the demand was taken, and let the engine compute the known tokens."""
+        manager = self.manager
+        free, is_new = set(manager.block_pool.free_block_ids()), request not in self.running
+        given = manager.commit(plan)
+        taken = [block for table in given.ids for block in table if block]
+        hits = {block for table in hit.ids for block in table} & free if hit else set()
+        states = [block for ids in manager.get_draft_block_ids(request.request_id) for block in ids if is_new]
+        assert plan.num_blocks == len(taken) + len(hits) + len(states)
+        known = request.num_tokens
+        request.num_computed_tokens = min(request.num_computed_tokens + new, known)
+        if is_new:
+            self.running.append(request)
+        if request.num_computed_tokens == known:
+            request.append_output_token_ids([self.random.randrange(3)])
+        return [list(ids) for ids in given.ids]
+
+
+@every_kinds
+def test_plans_come_true(specs: list[KVCacheSpec]) -> None:
+    outcomes: set[str] = set()
+    for seed, num_blocks in enumerate((8, 14, 30)):
+        walk = Walk(specs, Random(seed), num_blocks)
+        for _ in range(150):
+            walk.step()
+            walk.manager.check()
+        outcomes |= walk.outcomes
+    assert outcomes >= {"Fits", "NotNow"}
+
+
+@every_kinds
+def test_what_is_missing_is_exact(specs: list[KVCacheSpec]) -> None:
+    """Of other holders' blocks, exactly that many must become free: one less will not do (law PLAN-1)."""
+    for new in (9, 11, 17, 20):
+        manager = manager_over(specs, 33)
+        running = started(manager, "running", 9, 2, first=50)
+        running.append_output_token_ids([1] * 40)
+        held = manager.block_pool.get_new_blocks(manager.block_pool.get_num_free_blocks())
+        for request in (Request("r", list(range(20)), 2), running):
+            plan = manager.plan(request, new)
+            assert isinstance(plan, NotNow)
+            missing = plan.num_missing_blocks
+            assert missing > 0
+            for count in range(missing):
+                plan = manager.plan(request, new)
+                assert isinstance(plan, NotNow)
+                assert plan.num_missing_blocks == missing - count
+                manager.block_pool.free_blocks([held[count]])
+            assert isinstance(manager.plan(request, new), Fits)
+            held[:missing] = manager.block_pool.get_new_blocks(missing)
+
+
+def ready() -> tuple[KVCacheManager, Request, Request, Request]:
+    """A manager with two running requests, which have a token to compute, and one that waits."""
+    manager = manager_over([full(2), sliding(2, 3)], 60)
+    one, two = started(manager, "one", 7, 2), started(manager, "two", 8, 2, first=30)
+    for request in (one, two):
+        request.append_output_token_ids([1])
+    return manager, one, two, Request("new", list(range(7)), 2)
+
+
+def set_computed(request: Request, count: int) -> None:
+    request.num_computed_tokens = count
+
+
+def hold_for_a_moment(manager: KVCacheManager) -> None:
+    manager.block_pool.touch([2])
+    manager.block_pool.free_blocks([2])
+
+
+def release(manager: KVCacheManager, *requests: Request) -> bool:
+    for request in requests:
+        manager.free(request)
+    return False
+
+
+CHANGES: dict[str, Callable[[KVCacheManager, Request, Request], object]] = {
+    "another was served": lambda m, mine, other: m.allocate_slots(other, 1),
+    "another was served in a batch": lambda m, mine, other: m.allocate_slots_batch([other], 1),
+    "another was admitted": lambda m, mine, other: m.allocate_slots(Request("third", [1], 2), 1),
+    "another was released": lambda m, mine, other: m.free(other),
+    "another was trimmed": lambda m, mine, other: m.remove_skipped_blocks(other, other.num_computed_tokens),
+    "another plan was committed": lambda m, mine, other: m.commit(m.plan(other, 1)),
+    "a block was taken": lambda m, mine, other: m.block_pool.free_blocks(m.block_pool.get_new_blocks(1)),
+    "a block was held": lambda m, mine, other: hold_for_a_moment(m),
+    "it was served": lambda m, mine, other: m.allocate_slots(mine, 1),
+    "it was served more": lambda m, mine, other: m.allocate_slots(mine, 2),
+    "it has another token": lambda m, mine, other: mine.append_output_token_ids([5]),
+    "its count changed": lambda m, mine, other: set_computed(mine, mine.num_computed_tokens + 1),
+    "all was released": lambda m, mine, other: release(m, mine, other),
+    "all was forgotten": lambda m, mine, other: release(m, mine, other) or m.reset_prefix_cache(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_stale_plans(name: str) -> None:
+    for who in ("one", "two", "new"):
+        manager, one, two, new = ready()
+        mine = {"one": one, "two": two, "new": new}[who]
+        plan = manager.plan(mine, 1)
+        assert isinstance(plan, Fits)
+        CHANGES[name](manager, mine, two if mine is one else one)
+        refused(manager, StalePlanError, manager.commit, plan)
+        refused(manager, ValueError, manager.commit, plan)
+
+
+def test_a_plan_survives_what_changes_nothing() -> None:
+    """Questions, and calls that were refused."""
+    manager, one, two, new = ready()
+    plan, other = manager.plan(one, 1), manager.plan(new, 7)
+    manager.get_computed_blocks(new)
+    assert manager.allocate_slots(two, 900) is None
+    refused(manager, InvalidArgumentError, manager.allocate_slots, two, 0)
+    manager.free(Request("nobody", [1], 2))
+    manager.copy().free(one.copy())
+    manager.check()
+    assert isinstance(plan, Fits)
+    assert isinstance(other, Fits)
+    assert len(manager.commit(plan).ids[0]) + len(manager.commit(manager.plan(new, 7)).ids[0]) == 4
+    refused(manager, StalePlanError, manager.commit, other)
+
+
+def test_plans_are_ones_own() -> None:
+    manager, one, _, new = ready()
+    stranger, other = manager_of(full(2)), manager.copy()
+    for request in (one, new):
+        plan = manager.plan(request, 1)
+        for each in (stranger, other):
+            assert "manager" in refused(each, StalePlanError, each.commit, plan)
+        refused(manager, StalePlanError, manager.commit, other.plan(request.copy(), 1))
+        manager.commit(plan)
+        refused(manager, StalePlanError, manager.commit, plan)
+
+
+def test_only_what_fits_is_committed() -> None:
+    manager = manager_of(full(), 9, 30)
+    started(manager, "running", 9)
+    plans: list[Plan] = [
+        manager.plan(Request("r", list(range(40, 65)), 4), 25),
+        manager.plan(Request("r", list(range(40, 80)), 4), 31),
+    ]
+    assert [type(plan) for plan in plans] == [NotNow, Never]
+    assert [repr(plan) for plan in plans] == [
+        "NotNow('r', num_missing_blocks=2)",
+        "Never('r', '31 tokens, max_model_len is 30')",
+    ]
+    for plan in plans:
+        assert repr(plan) in refused(manager, InvalidArgumentError, manager.commit, plan)
+    for odd in (None, "plan", 5, Plan("r")):
+        refused(manager, (InvalidArgumentError, TypeError), manager.commit, odd)
+
+
+def test_a_plan_does_not_take_back_what_is_certain() -> None:
+    """A plan counted before the engine said that the drafts are done must not go behind them."""
+    manager = manager_of(full())
+    request = started(manager, "r", 5)
+    request.append_output_token_ids([5])
+    assert manager.allocate_slots(request, 3) is not None  # two drafts
+    request.num_computed_tokens = 6
+    plan = manager.plan(request, 1)
+    manager.remove_skipped_blocks(request, 8)
+    refused(manager, InvalidArgumentError, manager.allocate_slots, request, 1)
+    refused(manager, StalePlanError, manager.commit, plan)
+
+
+def test_another_managers_plan_for_a_request_of_the_same_name() -> None:
+    manager, other = ready()[0], ready()[0]
+    request = Request("one", [1], 2)
+    plan = manager_of(full(2)).plan(request, 1)
+    for each in (manager, other):
+        refused(each, StalePlanError, each.commit, plan)
