@@ -29,6 +29,7 @@ from blockwright import (
     BlockPool,
     FullAttentionManager,
     FunctionHasher,
+    GivenHasher,
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheManager,
@@ -37,6 +38,7 @@ from blockwright import (
     Sha256Hasher,
     SipHasher,
 )
+from blockwright.errors import InvalidArgumentError
 
 KEY = bytes(range(100, 116))
 SEED = b"one deployment"
@@ -281,6 +283,27 @@ def test_default_secret_is_drawn_per_process() -> None:
     assert runs[0][0] != runs[1][0]
     assert runs[0][1:] == runs[1][1:]
     assert runs[0][1] != runs[0][2]
+
+
+def test_keys_that_an_engine_gives_are_taken_as_they_are() -> None:
+    """A request over an engine's own growing list has exactly those keys, and shares with whoever has the same."""
+    given: list[bytes] = [bytes([at]) * 32 for at in range(2)]
+    request = Request("given", [1] * 9, 4, hasher=GivenHasher(given))
+    assert request.block_hashes == given
+    given.append(b"\xff" * 16)
+    request.append_output_token_ids([1, 1, 1])
+    assert request.block_hashes == given
+    assert list(request.copy().keys(1).words) == list(request.keys(1).words)
+
+
+@pytest.mark.parametrize("given", [[], [bytes(15), bytes(16)]], ids=["too few", "too short"])
+def test_too_few_or_too_short_keys_are_refused_and_nothing_is_appended(given: list[bytes]) -> None:
+    with pytest.raises(InvalidArgumentError, match="block_hashes"):
+        Request("given", [1] * 8, 4, hasher=GivenHasher(given))
+    request = Request("given", [1] * 3, 4, hasher=GivenHasher(given))
+    with pytest.raises(InvalidArgumentError, match="block_hashes"):
+        request.append_output_token_ids([1])
+    assert request.num_tokens == 3
 
 
 def test_items_cost_no_more_than_the_blocks_they_lie_in() -> None:
