@@ -13,7 +13,7 @@ from ..vllm_engine import NEW, OLD
 from ..vllm_offload import OLD as OLD_OFFLOAD
 from . import new, offload, old
 
-SETUP = ("full", "sliding", "mamba", "manager", "request")
+SETUP = ("full", "sliding", "mamba", "manager", "request", "own_half")
 """What the scripts are made with."""
 
 
