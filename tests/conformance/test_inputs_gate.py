@@ -156,7 +156,7 @@ class Padless(InputBatch):
 WRONG: list[tuple[str, type[InputBatch], WorkerScope]] = [
     ("ROW-1", KeepsNulled, WINDOWS),
     ("ROW-1", KeepsShared, WINDOWS),
-    ("ROW-1", PassesOver, WINDOWS),
+    ("REF-0", PassesOver, WINDOWS),
     ("STATE-1", Forgets, STATES),
     ("ROW-3", Disorders, WINDOWS),
     ("REF-0", Moves, WINDOWS),
