@@ -93,7 +93,9 @@ class RelayHandler(ThreadedHandler):
         if keys != destination.block_hashes or len(set(keys)) < len(keys):
             raise InvalidArgumentError(f"{len(keys)} keys: name the same blocks on both sides, each once")
         moves = list(zip(source.items(), destination.items(), strict=True))
-        return [Batch(self._move, moves[at : at + self._batch], self._batch) for at in range(0, len(moves), self._batch)]
+        return [
+            Batch(self._move, moves[at : at + self._batch], self._batch) for at in range(0, len(moves), self._batch)
+        ]
 
     def _move(self, moves: Sequence[tuple[_Placed, _Placed]]) -> list[int | None]:
         """Read blocks by one call and write those that were found by another; return the bytes of each."""
