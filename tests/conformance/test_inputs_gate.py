@@ -83,7 +83,8 @@ class PassesOver(KeepsNulled):
         ends = (allocation.new_block_offsets, allocation.nulled_offsets)
         heard = [any(each[at * size] != each[at * size + 2] for each in ends) for at in range(served)]
         for ids, offsets in (("new_block_ids", "new_block_offsets"), ("nulled_entries", "nulled_offsets")):
-            given, stops, kept, new = getattr(told, ids), getattr(told, offsets), [], [0]
+            kept: list[int] = []
+            given, stops, new = getattr(told, ids), getattr(told, offsets), [0]
             for at in range(served * size):
                 kept += given[stops[at] : stops[at + 1]] if heard[at // size] else []
                 new.append(len(kept))

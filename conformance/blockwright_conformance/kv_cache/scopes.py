@@ -253,12 +253,12 @@ GROUPS: tuple[tuple[tuple[Kind, int], ...], ...] = (
 def of_hybrid(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
     """Give the scopes of several groups over one pool."""
     kinds, blocks = [kind for kind, _ in groups], 3 + 2 * len(groups)
-    three, five = (1 + sum(-(-tokens // size) for _, size in groups) for tokens in (3, 5))
+    three, five = (sum(-(-tokens // size) for _, size in groups) for tokens in (3, 5))
     pair = ((0, (0, 0, 0, 0)), (0, (0, 0, 1, 1)))
     yield of_groups(groups, "life", blocks, 4, "chunks preempt plan", prompts=strings(1, 3, 3))
     yield of_groups(groups, "batches", blocks, 5, "batch", prompts=strings(1, 2, 4))
     if len(groups) == 2:
-        yield of_groups(groups, "held hits", max(blocks - 1, three), 4, "hold trim", prompts=strings(1, 3, 3))
+        yield of_groups(groups, "held hits", max(blocks - 1, 1 + three), 4, "hold trim", prompts=strings(1, 3, 3))
     yield of_groups(groups, "two symbols", max(blocks, five), 5, "adopt reset", prompts=pair, outputs=(0, 1))
     yield of_groups(groups, "loads", blocks, 4, "load preempt", prompts=pair[:1], max_model_len=5)
     if not any(isinstance(kind, Chunked) for kind in kinds):
