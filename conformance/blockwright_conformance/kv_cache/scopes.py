@@ -253,12 +253,13 @@ GROUPS: tuple[tuple[tuple[Kind, int], ...], ...] = (
 def of_hybrid(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
     """Give the scopes of several groups over one pool."""
     kinds, blocks = [kind for kind, _ in groups], 3 + 2 * len(groups)
+    three, five = (sum(-(-tokens // size) for _, size in groups) for tokens in (3, 5))
     pair = ((0, (0, 0, 0, 0)), (0, (0, 0, 1, 1)))
     yield of_groups(groups, "life", blocks, 4, "chunks preempt plan", prompts=strings(1, 3, 3))
     yield of_groups(groups, "batches", blocks, 5, "batch", prompts=strings(1, 2, 4))
     if len(groups) == 2:
-        yield of_groups(groups, "held hits", blocks - 1, 4, "hold trim", prompts=strings(1, 3, 3))
-    yield of_groups(groups, "two symbols", blocks, 4, "adopt reset", prompts=pair, outputs=(0, 1))
+        yield of_groups(groups, "held hits", max(blocks - 1, 1 + three), 4, "hold trim", prompts=strings(1, 3, 3))
+    yield of_groups(groups, "two symbols", max(blocks, five), 5, "adopt reset", prompts=pair, outputs=(0, 1))
     yield of_groups(groups, "loads", blocks, 4, "load preempt", prompts=pair[:1], max_model_len=5)
     if not any(isinstance(kind, Chunked) for kind in kinds):
         room = 1 + sum(-(-5 // size) for _, size in groups)
@@ -328,7 +329,8 @@ def of_drafts() -> Iterator[Scope]:
         few: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 5, "drafts": 2, "lookaheads": (0, 1)}
         yield of_groups(groups, "drafts", 8, 4, "preempt misuse", **few, slots=1)
         yield of_groups(groups, "two with drafts", 8, 3, "batch", **{**few, "drafts": 1, "max_model_len": 4})
-        yield of_groups(groups, "drafts, uncached", 8, 4, "misuse", **few, caching=False, slots=1)
+        both = {**few, "prompts": strings(1, 1, 2)}
+        yield of_groups(groups, "drafts, uncached", 8, 4, "misuse", **both, caching=False, slots=1)
         kept = {**few, "drafts": 1}
         yield of_groups(groups, "drafts in flight", 6, 3, "misuse", **kept, in_flight=2, slots=1)
     # Drafts that are said to hold are not taken back.

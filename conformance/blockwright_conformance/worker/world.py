@@ -130,7 +130,8 @@ class WorkerWorld(World[Serving, WorkerAdapter]):
         if refusal is not None and error is None:
             illegal = refusal.reason in (RowRefusal.ILLEGAL_ORDER, RowRefusal.TAKEN) and not isinstance(action, Misuse)
             return [f"ROW-2: {shown}: {refusal.reason.value}" if illegal else f"accepted; expected {refusal.reason}"]
-        if refusal is None and error is not None:
+        left = refusal is not None and refusal.reason is RowRefusal.ILLEGAL_ORDER and isinstance(action, HandOut)
+        if error is not None and (refusal is None or left):  # where a step was refused, its rows were left as they were
             return [f"refused ({type(error).__name__}: {error}); expected success"]
         if places != shown:
             law = "ROW-2" if refusal is None else "ROW-3: a refused call changed something"

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 import blockwright.offload.identity  # noqa: F401  (not imported by the package)
+from blockwright.offload.worker import OffloadingHandler
 
 from .schedule import EngineConfig
 
@@ -55,7 +56,7 @@ def backend_of(package: Any, block_size: int, num_blocks: int, shelf: Shelf) -> 
     return Places(), spec
 
 
-class LateHandler:
+class LateHandler(OffloadingHandler):
     """What handlers of transfers have in common here; takes the transfers of any copy of the package."""
 
     def __init__(self) -> None:
