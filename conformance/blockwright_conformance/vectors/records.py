@@ -13,7 +13,7 @@ from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Sli
 
 from ..kv_cache.adapter import Observation
 from ..kv_cache.scopes import layer_name
-from .calls import SIGNATURES, Answer, Call
+from .calls import ANSWERS, SIGNATURES, Answer, Call
 
 VERSION = 1
 
@@ -80,23 +80,8 @@ def config_of(record: dict[str, Any]) -> Config:
 
 
 def answer_record(answer: Answer) -> dict[str, Any]:
-    """Give an answer as data."""
-    match answer.word:
-        case "hit":
-            rest: dict[str, Any] = {"length": answer.length, "tables": answer.tables}
-        case "blocks":
-            rest = {"tables": answer.tables}
-        case "served":
-            rest = {"served": answer.served, "whole": answer.whole}
-        case "copies":
-            rest = {"copies": answer.copies}
-        case "counts":
-            rest = {"counts": answer.counts}
-        case "refused" | "error":
-            rest = {"reason": answer.reason}
-        case _:
-            rest = {}
-    return {"answer": answer.word} | rest
+    """Return an answer as data."""
+    return {"answer": answer.word} | {name: getattr(answer, name) for name in ANSWERS[answer.word]}
 
 
 def answer_of(record: dict[str, Any]) -> Answer:
