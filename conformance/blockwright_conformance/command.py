@@ -76,7 +76,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--explorer",
         type=Path,
         metavar="DIR",
-        help="explore with the specification compiled: what blockwright_conformance.checker.compiled made there",
+        help="explore with the specification compiled: what blockwright_lab.explorer made there",
     )
     parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="processes to use (default: 2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON (- for stdout)")
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def wanted(only: list[str] | None, but: list[str] | None, profile: Profile) -> list[str]:
-    """Give the gates to run.
+    """Return the gates to run.
 
     Raises:
         InvalidArgumentError: none is left, or one that is asked for says nothing of another manager.
@@ -155,7 +155,7 @@ def _check(profile: Profile, file: Path | None) -> None:
         raise InvalidArgumentError("--proofs: are of Blockwright's own code, all of it; leave --impl and --scope out")
     if profile.explorer is not None and (why := trouble(profile.explorer)):
         raise InvalidArgumentError(
-            f"--explorer: {why}; compile with python -m blockwright_conformance.checker.compiled {profile.explorer}"
+            f"--explorer: {why}; compile with python -m blockwright_lab.explorer {profile.explorer}"
         )
     if profile.explorer is not None and not profile.is_ours:
         raise InvalidArgumentError("--explorer: for Blockwright's own manager; leave --impl or --explorer out")
@@ -183,7 +183,7 @@ def _expected(file: Path | None) -> tuple[Deviation, ...]:
 
 
 def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]]) -> dict[str, Any]:
-    """Give the report as data."""
+    """Return the report as data."""
     fired: dict[str, int] = {}
     for row in rows:
         if row.kind in LOCKSTEP:
@@ -218,7 +218,7 @@ def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict
 
 
 def _row(row: GateResult) -> dict[str, Any]:
-    """Give one row as data."""
+    """Return one row as data."""
     return {
         "kind": row.kind,
         "manager": row.manager,
@@ -248,7 +248,7 @@ def _write(path: Path, report: dict[str, Any]) -> None:
 
 
 def folded(rows: list[GateResult]) -> list[GateResult]:
-    """Give the rows to print: the theorems that hold in one, and the contracts, since they name no states."""
+    """Return the rows to print: the theorems that hold in one, and the contracts, since they name no states."""
     ones = []
     for kind, what in (("proof", "theorems"), ("contract", "contracts")):
         held = [row for row in rows if row.kind == kind and row.law == row.detail == ""]
@@ -291,7 +291,7 @@ def _print(profile: Profile, rows: list[GateResult], seconds: float, left: dict[
 
 
 def verdict(profile: Profile, rows: list[GateResult], seconds: float) -> str:
-    """Give what was found in a sentence, and what this profile did not run in another."""
+    """Return what was found in a sentence, and what this profile did not run in another."""
     total = sum(row.transitions for row in rows if row.kind in LOCKSTEP)
     broken = sum(row.violations for row in rows)
     how = "; explored with the specification compiled" if profile.explorer else ""

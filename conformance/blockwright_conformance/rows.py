@@ -19,7 +19,7 @@ LIMIT = 2_000_000
 
 
 def explored(kind: str, result: Result, script: str) -> GateResult:
-    """Give the row of a scope; `script` is the shortest way to its violation, if there is one."""
+    """Return the row of a scope; `script` is the shortest way to its violation, if there is one."""
     found, scope = result.violation, result.scope
     unfinished = f"unfinished: to depth {result.depth}" if result.transitions == LIMIT else ""
     return GateResult(
@@ -38,7 +38,7 @@ def explored(kind: str, result: Result, script: str) -> GateResult:
 
 
 def covered(kind: str, scope: str, results: list[GateResult], everything: frozenset[str]) -> GateResult:
-    """Give the row that fails if some action or refusal never happened."""
+    """Return the row that fails if some action or refusal never happened."""
     fired: Counter[str] = Counter()
     for row in results:
         fired.update(row.fired)

@@ -46,7 +46,7 @@ def summed(way: Way, rows: list[GateResult]) -> Sum:
 
 
 def cells(rows: list[GateResult]) -> list[tuple[str, ...]]:
-    """Give the table's cells."""
+    """Return the table's cells."""
     return [
         (
             each.way.name,
@@ -62,7 +62,7 @@ def cells(rows: list[GateResult]) -> list[tuple[str, ...]]:
 
 
 def told(rows: list[GateResult]) -> dict[str, Any]:
-    """Give the same as data."""
+    """Return the same as data."""
     return {
         each.way.name: {
             "tried": each.tried,

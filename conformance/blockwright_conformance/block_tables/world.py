@@ -49,17 +49,14 @@ class TablesWorld(World[Paged, PagedAdapter]):
         return self.factory(self.scope.config)
 
     def digest(self, state: Paged) -> bytes:
-        """Return a name that is equal for states that differ in names only."""
         return self.names.digest(state)
 
     def happened(self, state: Paged, action: TableAction, outcome: Outcome[Paged]) -> Iterator[str]:
-        """Yield the action, or why it was refused."""
         yield outcome.refusal.reason.name if outcome.refusal else type(action).__name__
 
     def choices(
         self, model: PagedAdapter, state: Paged, action: TableAction, reply: TablesReply, shown: PagedObservation
     ) -> Iterator[Choice]:
-        """Yield choices to try."""
         return islice(likely(state, shown, reply), TRIES)
 
     def observe(self, model: PagedAdapter, state: Paged) -> PagedObservation:
@@ -119,7 +116,6 @@ class TablesWorld(World[Paged, PagedAdapter]):
     def symptoms(
         self, model: PagedAdapter, state: Paged, action: TableAction, compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        """Yield the laws that the allocator's own state breaks, and REFUSE-1."""
         outcome, reply, shown = compared.outcome, compared.reply, compared.shown
         if shown is None:
             return

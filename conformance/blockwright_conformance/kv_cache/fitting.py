@@ -14,7 +14,7 @@ from .scopes import Scope, layer_name
 
 
 def needs_of(scope: Scope) -> Needs:
-    """Give the needs of a scope: kinds of layers, optional calls, and features of its configuration and its steps."""
+    """Return the needs of a scope: kinds of layers, optional calls, and features of its configuration and its steps."""
     config = scope.config
     kinds = [layer_name(group.kind).partition(" ")[0] for group in config.groups]
     states = any(isinstance(group.kind, Mamba) and group.kind.drafts for group in config.groups)
@@ -57,7 +57,7 @@ QUESTIONS = frozenset(("plan", "explain", "pin"))
 
 
 def capabilities_of(factory: object) -> Capabilities | None:
-    """Give what the managers of a factory can do, or None for everything.
+    """Return what the managers of a factory can do, or None for everything.
 
     Raises:
         ValueError: what it declares is no `Capabilities`.
@@ -77,15 +77,15 @@ def lacking(scope: Scope, capabilities: Capabilities | None) -> list[str]:
 
 
 def fitted(scope: Scope, capabilities: Capabilities | None) -> Scope:
-    """Give a scope without the optional calls that a manager does not have."""
+    """Return a scope without the optional calls that a manager does not have."""
     return scope if capabilities is None else replace(scope, calls=scope.calls & capabilities.calls)
 
 
 def fitting(scopes: Iterable[Scope], capabilities: Capabilities | None) -> list[Scope]:
-    """Give the scopes that a manager can be put through whole, questions aside."""
+    """Return the scopes that a manager can be put through whole, questions aside."""
     return [fitted(each, capabilities) for each in scopes if not lacking(each, capabilities)]
 
 
 def walkable(scopes: Iterable[Scope], capabilities: Capabilities | None) -> list[Scope]:
-    """Give the scopes that a manager can be put through once the engine leaves out the calls that it does not have."""
+    """Return the scopes that a manager can be put through once the engine leaves out calls that it does not have."""
     return fitting([fitted(each, capabilities) for each in scopes], capabilities)

@@ -33,13 +33,13 @@ def size(profile: Profile) -> int:
 
 
 def chosen(profile: Profile) -> list[Scope]:
-    """Give the scopes of the profile that are asked for, and that the manager says it can do."""
+    """Return the scopes of the profile that are asked for, and that the manager says it can do."""
     scopes = [each for each in known(profile.name, profile.is_ours) if profile.scope in each.name]
     return scopes if profile.is_ours else fitting(scopes, capabilities_of(factory_of(profile.implementation)))
 
 
 def known(profile: str, is_ours: bool) -> tuple[Scope, ...]:
-    """Give the scopes of a profile."""
+    """Return the scopes of a profile."""
     return (PROFILES if is_ours else FOR_OTHERS)[profile]
 
 
@@ -62,12 +62,12 @@ def explore(each: Scope, implementation: str) -> Result:
 
 
 def report(result: Result) -> GateResult:
-    """Give the row of a scope."""
+    """Return the row of a scope."""
     found, scope = result.violation, result.scope
     way = script(KVCacheWorld(scope), found.actions, f"{found.law}: {found.detail}") if found else ""
     return explored("lockstep", result, way)
 
 
 def coverage(results: list[GateResult]) -> GateResult:
-    """Give the row that fails if some action or refusal never happened."""
+    """Return the row that fails if some action or refusal never happened."""
     return covered("coverage", "all scopes", results, EVERYTHING)

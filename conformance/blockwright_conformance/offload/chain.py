@@ -69,7 +69,6 @@ class Compute(ChainAction):
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        """Yield the parts that are not there."""
         for key, blocks in dict.fromkeys(pair for each in scope.stores for pair in each):
             for part, block in enumerate(blocks):
                 if state.device[block] != (key, part):
@@ -136,7 +135,6 @@ class Load(ChainAction):
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        """Yield the loads of the scope."""
         if asked(state) < scope.under_way:
             yield from (cls(*sliced(each)) for each in scope.loads)
         if scope.misuse:
@@ -164,7 +162,6 @@ class Take(ChainAction):
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        """Yield it where they are not taken at once."""
         if not scope.eager:
             yield cls()
 
@@ -245,7 +242,6 @@ class Touch(ChainAction):
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        """Yield what the scope touches."""
         yield from map(cls, scope.touched)
 
     def outcome(self, state: Chain) -> ChainOutcome:
@@ -345,12 +341,10 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         return blake2b(min([named, *(marshal.dumps(plain(state, each), 2) for each in self.alike)])).digest()
 
     def broken(self, state: Chain) -> list[AnyLaw]:
-        """Return the laws that a state breaks: of the chain, and of each tier."""
         own = super().broken(state)
         return own + [law for law in TIER_LAWS if not all(law.holds(tier) for tier in state.tiers)]
 
     def happened(self, state: Chain, action: ChainAction, outcome: Outcome[Chain]) -> Iterator[str]:
-        """Yield the action, or why it was refused; and which transfers ended, and how."""
         yield f"chain: {outcome.refusal.reason.name if outcome.refusal else type(action).__name__}"
         for _, done in outcome.steps:
             yield from ended(done)
@@ -386,13 +380,11 @@ class ChainWorld(World[Chain, ChainUnderTest]):
 
     @staticmethod
     def begun_in(outcome: Outcome[Chain]) -> Chain:
-        """Return the state in which an action began."""
         return outcome.steps[0][0] if outcome.steps else outcome.state
 
     def answered(
         self, model: ChainUnderTest, action: ChainAction, outcome: Outcome[Chain], reply: ChainReply
     ) -> Iterator[str]:
-        """Yield the differences in what a call answered."""
         answer, error, _ = reply
         if (refusal := outcome.refusal) is not None:
             wanted = model.errors.get(refusal.reason)
@@ -437,7 +429,6 @@ class ChainWorld(World[Chain, ChainUnderTest]):
     def symptoms(
         self, model: ChainUnderTest, state: Chain, action: ChainAction, compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        """Yield the laws that the chain's own state breaks, and laws about refusals, stores, events and pins."""
         if compared.shown is None:
             return
         reply, shown, outcome = compared.reply, compared.shown, compared.outcome

@@ -172,14 +172,12 @@ class TierWorld(World[TierNow, TierUnderTest]):
         return blake2b(marshal.dumps((entries, state.tier.freed, repr(state.policy)), 2), digest_size=16).digest()
 
     def broken(self, state: TierNow) -> list[AnyLaw]:
-        """Return the laws that a state breaks."""
         return [law for law in self.laws if not law.holds(state.tier)]
 
     def broken_by(self, outcome: Outcome[TierNow]) -> list[AnyLaw]:
         return [law for now, done in outcome.steps for law in self.step_laws if not law.holds(now.tier, done)]
 
     def happened(self, state: TierNow, action: TierCall, outcome: Outcome[TierNow]) -> Iterator[str]:
-        """Yield the call that happened, or why it did not."""
         how = "" if action.success else " (failed)"
         yield f"tier: {outcome.refusal.reason.name}" if outcome.refusal else f"tier: {action.name}{how}"
 
@@ -197,7 +195,6 @@ class TierWorld(World[TierNow, TierUnderTest]):
     def differences(
         self, model: TierUnderTest, action: TierCall, outcome: Outcome[TierNow], reply: TierReply, shown: TierSeen
     ) -> list[str]:
-        """Name what differs in the answer, in the state shown, and in the events."""
         done = outcome.steps[-1][1] if outcome.steps else None
         faults = [*self.answered(model, outcome, done, reply)]
         faults += differing(expected_of(outcome.state.tier, self.keys, model.ordered), shown.shown)
@@ -207,7 +204,6 @@ class TierWorld(World[TierNow, TierUnderTest]):
     def answered(
         self, model: TierUnderTest, outcome: Outcome[TierNow], done: TierDone | None, reply: TierReply
     ) -> Iterator[str]:
-        """Yield the differences in what a call answered."""
         answer, error = reply
         if done is None:
             wanted = model.errors.get(outcome.refusal.reason)
@@ -246,7 +242,6 @@ class TierWorld(World[TierNow, TierUnderTest]):
     def symptoms(
         self, model: TierUnderTest, state: TierNow, action: TierCall, compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        """Yield the laws that the manager's own state breaks, and laws about refusals, stores and events."""
         if compared.shown is None:
             return
         outcome, reply, seen = compared.outcome, compared.reply, compared.shown

@@ -63,7 +63,6 @@ class Call(NamedTuple):
     values: tuple[Any, ...] = ()
 
     def arguments(self) -> dict[str, Any]:
-        """Return the values by name."""
         return {field.name: value for field, value in zip(SIGNATURES[self.word], self.values, strict=True)}
 
     def stated(self) -> list[tuple[Field, Any]]:

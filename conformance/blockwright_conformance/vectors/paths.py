@@ -40,7 +40,7 @@ class Move(NamedTuple):
 
 
 def sort_of(state: State, action: Action, told: ManagerOutcome) -> tuple[str, ...]:
-    """Give what tells sorts of transitions apart: the action, why it was refused, and what happened to blocks."""
+    """Return what tells sorts of transitions apart: the action, why it was refused, and what happened to blocks."""
     after, hit = told.state, told.hit
     signs = [type(action).__name__, told.refusal.reason.name if told.refusal else ""]
     signs += [name for name in OPTIONS if getattr(action, name, None)]
@@ -72,11 +72,9 @@ class Tours:
         self.explore()
 
     def place(self, state: State) -> Place:
-        """Give the place of a state."""
         return self.names.digest(state)
 
     def moves(self, state: State) -> list[tuple[Move, Action, ManagerOutcome]]:
-        """Give every transition from a state."""
         if state not in self.known:
             start, moves = self.place(state), []
             for action in enabled(self.scope, state):
@@ -87,7 +85,6 @@ class Tours:
         return self.known[state]
 
     def explore(self) -> None:
-        """Visit every place once."""
         waiting = deque([self.first])
         seen = {self.place(self.first)}
         while waiting:
@@ -103,7 +100,7 @@ class Tours:
                     waiting.append(told.state)
 
     def way(self, start: Place, goals: dict[Place, None] | dict[Place, dict[Move, None]]) -> list[Place] | None:
-        """Give the places on a shortest way to the nearest goal, the start left out; None if none can be reached."""
+        """Return the places on a shortest way to the nearest goal, the start left out; None if none can be reached."""
         before: dict[Place, Place | None] = {start: None}
         waiting = deque([start])
         while waiting:
@@ -122,19 +119,19 @@ class Tours:
         return None
 
     def sorts(self) -> Iterator[list[Action]]:
-        """Give tours, as actions from a new manager on, that show a transition of every sort."""
+        """Yield tours, as actions from a new manager on, that show a transition of every sort."""
         goals: dict[Place, dict[Move, None]] = {}
         for move in self.samples.values():
             goals.setdefault(move.start, {})[move] = None
         return self.until(goals)
 
     def paths(self) -> Iterator[list[Action]]:
-        """Give tours that take every transition, those that show every sort first."""
+        """Yield tours that take every transition, those that show every sort first."""
         yield from self.sorts()
         yield from self.until(self.open)
 
     def until(self, goals: dict[Place, dict[Move, None]]) -> Iterator[list[Action]]:
-        """Give tours until all goals are taken.
+        """Yield tours until all goals are taken.
 
         Raises:
             AssertionError: a goal cannot be taken, though it was seen.
@@ -189,7 +186,7 @@ class Tours:
 
 
 def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:
-    """Give the vector of a history: each action's calls, the state after it, and at the end the questions."""
+    """Return the vector of a history: each action's calls, the state after it, and at the end the questions."""
     state, names = initial(scope.config, scope.slots), names_of(initial(scope.config, scope.slots))
     steps: list[VectorStep] = []
     for action in actions:
@@ -204,7 +201,7 @@ def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:
 
 
 def vectors_of(scope: Scope, limit: int | None = None) -> Iterator[Vector]:
-    """Give the vectors of a scope: a transition of every sort, and then up to the limit, or to the last transition."""
+    """Yield the vectors of a scope: a transition of every sort, and then up to the limit, or to the last transition."""
     tours = Tours(scope)
     for number, actions in enumerate(tours.sorts(), 1):
         yield vector_from(scope, number, actions)

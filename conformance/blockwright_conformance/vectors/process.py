@@ -95,7 +95,6 @@ class Connection:
             return b""
 
     def close(self) -> None:
-        """End the process."""
         self.selector.close()
         for pipe in (self.input, self.output):
             with contextlib.suppress(OSError):
@@ -173,21 +172,18 @@ class ProcessFactory:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Give what the manager says that it can do."""
         return self.connection.capabilities
 
     def __call__(self, config: Config) -> ProcessAdapter:
-        """Make a manager."""
         return ProcessAdapter(self.connection, config)
 
     def close(self) -> None:
-        """End the process."""
         self.connection.close()
 
 
 @functools.lru_cache
 def started(command: str) -> ProcessFactory:
-    """Give the factory of a command, whose process runs until this one ends.
+    """Return the factory of a command, whose process runs until this one ends.
 
     Raises:
         ValueError: it cannot be run, or does not speak the protocol.

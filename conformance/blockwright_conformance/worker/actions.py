@@ -287,7 +287,6 @@ class Apply(WorkerAction):
 
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
-        """Yield it after a batch."""
         yield from (cls(state.told),) if state.told else ()
 
     def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
@@ -393,7 +392,6 @@ class Compact(WorkerAction):
 
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
-        """Yield it always."""
         yield cls()
 
     def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
@@ -420,7 +418,6 @@ class Swap(WorkerAction):
 
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
-        """Yield every pair of places, and one place alone."""
         yield cls(0, 0)
         yield from (cls(one, other) for one, other in combinations(range(len(state.rows)), 2))
 
@@ -443,7 +440,6 @@ class Move(WorkerAction):
 
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
-        """Yield every row and every free place."""
         free = [place for place, row in enumerate(state.rows) if row is None]
         yield from (cls(row.slot, place) for row in state.rows if row for place in free)
 
