@@ -8,6 +8,7 @@ import platform
 import resource
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,8 +27,8 @@ from .gates import OURS, GateResult, Profile, factory_of, gate, gates, lacking
 from .kv_cache.scopes import PROFILES
 from .others import THEIR_GATES, left_out, not_run, reasons, unusable
 from .summary import COLUMNS as SUMMARY
+from .summary import as_data
 from .summary import cells as summary
-from .summary import told
 
 _COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violations", "seconds", "law")
 
@@ -184,15 +185,10 @@ def _expected(file: Path | None) -> tuple[Deviation, ...]:
 
 def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]]) -> dict[str, Any]:
     """Return the report as data."""
-    fired: dict[str, int] = {}
+    fired, broken = Counter[str](), Counter[str]()
     for row in rows:
-        if row.kind in LOCKSTEP:
-            for name, count in row.fired.items():
-                fired[name] = fired.get(name, 0) + count
-    broken: dict[str, int] = {}
-    for row in rows:
-        if row.law:
-            broken[row.law] = broken.get(row.law, 0) + row.violations
+        fired.update(row.fired if row.kind in LOCKSTEP else {})
+        broken[row.law] += row.violations
     own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return {
         "version": __version__,
@@ -206,11 +202,11 @@ def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict
         "peak_memory_bytes": max(own, children) * (1 if sys.platform == "darwin" else 1024),
         "transitions": sum(row.transitions for row in rows if row.kind in LOCKSTEP),
         "violations": sum(row.violations for row in rows),
-        "summary": told(rows),
+        "summary": as_data(rows),
         "gates": [_row(row) for row in rows],
         "left_out": left,
         "laws": [
-            {"id": law.id, "statement": law.statement, "source": law.source, "violations": broken.get(law.id, 0)}
+            {"id": law.id, "statement": law.statement, "source": law.source, "violations": broken[law.id]}
             for law in (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
         ],
         "coverage": dict(sorted(fired.items())),
@@ -219,15 +215,8 @@ def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict
 
 def _row(row: GateResult) -> dict[str, Any]:
     """Return one row as data."""
-    return {
-        "kind": row.kind,
-        "manager": row.manager,
-        "scope": row.scope,
-        "states": row.states,
-        "transitions": row.transitions,
-        "tried": row.tried,
-        "passed": row.passed,
-        "violations": row.violations,
+    names = ("kind", "manager", "scope", "states", "transitions", "tried", "passed", "violations")
+    return {name: getattr(row, name) for name in names} | {
         "seconds": round(row.seconds, 3),
         "law": row.law or None,
         "detail": row.detail or None,

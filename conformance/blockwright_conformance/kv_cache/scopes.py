@@ -156,7 +156,7 @@ def of_kind(kind: Kind, size: int) -> Iterator[Scope]:
 
 
 def of_all() -> Iterator[Scope]:
-    """Yield the scopes that need only be visited once: extra keys, three requests, a longest one that fills no block."""
+    """Yield scopes that need only be visited once: extra keys, three requests, a longest one that fills no block."""
     yield scope(Full(), 1, "extra keys", 4, 3, "unasked", prompts=strings(2, 2, 2, (0, 1, 2, 3)))
     yield scope(Full(), 1, "three requests", 5, 3, "chunks", slots=3)
     yield scope(Sliding(2), 1, "three requests", 5, 3, "chunks", slots=3)
@@ -198,7 +198,7 @@ def open_scopes(profile: str) -> tuple[Scope, ...]:
 
 
 def large_scopes() -> tuple[Scope, ...]:
-    """Return scopes that cannot be visited whole, for random histories: 39 blocks, seven requests of up to 44 tokens."""
+    """Return scopes too large to visit whole, for random histories: 39 blocks, seven requests of up to 44 tokens."""
     prompts = tuple(
         (extra, (0,) * same + (1,) * other) for extra in (0, 1) for same in (3, 8, 17) for other in (0, 1, 4, 9)
     )

@@ -480,15 +480,15 @@ class Misuse(WorkerAction):
 
 
 def wrong_calls(state: Serving) -> Iterator[Any]:
-    """Yield calls of which most are wrong."""
+    """Yield calls of which most are wrong; of many rows one has its turn, since a history draws one call at a time."""
     beyond, nothing = len(state.rows), ((),) * len(state.manager.config.groups)
     done = Done(state.manager)
     yield from (Remove(STRANGER), Move(STRANGER, 0), Apply(((STRANGER, done),)), Swap(0, beyond), Swap(-1, 0))
     yield HandOut((Work(STRANGER, 0, 1),))
     yield Add(Row(STRANGER, nothing, nothing))
-    for row in state.rows:
-        if row is None:
-            continue
+    rows = [row for row in state.rows if row is not None]
+    turn = sum(row.certain or 0 for row in rows) % len(rows) if len(rows) > 2 else 0
+    for row in rows if len(rows) <= 2 else rows[turn : turn + 1]:
         slot, begin = row.slot, row.certain or 0
         yield from (Move(slot, place) for place in (*range(beyond), beyond))
         yield Apply(((slot, done),) * 2)
