@@ -66,9 +66,11 @@ def ran(
     scope: str,
     runs: Iterable[Callable[[], Mapping[str, int]]],
     once: Callable[[str], bool] = lambda name: True,
-    world: World[Any, Any] | None = None,
+    told: Callable[[Sequence[Any], str], str] = lambda actions, fault: "",
 ) -> GateResult:
-    """Do the long histories of a scope until one fails, and return the row of them all; `once`: what counts as a call.
+    """Do the long histories of a scope until one fails, and return the row of them all.
+
+    `once` says what counts as a call, `told` makes the text of a counterexample from its actions and the fault.
 
     An error that names a law breaks it; any other is one that the implementation should not have raised.
     """
@@ -78,7 +80,7 @@ def ran(
             fired.update(run())
     except HistoryError as error:
         law, detail = error.violation.law, error.violation.detail
-        way = script(world, error.violation.actions, f"{law}: {detail}") if world is not None else ""
+        way = told(error.violation.actions, f"{law}: {detail}")
     except Exception as error:
         law, detail = getattr(error, "law", ""), getattr(error, "detail", "")
         law, detail = law or "REF-0", (law and detail) or f"{type(error).__name__}: {error}"
@@ -130,7 +132,7 @@ class Exploration:
         """Explore a scope, and return its row."""
         return self.report(Explorer(self.world(scope), max_transitions=LIMIT).run())
 
-    def report(self, result: Result) -> GateResult:
+    def report(self, result: Result, implementation: str = "") -> GateResult:
         """Return the row of a scope that was explored."""
         found = result.violation
         way = script(self.world(result.scope), found.actions, f"{found.law}: {found.detail}") if found else ""

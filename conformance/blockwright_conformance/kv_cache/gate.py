@@ -1,7 +1,9 @@
 """Exhaustive lock-step: every reachable transition of every scope of the profile, several scopes at a time."""
 
-from ..gates import GateResult, Profile, factory_of
-from ..rows import LIMIT, Exploration
+from ..checker.explore import Result
+from ..gates import OURS, GateResult, Profile, factory_of
+from ..rows import LIMIT, Exploration, explored
+from .adapter_calls import way
 from .fitting import capabilities_of, fitting
 from .scopes import FOR_OTHERS, PROFILES, Scope
 from .world import EVERYTHING, KVCacheWorld, explorer
@@ -19,7 +21,14 @@ class Lockstep(Exploration):
         return profile.is_ours and not profile.scope
 
     def row(self, scope: Scope, profile: Profile) -> GateResult:
-        return self.report(explorer(scope, factory_of(profile.implementation), max_transitions=LIMIT).run())
+        result = explorer(scope, factory_of(profile.implementation), max_transitions=LIMIT).run()
+        return self.report(result, profile.implementation)
+
+    def report(self, result: Result, implementation: str = OURS) -> GateResult:
+        found = result.violation
+        fault = f"{found.law}: {found.detail}" if found else ""
+        calls = way(result.scope, factory_of(implementation), found.actions, fault) if found else ""
+        return explored(self.kind, result, calls)
 
 
 def weight(each: Scope) -> tuple[int, int, int]:

@@ -127,7 +127,7 @@ def of_groups(
     return Scope(f"{name}: {theme}", config, calls=calls(words), **options)
 
 
-FLAGS = ("caching", "eagle", "settles", "watermark")
+FLAGS = ("caching", "eagle", "settles", "watermark", "tells")
 """Options of a scope that belong to its configuration."""
 
 
@@ -345,6 +345,25 @@ def of_drafts() -> Iterator[Scope]:
         yield of_groups(groups, "encoder", 9, 4, "chunks preempt misuse batch", **few)
 
 
+def of_events() -> Iterator[Scope]:
+    """Give the scopes in which what can be found is told: to whoever listens from the beginning, or joins at any time.
+
+    Two symbols and short blocks, so that prefixes are evicted, published again, and lose their parents; extra keys that
+    tokens do not show.
+    """
+    pair = ((0, (0, 0)), (0, (0, 1)))
+    yield scope(Full(), 1, "events", 4, 3, "reset preempt", prompts=pair, outputs=(0, 1), tells=True)
+    yield scope(Full(), 1, "events, extra keys", 4, 3, "", prompts=strings(1, 2, 2, (0, 1, 2, 3)), tells=True)
+    for kind, size in ((Sliding(2), 1), (Sliding(3), 2), (Chunked(2), 1), (Mamba(), 1)):
+        yield scope(kind, size, "events", 4, 1 + 2 * size, "chunks trim preempt", tells=True)
+    yield of_groups(GROUPS[1], "events", 8, 4, "preempt reset", prompts=strings(1, 2, 3), tells=True)
+    yield of_groups(GROUPS[3], "events", 8, 4, "chunks", prompts=strings(1, 2, 3), tells=True)
+    few: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 4, "tells": True}
+    yield of_groups(TIMED[0], "events, in flight", 4, 3, "preempt load", in_flight=1, **few)
+    yield of_groups(TIMED[0], "events, settled", 4, 3, "preempt", in_flight=1, settles=True, **few)
+    yield of_groups(((Full(), 2),), "events, forks", 4, 3, "fork", prompts=strings(1, 1, 1), outputs=(0, 1), tells=True)
+
+
 FORKED: tuple[tuple[tuple[Kind, int], ...], ...] = (
     ((Full(), 2),),
     ((Sliding(3), 2),),
@@ -384,6 +403,7 @@ def of_forked_states() -> Iterator[Scope]:
 
 
 SPARED: dict[str, str] = {
+    "events": "full, block 1 + mamba, block 2; sliding 3, block 2",
     "batches": "chunked 2, block 1; chunked 2, block 2; chunked 4, block 2; full, block 1 + sliding 2, block 1; full, "
     "block 1; full, block 2 + sliding 2, block 1; full, block 2; sliding 1, block 2; sliding 2, block 1; "
     "sliding 2, block 2; sliding 3, block 1; sliding 3, block 2",
@@ -425,6 +445,7 @@ EVERY: tuple[Scope, ...] = (
     *of_three(),
     *of_drafts(),
     *of_explanations(),
+    *of_events(),
     *(each for groups in FORKED for each in of_forks(groups)),
     *of_forked_states(),
 )

@@ -13,7 +13,11 @@ HALVES = ((0, (0, 0, 0)), (0, (0, 1, 0)))
 
 FULL = Place(scope(Full(), 1, "known bugs", 4, 3, "chunks trim reset preempt"))
 TIGHT = Place(scope(Full(), 1, "known bugs, tight", 4, 4, "batch", prompts=strings(1, 2, 3)))
-TOLD = Place(scope(Full(), 1, "known bugs, told", 4, 3, "reset preempt"), ToldAdapter)
+TOLD = Place(scope(Full(), 1, "known bugs, told", 4, 3, "reset preempt", tells=True), ToldAdapter)
+TOLD_SALTED = Place(
+    scope(Full(), 1, "known bugs, told with salts", 4, 3, "", prompts=strings(1, 2, 2, (0, 1)), tells=True), ToldAdapter
+)
+TOLD_SLIDING = Place(scope(Sliding(2), 1, "known bugs, told", 4, 4, "chunks preempt", tells=True), ToldAdapter)
 UNCACHED = Place(scope(Full(), 1, "known bugs", 4, 4, "preempt", caching=False))
 LATER = Place(scope(Full(), 1, "known bugs, put off", 4, 3, "later"))
 DRAFTS = Place(scope(Full(), 1, "known bugs, drafts", 6, 3, "", slots=1, lookaheads=(0, 1, 2), max_model_len=4))

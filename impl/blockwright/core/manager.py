@@ -22,11 +22,13 @@ from blockwright.core.journal import Eviction
 from blockwright.core.laws import check_state
 from blockwright.core.managers import SingleTypeKVCacheManager, get_manager_for_kv_cache_spec, refuse_eagle
 from blockwright.core.outcomes import Ask, BatchAllocation, KVCacheBlocks, Plan, count_of, counts_of
+from blockwright.core.picture import Picture, picture_of
 from blockwright.core.plans import can_load, fits, planned
 from blockwright.core.pool import BlockPool
 from blockwright.core.preconditions import (
     check_ask,
     check_hit,
+    give_keys,
     is_in_place,
     tables_named,
     tables_of,
@@ -205,6 +207,7 @@ class KVCacheManager:
         Raises:
             InvalidArgumentError: the request was made with another block size or hasher.
         """
+        give_keys(self._state, request)
         return find(self._state, request)
 
     def explain_hit(self, request: Request) -> HitExplanation:
@@ -219,6 +222,7 @@ class KVCacheManager:
         """
         state = self._state
         state.pool.require_whole()
+        give_keys(state, request)
         return explain(state.managers, request, state.config.alignment, state.config.eagle)
 
     # ------------------------------------------------------------------ slots
@@ -368,6 +372,7 @@ class KVCacheManager:
         Raises:
             InvalidArgumentError: a count is out of range, or the request was made with another block size or hasher.
         """
+        give_keys(self._state, request)
         return can_load(self._state, request, num_new_computed_tokens, num_external_computed_tokens)
 
     def commit(self, plan: Plan) -> KVCacheBlocks:
@@ -522,6 +527,11 @@ class KVCacheManager:
     # ------------------------------------------------------------------ what it says of itself
 
     @property
+    def hash_block_size(self) -> int:
+        """Tokens per hashed block of a request that was made without a size: the most that divides all blocks."""
+        return self._state.config.hash_size
+
+    @property
     def kv_cache_config(self) -> KVCacheConfig:
         """Pool size and groups of layers."""
         return self._state.config.kv_cache_config
@@ -570,6 +580,10 @@ class KVCacheManager:
     def steps_in_flight(self) -> list[int]:
         """The numbers of the steps in flight, oldest first."""
         return [int(step.number) for step in self._state.steps]
+
+    def draw(self, max_blocks: int = 256, max_requests: int = 16, max_entries: int = 32) -> Picture:
+        """Return a picture of the pool and the block tables: text for a prompt, SVG for a notebook. O(num_blocks)."""
+        return picture_of(self, max_blocks, max_requests, max_entries)
 
     def request_ids(self) -> list[str]:
         """Return the ids of the running requests, oldest first. O(requests)."""

@@ -101,6 +101,8 @@ class BlockPool(BlockStore):
         Raises:
             InvalidArgumentError: another block size, or a hasher that this pool must not rely on.
         """
+        if request._block_size < 0:
+            request.hash_by(block_size)
         if request._block_size == block_size:
             units: i64 = 1
         else:

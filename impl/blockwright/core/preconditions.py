@@ -9,7 +9,7 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from blockwright.core.outcomes import Ask, KVCacheBlocks
-from blockwright.core.request import MAX_LENGTH, Request
+from blockwright.core.request import MAX_LENGTH, Request, no_request
 from blockwright.core.state import RequestTables, State
 from blockwright.errors import (
     DuplicateRequestError,
@@ -28,6 +28,8 @@ def tables_of(state: State, request: Request) -> RequestTables | None:
     Raises:
         DuplicateRequestError: another request runs under its id.
     """
+    if not isinstance(request, Request):
+        raise no_request(request)
     held = request._held
     if held is not None and held.owner == state.owner and isinstance(held, RequestTables):
         return held
@@ -39,12 +41,25 @@ def looked_up(state: State, request: Request) -> RequestTables | None:
     state.pool.require_whole()
     tables = state.running.get(request.request_id)
     if tables is None:
+        give_keys(state, request)
         return None
     if tables.uid != request._uid:
         raise DuplicateRequestError(f"request: another request runs under the id {request.request_id!r}; free it first")
     request._held = tables
     tables.request = request
     return tables
+
+
+def give_keys(state: State, request: Request) -> None:
+    """Hash a request that was made without a block size of its own, where that is worth something.
+
+    Raises:
+        InvalidArgumentError: it is no request.
+    """
+    if not isinstance(request, Request):
+        raise no_request(request)
+    if state.config.caching and request._block_size < 0:
+        request.hash_by(state.config.hash_size)
 
 
 def tables_named(state: State, request_id: str) -> RequestTables:
@@ -279,7 +294,7 @@ def check_hit(
         )
     if request._block_size == 0:
         raise InvalidArgumentError(
-            f"request: {request.request_id!r} was made without block_size, so it has no keys and adopts no hit"
+            f"request: {request.request_id!r} was made with block_size=None, so it has no keys and adopts no hit"
         )
     if not state.config.caching:
         raise InvalidArgumentError("new_computed_blocks: the manager was made without enable_caching")

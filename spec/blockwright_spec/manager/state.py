@@ -26,7 +26,8 @@ class Config:
 
     With `overlaps`, steps are in flight until they are settled; without, each call says that all before it is done.
     With `settles`, blocks are published when their data is settled, without when a step that writes them is scheduled.
-    `watermark` blocks stay free when a request is admitted beside others.
+    `watermark` blocks stay free when a request is admitted beside others. With `tells`, the outside is told what can be
+    found.
     """
 
     groups: tuple[Group, ...]
@@ -37,6 +38,7 @@ class Config:
     overlaps: bool = False
     settles: bool = False
     watermark: int = 0
+    tells: bool = False
 
 
 @dataclass(frozen=True, slots=True)

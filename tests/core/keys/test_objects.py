@@ -51,6 +51,7 @@ from blockwright import errors as all_errors
 from blockwright.core.manager import PrefixCacheStats
 from blockwright.errors import (
     BlockwrightError,
+    EventGapError,
     InvalidArgumentError,
     InvariantError,
     TooLittleMemoryError,
@@ -60,7 +61,7 @@ from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored
 
 VALUES: list[object] = [
     full(), sliding(), chunked(), mamba(), cross(), manager_of(full()).kv_cache_config, MultiModalItem("i", 0, 1),
-    PrefixCacheStats(False, 1, 2, 3), BlockStored(b"h", None, (1,), 1, None, 0), BlockRemoved(b"h", 0),
+    PrefixCacheStats(False, 1, 2, 3), BlockStored(b"h", None, bytes(4), 1, None, 0), BlockRemoved(b"h", 0),
     AllBlocksCleared(), build_info(),
 ]  # fmt: skip
 WAYS: dict[str, Callable[[Any], Any]] = {
@@ -83,7 +84,7 @@ ERRORS = [
     for error in vars(all_errors).values()
     if isinstance(error, type)
     and issubclass(error, BlockwrightError)
-    and error not in (InvariantError, TooLittleMemoryError)  # of more arguments than a message
+    and error not in (EventGapError, InvariantError, TooLittleMemoryError)  # of more arguments than a message
 ]
 
 
@@ -94,6 +95,13 @@ def test_errors_travel(error: type[BlockwrightError], way: Callable[[Any], Any])
     twin = way(error("what: it says"))
     assert type(twin) is error
     assert str(twin) == "what: it says"
+
+
+@each_way
+def test_a_gap_of_events_travels(way: Callable[[Any], Any]) -> None:
+    twin = way(EventGapError(3, 5, 9))
+    assert "batch 3 is not kept, only 5..8" in str(twin)
+    assert (twin.sequence, twin.oldest, twin.following) == (3, 5, 9)
 
 
 @each_way

@@ -378,7 +378,7 @@ def test_the_draft_margin() -> None:
     ("manager", "request_"),
     [
         (manager_over([full(2), cross(2)], caching=False, remembers=False), ask(8)),
-        (manager_over([full(2), full(2)]), Request("q", list(range(8)))),
+        (manager_over([full(2), full(2)]), Request("q", list(range(8)), None)),
         (manager_over([full(2), full(2)]), ask(8, prompt_logprobs=True)),
     ],
     ids=["no caching", "no keys", "prompt log-probabilities"],

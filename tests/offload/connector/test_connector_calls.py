@@ -295,7 +295,7 @@ def test_what_a_step_fills_is_stored_and_held() -> None:
 def test_output_tokens_fill_blocks_too_and_strangers_are_passed_over() -> None:
     rig = Rig()
     request = rig.compute("r", range(3))
-    stranger, keyless = Request("s", [1, 2, 3], 2), Request("k", [1, 2, 3])
+    stranger, keyless = Request("s", [1, 2, 3], 2), Request("k", [1, 2, 3], None)
     assert rig.manager.allocate_slots(keyless, 3) is not None
     keyless.num_computed_tokens = 3
     for count in range(3):
@@ -558,7 +558,7 @@ def test_requests_that_load_nothing() -> None:
     rig.offloaded(range(9))
     tokens = list(range(9))
     for request in (
-        Request("k", tokens),
+        Request("k", tokens, None),
         Request("p", tokens, 2, prompt_logprobs=True),
         Request("s", tokens, 2, cache_salt="other"),
         Request("short", tokens[:2], 2),

@@ -16,7 +16,7 @@ from random import Random
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("fsspec", reason="needs fsspec: pip install 'blockwright[offload]'")
+pytest.importorskip("fsspec", reason="needs fsspec: pip install fsspec")
 
 import torch
 from tests.offload.connector.engine import WIDTH, Engine, chunked, full, mamba, number, sliding
