@@ -132,7 +132,7 @@ class Exploration:
         """Explore a scope, and return its row."""
         return self.report(Explorer(self.world(scope), max_transitions=LIMIT).run())
 
-    def report(self, result: Result, implementation: str = "") -> GateResult:
+    def report(self, result: Result) -> GateResult:
         """Return the row of a scope that was explored."""
         found = result.violation
         way = script(self.world(result.scope), found.actions, f"{found.law}: {found.detail}") if found else ""

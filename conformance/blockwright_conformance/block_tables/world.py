@@ -19,12 +19,13 @@ from blockwright_spec.reads import Prefix
 from ..checker.diagnose import of_laws
 from ..checker.lockstep import Compared, differing
 from ..checker.world import Outcome, World
+from ..kv_cache.symmetry import Names
 from .abstraction import expected, likely, refused_wrong
 from .actions import ACTIONS, MarkComputed, MarkTable, TableAction, TablesReply, pairs_of
 from .adapter import PagedAdapter, PagedObservation
 from .blockwright import BlockwrightTables
 from .scopes import PagedScope
-from .symmetry import PagedNames
+from .symmetry import paged_form
 
 TRIES = 150
 """Choices that are tried before an allocator is said to differ from all."""
@@ -40,7 +41,7 @@ class TablesWorld(World[Paged, PagedAdapter]):
 
     def __init__(self, scope: PagedScope, factory: Callable[[PagedConfig], PagedAdapter] = BlockwrightTables) -> None:
         super().__init__(scope)
-        self.factory, self.names = factory, PagedNames()
+        self.factory, self.names = factory, Names(paged_form)
 
     def initial(self) -> Paged:
         return paged(self.scope.config, self.scope.slots)

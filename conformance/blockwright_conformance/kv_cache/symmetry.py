@@ -28,7 +28,7 @@ ABSENT = (0,)
 class Names:
     """Gives prefixes small numbers, and states digests. Both compare only under one instance."""
 
-    def __init__(self, canonical: Callable[[State, "Names"], Form] | None = None) -> None:
+    def __init__(self, canonical: Callable[[Any, "Names"], Any] | None = None) -> None:
         self._canonical = canonical or form
         self._numbers: dict[Prefix, int] = {}
 
@@ -39,7 +39,7 @@ class Names:
             number = numbers[prefix] = len(numbers)
         return number
 
-    def digest(self, state: State) -> bytes:
+    def digest(self, state: Any) -> bytes:
         """Return 16 bytes that are equal for states that differ in names only; for others only by collision."""
         return blake2b(marshal.dumps(self._canonical(state, self), 2), digest_size=16).digest()
 

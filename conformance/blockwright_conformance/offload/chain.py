@@ -25,7 +25,7 @@ from ..checker.lockstep import Compared, differing
 from ..checker.world import AnyLaw, Outcome, World
 from .chain_adapter import ChainShown, ChainUnderTest, chain_expected, is_own
 from .scopes import ChainScope, Slice
-from .tier import HEAD, begun, shown_tier, told_again
+from .tier import HEAD, begun, misdone, misrefused, old_news, shown_tier
 from .tier_adapter import TOKENS, shown_by
 
 
@@ -387,11 +387,7 @@ class ChainWorld(World[Chain, ChainUnderTest]):
     ) -> Iterator[str]:
         answer, error, _ = reply
         if (refusal := outcome.refusal) is not None:
-            wanted = model.errors.get(refusal.reason)
-            if wanted is None and (error is not None or answer):
-                yield f"{refusal.reason.name}: expected None or False, found {error or answer}"
-            elif wanted is not None and type(error) is not wanted:
-                yield f"expected {wanted.__name__}, found {type(error).__name__}: {error}"
+            yield from misrefused(refusal.reason, model.errors, answer, error)
         elif error is not None:
             yield f"refused ({type(error).__name__}: {error}); expected success"
         else:
@@ -433,10 +429,8 @@ class ChainWorld(World[Chain, ChainUnderTest]):
             return
         reply, shown, outcome = compared.reply, compared.shown, compared.outcome
         wanted = chain_expected(state, ChainDone(state), [None] * len(state.transfers), self.keys)
-        if reply.error is not None and (wanted.tiers, wanted.pins) != (shown.tiers, shown.pins):
-            yield "REFUSE-1", "the call was refused, and something has changed"
-        if outcome.refusal is not None and outcome.refusal.reason in model.errors and reply.error is None:
-            yield "REFUSE-2", f"{type(action).__name__}: expected {outcome.refusal.reason.name}, found no error"
+        changed = reply.error is not None and (wanted.tiers, wanted.pins) != (shown.tiers, shown.pins)
+        yield from misdone(type(action).__name__, outcome, reply.error, model.errors, changed)
         accepted = bool(reply.answer) and reply.error is None
         after = shown_chain(state, outcome, action, accepted, model.chain, shown)
         if isinstance(action, Store) and reply.answer is not None:
@@ -446,7 +440,7 @@ class ChainWorld(World[Chain, ChainUnderTest]):
             yield from of_laws(TIER_LAWS, each)
         yield from of_laws(self.step_laws, state, shown_step(after, outcome, reply))
         for tier, events in zip(state.tiers, shown.events, strict=True):
-            yield from told_again(tier.announced, events)
+            yield from old_news(tier.announced, events)
         for block in range(len(after.device)):
             if shown.pins.get(block, 0) != (count := pins(after, block)):
                 yield "CHAIN-1", f"block {block} of the device: {count} use it, {shown.pins.get(block, 0)} pin it"

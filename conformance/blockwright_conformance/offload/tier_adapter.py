@@ -80,32 +80,23 @@ Made = Callable[[Any, int, Sequence[Key]], Any]
 """What makes a manager: of a copy of `blockwright.offload`, with so many places and what was recovered."""
 
 
-def of_backend(policy: str, enable_events: bool = True) -> Made:
-    """Return what makes a manager over our backend, which recovers nothing."""
-
-    def made(offload: Any, capacity: int, _: Sequence[Key]) -> Any:
-        manager = getattr(offload, f"{policy}OffloadingManager")
-        return manager(offload.CPUBackend(TOKENS, capacity), enable_events=enable_events)
-
-    return made
-
-
-def of_foreign(policy: str) -> Made:
-    """Return what makes a manager over a foreign backend."""
+def maker(policy: str, enable_events: bool = True, foreign: bool = False) -> Made:
+    """Return what makes a manager of a policy over our backend, which recovers nothing, or over a foreign one."""
 
     def made(offload: Any, capacity: int, recovered: Sequence[Key]) -> Any:
         manager = getattr(offload, f"{policy}OffloadingManager")
-        return manager(foreign_backend(offload)(capacity, recovered), enable_events=True)
+        own = foreign_backend(offload)(capacity, recovered) if foreign else offload.CPUBackend(TOKENS, capacity)
+        return manager(own, enable_events=enable_events)
 
     return made
 
 
 MANAGERS: dict[str, Made] = {
-    "LRU": of_backend("LRU"),
-    "LRU silent": of_backend("LRU", enable_events=False),
-    "LRU foreign": of_foreign("LRU"),
-    "ARC": of_backend("ARC"),
-    "ARC foreign": of_foreign("ARC"),
+    "LRU": maker("LRU"),
+    "LRU silent": maker("LRU", enable_events=False),
+    "LRU foreign": maker("LRU", foreign=True),
+    "ARC": maker("ARC"),
+    "ARC foreign": maker("ARC", foreign=True),
 }
 """The managers there are."""
 

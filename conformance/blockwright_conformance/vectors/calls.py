@@ -159,7 +159,7 @@ def answered(adapter: ManagerAdapter, call: Call) -> Answer:
         case "reset":
             return Answer("ok" if adapter.reset() else "refused")
         case "common":
-            return Answer("counts", counts=adapter.common_prefix(given["request"], given["running"]))
+            return Answer("counts", counts=adapter.common_prefix(given["request"], given["running"]) or ())
         case word:
             getattr(adapter, SILENT[word])(*call.values)
     return Answer("ok")

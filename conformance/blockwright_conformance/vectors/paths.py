@@ -39,13 +39,13 @@ class Move(NamedTuple):
     stop: Place
 
 
-def sort_of(state: State, action: Action, told: ManagerOutcome) -> tuple[str, ...]:
+def sort_of(state: State, action: Action, outcome: ManagerOutcome) -> tuple[str, ...]:
     """Return what tells sorts of transitions apart: the action, why it was refused, and what happened to blocks."""
-    after, hit = told.state, told.hit
-    signs = [type(action).__name__, told.refusal.reason.name if told.refusal else ""]
+    after, hit = outcome.state, outcome.hit
+    signs = [type(action).__name__, outcome.refusal.reason.name if outcome.refusal else ""]
     signs += [name for name in OPTIONS if getattr(action, name, None)]
     signs += ["again"] * (isinstance(action, Admit) and isinstance(state.requests[action.slot], Waiting))
-    for step in told.done:
+    for step in outcome.done:
         signs += ["evicts"] * bool(step.evicted) + ["trims"] * any(step.nulled) + ["copies"] * any(step.copied)
         signs += ["takes"] * any(step.new)
     signs += ["publishes"] * (len(set(after.keys) - set(state.keys)) > 0)
@@ -78,9 +78,9 @@ class Tours:
         if state not in self.known:
             start, moves = self.place(state), []
             for action in enabled(self.scope, state):
-                told = meaning(state, action)
-                stop = start if told.state is state else self.place(told.state)
-                moves.append((Move(start, sort_of(state, action, told), stop), action, told))
+                outcome = meaning(state, action)
+                stop = start if outcome.state is state else self.place(outcome.state)
+                moves.append((Move(start, sort_of(state, action, outcome), stop), action, outcome))
             self.known[state] = moves
         return self.known[state]
 
@@ -91,13 +91,13 @@ class Tours:
             state = waiting.popleft()
             here = self.place(state)
             ways, moves = self.ways.setdefault(here, {}), self.open.setdefault(here, {})
-            for move, _, told in self.moves(state):
+            for move, _, outcome in self.moves(state):
                 ways[move.stop] = None
                 moves[move] = None
                 self.samples.setdefault(move.sort, move)
                 if move.stop not in seen:
                     seen.add(move.stop)
-                    waiting.append(told.state)
+                    waiting.append(outcome.state)
 
     def way(self, start: Place, goals: dict[Place, None] | dict[Place, dict[Move, None]]) -> list[Place] | None:
         """Return the places on a shortest way to the nearest goal, the start left out; None if none can be reached."""
@@ -158,22 +158,22 @@ class Tours:
 
     def go(self, state: State, there: Place, goals: dict[Place, dict[Move, None]], actions: list[Action]) -> State:
         """Go one action on, by a move not yet taken if there is one."""
-        choices = [(move, action, told) for move, action, told in self.moves(state) if move.stop == there]
+        choices = [(move, action, outcome) for move, action, outcome in self.moves(state) if move.stop == there]
         still = self.open.get(self.place(state), {})
-        move, action, told = next((each for each in choices if each[0] in still), choices[0])
+        move, action, outcome = next((each for each in choices if each[0] in still), choices[0])
         self.done(move, goals)
         actions.append(action)
-        return told.state
+        return outcome.state
 
     def take(self, state: State, goals: dict[Place, dict[Move, None]], actions: list[Action]) -> State:
         """Take the moves wanted here that are refused, up to one that is not."""
         wanted = goals.get(self.place(state), {})
-        for move, action, told in self.moves(state):
+        for move, action, outcome in self.moves(state):
             if move in wanted:
                 self.done(move, goals)
                 actions.append(action)
-                if told.steps or told.refusal is None:
-                    return told.state
+                if outcome.steps or outcome.refusal is None:
+                    return outcome.state
         return state
 
     def done(self, move: Move, goals: dict[Place, dict[Move, None]]) -> None:
@@ -190,8 +190,8 @@ def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:
     state, names = initial(scope.config, scope.slots), names_of(initial(scope.config, scope.slots))
     steps: list[VectorStep] = []
     for action in actions:
-        pairs, told = taken(state, action)
-        state = told.state
+        pairs, outcome = taken(state, action)
+        state = outcome.state
         *rest, last = [VectorStep(call, answer) for call, answer in pairs]
         steps += [*rest, last._replace(state=expected(state))]
     steps += [VectorStep(call, answer) for call, answer in questions(state, scope.prompts)]

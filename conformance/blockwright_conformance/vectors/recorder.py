@@ -14,7 +14,7 @@ from blockwright_spec.manager.table_laws import common_prefix_blocks
 from blockwright_spec.reads import Prefix
 
 from ..kv_cache.abstraction import expected
-from ..kv_cache.actions import Action, meaning, perform
+from ..kv_cache.actions import meaning, perform
 from ..kv_cache.adapter import Observation
 from ..kv_cache.outcome import ManagerOutcome
 from ..kv_cache.parts import OTHER, names_of
@@ -61,7 +61,7 @@ class Recorder(ByCalls):
         state, groups = self.state, range(len(self.state.config.groups))
         match word, values:
             case "send", (name, *prefix):
-                self.prefixes[name] = tuple(prefix)  # type: ignore[assignment]
+                self.prefixes[name] = tuple(prefix)
                 return Answer("ok")
             case "forget", (name,):
                 self.prefixes.pop(name, None)
@@ -91,7 +91,7 @@ class Recorder(ByCalls):
         return expected(self.state)
 
 
-def taken(state: State, action: Action) -> tuple[list[tuple[Call, Answer]], ManagerOutcome]:
+def taken(state: State, action: Any) -> tuple[list[tuple[Call, Answer]], ManagerOutcome]:
     """Return the calls that an action comes to, with the right answers, and its outcome by the specification.
 
     Raises:
@@ -99,7 +99,7 @@ def taken(state: State, action: Action) -> tuple[list[tuple[Call, Answer]], Mana
     """
     outcome = meaning(state, action)
     recorder = Recorder(state, outcome)
-    unplanned = action._replace(planned=False) if getattr(action, "planned", False) else action  # type: ignore[call-arg]
+    unplanned = action._replace(planned=False) if getattr(action, "planned", False) else action
     reply = perform(recorder, unplanned, state)
     if (reply.refused or reply.error is not None) != (outcome.refusal is not None):
         raise AssertionError(f"{action}: the calls came to {reply}, the specification says {outcome.refusal}")
