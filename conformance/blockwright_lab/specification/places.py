@@ -40,7 +40,6 @@ from ..known_bugs import offload_places, paged_places, places
 from ..known_bugs.known_bug import Place
 from ..known_bugs.watch import OutOfTimeError, watch
 from .beside import (
-    ChainWalk,
     Models,
     Walk,
     imported,
@@ -58,7 +57,7 @@ from .refusals_parts import chain_refuses, desk_refuses, tables_refuse, tier_ref
 from .search import Came, Enough, Judge, Noticed, World, judged
 from .workers import WORKERS, workers
 
-AnyScope = Scope | PagedScope | TierScope | ChainScope | Walk | ChainWalk | Models | Shelf
+AnyScope = Scope | PagedScope | TierScope | ChainScope | Walk | Models | Shelf
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +389,7 @@ PLACES: tuple[SpecPlace, ...] = (
     SpecPlace("plans", Shelf("right ones", RIGHT_PLANS), shelf, nowhere),
     SpecPlace("plans", Models("of models", range(12)), silent, in_plans),
     *(SpecPlace("paged", Walk(name, each), silent, in_walk) for name, each in WALKED.items()),
-    *(SpecPlace("offload", ChainWalk(name, each), silent, in_chain_walk) for name, each in OFFLOAD_HISTORIES.items()),
+    *(SpecPlace("offload", each, silent, in_chain_walk) for each in OFFLOAD_HISTORIES.values()),
     *(SpecPlace("spec", each, refusing_tier, nowhere) for each in OFFLOAD if each.name == "spec, LRU"),
     *(SpecPlace("spec", each, refusing_chain, nowhere) for each in OFFLOAD if each.name in LATE),
 )

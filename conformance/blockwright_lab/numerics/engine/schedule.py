@@ -167,28 +167,11 @@ class Schedule:
         return shown(self)
 
 
-@dataclass(frozen=True)
-class PagedScript:
-    """What an engine on a block manager is to do (see `paged`).
-
-    Attributes:
-        calls: of `PagedNumerics`, by name and arguments.
-        num_gpu, num_cpu, block_size, window, caching: as the manager's.
-    """
-
-    calls: tuple[tuple[str | int, ...], ...]
-    num_gpu: int = 8
-    num_cpu: int = 0
-    block_size: int = 4
-    window: int | None = None
-    caching: bool = False
-
-
 def shown(value: object) -> str:
     """Show plain data as Python that makes it again, without the fields that have their default."""
     if isinstance(value, tuple):
         return f"({', '.join(map(shown, value))}{',' * (len(value) == 1)})"
-    if not isinstance(value, EngineConfig | Job | Schedule | PagedScript):
+    if not isinstance(value, EngineConfig | Job | Schedule):
         return repr(value)
     parts = [
         f"{each.name}={shown(getattr(value, each.name))}"
