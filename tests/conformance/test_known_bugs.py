@@ -248,7 +248,9 @@ BOTH = replace(
         ),
         (
             (
-                Change("vacate", "manager.release(table)", "if manager is state.managers[0]:\n    manager.release(table)"),
+                Change(
+                    "vacate", "manager.release(table)", "if manager is state.managers[0]:\n    manager.release(table)"
+                ),
             ),
             {"REF-0 queue", "REF-1"},
         ),

@@ -43,13 +43,12 @@ class Place(NamedTuple):
 
 
 def law_ids() -> tuple[str, ...]:
-    """Give the names of all laws, part by part."""
     listed = (*BLOCK_LAWS, *LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
     return tuple(law.id for law in listed)
 
 
 def tags(source: str) -> list[tuple[int, str, str]]:
-    """Give the tags of a file: line, function (the module's own have none), and law."""
+    """Return the tags of a file: line, function (the module's own have none), and law."""
     spans = list(functions(ast.parse(source)))
     return [
         (number, innermost(spans, number), law.strip())
@@ -64,7 +63,6 @@ Span = tuple[int, int, str]
 
 
 def functions(node: ast.AST, prefix: str = "") -> list[Span]:
-    """Give the functions and classes below a node."""
     found = []
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.ClassDef):
@@ -74,12 +72,12 @@ def functions(node: ast.AST, prefix: str = "") -> list[Span]:
 
 
 def innermost(spans: list[Span], number: int) -> str:
-    """Give the innermost function around a line; the module's own lines are in none."""
+    """Return the innermost function around a line; the module's own lines are in none."""
     return next((name for first, last, name in reversed(spans) if first <= number <= last), "")
 
 
 def claims() -> dict[str, list[Place]]:
-    """Give the places that claim each law, each once, in the order of files; one without any has an empty list."""
+    """Return the places that claim each law, each once, in the order of files; one without any has an empty list."""
     root = Path(blockwright.__path__[0])
     found: dict[str, list[Place]] = {law: [] for law in law_ids()}
     for path in sorted(root.rglob("*.py")):
@@ -91,12 +89,12 @@ def claims() -> dict[str, list[Place]]:
 
 
 def unknown() -> list[tuple[str, Place]]:
-    """Give the tags that name no law of the specification."""
+    """Return the tags that name no law of the specification."""
     known = frozenset(law_ids())
     return [(law, place) for law, places in claims().items() if law not in known for place in places]
 
 
 def unclaimed() -> list[str]:
-    """Give the laws that no code claims, in the order of the laws."""
+    """Return the laws that no code claims, in the order of the laws."""
     found = claims()
     return [law for law in law_ids() if not found[law]]

@@ -56,7 +56,6 @@ def task(name: str, profile: str) -> GateResult:
 
 
 def plans(count: int) -> GateResult:
-    """Plan some models, and return their row."""
     from .memory_plans import check_model  # it imports torch
 
     return replace(

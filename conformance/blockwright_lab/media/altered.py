@@ -141,7 +141,6 @@ def laid_out(path: Path, trial: Trial) -> dict[str, tuple[int, int, bytes]]:
 
 
 def seen(outside: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Return what lies in a directory."""
     return {file.name: (file.stat().st_mode, file.stat().st_mtime_ns, file.read_bytes()) for file in outside.iterdir()}
 
 

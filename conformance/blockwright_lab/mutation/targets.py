@@ -23,7 +23,6 @@ class Target:
 
 
 def paths(pattern: str, names: str) -> tuple[str, ...]:
-    """Return a path for each of some names."""
     return tuple(pattern.format(name) for name in names.split())
 
 
@@ -106,19 +105,16 @@ TARGETS = (CORE, TABLES, OFFLOAD)
 
 
 def target(name: str) -> Target:
-    """Return a target by its name."""
     return next(each for each in TARGETS if each.name == name)
 
 
 @cache
 def target_of(file: str) -> Target:
-    """Return the target that a source belongs to."""
     return next(each for each in TARGETS if file in each.files)
 
 
 @cache
 def parsed(file: str) -> Source:
-    """Return a source, parsed once per process."""
     return Source(file, target_of(file).left_out)
 
 

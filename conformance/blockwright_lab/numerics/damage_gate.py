@@ -58,18 +58,17 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
 
 
 def chosen(profile: Profile) -> list[str]:
-    """Give the worlds of a profile: those with a row whose name it asks for."""
+    """Return the worlds of a profile: those with a row whose name it asks for."""
     names = dict.fromkeys(world for id, world in SHOWN.items() if profile.scope in named(BY_ID[id]))
     return list(names) if profile.is_ours else []
 
 
 def size(profile: Profile) -> int:
-    """Count them."""
     return len(chosen(profile))
 
 
 def rows_of(name: str) -> list[GateResult]:
-    """Give the rows of a world: the implementation itself, and each known bug that is shown there."""
+    """Return the rows of a world: the implementation itself, and each known bug that is shown there."""
     from .worlds import WORLDS  # it imports torch
 
     world = WORLDS[name]
@@ -78,7 +77,6 @@ def rows_of(name: str) -> list[GateResult]:
 
 
 def unchanged(name: str, world: World) -> GateResult:
-    """Run a world as it is: nothing may go wrong."""
     started = time.perf_counter()
     error, steps = fault((), world)
     row = GateResult(KIND, f"unchanged: {name}", CORE, 1, steps, int(error is not None), time.perf_counter() - started)
@@ -107,12 +105,11 @@ def caught(scope: str, world: World, changes: tuple[Change, ...]) -> GateResult:
 
 
 def law_of(error: BaseException) -> str:
-    """Give the law that an error names; any other error breaks the law that there is none."""
+    """Return the law that an error names; any other error breaks the law that there is none."""
     return str(getattr(error, "law", "NUMERICS-0"))
 
 
 def told_of(error: BaseException | None) -> str:
-    """Say what went wrong."""
     if error is None or isinstance(error, OutOfTimeError):
         return "everything is right" if error is None else "one step runs on and on"
     return str(error) if hasattr(error, "step") else f"{type(error).__name__}: {error}"
@@ -123,7 +120,6 @@ class NotLoadedError(Exception):
 
 
 def fault(changes: tuple[Change, ...], world: World) -> Found:
-    """Run a world with changes made."""
     try:
         package = variant(*changes)
     except Exception as error:

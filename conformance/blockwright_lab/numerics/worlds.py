@@ -32,7 +32,6 @@ def plain(value: Any) -> Any:
 
 
 def world(row: dict[str, Any]) -> Schedule:
-    """Return what a row of the file says."""
     own = {name: plain(value) for name, value in row.items() if name != "name"}
     made: dict[str, Any] = {"layers": tuple(map(layer, own["layers"]))}
     if "draft" in own:

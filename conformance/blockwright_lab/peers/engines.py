@@ -107,7 +107,7 @@ def deviation(engines: list[str], standing: str, reason: str, bugs: Sequence[str
 
 
 def engine_of(name: str) -> EngineUnderTest:
-    """Give an engine by its name.
+    """Return an engine by its name.
 
     Raises InvalidArgumentError if there is none.
     """
@@ -153,7 +153,7 @@ def explore(name: str, scope: str, peer_path: Path, limit: int | None) -> Explor
 
 
 def as_data(report: EngineReport) -> dict[str, Any]:
-    """Give a report as data; without seconds, so that it is the same wherever it is made."""
+    """Return a report as data; without seconds, so that it is the same wherever it is made."""
     engine, verdict = report.engine, report.verdict
     explored = report.explored.values()
     shown = {each.name: found for each, found in verdict.known}
@@ -181,7 +181,7 @@ def as_data(report: EngineReport) -> dict[str, Any]:
 
 
 def of_law(report: EngineReport, law: str, statement: str) -> dict[str, Any]:
-    """Give what is known of one law: satisfied, violated (by a bug, or a difference not listed), or deviated from."""
+    """Return what is known of one law: satisfied, violated (by a bug, or a difference not listed), or deviated from."""
     verdict = report.verdict
     known = [(each, found) for each, found in verdict.known if each.law == law]
     unlisted = [each for each in verdict.unlisted if each.law == law]

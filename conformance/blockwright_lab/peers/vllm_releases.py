@@ -71,7 +71,6 @@ def unfit(version: str, scope: Scope) -> list[str]:
 
 
 def explore(version: str, scope: Scope, peer_path: Path, limit: int | None) -> Explored:
-    """Follow a release through a scope."""
     engine = load(version, peer_path)
     deviations = deviations_of(f"vllm-{version}")
     follower = Follower(scope, lambda config: VllmAdapter(engine, config), deviations, limit)

@@ -163,7 +163,6 @@ class Cached:
         return index < self._limit and self.blocks[index]
 
     def fill_run(self) -> int:
-        """Count the leading cached blocks."""
         return next((at for at in range(self._limit) if not self.blocks[at]), self._limit)
 
 
@@ -282,7 +281,7 @@ def appends_touch_what_they_say(block_size: int, tokens: int, new: int, ahead: i
 
 @cache
 def of_device(name: str) -> Any:
-    """Give a module of `blockwright.device` that needs no torch, without importing the package, which does."""
+    """Return a module of `blockwright.device` that needs no torch, without importing the package, which does."""
     path = Path(blockwright.__path__[0]) / "device" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"blockwright_plain_{name}", path)
     assert spec is not None

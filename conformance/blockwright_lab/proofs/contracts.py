@@ -28,7 +28,6 @@ class Contract(NamedTuple):
 
 
 def about(module: str, *names: str) -> frozenset[str]:
-    """Name functions of a module of `blockwright`."""
     return frozenset(f"blockwright.{module}:{name}" for name in names)
 
 
@@ -84,7 +83,7 @@ class Checking:
         )
 
     def answers(self) -> Iterator[Answer]:
-        """Give the answers as they come; those that do not come say so."""
+        """Return the answers as they come; those that do not come say so."""
         assert self.process.stdout is not None
         with self.process:
             for line in self.process.stdout:
@@ -95,7 +94,6 @@ class Checking:
             yield Answer(name, f"no answer: the process ended with {self.process.returncode}", 0.0)
 
     def stop(self) -> None:
-        """End the process, if it still runs."""
         self.process.kill()
         self.process.wait()
 

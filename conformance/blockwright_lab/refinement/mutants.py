@@ -79,7 +79,6 @@ class Mutant(NamedTuple):
 
 
 def mutants() -> Iterator[Mutant]:
-    """Return every mutant."""
     yield from pages()
     text = source_of(maps)
     for where, bends in BENDS.items():
@@ -90,7 +89,6 @@ def mutants() -> Iterator[Mutant]:
 
 
 def source_of(module: ModuleType) -> str:
-    """Return the source of a module."""
     return Path(str(module.__file__)).read_text(encoding="utf-8")
 
 
@@ -125,20 +123,17 @@ class Without(ast.NodeTransformer):
         self.gone = gone
 
     def visit_If(self, node: ast.If) -> ast.If:
-        """Take out the condition of a guard."""
         if node.test is self.gone:
             node.test = ast.Constant(True)
         self.generic_visit(node)
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        """Take out one of several conditions."""
         node.values = [value for value in node.values if value is not self.gone]
         self.generic_visit(node)
         return node.values[0] if len(node.values) == 1 else node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        """Take out one of two sets of entries."""
         return node.right if node.left is self.gone else node.left if node.right is self.gone else node
 
 

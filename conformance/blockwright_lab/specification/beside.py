@@ -89,7 +89,6 @@ def in_histories(scope: Scope, limit: int) -> str:
 
 
 def broken_by(call: Callable[[], object]) -> str:
-    """Return the law that a history breaks, and how."""
     rearm(LONG)
     try:
         call()

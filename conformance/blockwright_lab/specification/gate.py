@@ -64,7 +64,6 @@ def tried(profile: Profile) -> list[tuple[int, ...]]:
 
 
 def results_of(*numbers: int) -> list[Result]:
-    """Look for some mutants."""
     mutations = all_mutations()
     return [result_of(mutations[number]) for number in numbers]
 

@@ -73,7 +73,6 @@ class SpecPlace:
 
     @property
     def name(self) -> str:
-        """Name it."""
         return f"{self.gate}: {self.scope.name}"
 
     def alone(self, enough: Enough, limit: int) -> Noticed:
@@ -92,7 +91,6 @@ class SpecPlace:
 
 
 def judges(*laws: tuple[Any, ...]) -> tuple[Judge, ...]:
-    """Return the laws of some lists."""
     return tuple(Judge(law.id, law.holds) for each in laws for law in each)
 
 
@@ -134,7 +132,6 @@ def part(world: PartWorld[Any, Any]) -> World:
 
 
 def tables(scope: PagedScope) -> World:
-    """Return the world of part two."""
     return part(Tables(scope))
 
 
@@ -359,7 +356,6 @@ def refusing(scope: Scope) -> World:
 
 
 def refusing_tables(scope: PagedScope) -> World:
-    """Return the same of part two."""
     return replace(tables(scope), state_laws=(Judge(REFUSED, tables_refuse),), step_laws=())
 
 
@@ -372,7 +368,6 @@ def refusing_chain(scope: ChainScope) -> World:
 
 
 def refusing_workers(scope: Scope) -> World:
-    """Return the same of part four."""
     return replace(workers(scope), state_laws=(Judge(REFUSED, desk_refuses),), step_laws=())
 
 

@@ -64,7 +64,6 @@ class Result:
 
     @property
     def seen_by(self) -> frozenset[str]:
-        """The laws that notice it."""
         return frozenset(self.laws) - {UNDEFINED}
 
 
@@ -127,13 +126,11 @@ def is_asked(place: SpecPlace, gate: str) -> bool:
 
 
 def noticed_at(mutation: Mutation, place: SpecPlace) -> None:
-    """Remember a place that noticed a mutant."""
     for name in (f"{mutation.file} {mutation.function}", mutation.file):
         LAST[name] = [place, *(each for each in LAST.get(name, ()) if each is not place)]
 
 
 def result_of(mutation: Mutation) -> Result:
-    """Look for a mutant, stage by stage."""
     started, result, exchange = time.process_time(), Result(mutation), of_mutation(mutation)
     places = order(mutation)
     for count, beside, far in STAGES:

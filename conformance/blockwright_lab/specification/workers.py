@@ -26,11 +26,6 @@ class WrongOutcomeError(Exception):
 
 
 def told(world: WorkerWorld, now: Serving, action: Any) -> Came:
-    """Tell what comes of an action.
-
-    Raises:
-        WrongOutcomeError: it was refused.
-    """
     outcome = world.meaning(now, action)
     if outcome.refusal is not None:
         raise WrongOutcomeError(outcome.refusal)
@@ -38,14 +33,12 @@ def told(world: WorkerWorld, now: Serving, action: Any) -> Came:
 
 
 def follows(now: Serving) -> bool:
-    """Tell whether whoever has a row runs."""
     return all(
         row_of(now.rows, slot) is None or isinstance(each, Running) for slot, each in enumerate(now.manager.requests)
     )
 
 
 def workers(scope: Scope) -> World:
-    """Return the world of part four in a scope."""
     world = WorkerWorld(WorkerScope(scope, misuse=False, spare=1))
 
     def of_kind(law: Any, kind: type) -> Judge:

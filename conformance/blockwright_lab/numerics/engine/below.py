@@ -17,7 +17,7 @@ Shelf = dict[int, tuple[bytes, bytes]]
 
 
 def shelf_of(package: Any, shelves: dict[bytes, Shelf], config: EngineConfig, model_seed: int) -> Shelf:
-    """Give the shelf of an engine's identity: that of its weights, and of how its numbers are written."""
+    """Return the shelf of an engine's identity: that of its weights, and of how its numbers are written."""
     identity = package.offload.identity.CacheIdentity(
         "tiny", "pages", f"{config.byte_order}f8", 1, b"", {"weights": model_seed}
     )
@@ -25,7 +25,7 @@ def shelf_of(package: Any, shelves: dict[bytes, Shelf], config: EngineConfig, mo
 
 
 def backend_of(package: Any, block_size: int, num_blocks: int, shelf: Shelf) -> Any:
-    """Give a shelf's places as a backend of the package under test, with what lies there already."""
+    """Return a shelf's places as a backend of the package under test, with what lies there already."""
     tiers = package.offload.tiers
     spec = type("ShelfSpec", (tiers.interfaces.BlockIDsLoadStoreSpec,), {"medium": staticmethod(lambda: MEDIUM)})
 
@@ -67,7 +67,6 @@ class LateHandler:
         raise NotImplementedError
 
     def carry(self, job_id: int, source: Any, destination: Any) -> bool:
-        """Do a transfer; say whether it succeeded."""
         raise NotImplementedError
 
     def transfer_async(self, job_id: int, spec: Any) -> bool:
@@ -82,7 +81,6 @@ class LateHandler:
         return finished
 
     def wait(self, job_ids: Collection[int]) -> None:
-        """Do these now."""
         for job in job_ids:
             if job in self.waiting:
                 (source, destination), _ = self.waiting.pop(job)
@@ -98,15 +96,12 @@ class Carrier(LateHandler):
         self.num_lowered = 0
 
     def polls_of(self, spec: Any) -> int:
-        """Let all wait alike."""
         return self.config.load_steps
 
     def carry(self, job_id: int, source: Any, destination: Any) -> bool:
-        """Carry blocks down or up."""
         return (self.lower if destination.medium() == MEDIUM else self.lift)(source, destination)
 
     def lower(self, source: Any, destination: Any) -> bool:
-        """Write blocks of the host to the shelf."""
         self.num_lowered += 1
         every = self.config.lose_lowered_every
         if every and self.num_lowered % every == 0:

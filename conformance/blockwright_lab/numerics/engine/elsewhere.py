@@ -89,7 +89,7 @@ class Swap:
         self.fired["swapped out"] += 1
 
     def needed(self, task: Task, computed: int) -> dict[tuple[int, int], int]:
-        """Give the blocks that a token at `computed` or later reads, by group and by the entry that is to hold them.
+        """Return the blocks that a token at `computed` or later reads, by group and by the entry that is to hold them.
 
         A recurrent layer's state may lie in the block of an accepted draft; it comes back into the table.
         """
@@ -116,7 +116,6 @@ class Swap:
         return max(0, external)
 
     def give_up(self, task: Task) -> None:
-        """Forget what was saved of a request."""
         if task.saved is not None:
             self.places += task.saved.places.values()
             task.saved = None
@@ -133,7 +132,6 @@ class Swap:
         self.loads.append(SwapIn(task, saved, num_hit, pairs, self.config.load_steps))
 
     def poll(self) -> list[tuple[Task, int]]:
-        """End the loads whose time has come."""
         for load in self.loads:
             load.steps_left -= 1
         done = [load for load in self.loads if load.steps_left <= 0]
@@ -160,7 +158,6 @@ class Swap:
         return task, 0
 
     def ended(self, task: Task) -> None:
-        """Forget what was saved of a request."""
         self.give_up(task)
 
 
@@ -183,7 +180,6 @@ class Readers:
         """Do nothing."""
 
     def num_external(self, task: Task, num_hit: int) -> int:
-        """Offer nothing."""
         return 0
 
     def load(self, task: Task, num_hit: int, num_external: int) -> None:
@@ -193,7 +189,6 @@ class Readers:
         """Do nothing."""
 
     def poll(self) -> list[tuple[Task, int]]:
-        """Let go of all that is held."""
         held, self.held = self.held, []
         if held:
             self.pool.free_blocks(held)
@@ -205,7 +200,6 @@ class Readers:
         return []
 
     def ended(self, task: Task) -> None:
-        """Hold what an ending request has published."""
         if task.phase.value == "running":
             tables = self.manager.get_block_ids(task.name)
             held = [block for table in tables for block in table if block and self.pool.is_published(block)]

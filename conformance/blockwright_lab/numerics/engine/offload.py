@@ -41,7 +41,6 @@ class LateCopies(LateHandler):
         return True
 
     def carry(self, job_id: int, source: Any, destination: Any) -> bool:
-        """Copy, unless this load is to fail."""
         source, destination = ours(source), ours(destination)
         if source.medium() == "CPU":
             self.num_loads += 1
@@ -56,7 +55,6 @@ class LateCopies(LateHandler):
         return all(success for _, success in finished)
 
     def cancel(self, job_id: int) -> bool:
-        """Drop a transfer that has not begun."""
         if self.waiting.pop(job_id, None) is None:
             return False
         self.finished.append((job_id, False))
@@ -67,12 +65,11 @@ class LateCopies(LateHandler):
         return {}
 
     def close(self) -> None:
-        """End the inner handler."""
         self.inner.close()
 
 
 def ours(spec: Any) -> LoadStoreSpec:
-    """Give a place of a transfer in this package's own classes."""
+    """Return a place of a transfer in this package's own classes."""
     made = GPULoadStoreSpec if spec.medium() == "GPU" else CPULoadStoreSpec
     return made(list(spec.block_ids))
 
@@ -141,11 +138,7 @@ class Offload:
             self.fired["stores refused"] += 1
 
     def give_up(self, task: Task) -> None:
-        """Complain of a load that would not even fit an empty pool: a connector offers none.
-
-        Raises:
-            AssertionError: always.
-        """
+        """Complain of a load that would not even fit an empty pool: a connector offers none."""
         raise AssertionError(f"LIVE-1: {task.name!r} was offered a load that the pool can never hold")
 
     def start_step(self) -> None:
@@ -160,7 +153,6 @@ class Offload:
         self.connector.finish_step([task.request for task in tasks])
 
     def poll(self) -> list[tuple[Task, int]]:
-        """Collect what has ended."""
         results = []
         for result in self.connector.poll():
             task = self.loading.pop(result.request_id)
@@ -169,7 +161,6 @@ class Offload:
         return results
 
     def ended(self, task: Task) -> None:
-        """Forget a request."""
         self.connector.request_finished(task.request)
         self.loading.pop(task.name, None)
 

@@ -89,7 +89,6 @@ class EngineConfig:
 
     @property
     def changed(self) -> list[str]:
-        """The names of what is not as it is by default."""
         return [each.name for each in fields(self) if getattr(self, each.name) != each.default]
 
 
@@ -182,7 +181,7 @@ def shown(value: object) -> str:
 
 
 def script(schedule: Schedule) -> str:
-    """Give a schedule as a Python session that runs it."""
+    """Return a schedule as a Python session that runs it."""
     return "\n".join(
         (
             "from blockwright_lab.numerics.engine.engine import run",

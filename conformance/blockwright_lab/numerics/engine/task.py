@@ -57,17 +57,14 @@ class Task:
 
     @property
     def name(self) -> str:
-        """The request's id."""
         return str(self.request.request_id)
 
     @property
     def num_encoder_tokens(self) -> int:
-        """Tokens that cross-attention reads."""
         return 0 if self.encoder is None else len(self.encoder)
 
     @property
     def num_left(self) -> int:
-        """Tokens of output that are still to come."""
         return self.job.output - int(self.request.num_output_tokens)
 
     @property
@@ -83,7 +80,7 @@ class Task:
         return int(noisy(logits, self.seed, position).argmax())
 
     def model_tokens(self, tokens: Sequence[int], vocab_size: int, start: int = 0) -> list[int]:
-        """Give what the model sees of the tokens from `start` on: adapters and items make other inputs of them."""
+        """Return what the model sees of the tokens from `start` on: adapters and items make other inputs of them."""
         seen = [(token + 5 * self.job.adapter) % vocab_size for token in tokens]
         for identifier, first, length in self.job.items:
             drawn = Random(identifier)
@@ -95,7 +92,7 @@ class Task:
 
 
 def noisy(logits: Tensor, seed: int | None, position: int) -> Tensor:
-    """Give the scores whose best is the token: the logits, and with a seed Gumbel noise, which draws by the softmax."""
+    """Return the scores whose best is the token: logits, and with a seed Gumbel noise, to draw by the softmax."""
     if seed is None:
         return logits
     random = Random(f"{seed} {position}")
@@ -138,7 +135,6 @@ class Work:
 
     @property
     def num_computed_tokens(self) -> int:
-        """Tokens computed before the step."""
         return self.begin
 
 

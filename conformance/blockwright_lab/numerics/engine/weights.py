@@ -10,7 +10,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -61,17 +60,6 @@ class ModelConfig:
     dtype: str = "float64"
     cache_dtype: str | None = None
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check what would otherwise fail far from its cause."""
-        if not self.layers:
-            raise InvalidArgumentError("layers: at least one layer is needed")
-        if self.num_heads % self.num_kv_heads:
-            raise InvalidArgumentError(f"num_kv_heads: {self.num_kv_heads} must divide num_heads {self.num_heads}")
-        if self.head_size % 2:
-            raise InvalidArgumentError(f"head_size: rotary positions turn pairs, so {self.head_size} must be even")
-        if self.draft is not None and isinstance(self.draft.kind, Mamba | Cross):
-            raise InvalidArgumentError(f"draft: the draft head's layer is attention, not {self.draft.kind}")
 
     @property
     def state_dtype(self) -> str:
@@ -174,7 +162,7 @@ def random_weights(config: ModelConfig, device: str | torch.device = "cpu") -> M
 
 
 def converted(weights: ModelWeights, change: Callable[[Tensor], Tensor]) -> ModelWeights:
-    """Give a copy of weights with a change made to each tensor: another element type, another device."""
+    """Return a copy of weights with a change made to each tensor: another element type, another device."""
     return cast(ModelWeights, _converted(weights, change))
 
 
@@ -197,7 +185,6 @@ class _Draw:
         self.generator = torch.Generator().manual_seed(config.seed)
 
     def normal(self, *shape: int, gain: float = 1.0) -> Tensor:
-        """Draw normally distributed numbers."""
         return torch.randn(*shape, generator=self.generator, dtype=torch.float64) * gain
 
     def matrix(self, inner: int, outer: int, gain: float = 1.0) -> Tensor:
@@ -205,7 +192,6 @@ class _Draw:
         return self.normal(inner, outer, gain=gain * inner**-0.5)
 
     def scale(self, size: int) -> Tensor:
-        """Draw factors near one."""
         return 1.0 + self.normal(size, gain=0.1)
 
     def layer(self, layer: Group) -> LayerWeights:

@@ -1,7 +1,7 @@
-"""The worlds of the numerics gate: which layers and features meet in the schedules that Hypothesis draws.
+"""The worlds of the numerics gate: which layers and features meet in the schedules that are drawn.
 
 A world is a row of the gate. Within it everything is drawn: block sizes, windows, chunks, the pool, the requests, and
-which features are on; simple values first, so that what fails shrinks to what it needs.
+which features are on; simple values first.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
-
-from hypothesis import strategies as st
 
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
 
@@ -98,7 +96,7 @@ WORLDS: dict[str, World] = {
 
 
 Chooser = Callable[[Any], Any]
-"""Chooses one of some options, the first being the simplest: at random, or as Hypothesis wants it."""
+"""Chooses one of some options at random."""
 
 
 def layer(choose: Chooser, kind: str, sizes: Sequence[int], drafts: int) -> Group:
@@ -188,12 +186,6 @@ def schedule(choose: Chooser, world: World) -> Schedule:
     return Schedule(layers, draft, config, tuple(jobs), resets, seed, grows, *dtypes)
 
 
-@st.composite
-def schedules(draw: Any, world: World) -> Schedule:
-    """Draw a schedule of a world; what fails shrinks."""
-    return schedule(lambda options: draw(st.sampled_from(options)), world)
-
-
 def random_schedule(world: World, seed: object) -> Schedule:
-    """Draw a schedule at random, each choice alone: more varied than what Hypothesis makes of what it drew before."""
+    """Draw a schedule at random, each choice alone."""
     return schedule(Random(f"{world.name} {seed}").choice, world)
