@@ -14,11 +14,7 @@ Row = dict[str, Any]
 
 COMPARED = ("proof", "contract", "tie", "lockstep", "choices", "paged", "offload", "known-bugs")
 """Rows whose numbers are the same in every run of a profile: all but those of random histories, damage and mutants."""
-COVERED = {
-    "all scopes": "lockstep",
-    "all scopes of block tables": "paged",
-    "all scopes of offloading": "offload",
-}
+COVERED = {"all scopes": "lockstep", "all scopes of block tables": "paged", "all scopes of offloading": "offload"}
 """What was covered, by the gate whose numbers it repeats; the rest of coverage is of random histories."""
 
 KEPT = (

@@ -84,11 +84,7 @@ class CollidingAdapter(VariantAdapter):
 class ToldAdapter(VariantAdapter):
     """With events, evictions, statistics: a mirror made of the events alone must equal the index after every call."""
 
-    options: ClassVar[dict[str, Any]] = {
-        "enable_kv_cache_events": True,
-        "log_stats": True,
-        "track_evictions": True,
-    }
+    options: ClassVar[dict[str, Any]] = {"enable_kv_cache_events": True, "log_stats": True, "track_evictions": True}
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

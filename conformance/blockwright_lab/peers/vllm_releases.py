@@ -107,8 +107,5 @@ OWN_LAWS = (
 )
 """What is judged beside the laws of states and steps."""
 
-ENGINES = (
-    under_test(NEW.version, NEW_CAPABILITIES),
-    under_test(OLD.version, OLD_CAPABILITIES),
-)
+ENGINES = (under_test(NEW.version, NEW_CAPABILITIES), under_test(OLD.version, OLD_CAPABILITIES))
 """The releases."""

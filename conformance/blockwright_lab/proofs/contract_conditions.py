@@ -16,13 +16,7 @@ import blockwright
 from blockwright.core.group import GroupTables
 from blockwright.core.plans import most_blocks
 from blockwright.core.window import ChunkedRule, MambaRule, Probe, SlidingRule, WindowRule, common_hit
-from blockwright.kinds import (
-    ChunkedLocalAttentionSpec,
-    FullAttentionSpec,
-    KVCacheSpec,
-    MambaSpec,
-    SlidingWindowSpec,
-)
+from blockwright.kinds import ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from blockwright.paging.block_table import BlockTable
 from blockwright_spec.block_tables import counts as paged_counts
 from blockwright_spec.block_tables import state as paged_state

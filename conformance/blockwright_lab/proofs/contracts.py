@@ -104,10 +104,7 @@ def followed(function: Any) -> str:
     from crosshair.options import AnalysisKind, AnalysisOptionSet
 
     options = AnalysisOptionSet(
-        analysis_kind=[AnalysisKind.PEP316],
-        report_all=True,
-        per_condition_timeout=SECONDS,
-        per_path_timeout=SECONDS,
+        analysis_kind=[AnalysisKind.PEP316], report_all=True, per_condition_timeout=SECONDS, per_path_timeout=SECONDS
     )
     messages = run_checkables(analyze_function(function, options))
     if len(messages) == 1 and messages[0].state.name == "CONFIRMED":

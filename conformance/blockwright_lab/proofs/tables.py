@@ -269,9 +269,7 @@ def of_places() -> Iterator[Theorem]:
     known = {"rule.first_needed": lambda hit: first, "hit": at, "size": size}
     kept = one.value("SingleTypeKVCacheManager.find_longest_cache_hit", "first", known)
     same = symbolic.Source(group).apply(
-        "GroupTables.first_kept",
-        [at],
-        methods(0, size, **{"self.rule.first_needed": lambda hit: first}),
+        "GroupTables.first_kept", [at], methods(0, size, **{"self.rule.first_needed": lambda hit: first})
     )
     yield Theorem("all", "a group's own lookup keeps what the manager keeps", [size >= 1, first >= 0], kept == same)
     asked = symbolic.Source(publication).passed(

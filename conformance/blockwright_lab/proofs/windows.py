@@ -158,15 +158,12 @@ def of_lookups() -> Iterator[Theorem]:
     code = symbolic.Source(window)
     given = [b >= 1, k >= 0, length >= 0, run >= 0, margin >= 0, known >= 0]
     limit = code.value(
-        "Probe.__init__",
-        "self._limit",
-        {"max_length": length, "block_size": b, "keys.num_blocks()": known},
+        "Probe.__init__", "self._limit", {"max_length": length, "block_size": b, "keys.num_blocks()": known}
     )
     whole = z3.And((k + 1) * b <= length, k < known)
     yield Theorem("full", "a lookup looks at the known blocks that lie within the length", given, (k < limit) == whole)
     longest = code.returned(
-        "WindowRule.longest",
-        {"length": length, "probe.block_size": b, "probe.run_end": run, "probe.margin": margin},
+        "WindowRule.longest", {"length": length, "probe.block_size": b, "probe.run_end": run, "probe.margin": margin}
     )
     fits = z3.And(k * b <= length, z3.Or(k == 0, k + margin <= run))
     yield Theorem("full", "a hit is a leading run of blocks, its margin cached too", given, (k * b <= longest) == fits)

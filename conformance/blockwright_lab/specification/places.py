@@ -39,18 +39,7 @@ from ..data_movement.tables_scopes import World as TablesWorld
 from ..known_bugs import offload_places, paged_places, places
 from ..known_bugs.known_bug import Place
 from ..known_bugs.watch import OutOfTimeError, watch
-from .beside import (
-    Models,
-    Walk,
-    imported,
-    in_chain_walk,
-    in_histories,
-    in_lockstep,
-    in_plans,
-    in_walk,
-    nowhere,
-    silent,
-)
+from .beside import Models, Walk, imported, in_chain_walk, in_histories, in_lockstep, in_plans, in_walk, nowhere, silent
 from .plans import RIGHT_PLANS, Shelf, shelf
 from .refusals import REFUSED, refuses
 from .refusals_parts import chain_refuses, desk_refuses, tables_refuse, tier_refuses

@@ -24,12 +24,7 @@ STAGES = ((16, False, 400), (6, True, 600), (200, False, 400), (200, True, 400),
 """How many places are looked at, whether beside the implementation, and for how many transitions each."""
 BEYOND = 150
 """How many transitions more once laws have noticed something: which others do?"""
-GATES = {
-    "block_tables": "paged",
-    "offload": "offload",
-    "worker": "inputs",
-    "worker/storage": "plans",
-}
+GATES = {"block_tables": "paged", "offload": "offload", "worker": "inputs", "worker/storage": "plans"}
 """Which places belong to a chapter, or to a part; those of part one else."""
 
 
