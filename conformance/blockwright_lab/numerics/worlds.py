@@ -4,10 +4,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
-
 from ..data_movement.tables_scopes import HISTORIES
 from ..data_movement.tables_scopes import World as Tables
+from ..scopes import layer, plain
 from .engine.schedule import EngineConfig, Job, Schedule
 
 World = Schedule | tuple[Schedule, ...] | Tables
@@ -15,20 +14,6 @@ World = Schedule | tuple[Schedule, ...] | Tables
 
 TABLES = ("naive, block 4", "prefix caching, block 4, sliding 6")
 """Block tables over which a random walk shows bugs."""
-
-KINDS: dict[str, Any] = {"full": Full, "sliding": Sliding, "chunked": Chunked, "mamba": Mamba, "cross": Cross}
-
-
-def layer(text: str) -> Group:
-    """Return a layer as scopes name it: "sliding 5, block 4"."""
-    kind, _, size = text.partition(", block ")
-    name, *rest = kind.split()
-    return Group(KINDS[name](*map(int, rest)), int(size))
-
-
-def plain(value: Any) -> Any:
-    """Return lists as tuples, as schedules have them."""
-    return tuple(map(plain, value)) if isinstance(value, list) else value
 
 
 def world(row: dict[str, Any]) -> Schedule:

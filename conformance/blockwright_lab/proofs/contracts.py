@@ -34,12 +34,6 @@ def about(module: str, *names: str) -> frozenset[str]:
 WALK: Final = about("core.window", "Probe.last_run", "common_hit")
 
 CONTRACTS: Final = (
-    Contract("sliding_keeps_what_is_read", about("core.window", "SlidingRule.first_needed"), True),
-    Contract("chunked_keeps_what_is_read", about("core.window", "ChunkedRule.first_needed"), True),
-    Contract("mamba_keeps_what_is_read", about("core.window", "MambaRule.first_needed"), True),
-    Contract("tables_cover_their_slots", about("core.group", "GroupTables.entries_for", "GroupTables.missing"), True),
-    Contract("windows_leave_entries_behind", about("paging.block_table", "BlockTable._num_dead"), True),
-    Contract("appends_touch_what_they_say", about("paging.block_table", "BlockTable.num_touched"), True),
     Contract("full_holds_its_peak", about("core.window", "WindowRule.peak")),
     Contract("sliding_holds_its_peak", about("core.window", "SlidingRule.peak")),
     Contract("chunked_holds_its_peak", about("core.window", "ChunkedRule.peak")),

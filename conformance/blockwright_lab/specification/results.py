@@ -16,7 +16,7 @@ from ..known_bugs.watch import OutOfTimeError
 from ..mutation.mutator import Mutation
 from ..mutation.survivors import known_killers
 from .mutator import Exchange, of_mutation, put_in
-from .places import BY_NAME, PLACES, SpecPlace
+from .places import BY_NAME, PLACES, ROWS, SpecPlace
 from .refusals import REFUSED
 from .search import UNDEFINED, Noticed
 
@@ -65,34 +65,7 @@ class Result:
 BESIDES = {"inputs": "histories of workers", "plans": "plans of models"}
 """What stands beside the implementation, by gates."""
 
-FIRST = (
-    "lockstep: full, block 1: known bugs",
-    "spec: sliding 2, block 1: spec, wrong calls",
-    "lockstep: full, block 1: spec, wrong calls",
-    "lockstep: full, block 1 + mamba, block 2: spec, wrong calls",
-    "spec: full, block 1: spec, wrong calls",
-    "lockstep: full, block 1: spec, drafts in flight",
-    "lockstep: mamba +1, block 2: spec, drafts",
-    "lockstep: mamba +2, block 2: spec, in flight",
-    "lockstep: full, block 2: spec, forked",
-    "spec: full, block 1: spec, wrong calls, loads",
-    "lockstep: full, block 1: known bugs, in flight",
-    "lockstep: full, block 1: spec, too small",
-    "lockstep: full, block 2: spec, forked in flight",
-    "lockstep: mamba +1, block 2: spec, forked",
-    "lockstep: sliding 2, block 1: known bugs",
-    "offload: known bugs, write back",
-    "offload: spec, through three",
-    "offload: spec, wrong calls",
-    "offload: known bugs, one tier",
-    "spec: spec, whole",
-    "spec: spec, late",
-    "inputs: mamba +2, block 1: workers, two drafts",
-    "paged: prefix caching, block 2: known bugs, forks",
-    "paged: caching under a window",
-    "paged: naive under a window",
-    "paged: prefix caching, block 1: spec, wrong calls",
-)
+FIRST: list[str] = ROWS["first"]
 """Places in which one looks first: those that notice most."""
 
 LAST: dict[str, list[SpecPlace]] = {}
