@@ -13,6 +13,8 @@ from blockwright_conformance.checker.parallel import in_parallel
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import covered
 
+from .engine.worlds import WORLDS
+
 KIND = "numerics"
 
 EXAMPLES = {"quick": 4, "pr": 30, "nightly": 1200}
@@ -20,20 +22,6 @@ EXAMPLES = {"quick": 4, "pr": 30, "nightly": 1200}
 
 PARTS = {"quick": 1, "pr": 2, "nightly": 8}
 """Parts of each world, each drawn by a seed of its own."""
-
-NAMES = (
-    "full attention",
-    "windows",
-    "chunks",
-    "states",
-    "all kinds",
-    "encoder",
-    "draft head",
-    "steps in flight",
-    "offload",
-    "lower precision",
-)
-"""The worlds of `engine.worlds`."""
 
 KINDS = ("full", "sliding", "chunked", "recurrent")
 
@@ -104,7 +92,7 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
 
 
 def chosen(profile: Profile) -> list[str]:
-    return [name for name in NAMES if profile.is_ours and profile.scope in name]
+    return [name for name in WORLDS if profile.is_ours and profile.scope in name]
 
 
 def size(profile: Profile) -> int:

@@ -6,13 +6,16 @@ which features are on; simple values first.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
 
+from ...scopes import plain
 from .schedule import EngineConfig, Job, Schedule
 
 MAX_LEN = 32
@@ -53,45 +56,11 @@ class World:
     spares: tuple[int, ...] = (0, 2, 6, 14)
     pace: tuple[int, ...] = (0, 1, 3)
     shared: tuple[int, ...] = (0, 16, 8, 12, 13)
-    dtypes: tuple[tuple[str, str | None], ...] = (("float64", None),)
+    dtypes: tuple[tuple[str, str], ...] = (("float64", ""),)
 
 
-WORLDS: dict[str, World] = {
-    world.name: world
-    for world in (
-        World("full attention", ("full",), ("full",), caching=(True, False)),
-        World("windows", ("sliding",), ("full", "sliding")),
-        World("chunks", ("chunked",), ("full", "sliding")),
-        World("states", ("mamba",), ("full",), caching=(True, False)),
-        World("all kinds", ("full", "sliding", "chunked", "mamba")),
-        World("encoder", ("full", "cross"), ("sliding", "mamba"), caching=(False,)),
-        World("draft head", ("full",), ("sliding", "mamba"), guessers=("eagle",), overlaps=(False, True)),
-        World("steps in flight", ("full",), ("sliding", "chunked", "mamba"), overlaps=(True,)),
-        World(
-            "offload",
-            ("full",),
-            ("sliding", "chunked", "mamba"),
-            preemptions=("recompute",),
-            offloads=("publish", "evict"),
-            overlaps=(False, True),
-            spares=(0, 2),
-            pace=(4, 8),
-            shared=(16, 8, 12),
-        ),
-        World(
-            "lower precision",
-            ("full",),
-            ("sliding", "chunked", "mamba"),
-            dtypes=(
-                ("float32", None),
-                ("bfloat16", None),
-                ("float16", None),
-                ("float32", "bfloat16"),
-                ("float32", "float8_e4m3fn"),
-            ),
-        ),
-    )
-}
+ROWS = tomllib.loads(Path(__file__).with_name("worlds.toml").read_text(encoding="utf-8"))["world"]
+WORLDS = {row["name"]: World(**{name: plain(value) for name, value in row.items()}) for row in ROWS}
 """All worlds, by name."""
 
 
@@ -182,8 +151,8 @@ def schedule(choose: Chooser, world: World) -> Schedule:
     while len(jobs) < MOST_JOBS and (not jobs or choose((False,) + (True,) * 7)):
         jobs.append(job(choose, world, jobs[-1].arrival + choose(world.pace) if jobs else 0))
     resets = (choose(range(5, 25)),) if choose(RARELY) else ()
-    seed, grows, dtypes = choose((0, 1, 2)), choose(OFTEN), choose(world.dtypes)
-    return Schedule(layers, draft, config, tuple(jobs), resets, seed, grows, *dtypes)
+    seed, grows, (dtype, cache) = choose((0, 1, 2)), choose(OFTEN), choose(world.dtypes)
+    return Schedule(layers, draft, config, tuple(jobs), resets, seed, grows, dtype, cache or None)
 
 
 def random_schedule(world: World, seed: object) -> Schedule:
