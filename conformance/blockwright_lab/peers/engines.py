@@ -41,28 +41,22 @@ class Explored(NamedTuple):
 
 @dataclass(frozen=True)
 class EngineUnderTest:
-    """An engine, and how it is put through the gates.
+    """An engine, and how it is put through the gates."""
 
-    Attributes:
-        name, engine, version: what it is called on the command line, in words, and which release it is.
-        capabilities, deviations: what it can do, and where it is known to differ.
-        laws: id and statement of all that it is judged by.
-        scopes: each has a `name`.
-        unfit: says why it cannot be put through a scope; empty if it can.
-        explore: explores a scope on the engine in a folder of peers, to a limit of transitions.
-        confirm: runs the script of this name, and gives the sentence that says what it saw.
-    """
-
+    # name, engine, version: what it is called on the command line, in words, and which release it is
     name: str
     engine: str
     version: str
+    # capabilities, deviations: what it can do, and where it is known to differ
     capabilities: Capabilities
     deviations: tuple[Deviation, ...]
-    laws: tuple[tuple[str, str], ...]
-    scopes: tuple[Any, ...]
-    unfit: Callable[[Any], list[str]]
+    laws: tuple[tuple[str, str], ...]  # id and statement of all that it is judged by
+    scopes: tuple[Any, ...]  # each has a `name`
+    # explores a scope on the engine in a folder of peers, to a limit of transitions
     explore: Callable[[Any, Path, int | None], Explored]
-    confirm: Callable[[str, Path], str]
+    confirm: Callable[[str, Path], str]  # runs the script of this name, and gives the sentence that says what it saw
+    # says why it cannot be put through a scope; empty if it can
+    unfit: Callable[[Any], list[str]] = lambda scope: []
 
 
 @dataclass

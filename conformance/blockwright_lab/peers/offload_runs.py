@@ -223,10 +223,6 @@ def walked(factory: type[VllmTier], scope: WalkScope, limit: int | None) -> Expl
     return Explored(taken, taken, seconds, steps < scope.steps, tuple(findings[:1]))
 
 
-def unfit(scope: TierScope | WalkScope) -> list[str]:
-    return []
-
-
 ENGINES = tuple(
     EngineUnderTest(
         f"vllm-offload-{release.version}",
@@ -236,7 +232,6 @@ ENGINES = tuple(
         deviations_of(f"vllm-offload-{release.version}"),
         tuple(LAWS.items()),
         scopes,
-        unfit,
         partial(explore, release),
         confirm,
     )

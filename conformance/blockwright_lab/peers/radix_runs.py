@@ -181,10 +181,6 @@ def script_of(engine: SglangEngine, scope: RadixScope, way: Iterable[Do]) -> str
     return "\n".join(lines)
 
 
-def unfit(scope: RadixScope | RadixWalk) -> list[str]:
-    return []
-
-
 ENGINES = (
     EngineUnderTest(
         f"sglang-{PUBLISHED.version}",
@@ -194,7 +190,6 @@ ENGINES = (
         deviations_of(f"sglang-{PUBLISHED.version}"),
         tuple(STATEMENTS.items()),
         SCOPES,
-        unfit,
         explore,
         confirm,
     ),

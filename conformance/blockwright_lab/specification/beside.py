@@ -23,7 +23,7 @@ from ..known_bugs.worlds import AnyScope, limited, world_on
 from .search import Came, World
 
 LONG = 20 * SECONDS
-"""Processor time that a walk or the plans of a model may take: they are no single actions."""
+"""Processor time that a walk may take: it is no single action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,6 @@ class Walk:
 
     name: str
     world: TablesWorld
-
-
-@dataclass(frozen=True, slots=True)
-class Models:
-    """Random models whose memory is planned, by their seeds."""
-
-    name: str
-    seeds: range
 
 
 class Telling(BlockwrightAdapter):
@@ -70,7 +62,6 @@ def nowhere(_scope: Any, _limit: int) -> str:
 IMPORTS = (
     "blockwright_conformance.worker.blockwright",
     "blockwright_lab.data_movement.tables_histories",
-    "blockwright_lab.data_movement.memory_plans",
 )
 """Modules that import torch, which takes longer than an action may."""
 
@@ -109,14 +100,7 @@ def in_chain_walk(scope: ChainScope, limit: int) -> str:
     return broken_by(lambda: walk(ChainWorld(scope), 1, limit))
 
 
-def in_plans(models: Models, _limit: int) -> str:
-    """Plan models with memories around their boundaries, and give the first law that a plan breaks."""
-    from ..data_movement.memory_plans import check_model  # it imports torch
-
-    return next(filter(None, (broken_by(partial(check_model, seed)) for seed in models.seeds)), "")
-
-
-def silent(scope: Walk | ChainScope | Models) -> World:
+def silent(scope: Walk | ChainScope) -> World:
     """Return a world in which nothing happens: of what is only compared with the implementation."""
     return World(
         scope.name,

@@ -41,14 +41,14 @@ from ..data_movement.tables_scopes import World as TablesWorld
 from ..known_bugs import offload_places, paged_places, places
 from ..known_bugs.known_bug import Place
 from ..known_bugs.watch import OutOfTimeError, watch
-from .beside import Models, Walk, imported, in_chain_walk, in_histories, in_lockstep, in_plans, in_walk, nowhere, silent
+from .beside import Walk, imported, in_chain_walk, in_histories, in_lockstep, in_walk, nowhere, silent
 from .plans import RIGHT_PLANS, Shelf, shelf
 from .refusals import REFUSED, refuses
 from .refusals_parts import chain_refuses, desk_refuses, tables_refuse, tier_refuses
 from .search import Came, Enough, Judge, Noticed, World, judged
 from .workers import workers
 
-AnyScope = Scope | PagedScope | TierScope | ChainScope | Walk | Models | Shelf
+AnyScope = Scope | PagedScope | TierScope | ChainScope | Walk | Shelf
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class SpecPlace:
     """A small scope of one part of the specification; `makes` gives its world."""
 
     gate: str
-    """The gate that looks at such scopes beside the implementation; `plans` are looked at by gate `movement`."""
+    """The gate that looks at such scopes beside the implementation."""
     scope: AnyScope
     makes: Callable[[Any], World]
     beside: Callable[[Any, int], str]
@@ -277,7 +277,6 @@ PLACES: tuple[SpecPlace, ...] = (
     *(SpecPlace("spec", each, refusing_workers, nowhere) for each in WORKERS[:3]),
     *(SpecPlace("spec", each, refusing_tables, nowhere) for each in TABLES if "spec, swap" in each.name),
     SpecPlace("plans", Shelf("right ones", RIGHT_PLANS), shelf, nowhere),
-    SpecPlace("plans", Models("of models", range(12)), silent, in_plans),
     *(SpecPlace("paged", Walk(name, each), silent, in_walk) for name, each in WALKED.items()),
     *(SpecPlace("offload", each, silent, in_chain_walk) for each in OFFLOAD_HISTORIES.values()),
     *(SpecPlace("spec", each, refusing_tier, nowhere) for each in OFFLOAD if each.name == "spec, LRU"),

@@ -55,15 +55,12 @@ class Result:
             return "laws"
         if self.laws:
             return "wrong calls" if REFUSED in self.laws else "having no outcome"
-        return BESIDES.get(self.beside.partition(": ")[0], "lock-step")
+        return "histories of workers" if self.beside.startswith("inputs") else "lock-step"
 
     @property
     def seen_by(self) -> frozenset[str]:
         return frozenset(self.laws) - {UNDEFINED}
 
-
-BESIDES = {"inputs": "histories of workers", "plans": "plans of models"}
-"""What stands beside the implementation, by gates."""
 
 FIRST: list[str] = ROWS["first"]
 """Places in which one looks first: those that notice most."""

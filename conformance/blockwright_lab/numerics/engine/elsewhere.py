@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -19,14 +19,15 @@ from .schedule import EngineConfig
 from .task import Task
 
 
-class Elsewhere(Protocol):
-    """A place besides the device."""
+class Elsewhere:
+    """A place besides the device; as it stands, one that nothing is loaded from."""
 
     def preempting(self, task: Task) -> None:
         """Hear that a request is about to lose its blocks."""
 
     def num_external(self, task: Task, num_hit: int) -> int:
-        """Say how many tokens after the device's own hit could be loaded."""
+        """Return how many tokens after the device's own hit could be loaded."""
+        return 0
 
     def load(self, task: Task, num_hit: int, num_external: int) -> None:
         """Begin to load what was told, into the blocks that the request was given."""
@@ -35,7 +36,8 @@ class Elsewhere(Protocol):
         """Hear that a request is computed instead of loaded."""
 
     def poll(self) -> list[tuple[Task, int]]:
-        """Say which loads have ended: each request, and its computed tokens now; 0: it waits again."""
+        """Return which loads have ended: each request, and its computed tokens now; 0: it waits again."""
+        return []
 
     def ended(self, task: Task) -> None:
         """Hear that a request has ended."""
@@ -43,15 +45,10 @@ class Elsewhere(Protocol):
 
 @dataclass
 class Saved:
-    """The blocks of a swapped-out request.
+    """The blocks of a swapped-out request."""
 
-    Attributes:
-        num_computed: tokens whose keys, values and states they hold.
-        places: by group and table entry, the block of the host.
-    """
-
-    num_computed: int
-    places: dict[tuple[int, int], int]
+    num_computed: int  # tokens whose keys, values and states they hold
+    places: dict[tuple[int, int], int]  # by group and table entry, the block of the host
 
 
 @dataclass
@@ -66,7 +63,7 @@ class SwapIn:
     steps_left: int
 
 
-class Swap:
+class Swap(Elsewhere):
     """Preemption by swap: what a request still needs of its blocks is copied to the host before they are freed."""
 
     def __init__(self, manager: Any, tensors: Sequence[Tensor], config: EngineConfig, fired: Counter[str]) -> None:
@@ -164,7 +161,7 @@ class Swap:
 # ---- other readers of blocks, as a connector of one's own: they hold blocks by the pool's own calls, and let go later
 
 
-class Readers:
+class Readers(Elsewhere):
     """Readers of the published blocks of requests that end: each holds them for a step; all let go in one batch.
 
     A careless one lets go of its blocks once more than it may, which is refused.
@@ -175,18 +172,6 @@ class Readers:
         self.refused = package.errors.BlockError
         self.manager = manager
         self.held: list[int] = []
-
-    def preempting(self, task: Task) -> None:
-        """Do nothing."""
-
-    def num_external(self, task: Task, num_hit: int) -> int:
-        return 0
-
-    def load(self, task: Task, num_hit: int, num_external: int) -> None:
-        """Do nothing: nothing was offered."""
-
-    def give_up(self, task: Task) -> None:
-        """Do nothing."""
 
     def poll(self) -> list[tuple[Task, int]]:
         held, self.held = self.held, []

@@ -13,6 +13,7 @@ from blockwright.offload import CPULoadStoreSpec, GPULoadStoreSpec, LoadStoreSpe
 from blockwright.offload.host import HostHandler, HostPool
 
 from .below import Carrier, LateHandler, Shelf, backend_of
+from .elsewhere import Elsewhere
 from .schedule import EngineConfig
 from .task import Task
 
@@ -74,7 +75,7 @@ def ours(spec: Any) -> LoadStoreSpec:
     return made(list(spec.block_ids))
 
 
-class Offload:
+class Offload(Elsewhere):
     """The connector of one engine, with one tier on the host."""
 
     def __init__(
@@ -111,9 +112,6 @@ class Offload:
         self.own_copies = config.own_copies
         self.connector = offload.OffloadingConnector(manager, chain, worker, store_on=config.offload)
         self.loading: dict[str, Task] = {}
-
-    def preempting(self, task: Task) -> None:
-        """Do nothing: what is published is stored anyway, when it is lost."""
 
     def num_external(self, task: Task, num_hit: int) -> int:
         """Ask what the host has beyond the device's own hit."""

@@ -32,34 +32,27 @@ ROTARY_BASE = 100.0
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Shape of a model.
+    """Shape of a model."""
 
-    Attributes:
-        layers: kind and block size of each layer, in order; layers that are equal may share a block table.
-        draft: kind and block size of the draft head's own layer, which must be attention; None: no draft head.
-        vocab_size, hidden_size, mlp_size: number of tokens, and widths.
-        num_heads, num_kv_heads, head_size: of every attention layer; keys and values have fewer heads.
-        channels, state_size: a recurrent layer's state is `(channels, state size)`.
-        conv_width: tokens that its causal convolution sees, the own included; the others are a second state.
-        dtype: of weights, hidden states and (where not stated) caches.
-        cache_dtype: of keys and values at rest, such as ``"float8_e4m3fn"``; None: as `dtype`.
-        seed: of the weights.
-    """
-
+    # kind and block size of each layer, in order; layers that are equal may share a block table
     layers: tuple[Group, ...]
+    # kind and block size of the draft head's own layer, which must be attention; None: no draft head
     draft: Group | None = None
+    # vocab_size, hidden_size, mlp_size: number of tokens, and widths
     vocab_size: int = 48
     hidden_size: int = 16
     mlp_size: int = 32
+    # num_heads, num_kv_heads, head_size: of every attention layer; keys and values have fewer heads
     num_heads: int = 4
     num_kv_heads: int = 2
     head_size: int = 8
+    # channels, state_size: a recurrent layer's state is `(channels, state size)`
     channels: int = 12
     state_size: int = 4
-    conv_width: int = 3
-    dtype: str = "float64"
-    cache_dtype: str | None = None
-    seed: int = 0
+    conv_width: int = 3  # tokens that its causal convolution sees, the own included; the others are a second state
+    dtype: str = "float64"  # of weights, hidden states and (where not stated) caches
+    cache_dtype: str | None = None  # of keys and values at rest, such as ``"float8_e4m3fn"``; None: as `dtype`
+    seed: int = 0  # of the weights
 
     @property
     def state_dtype(self) -> str:

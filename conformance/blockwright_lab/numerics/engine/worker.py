@@ -153,15 +153,9 @@ class Worker:
 
 @dataclass(frozen=True)
 class Proposal:
-    """What the draft head guesses for a request.
-
-    Attributes:
-        tokens: the guesses.
-        logits: which they are the best of.
-        made_with: the token that each entry read was made with: the next one, or another request's.
-    """
+    """What the draft head guesses for a request."""
 
     work: Work
-    tokens: list[int]
-    logits: Tensor
-    made_with: list[int]
+    tokens: list[int]  # the guesses
+    logits: Tensor  # which they are the best of
+    made_with: list[int]  # the token that each entry read was made with: the next one, or another request's

@@ -26,37 +26,21 @@ MOST_JOBS = 9
 
 @dataclass(frozen=True)
 class World:
-    """What is drawn in a row of the gate.
+    """What is drawn in a row of the gate."""
 
-    Attributes:
-        name: of the row.
-        kinds: of layers that every model of this world has.
-        more: of layers that it may have besides.
-        guessers: who may guess tokens ahead; none: nobody.
-        preemptions: ways of preemption.
-        offloads: when blocks may go to the host.
-        overlaps: whether steps overlap.
-        caching: whether prefixes may be shared.
-        forks: whether requests may fork.
-        spares: blocks of the pool beyond what one request needs.
-        pace: steps between two requests.
-        dtypes: of the model, and of keys and values at rest.
-        shared: tokens that requests of a family share.
-    """
-
-    name: str
-    kinds: tuple[str, ...]
-    more: tuple[str, ...] = ()
-    guessers: tuple[str, ...] = ("ngram", "random")
-    preemptions: tuple[str, ...] = ("recompute", "swap")
-    offloads: tuple[str, ...] = ("",)
-    overlaps: tuple[bool, ...] = (False,)
-    caching: tuple[bool, ...] = (True,)
-    forks: bool = True
-    spares: tuple[int, ...] = (0, 2, 6, 14)
-    pace: tuple[int, ...] = (0, 1, 3)
-    shared: tuple[int, ...] = (0, 16, 8, 12, 13)
-    dtypes: tuple[tuple[str, str], ...] = (("float64", ""),)
+    name: str  # of the row
+    kinds: tuple[str, ...]  # of layers that every model of this world has
+    more: tuple[str, ...] = ()  # of layers that it may have besides
+    guessers: tuple[str, ...] = ("ngram", "random")  # who may guess tokens ahead; none: nobody
+    preemptions: tuple[str, ...] = ("recompute", "swap")  # ways of preemption
+    offloads: tuple[str, ...] = ("",)  # when blocks may go to the host
+    overlaps: tuple[bool, ...] = (False,)  # whether steps overlap
+    caching: tuple[bool, ...] = (True,)  # whether prefixes may be shared
+    forks: bool = True  # whether requests may fork
+    spares: tuple[int, ...] = (0, 2, 6, 14)  # blocks of the pool beyond what one request needs
+    pace: tuple[int, ...] = (0, 1, 3)  # steps between two requests
+    shared: tuple[int, ...] = (0, 16, 8, 12, 13)  # tokens that requests of a family share
+    dtypes: tuple[tuple[str, str], ...] = (("float64", ""),)  # of the model, and of keys and values at rest
 
 
 ROWS = tomllib.loads(Path(__file__).with_name("worlds.toml").read_text(encoding="utf-8"))["world"]
