@@ -95,6 +95,13 @@ def deviations_of(name: str) -> tuple[Deviation, ...]:
     return tuple(deviation(**row) for row in found if name in row["engines"])
 
 
+@cache
+def capabilities_of(name: str) -> Capabilities:
+    """Return what an engine can do and shows, and why it lacks what it lacks (`capabilities.toml`)."""
+    row = tomllib.loads(Path(__file__).with_name("capabilities.toml").read_text(encoding="utf-8"))[name]
+    return Capabilities(**{key: frozenset(value) if isinstance(value, list) else value for key, value in row.items()})
+
+
 def deviation(engines: list[str], standing: str, reason: str, bugs: Sequence[str] = (), **rest: Any) -> Deviation:
     """Return what a row of the file says; a long reason is broken into lines there."""
     return Deviation(standing=Standing[standing], reason=" ".join(reason.split()), bugs=tuple(bugs), **rest)

@@ -26,8 +26,8 @@ from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from blockwright_spec.offload.tier_state import Key
 
 from .confirm.__main__ import confirm
-from .engines import EngineUnderTest, Explored, deviations_of
-from .vllm_offload import CAPABILITIES, CAPABILITIES_OLD, OLD, PUBLISHED, VllmTier, load, tier_class
+from .engines import EngineUnderTest, Explored, capabilities_of, deviations_of
+from .vllm_offload import OLD, PUBLISHED, VllmTier, load, tier_class
 
 LAWS = {
     "REFUSE-2": "a wrong call raises an error",
@@ -228,16 +228,16 @@ ENGINES = tuple(
         f"vllm-offload-{release.version}",
         f"vLLM {release.version}, the offloading manager of {medium}",
         release.version,
-        capabilities,
+        capabilities_of(f"vllm-offload-{release.version}"),
         deviations_of(f"vllm-offload-{release.version}"),
         tuple(LAWS.items()),
         scopes,
         partial(explore, release),
         confirm,
     )
-    for release, medium, capabilities, scopes in (
-        (PUBLISHED, "the host's memory, LRU and ARC", CAPABILITIES, SCOPES),
-        (OLD, "the host's memory, LRU", CAPABILITIES_OLD, SCOPES_OLD),
+    for release, medium, scopes in (
+        (PUBLISHED, "the host's memory, LRU and ARC", SCOPES),
+        (OLD, "the host's memory, LRU", SCOPES_OLD),
     )
 )
 """Both releases."""

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from blockwright_conformance.capabilities import Finding
 
 from .confirm.__main__ import confirm
-from .engines import EngineUnderTest, Explored, deviations_of
+from .engines import EngineUnderTest, Explored, capabilities_of, deviations_of
 from .radix_explore import RadixExplorer, perform, walk
 from .radix_laws import STATEMENTS, seen
 from .sglang_engine import PUBLISHED, SglangEngine, load
-from .sglang_radix import CAPABILITIES, Do, RadixEngine, RadixScope
+from .sglang_radix import Do, RadixEngine, RadixScope
 
 LONG = (((1,) * 7, 3), ((1, 1, 2, 2, 2, 2), 4), ((1, 1, 1, 1, 2), 4), ((1,) * 7, 3))
 """Requests that share prefixes of several lengths; two of them say the same."""
@@ -186,7 +186,7 @@ ENGINES = (
         f"sglang-{PUBLISHED.version}",
         f"SGLang {PUBLISHED.version}, the prefix tree in Python",
         PUBLISHED.version,
-        CAPABILITIES,
+        capabilities_of(f"sglang-{PUBLISHED.version}"),
         deviations_of(f"sglang-{PUBLISHED.version}"),
         tuple(STATEMENTS.items()),
         SCOPES,

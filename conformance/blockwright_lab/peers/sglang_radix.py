@@ -18,25 +18,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
-from blockwright_conformance.capabilities import Capabilities
 from blockwright_spec.reads import Full, Group, Mamba, Sliding
 
 from .sglang_engine import SglangEngine
-
-CAPABILITIES = Capabilities(
-    kinds=frozenset({"radix", "full", "sliding", "mamba"}),
-    calls=frozenset({"match", "insert", "evict", "lock", "unlock", "release window"}),
-    features=frozenset({"caching", "groups", "events"}),
-    shows=frozenset({"hit", "tree", "locks", "free slots", "sizes", "events"}),
-    absent={
-        "chunked": "it has no component for chunked-local layers",
-        "eagle": "keys of pairs of tokens are not driven here",
-        "fork": "its requests share through the tree alone",
-        "queue": "what is evicted next is its policy's: victims are only judged legal",
-        "block sizes": "all components have one page size",
-    },
-)
-"""What the tree does and shows."""
 
 Tokens = tuple[int, ...]
 

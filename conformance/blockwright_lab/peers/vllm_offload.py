@@ -24,7 +24,6 @@ from unittest.mock import patch
 
 from blockwright.bench import vllm_offload_peer, vllm_peer
 from blockwright.bench.published import Published
-from blockwright_conformance.capabilities import Capabilities
 from blockwright_conformance.offload.tier_adapter import TierUnderTest
 from blockwright_spec.offload.tier_calls import TierReason
 from blockwright_spec.offload.tier_state import Key
@@ -46,29 +45,6 @@ PUBLISHED = replace(
     foreign=frozenset({"torch"} if importlib.util.find_spec("numpy") else {"numpy", "torch"}),
 )
 """The newest release, and which of its modules are executed."""
-
-CALLS = frozenset(
-    {"touch", "prepare_load", "complete_load", "prepare_store", "complete_store", "complete_store (failed)"}
-)
-ABSENT = {
-    "remove": "it has no call that drops named blocks",
-    "complete_load (failed)": "it knows no load that fails: its worker asserts that every transfer succeeded",
-    "recovered": "a backend is empty when it is made",
-}
-
-CAPABILITIES = Capabilities(
-    kinds=frozenset({"lru", "arc"}),
-    calls=CALLS,
-    features=frozenset({"events", "requests"}),
-    shows=frozenset({"statuses", "recency", "idle", "free", "places"}),
-    absent=ABSENT,
-)
-"""What the manager of 0.33.0 does and shows."""
-
-CAPABILITIES_OLD = replace(
-    CAPABILITIES, kinds=frozenset({"lru"}), features=frozenset({"events"}), absent={**ABSENT, "arc": "it has no ARC"}
-)
-"""What the manager of 0.11.0 does and shows."""
 
 
 class Engine(Enum):
