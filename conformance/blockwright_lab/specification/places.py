@@ -4,7 +4,6 @@ import marshal
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import blake2b
 from itertools import chain as joined
 from pathlib import Path
@@ -14,10 +13,8 @@ from typing import Any
 from blockwright_conformance.block_tables.scopes import PagedScope
 from blockwright_conformance.block_tables.world import TablesWorld as Tables
 from blockwright_conformance.checker.world import World as PartWorld
-from blockwright_conformance.kv_cache.actions import enabled, meaning
 from blockwright_conformance.kv_cache.scopes import Scope
-from blockwright_conformance.kv_cache.symmetry import Names
-from blockwright_conformance.kv_cache.world import LOOKUP_LAWS, lookup_view
+from blockwright_conformance.kv_cache.world import LOOKUP_LAWS, KVCacheWorld, lookup_view
 from blockwright_conformance.offload.chain import ChainWorld, plain
 from blockwright_conformance.offload.scopes import (
     FIRST,
@@ -30,8 +27,6 @@ from blockwright_conformance.offload.scopes import (
     request,
 )
 from blockwright_conformance.offload.tier import TierNow, TierWorld
-from blockwright_spec.manager import state
-from blockwright_spec.manager.laws import LAWS, STEP_LAWS
 from blockwright_spec.offload import chain_state, tier_state
 from blockwright_spec.offload.tier_laws import TIER_LAWS
 
@@ -86,22 +81,7 @@ def judges(*laws: tuple[Any, ...]) -> tuple[Judge, ...]:
 
 
 def managers(scope: Scope) -> World:
-
-    def told(now: state.State, action: Any) -> Came:
-        said = meaning(now, action)
-        return Came(said.steps, said.state)
-
-    return World(
-        scope.name,
-        lambda: state.initial(scope.config, scope.slots),
-        partial(enabled, scope),
-        told,
-        lambda: Names().digest,
-        judges(LAWS),
-        judges(STEP_LAWS),
-        lookup_view,
-        LOOKUP_LAWS,
-    )
+    return replace(part(KVCacheWorld(scope)), view=lookup_view, viewed=LOOKUP_LAWS)
 
 
 def part(world: PartWorld[Any, Any]) -> World:
@@ -245,27 +225,17 @@ ASKED = tuple(scopes.managers(*row) for row in ROWS["asked"])
 """Small scopes in which what no manager can be asked is asked of the specification."""
 
 
-def refusing(scope: Scope) -> World:
-    """Return the world of part one in which wrong calls must be refused, and nothing else is judged."""
-    return replace(managers(scope), state_laws=(Judge(REFUSED, refuses),), step_laws=())
+def refusing(makes: Callable[[Any], World], refused: Callable[[Any], bool]) -> Callable[[Any], World]:
+    """Return what makes worlds in which wrong calls must be refused, and nothing else is judged."""
+    return lambda scope: replace(makes(scope), state_laws=(Judge(REFUSED, refused),), step_laws=())
 
 
-def refusing_tables(scope: PagedScope) -> World:
-    return replace(tables(scope), state_laws=(Judge(REFUSED, tables_refuse),), step_laws=())
+def tier_now_refuses(now: TierNow) -> bool:
+    return tier_refuses(now.tier)
 
 
-def refusing_tier(scope: TierScope) -> World:
-    return replace(one_tier(scope), state_laws=(Judge(REFUSED, lambda now: tier_refuses(now.tier)),), step_laws=())
-
-
-def refusing_chain(scope: ChainScope) -> World:
-    return replace(chains(scope), state_laws=(Judge(REFUSED, chain_refuses),), step_laws=())
-
-
-def refusing_workers(scope: Scope) -> World:
-    return replace(workers(scope), state_laws=(Judge(REFUSED, desk_refuses),), step_laws=())
-
-
+SWAPPED = tuple(each for each in TABLES if "spec, swap" in each.name)
+"""Tables on which wrong calls are made."""
 LATE = ("spec, late", "spec, back", "spec, span 2", "spec, three tiers", "spec, whole")
 """Chains on which wrong calls are made."""
 PLACES: tuple[SpecPlace, ...] = (
@@ -273,13 +243,21 @@ PLACES: tuple[SpecPlace, ...] = (
     *(SpecPlace("paged", each, tables, in_lockstep) for each in TABLES),
     *(SpecPlace("offload", each, one_tier if isinstance(each, TierScope) else chains, in_lockstep) for each in OFFLOAD),
     *(SpecPlace("inputs", each, workers, in_histories) for each in WORKERS),
-    *(SpecPlace("spec", each, refusing, nowhere) for each in ASKED),
-    *(SpecPlace("spec", each, refusing_workers, nowhere) for each in WORKERS[:3]),
-    *(SpecPlace("spec", each, refusing_tables, nowhere) for each in TABLES if "spec, swap" in each.name),
+    *(SpecPlace("spec", each, refusing(managers, refuses), nowhere) for each in ASKED),
+    *(SpecPlace("spec", each, refusing(workers, desk_refuses), nowhere) for each in WORKERS[:3]),
+    *(
+        SpecPlace("spec", each, refusing(tables, tables_refuse), nowhere)
+        for each in TABLES
+        if "spec, swap" in each.name
+    ),
     SpecPlace("plans", Shelf("right ones", RIGHT_PLANS), shelf, nowhere),
     *(SpecPlace("paged", Walk(name, each), silent, in_walk) for name, each in WALKED.items()),
     *(SpecPlace("offload", each, silent, in_chain_walk) for each in OFFLOAD_HISTORIES.values()),
-    *(SpecPlace("spec", each, refusing_tier, nowhere) for each in OFFLOAD if each.name == "spec, LRU"),
-    *(SpecPlace("spec", each, refusing_chain, nowhere) for each in OFFLOAD if each.name in LATE),
+    *(
+        SpecPlace("spec", each, refusing(one_tier, lambda now: tier_refuses(now.tier)), nowhere)
+        for each in OFFLOAD
+        if each.name == "spec, LRU"
+    ),
+    *(SpecPlace("spec", each, refusing(chains, chain_refuses), nowhere) for each in OFFLOAD if each.name in LATE),
 )
 BY_NAME = {place.name: place for place in PLACES}

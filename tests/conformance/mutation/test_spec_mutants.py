@@ -104,7 +104,6 @@ def test_what_no_manager_shows_is_asked_of_the_specification(place: str, key: st
 @pytest.mark.parametrize(
     "name",
     [
-        "plans: of models",
         "paged: naive under a window",
         "paged: spec, nothing is dead",
         "offload: spec, recovered",

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 import blockwright.offload.identity  # noqa: F401  (not imported by the package)
+from blockwright.offload import OffloadingHandler
 
 from .schedule import EngineConfig
 
@@ -55,7 +56,7 @@ def backend_of(package: Any, block_size: int, num_blocks: int, shelf: Shelf) -> 
     return Places(), spec
 
 
-class LateHandler:
+class LateHandler(OffloadingHandler):
     """What handlers of transfers have in common here; takes the transfers of any copy of the package."""
 
     def __init__(self) -> None:
@@ -125,12 +126,3 @@ class Carrier(LateHandler):
         if self.config.byte_order == "<":
             return data
         return b"".join(data[at : at + 8][::-1] for at in range(0, len(data), 8))
-
-    def cancel(self, job_id: int) -> bool:
-        return False
-
-    def stats(self) -> dict[Any, Any]:
-        return {}
-
-    def close(self) -> None:
-        """Hold nothing open."""

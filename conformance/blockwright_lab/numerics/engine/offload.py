@@ -62,9 +62,6 @@ class LateCopies(LateHandler):
         self.fired["offload transfer cancelled"] += 1
         return True
 
-    def stats(self) -> dict[Any, Any]:
-        return {}
-
     def close(self) -> None:
         self.inner.close()
 
