@@ -32,9 +32,6 @@ class Elsewhere:
     def load(self, task: Task, num_hit: int, num_external: int) -> None:
         """Begin to load what was told, into the blocks that the request was given."""
 
-    def give_up(self, task: Task) -> None:
-        """Hear that a request is computed instead of loaded."""
-
     def poll(self) -> list[tuple[Task, int]]:
         """Return which loads have ended: each request, and its computed tokens now; 0: it waits again."""
         return []
