@@ -99,7 +99,8 @@ def deviations_of(name: str) -> tuple[Deviation, ...]:
 def capabilities_of(name: str) -> Capabilities:
     """Return what an engine can do and shows, and why it lacks what it lacks (`capabilities.toml`)."""
     row = tomllib.loads(Path(__file__).with_name("capabilities.toml").read_text(encoding="utf-8"))[name]
-    return Capabilities(**{key: frozenset(value) if isinstance(value, list) else value for key, value in row.items()})
+    listed: dict[str, Any] = {key: frozenset(value) for key, value in row.items() if isinstance(value, list)}
+    return Capabilities(**listed, absent=row["absent"])
 
 
 def deviation(engines: list[str], standing: str, reason: str, bugs: Sequence[str] = (), **rest: Any) -> Deviation:
