@@ -70,7 +70,6 @@ def refuses(state: State) -> bool:
 
 
 def wrong_calls(state: State, slot: int) -> Iterator[Wrong]:
-    """Return the wrong calls about one request."""
     request = state.requests[slot]
     if not isinstance(request, Running):
         groups = range(len(state.config.groups))
@@ -269,17 +268,14 @@ def of_choices(state: State, slot: int, request: Running) -> Iterator[Wrong]:
 
 
 def twice(policy: Choice) -> Choice:
-    """Take a block more than is asked for."""
     return replace(policy, take=lambda queue, count: policy.take(queue, count) + queue[:1])
 
 
 def greedy(policy: Choice) -> Choice:
-    """Take one block again and again."""
     return replace(policy, take=lambda queue, count: policy.take(queue, count)[:-1] + (queue[0],) * 2)
 
 
 def null_instead(policy: Choice) -> Choice:
-    """Take the null block."""
     return replace(policy, take=lambda queue, count: (NULL,) * count)
 
 

@@ -175,7 +175,6 @@ class Scheduler:
 
     @property
     def room(self) -> int:
-        """How many more requests may run."""
         return self.config.max_num_seqs - len(self.running) - len(self.loading)
 
     def admit(self, step: Step) -> None:
@@ -251,7 +250,7 @@ class Scheduler:
             raise AssertionError(f"LIVE-1: {task.name!r} was offered a load that the pool can never hold")
 
     def arguments(self, task: Task, num_external: int, num_ahead: int) -> dict[str, Any]:
-        """Give what else is asked for with a new request's slots."""
+        """Return what else is asked for with a new request's slots."""
         config = self.config
         return {
             "num_lookahead_tokens": num_ahead,
@@ -263,7 +262,7 @@ class Scheduler:
         }
 
     def taken(self, task: Task, blocks: Any) -> list[list[int]]:
-        """Give all blocks that a new request took: those of its tables that are new, and those for drafts' states."""
+        """Return all blocks that a new request took: those of its tables that are new, and those for drafts' states."""
         return [*blocks.get_block_ids(), *self.manager.get_draft_block_ids(task.name)]
 
     # ---- between steps
@@ -288,7 +287,6 @@ class Scheduler:
         self.later.set_row(self.manager, task)
 
     def end(self, task: Task) -> None:
-        """Give back all a request holds, wherever it is."""
         self.manager.free(task.request)
         if task.phase is Phase.RUNNING:
             self.later.remove_row(task.name)

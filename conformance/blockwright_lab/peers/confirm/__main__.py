@@ -18,7 +18,6 @@ SETUP = ("full", "sliding", "mamba", "manager", "request", "own_half")
 
 
 def scripts(module: ModuleType) -> dict[str, Any]:
-    """Return the scripts of a module by name."""
     return {
         name: each
         for name, each in vars(module).items()
