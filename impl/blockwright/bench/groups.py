@@ -56,6 +56,7 @@ class Decoding:
         self._serial += 1
         request = self.side.request(f"r{self._serial}", self._tokens.draw(num_tokens))
         request.append_output_token_ids(self._tokens.draw(self.shortest + LIFE + self.steps - num_tokens))
+        self.side.hash_filled(request)
         self.side.mark_running(request)
         # The last one is a first decode step: it trims what the prefill's last chunk still read.
         for begin in (*range(0, num_tokens - 1, CHUNK), num_tokens - 1):

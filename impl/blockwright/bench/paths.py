@@ -52,6 +52,7 @@ class _Decoding:
         self.requests = [side.request(f"r{i}", tokens.draw(n)) for i, n in enumerate(self.prompts)]
         for request in self.requests:
             request.append_output_token_ids(tokens.draw(STEPS))
+            side.hash_filled(request)
 
     def start(self) -> None:
         for request in self.requests:
@@ -113,7 +114,7 @@ def decode_batch(side: Side) -> Sample:
 
 
 def append_token(side: Side) -> Sample:
-    """Time what an engine does to a request after a decode step: count it, append the token, hash a block when full."""
+    """Time what an engine does to a request after a decode step: count it, append the token, hash full blocks."""
     tokens = Tokens()
     prompts = [tokens.draw(PROMPT + i % BLOCK_SIZE) for i in range(BATCH)]
     outputs = [[token] for token in tokens.draw(STEPS)]
@@ -125,6 +126,8 @@ def append_token(side: Side) -> Sample:
             for request in requests:
                 request.num_computed_tokens += 1
                 request.append_output_token_ids(output)
+        for request in requests:
+            side.hash_filled(request)
         spent = since(begin)
         require(all(request.num_tokens == len(prompts[i]) + STEPS for i, request in enumerate(requests)))
         return spent / (STEPS * BATCH)
@@ -244,7 +247,7 @@ def churn(side: Side) -> Sample:
 
 
 def hashing(side: Side, convert: Callable[[list[int]], Any]) -> Sample:
-    """Time the construction of requests, which hashes their blocks."""
+    """Time the construction of requests and the hashing of all their blocks."""
     tokens = Tokens()
     prompts = [convert(tokens.draw(HASHED * BLOCK_SIZE)) for _ in range(PROMPTS)]
 

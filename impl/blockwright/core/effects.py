@@ -109,7 +109,7 @@ def prepare(state: State, request: Request, tables: RequestTables | None, ask: A
     """
     groups = state.config.num_groups
     at: i64 = 0
-    if publishes(state, ask):
+    if publishes_now(state, ask):
         make_keys(state, request, ask.stop)
     if tables is None:
         tables = opened(state, request, ask)
@@ -132,9 +132,10 @@ def prepare(state: State, request: Request, tables: RequestTables | None, ask: A
     return tables
 
 
-def publishes(state: State, ask: Ask) -> bool:
+def publishes_now(state: State, ask: Ask) -> bool:
     """Say whether a step publishes what it fills, and not a later call."""
-    return state.config.caching and not (ask.is_delayed or state.config.settles or ask.external > 0)
+    config = state.config
+    return config.caching and not (ask.is_delayed or config.settles or ask.external > 0)
 
 
 def opened(state: State, request: Request, ask: Ask) -> RequestTables:
@@ -191,7 +192,7 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
         if tables.is_forked:
             unshare(state, tables, ask, changes)
     config = state.config
-    publishes_now = publishes(state, ask)
+    publishes = publishes_now(state, ask)
     known: i64 = request._num_prompt + i64(len(request._output))
     in_place: i64 = config.max_len
     is_due = False
@@ -206,7 +207,7 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
                 table.num_read = ask.begin
                 table.read_block = read
             manager.fill(table, manager.reach(ask), i64(changes.held[at]))
-            if publishes_now:
+            if publishes:
                 publish_to(manager, table, request, min(ask.stop, known), NOT_RUN)
                 is_due = is_due or (ask.new > 0 and ask.certain <= known and manager.leaves_state(ask.certain))
             table.in_place = manager.in_place_slots(table, config.caching)

@@ -24,7 +24,7 @@ MAX_TOKEN_ID: Final = 2**31 - 1
 MAX_LENGTH: Final = 2**31 - 1
 """Tokens that a request can have at most; the packed structures count in 32 bits."""
 _LEAST: Final = 8
-_MOST: Final = 64
+_MOST: Final = 128
 """Keys that a lookup makes at once, at first and later on."""
 
 _uids = [0]

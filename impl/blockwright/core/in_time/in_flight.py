@@ -64,7 +64,7 @@ def settle_step(state: State, step: int, num_rejected_tokens: Mapping[str, int] 
     done = state.steps[0]
     rejected = rejections(state, done, num_rejected_tokens)
     if state.config.settles:
-        for tables, new in zip(done.tables, done.news):
+        for tables, new in zip(done.tables, done.news):  # of requests that are gone too: it does no harm
             make_keys(state, tables.request, tables.num_settled + new)
     try:
         del state.steps[0]
