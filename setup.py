@@ -9,7 +9,9 @@ environment decides:
 - `BLOCKWRIGHT_REQUIRE_COMPILED=1`: a core that cannot be compiled is an error.
 """
 
+import ast
 import os
+import re
 import runpy
 import sys
 import tempfile
@@ -29,7 +31,8 @@ BUILD = Path("build")  # where mypyc writes
 OPTIMIZATION = "2"
 # Calls within the library need not be open to replacement from outside: they are direct, or inlined. Integers wrap, as
 # mypyc means them to; block_hash.py counts on it (hence no warning about it).
-FLAGS = ("-fno-semantic-interposition", "-fvisibility=hidden", "-fwrapv", "-Wno-overflow")
+GCC = ("-fno-semantic-interposition", "-fvisibility=hidden", "-fwrapv", "-Wno-overflow")
+FLAGS = () if sys.platform == "win32" else GCC  # there integers wrap without being told
 UNITS: dict[str, list[Path]] = {}  # of each unit of C, the files that it is made from
 INTERPRETED = {"__init__.py"}  # a package's own __init__ cannot be compiled: it would import itself for ever
 PURE = os.environ.get("BLOCKWRIGHT_PURE_PYTHON") == "1"
@@ -123,7 +126,7 @@ def put_into_units(library: Extension) -> None:
     }
     library.sources = []
     for folder in (first, *others):
-        parts = [path for path in written if folder_of[path] == folder]
+        parts = [documented(path) for path in written if folder_of[path] == folder]
         unit = BUILD / f"unit_{folder}.c"
         text = "".join([f'#include "{path.relative_to(BUILD).as_posix()}"\n' for path in parts])
         if not unit.exists() or unit.read_text(encoding="utf-8") != text:
@@ -132,6 +135,92 @@ def put_into_units(library: Extension) -> None:
         UNITS[str(unit)] = [*parts, *headers, unit]
     library.depends = [str(path) for parts in UNITS.values() for path in parts]
     library.include_dirs.append(str(BUILD / Path(*GROUP.split(".")).parent))  # where mypyc writes the group's headers
+
+
+def documented(path: Path) -> Path:
+    """Return a copy of a module's C beside it, in which public classes and functions have their docstrings.
+
+    mypyc drops them, and with them the keywords that a class takes: `help` would show nothing. They are constant text
+    in the library, and cost no time. What is no module's C is returned as it is.
+    """
+    module = path.stem.removeprefix("__native_").replace("___", "/")
+    source = ROOT / "impl" / f"{module}.py"
+    if not path.name.startswith("__native_") or not source.exists():
+        return path
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    text = described(text, r"\w*module_methods", tree.body)
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            text = described(text, rf"\w*___{node.name}_(?:methods|getseters)", node.body)
+            text = class_described(text, node)
+    twin = path.with_name(f"documented{path.name}")
+    if not twin.exists() or twin.read_text(encoding="utf-8") != text:
+        twin.write_text(text, encoding="utf-8")
+    return twin
+
+
+def described(text: str, table: str, body: list[ast.stmt]) -> str:
+    """Give the public functions and properties of one table of C their docstrings."""
+
+    def filled(found: re.Match[str]) -> str:
+        entries = found[0]
+        for node in body:
+            said = ast.get_docstring(node) if isinstance(node, ast.FunctionDef) else None
+            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_") or not said:
+                continue
+            name, literal = node.name, c_text(said)
+            entries = re.sub(
+                rf'(\{{"{name}",[^}}]*PyDoc_STR\()(?:NULL|"((?:[^"\\]|\\.)*)")',
+                lambda entry: f'{entry[1]}"{entry[2] or ""}" {literal}',  # noqa: B023
+                entries,
+            )
+            entries = re.sub(
+                rf'(\{{"{name}",\s*\(getter\)\w+,\s*(?:\(setter\)\w+|NULL),\s*)NULL, NULL',
+                lambda entry: f"{entry[1]}{literal}, NULL",  # noqa: B023
+                entries,
+            )
+        return entries
+
+    return re.sub(rf"static Py(?:MethodDef|GetSetDef) {table}\[\] = \{{.*?\n\}};", filled, text, flags=re.DOTALL)
+
+
+def class_described(text: str, node: ast.ClassDef) -> str:
+    """Give a class its docstring, and the parameters that it is made with.
+
+    A class that stays one of Python's (a named tuple, an enumeration) is told its docstring where the module makes it.
+    """
+    init = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+    said = ast.get_docstring(node) or ""
+    literal = c_text(f"{node.name}({parameters(init[0]) if init else ''})\n--\n\n{said}")
+    line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    places = (
+        (rf'(\.tp_name = "{node.name}",[^;]*?\.tp_doc = PyDoc_STR\()(?:NULL|"(?:[^"\\]|\\.)*")', literal),
+        (
+            r"(\w+ = )CPyStatics\[\d+\](?=; /\* 'mypyc filler docstring' \*/(?:\n.*){5}\"<module>\", "
+            rf"(?:{line}|{node.lineno}),)",
+            f"PyUnicode_FromString({c_text(said)})",
+        ),
+    )
+    for place, new in places:
+        text = re.sub(place, lambda found: found[1] + new, text)  # noqa: B023
+    return text
+
+
+def parameters(function: ast.FunctionDef) -> str:
+    """Return the parameters of a method without `self` and types, as `inspect` reads them."""
+    arguments = function.args
+    for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+        each.annotation = None
+    (arguments.posonlyargs or arguments.args).pop(0)
+    return ast.unparse(arguments)
+
+
+def c_text(text: str) -> str:
+    """Return a string literal of C."""
+    data = text.encode("ascii", "backslashreplace").decode()
+    escaped = data.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("?", "\\?")
+    return f'"{escaped}"'
 
 
 def core_extensions() -> list[Extension]:

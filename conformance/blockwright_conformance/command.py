@@ -31,6 +31,9 @@ from .summary import told
 
 _COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violations", "seconds", "law")
 
+DISTRIBUTIONS: Final = {"z3": "z3-solver", "crosshair": "crosshair-tool"}
+"""What to install for a module, where the names differ."""
+
 MANY: Final = 20
 """Of more rows than this, those that hold and need no word are only counted."""
 
@@ -170,7 +173,7 @@ def _check_packages(names: list[str], profile: Profile) -> None:
         skips = " ".join(f"--skip {name}" for name in missing)
         raise InvalidArgumentError(
             f"--gate: {', '.join(missing)} cannot run without {' and '.join(packages)}; "
-            f"pip install 'blockwright[conformance,torch]', or leave them out: {skips}"
+            f"pip install {' '.join(DISTRIBUTIONS.get(each, each) for each in packages)}, or leave them out: {skips}"
         )
 
 

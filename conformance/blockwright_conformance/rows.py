@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from blockwright._terminal import Advance
@@ -64,9 +64,11 @@ def ran(
     scope: str,
     runs: Iterable[Callable[[], Mapping[str, int]]],
     once: Callable[[str], bool] = lambda name: True,
-    world: World[Any, Any] | None = None,
+    told: Callable[[Sequence[Any], str], str] = lambda actions, fault: "",
 ) -> GateResult:
-    """Do the long histories of a scope until one fails, and return the row of them all; `once`: what counts as a call.
+    """Do the long histories of a scope until one fails, and return the row of them all.
+
+    `once` says what counts as a call, `told` makes the text of a counterexample from its actions and the fault.
 
     An error that names a law breaks it; any other is one that the implementation should not have raised.
     """
@@ -76,7 +78,7 @@ def ran(
             fired.update(run())
     except HistoryError as error:
         law, detail = error.violation.law, error.violation.detail
-        way = script(world, error.violation.actions, f"{law}: {detail}") if world is not None else ""
+        way = told(error.violation.actions, f"{law}: {detail}")
     except Exception as error:
         law, detail = getattr(error, "law", ""), getattr(error, "detail", "")
         law, detail = law or "REF-0", (law and detail) or f"{type(error).__name__}: {error}"

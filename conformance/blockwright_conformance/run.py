@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .capabilities import Capabilities, Deviation, Finding, Verdict, judge
-from .checker.counterexample import script
 from .expected_failures import expected_of, said
 from .gates import factory_of
 from .kv_cache.actions import Action
+from .kv_cache.adapter_calls import way
 from .kv_cache.fitting import capabilities_of, fitted, lacking
 from .kv_cache.scopes import FOR_OTHERS, Scope
 from .kv_cache.world import Factory, KVCacheWorld, explorer
@@ -100,9 +100,7 @@ def explored(scope: Scope, factory: Factory) -> ScopeReport:
     if result.violation is not None:
         law, detail, actions = result.violation.law, result.violation.detail, result.violation.actions
         detail += also(scope, factory, actions, law)
-        finding = Finding(
-            law, scope.name, detail, script(KVCacheWorld(scope), actions, f"{law}: {detail}"), len(actions)
-        )
+        finding = Finding(law, scope.name, detail, way(scope, factory, actions, f"{law}: {detail}"), len(actions))
     return ScopeReport(scope.name, result.states, result.transitions, time.perf_counter() - started, finding)
 
 

@@ -5,7 +5,7 @@ Importing it loads neither torch nor numpy.
 
 from blockwright._build import BuildInfo, build_info
 from blockwright.config import KVCacheConfig, KVCacheGroupSpec
-from blockwright.core.block_hash import BlockHasher, FunctionHasher, Sha256Hasher, SipHasher, siphash128
+from blockwright.core.block_hash import BlockHasher, FunctionHasher, GivenHasher, Sha256Hasher, SipHasher, siphash128
 from blockwright.core.in_time.explain import EvictionStats, GroupHit, HitExplanation, HitLimit
 from blockwright.core.journal import Eviction
 from blockwright.core.manager import KVCacheManager, PrefixCacheStats
@@ -47,6 +47,7 @@ __all__ = [
     "FullAttentionManager",
     "FullAttentionSpec",
     "FunctionHasher",
+    "GivenHasher",
     "GroupHit",
     "HitExplanation",
     "HitLimit",

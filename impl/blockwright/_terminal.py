@@ -93,15 +93,25 @@ def _rich_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     from rich.table import Table
     from rich.text import Text
 
-    table = Table()
-    for number, name in enumerate(columns):
-        table.add_column(Text(name), justify="right" if number else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+    def table(lines: Sequence[Sequence[str]]) -> Table:
+        made = Table()
+        for number, name in enumerate(lines[0]):
+            made.add_column(Text(name), justify="right" if number else "left", no_wrap=True)
+        for line in lines[1:]:
+            made.add_row(*(Text(cell) for cell in line))
+        return made
+
     console = Console(width=None if sys.stdout.isatty() else _WIDE)
     if title:
         console.print(Text(title, style="bold"), soft_wrap=True)
-    console.print(table)
+    upright, unbound = [columns, *rows], console.options.update(max_width=10_000)
+    turned = list(zip(*upright, strict=True))
+    for lines in (upright, turned):  # nothing is cut: where the terminal is too narrow, rows become columns
+        if console.measure(table(lines), options=unbound).maximum <= console.width:
+            console.print(table(lines))
+            break
+    else:
+        console.print(Text("\n".join(_plain_table("", columns, rows, ""))), soft_wrap=True)
     if footer:
         console.print(Text(footer), soft_wrap=True)
 

@@ -74,6 +74,27 @@ class TooLittleMemoryError(BlockwrightError, ValueError):
         return type(self), (str(self), self.needed_bytes, self.needed_blocks, self.longest_model_len)
 
 
+class EventGapError(BlockwrightError, LookupError):
+    """Events are gone that a consumer has not seen, or it asks for some that are not there yet: take a snapshot.
+
+    Attributes:
+        sequence: the batch that was asked for.
+        oldest: the oldest batch that is kept.
+        following: the number that the next batch will have.
+    """
+
+    def __init__(self, sequence: int, oldest: int, following: int) -> None:
+        """Say what is kept."""
+        super().__init__(f"sequence: batch {sequence} is not kept, only {oldest}..{following - 1}; take a snapshot")
+        self.sequence = sequence
+        self.oldest = oldest
+        self.following = following
+
+    def __reduce__(self) -> tuple[type[EventGapError], tuple[int, int, int]]:
+        """Pickle by the arguments, so that worker processes can raise it."""
+        return type(self), (self.sequence, self.oldest, self.following)
+
+
 class UnsupportedError(BlockwrightError, NotImplementedError):
     """A combination that Blockwright refuses on purpose; the message says why."""
 

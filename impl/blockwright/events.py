@@ -2,43 +2,69 @@
 
 Replaying the events of a pool in order gives the set of prefixes that can be hit: a prefix is stored when its first
 block is published and removed when its last block loses it, so duplicates are announced once. Hashes that leave the
-process are SHA-256 (see `blockwright.core.block_hash`).
+process are SHA-256 (see `blockwright.core.block_hash`). `blockwright.observe` numbers events and sends them.
 
-This module stays uncompiled: plain frozen records.
+This module stays uncompiled: plain immutable records.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from struct import Struct
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class BlockStored:
+@lru_cache(maxsize=64)
+def _integers(count: int) -> Struct:
+    """Return the format of that many packed token ids."""
+    return Struct(f"<{count}i")
+
+
+BlockHash = bytes | int
+"""A block's hash: the engine's own bytes, or what a consumer reads from the wire."""
+
+
+class BlockStored(NamedTuple):
     """A prefix became findable.
 
     Attributes:
         block_hash: hash of the whole prefix up to the block's end.
         parent_block_hash: hash of the prefix before the block, None for the first.
-        token_ids: the tokens of this block.
+        tokens: the tokens of this block, packed: four bytes each, little-endian; `token_ids` unpacks them. Empty where
+            they are not known: a tier below the device knows keys only.
         block_size: tokens per block.
         lora_name: adapter of the request, or None.
         group_id: group of layers.
+        cache_salt: salt of the request, or None.
+        mm_items: multimodal items that overlap the block: identifier, offset from the block's start, and length.
+        medium: where the block is: ``"GPU"``, or the medium that a tier names.
+        is_parent_absent: the parent cannot be found on this medium now. Set by `observe.EventStream`, which knows.
     """
 
-    block_hash: bytes
-    parent_block_hash: bytes | None
-    token_ids: tuple[int, ...]
+    block_hash: BlockHash
+    parent_block_hash: BlockHash | None
+    tokens: bytes
     block_size: int
-    lora_name: str | None
-    group_id: int
+    lora_name: str | None = None
+    group_id: int = 0
+    cache_salt: str | None = None
+    mm_items: tuple[tuple[str, int, int], ...] = ()
+    medium: str = "GPU"
+    is_parent_absent: bool = False
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The tokens of this block. O(tokens)."""
+        return _integers(len(self.tokens) // 4).unpack(self.tokens)
 
 
-@dataclass(frozen=True)
-class BlockRemoved:
+class BlockRemoved(NamedTuple):
     """A prefix can no longer be found: its last block was taken."""
 
-    block_hash: bytes
-    group_id: int
+    block_hash: BlockHash
+    group_id: int = 0
+    medium: str = "GPU"
 
 
 @dataclass(frozen=True)

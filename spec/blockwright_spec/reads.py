@@ -122,14 +122,14 @@ def hit_entries(kind: Kind, block_size: int, length: int) -> frozenset[int]:
     return frozenset(position // block_size for position in needed(kind, length))
 
 
-def peak(kind: Kind, block_size: int, tokens: int, step: int) -> int:
-    """Count the most blocks held at once while `tokens` tokens are computed, `step` at a time (PLAN-2).
+def peak(kind: Kind, block_size: int, slots: int, step: int, begin: int = 0) -> int:
+    """Count the most blocks held at once while the slots begin..slots-1 are filled, `step` at a time (PLAN-2).
 
     Blocks that a token still reads, and blocks that the step fills: kinds that recycle blocks need less than the whole.
     """
     return max(
-        len(hit_entries(kind, block_size, start) | filled(kind, block_size, start, min(start + step, tokens)))
-        for start in range(tokens)
+        len(hit_entries(kind, block_size, start) | filled(kind, block_size, start, min(start + step, slots)))
+        for start in range(begin, slots)
     )
 
 
@@ -158,19 +158,20 @@ def longest_hit(
 ) -> int:
     """Give the longest aligned length at which every group finds what the next token reads (HIT-1, HIT-2).
 
-    Aligned to the blocks of every group, and below the number of tokens, so that one is left to compute; the blocks
-    found lie below that limit too. `found(group, prefix)` tells whether a block of a group is cached with that prefix.
+    Aligned to the blocks of every group, and below the number of tokens, so that one is left to compute; a margin,
+    which is computed again, may hold the last token. `found(group, prefix)` tells whether a block of a group is cached
+    with that prefix.
     """
-    most = len(prefix[1]) - 1
+    known = len(prefix[1])
 
     def holds(length: int) -> bool:
         return all(
-            end <= most and found(at, cut(prefix, end))
+            end <= known and found(at, cut(prefix, end))
             for at, group in enumerate(groups)
             for end in hit_ends(group, length, eagle)
         )
 
-    aligned = range(0, most + 1, lcm(*(group.block_size for group in groups)))
+    aligned = range(0, known, lcm(*(group.block_size for group in groups)))
     return next((length for length in reversed(aligned) if holds(length)), 0)
 
 

@@ -6,7 +6,7 @@ Not covered: that targets are met (that is the benchmark's own table, on a quiet
 
 import pytest
 
-pytest.importorskip("torch", reason="needs torch: pip install 'blockwright[torch]'")
+pytest.importorskip("torch", reason="needs torch: pip install torch")
 
 from blockwright.bench import offload_host
 from blockwright.bench.offload_media import main

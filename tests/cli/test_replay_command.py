@@ -126,14 +126,12 @@ def test_plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "--plot: cannot write" in capsys.readouterr().err
 
 
-def test_plot_without_the_library_names_the_extra(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plot_without_the_library_names_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
     assert main(["replay", *SMALL, "--curve", "50", "--plot", "curve.png"]) == 2
     assert capsys.readouterr().err == (
-        "blockwright: error: --plot: needs matplotlib; install it with: pip install 'blockwright[plots]'\n"
+        "blockwright: error: --plot: needs matplotlib; install it with: pip install matplotlib\n"
     )
 
 

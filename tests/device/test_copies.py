@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="needs torch: pip install 'blockwright[torch]'")
+pytest.importorskip("torch", reason="needs torch: pip install torch")
 
 import torch
 from tests.device.pools import DTYPES, LAYOUTS, equal, memory, moved_plainly, pair_lists, twin

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-pytest.importorskip("torch", reason="needs torch: pip install 'blockwright[torch]'")
+pytest.importorskip("torch", reason="needs torch: pip install torch")
 
 import torch
 from tests.device.pools import LAYOUTS, bits, equal, moved_plainly, pair_lists

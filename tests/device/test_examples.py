@@ -9,7 +9,7 @@ import importlib
 
 import pytest
 
-pytest.importorskip("torch", reason="needs torch: pip install 'blockwright[torch]'")
+pytest.importorskip("torch", reason="needs torch: pip install torch")
 
 
 @pytest.mark.parametrize("module", ["copies", "inputs", "pairs", "plan", "planned", "slots", "storage"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="needs torch: pip install 'blockwright[torch]'")
+pytest.importorskip("torch", reason="needs torch: pip install torch")
 flex = pytest.importorskip("torch.nn.attention.flex_attention", reason="needs a torch with flex attention")
 
 import torch

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-pytest.importorskip("torch", reason="needs torch: pip install 'blockwright[torch]'")
+pytest.importorskip("torch", reason="needs torch: pip install torch")
 
 from tests.device.histories import History, chunked, cross, full, mamba, sliding
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="needs torch: pip install 'blockwright[torch]'")
+pytest.importorskip("torch", reason="needs torch: pip install torch")
 
 import torch
 from tests.device.histories import History, batch_of, chunked, config_of, contents, cross, full, mamba, sliding

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-pytest.importorskip("torch", reason="needs torch: pip install 'blockwright[torch]'")
+pytest.importorskip("torch", reason="needs torch: pip install torch")
 
 import torch
 from tests.device.pools import bits

@@ -9,6 +9,7 @@ Not covered: that the two builds behave alike (conformance), and the building it
 import ast
 import importlib
 import importlib.metadata
+import inspect
 import os
 import subprocess
 import sys
@@ -21,10 +22,13 @@ import pytest
 
 import blockwright
 import blockwright.core
+import blockwright.offload
+import blockwright.paging
 from blockwright import _build
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(_build.__file__).resolve().parent
+NEED_TORCH = ("HostHandler", "HostPool")
 SUFFIX: str = sysconfig.get_config_var("EXT_SUFFIX")
 
 
@@ -187,6 +191,27 @@ def test_every_module_that_the_core_imports_is_followed() -> None:
             imported |= {name for name in names if name.startswith("blockwright.") and not name.startswith(compiled)}
     followed = {f"blockwright.{name.removesuffix('.py').replace('/', '.')}" for name in _build.FOLLOWED}
     assert imported <= followed
+
+
+def test_public_names_have_their_docstrings_in_either_build() -> None:
+    lacking = []
+    for public in (blockwright, blockwright.offload, blockwright.paging):
+        for name in public.__all__:
+            found = getattr(public, name, None) if name not in NEED_TORCH else None
+            if not isinstance(found, type):
+                continue
+            module = ast.parse(Path(PACKAGE.parent, *found.__module__.split(".")).with_suffix(".py").read_text())
+            node = next(each for each in module.body if isinstance(each, ast.ClassDef) and each.name == found.__name__)
+            wanted = {found.__name__: (ast.get_docstring(node), found)}
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef) and not each.name.startswith("_") and each.name in vars(found):
+                    said = ast.get_docstring(each)
+                    wanted.setdefault(f"{found.__name__}.{each.name}", (said, getattr(found, each.name)))
+            lacking += [at for at, (said, of) in wanted.items() if said not in (None, inspect.getdoc(of))]
+    assert lacking == []
+    wanted_by = list(inspect.signature(blockwright.KVCacheManager).parameters.values())
+    assert [each.name for each in wanted_by[:3]] == ["kv_cache_config", "max_model_len", "enable_caching"]
+    assert {each.kind for each in wanted_by[3:]} == {inspect.Parameter.KEYWORD_ONLY}
 
 
 # --- the distribution ---

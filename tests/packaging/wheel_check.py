@@ -2,7 +2,8 @@
 
 A wheel of the checkout (of the files that git knows, so that nothing built here helps) and, for each supported Python
 that is found, a wheel of the source distribution are built in isolation: with the build requirements alone, neither
-torch nor anything else. Each is installed into an environment of its own, and asked there which build runs.
+torch nor anything else. Each holds the three packages and little more, is installed into an environment of its own, and
+asked there which build runs.
 Not covered: other platforms.
 """
 
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -102,11 +104,30 @@ def checked(python: Python, what: str, source: Path, folder: Path) -> str:
     builder = environment(python, folder / "builder")
     run(builder, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source, folder=folder)
     (wheel,) = folder.glob("*.whl")
+    check_files(wheel)
     user = environment(python, folder / "user")
     run(user, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", wheel, folder=folder)
     said = run(user, "-c", ASK, folder=folder).strip()
     size = wheel.stat().st_size / 2**20
     return f"{python.version}, wheel of the {what}: {said} ({size:.1f} MB, {time.monotonic() - started:.0f} s)"
+
+
+def check_files(wheel: Path) -> None:
+    """Check that a wheel holds the three packages, and no more than an installation takes gladly.
+
+    Raises:
+        RuntimeError: it holds something else, or more than 3 MB.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    packages = ("blockwright/", "blockwright_conformance/", "blockwright_spec/", "blockwright-")
+    kinds = (".py", ".so", ".pyd", ".json", ".jsonl", "py.typed")
+    strange = [name for name in names if not name.startswith(packages) or "__pycache__" in name]
+    strange += [name for name in names if not name.endswith(kinds) and ".dist-info/" not in name]
+    if strange := [name for name in strange if "__mypyc" not in name]:
+        raise RuntimeError(f"{wheel.name} holds what does not belong there: {', '.join(strange[:9])}")
+    if (size := wheel.stat().st_size) > 3_000_000:
+        raise RuntimeError(f"{wheel.name} has {size:,} bytes, more than 3 MB")
 
 
 def main() -> int:

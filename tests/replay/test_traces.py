@@ -218,8 +218,11 @@ def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="holds no request"):
         load_trace(tmp_path)
     (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(TraceError, match="of no known trace format; name it with --format"):
+    with pytest.raises(TraceError, match="is empty; give the path of a trace"):
         load_trace(tmp_path / "empty.jsonl")
+    (tmp_path / "notes.txt").write_text("nothing of a trace")
+    with pytest.raises(TraceError, match="of no known trace format; name it with --format"):
+        load_trace(tmp_path / "notes.txt")
     with pytest.raises(TraceError, match=r"holds no request \(read as mooncake\)"):
         load_trace(tmp_path / "empty.jsonl", "mooncake")
     (tmp_path / "packed.jsonl").write_bytes(b"\x1f\x8b\x08\x00\xff\xfe\x00")

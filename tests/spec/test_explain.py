@@ -65,7 +65,7 @@ def hits(state: State, length: int) -> bool:
     """Whether all groups find what a hit of this length reads."""
     config, keys = state.config, {content for _, content in state.keys}
     return all(
-        end < len(PROMPT[1]) and (at, cut(PROMPT, end)) in keys
+        end <= len(PROMPT[1]) and (at, cut(PROMPT, end)) in keys
         for at, group in enumerate(config.groups)
         for end in hit_ends(group, length, config.eagle)
     )
@@ -85,7 +85,7 @@ def test_what_is_named_is_what_is_missing(groups: tuple[tuple[Kind, int], ...], 
             continue
         assert not hits(state, said.candidate)
         missing = named(said)
-        if any(part.missing[-1:] > (len(PROMPT[1]) - 1,) for part in said.parts):
+        if any(part.missing[-1:] > (len(PROMPT[1]),) for part in said.parts):
             assert Limit.DRAFT_MARGIN in {part.limit for part in said.parts}
             continue
         assert not set(missing) & set(contents)

@@ -209,3 +209,23 @@ def test_states_of_drafts_count_among_what_is_held() -> None:
     plan = plan_growth(state, 0, 4, Step(1))
     assert isinstance(plan, Refusal)
     assert plan.reason is Reason.POOL_TOO_SMALL
+
+
+def test_what_lies_before_a_hit_or_a_load_needs_no_room() -> None:
+    """The steps begin behind both, so that a window's layer holds no more than its window and a step."""
+    state = sent(over((Group(Sliding(3), 1),), blocks=5), 0, prompt(*range(9)))
+    for step in (Step(2, whole=True), Step(0, external=8, whole=True), Step(0, external=9, whole=True)):
+        assert isinstance(plan_admission(state, 0, Hit(), step), Fits)
+    assert plan_admission(state, 0, Hit(), Step(3, whole=True)) == Refusal(Reason.POOL_TOO_SMALL)
+    behind = sent(over((Group(Full(), 1), Group(Chunked(4), 1)), blocks=40), 0, prompt(*range(9)))
+    behind = done(t.admit(behind, 0, Hit(), Step(9), LRU)).state
+    again = sent(behind, 1, prompt(*range(8), 9))
+    start = starting(again, 1, hit_of(again, 1), Step(1, whole=True))
+    assert isinstance(start, Running)
+    assert (start.trimmed, whole_demand(again, start, 8, Step(1, whole=True))) == (8, 9 + 1)
+
+
+def test_lookahead_needs_room_at_every_step() -> None:
+    state = sent(over((Group(Sliding(2), 1),), blocks=5), 0, prompt(*range(9)))
+    assert isinstance(plan_admission(state, 0, Hit(), Step(1, 2, whole=True)), Fits)
+    assert plan_admission(state, 0, Hit(), Step(1, 3, whole=True)) == Refusal(Reason.POOL_TOO_SMALL)

@@ -107,7 +107,10 @@ def hit_of_all(groups: tuple[Group, ...], tokens: int, cached: tuple[set[int], .
     """The hit of `tokens` tokens when the entries `cached` of each group are."""
     prefix = asks(tokens)
     held = {
-        (at, cut(prefix, (entry + 1) * group.block_size)) for at, group in enumerate(groups) for entry in cached[at]
+        (at, cut(prefix, (entry + 1) * group.block_size))
+        for at, group in enumerate(groups)
+        for entry in cached[at]
+        if (entry + 1) * group.block_size <= tokens
     }
     return longest_hit(groups, lambda at, known: (at, known) in held, prefix, eagle)
 
@@ -136,6 +139,7 @@ def test_known_hits(kind: Kind, size: int, tokens: int, cached: set[int], length
     [
         (Full(), 9, {0, 1, 2, 3}, 6),  # the last block is computed again
         (Full(), 8, {0, 1, 2}, 4),
+        (Full(), 8, {0, 1, 2, 3}, 6),  # and may hold the last token
         (Full(), 9, {0}, 0),
         (Sliding(4), 13, {1, 2, 3, 5}, 6),  # one more than the run, then dropped
         (Sliding(4), 13, {0, 1}, 2),
@@ -151,7 +155,7 @@ def readable(group: Group, tokens: int, length: int, cached: set[int], eagle: bo
     read = {at // size for at in reads(group.kind, length)}
     if not eagle or isinstance(group.kind, Mamba):
         return read <= cached and length < tokens
-    return read | {length // size} <= cached and length + size < tokens
+    return read | {length // size} <= cached and length < tokens >= length + size
 
 
 def subsets(entries: int) -> list[set[int]]:

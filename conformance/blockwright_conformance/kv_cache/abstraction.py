@@ -51,9 +51,13 @@ def differences(wanted: Observation, shown: Observation, ordered: bool = True) -
 
 
 def compared(observation: Observation, ordered: bool) -> Observation:
-    """Give what is compared of an observation: no count for the null block, and the queue in order if that counts."""
+    """Give what is compared of an observation: no count for the null block, and the queue in order if that counts.
+
+    What listeners know has laws of its own (`lockstep.misheard`).
+    """
     queue, references = observation.queue, observation.references
     return observation._replace(
         queue=queue if ordered or queue is None else tuple(sorted(queue)),
         references=references and references[1:],
+        listeners=None,
     )

@@ -7,6 +7,7 @@ beyond that on whatever it exposes: a field that an `Observation` leaves None is
 
 from typing import NamedTuple, Protocol, Self
 
+from blockwright_spec.manager.events import Listener
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.state import Content, Copy, Table
 from blockwright_spec.reads import Prefix
@@ -15,7 +16,7 @@ from blockwright_spec.reads import Prefix
 class Found(NamedTuple):
     """What a lookup found: the length of the hit and its block ids per group, 0 where the entry is null.
 
-    Without a hit the tables may be left out.
+    Without a hit there are no tables, or one without blocks for each group.
     """
 
     length: int
@@ -73,6 +74,8 @@ class Observation(NamedTuple):
     """Copies to come, oldest first."""
     evicted: tuple[tuple[int, Content], ...] | None = None
     """Blocks taken since the last observation with which the last copy of a content was lost, oldest first."""
+    listeners: tuple[Listener, ...] | None = None
+    """Where events are told: what somebody knows who joined at the first observation, the second, and so on."""
 
 
 class ManagerAdapter(Protocol):
@@ -150,8 +153,8 @@ class ManagerAdapter(Protocol):
     def reset(self) -> bool:
         """Reset the prefix cache and say whether it was."""
 
-    def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
-        """Count, per group, the leading blocks that `running` requests share."""
+    def common_prefix(self, name: str, running: int) -> tuple[int, ...] | None:
+        """Count, per group, the leading blocks that `running` requests share; None if the manager does not count."""
 
     def pin(self, blocks: tuple[int, ...]) -> None:
         """Hold blocks from outside of tables (``block_pool.touch``); only asked in scopes whose calls name "pin"."""

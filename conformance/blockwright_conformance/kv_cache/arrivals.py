@@ -8,7 +8,7 @@ from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.plans import plan_admission
-from blockwright_spec.manager.state import Absent, Hit, State, Waiting, is_loading
+from blockwright_spec.manager.state import Absent, Hit, State, Waiting, is_loading, recurrent
 from blockwright_spec.reads import Prefix
 
 from .adapter import Found, ManagerAdapter
@@ -58,11 +58,14 @@ class Admit(NamedTuple):
         for new in chunks(scope, whole):
             yield cls(slot, prefix, new, encoder=encoder, planned=planned)
             if "whole" in words:
-                yield cls(slot, prefix, new, encoder=encoder, whole=True, planned=planned)
+                for ahead in scope.lookaheads:
+                    yield cls(slot, prefix, new, ahead, encoder=encoder, whole=True, planned=planned)
                 yield cls(slot, prefix, new, encoder=encoder, reserve=1, planned=planned)
         if "load" in words and not is_loading(state, slot):
-            for external in range(1, whole):
+            for external in range(1, whole + (not recurrent(state.config))):  # a state is of no use before its end
                 yield cls(slot, prefix, 0, external=external, encoder=encoder)
+                if "whole" in words:
+                    yield cls(slot, prefix, 0, external=external, encoder=encoder, whole=True)
         for ahead in scope.lookaheads:
             if ahead:
                 yield cls(slot, prefix, whole, ahead)

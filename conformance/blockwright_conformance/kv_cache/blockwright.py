@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
 from math import gcd
 from types import ModuleType
 from typing import Any, ClassVar, Self
 
 import blockwright
+import blockwright.observe
 from blockwright import Fits, KVCacheBlocks, KVCacheManager, KVCacheSpec, Request
+from blockwright_spec.manager.events import Cleared, Event, Listener, Removed, Stored
 from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Config, Content, Table
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Prefix, Sliding, cut
@@ -43,6 +46,9 @@ def kv_cache_spec(kind: Kind, block_size: int, package: Any = blockwright) -> KV
             spec = package.CrossAttentionSpec(**sizes)
     return spec
 
+
+JOINED = 32
+"""Listeners that are kept: in scopes that are visited whole, one for every point of a history."""
 
 MORE = (
     ("num_draft_tokens", "drafts"),
@@ -99,6 +105,7 @@ class Shared:
         """
         for entry, digest in enumerate(request.block_hashes):
             known = self.prefixes.setdefault(digest, cut(prefix, (entry + 1) * self.block_size))
+            self.prefixes[digest[:16]] = known  # as the index keeps it
             if known != cut(prefix, (entry + 1) * self.block_size):
                 raise AssertionError(f"HASH-1: one digest stands for {known} and for {prefix}")
 
@@ -130,7 +137,7 @@ class BlockwrightAdapter:
             overlap_steps=config.overlaps,
             publish_on_settlement=config.settles,
             watermark=config.watermark / config.num_blocks,
-            **self.options,
+            **{"enable_kv_cache_events": config.tells, **self.options},
         )
         self.requests: dict[str, Request] = {}
         self.prefixes: dict[str, Prefix] = {}
@@ -138,10 +145,13 @@ class BlockwrightAdapter:
         self.plans: dict[str, Fits] = {}
         self.overlaps = config.overlaps
         self.shared = self.sharing(config)
+        self.stream = self.package.observe.EventStream() if config.tells else None
+        self.joined: list[tuple[int, tuple[Event, ...]]] = []
 
     def sharing(self, config: Config) -> Shared:
-        """Give what all copies of this adapter share."""
-        return Shared(hash_unit(config), self.package.Request)
+        """Give what all copies of this adapter share; where events are told, keys leave the process."""
+        hasher = {"hasher": self.package.Sha256Hasher(b"")} if config.tells else {}
+        return Shared(hash_unit(config), partial(self.package.Request, **hasher))
 
     def copy(self) -> Self:
         """Return an independent copy; requests are copied when they are next used."""
@@ -155,6 +165,8 @@ class BlockwrightAdapter:
         )
         twin.plans = {}
         twin.overlaps = self.overlaps
+        twin.stream = None if self.stream is None else self.stream.copy()
+        twin.joined = self.joined[:]
         twin.shared = self.shared
         return twin
 
@@ -330,7 +342,37 @@ class BlockwrightAdapter:
             tuple([manager.num_settled(name) if self.overlaps and name in there else None for name in names]),
             tuple(pool.pending_copies()),
             self.evicted() if pool.tracks_evictions else None,
+            None if self.stream is None else self.listeners(self.stream),
         )
+
+    def listeners(self, stream: Any) -> tuple[Listener, ...]:
+        """Return what somebody knows who joined at each observation up to now; this is one to join at, too."""
+        stream.record(self.manager.take_events())
+        if not self.joined:
+            self.joined.append((0, ()))
+        since = [[event for batch in stream.since(at) for event in batch.events] for at, _ in self.joined]
+        told = tuple(
+            [
+                Listener(snapshot, tuple(map(self.event, events)))  # type: ignore[arg-type]
+                for (_, snapshot), events in zip(self.joined, since, strict=True)
+            ]
+        )
+        now = stream.snapshot()
+        self.joined = [*self.joined, (now.sequence, tuple(map(self.event, now.events)))][-JOINED:]
+        return told
+
+    def event(self, event: Any) -> Event:
+        """Return an event in the specification's terms: keys as what they stand for."""
+        prefixes, kind = self.shared.prefixes, type(event).__name__
+        if kind == "AllBlocksCleared":
+            return Cleared()
+        content = event.group_id, prefixes[event.block_hash]
+        if kind == "BlockRemoved":
+            return Removed(content)
+        told = {"cache_salt": event.cache_salt, "lora_name": event.lora_name}
+        extra = EXTRAS.index({name: value for name, value in told.items() if value is not None})
+        parent = None if event.parent_block_hash is None else prefixes[event.parent_block_hash]
+        return Stored(content, parent, event.is_parent_absent, event.token_ids, extra)
 
     def evicted(self) -> tuple[tuple[int, Content], ...]:
         """Take what the manager tells of evictions."""

@@ -2,14 +2,14 @@
 
 from blockwright._terminal import Advance
 
-from ..checker.counterexample import script
 from ..checker.explore import Result
 from ..checker.parallel import in_parallel
 from ..gates import OURS, GateResult, Profile, factory_of
 from ..rows import LIMIT, covered, explored
+from .adapter_calls import way
 from .fitting import capabilities_of, fitted, fitting
 from .scopes import FOR_OTHERS, PROFILES, Scope
-from .world import EVERYTHING, KVCacheWorld, explorer
+from .world import EVERYTHING, explorer
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
@@ -53,7 +53,7 @@ def task(name: str, profile: str, implementation: str) -> GateResult:
     (each,) = [each for each in known(profile, implementation == OURS) if each.name == name]
     if implementation != OURS:
         each = fitted(each, capabilities_of(factory_of(implementation)))
-    return report(explore(each, implementation))
+    return report(explore(each, implementation), implementation)
 
 
 def explore(each: Scope, implementation: str) -> Result:
@@ -61,11 +61,12 @@ def explore(each: Scope, implementation: str) -> Result:
     return explorer(each, factory_of(implementation), max_transitions=LIMIT).run()
 
 
-def report(result: Result) -> GateResult:
+def report(result: Result, implementation: str = OURS) -> GateResult:
     """Give the row of a scope."""
-    found, scope = result.violation, result.scope
-    way = script(KVCacheWorld(scope), found.actions, f"{found.law}: {found.detail}") if found else ""
-    return explored("lockstep", result, way)
+    found = result.violation
+    fault = f"{found.law}: {found.detail}" if found else ""
+    calls = way(result.scope, factory_of(implementation), found.actions, fault) if found else ""
+    return explored("lockstep", result, calls)
 
 
 def coverage(results: list[GateResult]) -> GateResult:

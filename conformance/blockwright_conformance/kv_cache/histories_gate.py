@@ -13,9 +13,10 @@ from ..checker.parallel import in_parallel
 from ..gates import GateResult, Profile, factory_of
 from ..rows import ran
 from .actions import ACTIONS
+from .adapter_calls import way
 from .fitting import capabilities_of, walkable
 from .scopes import Scope, large_scopes
-from .world import KVCacheWorld
+from .world import Factory, KVCacheWorld
 
 
 class Length(NamedTuple):
@@ -64,15 +65,16 @@ def machine(profile: Profile, scope: Scope) -> GateResult:
     """Run the state machine of a scope."""
     length, fixed = LENGTHS[profile.name], profile.name != "nightly"
     world = KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
-    return row("machine", scope, [lambda: run_machine(world, length.examples, length.steps, fixed)])
+    return row("machine", scope, world.factory, [lambda: run_machine(world, length.examples, length.steps, fixed)])
 
 
 def walks(profile: Profile, scope: Scope) -> GateResult:
     """Take random walks through a scope."""
     length, world = LENGTHS[profile.name], KVCacheWorld(scope, factory_of(profile.implementation), is_long=True)
-    return row("walk", scope, (partial(walked, world, seed, length.walk) for seed in range(length.seeds)))
+    runs = (partial(walked, world, seed, length.walk) for seed in range(length.seeds))
+    return row("walk", scope, world.factory, runs)
 
 
-def row(kind: str, scope: Scope, runs: Iterable[Callable[[], Counter[str]]]) -> GateResult:
+def row(kind: str, scope: Scope, factory: Factory, runs: Iterable[Callable[[], Counter[str]]]) -> GateResult:
     """Return the row of some runs: what happened, and the history of a violation."""
-    return ran(kind, scope.name, runs, CALLS.__contains__, KVCacheWorld(scope))
+    return ran(kind, scope.name, runs, CALLS.__contains__, partial(way, scope, factory))

@@ -127,7 +127,7 @@ def of_groups(
     return Scope(f"{name}: {theme}", config, calls=calls(words), **options)
 
 
-FLAGS = ("caching", "eagle", "settles", "watermark")
+FLAGS = ("caching", "eagle", "settles", "watermark", "tells")
 """Options of a scope that belong to its configuration."""
 
 
@@ -261,7 +261,8 @@ def of_hybrid(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
     yield of_groups(groups, "two symbols", blocks, 4, "adopt reset", prompts=pair, outputs=(0, 1))
     yield of_groups(groups, "loads", blocks, 4, "load preempt", prompts=pair[:1], max_model_len=5)
     if not any(isinstance(kind, Chunked) for kind in kinds):
-        yield of_groups(groups, "eagle", blocks, 5, "adopt", eagle=True, prompts=strings(1, 4, 5))
+        room = 1 + sum(-(-5 // size) for _, size in groups)
+        yield of_groups(groups, "eagle", room, 5, "adopt", eagle=True, prompts=strings(1, 4, 5))
 
 
 TIMED: tuple[tuple[tuple[Kind, int], ...], ...] = (
@@ -289,6 +290,19 @@ def of_time(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
     yield of_groups(groups, "in flight, batches", blocks, 3, "batch", in_flight=1, **few)
     yield of_groups(groups, "loading", blocks, 3, "load preempt", prompts=strings(1, 3, 3), max_model_len=4)
     yield of_groups(groups, "admission", blocks, 4, "whole plan chunks", prompts=strings(1, 1, 3), watermark=1)
+    if not any(isinstance(kind, Mamba) for kind, _ in groups):
+        own = {"prompts": strings(1, 3, 3), "lookaheads": (0, 1), "max_model_len": 5, "slots": 3 - len(groups)}
+        yield of_groups(groups, "admission with lookahead", blocks, 4, "whole chunks load", **own)
+
+
+def of_three() -> Iterator[Scope]:
+    """Give the scopes of three groups, of which the third must be dealt with as the others are."""
+    chunks = tuple((Chunked(chunk), 1) for chunk in (4, 3, 2))  # with nothing cached each shortens the hit, thrice over
+    yield of_groups(chunks, "asked thrice", 30, 10, "", prompts=((0, (0,) * 9),), slots=1)
+    yield of_groups(((Full(), 2), (Full(), 2), (Sliding(3), 2)), "forks", 10, 3, "fork", prompts=strings(1, 1, 1))
+    groups: tuple[tuple[Kind, int], ...] = ((Full(), 2), (Full(), 2), (Sliding(3), 1))
+    yield of_groups(groups, "uncached", 9, 4, "trim", prompts=strings(1, 1, 1), caching=False, slots=1)
+    yield of_groups(groups, "loading", 10, 5, "load", prompts=strings(1, 3, 4), slots=1)
 
 
 def of_explanations() -> Iterator[Scope]:
@@ -331,6 +345,25 @@ def of_drafts() -> Iterator[Scope]:
         yield of_groups(groups, "encoder", 9, 4, "chunks preempt misuse batch", **few)
 
 
+def of_events() -> Iterator[Scope]:
+    """Give the scopes in which what can be found is told: to whoever listens from the beginning, or joins at any time.
+
+    Two symbols and short blocks, so that prefixes are evicted, published again, and lose their parents; extra keys that
+    tokens do not show.
+    """
+    pair = ((0, (0, 0)), (0, (0, 1)))
+    yield scope(Full(), 1, "events", 4, 3, "reset preempt", prompts=pair, outputs=(0, 1), tells=True)
+    yield scope(Full(), 1, "events, extra keys", 4, 3, "", prompts=strings(1, 2, 2, (0, 1, 2, 3)), tells=True)
+    for kind, size in ((Sliding(2), 1), (Sliding(3), 2), (Chunked(2), 1), (Mamba(), 1)):
+        yield scope(kind, size, "events", 4, 1 + 2 * size, "chunks trim preempt", tells=True)
+    yield of_groups(GROUPS[1], "events", 8, 4, "preempt reset", prompts=strings(1, 2, 3), tells=True)
+    yield of_groups(GROUPS[3], "events", 8, 4, "chunks", prompts=strings(1, 2, 3), tells=True)
+    few: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 4, "tells": True}
+    yield of_groups(TIMED[0], "events, in flight", 4, 3, "preempt load", in_flight=1, **few)
+    yield of_groups(TIMED[0], "events, settled", 4, 3, "preempt", in_flight=1, settles=True, **few)
+    yield of_groups(((Full(), 2),), "events, forks", 4, 3, "fork", prompts=strings(1, 1, 1), outputs=(0, 1), tells=True)
+
+
 FORKED: tuple[tuple[tuple[Kind, int], ...], ...] = (
     ((Full(), 2),),
     ((Sliding(3), 2),),
@@ -370,6 +403,7 @@ def of_forked_states() -> Iterator[Scope]:
 
 
 SPARED: dict[str, str] = {
+    "events": "full, block 1 + mamba, block 2; sliding 3, block 2",
     "batches": "chunked 2, block 1; chunked 2, block 2; chunked 4, block 2; full, block 1 + sliding 2, block 1; full, "
     "block 1; full, block 2 + sliding 2, block 1; full, block 2; sliding 1, block 2; sliding 2, block 1; "
     "sliding 2, block 2; sliding 3, block 1; sliding 3, block 2",
@@ -408,8 +442,10 @@ EVERY: tuple[Scope, ...] = (
     *of_all(),
     *(each for groups in GROUPS for each in of_hybrid(groups)),
     *(each for groups in TIMED for each in of_time(groups)),
+    *of_three(),
     *of_drafts(),
     *of_explanations(),
+    *of_events(),
     *(each for groups in FORKED for each in of_forks(groups)),
     *of_forked_states(),
 )

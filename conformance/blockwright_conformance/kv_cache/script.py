@@ -17,7 +17,7 @@ from .parts import computed_of, name_of
 IMPORTS = """\
 from blockwright import (
     ChunkedLocalAttentionSpec, CrossAttentionSpec, FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheManager,
-    MambaSpec, Request, SlidingWindowSpec,
+    MambaSpec, Request, Sha256Hasher, SlidingWindowSpec,
 )
 """
 
@@ -29,6 +29,7 @@ def constructor(config: Config) -> str:
     options += ", use_eagle=True" if config.eagle else ""
     options += ", overlap_steps=True" if config.overlaps else ""
     options += ", publish_on_settlement=True" if config.settles else ""
+    options += ", enable_kv_cache_events=True" if config.tells else ""
     options += f", watermark={config.watermark / config.num_blocks!r}" if config.watermark else ""
     return (
         f"specs = [{specs}]\n"
@@ -68,6 +69,7 @@ def making(state: State, name: str, prefix: Prefix) -> str:
     """Return the line that makes a request."""
     extra: Any = prefix[0]
     keys = "".join(f', {key}="{value}"' for key, value in EXTRAS[extra].items())
+    keys += ', hasher=Sha256Hasher(b"")' if state.config.tells else ""
     return f'{name} = Request("{name}", {list(prefix[1])}, block_size={hash_unit(state.config)}{keys})'
 
 

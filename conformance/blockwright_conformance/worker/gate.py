@@ -4,6 +4,7 @@ from functools import partial
 
 from blockwright._terminal import Advance
 
+from ..checker.counterexample import script
 from ..checker.history import run_machine, walked
 from ..gates import GateResult, Profile
 from ..rows import Exploration, ran
@@ -39,4 +40,4 @@ def histories(name: str, profile: str) -> GateResult:
     world = WorkerWorld(LARGE[name])
     machine = partial(run_machine, world, examples, steps, profile != "nightly")
     runs = (machine, *(partial(walked, world, seed, length) for seed in range(walks)))
-    return ran("inputs machine", name, runs, lambda what: what not in EVENTS, world)
+    return ran("inputs machine", name, runs, lambda what: what not in EVENTS, partial(script, world))

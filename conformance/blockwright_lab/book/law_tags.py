@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import blockwright
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
-from blockwright_spec.manager.laws import BLOCK_LAWS, LAWS, STEP_LAWS
+from blockwright_spec.manager.laws import BLOCK_LAWS, EVENT_LAWS, LAWS, STEP_LAWS
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
@@ -44,7 +44,16 @@ class Place(NamedTuple):
 
 def law_ids() -> tuple[str, ...]:
     """Give the names of all laws, part by part."""
-    listed = (*BLOCK_LAWS, *LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
+    listed = (
+        *BLOCK_LAWS,
+        *LAWS,
+        *STEP_LAWS,
+        *EVENT_LAWS,
+        *PAGED_LAWS,
+        *PAGED_STEP_LAWS,
+        *OFFLOAD_LAWS,
+        *PART_FOUR_LAWS,
+    )
     return tuple(law.id for law in listed)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 try:
     import torch
 except ImportError as error:  # pragma: no cover
-    raise ImportError("histories of block tables need torch: pip install 'blockwright[torch]'") from error
+    raise ImportError("histories of block tables need torch: pip install torch") from error
 
 from blockwright.device import copy_blocks, swap_blocks
 

@@ -4,7 +4,6 @@
 hasher, or with options of the manager, and with the laws that go with them watched at every call:
 
     HASH-1    one digest stands for one prefix (in every adapter)
-    EV-1      replaying the events gives exactly the prefixes that can be found
     STAT-1    the statistics count exactly the lookups since they were last taken
     DEMAND-1  the blocks that a manager of one kind says are missing are those that growth takes, never below none
 """
@@ -17,11 +16,11 @@ from types import ModuleType
 from typing import Any, ClassVar, Self
 
 from blockwright_conformance.kv_cache.adapter import Found, Observation
-from blockwright_conformance.kv_cache.blockwright import EXTRAS, BlockwrightAdapter, Shared, errors_of, hash_unit
+from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter, Shared, errors_of, hash_unit
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.plans import wanted
-from blockwright_spec.manager.state import NULL, Config, Content, Hit, Table, heads, span
-from blockwright_spec.reads import Mamba, Prefix, cut
+from blockwright_spec.manager.state import NULL, Config, Hit, Table, heads, span
+from blockwright_spec.reads import Mamba
 
 
 class LawError(AssertionError):
@@ -85,89 +84,32 @@ class CollidingAdapter(VariantAdapter):
 
 
 class ToldAdapter(VariantAdapter):
-    """With events, evictions, statistics: a mirror made of the events alone must equal the index after every call."""
+    """With evictions and statistics, in scopes that tell events."""
 
-    options: ClassVar[dict[str, Any]] = {
-        "enable_kv_cache_events": True,
-        "log_stats": True,
-        "track_evictions": True,
-    }
+    options: ClassVar[dict[str, Any]] = {"log_stats": True, "track_evictions": True}
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.config = config
-        self.mirror: frozenset[tuple[int, bytes]] = frozenset()
         self.was_reset = False
 
     def hasher(self) -> Any:
         """Give a hasher whose keys may leave the process."""
         return self.package.Sha256Hasher(b"")
 
-    def sharing(self, config: Config) -> Shared:
-        """Give what is shared; keys are known in full length and as the index keeps them."""
-        shared = super().sharing(config)
-        learn = shared.learn
-
-        def both(request: Any, prefix: Prefix) -> None:
-            learn(request, prefix)
-            for digest in request.block_hashes:
-                shared.prefixes[digest[:16]] = shared.prefixes[digest]
-
-        shared.learn = both  # type: ignore[method-assign]
-        return shared
-
     def copy(self) -> Self:
         """Return an independent copy."""
         twin = super().copy()
-        twin.config, twin.mirror, twin.was_reset = self.config, self.mirror, self.was_reset
+        twin.config, twin.was_reset = self.config, self.was_reset
         return twin
 
     def observe(self, names: tuple[str, ...]) -> Observation:
-        """Show the whole state, after replaying the events and asking what is missing."""
+        """Show the whole state, after asking what is missing."""
         shown = super().observe(names)
-        for event in self.manager.take_events():
-            self.replay(event)
-        told: set[Content] = {(group, self.shared.prefixes[digest]) for group, digest in self.mirror}
-        findable = {content for content in shown.keys or () if content is not None}
-        if told != findable:
-            raise LawError("EV-1", f"the events tell of {told}, what can be found is {findable}")
         for name, tables in zip(names, shown.tables, strict=True):
             for group, table in enumerate(tables or ()):
                 self.demand(name, group, len(table))
         return shown
-
-    def replay(self, event: Any) -> None:
-        """Apply one event to the mirror.
-
-        Raises:
-            LawError: EV-1: it tells what is no news, or what does not fit its digest.
-        """
-        kind = type(event).__name__
-        if kind == "AllBlocksCleared":
-            self.mirror = frozenset()
-            return
-        about = event.group_id, event.block_hash
-        if (about in self.mirror) == (kind == "BlockStored"):
-            raise LawError("EV-1", f"no news: {event}")
-        self.mirror ^= {about}
-        if kind == "BlockStored":
-            self.fits(event)
-
-    def fits(self, event: Any) -> None:
-        """Check that a stored block's tokens, parent and adapter are those that its digest stands for.
-
-        Raises:
-            LawError: EV-1: they are not.
-        """
-        prefix = self.shared.prefixes[event.block_hash]
-        extra, tokens = prefix
-        assert isinstance(extra, int)
-        size = self.config.groups[event.group_id].block_size
-        parent = cut(prefix, len(tokens) - size) if len(tokens) > size else None
-        before = None if event.parent_block_hash is None else self.shared.prefixes[event.parent_block_hash]
-        told = before, event.token_ids, event.block_size, event.lora_name
-        if told != (parent, tokens[-size:], size, EXTRAS[extra].get("lora_name")):
-            raise LawError("EV-1", f"tells {told} of {prefix}")
 
     def reset(self) -> bool:
         """Reset the prefix cache, and remember it if it was."""
@@ -200,7 +142,7 @@ class ToldAdapter(VariantAdapter):
         counts = self.manager.block_pool.ref_counts()
         free = sum(block != NULL and counts[block] == 0 for block in hits)
         for slots in range(config.max_model_len + 1):
-            takes = sum(wanted(config, group, held, begin, Step(slots - begin))) + states + free
+            takes = sum(wanted(config, group, held, 0, begin, Step(slots - begin))) + states + free
             missing = self.manager.managers[number].get_num_blocks_to_allocate(name, slots, hits)
             if missing != takes:
                 which = f"{slots} slots of {name} in group {number}"

@@ -235,23 +235,3 @@ def failed_load(package: ModuleType) -> Iterator[Fault]:
     engine.settle()
     engine.end(request)
     yield from faults_of(engine, 1, 8)
-
-
-def too_large(package: ModuleType) -> Iterator[Fault]:
-    """Offer a prompt that was computed in steps to a pool that cannot hold all its blocks at once (LIVE-1)."""
-    rearm()
-    engine, length = Engine(package, "publish", 13), 15
-    request = engine.core.Request("first", [1] * length, SIZE)
-    for end in range(SIZE, length, SIZE):
-        engine.manager.allocate_slots(request, SIZE)
-        engine.connector.start_step()
-        request.num_computed_tokens = end
-        engine.connector.finish_step([request])
-        engine.settle()
-    engine.end(request)
-    engine.manager.reset_prefix_cache()
-    again = engine.core.Request("again", [1] * length, SIZE)
-    external, _ = engine.connector.get_num_new_matched_tokens(again, 0)
-    plan = engine.manager.plan(again, 0, num_external_computed_tokens=external) if external else None
-    if not isinstance(plan, engine.core.Fits):
-        yield Fault("LIVE-1", f"{external} tokens are offered to the only request, and its plan is {plan}", length)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from blockwright_conformance.kv_cache.scopes import of_groups, scope, strings
+from blockwright_conformance.kv_cache.scopes import of_groups, of_three, scope, strings
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
 
 from .instrumented import CollidingAdapter, FineAdapter, SplitAdapter, ToldAdapter
@@ -13,7 +13,11 @@ HALVES = ((0, (0, 0, 0)), (0, (0, 1, 0)))
 
 FULL = Place(scope(Full(), 1, "known bugs", 4, 3, "chunks trim reset preempt"))
 TIGHT = Place(scope(Full(), 1, "known bugs, tight", 4, 4, "batch", prompts=strings(1, 2, 3)))
-TOLD = Place(scope(Full(), 1, "known bugs, told", 4, 3, "reset preempt"), ToldAdapter)
+TOLD = Place(scope(Full(), 1, "known bugs, told", 4, 3, "reset preempt", tells=True), ToldAdapter)
+TOLD_SALTED = Place(
+    scope(Full(), 1, "known bugs, told with salts", 4, 3, "", prompts=strings(1, 2, 2, (0, 1)), tells=True), ToldAdapter
+)
+TOLD_SLIDING = Place(scope(Sliding(2), 1, "known bugs, told", 4, 4, "chunks preempt", tells=True), ToldAdapter)
 UNCACHED = Place(scope(Full(), 1, "known bugs", 4, 4, "preempt", caching=False))
 LATER = Place(scope(Full(), 1, "known bugs, put off", 4, 3, "later"))
 DRAFTS = Place(scope(Full(), 1, "known bugs, drafts", 6, 3, "", slots=1, lookaheads=(0, 1, 2), max_model_len=4))
@@ -21,7 +25,7 @@ EAGLE = Place(scope(Full(), 1, "known bugs", 5, 4, "", eagle=True))
 SLIDING = Place(scope(Sliding(2), 1, "known bugs", 4, 4, "chunks preempt"))
 SLIDING_BATCH = Place(scope(Sliding(2), 1, "known bugs, batches", 4, 4, "batch"))
 SLIDING_UNCACHED = Place(scope(Sliding(2), 1, "known bugs", 4, 4, "chunks", caching=False))
-SLIDING_LATER = Place(scope(Sliding(1), 1, "known bugs, put off", 4, 3, "later trim", slots=1))
+SLIDING_LATER = Place(scope(Sliding(2), 1, "known bugs, put off", 5, 4, "later trim", slots=1))
 SLIDING_NARROW = Place(scope(Sliding(1), 1, "known bugs", 4, 3, "chunks"))
 SLIDING_WIDE = Place(scope(Sliding(2), 2, "known bugs", 4, 5, ""))
 SLIDING_EAGLE = Place(scope(Sliding(3), 1, "known bugs", 5, 5, "", eagle=True))
@@ -57,6 +61,12 @@ PLANNED_DRAFTS = Place(
     of_groups(((Mamba(1), 1),), "known bugs, planned drafts", 7, 3, "plan", drafts=1, prompts=strings(1, 1, 2))
 )
 ADMITTED = Place(of_groups(((Sliding(2), 1),), "known bugs, admitted", 4, 4, "whole chunks", prompts=strings(1, 1, 4)))
+ADMITTED_AHEAD = Place(scope(Sliding(2), 1, "known bugs, ahead", 4, 5, "whole chunks", lookaheads=(0, 1), slots=1))
+ADMITTED_LATE = Place(
+    scope(Chunked(4), 1, "known bugs, hits", 5, 6, "whole", prompts=strings(1, 4, 5), max_model_len=7)
+)
+UNEQUAL_WINDOW = Place(of_groups(((Full(), 2), (Sliding(2), 1)), "known bugs, unequal", 8, 4, "chunks", slots=1))
+THRICE, THREE_FORKED, THREE_UNCACHED, THREE_LOADING = map(Place, of_three())
 ENCODER = Place(
     of_groups(
         ((Full(), 1), (Cross(), 2)), "known bugs, encoder", 7, 3, "", encoder=3, caching=False, prompts=strings(1, 1, 2)
@@ -66,9 +76,4 @@ FORKED = Place(scope(Full(), 2, "known bugs, forked", 5, 3, "fork", prompts=stri
 MAMBA_UNCACHED = Place(scope(Mamba(), 1, "known bugs", 4, 3, "chunks", caching=False))
 BOTH_TIGHT = Place(of_groups(BOTH, "known bugs, tight", 7, 4, "", prompts=strings(1, 2, 3)))
 BOTH_BATCH = Place(of_groups(BOTH, "known bugs, batches", 9, 4, "batch", prompts=strings(1, 2, 2)))
-TURNED = Place(
-    of_groups(
-        ((Chunked(2), 1), (Sliding(2), 1)), "known bugs, asked again", 7, 5, "", prompts=strings(1, 3, 5, (0,))[::2]
-    )
-)
 UNEQUAL = Place(of_groups(((Full(), 1), (Mamba(), 2)), "known bugs, unequal", 8, 4, "chunks", slots=1))

@@ -69,7 +69,7 @@ def full_holds_its_peak(block_size: int, tokens: int, step: int) -> bool:
     pre: 1 <= block_size <= 2 and 1 <= tokens <= 4 and 1 <= step <= 3
     post: _
     """
-    return WindowRule().peak(tokens, step, block_size) == peak(Full(), block_size, tokens, step)
+    return WindowRule().peak(tokens, step, block_size, 0) == peak(Full(), block_size, tokens, step)
 
 
 def sliding_holds_its_peak(window: int, block_size: int, tokens: int, step: int) -> bool:
@@ -79,7 +79,7 @@ def sliding_holds_its_peak(window: int, block_size: int, tokens: int, step: int)
     post: _
     """
     rule = SlidingRule(window, block_size)
-    return rule.peak(tokens, step, block_size) == peak(Sliding(window), block_size, tokens, step)
+    return rule.peak(tokens, step, block_size, 0) == peak(Sliding(window), block_size, tokens, step)
 
 
 def chunked_holds_its_peak(times: int, block_size: int, tokens: int, step: int) -> bool:
@@ -89,7 +89,7 @@ def chunked_holds_its_peak(times: int, block_size: int, tokens: int, step: int) 
     post: _
     """
     chunk = times * block_size
-    return ChunkedRule(chunk).peak(tokens, step, block_size) == peak(Chunked(chunk), block_size, tokens, step)
+    return ChunkedRule(chunk).peak(tokens, step, block_size, 0) == peak(Chunked(chunk), block_size, tokens, step)
 
 
 def mamba_holds_its_peak(block_size: int, tokens: int, step: int) -> bool:
@@ -98,7 +98,7 @@ def mamba_holds_its_peak(block_size: int, tokens: int, step: int) -> bool:
     pre: 1 <= block_size <= 2 and 1 <= tokens <= 4 and 1 <= step <= 3
     post: _
     """
-    return MambaRule().peak(tokens, step, block_size) == peak(Mamba(), block_size, tokens, step)
+    return MambaRule().peak(tokens, step, block_size, 0) == peak(Mamba(), block_size, tokens, step)
 
 
 def held(kind: Kind, spec: KVCacheSpec, tokens: int, step: int, flights: int, caching: bool = True) -> bool:

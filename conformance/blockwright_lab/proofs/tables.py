@@ -132,11 +132,11 @@ def of_most_blocks() -> Iterator[Theorem]:
     n, b, step, flights, drafts, encoder, s = z3.Ints("n b step flights drafts encoder s")
     code, tables, book = symbolic.Source(plans), symbolic.Source(group), symbolic.Source(storage)
     most_held, entries = symbolic.Source(spec_plans), symbolic.Source(reads)
-    count = z3.Function("peak", z3.IntSort(), z3.IntSort(), z3.IntSort(), z3.IntSort())  # `proof_windows` has its value
+    count = z3.Function("peak", *(z3.IntSort() for _ in range(5)))  # `proof_windows` has its value
     given = [n >= 1, b >= 1, step >= 1, flights >= 1, drafts >= 0, encoder >= 0]
     spans = {"entries": lambda size, length: entries.apply("entries", [size, length], {}), "group.block_size": b}
-    spans |= {"peak": lambda kind, size, tokens, step: count(tokens, step, size), "span(config, group)": b}
-    ask = {"ask.new": step, "ask.external": 0, "ask.encoder": encoder, "self.rule.peak": count}
+    spans |= {"peak": lambda kind, size, slots, step, begin: count(slots, step, size, begin), "span(config, group)": b}
+    ask = {"ask.new": step, "ask.ahead": 0, "ask.resumed": 0, "ask.encoder": encoder, "self.rule.peak": count}
     for name, kind, layout, states in (
         ("attention", ("Full", ()), 0, 0),
         ("cross", ("Cross", ()), 0, 0),
@@ -144,14 +144,16 @@ def of_most_blocks() -> Iterator[Theorem]:
     ):
         own = methods(layout, b, **ask, **{"self.num_states": states, "self.is_encoder": name == "cross"})
         wanted = most_held.apply(
-            "most_held", [None, None, n, step, encoder], {**spans, "group.kind": kind, "group.kind.drafts": drafts}
+            "most_held", [None, None, n, step, encoder, 0], {**spans, "group.kind": kind, "group.kind.drafts": drafts}
         )
-        counted = tables.apply("GroupTables.peak", [n, None], own)
+        counted = tables.apply("GroupTables.peak", [n, n, None], own)
         yield Theorem(name, "peak counts the table's blocks and the states of drafts", given, counted == wanted)
-    one = tables.apply("GroupTables.peak", [n, None], methods(2, b, **ask, **{"self.num_states": drafts}))
-    alone = [*given, n <= b, z3.Implies(n <= b, count(n, step, b) == 1)]
+    one = tables.apply("GroupTables.peak", [n, n, None], methods(2, b, **ask, **{"self.num_states": drafts}))
+    alone = [*given, n <= b, z3.Implies(n <= b, count(n, step, b, 0) == 1)]
     wanted = most_held.apply(
-        "most_held", [None, None, n, step, encoder], {**spans, "group.kind": ("Mamba", ()), "group.kind.drafts": drafts}
+        "most_held",
+        [None, None, n, step, encoder, 0],
+        {**spans, "group.kind": ("Mamba", ()), "group.kind.drafts": drafts},
     )
     yield Theorem("mamba uncached", "one state, and those of drafts", alone, one == wanted)
     asked = code.value("most_blocks", "ask.new", {**known_counts(step, flights, n)})

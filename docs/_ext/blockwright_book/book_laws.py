@@ -91,7 +91,11 @@ def of_mutants(law: Law) -> dict[str, Any] | None:
 
 def of_part(part: int) -> str:
     """Give the page of a part: an entry for each law."""
-    parts = [f"# Laws of part {titled(part)}"]
+    parts = [
+        f"# Laws of part {titled(part)}",
+        "Laws are checked in every state or call of the scopes. The arithmetic they rest on is "
+        "[proved](/book/proofs.md) for all integers; where a law itself is proved, its entry says so.",
+    ]
     parts += [entry(law) for law in by_id().values() if law.family.part == part]
     return "\n\n".join(parts) + "\n"
 
@@ -112,7 +116,7 @@ def entry(law: Law) -> str:
         "Mutants only it notices": told_alone(law),
         "Upheld in": told_tags(law),
     }
-    return "\n\n".join(filter(None, [*parts, "\n".join(f"{name}\n: {text}\n" for name, text in facts.items())]))
+    return "\n\n".join(filter(None, [*parts, "\n".join(f"{name}\n: {text}\n" for name, text in facts.items() if text)]))
 
 
 def told_checked(family: Family) -> str:
@@ -137,7 +141,7 @@ def proof(law: Law) -> str:
         row for row in data.rows("proof", "contract", "tie") if law.id in f"{row['scope']} {row.get('detail', '')}"
     ]
     if not found:
-        return "none for worlds beyond the scopes; the arithmetic it rests on is proved ([proofs](/book/proofs.md))"
+        return ""
     return "; ".join(dict.fromkeys(prose(row["scope"]) for row in found))
 
 

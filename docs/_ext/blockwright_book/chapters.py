@@ -43,9 +43,14 @@ def of_part(part: str) -> str:
 def listed(part: str) -> list[str]:
     """Return a line of a table of contents for each chapter of a part."""
     own = [chapter for chapter in spec.chapters() if chapter.part == part]
-    return [
-        f"{each.number}. {spec.titled(each)[0].replace('`', '')} <{each.file.removeprefix(f'{part}/')}>" for each in own
-    ]
+    return [f"{each.number}. {short(spec.titled(each)[0])} <{each.file.removeprefix(f'{part}/')}>" for each in own]
+
+
+def short(title: str) -> str:
+    """Return a title for the sidebar: up to its first pause that leaves three words, without marks of code."""
+    plain = title.replace("`", "")
+    pauses = [at for at, sign in enumerate(plain) if sign in ":;," and len(plain[:at].split()) >= 3]
+    return plain[: pauses[0]] if pauses else plain
 
 
 def toctree(rows: list[str]) -> str:

@@ -1,8 +1,10 @@
 """Pages of what was measured: gates and scopes, proofs, mutants, law tags, other engines, sources, worked examples."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
+from blockwright.core.picture import Picture, Row
 from blockwright_lab.book.law_tags import UNCLAIMED, Place, claims
 
 from . import book_engines, book_laws, data, laws
@@ -171,8 +173,8 @@ def examples() -> str:
     opening = (
         "(worked-examples)=\n# Worked examples\n\nEach is the shortest way to something worth seeing, found by "
         "searching the states of a scope that the gates visit whole, and printed as counterexamples are: calls that "
-        "can be pasted at a prompt. The table shows the state of the specification after each step. `*` marks a "
-        "published block, `·` an entry that is null."
+        "can be pasted at a prompt. The table shows the state of the specification after each step (`*` marks a "
+        "published block, `·` an entry that is null), the picture the last of them."
     )
     return "\n\n".join([opening, *(example(name, each) for name, each in found.items())]) + "\n"
 
@@ -180,7 +182,7 @@ def examples() -> str:
 def example(name: str, each: dict[str, Any]) -> str:
     """Give one worked example."""
     links = ", ".join(law(name) for name in each["laws"])
-    steps = [(f"{at}. {step['action']}", *after(step)) for at, step in enumerate(each["steps"], 1)]
+    steps = [(f"{at}. {named(step['action'])}", *after(step)) for at, step in enumerate(each["steps"], 1)]
     return "\n\n".join(
         [
             f"(example-{name})=\n## {each['title']}",
@@ -188,6 +190,7 @@ def example(name: str, each: dict[str, Any]) -> str:
             f"*Laws: {links}. Scope: {plain(each['scope'])}.*",
             block("python", "\n".join(each["trace"])),
             table(("step", "tables", "free queue", "also"), steps),
+            drawing(each),
         ]
     )
 
@@ -200,7 +203,8 @@ def after(step: dict[str, Any]) -> tuple[str, str, str]:
         return " ".join("·" if block == 0 else f"{block}{'*' if block in published else ''}" for block in ids)
 
     tables = "; ".join(
-        f"{each['request']}: {', '.join(f'[{blocks(table)}]' for table in each['groups'])}" for each in step["tables"]
+        f"{named(each['request'])}: {', '.join(f'[{blocks(table)}]' for table in each['groups'])}"
+        for each in step["tables"]
     )
     also = [f"refused: {step['refused']}"] if step["refused"] else []
     also += [f"behind a fence: {blocks(step['fenced'])}"] if step["fenced"] else []
@@ -210,6 +214,36 @@ def after(step: dict[str, Any]) -> tuple[str, str, str]:
         else []
     )
     return plain(tables) or "–", plain(blocks(step["free"])) or "–", plain("; ".join(also)) or "–"
+
+
+def named(text: str) -> str:
+    """Return words about requests with the names that they have in the code: r0 for A, r1 for B."""
+    return re.sub(r"\b[A-G]\b", lambda letter: f"r{'ABCDEFG'.index(letter[0])}", text)
+
+
+def drawing(example: dict[str, Any]) -> str:
+    """Return the picture of the state in which an example ends, in the colours of the page."""
+    step, code = example["steps"][-1], "\n".join(example["trace"])
+    kinds = re.findall(r"(\w+?)(?:Attention)?Spec\(", next(line for line in example["trace"] if "specs = " in line))
+    words = [re.sub(r"(?<!^)(?=[A-Z])", " ", kind).lower() for kind in kinds]
+    held = [block for each in step["tables"] for table in each["groups"] for block in set(table) - {0}]
+    held += step["fenced"]
+    found = re.search(r"num_blocks=(\d+)", code)
+    states = [
+        "null"
+        if block == 0
+        else ("shared" if held.count(block) > 1 else "held")
+        if block in held
+        else ("cached" if block in step["published"] else "free")
+        for block in range(int(found[1]) if found else 1)
+    ]
+    rows = [
+        Row(named(each["request"]), kind, list(table), 0)
+        for each in step["tables"]
+        for kind, table in zip(words, each["groups"], strict=True)
+    ]
+    svg = Picture(states, rows, len(step["tables"]), len(states)).svg()
+    return f'<div class="figure-scroll">{re.sub("<style>.*?</style>", "", svg)}</div>'
 
 
 def tagged() -> str:

@@ -8,7 +8,17 @@ from . import data, spec
 
 LINK = re.compile(r"\]\(([^)\s:]+?)(#[^)\s]*)?\)")
 PAGES = {"README.md": "index", "CONTRIBUTING.md": "book/contributing", "CHANGELOG.md": "book/changelog"}
+PAGES |= {"examples/toy_manager/README.md": "book/toy-manager"}
 PAGES |= {"benchmarks/README.md": "book/benchmarks", "spec/blockwright_spec": "book/spec/index"}
+# What generated pages are made from: a link to it leads somewhere outside of the site, too.
+PAGES |= {
+    "conformance/blockwright_lab/book/law_tags.py": "book/tags",
+    "conformance/blockwright_lab/proofs": "book/proofs",
+    "docs/data/examples.json": "book/examples",
+    "docs/data/gates.json": "book/gates",
+    "docs/data/known_bugs.json": "book/known-bugs/index",
+    "docs/data/survivors.json": "book/mutants",
+}
 
 
 def to_pages(app: Sphinx, docname: str, source: list[str]) -> None:

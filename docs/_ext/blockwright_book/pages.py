@@ -23,6 +23,9 @@ def every() -> Iterator[tuple[str, str]]:
     yield from book_known_bugs.pages()
     yield from evidence.pages()
     for name, file in (("contributing", "CONTRIBUTING.md"), ("changelog", "CHANGELOG.md"), ("readme", "README.md")):
-        yield name, links.rewritten((data.ROOT / file).read_text(encoding="utf-8"), f"book/{name}", "")
+        text = (data.ROOT / file).read_text(encoding="utf-8").replace('"docs/_static/', '"../_static/')
+        yield name, links.rewritten(text, f"book/{name}", "")
+    toy = (data.ROOT / "examples/toy_manager/README.md").read_text(encoding="utf-8")
+    yield "toy-manager", links.rewritten(toy, "book/toy-manager", "examples/toy_manager")
     benchmarks = (data.ROOT / "benchmarks/README.md").read_text(encoding="utf-8")
     yield "benchmarks", links.rewritten(benchmarks, "book/benchmarks", "benchmarks")

@@ -145,7 +145,7 @@ def opened(state: State, request: Request, ask: Ask) -> RequestTables:
     num_groups = state.config.num_groups
     at: i64 = 0
     while at < num_groups:
-        groups.append(state.managers[at].headed(None if hit is None else hit.ids[at]))
+        groups.append(state.managers[at].headed(None if hit is None else hit.ids[at], ask.resumed))
         at += 1
     tables = RequestTables(request, 0, groups)
     at = 0
@@ -245,12 +245,9 @@ def unshare(state: State, tables: RequestTables, ask: Ask, changes: Changes) -> 
 
 def adopt(state: State, request: Request, tables: RequestTables, ask: Ask) -> None:
     """Hold a new request's hit, all groups' before any group grows."""
-    hit = ask.hit
-    if hit is not None:
-        at: i64 = 0
-        while at < state.config.num_groups:
-            state.managers[at].adopt(hit.ids[at])
-            at += 1
+    if ask.hit is not None:
+        for manager, table in zip(state.managers, tables.groups):
+            manager.adopt(table.blocks)
     trim_at: i64 = FOR_EVER
     for manager, table in zip(state.managers, tables.groups):
         trim_at = min(trim_at, manager.trim_at(table))

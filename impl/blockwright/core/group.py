@@ -62,6 +62,29 @@ class GroupTables:
         self.keeps_all = isinstance(spec, FullAttentionSpec)
         self.num_states: i64 = spec.num_speculative_blocks if isinstance(spec, MambaSpec) else 0
         self._tables: dict[str, GroupTable] = {}
+        # Where hits may end; beside no other groups that is not known, and all that is full is published.
+        self._alignment: i64 = block_size
+        self._has_margin = False
+        self._publishes_all = True
+
+    def align(self, alignment: i64, use_eagle: bool) -> None:
+        """Say that hits end at multiples of `alignment`, so that what none can need is not published."""
+        size = self._block_size
+        self._alignment = alignment
+        self._has_margin = use_eagle and self._layout == ROW
+        reads_back = not isinstance(self.rule, ChunkedRule) and self.rule.first_needed(size) < size
+        self._publishes_all = self.keeps_all or (alignment == size and reads_back)
+
+    def is_useful(self, entry: i64) -> bool:
+        """Say whether some hit can need an entry: the shortest that ends behind it, or one that it follows. O(1).
+
+        law: PUB-2.
+        """
+        end = (entry + 1) * self._block_size
+        start = end - self._block_size
+        if self._publishes_all or (self._has_margin and start > 0 and start % self._alignment == 0):
+            return True
+        return self.rule.first_needed((end + self._alignment - 1) // self._alignment * self._alignment) < end
 
     def entries_for(self, num_tokens: i64) -> i64:
         """Return the table's length once it covers `num_tokens` slots. O(1)."""
@@ -85,14 +108,16 @@ class GroupTables:
             return ask.certain
         return ask.slots
 
-    def peak(self, num_tokens: i64, ask: Ask) -> i64:
-        """Return the most blocks that a request holds until `num_tokens` are computed. law: PLAN-2."""
+    def peak(self, num_tokens: i64, slots: i64, ask: Ask) -> i64:
+        """Return the most blocks that a request holds until `num_tokens` are computed and has `slots`. law: PLAN-2."""
         if self.is_encoder:
             return self.entries_for(ask.encoder)
         if self._layout == ONE_STATE:
             return 1 + self.num_states
-        step = max(ask.new, ask.external, 1)
-        return self.rule.peak(num_tokens, step, self._block_size) + self.num_states
+        step = max(ask.new, 1)
+        if self._layout == LAST_STATE:
+            return self.rule.peak(num_tokens, step, self._block_size, ask.resumed) + self.num_states
+        return self.rule.peak(slots, step + ask.ahead, self._block_size, ask.resumed)
 
     def missing(self, held: i64, num_tokens: i64) -> i64:
         """Return the new blocks that a table of `held` entries takes to cover `num_tokens` slots. O(1)."""
@@ -202,6 +227,7 @@ class GroupTables:
         # law: MAMBA-1
         if self._layout == LAST_STATE and held < size:
             held = size - 1
+        held = max(held, table.num_trimmed)  # a load brings nothing that is dead once it has come
         if held < size:
             self.block_pool.fill(table.blocks, held, size)
 
@@ -276,12 +302,19 @@ class GroupTables:
                 return
             start = stop - 1
         table.num_published = stop
-        self.block_pool.publish(table.blocks, request, units, self._group, self._block_size, start, stop)
+        if self._publishes_all:
+            self.block_pool.publish(table.blocks, request, units, self._group, self._block_size, start, stop)
+            return
+        while start < stop:
+            if self.is_useful(start):
+                self.block_pool.publish(table.blocks, request, units, self._group, self._block_size, start, start + 1)
+            start += 1
 
     def probe(self, keys: BlockKeys, max_length: i64, use_eagle: bool) -> Probe:
         """Start a lookup of at most `max_length` tokens. O(max_length / block_size), one vector."""
         margin: i64 = 1 if use_eagle else 0
-        return Probe(self.block_pool, keys, self._group, self._block_size, max_length, margin)
+        # The block after a hit is computed again, so it may hold the last token, which a hit may not.
+        return Probe(self.block_pool, keys, self._group, self._block_size, max_length + margin, margin)
 
     def check_hit(self, ids: vec[i32], keys: BlockKeys) -> i64:
         """Return how many blocks of a hit are free, after checking that every entry still holds. O(entries).
@@ -292,13 +325,30 @@ class GroupTables:
         first = self.first_kept(i64(len(ids)) * self._block_size)
         return self.block_pool.count_free_hits(ids, keys, self._group, self._block_size, first)
 
-    def headed(self, ids: vec[i32] | None) -> GroupTable:
-        """Return a table that begins with a checked hit, which it does not hold yet (`adopt`). O(entries)."""
-        if ids is None:
-            return GroupTable(vec[i32](), 0, 0, 0, self._null_states())
-        size: i64 = len(ids)
+    def dead_hits(self, ids: vec[i32], first_kept: i64) -> i64:
+        """Return how many free blocks of a checked hit lie before an entry. O(entries)."""
+        free: i64 = 0
+        i: i64 = 0
+        while i < min(first_kept, i64(len(ids))):
+            if ids[i] != 0 and self.block_pool.ref_count(i64(ids[i])) == 0:
+                free += 1
+            i += 1
+        return free
+
+    def headed(self, ids: vec[i32] | None, resumed: i64) -> GroupTable:
+        """Return a table that begins with a checked hit, which it does not hold yet (`adopt`). O(entries).
+
+        Entries that no token from `resumed` on reads are null, those too that are still to come.
+        """
+        trimmed = self.first_kept(resumed)
+        blocks = vec[i32]() if ids is None else ids[:]
+        size: i64 = len(blocks)
+        i: i64 = 0
+        while i < min(trimmed, size):
+            blocks[i] = 0
+            i += 1
         slots = size * self._block_size
-        return GroupTable(ids[:], size, min(self.first_kept(slots), size), slots, self._null_states())
+        return GroupTable(blocks, size, trimmed, slots, self._null_states())
 
     def _null_states(self) -> vec[i32]:
         """Return a null entry for the state of each draft, for `fill_states`."""

@@ -171,8 +171,13 @@ class Journal:
             return
         if is_new:
             parent = request.block_digest(index * keys.units - 1) if index > 0 else None
-            tokens = tuple([int(request.token_at(at)) for at in range(index * block_size, (index + 1) * block_size)])
-            events.append(BlockStored(digest, parent, tokens, int(block_size), request.lora_name, int(group)))
+            start: i64 = index * block_size
+            tokens = request.token_bytes(start, start + block_size)  # law: EV-4
+            items = request.items_within(start, start + block_size)  # law: EV-5
+            salt = request.cache_salt
+            # As BlockStored(...) does, past its own constructor, which takes longer than all the rest.
+            told = (digest, parent, tokens, int(block_size), request.lora_name, int(group), salt, items, "GPU", False)
+            events.append(tuple.__new__(BlockStored, told))
 
     def released(self, ids: vec[i32], start: i64, stop: i64, cause: i64) -> None:
         """Note how a range of a table was released; of each block, what is noted last counts. O(entries)."""

@@ -28,7 +28,8 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
         count_holders(list(tables.values()), holders)
         for name, running in state.running.items():
             table = running.groups[number]
-            check_table(name, table, manager.is_row(), manager.most_states(state.config.overlaps), keyed)
+            useful = [manager.is_useful(entry) for entry in range(int(table.num_published))]
+            check_table(name, table, manager.is_row(), manager.most_states(state.config.overlaps), keyed, useful)
             states = [int(block) for block in table.states]
             demand("MAMBA-3", f"states of drafts of request {name!r}", int(manager.num_states), len(states))
             covered = int(manager.entries_for(slots_covered(running, manager)))
@@ -81,7 +82,7 @@ def slots_covered(tables: RequestTables, manager: SingleTypeKVCacheManager) -> i
     return tables.num_written + tables.num_loading - tables.num_drafts
 
 
-def check_table(name: str, table: GroupTable, in_a_row: bool, most: int, keyed: list[bool]) -> None:
+def check_table(name: str, table: GroupTable, in_a_row: bool, most: int, keyed: list[bool], useful: list[bool]) -> None:
     """Check one table against its own counters.
 
     Args:
@@ -90,6 +91,7 @@ def check_table(name: str, table: GroupTable, in_a_row: bool, most: int, keyed: 
         in_a_row: no entry is ever jumped over.
         most: blocks that the table may hold at most.
         keyed: whether each block of the pool is published.
+        useful: whether some hit can need each of the entries that publication has passed.
 
     Raises:
         InvariantError: TABLE-2, TRIM-1, TRIM-2, PUB-2 or MAMBA-1 is broken.
@@ -106,8 +108,8 @@ def check_table(name: str, table: GroupTable, in_a_row: bool, most: int, keyed: 
         kept = entries[start:]
         demand("TRIM-2", f"null entries of request {name!r} beyond the trimmed ones, in {entries}", 0, kept.count(0))
         full = entries[start : table.num_published]
-        bare = [block for block in full if not keyed[block]]
-        demand("PUB-2", f"unpublished blocks of request {name!r} among its published entries", [], bare)
+        shown = [keyed[block] for block in full]
+        demand("PUB-2", f"published blocks of request {name!r}, of {full}", useful[start:], shown)
 
 
 def count_blocks(batch: list[vec[i32]], holders: vec[i32]) -> None:

@@ -22,11 +22,13 @@ from blockwright.core.journal import Eviction
 from blockwright.core.laws import check_state
 from blockwright.core.managers import SingleTypeKVCacheManager, get_manager_for_kv_cache_spec, refuse_eagle
 from blockwright.core.outcomes import Ask, BatchAllocation, KVCacheBlocks, Plan, count_of, counts_of
+from blockwright.core.picture import Picture, picture_of
 from blockwright.core.plans import can_load, fits, planned
 from blockwright.core.pool import BlockPool
 from blockwright.core.preconditions import (
     check_ask,
     check_hit,
+    give_keys,
     is_in_place,
     tables_named,
     tables_of,
@@ -85,7 +87,7 @@ class KVCacheManager:
         self,
         kv_cache_config: KVCacheConfig,
         max_model_len: int,
-        enable_caching: bool = True,
+        enable_caching: bool | None = True,
         *,
         use_eagle: bool = False,
         log_stats: bool = False,
@@ -133,7 +135,9 @@ class KVCacheManager:
         if publish_on_settlement and not overlap_steps:
             raise InvalidArgumentError("publish_on_settlement: steps are settled only with overlap_steps=True")
         encoders = [isinstance(group.kv_cache_spec, CrossAttentionSpec) for group in groups]
-        if all(encoders):
+        if not groups and enable_caching:
+            raise UnsupportedError("enable_caching: without groups of layers nothing is cached; turn it off")
+        if groups and all(encoders):
             raise UnsupportedError("kv_cache_config: cross attention stands beside a decoder group, not alone")
         if any(encoders) and enable_caching:
             raise UnsupportedError(
@@ -185,6 +189,12 @@ class KVCacheManager:
         """Return an independent copy."""
         return self.copy()
 
+    def __reduce__(self) -> str:
+        """Refuse to be pickled or copied deeply."""
+        raise UnsupportedError(
+            "KVCacheManager: can be neither pickled nor copied deeply; use copy(), with Request.copy() of its requests"
+        )
+
     # ------------------------------------------------------------------ lookup
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
@@ -197,6 +207,7 @@ class KVCacheManager:
         Raises:
             InvalidArgumentError: the request was made with another block size or hasher.
         """
+        give_keys(self._state, request)
         return find(self._state, request)
 
     def explain_hit(self, request: Request) -> HitExplanation:
@@ -211,6 +222,7 @@ class KVCacheManager:
         """
         state = self._state
         state.pool.require_whole()
+        give_keys(state, request)
         return explain(state.managers, request, state.config.alignment, state.config.eagle)
 
     # ------------------------------------------------------------------ slots
@@ -353,13 +365,14 @@ class KVCacheManager:
     def can_load(self, request: Request, num_new_computed_tokens: int, num_external_computed_tokens: int) -> bool:
         """Say whether a new request could ever load so many tokens after a hit of so many: not with `plan`'s `Never`.
 
-        All blocks of a load are taken at once, those too that would have been given back in between, had the tokens
-        been computed in several steps. So a load may be too large for the pool where the request is not: a connector
-        offers no more than can be loaded. The hit need not be there. Complexity: O(groups). law: LIVE-1.
+        A load takes blocks for what the tokens after it read, all at once, so it fits wherever the request could have
+        computed as far; a connector offers no more than that. The hit need not be there. Complexity: O(groups).
+        law: LIVE-1.
 
         Raises:
             InvalidArgumentError: a count is out of range, or the request was made with another block size or hasher.
         """
+        give_keys(self._state, request)
         return can_load(self._state, request, num_new_computed_tokens, num_external_computed_tokens)
 
     def commit(self, plan: Plan) -> KVCacheBlocks:
@@ -460,9 +473,9 @@ class KVCacheManager:
     def finish_load(self, request: Request, num_loaded_tokens: int) -> bool:
         """Say that a load has ended and how many of its tokens came; return whether the request runs on.
 
-        What no token after the whole load reads need not have been loaded: it is given back, as by
-        `remove_skipped_blocks`, and never published. If all the rest came, it is published: set ``num_computed_tokens``
-        to the hit and the load, and go on. If not, what came of it is published, the request is freed, and False is
+        What no token after the whole load reads has no block, and is not loaded. If all the rest came, it is published:
+        set ``num_computed_tokens`` to the hit and the load, or to one less than the known tokens if that is all of them
+        (the last is computed again), and go on. If not, what came is published, the request is freed, and False is
         returned: set ``num_computed_tokens = 0`` and look it up again. Its hit is what came, cut back to where every
         layer has what the next token reads: with windows or recurrent layers often to the hit before the load. For a
         request that was freed while it was loading, its blocks return now, the answer is False, and nothing else is to
@@ -514,6 +527,11 @@ class KVCacheManager:
     # ------------------------------------------------------------------ what it says of itself
 
     @property
+    def hash_block_size(self) -> int:
+        """Tokens per hashed block of a request that was made without a size: the most that divides all blocks."""
+        return self._state.config.hash_size
+
+    @property
     def kv_cache_config(self) -> KVCacheConfig:
         """Pool size and groups of layers."""
         return self._state.config.kv_cache_config
@@ -562,6 +580,10 @@ class KVCacheManager:
     def steps_in_flight(self) -> list[int]:
         """The numbers of the steps in flight, oldest first."""
         return [int(step.number) for step in self._state.steps]
+
+    def draw(self, max_blocks: int = 256, max_requests: int = 16, max_entries: int = 32) -> Picture:
+        """Return a picture of the pool and the block tables: text for a prompt, SVG for a notebook. O(num_blocks)."""
+        return picture_of(self, max_blocks, max_requests, max_entries)
 
     def request_ids(self) -> list[str]:
         """Return the ids of the running requests, oldest first. O(requests)."""

@@ -143,7 +143,7 @@ class SingleTypeKVCacheManager(GroupTables):
         if not request_id:
             raise InvalidArgumentError("request_id: must be a non-empty string")
         self._require_hit(ids)
-        table = self.headed(ids)
+        table = self.headed(ids, i64(len(ids)) * self._block_size)
         has_begun = False
         try:
             self.open(request_id, table)
@@ -190,7 +190,7 @@ class SingleTypeKVCacheManager(GroupTables):
                 f"num_tokens: request {request_id!r} needs {missing} more blocks, "
                 f"{self.block_pool.get_num_free_blocks()} are free"
             )
-        grown = self.headed(None) if table is None else table
+        grown = self.headed(None, 0) if table is None else table
         has_begun = False
         try:
             self.widen(grown, slots)

@@ -84,7 +84,9 @@ class Ask:
     ::
 
         | computed | hit | external | new (the last of them drafts) | ahead |
-                         ^ begin                          ^ certain ^ stop  ^ slots
+                         ^ begin    ^ resumed             ^ certain ^ stop  ^ slots
+
+    `resumed` is where tokens are computed: behind the load, or before the last known token if all of them are loaded.
     """
 
     def __init__(self) -> None:
@@ -106,6 +108,7 @@ class Ask:
         self.stop: i64 = 0
         self.slots: i64 = 0
         self.settled: i64 = 0
+        self.resumed: i64 = 0
         self.demand: i64 = 0
         self.missing: i64 = 0
         self.most: i64 = 0

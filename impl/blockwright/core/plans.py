@@ -42,7 +42,9 @@ def count_new(state: State, request: Request, ask: Ask) -> None:
     own: i64 = 0
     whole: i64 = 0
     shared: i64 = 0
-    tokens = max(request._num_prompt + i64(len(request._output)), ask.slots)
+    known: i64 = request._num_prompt + i64(len(request._output))
+    tokens = max(known, ask.stop)
+    ask.resumed = min(ask.stop, known - 1) if ask.external > 0 else ask.begin
     pool = state.pool
     groups = state.config.num_groups
     at: i64 = 0
@@ -50,22 +52,24 @@ def count_new(state: State, request: Request, ask: Ask) -> None:
         manager = state.managers[at]
         held: i64 = 0
         live: i64 = 0
+        kept = manager.first_kept(ask.resumed)
         if ask.hit_length > 0:
             held = ask.hit_length // manager._block_size
-            live = held - manager.first_kept(ask.hit_length)
+            live = held - min(held, kept)
             own += live
         if state.config.caching and request._block_size > 0:
             units = pool.units_for(request, manager._block_size)
             if hit is not None:
-                free = manager.check_hit(hit.ids[at], request.keys(units))
+                free = manager.check_hit(hit.ids[at], request.keys(units)) - manager.dead_hits(hit.ids[at], kept)
                 ask.demand += free
                 if manager.keeps_all:
                     shared += live - free
-        missing = manager.missing(held, manager.reach(ask)) + manager.num_states
+        # law: READ-1
+        missing = manager.missing(max(held, kept), manager.reach(ask)) + manager.num_states
         ask.demand += missing
         own += missing
         if ask.is_whole:
-            whole += manager.peak(tokens, ask)
+            whole += manager.peak(tokens, min(tokens + ask.ahead, state.config.max_len), ask)
         at += 1
     spare = state.config.watermark + ask.reserve
     if pool._num_free == pool._count - 1:
@@ -180,7 +184,7 @@ def most_blocks(
     ask = Ask()
     ask.new = count_of("step", min(step * steps_in_flight, num_tokens))
     ask.encoder = count_of("num_encoder_tokens", num_encoder_tokens)
-    most = int(tables.peak(tokens, ask))
+    most = int(tables.peak(tokens, tokens, ask))
     if layout_for(spec, enable_caching) == LAST_STATE:
         more = int(tables.entries_for(tokens)) - 2
         most += max(0, min(steps_in_flight - 1, more))

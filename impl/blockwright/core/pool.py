@@ -32,7 +32,7 @@ class BlockPool(BlockStore):
     def __init__(
         self,
         num_blocks: int,
-        enable_caching: bool = True,
+        enable_caching: bool | None = True,
         *,
         enable_kv_cache_events: bool = False,
         verify_tokens: bool = False,
@@ -61,6 +61,8 @@ class BlockPool(BlockStore):
             raise InvalidArgumentError(
                 f"num_blocks: must be within 2..{MAX_BLOCKS} (block 0 is the null block), not {num_blocks!r}"
             )
+        if not isinstance(enable_caching, bool):
+            raise InvalidArgumentError(f"enable_caching: must be True or False, not {enable_caching!r}")
         if enable_kv_cache_events and not enable_caching:
             raise InvalidArgumentError("enable_kv_cache_events: there are no events without enable_caching")
         journal: Journal | None = None
@@ -89,12 +91,18 @@ class BlockPool(BlockStore):
         """Return an independent copy."""
         return self.copy()
 
+    def __reduce__(self) -> str:
+        """Refuse to be pickled or copied deeply."""
+        raise UnsupportedError("BlockPool: can be neither pickled nor copied deeply; use copy()")
+
     def units_for(self, request: Request, block_size: i64) -> i64:
         """Return the hashed units of a request in a block, after checking that its keys will do for this pool.
 
         Raises:
             InvalidArgumentError: another block size, or a hasher that this pool must not rely on.
         """
+        if request._block_size < 0:
+            request.hash_by(block_size)
         if request._block_size == block_size:
             units: i64 = 1
         else:
@@ -385,8 +393,10 @@ class KVCacheBlock:
         return self._pool is pool
 
     def __eq__(self, other: object) -> bool:
-        """Compare pool and id."""
-        return isinstance(other, KVCacheBlock) and other._pool is self._pool and other._id == self._id
+        """Compare pool and id; what else a block equals, the other side says."""
+        if not isinstance(other, KVCacheBlock):
+            return NotImplemented
+        return other._pool is self._pool and other._id == self._id
 
     def __hash__(self) -> int:
         """Hash by id."""

@@ -9,7 +9,7 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from blockwright.core.outcomes import Ask, KVCacheBlocks
-from blockwright.core.request import MAX_LENGTH, Request
+from blockwright.core.request import MAX_LENGTH, Request, no_request
 from blockwright.core.state import RequestTables, State
 from blockwright.errors import (
     DuplicateRequestError,
@@ -28,6 +28,8 @@ def tables_of(state: State, request: Request) -> RequestTables | None:
     Raises:
         DuplicateRequestError: another request runs under its id.
     """
+    if not isinstance(request, Request):
+        raise no_request(request)
     held = request._held
     if held is not None and held.owner == state.owner and isinstance(held, RequestTables):
         return held
@@ -39,12 +41,25 @@ def looked_up(state: State, request: Request) -> RequestTables | None:
     state.pool.require_whole()
     tables = state.running.get(request.request_id)
     if tables is None:
+        give_keys(state, request)
         return None
     if tables.uid != request._uid:
         raise DuplicateRequestError(f"request: another request runs under the id {request.request_id!r}; free it first")
     request._held = tables
     tables.request = request
     return tables
+
+
+def give_keys(state: State, request: Request) -> None:
+    """Hash a request that was made without a block size of its own, where that is worth something.
+
+    Raises:
+        InvalidArgumentError: it is no request.
+    """
+    if not isinstance(request, Request):
+        raise no_request(request)
+    if state.config.caching and request._block_size < 0:
+        request.hash_by(state.config.hash_size)
 
 
 def tables_named(state: State, request_id: str) -> RequestTables:
@@ -182,10 +197,15 @@ def check_admission(state: State, request: Request, tables: RequestTables | None
                 "num_external_computed_tokens: tokens are computed after the load has ended; pass num_new_tokens=0 "
                 "here, call finish_load, and allocate then"
             )
-        if ask.stop >= request.num_tokens:
+        if ask.stop > request.num_tokens:
             raise InvalidArgumentError(
-                f"num_external_computed_tokens: {ask.stop} loaded tokens leave none to compute of "
-                f"{request.num_tokens} of {name!r}"
+                f"num_external_computed_tokens: up to {ask.stop} tokens would be loaded, {name!r} has "
+                f"{request.num_tokens}"
+            )
+        if ask.stop == request.num_tokens and state.config.most_drafts >= 0:
+            raise InvalidArgumentError(
+                f"num_external_computed_tokens: the last token of {name!r} is computed again, which the state of a "
+                "recurrent layer after it is too late for; load one token less"
             )
         if name in state.loads:
             raise DuplicateRequestError(
@@ -256,7 +276,7 @@ def check_hit(
                 raise StaleHitError("new_computed_blocks: the hit is another manager's")
         elif len(blocks.ids) != len(state.managers):
             raise StaleHitError(f"new_computed_blocks: {len(blocks.ids)} groups, the manager has {len(state.managers)}")
-        else:
+        elif len(blocks.ids) > 0:
             expected = i64(len(blocks.ids[0])) * state.managers[0]._block_size
             for manager, ids in zip(state.managers, blocks.ids):
                 if i64(len(ids)) * manager._block_size != expected:
@@ -274,7 +294,7 @@ def check_hit(
         )
     if request._block_size == 0:
         raise InvalidArgumentError(
-            f"request: {request.request_id!r} was made without block_size, so it has no keys and adopts no hit"
+            f"request: {request.request_id!r} was made with block_size=None, so it has no keys and adopts no hit"
         )
     if not state.config.caching:
         raise InvalidArgumentError("new_computed_blocks: the manager was made without enable_caching")

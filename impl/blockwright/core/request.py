@@ -9,7 +9,9 @@ block that was trimmed needs no parent to be found again.
 from __future__ import annotations
 
 import operator
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any, Final, NamedTuple, cast, final
 
 from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i32_le
@@ -18,14 +20,19 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import DEFAULT_HASHER, BlockHasher, HashChain
 from blockwright.core.index import zeros64
-from blockwright.errors import InvalidArgumentError
+from blockwright.errors import InvalidArgumentError, UnsupportedError
 
 MAX_TOKEN_ID: Final = 2**31 - 1
+NO_SIZE: Final = 0
+TO_COME: Final = -1
 MAX_LENGTH: Final = 2**31 - 1
 """Tokens that a request can have at most; the packed structures count in 32 bits."""
 _LEAST: Final = 8
 _MOST: Final = 128
 """Keys that a lookup makes at once, at first and later on."""
+
+OWN_SIZE: Final = "manager"
+"""As the block size of a request: that of the manager which serves it."""
 
 _uids = [0]
 _ONE_TOKEN = [0]  # to make a request of, as long as it has not become a copy
@@ -191,7 +198,7 @@ class Request:
     """A request as the KV-cache manager sees it.
 
     Attributes:
-        block_size: tokens per hashed block, the manager's (or a divisor of it); None: not cached at all.
+        block_size: tokens per hashed block; None: there are no keys, or none yet.
         num_prompt_tokens: tokens of the prompt.
         cache_salt, lora_name: parts of the identity; requests that differ in them never share blocks.
         prompt_logprobs: the engine needs log-probabilities of the prompt, so a cached prefix cannot be skipped.
@@ -206,7 +213,7 @@ class Request:
         self,
         request_id: str,
         prompt_token_ids: object,
-        block_size: int | None = None,
+        block_size: int | str | None = OWN_SIZE,
         *,
         cache_salt: str | None = None,
         lora_name: str | None = None,
@@ -219,7 +226,8 @@ class Request:
         Args:
             request_id: a non-empty string.
             prompt_token_ids: at least one integer within 0 .. 2**31 - 1; a list, ``array``, numpy array or CPU tensor.
-            block_size: see above.
+            block_size: tokens per hashed block: ``"manager"``, those of the manager that the request is first brought
+                to, if that caches, or a number that divides its blocks; None: it is never cached.
             cache_salt: keeps the prefix private to requests with the same salt.
             lora_name: the adapter.
             mm_items: multimodal items, each within the prompt; blocks that overlap one carry its identity.
@@ -227,15 +235,23 @@ class Request:
                 own is asked here and when tokens are appended, not later.
             prompt_logprobs: see above.
 
-        Complexity: O(tokens); about 10 ns per 16 tokens from a list, less from an array; 40 more to hash (compiled).
+        Complexity: O(tokens + items). Compiled, 16 tokens take about 20 ns from a list and 4 from an array, and 30 more
+        once they are hashed; with items a microsecond, and the logarithm of their number if none overlaps another.
 
         Raises:
             InvalidArgumentError: names the argument.
         """
         if not isinstance(request_id, str) or not request_id:
             raise InvalidArgumentError(f"request_id: must be a non-empty string, not {request_id!r}")
-        if block_size is not None and (isinstance(block_size, bool) or not 1 <= block_size <= MAX_LENGTH):
-            raise InvalidArgumentError(f"block_size: must be within 1..{MAX_LENGTH}, not {block_size!r}")
+        size: i64 = NO_SIZE
+        if isinstance(block_size, str):
+            if block_size != OWN_SIZE:
+                raise InvalidArgumentError(f"block_size: must be a number, {OWN_SIZE!r} or None, not {block_size!r}")
+            size = TO_COME
+        elif block_size is not None:
+            if isinstance(block_size, bool) or not 1 <= block_size <= MAX_LENGTH:
+                raise InvalidArgumentError(f"block_size: must be within 1..{MAX_LENGTH}, not {block_size!r}")
+            size = operator.index(block_size)
         self._request_id = exact_text(request_id)
         self._prompt = pack_tokens("prompt_token_ids", prompt_token_ids)
         self._num_prompt: i64 = len(self._prompt) // 4
@@ -247,20 +263,35 @@ class Request:
         self.lora_name = None if lora_name is None else exact_text(lora_name)
         self.prompt_logprobs = prompt_logprobs
         self._mm_items = _checked_items(mm_items, self._num_prompt)
+        # Per item, in order of offsets: where the last of the items up to it ends, so that a block finds its first one.
+        self._mm_ends: list[int] = list(accumulate([item.offset + item.length for item in self._mm_items], max))
         used = DEFAULT_HASHER if hasher is None else hasher
         self.hasher = used
         self._root = b"" if self.lora_name is None else _tagged(b"L", self.lora_name)
         if self.cache_salt is not None:
             self._root += _tagged(b"S", self.cache_salt)
-        self._block_size: i64 = 0 if block_size is None else operator.index(block_size)
+        self._block_size: i64 = size
         self._chain: HashChain | None = None
-        if block_size is not None:
-            self._chain = used.start(self._root, self._block_size)
+        if size > 0:
+            self._chain = used.start(self._root, size)
         self._words: vec[i64] = vec[i64]()
         _uids[0] += 1
         self._uid: i64 = _uids[0]
         self._held: Held | None = None
         self._hash_early()
+
+    def hash_by(self, block_size: i64) -> None:
+        """Let the request be hashed in blocks of a manager's size, if it was made to be hashed so. O(1)."""
+        if self._block_size != TO_COME:
+            return
+        self._chain = self.hasher.start(self._root, block_size)
+        self._block_size = block_size
+        try:
+            self._hash_early()
+        except BaseException:  # a hasher's, say
+            self._chain = None
+            self._block_size = TO_COME
+            raise
 
     def copy(self) -> Request:
         """Return an independent copy of the same request: for a copied manager, not for the same one."""
@@ -274,6 +305,7 @@ class Request:
         twin.lora_name = self.lora_name
         twin.prompt_logprobs = self.prompt_logprobs
         twin._mm_items = self._mm_items
+        twin._mm_ends = self._mm_ends
         twin.hasher = self.hasher
         twin._root = self._root
         twin._block_size = self._block_size
@@ -287,6 +319,13 @@ class Request:
     def __copy__(self) -> Request:
         """Return an independent copy."""
         return self.copy()
+
+    def __reduce__(self) -> str:
+        """Refuse to be pickled or copied deeply."""
+        raise UnsupportedError(
+            "Request: can be neither pickled nor copied deeply, as it is tied to its manager; use copy() with a copy "
+            "of the manager, fork() for another request, or send its tokens and make it there"
+        )
 
     def fork(self, request_id: str) -> Request:
         """Return another request with the same tokens, keys and computed tokens, for `KVCacheManager.fork`.
@@ -386,7 +425,7 @@ class Request:
         self.hash_until(index + 1)
         chain = self._chain
         if chain is None:
-            raise InvalidArgumentError(f"request: {self.request_id!r} was made without block_size and has no keys")
+            raise InvalidArgumentError(f"request: {self.request_id!r} was made without a block_size and has no keys")
         return chain.digest(index, self._words)
 
     def token_at(self, position: i64) -> i32:
@@ -473,15 +512,31 @@ class Request:
         return writer.getvalue()
 
     def _extra_keys(self, index: i64) -> bytes:
-        """Encode the multimodal items that overlap a block, at their places relative to it."""
+        """Encode the multimodal items that overlap a block, at their places relative to it. O(log items + those)."""
         data = b""
         start = int(index * self._block_size)
         stop = start + int(self._block_size)
-        for item in self._mm_items:
-            if item.offset < stop and item.offset + item.length > start:
+        at = bisect_right(self._mm_ends, start)
+        while at < len(self._mm_items) and self._mm_items[at].offset < stop:
+            item = self._mm_items[at]
+            at += 1
+            if item.offset + item.length > start:
                 place = (item.offset - start).to_bytes(8, "little", signed=True) + item.length.to_bytes(8, "little")
                 data += _tagged(b"M", item.identifier) + place
         return data
+
+    def items_within(self, start: i64, stop: i64) -> tuple[tuple[str, int, int], ...]:
+        """Return the multimodal items that overlap a range: identifier, offset from its start, length. O(items)."""
+        if not self._mm_items:
+            return ()
+        first = int(start)
+        return tuple(
+            [
+                (item.identifier, item.offset - first, item.length)
+                for item in self._mm_items
+                if item.offset < int(stop) and item.offset + item.length > first
+            ]
+        )
 
     def prefix_content(self, num_tokens: i64) -> bytes:
         """Return an exact, injective encoding of the first tokens and all that identifies them. O(n)."""
@@ -514,6 +569,11 @@ def _checked_items(mm_items: Sequence[MultiModalItem], num_prompt: i64) -> list[
     return sorted(items, key=lambda item: (item.offset, item.identifier))
 
 
+def no_request(found: object) -> InvalidArgumentError:
+    """Return the error about an argument that is no request."""
+    return InvalidArgumentError(f"request: must be a Request, not {found!r}; make one by Request(id, token_ids)")
+
+
 def units_per_block(request: Request, block_size: int) -> int:
     """Return how many hashed units of the request one block of `block_size` tokens spans.
 
@@ -524,6 +584,6 @@ def units_per_block(request: Request, block_size: int) -> int:
     if unit is None or block_size % unit:
         raise InvalidArgumentError(
             f"request: {request.request_id!r} was made with block_size={unit}, the manager's blocks hold {block_size} "
-            "tokens; make it with the manager's block size"
+            "tokens; leave block_size out, and it is hashed as the manager's blocks are"
         )
     return block_size // unit

@@ -5,6 +5,7 @@ Plain records: the functions of the other modules read and write them, and the p
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, final
 
 from librt.vecs import append, extend, pop, vec
@@ -275,6 +276,7 @@ class Config:
         num_groups: groups of layers.
         max_len: tokens that a request may have at most.
         alignment: tokens that every hit is a multiple of; least_size: tokens of the smallest block.
+        hash_size: tokens in which requests are hashed that were made without a size of their own.
         most_drafts: drafts that every recurrent layer can take back, -1 where there is no such layer.
         caching, eagle, logs: whether prefixes are shared, a draft head recomputes a block, lookups are counted.
         overlaps, settles: whether steps are kept apart, and whether publication waits for their settlement.
@@ -300,7 +302,8 @@ class Config:
         self.num_groups: i64 = len(sizes)
         self.max_len: i64 = max_len
         self.alignment: i64 = alignment
-        self.least_size: i64 = min(sizes)
+        self.least_size: i64 = min(sizes, default=1)
+        self.hash_size: i64 = math.gcd(*sizes)
         self.most_drafts: i64 = most_drafts
         self.caching = caching
         self.eagle = eagle
@@ -334,6 +337,8 @@ class State:
         self.config = config
         self.pool = pool
         self.managers = managers
+        for manager in managers:
+            manager.align(config.alignment, config.eagle)
         self.owner: i64 = _owners[0]
         self.running: dict[str, RequestTables] = {}
         self.num_batches: i64 = 0

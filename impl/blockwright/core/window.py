@@ -135,9 +135,12 @@ class WindowRule:
             probe.run_end = probe.fill_run()
         return min(length // probe.block_size, max(probe.run_end - probe.margin, 0)) * probe.block_size
 
-    def peak(self, num_tokens: i64, step: i64, block_size: i64) -> i64:
-        """Return the most blocks held at once while `num_tokens` tokens are computed, `step` at a time. law: PLAN-2."""
-        return (num_tokens + block_size - 1) // block_size
+    def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
+        """Return the most blocks held while the slots from `begin` to `slots` are filled, `step` at a time.
+
+        law: PLAN-2.
+        """
+        return (slots + block_size - 1) // block_size
 
 
 class SlidingRule(WindowRule):
@@ -164,13 +167,13 @@ class SlidingRule(WindowRule):
         """Return the longest hit of at most `length` tokens that ends with a window of cached blocks."""
         return probe.last_run(length, self.hit_run, probe.margin)
 
-    def peak(self, num_tokens: i64, step: i64, block_size: i64) -> i64:
+    def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
         """Return the most blocks that a window and a step after it touch; it repeats every `block_size` starts."""
-        last = max(num_tokens - step, 0)
+        last = max(slots - step, begin)
         most: i64 = 0
         start = last
-        while start >= 0 and start > last - block_size:
-            stop = min(start + step, num_tokens)
+        while start >= begin and start > last - block_size:
+            stop = min(start + step, slots)
             most = max(most, (stop + block_size - 1) // block_size - self.first_needed(start) // block_size)
             start -= 1
         return most
@@ -200,13 +203,13 @@ class ChunkedRule(WindowRule):
             i += 1
         return i * probe.block_size
 
-    def peak(self, num_tokens: i64, step: i64, block_size: i64) -> i64:
+    def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
         """Return the most blocks that a chunk and a step from its end touch."""
-        start = max(num_tokens - step, 0)
-        most = (min(start + step, num_tokens) + block_size - 1) // block_size - self.first_needed(start) // block_size
+        start = max(slots - step, begin)
+        most = (min(start + step, slots) + block_size - 1) // block_size - self.first_needed(start) // block_size
         start = (start + 1) // self._chunk * self._chunk - 1
-        if start >= 0:
-            stop = min(start + step, num_tokens)
+        if start >= begin:
+            stop = min(start + step, slots)
             most = max(most, (stop + block_size - 1) // block_size - self.first_needed(start) // block_size)
         return most
 
@@ -228,9 +231,9 @@ class MambaRule(WindowRule):
         """Return `position`."""
         return position
 
-    def peak(self, num_tokens: i64, step: i64, block_size: i64) -> i64:
-        """Return the state read and the state written, unless they share the only block."""
-        if num_tokens > block_size:
+    def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
+        """Return the state read and the state written, unless they share a block wherever a step stops."""
+        if (slots - 1) // block_size * block_size >= max(begin, 1):
             return 2
         return 1
 

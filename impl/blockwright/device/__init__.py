@@ -8,7 +8,7 @@ Movement: `copy_blocks` moves blocks within one pool (copy-on-write), `swap_bloc
 host), and `empty_host_caches_like` makes the pool on the host; these know block ids only.
 
 This package and the host's tier of `blockwright.offload`, built on it, are all of Blockwright that imports torch:
-``pip install "blockwright[torch]"``, or the engine's own.
+``pip install torch``, or the engine's own.
 """
 
 try:
@@ -16,7 +16,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    raise ImportError('blockwright.device needs torch: pip install "blockwright[torch]"', name="torch") from error
+    raise ImportError("blockwright.device needs torch: pip install torch", name="torch") from error
 
 from blockwright.device.attention import paged_attention
 from blockwright.device.copies import copy_blocks, swap_blocks

@@ -27,7 +27,7 @@ from blockwright.offload.tiers.interfaces import (
 )
 from blockwright.offload.tiers.lru import LRUOffloadingManager
 from blockwright.offload.tiers.transfers import Finished, StoreStart, Transfer
-from blockwright.offload.worker import OffloadingHandler, OffloadingWorker
+from blockwright.offload.worker import OffloadingHandler, OffloadingWorker, TransferResult, TransferSpec
 
 if TYPE_CHECKING:
     from blockwright.offload.disk import DiskBackend, DiskStore
@@ -89,6 +89,8 @@ __all__ = [
     "StoreHandler",
     "StoreStart",
     "Transfer",
+    "TransferResult",
+    "TransferSpec",
     "ValkeyStore",
 ]
 

@@ -14,22 +14,30 @@ The names are those of vLLM's connectors where the meaning is the same.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
+from blockwright.core.block_hash import Sha256Hasher
 from blockwright.core.manager import KVCacheManager
 from blockwright.core.request import Request
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, OffloadError, UnsupportedError
 from blockwright.offload.hits import external_hit
+from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.loads import FoundHit, Load, destinations, end_load
+from blockwright.offload.media import ByteStore
 from blockwright.offload.results import ConnectorStats, LoadResult
 from blockwright.offload.stores import Stores
 from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import OffloadingEvent
 from blockwright.offload.tiers.transfers import Transfer
 from blockwright.offload.transfers import TransferDesk
+from blockwright.offload.wiring import check_hasher, check_wiring, identity_of
 from blockwright.offload.worker import OffloadingWorker
+
+if TYPE_CHECKING:
+    from blockwright.offload.assembly import Tensors
 
 WHEN: Final = ("publish", "evict")
 
@@ -47,6 +55,7 @@ class OffloadingConnector:
         worker: OffloadingWorker,
         *,
         store_on: str = "publish",
+        media: Sequence[ByteStore] = (),
     ) -> None:
         """Stand between these three.
 
@@ -56,9 +65,11 @@ class OffloadingConnector:
             worker: with a handler for each pair of neighbouring media; the connector is its only caller.
             store_on: ``"publish"``: blocks are stored once a step has computed them, and held until that has ended.
                 ``"evict"``: blocks are stored when the device takes them for other content.
+            media: closed by `close`, after the handlers.
 
         Raises:
-            InvalidArgumentError: the manager does not cache, or does not track evictions; an unknown `store_on`.
+            InvalidArgumentError: the manager does not cache, or does not track evictions; an unknown `store_on`; a pair
+                of media without a handler; a tier with more places than its handler reaches.
             UnsupportedError: offloaded blocks of several device blocks, stored on eviction (which takes blocks one by
                 one); a manager that verifies tokens (offloaded blocks are known by their hash only) or that recomputes
                 the end of a hit (``use_eagle``).
@@ -75,6 +86,10 @@ class OffloadingConnector:
             )
         if manager.block_pool.verifies_tokens or manager.use_eagle:
             raise UnsupportedError("manager: offloading goes neither with verify_tokens nor with use_eagle")
+        check_wiring(manager.block_pool.num_blocks, chain.tiers, worker)
+        self._identity = identity_of(worker)
+        self._worker = worker
+        self._media = tuple(media)
         self._manager = manager
         self._chain = chain
         self._per_block = chain.device_blocks_per_block
@@ -85,6 +100,55 @@ class OffloadingConnector:
         self._ended: list[Load] = []  # loads that never began, until the engine asks
         self._recompute: set[str] = set()
         self._lookups = self._lookups_hit = self._num_loads = self._loads_failed = self._loaded_blocks = 0
+
+    @classmethod
+    def build(
+        cls,
+        manager: KVCacheManager,
+        tensors: Tensors,
+        *,
+        host_blocks: int,
+        disk: str | os.PathLike[str] | None = None,
+        disk_blocks: int | None = None,
+        identity: CacheIdentity | None = None,
+        store_on: str = "publish",
+        write: str = "through",
+        block_dim: int | Sequence[int] = 0,
+    ) -> OffloadingConnector:
+        """Make a connector with all its parts: the host's memory and, if it is named, a directory on a disk below it.
+
+        Requests must be hashed by its `hasher`, if it has one. `close` ends what it has made. Needs torch.
+
+        Args:
+            manager: as above.
+            tensors: the device's, as for `HostPool`: block `b` of each is block `b` of the manager's pool.
+            host_blocks: blocks to keep on the host.
+            disk: a directory for a `DiskStore`; then `disk_blocks`, its size, and `identity` are needed too.
+            disk_blocks: blocks to keep on the disk.
+            identity: whose blocks the disk keeps; its `block_size` is the manager's, the largest of its groups.
+            store_on: as above; with ``"evict"`` the host gives up what it loads.
+            write: when blocks go to the disk: ``"through"``, as soon as they are on the host, so that a restart finds
+                all; or ``"back"``, when the host has less than an eighth of its places free.
+            block_dim: as for `HostPool`.
+
+        Raises:
+            InvalidArgumentError: as above, or an argument is not as described.
+            StoreDirectoryError: the directory is not this store's, as for `DiskStore`.
+        """
+        from blockwright.offload.assembly import build_connector
+
+        return build_connector(manager, tensors, host_blocks, disk, disk_blocks, identity, store_on, write, block_dim)
+
+    @property
+    def hasher(self) -> Sha256Hasher | None:
+        """How requests must be hashed, since their blocks leave the process; None if any hasher will do."""
+        return None if self._identity is None else Sha256Hasher(self._identity.hash_seed)
+
+    def close(self) -> None:
+        """Close the worker's handlers, and then the media that it was given; `drain` before, to lose nothing."""
+        self._worker.close()
+        for medium in self._media:
+            medium.close()
 
     # ------------------------------------------------------------------ admission
 
@@ -98,9 +162,11 @@ class OffloadingConnector:
         failed. Complexity: at most one lookup per block. law: HIT-1.
 
         Raises:
-            InvalidArgumentError: the request was made with another block size or hasher.
+            InvalidArgumentError: the request was made with another block size or hasher, or blocks leave the process
+                and it is hashed under a secret of this one, or under another seed than the stores' identity names.
         """
         name = request.request_id
+        request.hash_by(self._manager.hash_block_size)
         self._found.pop(name, None)
         self._stores.forget(name)
         if request.prompt_logprobs or request.block_size is None or self._is_loading(name):
@@ -108,6 +174,7 @@ class OffloadingConnector:
         if name in self._recompute:
             self._recompute.remove(name)
             return 0, False
+        self._check_hasher(request)
         for manager in self._manager.managers:
             self._manager.block_pool.units_for(request, manager.block_size)
         self._lookups += 1
@@ -125,6 +192,10 @@ class OffloadingConnector:
         self._lookups_hit += 1
         self._found[name] = FoundHit(num_computed_tokens, num_external, needed)
         return num_external, True
+
+    def _check_hasher(self, request: Request) -> None:
+        if self._identity is not None and request.block_size is not None:
+            check_hasher(self._identity, request)
 
     def _is_loading(self, name: str) -> bool:
         return any(load.request.request_id == name for load in [*self._loads.values(), *self._ended])
@@ -218,7 +289,14 @@ class OffloadingConnector:
 
         Call it when their own counts say so, or, with steps in flight, after `settle_step`. Complexity: O(requests),
         and O(blocks) for those that filled one.
+
+        Raises:
+            InvalidArgumentError: blocks leave the process, and a request is hashed as nobody else would.
         """
+        if self._identity is not None:
+            requests = list(requests)
+            for request in requests:
+                self._check_hasher(request)
         if not self._manager.overlap_steps:
             self._manager.new_step_starts()  # what it left is computed, recurrent states too
         self._stores.store_filled(requests)

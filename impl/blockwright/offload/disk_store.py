@@ -74,6 +74,7 @@ class DiskStore(ByteStore):
     Attributes:
         block_bytes: bytes in a slot.
         num_blocks: slots.
+        identity: whose blocks they are.
     """
 
     folder_class: ClassVar[type[Folder]] = Folder
@@ -106,7 +107,8 @@ class DiskStore(ByteStore):
         self._process = os.getpid()
         self._is_closed = False
         try:
-            self._open(Path(path), Header.of(checked_identity(identity), block_bytes, num_blocks))
+            self.identity = checked_identity(identity)
+            self._open(Path(path), Header.of(self.identity, block_bytes, num_blocks))
         except OSError as error:
             raise StoreDirectoryError(
                 f"{os.fspath(path)}: cannot be used: {_told(error)}; name a directory that this process may write, "

@@ -199,7 +199,7 @@ def _file_system(target: Any, root: str | None, options: dict[str, Any]) -> tupl
     try:
         import fsspec
     except ImportError:
-        raise UnsupportedError("fsspec is not installed: pip install 'blockwright[offload]'") from None
+        raise UnsupportedError("fsspec is not installed: pip install fsspec") from None
     made: tuple[Any, str] | None
     try:
         made = fsspec.core.url_to_fs(target, **options)

@@ -54,6 +54,8 @@ class HostHandler(OffloadingHandler):
         check_alike(device, host)
         check_writable(device)
         check_apart(device, host)
+        self._num_device_blocks = min([int(blocks.view.shape[0]) for blocks in device])
+        self._num_host_blocks = pool.num_blocks
         kind = device[0].view.device.type
         self._handler: OffloadingHandler
         if kind == "cuda":
@@ -64,6 +66,11 @@ class HostHandler(OffloadingHandler):
             )
         else:
             raise InvalidArgumentError(f"device_caches are on {kind!r}; pass tensors of a CPU or of a GPU")
+
+    def places_of(self, medium: str) -> int | None:
+        """Return the blocks of the device's tensors, or of the pool."""
+        counts = {"GPU": self._num_device_blocks, "CPU": self._num_host_blocks}
+        return counts.get(medium)
 
     def transfer_async(self, job_id: int, spec: TransferSpec) -> bool:
         """Check a transfer and begin it. O(its blocks).

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from blockwright.errors import BlockError, InvalidArgumentError, OffloadError
 from blockwright.offload.failures import name_of
+from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.jobs import Batch
 from blockwright.offload.queue import Part, ThreadedHandler
 from blockwright.offload.tiers.interfaces import BlockIDsLoadStoreSpec, CPULoadStoreSpec
@@ -81,7 +82,8 @@ Each piece is contiguous, of format ``"B"`` and one dimension; those that a `get
 class ByteStore(Protocol):
     """Keeps whole blocks of bytes by their key. Safe to call from several threads at once.
 
-    Derive from it to have the defaults of `put_many`, `get_many` and `close`.
+    Derive from it to have the defaults of `put_many`, `get_many` and `close`. One that other processes read says in an
+    attribute `identity` whose blocks it keeps.
     """
 
     def put(self, key: bytes, place: int | None, parts: Sequence[memoryview]) -> None:
@@ -128,6 +130,12 @@ class ByteStore(Protocol):
     def close(self) -> None:
         """Give back what the medium holds open; no call comes after this one."""
         return
+
+
+def identities_of(*stores: ByteStore) -> tuple[CacheIdentity, ...]:
+    """Return the identities of those stores that have one."""
+    found = [getattr(store, "identity", None) for store in stores]
+    return tuple([each for each in found if isinstance(each, CacheIdentity)])
 
 
 class _Call(Protocol):
@@ -196,7 +204,19 @@ class StoreHandler(ThreadedHandler):
         self._host = host
         self._store = store
         self._batch = batch
+        self._identities = identities_of(store)
         super().__init__(threads=threads, max_queued=max_queued, timeout=timeout, clock=clock)
+
+    def places_of(self, medium: str) -> int | None:
+        """Return the blocks on the host; of a store its slots, if it has any."""
+        if medium == CPULoadStoreSpec.medium():
+            return self._host.num_blocks
+        found = getattr(self._store, "num_blocks", None)
+        return found if isinstance(found, int) else None
+
+    def identities(self) -> Collection[CacheIdentity]:
+        """Return the identity of the store, if it has one."""
+        return self._identities
 
     def parts(self, spec: TransferSpec) -> list[Part]:
         """Check a transfer and return its batches.

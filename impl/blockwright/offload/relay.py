@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from blockwright.errors import InvalidArgumentError, OffloadError
-from blockwright.offload.media import ByteStore, KeyedLoadStoreSpec
+from blockwright.offload.identity import CacheIdentity
+from blockwright.offload.media import ByteStore, KeyedLoadStoreSpec, identities_of
 from blockwright.offload.queue import Part, ThreadedHandler
 from blockwright.offload.worker import TransferSpec
 
@@ -65,6 +66,10 @@ class RelayHandler(ThreadedHandler):
         self._destination = destination
         self._block_bytes = block_bytes
         super().__init__(threads=threads, max_queued=max_queued, timeout=timeout, clock=clock)
+
+    def identities(self) -> Collection[CacheIdentity]:
+        """Return the identities of the stores that have one."""
+        return identities_of(self._source, self._destination)
 
     def parts(self, spec: TransferSpec) -> list[Part]:
         """Check a transfer and return the movement of each of its blocks.

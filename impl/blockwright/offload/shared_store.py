@@ -81,6 +81,7 @@ class SharedStore(ByteStore):
 
     Attributes:
         address: where the store is, without secrets.
+        identity: whose blocks it keeps.
     """
 
     def __init__(self, address: str, identity: CacheIdentity, breaker: CircuitBreaker, batch_bytes: int) -> None:
@@ -88,7 +89,8 @@ class SharedStore(ByteStore):
         if batch_bytes < 1:
             raise InvalidArgumentError(f"batch_bytes={batch_bytes}: pass a positive number of bytes")
         self.address = address
-        self._identity = checked_identity(identity).digest()
+        self.identity = checked_identity(identity)
+        self._identity = self.identity.digest()
         self._envelope = Envelope(self._identity)
         self._breaker = breaker
         self._batch_bytes = batch_bytes

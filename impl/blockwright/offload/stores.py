@@ -11,8 +11,6 @@ from blockwright.offload.hits import GroupBlocks, offload_key
 from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.transfers import Finished
 
-_KEY_BYTES = 16
-
 
 class Stores:
     """Stores of one connector that are under way, and how far each request is stored.
@@ -91,18 +89,21 @@ class Stores:
         for blocks, table, start, stop in zip(groups, tables, starts, stops, strict=True):
             for index in range(start, stop):
                 parts = table[index * self._per_block : (index + 1) * self._per_block]
-                if self._are_published(blocks, index, parts):
+                if self._are_readable(blocks, index, parts):
                     keys.append(blocks.key(index))
                     ids += parts
         self._next[name] = [max(start, stop) for start, stop in zip(starts, stops, strict=True)]
         if keys:
             self._store(keys, ids)
 
-    def _are_published(self, blocks: GroupBlocks, index: int, parts: list[int]) -> bool:
-        """Say whether all parts of an offloaded block are there and can be found: a state may have been jumped over."""
-        pool = self._manager.block_pool
-        key = blocks.key(index)[:_KEY_BYTES]
-        return all(block != 0 and pool.is_published(block) for block in parts) and pool.block_key(parts[-1]) == key
+    def _are_readable(self, blocks: GroupBlocks, index: int, parts: list[int]) -> bool:
+        """Say whether an offloaded block is of use to a hit, and all its parts are there: a state may be jumped over.
+
+        What no hit needs is not published, but as full as what it stands beside.
+        """
+        pool, first = self._manager.block_pool, index * self._per_block
+        useful = [block for at, block in enumerate(parts) if blocks.manager.is_useful(first + at)]
+        return bool(useful) and all(parts) and all(pool.is_published(block) for block in useful)
 
     # ------------------------------------------------------------------ one store
 

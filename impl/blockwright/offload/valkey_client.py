@@ -98,7 +98,7 @@ def library() -> Any:
             return importlib.import_module(name)
         except ImportError:
             continue
-    raise UnsupportedError("no client of Valkey or Redis is installed: pip install 'blockwright[offload]'")
+    raise UnsupportedError("no client of Valkey or Redis is installed: pip install valkey")
 
 
 def settings_of(target: Any) -> tuple[Any, dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload.failures import name_of
+from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.metrics import Pair, TransferStats
 from blockwright.offload.tiers.interfaces import LoadStoreSpec
 
@@ -47,6 +48,14 @@ class OffloadingHandler(ABC):
     def stats(self) -> Mapping[Pair, TransferStats]:
         """Return what became of the transfers, for each pair of media; empty if the handler does not count."""
         return {}
+
+    def places_of(self, medium: str) -> int | None:
+        """Return how many blocks of a medium it reaches, counted from 0; None if it does not tell."""
+        return None
+
+    def identities(self) -> Collection[CacheIdentity]:
+        """Return the identities of the stores that it moves blocks to, as far as these tell."""
+        return ()
 
     def close(self) -> None:
         """End what is under way, and give back what the handler holds."""
@@ -120,6 +129,14 @@ class OffloadingWorker:
             raise InvalidArgumentError(f"{pair[0]} to {pair[1]} has a handler already; register one for each pair")
         self._handlers[pair] = handler
 
+    def handler_of(self, pair: Pair) -> OffloadingHandler | None:
+        """Return what serves the transfers from one medium, by its name, to another; None if nothing does."""
+        return self._handlers.get(pair)
+
+    def handlers(self) -> list[OffloadingHandler]:
+        """Return the handlers, each once."""
+        return list({id(handler): handler for handler in self._handlers.values()}.values())
+
     def transfer_async(self, job_id: int, spec: TransferSpec) -> bool:
         """Begin a transfer. Raises nothing.
 
@@ -157,7 +174,7 @@ class OffloadingWorker:
         A handler that raises is logged, and does not hide the results of the others.
         """
         finished: list[TransferResult] = []
-        for handler in self._distinct_handlers():
+        for handler in self.handlers():
             try:
                 results = [(job_id, bool(success)) for job_id, success in handler.get_finished()]
             except Exception as error:
@@ -199,7 +216,7 @@ class OffloadingWorker:
         """
         under_way = {job_id: self._jobs[job_id] for job_id in job_ids if job_id in self._jobs}
         failure: BaseException | None = None
-        for handler in self._distinct_handlers():
+        for handler in self.handlers():
             mine = [job_id for job_id, pair in under_way.items() if self._handlers[pair] is handler]
             if mine:
                 try:
@@ -213,7 +230,7 @@ class OffloadingWorker:
     def stats(self) -> dict[Pair, PairStats]:
         """Return what became of the jobs, for each pair of media that is served or was asked for."""
         theirs: dict[Pair, TransferStats] = {}
-        for handler in self._distinct_handlers():
+        for handler in self.handlers():
             try:
                 counted = handler.stats()
             except Exception as error:
@@ -225,14 +242,11 @@ class OffloadingWorker:
 
     def close(self) -> None:
         """Close all handlers; an error of one is logged and does not spare the others. Jobs may still be reported."""
-        for handler in self._distinct_handlers():
+        for handler in self.handlers():
             try:
                 handler.close()
             except Exception as error:
                 self._blame("could not be closed", error)
-
-    def _distinct_handlers(self) -> list[OffloadingHandler]:
-        return list({id(handler): handler for handler in self._handlers.values()}.values())
 
     def _counts_of(self, pair: Pair) -> _Counts:
         return self._counts.setdefault(pair, _Counts())

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from blockwright import _terminal, kinds
 from blockwright.errors import InvalidArgumentError
+from blockwright.observe.record import Fact
+from blockwright.observe.timeline import write_timeline
 from blockwright.replay.offloaded import OffloadOptions
 from blockwright.replay.pool_sizes import MAX_BLOCKS, parse_pool_sizes
 from blockwright.replay.records import Trace
@@ -116,6 +118,9 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
         "--check-every", type=_positive, metavar="N", help=f"check after every N requests (default: {_CHECK_EVERY})"
     )
     group.add_argument("--json", metavar="FILE", help="write the report as JSON (-: to stdout, instead of the table)")
+    group.add_argument(
+        "--timeline", type=Path, metavar="FILE", help="write what happened as a Chrome trace, for Perfetto"
+    )
     group.add_argument("--plot", type=Path, metavar="FILE", help="draw the curve (.png, .svg, .pdf); extra 'plots'")
 
 
@@ -144,7 +149,10 @@ def run(args: argparse.Namespace) -> int:
     """
     start = time.perf_counter()
     _check_outputs(args)
-    report = _replay(args, start)
+    facts: list[Fact] = []
+    report = _replay(args, start, facts.append if args.timeline else None)
+    if args.timeline:
+        write_timeline(facts, args.timeline)
     data = json.dumps(report.to_json(), indent=2, allow_nan=False)
     if args.json == "-":
         print(data)
@@ -157,7 +165,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _replay(args: argparse.Namespace, start: float) -> ReplayReport:
+def _replay(args: argparse.Namespace, start: float, note: Callable[[Fact], object] | None) -> ReplayReport:
     spec, trace, offload = _spec(args), _trace(args), _offload(args)
     curve = args.curve or ()
     headline = args.blocks or (curve[-1] if curve else _DEFAULT_BLOCKS)
@@ -171,6 +179,7 @@ def _replay(args: argparse.Namespace, start: float) -> ReplayReport:
             step_tokens=args.step_tokens,
             check_every=check_every,
             offload=offload,
+            note=note,
             advance=advance,
         )
     pools = {pool.blocks: pool for pool in result.pools}
@@ -235,7 +244,10 @@ def _check_outputs(args: argparse.Namespace) -> None:
         if not args.curve:
             raise InvalidArgumentError("--plot: draws a curve; add --curve SIZES")
         require_plotting()
-    for option, path in (("--plot", args.plot), ("--json", Path(args.json) if args.json else None)):
+    if args.timeline and (args.curve or args.host_blocks):
+        raise InvalidArgumentError("--timeline: is of one pool alone; leave --curve and --host-blocks out")
+    json_path = Path(args.json) if args.json else None
+    for option, path in (("--plot", args.plot), ("--timeline", args.timeline), ("--json", json_path)):
         if path is not None and not path.parent.is_dir():
             raise InvalidArgumentError(f"{option}: there is no folder {path.parent}; make it first")
 

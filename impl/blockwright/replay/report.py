@@ -13,6 +13,7 @@ from blockwright.kinds import KVCacheSpec
 from blockwright.replay.offloaded import TierResult
 from blockwright.replay.records import Trace
 from blockwright.replay.simulate import PoolResult, ReplayResult
+from blockwright.replay.traces import NAMELESS
 
 _HOST_COLUMNS: Final = ("device hits", "host hits", "stored", "loaded", "no room")
 
@@ -100,7 +101,10 @@ class ReplayReport:
         checks = sum(pool.checks for pool in self.result.pools)
         if checks:
             parts.append(f"{self.result.check_seconds:.2f} in {checks:,} self-checks (all passed)")
-        return ", ".join(parts)
+        said = ", ".join(parts)
+        if self.trace.format in NAMELESS:
+            said += f"\nA trace of {self.trace.format} names no prefixes, only lengths: nothing can hit."
+        return said
 
 
 def _host_cells(tier: TierResult | None) -> tuple[str, ...]:
@@ -135,7 +139,7 @@ def require_plotting() -> None:
         InvalidArgumentError: matplotlib is missing.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise InvalidArgumentError("--plot: needs matplotlib; install it with: pip install 'blockwright[plots]'")
+        raise InvalidArgumentError("--plot: needs matplotlib; install it with: pip install matplotlib")
 
 
 def plot_curve(report: ReplayReport, path: Path) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher, build_info
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec, MambaSpec
+from blockwright.observe.record import Fact, RecordedManager
 from blockwright.replay.offloaded import HostTier, OffloadOptions, TierResult
 from blockwright.replay.records import Trace
 
@@ -69,6 +70,7 @@ def replay(
     step_tokens: int | None = None,
     check_every: int | None = None,
     offload: OffloadOptions | None = None,
+    note: Callable[[Fact], object] | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> ReplayResult:
     """Serve all requests of `trace` on a pool of each size, for one group of layers of the kind `spec`.
@@ -76,7 +78,7 @@ def replay(
     `step_tokens` bounds the tokens computed per step (default: the whole prompt in one step). Recurrent layers end a
     step at the last block boundary besides, since only a state at a boundary can be found again. With `check_every`,
     every pool checks itself after so many requests and at the end. With `offload`, a host tier stands behind each pool.
-    `advance` is called after each request.
+    `note` is given the journal of the calls, of one pool without a host tier. `advance` is called after each request.
 
     Complexity: O(tokens) to prepare and O(blocks) per pool to serve.
 
@@ -86,7 +88,10 @@ def replay(
     """
     _require_positive(pool_sizes, step_tokens, check_every)
     longest = trace.max_prompt_tokens
-    pools = [_Pool(spec, size, longest, step_tokens, offload) for size in pool_sizes]
+    if note is not None and (len(pool_sizes) > 1 or offload is not None):
+        raise InvalidArgumentError("note: the journal is of one pool without a host tier")
+    clock = _Clock()
+    pools = [_Pool(spec, size, longest, step_tokens, offload, note, clock) for size in pool_sizes]
     # Keys never leave this process, so any collision-resistant hash gives the same result: take the faster one.
     hasher = Sha256Hasher(b"replay") if build_info().kind == "pure" else None
     prepare_seconds = check_seconds = 0.0
@@ -94,6 +99,7 @@ def replay(
         start = time.perf_counter()
         request = Request(f"request {number}", recorded.token_ids(), spec.block_size, hasher=hasher)
         prepare_seconds += time.perf_counter() - start
+        clock.now = max(clock.now, recorded.arrival)
         for pool in pools:
             pool.serve(request)
         if check_every and (number % check_every == 0 or number == len(trace.requests)):
@@ -115,6 +121,18 @@ def _require_positive(pool_sizes: Sequence[int], step_tokens: int | None, check_
             raise InvalidArgumentError(f"{name}: must be at least 1, not {value}")
 
 
+class _Clock:
+    """The time of a replay: a request begins when it arrives, or when the one before ends; tokens take a time each."""
+
+    TOKEN_SECONDS = 1e-5
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class _Pool:
     """One pool serving the trace: its manager, and the counts so far."""
 
@@ -125,10 +143,14 @@ class _Pool:
         max_model_len: int,
         step_tokens: int | None,
         offload: OffloadOptions | None,
+        note: Callable[[Fact], object] | None,
+        clock: _Clock,
     ) -> None:
         config = KVCacheConfig(num_blocks=num_blocks + 1, kv_cache_groups=[KVCacheGroupSpec(["layers"], spec)])
         on_evict = offload is not None and offload.store_on == "evict"
-        self._manager = KVCacheManager(config, max_model_len, track_evictions=on_evict)
+        self._manager = KVCacheManager(config, max_model_len, track_evictions=on_evict or note is not None)
+        self._calls = self._manager if note is None else RecordedManager(self._manager, note, clock)
+        self._clock = clock
         self._host = None if offload is None else HostTier(self._manager, spec.block_size, offload)
         self._num_blocks = num_blocks
         self._step_tokens = step_tokens or max_model_len
@@ -141,7 +163,7 @@ class _Pool:
     def serve(self, request: Request) -> None:
         """Compute the whole prompt, in steps, and release it; count it as refused where it does not fit."""
         start = time.perf_counter()
-        manager, host = self._manager, self._host
+        manager, host = self._calls, self._host
         request.num_computed_tokens = 0
         num_external = host.load(request) if host else 0
         num_hit = request.num_computed_tokens
@@ -178,6 +200,7 @@ class _Pool:
         """Run a step up to `end`."""
         if self._host:
             self._host.step(request, end)
+        self._clock.now += (end - request.num_computed_tokens) * _Clock.TOKEN_SECONDS
         request.num_computed_tokens = end
 
     def _step_end(self, begin: int, num_tokens: int) -> int:

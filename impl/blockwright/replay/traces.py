@@ -26,6 +26,9 @@ from blockwright.errors import InvalidArgumentError
 from blockwright.replay.records import MAX_PROMPT_TOKENS, ContentNumbers, Trace, TraceRequest, runs_of_blocks
 from blockwright.replay.rows import Place, Row, parse_object
 
+NAMELESS: Final = frozenset(("azure",))
+"""Formats that do not say which prompts share a prefix."""
+
 FORMATS: Final = ("mooncake", "azure", "weka", "bailian")
 
 _HEAD_CHARS: Final = 4096
@@ -79,6 +82,8 @@ def _detect(place: Place) -> str:
         return "weka"
     with place.path.open(encoding="utf-8-sig") as file:
         head = file.read(_HEAD_CHARS)
+    if not head.strip():
+        raise place.error("is empty", "give the path of a trace, or none to replay a generated workload")
     for name, mark in _MARKS:
         if mark in head:
             return name

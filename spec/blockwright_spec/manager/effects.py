@@ -107,7 +107,7 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     # CHOOSE
     batch = let_go(start.tables, plan.gone)
     order, wants = choice.order(batch), (*plan.wants, *((True,) * count for count in plan.states))
-    kept = replace(start, tables=plan.tables, trimmed=start.settled)
+    kept = replace(start, tables=plan.tables, trimmed=max(start.trimmed, start.settled))
     freed = adopted(requeued(replaced(state, slot, kept), order), plan.tables)
     shared = tuple((at, kept.tables[at][entry]) for at, entry in enumerate(plan.copied) if entry is not None)
     count = len(shared) + sum(sum(wanted) for wanted in wants)

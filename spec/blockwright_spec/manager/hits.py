@@ -1,8 +1,10 @@
 """Part one, chapter 4: finding a hit, and telling whether one that was found earlier still holds."""
 
-from ..reads import Prefix, cut, dead, longest_hit
+from math import lcm
+
+from ..reads import Prefix, cut, dead, hit_ends, longest_hit
 from .choices import Choice
-from .state import NULL, Content, Hit, State, Table, heads, key
+from .state import NULL, Config, Content, Hit, State, Table, heads, key
 
 
 def holding(state: State, content: Content) -> tuple[int, ...]:
@@ -18,6 +20,17 @@ def lost(state: State, taken: tuple[int, ...]) -> tuple[tuple[int, Content], ...
         for content in (key(state, block),)
         if content is not None and set(holding(state, content)) <= set(taken[: at + 1])
     )
+
+
+def useful(config: Config, at: int, entry: int) -> bool:
+    """Tell whether a hit, of whatever request, can need an entry of a group: no other is published (PUB-2).
+
+    Hits are aligned to the blocks of every group, and the first position read never moves back as a hit grows, so that
+    no hit beyond the first aligned length behind the entry needs it either.
+    """
+    group, step = config.groups[at], lcm(*(group.block_size for group in config.groups))
+    end = (entry + 1) * group.block_size
+    return any(end in hit_ends(group, length, config.eagle) for length in range(step, end + step, step))
 
 
 def found(state: State, prefix: Prefix, choice: Choice) -> Hit:

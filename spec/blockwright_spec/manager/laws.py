@@ -1,8 +1,8 @@
-"""Part one, chapter 18: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 19: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
-from . import pool_laws, step_laws, table_laws
+from . import events, pool_laws, step_laws, table_laws
 from .in_time import explain, time_laws
 
 BLOCK_LAWS = (
@@ -63,3 +63,15 @@ STEP_LAWS = (
     listed(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; known bug B34"),
 )
 """Every law of steps."""
+
+EVENT_LAWS = (
+    listed(events.law_events_are_the_index, "vLLM BlockPool.take_events; known bugs B64a, B64c, B64j"),
+    listed(events.law_latecomers_know_the_same, "vLLM #40363: a router that joins late; SGLang #33394; known bug B64l"),
+    listed(events.law_parents_come_first, "vLLM BlockStored.parent_block_hash, #58119; known bugs B64b, B64g, B64k"),
+    listed(events.law_key_serves_alone, "vLLM #44451: tokens without hashes; known bug B64h"),
+    listed(
+        events.law_events_tell_all_that_decides,
+        "vLLM BlockStored.extra_keys; SGLang BlockStored.cache_salt; known bug B64i",
+    ),
+)
+"""Every law of what the outside is told: of a state, and of one who listens."""

@@ -41,16 +41,18 @@ def reach(config: Config, begin: int, step: Step) -> int:
     return min(begin + step.external + step.new + step.lookahead, config.max_model_len)
 
 
-def wanted(config: Config, group: Group, held: int, begin: int, step: Step) -> tuple[bool, ...]:
+def wanted(config: Config, group: Group, held: int, trimmed: int, begin: int, step: Step) -> tuple[bool, ...]:
     """Tell for each entry after the first `held` whether it takes a block (TABLE-1).
 
-    A state jumps over entries, and those of drafts have blocks of their own (MAMBA-1, MAMBA-3).
+    A state jumps over entries, and those of drafts have blocks of their own (MAMBA-1, MAMBA-3). What is dead once a
+    load has come takes none (READ-1).
     """
     if isinstance(group.kind, Cross):
         return (True,) * entries(group.block_size, step.encoder)
     slots = reach(config, begin, step)
     end = begin + step.external + step.new - step.drafts if isinstance(group.kind, Mamba) else slots
-    kept = filled(group.kind, span(config, group), begin, end)
+    size = span(config, group)
+    kept = {entry for entry in filled(group.kind, size, begin, end) if not dead(group.kind, size, trimmed, entry)}
     return tuple(entry in kept for entry in range(held, covers(config, group, end)))
 
 
@@ -78,7 +80,7 @@ def planned(state: State, start: Running, begin: int, step: Step, is_new: bool) 
     tables = trimmed_tables(config, start.tables, start.settled)
     gone = nulled(start.tables, tables)
     groups = tuple(zip(config.groups, tables, strict=True))
-    wants = tuple(wanted(config, group, len(table), begin, step) for group, table in groups)
+    wants = tuple(wanted(config, group, len(table), start.trimmed, begin, step) for group, table in groups)
     states = tuple(group.kind.drafts if is_new and isinstance(group.kind, Mamba) else 0 for group in config.groups)
     copied = tuple(rewritten(state, group, table, begin, step) for group, table in groups)
     num_new = sum(sum(takes) for takes in wants) + sum(states)
@@ -109,19 +111,25 @@ def spare(state: State, step: Step, is_new: bool) -> int:
 def whole_demand(state: State, start: Running, begin: int, step: Step) -> int:
     """Count the most blocks that a request holds until all its tokens are computed, in steps as large as this (PLAN-2).
 
-    Kinds that recycle blocks need less than their tokens cover.
+    The steps begin where it starts, behind its hit and load, and each takes slots for as much lookahead; after a load,
+    which says nothing of them, they are of one token. Kinds that recycle blocks need less than their tokens cover.
     """
-    tokens = max(len(start.prefix[1]), reach(state.config, begin, step))
-    size = max(step.new, step.external, 1)
-    return sum(most_held(state.config, group, tokens, size, step.encoder) for group in state.config.groups)
+    tokens = max(len(start.prefix[1]), begin + step.external + step.new)
+
+    def most(group: Group) -> int:
+        ahead = 0 if isinstance(group.kind, Mamba) else step.lookahead
+        slots, size = min(tokens + ahead, state.config.max_model_len), max(step.new, 1) + ahead
+        return most_held(state.config, group, slots, size, step.encoder, start.trimmed)
+
+    return sum(most(group) for group in state.config.groups)
 
 
-def most_held(config: Config, group: Group, tokens: int, step: int, encoder: int) -> int:
-    """Count the most blocks of a group that a request holds, if it computes `step` tokens at a time (PLAN-2)."""
+def most_held(config: Config, group: Group, slots: int, step: int, encoder: int, begin: int = 0) -> int:
+    """Count the most blocks of a group that a request holds, if it fills slots from `begin` on, `step` at a time."""
     if isinstance(group.kind, Cross):
         return entries(group.block_size, encoder)
     drafts = group.kind.drafts if isinstance(group.kind, Mamba) else 0
-    return peak(group.kind, span(config, group), tokens, step) + drafts
+    return peak(group.kind, span(config, group), slots, step, begin) + drafts
 
 
 def shared(state: State, tables: tuple[Table, ...]) -> int:

@@ -75,7 +75,7 @@ def law_hit_is_sound(state: State) -> bool:
 def suits(state: State, prefix: Prefix, length: int) -> bool:
     """Tell whether every group could read what the token at `length` reads, and its draft margin."""
     extra = tuple(margin(group, state.config.eagle) for group in state.config.groups)
-    return max(extra) + length < len(prefix[1]) and all(
+    return max(extra) + length <= len(prefix[1]) and all(
         readable(state, at, prefix, position)
         for at, group in enumerate(state.config.groups)
         for position in (*needed(group.kind, length), *range(length, length + extra[at]))
@@ -93,10 +93,10 @@ def law_hit_is_longest(state: State) -> bool:
 
 
 def law_hit_leaves_a_token(state: State) -> bool:
-    """HIT-3: a hit is aligned in every group and leaves a token to compute, after it its draft margin."""
-    extra = max(margin(group, state.config.eagle) for group in state.config.groups)
-    lengths = ((len(prefix[1]) - 1, found(state, prefix, LRU).length) for prefix in asked(state))
+    """HIT-3: a hit is aligned in every group, and leaves a token to compute and its draft margin."""
+    extra = max(1, *(margin(group, state.config.eagle) for group in state.config.groups))
+    lengths = ((len(prefix[1]), found(state, prefix, LRU).length) for prefix in asked(state))
     return all(
-        length <= max(0, most - extra) and not any(length % group.block_size for group in state.config.groups)
-        for most, length in lengths
+        length <= max(0, known - extra) and not any(length % group.block_size for group in state.config.groups)
+        for known, length in lengths
     )

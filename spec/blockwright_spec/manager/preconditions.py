@@ -2,10 +2,24 @@
 
 from dataclasses import replace
 
-from ..reads import Cross, Prefix
+from ..reads import Cross, Prefix, dead
 from .hits import sound
 from .outcomes import Reason, Refusal, Step
-from .state import Config, Hit, Running, State, Waiting, certain, draft_states, heads, is_loading, recurrent
+from .state import (
+    NULL,
+    Config,
+    Hit,
+    Running,
+    State,
+    Waiting,
+    certain,
+    draft_states,
+    heads,
+    is_loading,
+    recurrent,
+    resumed,
+    span,
+)
 
 
 def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step) -> Refusal | None:
@@ -15,7 +29,7 @@ def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step)
         return Refusal(Reason.NEGATIVE)
     if step.new + step.external + adopted == 0:
         return Refusal(Reason.NO_TOKENS)
-    if step.external > 0 and (step.new > 0 or first >= known):
+    if step.external > 0 and (step.new > 0 or first > known or (recurrent(config) and first == known)):
         return Refusal(Reason.LOAD_ALONE)
     if step.encoder > 0 and not any(isinstance(group.kind, Cross) for group in config.groups):
         return Refusal(Reason.NO_ENCODER)
@@ -40,7 +54,10 @@ def overdrafted(config: Config, known: int, first: int, step: Step) -> Refusal |
 
 
 def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal:
-    """Give a waiting request as it starts on the blocks of its hit, or refuse."""
+    """Give a waiting request as it starts on the blocks of its hit, or refuse.
+
+    Of the hit before a load it holds what the tokens after the load read: the load comes whole, or is given up.
+    """
     config, request = state.config, state.requests[slot]
     if not isinstance(request, Waiting):
         return Refusal(Reason.NOT_WAITING)
@@ -56,9 +73,13 @@ def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
         return Refusal(Reason.HIT_LENGTH)
     if not sound(state, request.prefix, hit):
         return Refusal(Reason.HIT_STALE)
-    looked = tuple(len(table) for table in tables)
-    length = hit.length
-    return Running(request.prefix, length, length, length, tables, looked, trimmed=length, encoder=step.encoder)
+    looked, length = tuple(len(table) for table in tables), hit.length
+    end = resumed(request.prefix, length + step.external) if step.external else length
+    kept = tuple(
+        tuple(NULL if dead(group.kind, span(config, group), end, entry) else block for entry, block in enumerate(table))
+        for group, table in zip(config.groups, tables, strict=True)
+    )
+    return Running(request.prefix, length, length, length, kept, looked, trimmed=end, encoder=step.encoder)
 
 
 def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:

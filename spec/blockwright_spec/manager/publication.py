@@ -9,6 +9,7 @@ layer does not: one request would read a state while another writes it. So a sta
 from dataclasses import replace
 
 from ..reads import Group, Mamba, cut
+from .hits import useful
 from .state import NULL, Config, Request, Running, State, certain, key
 
 
@@ -30,7 +31,10 @@ def publishable(request: Running, group: Group, at: int, count: int, stop: int |
 
 
 def published(state: State, slot: int, count: int, stop: int | None) -> State:
-    """Publish what `count` tokens filled in each group, after a step that ended at `stop`, group by group (PUB-1)."""
+    """Publish what `count` tokens filled in each group, after a step that ended at `stop`, group by group (PUB-1).
+
+    What no hit can need is passed over: as a candidate it would only outlive what one can (PUB-2).
+    """
     request, config = state.requests[slot], state.config
     if not isinstance(request, Running) or not config.caching:
         return state
@@ -40,6 +44,7 @@ def published(state: State, slot: int, count: int, stop: int | None) -> State:
         for at, group in enumerate(config.groups)
         for entry in full[at]
         if request.tables[at][entry] != NULL and key(state, request.tables[at][entry]) is None
+        if useful(config, at, entry)
     )
     looked = tuple(max(was, entries.stop) for was, entries in zip(request.published, full, strict=True))
     if looked == request.published:

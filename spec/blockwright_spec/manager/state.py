@@ -26,7 +26,8 @@ class Config:
 
     With `overlaps`, steps are in flight until they are settled; without, each call says that all before it is done.
     With `settles`, blocks are published when their data is settled, without when a step that writes them is scheduled.
-    `watermark` blocks stay free when a request is admitted beside others.
+    `watermark` blocks stay free when a request is admitted beside others. With `tells`, the outside is told what can be
+    found.
     """
 
     groups: tuple[Group, ...]
@@ -37,6 +38,7 @@ class Config:
     overlaps: bool = False
     settles: bool = False
     watermark: int = 0
+    tells: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Waiting:
 class Running:
     """A request with a block table in each group.
 
-    Tokens up to `trimmed` were done when its tables were last trimmed, those up to `settled` are done, those up to
+    Its tables were last trimmed for what comes after `trimmed` tokens; those up to `settled` are done, those up to
     `computed` are known and given slots, those up to `written` are given slots, drafts and tokens still unknown among
     them. `published` is, per group, the number of leading entries that have been looked at for publication. `states`
     are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step,
@@ -197,6 +199,11 @@ def holders(state: State, block: int) -> int:
 def sharers(state: State, block: int) -> int:
     """Count the entries of tables and fences that hold a block: a writer must be the only one (WRITE-2)."""
     return sum(table.count(block) for table in shared_tables(state))
+
+
+def resumed(prefix: Prefix, end: int) -> int:
+    """Give the tokens that count as done once all up to `end` are loaded: the last known one is computed again."""
+    return min(end, len(prefix[1]) - 1)
 
 
 def certain(request: Running) -> int:

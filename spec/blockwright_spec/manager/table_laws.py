@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from ..reads import Cross, Full, Group, Mamba, cut, dead, entries, positions, reads, shows
-from .state import NULL, Running, State, Table, certain, covers, key, owned, running, sharers, span
+from .hits import useful
+from .state import NULL, Running, State, Table, certain, covers, key, owned, resumed, running, sharers, span
 
 
 def tables(state: State) -> Iterator[tuple[Running, int, Group, Table]]:
@@ -44,7 +45,9 @@ def law_reads_are_there(state: State) -> bool:
 
 
 def following(state: State, request: Running) -> int:
-    """Give the next token of a request: it goes on from what was said to be done, known or not."""
+    """Give the next token of a request: it goes on from what was said to be done or is being loaded, known or not."""
+    if request.loading:
+        return resumed(request.prefix, request.written + request.loading)
     return request.written if state.config.overlaps else max(request.computed, request.settled)
 
 
@@ -100,11 +103,12 @@ def law_written_is_unshared(state: State) -> bool:
 
 
 def law_full_is_published(state: State) -> bool:
-    """PUB-2: of the entries looked at for publication, every full block, and a state that ends there, is published."""
+    """PUB-2: of the entries looked at, exactly those that a hit can need are published: full blocks, the last state."""
     size = tuple(group.block_size for group in state.config.groups)
     recurrent = tuple(isinstance(group.kind, Mamba) for group in state.config.groups)
     return all(
-        key(state, block) == (at, cut(request.prefix, (entry + 1) * size[at]))
+        key(state, block)
+        == ((at, cut(request.prefix, (entry + 1) * size[at])) if useful(state.config, at, entry) else None)
         for request, at, entry, block in held(state)
         if entry < request.published[at] and (not recurrent[at] or (entry + 1) * size[at] == request.computed)
     )
@@ -195,7 +199,8 @@ def law_counts_are_ordered(state: State) -> bool:
     Tokens may be said to be done before they are known; once they are, they count as computed.
     """
     return all(
-        0 <= request.trimmed <= request.settled <= request.written
+        0 <= request.trimmed <= request.settled + request.loading
+        and request.settled <= request.written
         and min(request.settled, len(request.prefix[1])) <= request.computed
         and request.computed <= min(request.written, len(request.prefix[1]))
         and request.published[at] * group.block_size <= request.computed

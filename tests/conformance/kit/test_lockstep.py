@@ -15,11 +15,12 @@ from blockwright_conformance.kv_cache.abstraction import differences, expected
 from blockwright_conformance.kv_cache.actions import Admit, Append, Find, Grow, GrowEach, Reset, WrongStep, meaning
 from blockwright_conformance.kv_cache.adapter import Explained, Found, Observation, Served
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter, Shared
-from blockwright_conformance.kv_cache.lockstep import compare, examine, misreported
+from blockwright_conformance.kv_cache.lockstep import compare, examine, misheard, misreported
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome, Reply, outcome_of
 from blockwright_conformance.kv_cache.parts import names_of
 from blockwright_conformance.kv_cache.scopes import scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
+from blockwright_spec.manager.events import Listener
 from blockwright_spec.manager.outcomes import Done, Reason, Refusal
 from blockwright_spec.manager.state import Config, State, Table, initial
 from blockwright_spec.reads import Full, Group, Prefix, Sliding
@@ -86,7 +87,7 @@ ALTERED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("field", [field for field in Observation._fields if field != "evicted"])
+@pytest.mark.parametrize("field", [field for field in Observation._fields if field not in ("evicted", "listeners")])
 def test_every_field_of_the_state_is_compared(field: str) -> None:
     state, adapter = together(Admit(0, PROMPT, 5))
     shown = adapter.observe(names_of(state))._replace(**{field: ALTERED[field]})
@@ -121,6 +122,18 @@ def test_evictions_are_compared() -> None:
     for steps in ((step,), (in_place,), (step, replace(again, evicted=()))):
         assert misreported(outcome_of(state, steps), ((1, content),))
         assert misreported(outcome_of(state, steps), lost) == []
+
+
+def test_what_listeners_know_is_compared() -> None:
+    """An adapter of a scope that tells events shows listeners, and one who was told of too little is noticed."""
+    config = replace(CONFIG, tells=True)
+    state = initial(config, 2)
+    adapter = BlockwrightAdapter(config)
+    shown = adapter.observe(names_of(state))
+    assert shown.listeners == (Listener((), ()),)
+    assert compare(outcome_of(state, ()), Reply(), adapter, shown) == []
+    stored = replace(state, keys=((3, (0, (0, (3, 4)))),))
+    assert [fault[:4] for fault in misheard(stored, shown.listeners)] == ["EV-1", "EV-2"]
 
 
 def faults(told: ManagerOutcome, **reply: Any) -> list[str]:

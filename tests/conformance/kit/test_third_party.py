@@ -98,7 +98,8 @@ def test_a_difference_raises_with_the_calls_and_the_law() -> None:
     text = str(caught.value)
     assert text.startswith(f"{SMALL}: REF-0: tables: expected")
     assert "(breaks TRIM-1)" in text
-    assert "manager.remove_skipped_blocks(r0, " in text
+    assert "\nadapter = Faulty(Config(groups=(Group(kind=Sliding(window=3), block_size=2),)," in text
+    assert "\nadapter.trim('r0', " in text
 
 
 def test_expected_failures_are_strict_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +204,7 @@ def test_pytest_runs_a_test_for_each_scope(tmp_path: Path) -> None:
     options = ("--blockwright-impl", "faulty:Faulty", "--blockwright-scope", "3, block 2: put off")
     done = run_kit(tmp_path, *options)
     assert done.returncode == 1, done.stderr
-    assert "manager.remove_skipped_blocks(r0, " in done.stdout
+    assert "adapter.trim('r0', " in done.stdout
     assert f"test_scope[{SMALL}]" in done.stdout
     done = run_kit(tmp_path, *options, "--blockwright-expected", "listed.toml", "-rx")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -338,8 +338,6 @@ def test_bad_shapes() -> None:
 
 def test_bad_configurations() -> None:
     group = KVCacheGroupSpec(["layers.0"], full())
-    with pytest.raises(InvalidArgumentError, match="kv_cache_groups"):
-        KVCacheConfig(9, [])
     two = KVCacheConfig(9, [group, KVCacheGroupSpec(["layers.1"], chunked())])
     assert len(KVCacheManager(two, 9).managers) == 2
     with pytest.raises(UnsupportedError, match="use_eagle"):
@@ -369,6 +367,27 @@ def test_bad_configurations() -> None:
     admit(smallest, Request("r", [1, 2, 3, 4], 4))
     assert smallest.usage == 1.0
     assert smallest.allocate_slots(Request("q", [1], 4), 1) is None
+
+
+def test_what_is_passed_in_the_place_of_something_else() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"layer_names: .* pass \['layers.0'\]"):
+        KVCacheGroupSpec("layers.0", full())
+    with pytest.raises(InvalidArgumentError, match=r"kv_cache_groups: .* KVCacheGroupSpec\(layer_names"):
+        KVCacheConfig(9, [full()])  # type: ignore[list-item]
+    with pytest.raises(InvalidArgumentError, match="block_size: must be a number, 'manager' or None"):
+        Request("r", [1], "4")
+    manager, name = manager_of(full()), cast("Request", "r")
+    for call in (
+        lambda: manager.get_computed_blocks(name),
+        lambda: manager.explain_hit(name),
+        lambda: manager.allocate_slots(name, 5),
+        lambda: manager.allocate_slots_batch([name], 5),
+        lambda: manager.plan(name, 5),
+        lambda: manager.can_load(name, 0, 4),
+        lambda: manager.cache_blocks(name, 0),
+        lambda: manager.free(name),
+    ):
+        assert "Request" in unchanged(manager, TypeError if COMPILED else InvalidArgumentError, call)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 16])

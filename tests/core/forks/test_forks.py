@@ -374,8 +374,8 @@ def test_the_name_of_a_fork_is_a_name(names: tuple[object, ...]) -> None:
 @pytest.mark.parametrize("bad", [None, "parent", 5, 1.5, object(), ["parent"]])
 def test_only_requests_are_forked(bad: Any) -> None:
     manager, parent = world()
-    refused(manager, (TypeError, AttributeError), manager.fork, parent, bad)
-    refused(manager, (TypeError, AttributeError), manager.fork, bad, parent.fork("child"))
+    refused(manager, (TypeError, InvalidArgumentError), manager.fork, parent, bad)
+    refused(manager, (TypeError, InvalidArgumentError), manager.fork, bad, parent.fork("child"))
 
 
 @pytest.mark.parametrize("computed", [-1, 0, 8, 9, 11, 2**31, 2**63, 2**64, -(2**63) - 1])

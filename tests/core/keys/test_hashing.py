@@ -15,14 +15,30 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.keys.siphash import reference_siphash128
+from tests.core.support import full, sliding
 
-from blockwright import BlockHasher, FunctionHasher, MultiModalItem, Request, Sha256Hasher, SipHasher
+from blockwright import (
+    BlockHasher,
+    BlockPool,
+    FullAttentionManager,
+    FunctionHasher,
+    GivenHasher,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheManager,
+    MultiModalItem,
+    Request,
+    Sha256Hasher,
+    SipHasher,
+)
+from blockwright.errors import InvalidArgumentError
 
 KEY = bytes(range(100, 116))
 SEED = b"one deployment"
@@ -126,6 +142,30 @@ def test_only_full_blocks_have_keys() -> None:
         assert len(Request("r", [5] * count, 4).block_hashes) == count // 4
     assert Request("r", [5] * 9).block_hashes == []
     assert Request("r", [5] * 9).block_size is None
+
+
+def test_requests_take_the_block_size_of_the_manager_that_caches_them() -> None:
+    wide = full(8)
+    config = KVCacheConfig(9, [KVCacheGroupSpec(["a"], wide), KVCacheGroupSpec(["b"], sliding(12, 4))])
+    manager, hasher = KVCacheManager(config, 64), Sha256Hasher(b"seed")
+    first = Request("first", list(range(30)), hasher=hasher, cache_salt="salt")
+    assert manager.allocate_slots(first, 30) is not None
+    assert first.block_size == manager.hash_block_size == 4
+    assert first.block_hashes == Request("f", list(range(30)), 4, hasher=hasher, cache_salt="salt").block_hashes
+    second = Request("second", list(range(30)), hasher=hasher, cache_salt="salt")
+    assert manager.get_computed_blocks(second)[1] == 24
+    second.append_output_token_ids(list(range(10)))
+    assert len(second.block_hashes) == 10
+
+    bare = KVCacheManager(config, 64, enable_caching=False)
+    third = Request("third", list(range(30)))
+    assert bare.allocate_slots(third, 30) is not None
+    assert third.block_hashes == []  # nothing is hashed where nothing is found by it
+    kind = FullAttentionManager(wide, BlockPool(9, True), 0)
+    alone = Request("alone", list(range(9)))
+    kind.allocate_new_blocks("alone", 9)
+    kind.cache_blocks(alone, 9)
+    assert alone.block_size == 8
 
 
 @each_hasher
@@ -243,3 +283,42 @@ def test_default_secret_is_drawn_per_process() -> None:
     assert runs[0][0] != runs[1][0]
     assert runs[0][1:] == runs[1][1:]
     assert runs[0][1] != runs[0][2]
+
+
+def test_keys_that_an_engine_gives_are_taken_as_they_are() -> None:
+    """A request over an engine's own growing list has exactly those keys, and shares with whoever has the same."""
+    given: list[bytes] = [bytes([at]) * 32 for at in range(2)]
+    request = Request("given", [1] * 9, 4, hasher=GivenHasher(given))
+    assert request.block_hashes == given
+    given.append(b"\xff" * 16)
+    request.append_output_token_ids([1, 1, 1])
+    assert request.block_hashes == given
+    assert list(request.copy().keys(1).words) == list(request.keys(1).words)
+
+
+@pytest.mark.parametrize("given", [[], [bytes(15), bytes(16)]], ids=["too few", "too short"])
+def test_too_few_or_too_short_keys_are_refused_and_nothing_is_appended(given: list[bytes]) -> None:
+    with pytest.raises(InvalidArgumentError, match="block_hashes"):
+        Request("given", [1] * 8, 4, hasher=GivenHasher(given))
+    request = Request("given", [1] * 3, 4, hasher=GivenHasher(given))
+    with pytest.raises(InvalidArgumentError, match="block_hashes"):
+        request.append_output_token_ids([1])
+    assert request.num_tokens == 3
+
+
+def test_items_cost_no_more_than_the_blocks_they_lie_in() -> None:
+    """Each block looks at its own items only, however many there are; items that others contain are not passed over."""
+    looks = []
+
+    class Counted(list[MultiModalItem]):
+        def __getitem__(self, at: Any) -> Any:
+            looks.append(at)
+            return super().__getitem__(at)
+
+    items = [MultiModalItem(f"i{at}", 8 * at, 7) for at in range(500)] + [MultiModalItem("long", 0, 30)]
+    request = Request("r", list(range(4000)), 4, mm_items=items)
+    request._mm_items = Counted(request._mm_items)
+    for block in range(1000):
+        own = [item for item in items if item.offset < 4 * block + 4 and item.offset + item.length > 4 * block]
+        assert request._extra_keys(block).count(b"M") == len(own)
+    assert len(looks) < 8 * 1000  # none at all in the compiled build, whose lists are looked at directly

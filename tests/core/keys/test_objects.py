@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -33,9 +34,12 @@ from blockwright import (
     BatchAllocation,
     BlockHasher,
     BlockPool,
+    FullAttentionSpec,
     FunctionHasher,
     KVCacheBlock,
     KVCacheBlocks,
+    KVCacheConfig,
+    KVCacheGroupSpec,
     KVCacheManager,
     MultiModalItem,
     Request,
@@ -45,12 +49,19 @@ from blockwright import (
 )
 from blockwright import errors as all_errors
 from blockwright.core.manager import PrefixCacheStats
-from blockwright.errors import BlockwrightError, InvariantError, TooLittleMemoryError
+from blockwright.errors import (
+    BlockwrightError,
+    EventGapError,
+    InvalidArgumentError,
+    InvariantError,
+    TooLittleMemoryError,
+    UnsupportedError,
+)
 from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored
 
 VALUES: list[object] = [
     full(), sliding(), chunked(), mamba(), cross(), manager_of(full()).kv_cache_config, MultiModalItem("i", 0, 1),
-    PrefixCacheStats(False, 1, 2, 3), BlockStored(b"h", None, (1,), 1, None, 0), BlockRemoved(b"h", 0),
+    PrefixCacheStats(False, 1, 2, 3), BlockStored(b"h", None, bytes(4), 1, None, 0), BlockRemoved(b"h", 0),
     AllBlocksCleared(), build_info(),
 ]  # fmt: skip
 WAYS: dict[str, Callable[[Any], Any]] = {
@@ -73,7 +84,7 @@ ERRORS = [
     for error in vars(all_errors).values()
     if isinstance(error, type)
     and issubclass(error, BlockwrightError)
-    and error not in (InvariantError, TooLittleMemoryError)  # of more arguments than a message
+    and error not in (EventGapError, InvariantError, TooLittleMemoryError)  # of more arguments than a message
 ]
 
 
@@ -84,6 +95,13 @@ def test_errors_travel(error: type[BlockwrightError], way: Callable[[Any], Any])
     twin = way(error("what: it says"))
     assert type(twin) is error
     assert str(twin) == "what: it says"
+
+
+@each_way
+def test_a_gap_of_events_travels(way: Callable[[Any], Any]) -> None:
+    twin = way(EventGapError(3, 5, 9))
+    assert "batch 3 is not kept, only 5..8" in str(twin)
+    assert (twin.sequence, twin.oldest, twin.following) == (3, 5, 9)
 
 
 @each_way
@@ -127,8 +145,10 @@ def stateful() -> list[object]:
 @pytest.mark.parametrize("index", range(6))
 @pytest.mark.parametrize("way", [copy.deepcopy, pickle.dumps])
 def test_state_is_not_copied_by_accident(index: int, way: Callable[[Any], Any]) -> None:
-    with pytest.raises(TypeError):
+    says_what_to_use = index < 3
+    with pytest.raises(UnsupportedError if says_what_to_use else (TypeError, UnsupportedError)) as caught:
         way(stateful()[index])
+    assert "use copy()" in str(caught.value) or not says_what_to_use
 
 
 @pytest.mark.parametrize("index", range(3))
@@ -232,3 +252,45 @@ def test_attributes_that_are_read_only() -> None:
     ):  # fmt: skip
         with pytest.raises(AttributeError):
             setattr(thing, name, 1)
+
+
+def test_what_is_no_block_says_itself_whether_it_equals_one() -> None:
+    class Equal:
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = None  # type: ignore[assignment]
+
+    block = BlockPool(9).get_new_blocks(1)[0]
+    assert block == Equal()
+    assert block != 1
+    assert block == block.__class__(block._pool, block.block_id)
+
+
+def test_a_model_without_attention_has_no_groups_and_holds_no_blocks() -> None:
+    with pytest.raises(UnsupportedError, match="enable_caching"):
+        KVCacheManager(KVCacheConfig(9, []), 99)
+    manager, request = KVCacheManager(KVCacheConfig(9, []), 99, enable_caching=False), Request("r", [1, 2, 3], 4)
+    hit, num_hit = manager.get_computed_blocks(request)
+    assert (num_hit, manager.allocate_slots(request, 3, num_hit, hit).blocks) == (0, ())  # type: ignore[union-attr]
+    request.num_computed_tokens = 3
+    request.append_output_token_ids(4)
+    assert manager.allocate_slots_batch([request], 1).num_served == 1
+    assert (manager.get_block_ids("r"), manager.get_num_common_prefix_blocks("r", 1), manager.usage) == ((), [], 0.0)
+    assert manager.explain_hit(request).num_tokens == 0
+    manager.check()
+    manager.free(request)
+
+
+def test_caching_is_on_or_off() -> None:
+    with pytest.raises(InvalidArgumentError, match="enable_caching"):
+        BlockPool(9, None)
+
+
+def test_an_engines_own_hashes_are_told_by_events_if_they_are_portable() -> None:
+    own = FunctionHasher(lambda parent, data: sha256(parent + data).digest(), True, is_portable=True)
+    config = KVCacheConfig(9, [KVCacheGroupSpec(["a"], FullAttentionSpec(4, 1, 1, "float16"))])
+    manager, request = KVCacheManager(config, 99, enable_kv_cache_events=True), Request("r", [1] * 9, 4, hasher=own)
+    assert manager.allocate_slots(request, 9) is not None
+    stored = [each.block_hash for each in manager.take_events() if isinstance(each, BlockStored)]
+    assert stored == request.block_hashes

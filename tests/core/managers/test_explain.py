@@ -108,7 +108,7 @@ def longest(specs: Sequence[KVCacheSpec], has: Sequence[AbstractSet[int]], num_t
         for length in lengths
         if length == 0
         or all(
-            end < num_tokens and end in cached
+            end <= num_tokens and end in cached
             for spec, cached in zip(specs, has, strict=True)
             for end in ends_of(spec, length, eagle)
         )
@@ -134,7 +134,7 @@ def expected(
             continue
         ends = ends_of(spec, candidate, eagle)
         lacks = [end for end in ends if end not in cached]
-        if ends and ends[-1] >= num_tokens:
+        if ends and ends[-1] > num_tokens:
             parts.append((alone, ends[-1], HitLimit.DRAFT_MARGIN, []))
         elif not lacks:
             parts.append((alone, None, HitLimit.OTHER_GROUP, []))
@@ -197,7 +197,7 @@ def grows_to(manager: KVCacheManager, request: Request, whole: Request, said: Hi
         assert said.limiting_groups
         part = said.groups[said.limiting_groups[0]]
         assert part.missing_end is not None
-        if part.missing_end > said.max_length:
+        if part.missing_end > said.max_length + 1:
             assert part.limit is HitLimit.DRAFT_MARGIN
             assert part.cause is None
             return
@@ -378,7 +378,7 @@ def test_the_draft_margin() -> None:
     ("manager", "request_"),
     [
         (manager_over([full(2), cross(2)], caching=False, remembers=False), ask(8)),
-        (manager_over([full(2), full(2)]), Request("q", list(range(8)))),
+        (manager_over([full(2), full(2)]), Request("q", list(range(8)), None)),
         (manager_over([full(2), full(2)]), ask(8, prompt_logprobs=True)),
     ],
     ids=["no caching", "no keys", "prompt log-probabilities"],

@@ -27,6 +27,7 @@ from tests.core.support import (
 )
 
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher
+from blockwright.core.request import pack_tokens
 from blockwright.errors import InvalidArgumentError, StaleHitError, UnsupportedError
 from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored
 
@@ -71,7 +72,7 @@ def test_no_lookup_without_caching_or_keys() -> None:
     assert manager.get_computed_blocks(Request("r", list(range(17)), 4))[1] == 0
     manager = manager_of(full())
     manager.free(started(manager, "first", 17))
-    bare = Request("bare", list(range(17)))
+    bare = Request("bare", list(range(17)), None)
     assert manager.get_computed_blocks(bare)[1] == 0
     assert admit(manager, bare) == 0
     assert manager.num_published("bare") == (0,)
@@ -215,7 +216,7 @@ def test_hit_for_a_request_without_keys() -> None:
     manager.free(started(manager, "first", 16))
     hit, num_hit = manager.get_computed_blocks(Request("r", list(range(17)), 4))
     with pytest.raises((StaleHitError, InvalidArgumentError)):
-        manager.allocate_slots(Request("bare", list(range(17))), 1, num_hit, hit)
+        manager.allocate_slots(Request("bare", list(range(17)), None), 1, num_hit, hit)
 
 
 # ---------------------------------------------------------------------- what it says of itself
@@ -311,8 +312,8 @@ def test_events() -> None:
     admit(manager, request)
     first, second = request.block_hashes
     assert manager.take_events() == [
-        BlockStored(first, None, (0, 1, 2, 3), 4, "adapter", 0),
-        BlockStored(second, first, (4, 5, 6, 7), 4, "adapter", 0),
+        BlockStored(first, None, pack_tokens("", [0, 1, 2, 3]), 4, "adapter", 0),
+        BlockStored(second, first, pack_tokens("", [4, 5, 6, 7]), 4, "adapter", 0),
     ]
     assert manager.take_events() == []
     manager.free(request)

@@ -26,7 +26,9 @@ from tests.core.support import (
 )
 
 from blockwright import BlockPool, KVCacheSpec, get_manager_for_kv_cache_spec
+from blockwright.core.window import ChunkedRule, MambaRule, SlidingRule, WindowRule
 from blockwright.errors import InvalidArgumentError, UnsupportedError
+from blockwright_spec import reads
 
 
 def entries_of(ids: list[int], known: dict[int, int]) -> list[int | None]:
@@ -237,3 +239,17 @@ def test_trim_beyond_the_table() -> None:
         group.remove_skipped_blocks("r", 13)
     group.remove_skipped_blocks("unknown", 100)
     assert single_dump(group) == before
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_most_blocks_behind_a_hit(size: int) -> None:
+    """From any beginning on, as the specification counts them; from the first token on that is proved."""
+    pairs: list[tuple[WindowRule, reads.Kind]] = [
+        (WindowRule(True), reads.Full()),
+        (MambaRule(), reads.Mamba()),
+        *((SlidingRule(window, size), reads.Sliding(window)) for window in (1, 2, 5)),
+        *((ChunkedRule(times * size), reads.Chunked(times * size)) for times in (1, 2, 3)),
+    ]
+    for (rule, kind), slots, step in product(pairs, range(1, 15), range(1, 6)):
+        for begin in range(slots):
+            assert rule.peak(slots, step, size, begin) == reads.peak(kind, size, slots, step, begin), (kind, slots)

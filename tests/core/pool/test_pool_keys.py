@@ -11,6 +11,7 @@ import pytest
 from tests.core.support import filled, ids_of, pool_dump, publish, served, unchanged_by
 
 from blockwright import BlockPool, Request
+from blockwright.core.request import pack_tokens
 from blockwright.errors import BlockError, InvalidArgumentError
 from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored
 
@@ -40,7 +41,7 @@ def test_oldest_duplicate_serves(taken: list[int]) -> None:
     ring = [4, 2, 1, 3]
     pool.get_new_blocks(5)
     key = publish(pool, 9, ring)
-    assert pool.take_events() == [BlockStored(key, None, (9, 9), 2, None, 0)]
+    assert pool.take_events() == [BlockStored(key, None, pack_tokens("", [9, 9]), 2)]
     for place in taken:
         gone = ring[place]
         pool.free_blocks([gone])

@@ -156,7 +156,7 @@ def test_events_mirror_the_index() -> None:
     def run(given_operations: list[tuple[object, ...]]) -> None:
         requests = [Request(f"r{token}", [token, token], 2, hasher=Sha256Hasher(b"")) for token in range(7)]
         pool, model = BlockPool(13, enable_kv_cache_events=True), Model(13)
-        mirror: set[tuple[bytes, int]] = set()
+        mirror: set[tuple[bytes | int, int]] = set()
         for operation in given_operations:
             if operation == ("copy",):
                 pool = pool.copy()

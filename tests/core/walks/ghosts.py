@@ -74,7 +74,9 @@ class Ghosts:
         margin = 1 if use_eagle and not self.recurrent else 0
         lengths = [
             blocks * self.size
-            for blocks in range((request.num_tokens - 1) // self.size + 1 - margin)
+            for blocks in range(
+                min((request.num_tokens - 1) // self.size, request.num_tokens // self.size - margin) + 1
+            )
             if {keys[position // self.size] for position in needed(self.setup.spec, blocks * self.size)} <= published
             and (not margin or keys[blocks] in published)
         ]

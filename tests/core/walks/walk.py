@@ -270,11 +270,11 @@ class Walk:
         assert list(self.running) == manager.request_ids() == list(self.replica)
         for event in manager.take_events():
             match event:
-                case BlockStored():
-                    assert event.block_hash not in self.mirror
-                    self.mirror.add(event.block_hash)
-                case BlockRemoved():
-                    self.mirror.remove(event.block_hash)
+                case BlockStored(block_hash=bytes() as key):
+                    assert key not in self.mirror
+                    self.mirror.add(key)
+                case BlockRemoved(block_hash=bytes() as key):
+                    self.mirror.remove(key)
                 case _:
                     self.mirror.clear()
         assert {key[:16] for key in self.mirror} == {key for key in manager.block_pool.block_keys() if key}

@@ -234,6 +234,7 @@ def test_a_move_between_tiers_is_under_way_too() -> None:
     tiers = [LRUOffloadingManager(CPUBackend(2, 4)) for _ in range(2)]
     worker = OffloadingWorker()
     worker.register_handler(GPULoadStoreSpec, CPULoadStoreSpec, handler)
+    worker.register_handler(CPULoadStoreSpec, GPULoadStoreSpec, handler)
     worker.register_handler(CPULoadStoreSpec, CPULoadStoreSpec, handler)
     connector = OffloadingConnector(manager, OffloadChain(tiers, write="through"), worker)
     request = Request("r", list(range(5)), 2)
@@ -252,6 +253,7 @@ def test_a_move_between_tiers_is_under_way_too() -> None:
 def test_events_come_from_the_tiers() -> None:
     manager, handler, worker = manager_of(full()), StillHandler(), OffloadingWorker()
     worker.register_handler(GPULoadStoreSpec, CPULoadStoreSpec, handler)
+    worker.register_handler(CPULoadStoreSpec, GPULoadStoreSpec, handler)
     chain = OffloadChain([LRUOffloadingManager(CPUBackend(2, 4), enable_events=True)])
     connector = OffloadingConnector(manager, chain, worker)
     request = Request("r", list(range(5)), 2)

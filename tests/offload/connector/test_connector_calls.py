@@ -295,7 +295,7 @@ def test_what_a_step_fills_is_stored_and_held() -> None:
 def test_output_tokens_fill_blocks_too_and_strangers_are_passed_over() -> None:
     rig = Rig()
     request = rig.compute("r", range(3))
-    stranger, keyless = Request("s", [1, 2, 3], 2), Request("k", [1, 2, 3])
+    stranger, keyless = Request("s", [1, 2, 3], 2), Request("k", [1, 2, 3], None)
     assert rig.manager.allocate_slots(keyless, 3) is not None
     keyless.num_computed_tokens = 3
     for count in range(3):
@@ -423,8 +423,8 @@ def test_a_failed_load_is_computed_once_and_not_looked_up() -> None:
     assert rig.connector.stats().loads_failed == 1
 
 
-def test_a_hit_that_is_too_large_for_the_pool_is_loaded_in_part() -> None:
-    """A window's blocks are given back while a prompt is computed, but a load takes all its blocks at once."""
+def test_a_load_takes_no_more_than_the_tokens_after_it_read() -> None:
+    """A prompt of 20 blocks is loaded to a pool of 6, which serves it in chunks: a window keeps two blocks."""
     rig = Rig(sliding(2, 4), num_blocks=7, host=20)
     request = Request("first", list(range(41)), 2)
     while request.num_computed_tokens < 41:
@@ -441,8 +441,8 @@ def test_a_hit_that_is_too_large_for_the_pool_is_loaded_in_part() -> None:
     again = rig.load("again", list(range(41)))
     rig.manager.check()
     rig.handler.end()
-    assert rig.connector.poll() == [LoadResult("again", 12, 12)]
-    again.num_computed_tokens = 12
+    assert rig.connector.poll() == [LoadResult("again", 40, 40)]
+    again.num_computed_tokens = 40
     while again.num_computed_tokens < 41:
         new = min(4, 41 - again.num_computed_tokens)
         assert rig.manager.allocate_slots(again, new) is not None
@@ -558,7 +558,7 @@ def test_requests_that_load_nothing() -> None:
     rig.offloaded(range(9))
     tokens = list(range(9))
     for request in (
-        Request("k", tokens),
+        Request("k", tokens, None),
         Request("p", tokens, 2, prompt_logprobs=True),
         Request("s", tokens, 2, cache_salt="other"),
         Request("short", tokens[:2], 2),

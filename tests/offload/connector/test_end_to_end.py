@@ -16,7 +16,7 @@ from random import Random
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("fsspec", reason="needs fsspec: pip install 'blockwright[offload]'")
+pytest.importorskip("fsspec", reason="needs fsspec: pip install fsspec")
 
 import torch
 from tests.offload.connector.engine import WIDTH, Engine, chunked, full, mamba, number, sliding
@@ -208,7 +208,7 @@ def test_lives_of_an_engine(
     specs, store_on, options = case
     readable: set[bytes] = set()
     lower = loaded = 0
-    for life in range(20 if "races" in options else 2):
+    for life in range(20 if "races" in options else 6):
         media = Media(tmp_path / "disk", space, timeout=0.01 if "races" in options else None)
         engine = Engine(
             specs,

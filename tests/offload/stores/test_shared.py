@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("fsspec", reason="needs fsspec: pip install 'blockwright[offload]'")
+pytest.importorskip("fsspec", reason="needs fsspec: pip install fsspec")
 
 from tests.offload.stores.shared_spaces import OURS, THEIRS, ServerSpace, Space, parts, read, space_of
 

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-pytest.importorskip("fsspec", reason="needs fsspec: pip install 'blockwright[offload]'")
+pytest.importorskip("fsspec", reason="needs fsspec: pip install fsspec")
 
 from tests.offload.stores.shared_spaces import Space, space_of
 

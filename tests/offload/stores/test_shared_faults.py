@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("fsspec", reason="needs fsspec: pip install 'blockwright[offload]'")
-pytest.importorskip("valkey", reason="needs a client: pip install 'blockwright[offload]'")
+pytest.importorskip("fsspec", reason="needs fsspec: pip install fsspec")
+pytest.importorskip("valkey", reason="needs a client: pip install valkey")
 
 from fsspec.implementations.memory import MemoryFileSystem
 from tests.offload.stores.shared_spaces import OURS, parts, read

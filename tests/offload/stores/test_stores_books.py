@@ -120,6 +120,7 @@ def test_what_steps_fill_is_not_stored_again_on_eviction() -> None:
     spec = FullAttentionSpec(block_size=2, num_kv_heads=1, head_size=1, dtype="float32")
     manager, handler, worker = manager_of(spec, num_blocks=4, track_evictions=True), StillHandler(), OffloadingWorker()
     worker.register_handler(GPULoadStoreSpec, CPULoadStoreSpec, handler)
+    worker.register_handler(CPULoadStoreSpec, GPULoadStoreSpec, handler)
     chain = OffloadChain([LRUOffloadingManager(CPUBackend(2, 9))])
     connector = OffloadingConnector(manager, chain, worker, store_on="publish")
     for name, start in (("first", 0), ("second", 50)):  # the first is never told of, so that it is not stored

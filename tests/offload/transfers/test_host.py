@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-pytest.importorskip("torch", reason="needs torch: pip install 'blockwright[torch]'")
+pytest.importorskip("torch", reason="needs torch: pip install torch")
 
 import torch
 from tests.device.pools import DTYPES, LAYOUTS, bits, equal, moved_plainly, twin

@@ -7,7 +7,7 @@ Not covered: speed. Skipped without a GPU.
 
 import pytest
 
-pytest.importorskip("torch", reason="needs torch: pip install 'blockwright[torch]'")
+pytest.importorskip("torch", reason="needs torch: pip install torch")
 
 import torch
 from tests.device.pools import LAYOUTS, bits, equal

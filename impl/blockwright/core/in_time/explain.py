@@ -149,8 +149,8 @@ def explain(
 ) -> HitExplanation:
     """Explain the hit of a request; nothing changes. law: EXPLAIN-1."""
     max_length: i64 = request.num_tokens - 1
-    pool = managers[0].block_pool
-    if not pool.enable_caching or request.prompt_logprobs or request._block_size == 0:
+    pool = managers[0].block_pool if managers else None
+    if pool is None or not pool.enable_caching or request.prompt_logprobs or request._block_size == 0:
         unasked = [
             GroupHit(at, kind_name(manager.kv_cache_spec), manager.block_size, 0, None, HitLimit.NOT_ASKED, None)
             for at, manager in enumerate(managers)
@@ -213,7 +213,7 @@ def explain_group(
             i += 1
         if i == stop:
             limit = HitLimit.OTHER_GROUP
-        elif stop * size > max_length:
+        elif stop * size > max_length + 1:  # the last token may be in a margin
             limit = HitLimit.DRAFT_MARGIN
             end = stop * size
         else:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from blockwright.core.effects import release_batch, trim_dead, vacate
+from blockwright.core.effects import release_batch, vacate
 from blockwright.core.outcomes import count_of
 from blockwright.core.preconditions import tables_of
 from blockwright.core.publication import make_keys, publish_all_due, publish_due, publish_filled
@@ -122,7 +122,7 @@ def settle_request(state: State, tables: RequestTables, new: i64, drafts: i64, b
 
 
 def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
-    """Say that a load has ended and how many of its tokens came: ``finish_load``. law: LOAD-1, READ-1, TRIM-1."""
+    """Say that a load has ended and how many of its tokens came: ``finish_load``. law: LOAD-1, READ-1."""
     count = count_of("num_loaded_tokens", num_loaded_tokens)
     state.pool.require_whole()
     batch = state.loads.get(request._request_id)
@@ -142,12 +142,9 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
             f"num_loaded_tokens: {count} of {tables.num_loading} that {request.request_id!r} was to load"
         )
     is_whole = count == tables.num_loading
-    stop = tables.num_written + count
-    state.changes.begin(tables)
+    stop = min(tables.num_written + count, i64(request.num_tokens) - 1)
     make_keys(state, request, stop)
     try:
-        # law: READ-1
-        trim_dead(state, tables, tables.num_written + tables.num_loading, state.changes)
         tables.num_loading = 0
         tables.num_written = stop
         tables.num_certain = stop

@@ -33,7 +33,8 @@ class BlockIDsLoadStoreSpec(LoadStoreSpec):
     """Blocks in numbered places.
 
     Attributes:
-        block_ids: the places, in order of the blocks.
+        block_ids: the places, in order of the blocks: a plain list, since the bookkeeping imports no numpy; a handler
+            that calculates with arrays takes ``numpy.asarray(spec.block_ids)``.
     """
 
     def __init__(self, block_ids: list[int]) -> None:
@@ -45,6 +46,7 @@ class BlockIDsLoadStoreSpec(LoadStoreSpec):
         return f"{type(self).__name__}({self.block_ids})"
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class GPULoadStoreSpec(BlockIDsLoadStoreSpec):
     """Blocks of the device's pool."""
 
@@ -54,6 +56,7 @@ class GPULoadStoreSpec(BlockIDsLoadStoreSpec):
         return "GPU"
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CPULoadStoreSpec(BlockIDsLoadStoreSpec):
     """Blocks in the host's memory."""
 

@@ -12,8 +12,7 @@ from ..choices import Choice
 from ..effects import returned, vacated, written
 from ..outcomes import Done, Outcome, Reason, Refusal
 from ..publication import published, replaced, ripened
-from ..state import Flight, Running, State, Waiting, is_loading
-from ..transitions import trim
+from ..state import Flight, Running, State, Waiting, is_loading, resumed
 
 Rejected = tuple[tuple[int, int], ...]
 """How many drafts of which slot were rejected."""
@@ -83,10 +82,10 @@ def landed(state: State, flight: Flight, rejected: dict[int, int]) -> State:
 def finish_load(state: State, slot: int, count: int, choice: Choice) -> Outcome:
     """Say that a load has ended and how many of its tokens came: ``finish_load`` (LOAD-1).
 
-    What no token after the whole load reads was not asked for: it is given back and holds nothing, however much came.
-    Of the rest, what came is published. If some did not come, the request gives its blocks up and waits again: its hit
-    is then what came, as far as a token there would find all that it reads. Blocks of a request that has ended
-    meanwhile return.
+    What no token after the whole load reads was not asked for, and holds no block. Of the rest, what came is published.
+    If some did not come, the request gives its blocks up and waits again: its hit is then what came, as far as a token
+    there would find all that it reads. If the whole prompt came, its last token is computed again, for what comes
+    after it. Blocks of a request that has ended meanwhile return.
     """
     # REFUSE
     request = state.requests[slot]
@@ -97,13 +96,8 @@ def finish_load(state: State, slot: int, count: int, choice: Choice) -> Outcome:
         due = tuple(fence for fence in state.fences if fence.step is None and fence.slot == slot)
         return returned(state, due, choice)
     stop, end = request.written + count, request.written + request.loading
-    whole = replace(request, settled=end, computed=end, written=end, loading=0)
-    asked = trim(replaced(state, slot, whole), slot, end, choice)
-    if isinstance(asked, Refusal):
-        return asked
-    kept = asked.state.requests[slot]
-    assert isinstance(kept, Running)
-    came = replace(kept, settled=stop, computed=stop, written=stop)
-    after = published(written(asked.state, slot, came, request.written), slot, stop, stop)
-    return replace(asked, state=after) if stop == end else vacated(after, slot, Waiting(request.prefix), choice)
+    done = resumed(request.prefix, stop)
+    came = replace(request, settled=done, computed=done, written=done, loading=0)
+    after = published(written(state, slot, came, request.written), slot, done, done)
+    return Done(after) if stop == end else vacated(after, slot, Waiting(request.prefix), choice)
     # SAME: other requests.

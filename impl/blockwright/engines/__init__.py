@@ -1,0 +1,1 @@
+"""Blockwright inside engines that exist: adapters over their own interfaces. Nothing of an engine is imported here."""

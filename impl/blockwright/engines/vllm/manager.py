@@ -1,0 +1,587 @@
+"""vLLM's `KVCacheManager`, served by Blockwright's.
+
+Written against vLLM's scheduler: names, arguments and results are those of `vllm.v1.core.kv_cache_manager`. What makes
+it fast is that most calls of a decode step change no table: a step that ends within the slots that a request has, fills
+no block and lets no entry die is answered by one comparison, and the manager hears of it with the next step that does.
+
+Time. vLLM runs steps in the order in which it schedules them, so a block that a request gives up may be taken at once:
+whoever takes it writes in a later step. Blocks are published when a lookup comes, for every step scheduled before it:
+a request that is preempted in the very step that should fill a block leaves no key behind. Tokens that drafts may take
+back are never counted as certain.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from vllm.v1.metrics.stats import PrefixCacheStats
+from vllm.v1.request import RequestStatus
+
+from blockwright import Fits, KVCacheBlocks
+from blockwright import KVCacheManager as Manager
+from blockwright.engines.vllm.events import Events
+from blockwright.engines.vllm.kinds import layer_spec, next_trim, translated
+from blockwright.engines.vllm.requests import FOR_EVER, NEVER, Twin
+from blockwright.errors import UnsupportedError
+from blockwright.kinds import CrossAttentionSpec, FullAttentionSpec, MambaSpec
+
+_ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
+    "pcp_world_size": ((1,), "start vLLM without prefill context parallelism"),
+    "metrics_collector": ((None,), "start vLLM without --kv-cache-metrics"),
+    "num_prefill_lookahead": ((0, 1), "start vLLM without drafts of several modules"),
+    "enable_mamba_shared_prefix_checkpoint": ((False,), "start vLLM without it"),
+}
+"""Options of vLLM's constructor that the manager serves with these values alone, and the remedy."""
+
+_IGNORED = {"scheduler_block_size", "use_eagle", "max_in_flight_tokens", "role"}
+
+
+class KVCacheManager:
+    """The manager of one vLLM scheduler.
+
+    Attributes:
+        core: Blockwright's manager, for `check()`, `explain_hit` and the like.
+        coordinator: what vLLM and its connectors read of vLLM's coordinator.
+    """
+
+    def __init__(
+        self,
+        kv_cache_config: Any,
+        max_model_len: int,
+        *,
+        hash_block_size: int | None = None,
+        max_in_flight_tokens: int | None = None,
+        enable_caching: bool = True,
+        use_eagle: bool = False,
+        log_stats: bool = False,
+        enable_kv_cache_events: bool = False,
+        dcp_world_size: int = 1,
+        watermark: float = 0.0,
+        **options: Any,
+    ) -> None:
+        """Take vLLM's configuration.
+
+        Raises:
+            UnsupportedError: a kind of layer or an option that is not served; names it and the remedy.
+        """
+        for name, value in options.items():
+            values, remedy = _ONLY.get(name, ((), "this release of vLLM is newer than the adapter"))
+            if name != "scheduler_block_size" and value not in values:
+                raise UnsupportedError(f"{name}={value!r} is not supported under Blockwright: {remedy}")
+        config = translated(kv_cache_config)
+        self._specs = [group.kv_cache_spec for group in config.kv_cache_groups]
+        groups = kv_cache_config.kv_cache_groups
+        self._has_states = enable_caching and any(isinstance(spec, MambaSpec) for spec in self._specs)
+        if self._has_states and any(
+            getattr(layer_spec(group.kv_cache_spec), "mamba_cache_mode", "align") != "align" for group in groups
+        ):
+            raise UnsupportedError("recurrent layers with prefix caching need mamba_cache_mode='align'")
+        self.use_eagle = use_eagle or any(getattr(group, "is_eagle_group", False) for group in groups)
+        self.core = Manager(
+            config,
+            max_model_len,
+            enable_caching,
+            use_eagle=self.use_eagle and enable_caching,
+            enable_kv_cache_events=enable_kv_cache_events,
+            dcp_world_size=dcp_world_size,
+        )
+        self.kv_cache_config = kv_cache_config
+        self.num_kv_cache_groups = len(groups)
+        self.max_model_len = max_model_len
+        self.enable_caching = enable_caching
+        self.enable_kv_cache_events = enable_kv_cache_events
+        self.log_stats = log_stats
+        self.prefix_cache_stats = PrefixCacheStats() if log_stats else None
+        self.mamba_shared_prefix_checkpoint = False
+        self.watermark_blocks = int(watermark * kv_cache_config.num_blocks)
+        self.block_pool = self.core.block_pool
+        self.empty_kv_cache_blocks: KVCacheBlocks = self.core.create_empty_block_list()
+        self._sizes = [manager.block_size for manager in self.core.managers]
+        self._unit = min(self._sizes)
+        self._hash_block_size = (hash_block_size or self._unit) if enable_caching else None
+        self._trims = {
+            (spec, size)
+            for spec, size in zip(self._specs, self._sizes, strict=True)
+            if not isinstance(spec, FullAttentionSpec | CrossAttentionSpec)
+        }
+        self._in_flight = max_model_len if max_in_flight_tokens is None else max_in_flight_tokens
+        self._zeroes = bool(getattr(kv_cache_config, "needs_kv_cache_zeroing", False))
+        self._new_ids: list[int] = []
+        self._running: dict[str, Any] = {}
+        self._due: dict[str, Any] = {}
+        self._events = (
+            Events(self.core, groups, self._sizes, hash_block_size or self._unit) if enable_kv_cache_events else None
+        )
+        self.coordinator = SimpleNamespace(
+            single_type_managers=tuple(
+                SimpleNamespace(block_size=size, kv_cache_spec=group.kv_cache_spec, kv_cache_group_id=number)
+                for number, (size, group) in enumerate(zip(self._sizes, groups, strict=True))
+            ),
+            block_pool=self.block_pool,
+            enable_partial_hash_hits=False,
+            get_num_blocks_to_allocate=self._num_blocks_to_allocate,
+        )
+
+    # ------------------------------------------------------------------ lookup
+
+    def get_computed_blocks(self, request: Any) -> tuple[KVCacheBlocks, int, int]:
+        """Return the hit, its tokens, and where a prefix ends that other layers have and the recurrent ones lack."""
+        if not self.enable_caching or request.skip_reading_prefix_cache:
+            return self.empty_kv_cache_blocks, 0, 0
+        if not self._has_states:  # there a step must have run before what it left is found
+            self._publish_due()
+        twin = self._twin(request)
+        twin.learn(request, request.num_tokens)
+        hit, length = self.core.get_computed_blocks(twin.request)
+        if self._events is not None and length and getattr(request, "kv_cache_report_mode", "") == "full":
+            self._events.repeat(request, length)
+        boundary = 0
+        if self._has_states:
+            longest = max(group.num_tokens for group in self.core.explain_hit(twin.request).groups)
+            boundary = longest if longest > length else 0
+        return hit, length, boundary
+
+    def get_computed_blocks_for_connector(self, request: Any) -> tuple[KVCacheBlocks, int, int, bool]:
+        """Return the hit that all layers have: a connector brings what lies beyond it."""
+        return *self.get_computed_blocks(request), False
+
+    def truncate_computed_blocks(self, blocks: KVCacheBlocks, num_computed_tokens: int) -> KVCacheBlocks:
+        """Return the hit itself: it ends on a block of every group, so there is no tail to cut off."""
+        return blocks
+
+    def record_prefix_cache_stats(self, request: Any, num_hits: int) -> None:
+        """Count the lookup of a request that was admitted."""
+        if self.prefix_cache_stats is not None and self.enable_caching and not request.skip_reading_prefix_cache:
+            self.prefix_cache_stats.record(
+                num_tokens=request.num_tokens, num_hits=num_hits, preempted=request.num_preemptions > 0
+            )
+
+    def make_prefix_cache_stats(self) -> Any:
+        """Return the lookups since the last call, None unless they are counted."""
+        stats = self.prefix_cache_stats
+        if stats is not None:
+            self.prefix_cache_stats = PrefixCacheStats()
+        return stats
+
+    def estimate_cached_tokens(self, request: Any) -> int:
+        """Return the leading tokens of a request that are published in every group."""
+        if not self.enable_caching or request.request_id not in self._running:
+            return 0
+        self._publish(request, request._blockwright.due)
+        published = self.core.num_published(request.request_id)
+        return min(size * count for size, count in zip(self._sizes, published, strict=True))
+
+    # ------------------------------------------------------------------ slots
+
+    def new_step_starts(self) -> None:
+        """Say that a step starts: recurrent states that the last one left may be found from now on."""
+        if self._has_states:
+            self._publish_due()
+            self.core.new_step_starts()
+
+    def allocate_slots(
+        self,
+        request: Any,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+        delay_cache_blocks: bool = False,
+        num_encoder_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
+        has_scheduled_reqs: bool = True,
+        skip_zeroing_group_ids: tuple[int, ...] = (),
+    ) -> KVCacheBlocks | None:
+        """Give a request slots for its next tokens; return the new blocks, None: not now."""
+        stop = request.num_computed_tokens + num_new_tokens
+        try:
+            if stop <= request._blockwright_quiet:
+                return self.empty_kv_cache_blocks
+        except AttributeError:
+            self._twin(request)
+        if has_scheduled_reqs and self.watermark_blocks and request.status != RequestStatus.RUNNING:
+            reserved_blocks += self.watermark_blocks
+        if request.request_id in self._running:
+            blocks = self._continue(request, stop, num_lookahead_tokens, reserved_blocks)
+            if blocks is None and self._trim_late():
+                blocks = self._continue(request, stop, num_lookahead_tokens, reserved_blocks)
+        else:
+            blocks = self._admit(
+                request,
+                num_new_tokens,
+                num_new_computed_tokens,
+                new_computed_blocks if num_new_computed_tokens else None,
+                num_lookahead_tokens,
+                num_external_computed_tokens,
+                num_encoder_tokens,
+                full_sequence_must_fit,
+                reserved_blocks,
+            )
+        if self._zeroes and blocks is not None:
+            self._note_new(blocks, skip_zeroing_group_ids)
+        return blocks
+
+    def _continue(self, request: Any, stop: int, ahead: int, reserve: int) -> KVCacheBlocks | None:
+        """Serve a running request whose step fills a block, needs one, or lets an entry die."""
+        twin: Twin = request._blockwright
+        if stop <= twin.table and not self._has_states:
+            self._note_filled(request, twin, min(stop, request.num_tokens), twin.table)
+            return self.empty_kv_cache_blocks
+        computed = request.num_computed_tokens
+        if computed < twin.certain:
+            raise UnsupportedError(
+                f"request {request.request_id!r}: vLLM takes back {twin.certain - computed} computed tokens after a "
+                "failed load; start it with a connector that loads asynchronously"
+            )
+        own, begin = twin.request, max(twin.certain, min(twin.written, computed))
+        if self._trims:
+            if self._has_states:
+                twin.learn(request, stop)
+            begin = self._settle(request, twin)
+        own.num_computed_tokens = begin
+        if reserve:
+            plan = self.core.plan(own, stop - begin, num_lookahead_tokens=ahead)
+            if not isinstance(plan, Fits) or plan.num_blocks + reserve > self.block_pool.num_free:
+                return None
+        blocks = self.core.allocate_slots(own, stop - begin, 0, None, ahead, True)
+        if blocks is not None:
+            self._note_step(request, twin, begin, stop, ahead)
+        return blocks
+
+    def _settle(self, request: Any, twin: Twin) -> int:
+        """Publish what a request has filled, before it is trimmed, and return how many tokens cannot go back."""
+        self._publish(request, min(twin.due, request.num_computed_tokens))
+        settled: int = max(twin.certain, request.num_computed_tokens - request.num_in_flight_tokens)
+        if settled > twin.written:
+            self._catch_up(twin, settled)
+        return settled
+
+    def _trim_late(self) -> bool:
+        """Trim what could have been trimmed one step earlier, where blocks are short; say whether there was any."""
+        found = False
+        for request in self._running.values():
+            twin = request._blockwright
+            if twin.trim <= request.num_computed_tokens - request.num_in_flight_tokens and twin.loading is None:
+                settled = self._settle(request, twin)
+                self.core.remove_skipped_blocks(twin.request, settled)
+                twin.certain = max(twin.certain, settled)
+                twin.trim = min(next_trim(spec, size, settled) for spec, size in self._trims)
+                found = True
+        return found
+
+    def _catch_up(self, twin: Twin, stop: int) -> None:
+        """Tell the manager of steps that changed no table, up to `stop` tokens."""
+        own = twin.request
+        own.num_computed_tokens = twin.written
+        self.core.allocate_slots(own, stop - twin.written, 0, None, 0, True)
+        twin.certain = max(twin.written, min(stop, own.num_tokens))
+        twin.written = stop
+
+    def _note_step(self, request: Any, twin: Twin, begin: int, stop: int, ahead: int) -> None:
+        """Note what a step that the manager gave slots to has changed."""
+        twin.written = stop
+        twin.certain = max(begin, min(stop, twin.request.num_tokens))
+        slots = min(stop + ahead, self.max_model_len)
+        twin.cover = max(twin.cover, -(-slots // self._unit) * self._unit)
+        table = FOR_EVER if twin.cover >= self.max_model_len else twin.cover - ahead
+        if self._trims:
+            twin.trim = min([next_trim(spec, size, begin) for spec, size in self._trims])
+            if twin.trim < table - 1:  # what dies one step before the next block is needed is trimmed with that step
+                table = twin.trim
+        self._note_filled(request, twin, min(stop, request.num_tokens), table)
+
+    def _note_filled(self, request: Any, twin: Twin, sure: int, table: int) -> None:
+        """Note that `sure` known tokens have slots, and set the bounds of steps that change nothing."""
+        if sure >= twin.fill and self.enable_caching and sure > twin.published:
+            twin.due = sure
+            self._due[request.request_id] = request
+        twin.table = table
+        twin.fill = (sure // self._unit + 1) * self._unit if self.enable_caching else FOR_EVER
+        request._blockwright_quiet = min(table, twin.fill - 1)
+
+    def _admit(
+        self,
+        request: Any,
+        new: int,
+        length: int,
+        hit: KVCacheBlocks | None,
+        ahead: int,
+        external: int,
+        encoder: int,
+        is_whole: bool,
+        reserve: int,
+    ) -> KVCacheBlocks | None:
+        """Start a request, or a load for it."""
+        twin = self._twin(request)
+        own, stop = twin.request, length + external + new
+        own.num_computed_tokens = 0
+        if external and new:  # all of it must fit before the load begins
+            plan = self.core.plan(
+                own,
+                external + new,
+                length,
+                hit,
+                ahead,
+                full_sequence_must_fit=is_whole,
+                reserved_blocks=reserve,
+            )
+            if not isinstance(plan, Fits):
+                return None
+        if external:
+            last = int(
+                length + external == own.num_tokens
+            )  # a load of the whole prompt: its last token is computed again
+            external -= last
+            blocks = self.core.allocate_slots(
+                own,
+                0,
+                length,
+                hit,
+                last,
+                num_external_computed_tokens=external,
+                full_sequence_must_fit=is_whole and not new,
+                reserved_blocks=0 if new else reserve,
+            )
+        else:
+            twin.learn(request, request.num_tokens)
+            blocks = self.core.allocate_slots(
+                own,
+                new,
+                length,
+                hit,
+                ahead,
+                num_encoder_tokens=encoder,
+                full_sequence_must_fit=is_whole,
+                reserved_blocks=reserve,
+            )
+        if blocks is None:
+            return None
+        self._running[request.request_id] = request
+        if external:
+            twin.loading = (length, external)
+            if new:
+                self._end_load(twin, external)
+                own.num_computed_tokens = length + external
+                more = self.core.allocate_slots(own, new, 0, None, ahead)
+                if more is None:
+                    raise UnsupportedError(f"request {request.request_id!r}: no blocks for tokens after a load")
+                blocks = blocks + more
+        if new:
+            twin.published = min(stop, own.num_tokens)
+            self._note_step(request, twin, length + external, stop, ahead)
+            self._tell(request)
+        return blocks
+
+    def _twin(self, request: Any) -> Twin:
+        """Return what hangs on a request, made when it first matters."""
+        twin: Twin | None = getattr(request, "_blockwright", None)
+        if twin is None:
+            twin = request._blockwright = Twin(request, self._hash_block_size)
+            request._blockwright_quiet = NEVER
+        return twin
+
+    # ------------------------------------------------------------------ publication
+
+    def _publish_due(self) -> None:
+        """Publish what the steps scheduled so far have filled, for a lookup."""
+        for request in self._due.values():
+            self._publish(request, request._blockwright.due)
+        self._due.clear()
+
+    def _publish(self, request: Any, count: int) -> None:
+        """Publish the first tokens of a running request, which are known and were given slots."""
+        twin: Twin = request._blockwright
+        if self._has_states:
+            count = min(count, twin.written)  # a state only where a step ended
+        else:
+            count -= count % self._unit
+        if count > twin.published:
+            twin.learn(request, count)
+            if count > twin.written:
+                self._catch_up(twin, count)
+            self.core.cache_blocks(twin.request, count)
+            twin.certain = max(twin.certain, count)
+            twin.published = count
+            self._tell(request)
+
+    def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
+        """Say that so many tokens are computed: the end of a load, or of a step, whose blocks lookups may find."""
+        twin: Twin = request._blockwright
+        if twin.loading is None:
+            if num_computed_tokens >= twin.fill:
+                self._note_filled(request, twin, num_computed_tokens, twin.table)
+            return
+        length, external = twin.loading
+        if self._end_load(twin, min(num_computed_tokens - length, external)):
+            twin.published = length + external
+            self._note_step(request, twin, twin.published, twin.published, 0)
+            self._tell(request)
+            return
+        self._tell(request)
+        own = twin.request
+        hit, found = self.core.get_computed_blocks(own)
+        if found and self.core.allocate_slots(own, 0, found, hit) is not None:
+            twin.published = found
+            self._note_step(request, twin, found, found, 0)
+        else:
+            found = 0
+            del self._running[request.request_id]
+        request.num_computed_tokens = found
+
+    def _end_load(self, twin: Twin, count: int) -> bool:
+        """Tell the manager that a load has ended; say whether all of it came."""
+        twin.loading = None
+        if self.core.finish_load(twin.request, count):
+            return True
+        twin.forget()
+        return False
+
+    def _tell(self, request: Any) -> None:
+        """Turn the manager's events into vLLM's while it is known whose blocks they are about."""
+        if self._events is not None:
+            self._events.drain(request)
+
+    # ------------------------------------------------------------------ release
+
+    def free(self, request: Any) -> None:
+        """Release all that a request holds: it ends, or is preempted."""
+        name = request.request_id
+        if self._running.pop(name, None) is None:
+            return
+        twin: Twin = request._blockwright
+        self._due.pop(name, None)
+        own = twin.request
+        if twin.loading is not None:
+            self.core.free(own)
+            self.core.finish_load(own, 0)
+        else:
+            self._publish(request, min(twin.due, request.num_computed_tokens))
+            own.num_computed_tokens = max(twin.certain, min(request.num_computed_tokens, twin.written))
+            self.core.free(own)
+        twin.forget()
+        request._blockwright_quiet = NEVER
+
+    def pop_blocks_for_free(self, request: Any) -> list[Any]:
+        """Release a request's table but keep its blocks held, for `block_pool.free_blocks` later."""
+        blocks = [block for group in self.get_blocks(request.request_id).blocks for block in group if not block.is_null]
+        self.block_pool.touch(blocks)
+        self.free(request)
+        return blocks
+
+    def remove_skipped_blocks(
+        self, request_id: str, processed_computed_tokens: int, num_prompt_tokens: int | None = None
+    ) -> None:
+        """Give back what no token from `processed_computed_tokens` on reads."""
+        request = self._running.get(request_id)
+        if request is None or not self._trims or request._blockwright.loading is not None:
+            return
+        twin: Twin = request._blockwright
+        if processed_computed_tokens > twin.written:
+            self._catch_up(twin, processed_computed_tokens)
+        self.core.remove_skipped_blocks(twin.request, processed_computed_tokens)
+        twin.certain = max(twin.certain, processed_computed_tokens)
+
+    def evict_blocks(self, block_ids: set[int]) -> None:
+        """Forget what blocks hold."""
+        raise UnsupportedError("evict_blocks: a synchronous load failed; use a connector that loads asynchronously")
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all prefixes; False, and nothing happens, while a block is held."""
+        if not self.core.reset_prefix_cache():
+            return False
+        if self.prefix_cache_stats is not None:
+            self.prefix_cache_stats.reset = True
+        return True
+
+    # ------------------------------------------------------------------ what is read and drained
+
+    @property
+    def usage(self) -> float:
+        """Share of blocks that are held."""
+        return self.core.usage
+
+    def get_blocks(self, request_id: str) -> KVCacheBlocks:
+        """Return a request's blocks, none of one that holds nothing."""
+        return self.core.get_blocks(request_id) if request_id in self._running else self.empty_kv_cache_blocks
+
+    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+        """Return a request's block ids, a list per group."""
+        if request_id in self._running:
+            return self.core.get_block_ids(request_id)
+        return tuple([] for _ in self._sizes)
+
+    def get_block_ids_for_computed_tokens(self, request_id: str, num_computed_tokens: int) -> tuple[list[int], ...]:
+        """Return the block ids that cover a request's computed tokens."""
+        return tuple(
+            ids if isinstance(spec, CrossAttentionSpec | MambaSpec) else ids[: -(-num_computed_tokens // size)]
+            for ids, spec, size in zip(self.get_block_ids(request_id), self._specs, self._sizes, strict=True)
+        )
+
+    def get_num_common_prefix_blocks(self, running_request_id: str) -> list[int]:
+        """Return none: vLLM has no kernel any more that reads them once."""
+        return [0] * self.num_kv_cache_groups
+
+    def create_kv_cache_blocks(self, blocks: Any) -> KVCacheBlocks:
+        """Return blocks of a hit as vLLM's own name makes them."""
+        raise UnsupportedError("create_kv_cache_blocks: blocks are made by the manager alone")
+
+    def take_events(self) -> list[Any]:
+        """Return vLLM's events since the last call."""
+        if self._events is None:
+            return []
+        self._publish_due()
+        return self._events.take()
+
+    def take_new_block_ids(self) -> list[int]:
+        """Return the blocks that the worker is to zero before they are written."""
+        ids, self._new_ids = self._new_ids, []
+        return ids
+
+    def get_zeroing_block_ids_in_range(self, request_id: str, start_token: int, end_token: int) -> list[int]:
+        """Return the blocks of attention that hold the tokens of a range (0.31)."""
+        ids: list[int] = []
+        for table, spec, size in zip(self.get_block_ids(request_id), self._specs, self._sizes, strict=True):
+            if not isinstance(spec, MambaSpec):
+                ids += [block for block in table[start_token // size : -(-end_token // size)] if block]
+        return ids
+
+    def record_blocks_for_zeroing(self, request_id: str, start_token: int) -> None:
+        """Note the blocks from a token on, which a failed load left unwritten."""
+        self._new_ids += self.get_zeroing_block_ids_in_range(request_id, start_token, self.max_model_len)
+
+    def _note_new(self, blocks: KVCacheBlocks, skipped: tuple[int, ...]) -> None:
+        """Note new blocks of attention, which the worker is to zero."""
+        for number, (ids, spec) in enumerate(zip(blocks.ids, self._specs, strict=True)):
+            if number not in skipped and not isinstance(spec, MambaSpec):
+                self._new_ids += [int(block) for block in ids if block]
+
+    def take_kv_cache_block_copies(self) -> tuple[list[Any], list[Any]]:
+        """Return no copies: hits end on whole blocks."""
+        return [], []
+
+    def take_boundary_state_offloads(self) -> dict[str, list[tuple[int, int, int]]]:
+        """Return no states for connectors."""
+        return {}
+
+    def finalize_partial_tail_offloads(self, request: Any) -> list[tuple[int, int, int]]:
+        """Return no partial blocks for connectors."""
+        return []
+
+    def _num_blocks_to_allocate(self, request_id: str, num_tokens: int, **_: Any) -> int:
+        """Return the blocks that a request still needs for so many tokens, as the scheduler reserves them for loads."""
+        missing = 0
+        held = self.get_block_ids(request_id)
+        for ids, spec, size, group in zip(
+            held, self._specs, self._sizes, self.kv_cache_config.kv_cache_groups, strict=True
+        ):
+            if isinstance(spec, CrossAttentionSpec):
+                continue
+            wanted = -(-num_tokens // size)
+            cap = getattr(group.kv_cache_spec, "max_admission_blocks_per_request", None)
+            if cap is not None:
+                wanted = min(wanted, cap(max_in_flight_tokens=self._in_flight, max_model_len=self.max_model_len))
+            missing += min(max(0, wanted - len(ids)), 1 if isinstance(spec, MambaSpec) else wanted)
+        return missing

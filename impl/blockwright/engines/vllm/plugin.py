@@ -1,0 +1,61 @@
+"""The switch: where vLLM's schedulers look for their manager, they find Blockwright's.
+
+vLLM has no slot for a manager. Its schedulers find it under one name of one module, and that name is what is replaced:
+for as long as a scheduler is made (``--scheduler-cls``), or for the whole process (``BLOCKWRIGHT_VLLM=1``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from blockwright.engines.vllm.surface import installed, require_supported
+from blockwright.errors import UnsupportedError
+
+SWITCH = "BLOCKWRIGHT_VLLM"
+_HOME = "vllm.v1.core.sched.scheduler"
+_OWN = "vllm.v1.core.kv_cache_manager"
+_NAME = "KVCacheManager"
+
+
+def register() -> None:
+    """Serve every scheduler of this process with Blockwright's manager, if the switch is on; vLLM calls it at start.
+
+    Raises:
+        UnsupportedError: another plug-in has replaced vLLM's manager, or this release of vLLM is not supported.
+    """
+    if os.environ.get(SWITCH, "") not in ("", "0"):
+        _replace()
+
+
+@contextmanager
+def serving() -> Iterator[None]:
+    """Serve schedulers that are made meanwhile with Blockwright's manager.
+
+    Raises:
+        UnsupportedError: as `register`.
+    """
+    before = _replace()
+    try:
+        yield
+    finally:
+        setattr(importlib.import_module(_HOME), _NAME, before)
+
+
+def _replace() -> Any:
+    """Put our manager where vLLM's schedulers look; return what was there."""
+    require_supported(*installed())
+    from blockwright.engines.vllm.manager import KVCacheManager
+
+    home, own = importlib.import_module(_HOME), importlib.import_module(_OWN)
+    found = getattr(home, _NAME)
+    if found is not getattr(own, _NAME) and found is not KVCacheManager:
+        raise UnsupportedError(
+            f"vLLM's manager is replaced already, by {found.__module__}.{found.__qualname__}: two plug-ins cannot both "
+            f"serve it. Unset {SWITCH}, or name the one you want in VLLM_PLUGINS"
+        )
+    setattr(home, _NAME, KVCacheManager)
+    return found

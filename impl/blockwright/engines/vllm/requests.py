@@ -1,0 +1,71 @@
+"""A request of vLLM as the manager's own: its tokens and block hashes enter once, and only when they are needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blockwright import GivenHasher, Request
+from blockwright.core.request import MAX_TOKEN_ID
+from blockwright.errors import InvalidArgumentError
+
+NEVER = -1
+"""A bound that no step is within: the manager is asked."""
+
+FOR_EVER = 1 << 62
+"""More tokens than any request has."""
+
+
+class Twin:
+    """What the adapter knows of one vLLM request while both live; it hangs on the request (`_blockwright`).
+
+    All are counts of tokens. Beside it hangs `_blockwright_quiet`: a step that ends at or before it changes no table.
+
+    Attributes:
+        request: the manager's request, which learns tokens late: before lookups and publications.
+        certain: cannot go back.
+        written: have slots, as far as the manager has heard; steps that changed no table may have gone further.
+        published: may be found by lookups.
+        due: known and given slots, so that the next lookup may find them.
+        fill: where the first block ends that is neither published nor due.
+        cover: slots that all tables have.
+        trim: from when on a further table entry is not read.
+        table: a step that ends beyond it needs the manager.
+        loading: tokens of the hit under a load, and of the load; None where none is under way.
+    """
+
+    __slots__ = ("certain", "cover", "due", "fill", "loading", "published", "request", "table", "trim", "written")
+
+    def __init__(self, request: Any, hash_block_size: int | None) -> None:
+        """Make the manager's request of one of vLLM's."""
+        tokens, hasher = request.all_token_ids[:], GivenHasher(request.block_hashes)
+        try:
+            self.request = Request(request.request_id, tokens, hash_block_size, hasher=hasher)
+        except InvalidArgumentError:
+            self.request = Request(request.request_id, _masked(tokens), hash_block_size, hasher=hasher)
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold nothing."""
+        self.table = self.fill = NEVER
+        self.trim = FOR_EVER
+        self.cover = self.written = self.certain = self.due = self.published = 0
+        self.loading: tuple[int, int] | None = None
+        self.request.num_computed_tokens = 0
+
+    def learn(self, request: Any, stop: int) -> int:
+        """Learn the tokens below `stop` that vLLM knows; return how many are known then. O(new tokens)."""
+        known = self.request.num_tokens
+        stop = min(stop, request.num_tokens)
+        if stop > known:
+            tokens = request.all_token_ids[known:stop]
+            try:
+                self.request.append_output_token_ids(tokens)
+            except InvalidArgumentError:
+                self.request.append_output_token_ids(_masked(tokens))
+            known = stop
+        return known
+
+
+def _masked(tokens: list[int]) -> list[int]:
+    """Return tokens that can be packed: placeholders may be negative, and what identifies them is in vLLM's hashes."""
+    return [token if 0 <= token <= MAX_TOKEN_ID else 0 for token in tokens]

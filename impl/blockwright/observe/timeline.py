@@ -1,0 +1,98 @@
+"""The journal as a timeline: a Chrome trace, which Perfetto and ``chrome://tracing`` open, and the life of one block.
+
+Each request is a track, from being admitted to its end; what happened to it stands there as marks. Blocks held and free
+are a counter, evictions a track of their own, with the request whose call took the blocks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from blockwright.errors import InvalidArgumentError
+from blockwright.observe.record import Fact
+
+_POOL, _REQUESTS = 1, 2
+_LISTS = ("new", "held", "evicted")
+
+
+def trace_events(facts: Iterable[Fact]) -> Iterator[dict[str, Any]]:
+    """Yield the events of a Chrome trace, in order of the facts; times in microseconds from the first one. O(facts)."""
+    tracks: dict[str, int] = {}
+    begun: dict[str, Fact] = {}
+    start: float | None = None
+    for pid, name in ((_POOL, "pool"), (_REQUESTS, "requests")):
+        yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
+    yield {"ph": "M", "name": "thread_name", "pid": _POOL, "tid": 0, "args": {"name": "evictions"}}
+    last = 0.0
+    for fact in facts:
+        start = fact.at if start is None else start
+        last = round((fact.at - start) * 1e6, 3)
+        here: dict[str, Any] = {"pid": _REQUESTS, "tid": 0, "ts": last}
+        if fact.request:
+            if fact.request not in tracks:
+                tracks[fact.request] = len(tracks) + 10  # apart from the numbers of processes
+                own = {"pid": _REQUESTS, "tid": tracks[fact.request], "args": {"name": fact.request}}
+                yield {"ph": "M", "name": "thread_name", **own}
+            here["tid"] = tracks[fact.request]
+        if fact.kind in ("admit", "fork"):
+            begun[fact.request] = fact
+            yield {"ph": "B", "name": fact.request, "cat": "request", **here}
+        yield {"ph": "i", "s": "t", "name": fact.kind, "cat": "fact", "args": _said(fact), **here}
+        if fact.kind in ("free", "preempt") and begun.pop(fact.request, None) is not None:
+            yield {"ph": "E", **here}
+        if fact.evicted:
+            args = {"blocks": list(fact.evicted), "taken by": fact.request}
+            yield {"ph": "i", "s": "t", "name": "evict", "cat": "evict", "args": args, **here, "pid": _POOL, "tid": 0}
+        yield {"ph": "C", "name": "free blocks", "args": {"free": fact.free}, **here, "pid": _POOL, "tid": 0}
+    for request in begun:
+        yield {"ph": "E", "pid": _REQUESTS, "tid": tracks[request], "ts": last}
+
+
+def _said(fact: Fact) -> dict[str, Any]:
+    """Return what a fact says beyond its kind and time."""
+    said = {name: value for name, value in fact._asdict().items() if value and name not in ("at", "kind")}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
+
+
+def write_timeline(facts: Iterable[Fact], path: Path) -> None:
+    """Write facts as a Chrome trace. O(facts)."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write('{"traceEvents": [\n')
+        file.write(",\n".join(json.dumps(event) for event in trace_events(facts)))
+        file.write("\n]}\n")
+
+
+def read_timeline(path: Path) -> list[dict[str, Any]]:
+    """Return the facts of a timeline that was written, each with its time in microseconds under ``ts``. O(file).
+
+    Raises:
+        InvalidArgumentError: it is not there, or no timeline of ours.
+    """
+    try:
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+        facts = [event for event in events if event.get("cat") == "fact"]
+        return [{"ts": fact["ts"], "kind": fact["name"], **fact["args"]} for fact in facts]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidArgumentError(f"FILE: {path} is no timeline: {error}") from error
+
+
+def life(facts: Iterable[Mapping[str, Any]], *, request: str | None = None, block: int | None = None) -> Iterator[str]:
+    """Yield the life of one request, or of one block, a line for each fact that names it. O(facts)."""
+    for fact in facts:
+        if request is not None and fact.get("request") == request:
+            rest = [f"{name} {_short(value)}" for name, value in fact.items() if name not in ("ts", "kind", "request")]
+            yield f"{fact['ts'] / 1e6:12.6f} s  {fact['kind']:8}  {', '.join(rest)}"
+        for what in _LISTS[::-1] if block is not None else ():
+            if block in fact.get(what, ()):
+                word = {"new": "taken by", "held": "hit by", "evicted": "evicted by"}[what]
+                yield f"{fact['ts'] / 1e6:12.6f} s  {word} {fact.get('request', '')} ({fact['kind']})"
+
+
+def _short(value: object) -> str:
+    """Return a number, or a list of blocks as their count and the first of them."""
+    if not isinstance(value, list):
+        return str(value)
+    return f"{len(value)} block{'s' * (len(value) != 1)} ({', '.join(map(str, value[:6]))}{', ...' * (len(value) > 6)})"

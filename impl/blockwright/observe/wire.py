@@ -1,0 +1,317 @@
+"""Events as today's routers read them: msgpack, in vLLM's or SGLang's words (extra ``events``: msgspec).
+
+A payload is ``[timestamp, [event, ...], rank]``. An event is a map with its name under ``"type"``, or in the older form
+an array that begins with its name. Blocks that follow one another in a chain share one ``BlockStored``, as engines send
+a prefill. Hashes are the last 64 bits of the block's hash, as an unsigned integer. Decoding accepts all of these.
+
+A parent that is absent now is named all the same: a consumer sees that it does not know it. A salt stands in vLLM's
+``extra_keys``, of every block, and under SGLang's ``cache_salt`` as well: Dynamo reads no other, and would take blocks
+of two tenants for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from struct import pack
+from typing import Any, NamedTuple
+
+import msgspec
+
+from blockwright.errors import InvalidArgumentError
+from blockwright.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent
+from blockwright.kinds import KVCacheSpec
+
+_DEVICE = "GPU"
+_VLLM_MEDIA = {"GPU": "GPU", "CPU": "CPU"}
+_SGLANG_MEDIA = {"GPU": "GPU", "CPU": "CPU_PINNED", "DISK": "DISK"}
+
+
+class _VllmStored(msgspec.Struct, tag="BlockStored", omit_defaults=True, gc=False):
+    """vLLM 0.33; what has no default is always written."""
+
+    block_hashes: list[int]
+    parent_block_hash: int | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+    medium: str | None
+    lora_name: str | None
+    extra_keys: list[list[Any] | None] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
+    locality: str | None = None
+    ownership: str | None = None
+    cache_salt: str | None = None  # not vLLM's own; its classes skip what they do not know
+
+
+class _VllmRemoved(msgspec.Struct, tag="BlockRemoved", omit_defaults=True, gc=False):
+    block_hashes: list[int]
+    medium: str | None
+    group_idx: int | None = None
+    locality: str | None = None
+    ownership: str | None = None
+
+
+class _SglangStored(msgspec.Struct, tag="BlockStored", omit_defaults=True, gc=False):
+    """SGLang 0.5.23."""
+
+    block_hashes: list[int]
+    parent_block_hash: int | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+    medium: str | None = None
+    cache_salt: str | None = None
+
+
+class _Cleared(msgspec.Struct, tag="AllBlocksCleared", gc=False):
+    pass
+
+
+class _ArrayStored(msgspec.Struct, tag="BlockStored", gc=False, array_like=True):
+    """The older form: the same order, as an array, and what came later is not in it."""
+
+    block_hashes: list[int]
+    parent_block_hash: int | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+    medium: str | None
+    lora_name: str | None
+    extra_keys: list[list[Any] | None] | None
+    group_idx: int | None
+    kv_cache_spec_kind: str | None
+    kv_cache_spec_sliding_window: int | None
+
+
+class _ArrayRemoved(msgspec.Struct, tag="BlockRemoved", gc=False, array_like=True):
+    block_hashes: list[int]
+    medium: str | None
+    group_idx: int | None
+
+
+class _ArrayCleared(msgspec.Struct, tag="AllBlocksCleared", gc=False, array_like=True):
+    pass
+
+
+class GroupKind(NamedTuple):
+    """What routers are told of a group of layers."""
+
+    kind: str
+    sliding_window: int | None = None
+
+
+def kinds_of(specs: Iterable[KVCacheSpec]) -> list[GroupKind]:
+    """Return what vLLM's consumers call the groups of a manager: `manager.kv_cache_config`'s specs, in order."""
+    names = {
+        "FullAttentionSpec": "full_attention",
+        "SlidingWindowSpec": "sliding_window",
+        "ChunkedLocalAttentionSpec": "chunked_local_attention",
+        "MambaSpec": "mamba",
+        "CrossAttentionSpec": "cross_attention",
+    }
+    return [GroupKind(names[type(spec).__name__], getattr(spec, "sliding_window", None)) for spec in specs]
+
+
+def hash_of(block_hash: BlockHash) -> int:
+    """Return the integer that stands for a hash on the wire: its last 64 bits."""
+    return int.from_bytes(block_hash[-8:], "big") if isinstance(block_hash, bytes) else block_hash
+
+
+class _Unnamed(dict[int, tuple[int | None, str | None, int | None]]):
+    """What is said of groups where their kinds are not known."""
+
+    def __missing__(self, group: int) -> tuple[None, None, None]:
+        return None, None, None
+
+
+class Encoder:
+    """Writes payloads.
+
+    Example:
+        >>> encode = Encoder("vllm", rank=0)
+        >>> payload = encode([BlockStored(bytes(32), None, pack("<2i", 7, 8), 2)], 1.5)
+        >>> msgspec.msgpack.decode(payload)[1][0]["token_ids"], decode(payload)[0].token_ids
+        ([7, 8], (7, 8))
+    """
+
+    def __init__(
+        self, form: str = "vllm", *, rank: int = 0, groups: Sequence[GroupKind] = (), as_arrays: bool = False
+    ) -> None:
+        """Choose the form.
+
+        Args:
+            form: ``"vllm"`` or ``"sglang"``. SGLang's has one group of layers and no adapter's name: what it cannot say
+                of an event (another group, an adapter, a multimodal item) is not told, rather than told wrong.
+            rank: the engine's data-parallel rank.
+            groups: the kinds of layers, as `kinds_of` returns them; without, no group is named.
+            as_arrays: vLLM's older form.
+
+        Raises:
+            InvalidArgumentError: names the argument.
+        """
+        if form not in ("vllm", "sglang"):
+            raise InvalidArgumentError(f"form: must be 'vllm' or 'sglang', not {form!r}")
+        if as_arrays and form == "sglang":
+            raise InvalidArgumentError("as_arrays: SGLang's events are maps")
+        self._rank = rank
+        self._groups = list(groups)
+        self._kinds = _Unnamed() if not groups else {at: (at, *kind) for at, kind in enumerate(groups)}
+        self._pack = msgspec.msgpack.Encoder().encode
+        self._as_arrays = as_arrays
+        self._cleared: object = _ArrayCleared() if as_arrays else _Cleared()
+        self._stored: Callable[[list[BlockStored]], object] = self._vllm if form == "vllm" else self._sglang
+        self._is_sglang = form == "sglang"
+
+    def __call__(self, events: Iterable[KVCacheEvent], timestamp: float) -> bytes:
+        """Return the payload of one batch. O(events)."""
+        told: list[object] = []
+        chain: list[BlockStored] = []
+        stored = self._stored
+        last = None
+        for event in events:
+            if type(event) is BlockStored:
+                if last is None or event.parent_block_hash != last.block_hash:
+                    if chain:
+                        told.append(stored(chain))
+                    chain = [event]
+                elif (
+                    event.group_id == last.group_id
+                    and event.medium == last.medium
+                    and event.block_size == last.block_size
+                    and event.lora_name == last.lora_name
+                    and event.cache_salt == last.cache_salt
+                    and event.tokens
+                    and last.tokens
+                ):
+                    chain.append(event)
+                else:
+                    if chain:
+                        told.append(stored(chain))
+                    chain = [event]
+                last = event
+                continue
+            if chain:
+                told.append(stored(chain))
+                chain, last = [], None
+            told.append(self._removed(event) if isinstance(event, BlockRemoved) else self._cleared)
+        if chain:
+            told.append(stored(chain))
+        return self._pack((timestamp, [each for each in told if each is not None], self._rank))
+
+    def _vllm(self, chain: list[BlockStored]) -> object:
+        """Return a chain of blocks as one event."""
+        first = chain[0]
+        _, parent, _, size, lora, group, salt, _, medium, _ = first
+        ownership = None
+        if medium != _DEVICE:
+            medium, ownership = _vllm_medium(medium)
+        extra = None
+        if lora is not None or salt is not None or any(each.mm_items for each in chain):
+            extra = [_extra_keys(each) for each in chain]
+        hashes = [hash_of(each.block_hash) for each in chain]
+        before = None if parent is None else hash_of(parent)
+        told = (hashes, before, _tokens(chain), size, None, medium, lora, extra, *self._kinds[group])
+        return _ArrayStored(*told) if self._as_arrays else _VllmStored(*told, None, ownership, salt)
+
+    def _sglang(self, chain: list[BlockStored]) -> object:
+        """Return a chain of blocks as one event; None where SGLang's form cannot tell them apart from others."""
+        first = chain[0]
+        if first.group_id or first.lora_name is not None or any(each.mm_items for each in chain):
+            return None
+        parent = first.parent_block_hash
+        return _SglangStored(
+            [hash_of(each.block_hash) for each in chain],
+            None if parent is None else hash_of(parent),
+            _tokens(chain),
+            first.block_size,
+            None,
+            _SGLANG_MEDIA.get(first.medium, "EXTERNAL"),
+            first.cache_salt,
+        )
+
+    def _removed(self, event: BlockRemoved) -> object:
+        """Return a removal. Of what was not told it is no news, and does no harm."""
+        if self._is_sglang:
+            return _VllmRemoved([hash_of(event.block_hash)], _SGLANG_MEDIA.get(event.medium, "EXTERNAL"))
+        medium, ownership = _vllm_medium(event.medium)
+        group = event.group_id if self._groups else None
+        hashes = [hash_of(event.block_hash)]
+        if self._as_arrays:
+            return _ArrayRemoved(hashes, medium, group)
+        return _VllmRemoved(hashes, medium, group, None, ownership)
+
+
+def _vllm_medium(medium: str) -> tuple[str, str | None]:
+    """Return vLLM's name of a medium, and of whose it is where several share that name."""
+    known = _VLLM_MEDIA.get(medium)
+    return (known, None) if known is not None else ("STORAGE", medium)
+
+
+def _tokens(chain: list[BlockStored]) -> list[int]:
+    """Return the tokens of blocks that follow one another."""
+    if len(chain) == 1:
+        return list(chain[0].token_ids)
+    return memoryview(b"".join([each.tokens for each in chain])).cast("i").tolist()
+
+
+def _extra_keys(event: BlockStored) -> list[Any] | None:
+    """Return what tokens do not say of a block, in vLLM's order; the salt with every block. law: EV-5."""
+    keys: list[Any] = [] if event.lora_name is None else [event.lora_name]
+    keys += [(name, offset) for name, offset, _ in event.mm_items]
+    if event.cache_salt is not None:
+        keys.append(event.cache_salt)
+    return keys or None
+
+
+_DECODER = msgspec.msgpack.Decoder()
+_NAMES = {
+    "BlockStored": _ArrayStored.__struct_fields__,
+    "BlockRemoved": _ArrayRemoved.__struct_fields__,
+    "AllBlocksCleared": (),
+}
+
+
+def decode(payload: bytes) -> list[KVCacheEvent]:
+    """Return the events of a payload, block by block; hashes are the integers of the wire. O(events).
+
+    Accepts maps and arrays, with or without a rank, in vLLM's words and in SGLang's; media are given vLLM's names.
+
+    Raises:
+        InvalidArgumentError: it is none of these.
+    """
+    try:
+        _, events, *_ = _DECODER.decode(payload)
+        return [each for event in events for each in _decoded(event)]
+    except (msgspec.DecodeError, AttributeError, KeyError, LookupError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"payload: is no batch of events: {error}") from error
+
+
+def _decoded(event: Any) -> list[KVCacheEvent]:
+    """Return one event of the wire, a block each."""
+    if isinstance(event, list):
+        name, *values = event
+        event = dict(zip(_NAMES[name], values, strict=False), type=name)
+    name = event["type"]
+    if name == "AllBlocksCleared":
+        return [AllBlocksCleared()]
+    medium = event.get("ownership") or event.get("medium") or _DEVICE
+    medium = {"CPU_PINNED": "CPU"}.get(medium, medium)
+    group = event.get("group_idx") or 0
+    hashes = event["block_hashes"]
+    if name == "BlockRemoved":
+        return [BlockRemoved(block_hash, group, medium) for block_hash in hashes]
+    tokens, size, lora = event["token_ids"], event["block_size"], event.get("lora_name")
+    packed = pack(f"<{len(tokens)}i", *tokens)
+    extra = event.get("extra_keys") or [None] * len(hashes)
+    found: list[KVCacheEvent] = []
+    parent = event["parent_block_hash"]
+    for at, (block_hash, keys) in enumerate(zip(hashes, extra, strict=True)):
+        own = packed[4 * at * size : 4 * (at + 1) * size]
+        rest = list(keys or ())[0 if lora is None or not keys or keys[0] != lora else 1 :]
+        items = tuple([(key[0], key[1], 0) for key in rest if isinstance(key, list)])
+        salt = next((key for key in rest if isinstance(key, str)), event.get("cache_salt"))
+        found.append(BlockStored(block_hash, parent, own, size, lora, group, salt, items, medium))
+        parent = block_hash if tokens else None
+    return found

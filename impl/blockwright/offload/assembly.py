@@ -1,0 +1,71 @@
+"""A connector from its parts' sizes: the host's memory and, below it, a directory on a disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from blockwright.core.manager import KVCacheManager
+from blockwright.device.layout import Caches
+from blockwright.errors import InvalidArgumentError
+from blockwright.offload.connector import OffloadingConnector
+from blockwright.offload.disk import DiskBackend, DiskStore
+from blockwright.offload.host import HostHandler, HostPool
+from blockwright.offload.identity import CacheIdentity
+from blockwright.offload.media import DiskLoadStoreSpec, StoreHandler
+from blockwright.offload.tiers.backend import CPUBackend
+from blockwright.offload.tiers.chain import OffloadChain
+from blockwright.offload.tiers.interfaces import CPULoadStoreSpec, GPULoadStoreSpec, OffloadingManager
+from blockwright.offload.tiers.lru import LRUOffloadingManager
+from blockwright.offload.worker import OffloadingWorker
+
+Tensors: TypeAlias = Caches
+
+
+def build_connector(
+    manager: KVCacheManager,
+    tensors: Tensors,
+    host_blocks: int,
+    disk: str | os.PathLike[str] | None,
+    disk_blocks: int | None,
+    identity: CacheIdentity | None,
+    store_on: str,
+    write: str,
+    block_dim: int | Sequence[int],
+) -> OffloadingConnector:
+    """Do as `OffloadingConnector.build` says."""
+    if (disk is None) != (disk_blocks is None) or (disk is None) != (identity is None):
+        raise InvalidArgumentError(
+            "disk: give it together with disk_blocks (its size) and identity (whose blocks they are), or none of them"
+        )
+    size = max([group.block_size for group in manager.managers], default=1)
+    if identity is not None and identity.block_size != size:
+        raise InvalidArgumentError(f"identity: its blocks hold {identity.block_size} tokens, the manager's {size}")
+    pool = HostPool(tensors, host_blocks, block_dim=block_dim)
+    worker = OffloadingWorker()
+    opened: list[DiskStore] = []
+    tiers: list[OffloadingManager] = [LRUOffloadingManager(CPUBackend(size, host_blocks))]
+    try:
+        near = HostHandler(tensors, pool, block_dim=block_dim)
+        worker.register_handler(GPULoadStoreSpec, CPULoadStoreSpec, near)
+        worker.register_handler(CPULoadStoreSpec, GPULoadStoreSpec, near)
+        if disk is not None and disk_blocks is not None and identity is not None:
+            store = DiskStore(disk, identity, pool.bytes_per_block, disk_blocks)
+            opened.append(store)
+            below = StoreHandler(pool, store)
+            worker.register_handler(CPULoadStoreSpec, DiskLoadStoreSpec, below)
+            worker.register_handler(DiskLoadStoreSpec, CPULoadStoreSpec, below)
+            tiers.append(LRUOffloadingManager(DiskBackend(size, store)))
+        chain = OffloadChain(
+            tiers,
+            write=write,
+            reserve=(host_blocks + 7) // 8 if write == "back" and len(tiers) > 1 else 0,
+            on_load="free" if store_on == "evict" else "keep",
+        )
+        return OffloadingConnector(manager, chain, worker, store_on=store_on, media=opened)
+    except BaseException:
+        worker.close()
+        for each in opened:
+            each.close()
+        raise

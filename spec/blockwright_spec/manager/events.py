@@ -1,0 +1,154 @@
+"""Part one, chapter 18: events: what the outside is told of what can be found.
+
+A router sends a request to the engine that has cached most of its prefix. All it knows of an engine are events, so what
+they tell, one after the other, must be what a lookup finds: for whoever has heard them all, and for whoever joined late
+and was given a *snapshot*, which is a list of events as well. Which events tell of a step is left open: what is taken
+and published again within one step may be told of or not. The laws judge any listener in any state; `news` and
+`snapshot` are the shortest telling that upholds them. What tiers off the device hold is told under the names of their
+media, and each medium is folded apart; part three says so of a tier (TIER-5).
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from itertools import accumulate
+
+from ..reads import Prefix, cut
+from .hits import holding
+from .state import Content, State
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A content can be found from now on.
+
+    What a listener is told of it: the prefix before the block (None for the first one), whether that is absent now, the
+    tokens of the block alone, and the extra keys.
+    """
+
+    content: Content
+    parent: Prefix | None
+    is_orphan: bool
+    tokens: tuple[int, ...]
+    extra: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A content cannot be found any more."""
+
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Nothing can be found any more."""
+
+
+Event = Stored | Removed | Cleared
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One who was given a snapshot when he joined, and has heard every event since; the first one was given nothing."""
+
+    snapshot: tuple[Stored, ...]
+    events: tuple[Event, ...]
+
+
+def index(state: State) -> frozenset[Content]:
+    """Return what can be found."""
+    return frozenset(content for _, content in state.keys)
+
+
+def heard(known: frozenset[Content], event: Event) -> frozenset[Content]:
+    """Return what a listener knows after an event."""
+    match event:
+        case Stored(content):
+            return known | {content}
+        case Removed(content):
+            return known - {content}
+        case Cleared():
+            return frozenset()
+
+
+def known(listener: Listener) -> tuple[frozenset[Content], ...]:
+    """Return what a listener knew before each thing that was told, and what he knows in the end."""
+    return tuple(accumulate((*listener.snapshot, *listener.events), heard, initial=frozenset()))
+
+
+def parent(state: State, content: Content) -> Prefix | None:
+    """Return the prefix before the last block of a content, or None where that is the first block."""
+    at, prefix = content
+    before = len(prefix[1]) - state.config.groups[at].block_size
+    return cut(prefix, before) if before > 0 else None
+
+
+def stored(state: State, content: Content) -> Stored:
+    """Return the event that tells of a content, when all else that can be found in a state is known."""
+    at, (extra, tokens) = content
+    before = parent(state, content)
+    is_orphan = before is not None and (at, before) not in index(state)
+    return Stored(content, before, is_orphan, tokens[-state.config.groups[at].block_size :], extra)
+
+
+def news(before: State, after: State) -> tuple[Event, ...]:
+    """Return the fewest events that tell of a step: what is gone, then what is new, parents before children."""
+    gone, new = index(before) - index(after), index(after) - index(before)
+    return (
+        *(Removed(content) for content in dict.fromkeys(content for _, content in before.keys) if content in gone),
+        *(stored(after, content) for content in sorted(new, key=lambda content: len(content[1][1]))),
+    )
+
+
+def snapshot(state: State) -> tuple[Stored, ...]:
+    """Return what is told to one who joins now: all that can be found, parents before children."""
+    return tuple(stored(state, content) for content in sorted(index(state), key=lambda content: len(content[1][1])))
+
+
+def law_events_are_the_index(state: State, listener: Listener) -> bool:
+    """EV-1: whoever has heard all events knows exactly what can be found, and each event was news."""
+    if listener.snapshot:
+        return True
+    return known(listener)[-1] == index(state) and all(
+        isinstance(event, Cleared) or (event.content in before) == isinstance(event, Removed)
+        for before, event in zip(known(listener), listener.events, strict=False)
+    )
+
+
+def law_latecomers_know_the_same(state: State, listener: Listener) -> bool:
+    """EV-2: a snapshot and the events after it tell exactly what can be found, whenever it was taken."""
+    contents = frozenset(event.content for event in listener.snapshot)
+    return known(listener)[-1] == index(state) and len(contents) == len(listener.snapshot)
+
+
+def told(listener: Listener) -> tuple[tuple[frozenset[Content], Stored], ...]:
+    """Return each content that a listener was told of, with what he knew before."""
+    pairs = zip(known(listener), (*listener.snapshot, *listener.events), strict=False)
+    return tuple((before, event) for before, event in pairs if isinstance(event, Stored))
+
+
+def law_parents_come_first(state: State, listener: Listener) -> bool:
+    """EV-3: each event names the prefix before its block, which is known by then, or marked as absent."""
+    return all(
+        event.parent == parent(state, event.content)
+        and event.is_orphan == (event.parent is not None and (event.content[0], event.parent) not in before)
+        for before, event in told(listener)
+    )
+
+
+def law_key_serves_alone(state: State, listener: Listener) -> bool:
+    """EV-4: each key that was told can be hit on its own: it is one block's, and a block holds exactly that."""
+    return all(
+        len(event.tokens) == state.config.groups[event.content[0]].block_size for _, event in told(listener)
+    ) and all(
+        any(state.contents[block] == content for block in holding(state, content)) for content in known(listener)[-1]
+    )
+
+
+def law_events_tell_all_that_decides(state: State, listener: Listener) -> bool:
+    """EV-5: an event tells the tokens of its block, and what tokens do not say: adapter, salt, multimodal items."""
+    return all(
+        event.extra == extra and tokens[len(tokens) - len(event.tokens) :] == event.tokens
+        for _, event in told(listener)
+        for _, (extra, tokens) in (event.content,)
+    )

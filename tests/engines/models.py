@@ -1,0 +1,101 @@
+"""Tiny models with random weights, large enough that each token depends on all that its layers may read."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+_SIZES = {
+    "vocab_size": 500,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "max_position_embeddings": 16384,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+
+
+def _llama() -> Any:
+    return transformers.LlamaConfig(**_SIZES)
+
+
+def _gemma2() -> Any:
+    sizes = _SIZES | {"num_hidden_layers": 4, "tie_word_embeddings": True}
+    return transformers.Gemma2Config(**sizes, sliding_window=64, query_pre_attn_scalar=32)
+
+
+def _gemma3() -> Any:
+    kinds = ["sliding_attention"] * 5 + ["full_attention"]
+    sizes = _SIZES | {"num_hidden_layers": 6, "tie_word_embeddings": True}
+    return transformers.Gemma3TextConfig(**sizes, layer_types=kinds, sliding_window=64, query_pre_attn_scalar=32)
+
+
+def _deepseek() -> Any:
+    return transformers.DeepseekV2Config(
+        **_SIZES | {"num_key_value_heads": 2},
+        kv_lora_rank=512,
+        q_lora_rank=None,
+        qk_nope_head_dim=32,
+        qk_rope_head_dim=64,
+        v_head_dim=32,
+        n_routed_experts=2,
+        first_k_dense_replace=99,
+    )
+
+
+def _qwen3_next() -> Any:
+    return transformers.Qwen3NextConfig(
+        **_SIZES | {"num_hidden_layers": 4, "num_key_value_heads": 1},
+        linear_num_key_heads=1,
+        linear_num_value_heads=2,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+        num_experts=2,
+        num_experts_per_tok=1,
+        moe_intermediate_size=96,
+        shared_expert_intermediate_size=96,
+        dtype="bfloat16",
+    )
+
+
+def _llama4() -> Any:
+    return transformers.Llama4TextConfig(
+        **_SIZES | {"num_hidden_layers": 4},
+        intermediate_size_mlp=96,
+        attention_chunk_size=64,
+        no_rope_layers=[1, 1, 1, 0],
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        interleave_moe_layer_step=99,
+        moe_layers=[],
+    )
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "llama": _llama,
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "deepseek": _deepseek,
+    "qwen3_next": _qwen3_next,
+    "llama4": _llama4,
+}
+
+
+def make(name: str, folder: Path) -> Path:
+    """Return the folder of a model, made there if it is not."""
+    home = folder / name
+    if not (home / "config.json").is_file():
+        config = MODELS[name]()
+        config.initializer_range = 0.2
+        torch.manual_seed(7)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        model.to(torch.bfloat16 if name == "qwen3_next" else torch.float32).save_pretrained(home)
+    return home

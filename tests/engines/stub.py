@@ -1,0 +1,386 @@
+"""vLLM's real schedulers with a worker that computes nothing, and knows what every slot should hold.
+
+The worker keeps the block tables from what the scheduler sends, as vLLM's does, and writes a digest of the whole prefix
+into each slot. What a step reads must be the digest of what the request says: a block given away too early, published
+too early, or found by the wrong request shows at once, whatever the manager believes.
+"""
+
+import copy
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.engines import models
+from vllm import SamplingParams
+from vllm.engine.arg_utils import EngineArgs
+from vllm.utils.hashing import sha256
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from blockwright.engines.vllm import schedulers
+
+_CONFIGS: dict[str, Any] = {}
+
+
+def layer() -> dict[str, Any]:
+    """Return the sizes of an attention layer, which matter to nobody here."""
+    return {"num_kv_heads": 1, "head_size": 16, "dtype": torch.float32}
+
+
+def full(size: int = 16) -> Any:
+    return FullAttentionSpec(block_size=size, **layer())
+
+
+def sliding(window: int, size: int = 16) -> Any:
+    return SlidingWindowSpec(block_size=size, sliding_window=window, **layer())
+
+
+def chunked(chunk: int, size: int = 16) -> Any:
+    return ChunkedLocalAttentionSpec(block_size=size, attention_chunk_size=chunk, **layer())
+
+
+def state(size: int = 16) -> Any:
+    return MambaSpec(block_size=size, shapes=((16,),), dtypes=(torch.float32,), mamba_cache_mode="align")
+
+
+KINDS: dict[str, Callable[[], list[Any]]] = {
+    "full": lambda: [full()],
+    "sliding": lambda: [sliding(40)],
+    "five": lambda: [sliding(32)] * 5,
+    "chunked": lambda: [chunked(48)],
+    "state": lambda: [state()],
+}
+
+
+def scheduler(
+    folder: Path,
+    ours: bool,
+    kinds: Sequence[Any],
+    num_blocks: int,
+    *,
+    is_async: bool = False,
+    drafts: int = 0,
+    caching: bool = True,
+    events: bool = False,
+    **options: Any,
+) -> Any:
+    """Return one of vLLM's schedulers over a pool of these groups, with its own manager or ours."""
+    settings = {
+        "model": str(models.make("llama", folder)),
+        "skip_tokenizer_init": True,
+        "max_model_len": 2048,
+        "enable_prefix_caching": caching,
+        "block_size": 32,
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": 64,
+        "async_scheduling": False,
+    } | options
+    if drafts:
+        settings["speculative_config"] = {
+            "method": "ngram",
+            "num_speculative_tokens": drafts,
+            "prompt_lookup_max": 2,
+            "prompt_lookup_min": 1,
+        }
+    name = repr(sorted(settings.items(), key=str))
+    if name not in _CONFIGS:
+        _CONFIGS[name] = EngineArgs(**settings).create_engine_config()
+        register_all_kvcache_specs(_CONFIGS[name])
+    config = copy.copy(_CONFIGS[name])
+    config.cache_config = copy.copy(config.cache_config)
+    config.scheduler_config = copy.copy(config.scheduler_config)
+    config.scheduler_config.async_scheduling = is_async
+    sizes = [kind.block_size for kind in kinds]
+    config.cache_config.block_size = max(sizes)
+    config.cache_config.num_gpu_blocks = num_blocks
+    if any(isinstance(kind, MambaSpec) for kind in kinds):
+        config.cache_config.mamba_cache_mode = "align" if caching else "none"
+    if events:
+        from vllm.config import KVEventsConfig
+
+        config.kv_events_config = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
+    groups = [KVCacheGroupSpec([f"layers.{number}"], kind) for number, kind in enumerate(kinds)]
+    memory = KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    theirs = AsyncScheduler if is_async else Scheduler
+    own = schedulers.AsyncScheduler if is_async else schedulers.Scheduler
+    return (own if ours else theirs)(
+        vllm_config=config,
+        kv_cache_config=memory,
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=max(sizes),
+        hash_block_size=min(sizes),
+        log_stats=True,
+    )
+
+
+def request(name: str, tokens: list[int], hash_block_size: int, max_tokens: int, **options: Any) -> Request:
+    """Return a request as the engine makes it."""
+    kv_cache_utils.init_none_hash(sha256)
+    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    sampling.update_from_generation_config({}, None)
+    hasher = kv_cache_utils.get_request_block_hasher(hash_block_size, sha256)
+    return Request(name, tokens, sampling, None, block_hasher=hasher, **options)
+
+
+class WrongContentError(AssertionError):
+    """A step would read what is not the prefix of its request."""
+
+
+class Worker:
+    """The worker's side of one scheduler: tokens, block tables, and what every slot holds."""
+
+    def __init__(self, kinds: Sequence[Any], drafts: int, seed: int) -> None:
+        self.kinds, self.drafts, self.seed = kinds, drafts, seed
+        self.tokens: dict[str, list[int]] = {}
+        self.digests: dict[str, list[int]] = {}
+        self.tables: dict[str, list[list[int]]] = {}
+        self.slots: dict[tuple[int, int, int], int] = {}
+        self.proposed: dict[str, list[int]] = {}
+
+    def _digest(self, name: str, count: int, extra: Sequence[int] = ()) -> list[int]:
+        """Return the digests of the prefixes of a request's tokens, drafts behind them."""
+        kept = self.digests[name]
+        tokens = self.tokens[name]
+        while len(kept) < count:
+            kept.append(hash((kept[-1] if kept else self.seed, tokens[len(kept)])))
+        found = kept[:count]
+        for token in extra:
+            found.append(hash((found[-1], token)))
+        return found
+
+    @staticmethod
+    def _next(digest: int) -> int:
+        """Return the token that a model would sample after a prefix."""
+        return 3 + digest % 97
+
+    def _know(self, name: str, tokens: list[int], tables: Sequence[Sequence[int]]) -> None:
+        self.tokens[name], self.digests[name] = list(tokens), []
+        self.tables[name] = [list(table) for table in tables]
+
+    def run(self, output: Any) -> ModelRunnerOutput:
+        """Compute a step: all its writes, then all its reads, then samples."""
+        for name in output.finished_req_ids:
+            for each in (self.tokens, self.digests, self.tables, self.proposed):
+                each.pop(name, None)
+        starts: dict[str, int] = {}
+        for new in output.scheduled_new_reqs:
+            tokens = new.prefill_token_ids if new.prefill_token_ids is not None else new.prompt_token_ids
+            self._know(new.req_id, tokens, new.block_ids)
+            starts[new.req_id] = new.num_computed_tokens
+        cached = output.scheduled_cached_reqs
+        for at, name in enumerate(cached.req_ids):
+            starts[name] = cached.num_computed_tokens[at]
+            given = cached.new_block_ids[at]
+            if name in cached.resumed_req_ids:
+                self._know(name, cached.all_token_ids[name], given)
+            elif given is not None:
+                for table, more in zip(self.tables[name], given, strict=True):
+                    table.extend(more)
+        steps = []
+        for name, count in output.num_scheduled_tokens.items():
+            known = len(self.tokens[name])
+            spec = output.scheduled_spec_decode_tokens.get(name, ())
+            start = starts[name]
+            if spec and len(spec) + known > start + count:
+                start = start + count - len(spec) - 1
+            start = min(start, known - 1)
+            extra = list(self.proposed.get(name, [])[: len(spec)]) if spec and -1 in spec else list(spec)
+            extra += [-1] * (len(spec) - len(extra))
+            if start + count < known:
+                extra = []
+            digests = self._digest(name, min(known, start + count), extra)
+            stop = start + count
+            if len(digests) < stop:
+                raise WrongContentError(f"{name}: {count} tokens from {start}, but only {len(digests)} are known")
+            steps.append((name, start, stop, digests, extra))
+        states = dict(self.slots)
+        for name, start, stop, digests, extra in steps:
+            self._write(name, start, stop, digests, len(extra))
+        for name, start, stop, digests, _ in steps:
+            self._read(name, start, stop, digests, states)
+        return self._sample(steps)
+
+    def _write(self, name: str, start: int, stop: int, digests: list[int], drafts: int) -> None:
+        for group, kind in enumerate(self.kinds):
+            table, size = self.tables[name][group], kind.block_size
+            if isinstance(kind, MambaSpec):
+                block = table[-(-stop // size) - 1]
+                if block == 0:
+                    raise WrongContentError(f"{name}: group {group} writes its state to the null block")
+                self.slots[group, block, 0] = hash((digests[stop - 1], stop))
+                continue
+            for at in range(start, stop):
+                block = table[at // size]
+                if block == 0:
+                    raise WrongContentError(f"{name}: group {group} writes position {at} to the null block")
+                self.slots[group, block, at % size] = digests[at]
+        for group, kind in enumerate(self.kinds):  # blocks are shared by all groups: one memory
+            for other in range(len(self.kinds)):
+                if other != group:
+                    table, size = self.tables[name][group], kind.block_size
+                    for entry in range(start // size, min(len(table), -(-stop // size))):
+                        for at in range(max(each.block_size for each in self.kinds)):
+                            self.slots.pop((other, table[entry], at), None)
+
+    def _read(self, name: str, start: int, stop: int, digests: list[int], states: dict[Any, int]) -> None:
+        for group, kind in enumerate(self.kinds):
+            table, size = self.tables[name][group], kind.block_size
+            if isinstance(kind, MambaSpec):
+                if start:
+                    block = table[-(-start // size) - 1]
+                    if states.get((group, block, 0)) != hash((digests[start - 1], start)):
+                        raise WrongContentError(f"{name}: group {group} reads another state than after {start} tokens")
+                continue
+            first = 0
+            if isinstance(kind, SlidingWindowSpec):
+                first = max(0, start - kind.sliding_window + 1)
+            elif isinstance(kind, ChunkedLocalAttentionSpec):
+                first = start // kind.attention_chunk_size * kind.attention_chunk_size
+            for at in range(first, stop):
+                if self.slots.get((group, table[at // size], at % size)) != digests[at]:
+                    raise WrongContentError(
+                        f"{name}: group {group}, block {table[at // size]}: position {at} is not what was computed; "
+                        f"the step is {start}..{stop}"
+                    )
+
+    def _sample(self, steps: list[Any]) -> ModelRunnerOutput:
+        sampled: list[list[int]] = []
+        for name, _, stop, digests, extra in steps:
+            tokens: list[int] = []
+            known = len(self.tokens[name])
+            if stop >= known:
+                digest = digests[known - 1]
+                for draft in [*extra, None]:
+                    token = self._next(digest)
+                    tokens.append(token)
+                    if token != draft:
+                        break
+                    digest = hash((digest, token))
+                self.tokens[name] += tokens
+                if self.drafts:
+                    self.proposed[name] = self._propose(name)
+            sampled.append(tokens)
+        names = [step[0] for step in steps]
+        return ModelRunnerOutput(names, {name: at for at, name in enumerate(names)}, sampled)
+
+    def _propose(self, name: str) -> list[int]:
+        """Return drafts, of which some are right."""
+        digest = self._digest(name, len(self.tokens[name]))[-1]
+        drafts = []
+        for _ in range(self.drafts):
+            token = self._next(digest)
+            drafts.append(token if digest % 4 else token + 1)
+            digest = hash((digest, drafts[-1]))
+        return drafts
+
+
+class Side:
+    """One scheduler with its worker, and what came out."""
+
+    def __init__(self, scheduler: Any, kinds: Sequence[Any], *, depth: int = 0, drafts: int = 0) -> None:
+        self.scheduler, self.depth, self.drafts = scheduler, depth, drafts
+        self.worker = Worker(kinds, drafts, 12345)
+        self.queue: deque[Any] = deque()
+        self.tokens: dict[str, list[int]] = {}
+        self.hits = self.queries = self.preemptions = 0
+
+    def step(self) -> Any:
+        """Schedule and run a step; take the output of the oldest one in flight."""
+        output = self.scheduler.schedule()
+        self.preemptions += len(output.preempted_req_ids or ())
+        try:
+            result = self.worker.run(output)
+        except WrongContentError as wrong:
+            raise WrongContentError(f"{type(self.scheduler).__module__}: {wrong}") from None
+        self.queue.append((output, result))
+        if len(self.queue) > self.depth or not output.total_num_scheduled_tokens:
+            self.settle()
+        return output
+
+    def settle(self) -> None:
+        """Take the output of the oldest step in flight."""
+        output, result = self.queue.popleft()
+        for outputs in self.scheduler.update_from_output(output, result).values():
+            for each in outputs.outputs:
+                self.tokens.setdefault(each.request_id, []).extend(each.new_token_ids)
+            stats = outputs.scheduler_stats
+            if stats is not None and stats.prefix_cache_stats is not None:
+                self.hits += stats.prefix_cache_stats.hits
+                self.queries += stats.prefix_cache_stats.queries
+        if self.drafts and not self.depth:
+            names = [name for name in result.req_ids if name in self.worker.proposed]
+            self.scheduler.update_draft_token_ids(DraftTokenIds(names, [self.worker.proposed[name] for name in names]))
+
+    def abort(self, name: str) -> None:
+        """Abort a request."""
+        self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+
+
+def walk(
+    sides: Sequence[Side], seed: int, steps: int, hash_block_size: int, *, longest: int = 150, exact: bool
+) -> None:
+    """Drive both sides through the same random arrivals and aborts, and compare all along.
+
+    `exact`: the schedules are equal step by step, not only the tokens.
+    """
+    draw = random.Random(seed)
+    roots = [[draw.randrange(3, 100) for _ in range(longest)] for _ in range(3)]
+    alive: list[str] = []
+    aborted: set[str] = set()
+    for number in range(steps):
+        if len(alive) < 14 and draw.random() < 0.25:
+            name = f"r{number}"
+            root = draw.choice(roots)
+            tokens = root[: draw.randrange(1, longest)] + [draw.randrange(3, 100) for _ in range(draw.randrange(0, 20))]
+            extra: dict[str, Any] = {"priority": draw.randrange(3), "arrival_time": float(number)}
+            if draw.random() < 0.1:
+                extra["cache_salt"] = "tenant"
+            most = draw.randrange(1, 80)
+            for side in sides:
+                side.scheduler.add_request(request(name, tokens, hash_block_size, most, **extra))
+            alive.append(name)
+        if alive and draw.random() < 0.02:
+            name = draw.choice(alive)
+            aborted.add(name)
+            for side in sides:
+                side.abort(name)
+        if draw.random() < 0.003:
+            running = bool(draw.randrange(2))
+            for side in sides:
+                side.scheduler.reset_prefix_cache(reset_running_requests=running)
+        outputs = [side.step() for side in sides]
+        if exact and any(each.num_scheduled_tokens != outputs[0].num_scheduled_tokens for each in outputs):
+            raise AssertionError(f"step {number}: {[each.num_scheduled_tokens for each in outputs]}")
+        for side in sides:
+            core = getattr(side.scheduler.kv_cache_manager, "core", None)
+            if core is not None:
+                core.check({})
+        alive = [name for name in alive if any(name in side.scheduler.requests for side in sides)]
+    for side in sides:
+        for _ in range(3000):
+            if not side.scheduler.requests and not side.queue:
+                break
+            side.step()
+    for name in set().union(*[side.tokens for side in sides]):
+        given = [side.tokens.get(name, []) for side in sides]
+        least = min(len(tokens) for tokens in given)
+        if any(tokens[:least] != given[0][:least] for tokens in given) or (
+            name not in aborted and any(len(tokens) != least for tokens in given)
+        ):
+            raise AssertionError(f"{name}: {given}")

@@ -1,0 +1,55 @@
+"""vLLM's real schedulers over both managers, side by side through the same random arrivals, aborts and resets."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STEPS = int(os.environ.get("BLOCKWRIGHT_ENGINE_STEPS", "700"))
+
+# name: groups, blocks, options of the scheduler, steps in flight, drafts, whether the schedules are equal step by step.
+# Where a pool is wide they are for every kind; where it is tight a layer that trims may let ours admit or keep more.
+WALKS: dict[str, tuple[str, int, dict[str, Any], int, int, bool]] = {
+    "full": ("full", 60, {}, 0, 0, True),
+    "full, tight": ("full", 24, {}, 0, 0, True),
+    "priorities": ("full", 24, {"scheduling_policy": "priority"}, 0, 0, True),
+    "no caching": ("full", 24, {"caching": False}, 0, 0, True),
+    "watermark": ("full", 24, {"watermark": 0.1}, 0, 0, True),
+    "drafts": ("full", 30, {}, 0, 3, True),
+    "in flight": ("full", 24, {}, 1, 0, True),
+    "in flight, drafts": ("full", 30, {}, 1, 3, True),
+    "in flight, priorities": ("full", 24, {"scheduling_policy": "priority"}, 1, 0, True),
+    "sliding": ("full sliding", 1500, {}, 0, 0, True),
+    "sliding, tight": ("full sliding", 50, {}, 0, 0, False),
+    "sliding, drafts": ("full sliding", 50, {}, 0, 3, False),
+    "sliding, in flight": ("full sliding", 50, {}, 1, 0, False),
+    "sliding, in flight, drafts": ("full sliding", 50, {}, 1, 3, False),
+    "five sliding": ("full five", 3000, {}, 0, 0, True),
+    "five sliding, tight": ("full five", 150, {}, 0, 0, False),
+    "chunked": ("full chunked", 1500, {}, 0, 0, True),
+    "chunked, tight": ("full chunked", 50, {}, 0, 0, False),
+    "recurrent": ("full state", 60, {}, 0, 0, False),
+}
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_both_managers_serve_the_same_tokens(name: str, models_folder: Path) -> None:
+    from tests.engines import stub
+
+    groups, blocks, options, depth, drafts, is_exact = WALKS[name]
+    kinds = [kind for word in groups.split() for kind in stub.KINDS[word]()]
+    sides = [
+        stub.Side(
+            stub.scheduler(models_folder, ours, kinds, blocks, is_async=depth > 0, drafts=drafts, **options),
+            kinds,
+            depth=depth,
+            drafts=drafts,
+        )
+        for ours in (False, True)
+    ]
+    stub.walk(sides, 1, STEPS, min(kind.block_size for kind in kinds), exact=is_exact)
+    theirs, ours = sides
+    print(name, [(side.queries, side.hits, side.preemptions) for side in sides])
+    if is_exact:
+        assert (theirs.queries, theirs.hits, theirs.preemptions) == (ours.queries, ours.hits, ours.preemptions)

@@ -1,0 +1,135 @@
+"""What is refused when an engine starts, and how the plug-in is switched on."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.engines.vllm import surface
+from blockwright.errors import UnsupportedError
+
+
+@pytest.mark.without_vllm
+def test_importing_blockwright_or_the_switch_imports_nothing_of_vllm() -> None:
+    code = (
+        "import sys, blockwright, blockwright.engines.vllm.plugin as plugin; plugin.register();"
+        "sys.exit(any(name.split('.')[0] in ('vllm', 'torch') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.without_vllm
+def test_what_changed_is_said_in_words() -> None:
+    before = {"methods": {"free": ["request"], "gone": []}, "reads": ["free", "usage"]}
+    after = {"methods": {"free": ["request", "when", "why"]}, "reads": ["free", "usage", "coordinator.new"]}
+    assert surface.changes(before, after) == [
+        "the scheduler reads coordinator.new",
+        "free() has the new arguments when, why",
+    ]
+    assert surface.changes(before, before) == []
+
+
+@pytest.mark.without_vllm
+def test_an_unknown_release_is_compared_and_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"vLLM 0\.11\.0 is not supported .*its files are not where they were"):
+        surface.require_supported(tmp_path, "0.11.0")
+    for release in surface.known():
+        surface.require_supported(tmp_path, release)
+
+
+def test_the_installed_release_is_as_recorded() -> None:
+    package, version = surface.installed()
+    recorded = surface.known()
+    found = surface.surface_of(package)
+    if version in recorded:
+        assert found == recorded[version]
+    else:
+        assert surface.changes(recorded[list(recorded)[-1]], found) == []
+
+
+def test_everything_that_a_release_asks_is_there(models_folder: Path) -> None:
+    import inspect
+
+    from tests.engines import stub
+
+    manager = stub.scheduler(models_folder, True, [stub.full()], 20).kv_cache_manager
+    for release, asked in surface.known().items():
+        for name in asked["reads"]:
+            holder: Any = manager
+            for part in name.split("."):
+                assert hasattr(holder, part), f"{release}: {name}"
+                holder = getattr(holder, part)
+            arguments = asked["methods"].get(name)
+            if arguments is not None and name != "usage":
+                taken = inspect.signature(getattr(type(manager), name)).parameters
+                assert set(arguments) <= set(taken), f"{release}: {name}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"kind": "MambaSpec", "mamba_cache_mode": "all"}, "--mamba-cache-mode align"),
+        (
+            {"kind": "MambaSpec", "mamba_cache_mode": "align", "num_speculative_blocks": 2},
+            "without --speculative-config",
+        ),
+        ({"kind": "RSWASpec", "rswa_window": 64}, "RSWASpec, which Blockwright does not manage"),
+    ],
+)
+def test_kinds_that_are_not_served_are_refused_by_name(spec: dict[str, Any], message: str) -> None:
+    import torch
+    from tests.engines import stub
+    from vllm.v1 import kv_cache_interface as interface
+
+    from blockwright.engines.vllm.manager import KVCacheManager
+
+    kind = spec.pop("kind")
+    layer = {"shapes": ((16,),), "dtypes": (torch.float32,)} if kind == "MambaSpec" else stub.layer()
+    declared = getattr(interface, kind)(block_size=16, **layer, **spec)
+    groups = [interface.KVCacheGroupSpec(["layers.0"], stub.full()), interface.KVCacheGroupSpec(["layers.1"], declared)]
+    config = interface.KVCacheConfig(num_blocks=20, kv_cache_tensors=[], kv_cache_groups=groups)
+    with pytest.raises(UnsupportedError, match=message):
+        KVCacheManager(config, max_model_len=100, hash_block_size=16)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pcp_world_size": 2}, "prefill context parallelism"),
+        ({"metrics_collector": object()}, "--kv-cache-metrics"),
+        ({"num_prefill_lookahead": 3}, "drafts of several modules"),
+        ({"something_new": 1}, "something_new=1 is not supported"),
+    ],
+)
+def test_options_that_are_not_served_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    from tests.engines import stub
+    from vllm.v1 import kv_cache_interface as interface
+
+    from blockwright.engines.vllm.manager import KVCacheManager
+
+    groups = [interface.KVCacheGroupSpec(["layers.0"], stub.full())]
+    config = interface.KVCacheConfig(num_blocks=20, kv_cache_tensors=[], kv_cache_groups=groups)
+    with pytest.raises(UnsupportedError, match=message):
+        KVCacheManager(config, max_model_len=100, hash_block_size=16, **options)
+
+
+def test_the_switch_and_a_second_plug_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core import kv_cache_manager as own
+    from vllm.v1.core.sched import scheduler as home
+
+    from blockwright.engines.vllm import plugin
+    from blockwright.engines.vllm.manager import KVCacheManager
+
+    monkeypatch.setattr(home, "KVCacheManager", own.KVCacheManager)
+    monkeypatch.delenv("BLOCKWRIGHT_VLLM", raising=False)
+    plugin.register()
+    assert home.KVCacheManager is own.KVCacheManager
+    monkeypatch.setenv("BLOCKWRIGHT_VLLM", "1")
+    plugin.register()
+    plugin.register()
+    assert home.KVCacheManager is KVCacheManager
+    monkeypatch.setattr(home, "KVCacheManager", type("Other", (), {}))
+    with pytest.raises(UnsupportedError, match="two plug-ins cannot both"):
+        plugin.register()

@@ -1,0 +1,119 @@
+"""Property: what is encoded is what routers decode, byte for byte in their words, and decoding gives the index back.
+
+How: the fields of vLLM's and SGLang's events are written down here; a random history goes through every form into a
+`PrefixIndex`.
+Not covered: the routers' own code (`python -m blockwright_lab.peers.event_consumers`); sockets (test_zmq.py).
+"""
+
+from typing import Any
+
+import pytest
+
+msgspec = pytest.importorskip("msgspec")
+
+from tests.observe.engine import SIZE, Engine, full
+
+from blockwright.errors import InvalidArgumentError
+from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored
+from blockwright.observe import PrefixIndex
+from blockwright.observe.wire import Encoder, GroupKind, decode, hash_of, kinds_of
+
+TOKENS = b"\7\0\0\0\10\0\0\0"
+FIRST = BlockStored(b"\1" * 32, None, TOKENS, 2)
+SECOND = BlockStored(b"\2" * 32, b"\1" * 32, TOKENS, 2)
+ONE, TWO = int.from_bytes(b"\1" * 8, "big"), int.from_bytes(b"\2" * 8, "big")
+
+
+def told(encoder: Encoder, *events: Any) -> Any:
+    return msgspec.msgpack.decode(encoder(events, 1.5))
+
+
+def test_vllm_form() -> None:
+    """Always three parts; what is None is left out of a map, but for the seven fields that are always written."""
+    stamp, events, rank = told(Encoder(rank=3), FIRST, SECOND, BlockRemoved(b"\2" * 32), AllBlocksCleared())
+    assert (stamp, rank) == (1.5, 3)
+    assert events == [
+        {
+            "type": "BlockStored",
+            "block_hashes": [ONE, TWO],
+            "parent_block_hash": None,
+            "token_ids": [7, 8, 7, 8],
+            "block_size": 2,
+            "lora_id": None,
+            "medium": "GPU",
+            "lora_name": None,
+        },
+        {"type": "BlockRemoved", "block_hashes": [TWO], "medium": "GPU"},
+        {"type": "AllBlocksCleared"},
+    ]
+    assert hash_of(bytes(24) + b"\xff" * 8) == 2**64 - 1
+
+
+def test_vllm_form_names_what_tokens_do_not_say() -> None:
+    """Adapter, salt and items; the group with its kind; a tier by its owner. Chains of unlike blocks are not joined."""
+    salted = FIRST._replace(cache_salt="tenant", lora_name="adapter", mm_items=(("image", 1, 5),))
+    other = SECOND._replace(group_id=1, medium="DISK", is_parent_absent=True)
+    encoder = Encoder(groups=[*kinds_of([full()]), GroupKind("sliding_window", 6)])
+    (one, two, gone) = told(encoder, salted, other, BlockRemoved(b"\2" * 32, 1, "DISK"))[1]
+    assert (one["extra_keys"], one["lora_name"]) == ([["adapter", ["image", 1], "tenant"]], "adapter")
+    assert (one["cache_salt"], "cache_salt" in two) == ("tenant", False)
+    assert (one["group_idx"], one["kv_cache_spec_kind"]) == (0, "full_attention")
+    assert "kv_cache_spec_sliding_window" not in one
+    assert (two["group_idx"], two["kv_cache_spec_sliding_window"]) == (1, 6)
+    assert (two["medium"], two["ownership"], two["parent_block_hash"]) == ("STORAGE", "DISK", ONE)
+    assert gone == {
+        "type": "BlockRemoved", "block_hashes": [TWO], "medium": "STORAGE", "group_idx": 1, "ownership": "DISK",
+    }  # fmt: skip
+    assert [getattr(event, "block_hash", None) for event in decode(encoder([salted, other], 0.0))] == [ONE, TWO]
+
+
+def test_older_form_is_an_array() -> None:
+    encoder = Encoder(as_arrays=True)
+    stored, gone, cleared = told(encoder, FIRST, BlockRemoved(b"\1" * 32), AllBlocksCleared())[1]
+    assert stored[:8] == ["BlockStored", [ONE], None, [7, 8], 2, None, "GPU", None]
+    assert stored[8:] == [None] * 4
+    assert gone == ["BlockRemoved", [ONE], "GPU", None]
+    assert cleared == ["AllBlocksCleared"]
+
+
+def test_sglang_form() -> None:
+    """A salt beside the tokens, its own names of media; what it cannot tell from other content is not told at all."""
+    encoder = Encoder("sglang")
+    salted = FIRST._replace(cache_salt="tenant", medium="CPU")
+    unsaid = [FIRST._replace(group_id=1), FIRST._replace(lora_name="a"), FIRST._replace(mm_items=(("i", 0, 1),))]
+    (one, gone) = told(encoder, salted, *unsaid, BlockRemoved(b"\1" * 32, 0, "STORE"))[1]
+    assert one == {
+        "type": "BlockStored", "block_hashes": [ONE], "parent_block_hash": None, "token_ids": [7, 8], "block_size": 2,
+        "lora_id": None, "medium": "CPU_PINNED", "cache_salt": "tenant",
+    }  # fmt: skip
+    assert gone["medium"] == "EXTERNAL"
+    (back,) = decode(encoder([salted], 0.0))
+    assert back == salted._replace(block_hash=ONE)
+
+
+@pytest.mark.parametrize("form", [{}, {"as_arrays": True}, {"groups": [GroupKind("full_attention")]}])
+def test_a_history_survives_the_wire(form: dict[str, Any]) -> None:
+    engine, index = Engine(3), PrefixIndex()
+    engine.steps(200)
+    encoder = Encoder(**form)
+    for batch in engine.stream.since(0):
+        index.apply(decode(encoder(batch.events, batch.timestamp)))
+    assert index.known_keys() == {(hash_of(key), group, medium) for key, group, medium in engine.stream.known_keys()}
+    late = PrefixIndex(decode(encoder(engine.stream.snapshot().events, 0.0)))
+    assert late.known_keys() == index.known_keys()
+    for request in engine.running:
+        lengths = [
+            each.match(request.all_token_ids, lora_name=request.lora_name, cache_salt=request.cache_salt)
+            for each in (index, late)
+        ]
+        assert lengths == [len(request.block_hashes) * SIZE] * 2
+
+
+def test_wrong_arguments_and_payloads() -> None:
+    with pytest.raises(InvalidArgumentError, match="form: must be"):
+        Encoder("other")
+    with pytest.raises(InvalidArgumentError, match="as_arrays"):
+        Encoder("sglang", as_arrays=True)
+    for payload in (b"", b"\xc1", msgspec.msgpack.encode([1.0, [["Unknown"]], 0]), msgspec.msgpack.encode({"a": 1})):
+        with pytest.raises(InvalidArgumentError, match="payload"):
+            decode(payload)

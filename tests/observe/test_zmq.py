@@ -1,0 +1,209 @@
+"""Property: a consumer ends with the right index, whatever was killed, dropped or overrun.
+
+How: publisher and consumer over loopback sockets, in one process or in two, of which one is killed. Replays are asked
+for as consumers of vLLM do.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+zmq = pytest.importorskip("zmq")
+msgspec = pytest.importorskip("msgspec")
+
+from tests.observe.engine import Engine
+
+from blockwright.errors import InvalidArgumentError
+from blockwright.observe import EventStream, PrefixIndex
+from blockwright.observe.publisher import END, ZmqPublisher
+from blockwright.observe.subscriber import ZmqSubscriber
+from blockwright.observe.wire import Encoder, decode, hash_of
+
+ANY = "tcp://127.0.0.1:0"
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine(5)
+
+
+@pytest.fixture
+def publisher(engine: Engine) -> Iterator[ZmqPublisher]:
+    with ZmqPublisher(engine.stream, ANY, ANY, topic="kv@pod@model") as publisher:
+        yield publisher
+
+
+def subscribed(publisher: ZmqPublisher) -> ZmqSubscriber:
+    assert publisher.replay_endpoint is not None
+    subscriber = ZmqSubscriber(publisher.endpoint, publisher.replay_endpoint, topic="kv@", patience=0.3)
+    subscriber.poll(0.05)
+    return subscriber
+
+
+def assert_equal(subscriber: ZmqSubscriber, engine: Engine) -> None:
+    """After at most a few polls the consumer knows what the engine finds."""
+    wanted = {(hash_of(key), group, medium) for key, group, medium in engine.stream.known_keys()}
+    for _ in range(40):
+        subscriber.poll(0.05)
+        if subscriber.index.known_keys() == wanted:
+            return
+    assert subscriber.index.known_keys() == wanted
+
+
+def test_one_who_listens_and_one_who_joins_late(engine: Engine, publisher: ZmqPublisher) -> None:
+    with subscribed(publisher) as first:
+        for _ in range(60):
+            engine.step()
+            publisher.publish()
+        assert_equal(first, engine)
+        with subscribed(publisher) as late:
+            engine.steps(20)
+            publisher.publish()
+            assert_equal(late, engine)
+            assert late.num_snapshots == 1
+        assert_equal(first, engine)
+
+
+def asked(publisher: ZmqPublisher, request: bytes) -> list[list[bytes]]:
+    """What a consumer gets that asks as vLLM's example does."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.connect(publisher.replay_endpoint)
+        socket.send_multipart([b"", request])
+        answer = []
+        while socket.poll(2000):
+            frames = socket.recv_multipart()
+            answer.append(frames)
+            if frames[2] == END:
+                break
+        return answer
+
+
+@pytest.mark.parametrize("start", [0, 20])
+def test_replay_from_a_number(engine: Engine, publisher: ZmqPublisher, start: int) -> None:
+    engine.steps(40)
+    *batches, end = asked(publisher, start.to_bytes(8, "big"))
+    assert end == [b"", b"", END, b""]
+    assert [int.from_bytes(frames[2], "big") for frames in batches] == list(range(start, engine.stream.sequence))
+    assert {frames[1] for frames in batches} == {b"kv@pod@model"}
+    index = PrefixIndex()
+    for batch in engine.stream.since(0)[:start]:
+        index.apply(decode(Encoder()(batch.events, 0.0)))
+    for frames in batches:
+        index.apply(decode(frames[3]))
+    assert len(index) == len(engine.stream)
+    assert asked(publisher, b"nonsense of another length") == [[b"", b"", END, b""]]
+    assert asked(publisher, bytes(8) + b"another epoch...") == [[b"", b"", END, b""]]
+
+
+def test_what_was_missed_is_asked_for(engine: Engine, publisher: ZmqPublisher) -> None:
+    """Batches that did not come are replayed if they are kept."""
+    with subscribed(publisher) as subscriber:
+        engine.steps(5)
+        publisher.publish()
+        assert_equal(subscriber, engine)
+        assert subscriber._next is not None
+        subscriber._next -= 3  # as if three had not come; to fold them in again does no harm
+        engine.steps(2)
+        publisher.publish()
+        assert_equal(subscriber, engine)
+        assert (subscriber.num_replays, subscriber.num_snapshots) == (1, 1)
+
+
+def test_a_backlog_that_is_overrun_ends_in_a_snapshot() -> None:
+    engine = Engine(5)
+    engine.stream = EventStream(backlog=20)
+    with ZmqPublisher(engine.stream, ANY, ANY) as publisher, ZmqSubscriber(
+        publisher.endpoint, str(publisher.replay_endpoint), patience=0.2
+    ) as subscriber:  # fmt: skip
+        subscriber.poll(0.05)
+        engine.steps(100)  # nothing is sent meanwhile
+        publisher.publish()
+        assert_equal(subscriber, engine)
+        assert subscriber.num_snapshots >= 2
+
+
+def test_a_plain_replay_of_what_is_not_kept_is_a_snapshot() -> None:
+    """Consumers that know vLLM's publisher only can resynchronise, too."""
+    engine = Engine(5)
+    engine.stream = EventStream(backlog=20)
+    engine.steps(100)
+    with ZmqPublisher(engine.stream, ANY, ANY) as publisher:
+        (only, end) = asked(publisher, bytes(8))
+        assert int.from_bytes(only[2], "big") == engine.stream.sequence - 1
+        assert end[2] == END
+        assert PrefixIndex(decode(only[3])).known_keys() == {
+            (hash_of(key), group, medium) for key, group, medium in engine.stream.known_keys()
+        }
+        assert asked(publisher, bytes(8) + engine.stream.epoch.bytes) == [end]
+
+
+SERVER = """
+import sys
+from tests.observe.engine import Engine
+from blockwright.observe.publisher import ZmqPublisher
+seed, *endpoints = sys.argv[1:]
+engine = Engine(int(seed))
+publisher = ZmqPublisher(engine.stream, *endpoints)
+for line in sys.stdin:
+    engine.steps(int(line))
+    publisher.publish()
+    print(publisher.endpoint, publisher.replay_endpoint, flush=True)
+"""
+
+
+def served(seed: int, *endpoints: str) -> subprocess.Popen[str]:
+    """An engine with its publisher in a process of its own; it takes as many steps as it is told."""
+    command = [sys.executable, "-c", SERVER, str(seed), *endpoints]
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths}, **pipes)
+
+
+def stepped(server: subprocess.Popen[str], count: int) -> list[str]:
+    """Have steps taken; the publisher's addresses."""
+    assert server.stdin is not None
+    assert server.stdout is not None
+    print(count, file=server.stdin, flush=True)
+    return server.stdout.readline().split()
+
+
+def test_a_publisher_that_is_killed_and_comes_back_as_another() -> None:
+    """Its numbers begin again and soon pass those that the consumer knows; the lost connection and the epoch tell."""
+    ours, again = Engine(5), Engine(6)
+    ours.steps(10)
+    again.steps(35)
+    with served(5, ANY, ANY) as server:
+        endpoints = stepped(server, 10)
+        with ZmqSubscriber(*endpoints, patience=0.2) as subscriber:
+            assert_equal(subscriber, ours)
+            server.kill()
+            server.wait()
+            subscriber.poll(0.05)
+            with served(6, *endpoints) as other:
+                stepped(other, 30)
+                stepped(other, 5)
+                assert_equal(subscriber, again)
+                other.kill()
+
+
+def test_a_consumer_that_is_killed_does_not_hold_the_publisher_up(engine: Engine, publisher: ZmqPublisher) -> None:
+    killed = subscribed(publisher)
+    engine.steps(10)
+    publisher.publish()
+    killed.close()
+    engine.steps(10)
+    publisher.publish()
+    with subscribed(publisher) as subscriber:
+        assert_equal(subscriber, engine)
+    publisher.close()
+    publisher.close()
+
+
+def test_an_address_that_is_taken_is_refused(engine: Engine, publisher: ZmqPublisher) -> None:
+    with pytest.raises(InvalidArgumentError, match="endpoint: cannot bind"):
+        ZmqPublisher(engine.stream, publisher.endpoint)
