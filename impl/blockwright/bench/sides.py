@@ -63,9 +63,13 @@ class Ours:
 
     def request(self, request_id: str, prompt_token_ids: Any) -> Request:
         """Return a new request, hashed though nobody has asked for a key yet."""
-        request = Request(request_id, prompt_token_ids, BLOCK_SIZE, hasher=self._hasher)
+        request = self.arriving(request_id, prompt_token_ids)
         self.hash_filled(request)
         return request
+
+    def arriving(self, request_id: str, prompt_token_ids: Any) -> Request:
+        """Return a new request as an engine makes it."""
+        return Request(request_id, prompt_token_ids, BLOCK_SIZE, hasher=self._hasher)
 
     def hash_filled(self, request: Any) -> None:
         """Ask for the last key, which has all of them made."""
