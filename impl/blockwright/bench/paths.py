@@ -38,9 +38,9 @@ CHURN_POOL, CHURN_REQUESTS, CHURN_LONG = 8_192, 16, 1_024
 HASHED, PROMPTS = 512, 4
 """Blocks of each request whose construction is timed (8,192 tokens), requests of one repetition."""
 _LOOKUP_GROWTH = _GROUPS_GROWTH = 1.5
-"""Time per needed block with several groups over that with one, at most."""
-MANY_LONG = 1_024
-"""Blocks of the long request where there are 64 groups."""
+"""Time per block with several groups over that with one, at most."""
+MANY_LONG = 512
+"""Blocks of the long request in each of 64 groups."""
 
 
 class _Decoding:
@@ -295,16 +295,24 @@ def _lookup_groups(name: str, windows: Windows) -> Path:
     )
 
 
-def _many_groups(name: str, title: str, unit: str, of: Callable[[Ours, Windows], Sample]) -> Path:
+def _many_groups(
+    name: str,
+    title: str,
+    unit: str,
+    of: Callable[[Ours, Windows, int], Sample],
+    num_blocks: int,
+    alone: int,
+    most: float | None,
+) -> Path:
     return Path(
         name,
         title,
         unit,
         None,
-        lambda: of(Ours(), groups.MANY),
+        lambda: of(Ours(), groups.MANY, num_blocks),
         None,
-        base=lambda: of(Ours(), groups.MANY[-1:]),
-        growth=("of the time with one group", _GROUPS_GROWTH),
+        base=lambda: of(Ours(), groups.MANY[-1:], alone),
+        growth=("of the time with one group", most),
     )
 
 
@@ -320,12 +328,12 @@ def all_paths() -> list[Path]:
         _lookup_groups("lookup-2", groups.WINDOWS[:2]),
         _lookup_groups("lookup-6", groups.WINDOWS),
         _many_groups(
-            "lookup-64", "prefix lookup, 64 groups", "needed block", lambda *of: groups.lookup(*of, MANY_LONG)
+            "lookup-64", "prefix lookup, 64 groups", "needed block", groups.lookup, MANY_LONG, MANY_LONG, None
         ),
         _many_groups(
-            "prefill-64", "cold prefill, 64 groups", "block and group", lambda *of: groups.prefill(*of, MANY_LONG)
+            "prefill-64", "cold prefill, 64 groups", "block", groups.prefill, MANY_LONG, 64 * MANY_LONG, _GROUPS_GROWTH
         ),
-        _many_groups("miss-64", "new prompt, not cached, 64 groups", "block", lambda *of: groups.miss(*of, LONG)),
+        _many_groups("miss-64", "new prompt, not cached, 64 groups", "block", groups.miss, LONG, LONG, _GROUPS_GROWTH),
         Path("adopt", "adopting a hit", "block", 25, _of(adopt), adopt, "adopt"),
         Path("prefill", "cold prefill (allocate, publish)", "block", 25, _of(prefill), prefill, "prefill"),
         Path("release", "release", "block", 50, _of(release), release, "release"),

@@ -1,5 +1,4 @@
-"""Property: a key is made when it is first needed, no lookup hashes far beyond its first miss, and what fails while keys
-are made has changed nothing.
+"""Property: keys are made when they are needed; no lookup hashes far beyond its miss, and what fails changes nothing.
 
 How: a hasher that counts the blocks it hashes, and fails at a block that a test names; every call that publishes.
 
