@@ -153,13 +153,13 @@ CASES: dict[str, tuple[Schedule, tuple[str, ...]]] = {
         Schedule(FOUR, config=config(), jobs=JOBS, dtype="float32", cache_dtype="float8_e4m3fn"),
         ("preempted",),
     ),
-    "a load that takes more at once than the pool has": (
+    "a load of more blocks than the pool has, of which a window reads few": (
         Schedule(
             (Group(Sliding(3), 4),),
             config=config(preemption="swap", max_num_batched_tokens=7, enable_caching=False, spare_blocks=1),
             jobs=tuple(Job(own=24, output=6, variation=at) for at in range(3)),
         ),
-        ("loads too large",),
+        ("swapped in",),
     ),
     "aborts": (
         Schedule(

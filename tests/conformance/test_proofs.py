@@ -42,7 +42,7 @@ ALTERATIONS = [
     (window_theorems, "SlidingRule.peak", "last - block_size", "last - step"),
     (window_theorems, "SlidingRule.peak", "start + step", "start + step - 1"),
     (window_theorems, "ChunkedRule.peak", "max(most", "most + max(most"),
-    (window_theorems, "MambaRule.peak", ">", ">="),
+    (window_theorems, "MambaRule.peak", ">=", ">"),
     (table_theorems, "GroupTables.entries_for", "- 1", "+ 0"),
     (table_theorems, "GroupTables.missing", "more > 1", "more > 2"),
     (table_theorems, "GroupTables.in_place_slots", "size - 1", "size"),

@@ -35,7 +35,8 @@ CORE = Target(
     paths(
         "core/{}.py",
         "store index group window state outcomes preconditions plans publication effects transitions laws manager "
-        "request managers pool check journal block_hash access_order in_time/in_flight in_time/forks in_time/explain",
+        "request managers pool check journal block_hash access_order picture in_time/in_flight in_time/forks "
+        "in_time/explain",
     )
     + paths("worker/{}.py", "rows replica"),
     (

@@ -198,7 +198,7 @@ def of_peak(layer: Layer) -> Iterator[Theorem]:
         return Theorem(layer.name, statement, [*given, *assumed], formula)
 
     if layer.name == "mamba":
-        most = sides.closed("peak", n, step, b)
+        most = sides.closed("peak", n, step, b, z3.IntVal(0))
         two = z3.And(start < stop, start / b != fills / b)
         yield claim("a step touches one block, or one that it reads and one that it fills", filled - fills == 1)
         yield claim("two blocks are held exactly where some step touches two", most == 2, two)
@@ -214,7 +214,7 @@ def of_peak(layer: Layer) -> Iterator[Theorem]:
     yield claim("what a step touches lies in the entries between", z3.substitute(through, (e, k / b)), inside)
     touched = (filled + b - 1) / b - sides.closed("first_needed", s) / b
     if layer.name == "full":
-        most = sides.closed("peak", n, step, b)
+        most = sides.closed("peak", n, step, b, z3.IntVal(0))
         yield claim("no step touches more than the peak", touched <= most)
         yield claim("the last step touches as many as the peak", touched == most, s == symbolic.larger(0, n - step))
     else:
@@ -245,7 +245,7 @@ def of_recycled(layer: Layer, given: list[Any], touched: Any) -> Iterator[Theore
         for fact in facts:
             yield claim("a chunk later is as many whole blocks later", fact)
     yield claim("a step one period later touches as many or more", touched <= later, s + period <= last, *facts)
-    known = {"num_tokens": n, "step": step, "block_size": b, "start": s, **layer.fields}
+    known = {"slots": n, "step": step, "block_size": b, "start": s, "begin": z3.IntVal(0), **layer.fields}
     known |= {"self.first_needed": lambda at: sides.closed("first_needed", at), "most": z3.IntVal(0), "last": last}
     known["stop"] = sides.code.value(f"{layer.rule}.peak", "stop", known)
     if layer.name == "sliding":
@@ -257,7 +257,7 @@ def of_recycled(layer: Layer, given: list[Any], touched: Any) -> Iterator[Theore
         yield claim("the peak goes back one period of starts", going == z3.And(s >= 0, s > last - period))
         return
     end = (s + 1) / period * period - 1  # the last position of the last whole chunk
-    most = sides.closed("peak", n, step, b)
+    most = sides.closed("peak", n, step, b, z3.IntVal(0))
     yield claim("the peak is at least what the last whole step touches", most >= z3.substitute(touched, (s, last)))
     at_end = most >= z3.substitute(touched, (s, end))
     yield claim("the peak is at least what a step from a chunk's end touches", at_end, s == last, end >= 0)

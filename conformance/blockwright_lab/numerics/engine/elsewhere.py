@@ -31,9 +31,6 @@ class Elsewhere(Protocol):
     def load(self, task: Task, num_hit: int, num_external: int) -> None:
         """Begin to load what was told, into the blocks that the request was given."""
 
-    def give_up(self, task: Task) -> None:
-        """Hear that a request is computed instead of loaded."""
-
     def poll(self) -> list[tuple[Task, int]]:
         """Say which loads have ended: each request, and its computed tokens now; 0: it waits again."""
 
@@ -188,9 +185,6 @@ class Readers:
 
     def load(self, task: Task, num_hit: int, num_external: int) -> None:
         """Do nothing: nothing was offered."""
-
-    def give_up(self, task: Task) -> None:
-        """Do nothing."""
 
     def poll(self) -> list[tuple[Task, int]]:
         """Let go of all that is held."""

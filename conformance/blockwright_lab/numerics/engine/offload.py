@@ -140,14 +140,6 @@ class Offload:
         except self.package.errors.BlockError:
             self.fired["stores refused"] += 1
 
-    def give_up(self, task: Task) -> None:
-        """Complain of a load that would not even fit an empty pool: a connector offers none.
-
-        Raises:
-            AssertionError: always.
-        """
-        raise AssertionError(f"LIVE-1: {task.name!r} was offered a load that the pool can never hold")
-
     def start_step(self) -> None:
         """Copy what the step will write over, after all slots are given and before the step runs; begin loads."""
         copies = self.connector.pending_copies() if self.own_copies else []

@@ -212,10 +212,8 @@ class Scheduler:
                 task.phase = Phase.LOADING
                 place.load(task, num_hit, num_external)
                 return None
-            if not self.never(task, num_hit, hit, num_external):
-                return None
-            self.fired["loads too large"] += 1
-            place.give_up(task)  # a load takes all its blocks at once; computed in steps, it needs fewer
+            self.expect_later(task, num_hit, hit, num_external)
+            return None
         work = self.next_work(task, num_hit, budget)
         if work is None:
             return None
@@ -242,10 +240,15 @@ class Scheduler:
         plan = self.manager.plan(task.request, num_new, num_hit, hit, **arguments)
         return self.manager.commit(plan) if isinstance(plan, self.package.Fits) else None
 
-    def never(self, task: Task, num_hit: int, hit: Any, num_external: int) -> bool:
-        """Tell whether a load would not even fit an empty pool."""
+    def expect_later(self, task: Task, num_hit: int, hit: Any, num_external: int) -> None:
+        """Complain of a load that would not even fit an empty pool, though the request can be computed there.
+
+        Raises:
+            AssertionError: it would not.
+        """
         plan = self.manager.plan(task.request, 0, num_hit, hit, **self.arguments(task, num_external, 0))
-        return isinstance(plan, self.package.Never)
+        if isinstance(plan, self.package.Never):
+            raise AssertionError(f"LIVE-1: {task.name!r} was offered a load that the pool can never hold")
 
     def arguments(self, task: Task, num_external: int, num_ahead: int) -> dict[str, Any]:
         """Give what else is asked for with a new request's slots."""
