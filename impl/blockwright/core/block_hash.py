@@ -178,7 +178,7 @@ class HashChain:
     def extend(self, data: bytes, start: i64, num_blocks: i64, extra: bytes, words: vec[i64], at: i64) -> None:
         """Write the keys of the next `num_blocks` blocks to `words`, from index `at`.
 
-        The keys before that are of the blocks before, and stay. Their tokens lie in `data` from byte `start`. `extra` is
+        Those before are of the blocks before, and stay. Their tokens lie in `data` from byte `start`. `extra` is
         the encoding of the extra keys; with any, `num_blocks` is 1. Complexity: O(tokens).
         """
         raise NotImplementedError
