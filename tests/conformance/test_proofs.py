@@ -51,7 +51,7 @@ ALTERATIONS = [
     (table_theorems, "fits", "+ 2", "+ 1"),
     (table_theorems, "most_blocks", "- 2", "- 1"),
     (table_theorems, "BlockStore.find", "(index + 1)", "(index + 0)"),
-    (table_theorems, "BlockKeys.num_blocks", "// 2", "// 1"),
+    (table_theorems, "BlockKeys.num_blocks", "// self.units", "// 1"),
     (table_theorems, "GroupRows.state_entry", "- 1", "- 0"),
     (table_theorems, "TableReplica._fill_slots", "- begin", "- 0"),
     (table_theorems, "TableReplica.slots", "block - entry", "block"),

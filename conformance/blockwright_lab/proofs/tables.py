@@ -184,7 +184,11 @@ def of_keys() -> Iterator[Theorem]:
     length, units, index, size, unit = z3.Ints("length units index size unit")
     keys, code = symbolic.Source(request), symbolic.Source(store)
     given = [length >= 0, units >= 1, index >= 0]
-    held = keys.apply("BlockKeys.num_blocks", [], {"len(self.words)": length, "self.units": units})
+    full = z3.Int("full")
+    held = keys.returned("BlockKeys.reach", {"made": length / 2, "self.units": units})
+    count = keys.apply("BlockKeys.num_blocks", [], {"self.num_units": full, "self.units": units})
+    claim = (index < count) == (units * (index + 1) <= full)
+    yield Theorem("all", "a block is full exactly if all its units are", [*given, full >= 0], claim)
     for name in ("find", "loss", "carries", "publish"):
         at = code.value(f"BlockStore.{name}", "at", {"index": index, "i": index, "keys.units": units, "units": units})
         within = z3.And(at >= 0, at + 2 <= length)
@@ -200,7 +204,9 @@ def of_keys() -> Iterator[Theorem]:
     count = keys.returned("units_per_block", {"block_size": size, **known})
     yield Theorem("all", "a block is whole units", [unit >= 1, size >= 1, size % unit == 0], count * unit == size)
     known = {"self._num_prompt": length, "size": size, "known": length + index}
-    full, prompt = (keys.value("Request._hash_new_blocks", name, known) for name in ("full", "in_prompt"))
+    known |= {"self._block_size": size, "i64(len(self._output))": index, "stop": length}
+    full = keys.returned("Request.num_full_blocks", known)
+    prompt = keys.value("Request.hash_until", "in_prompt", known)
     ends = z3.And(
         (unit < full) == ((unit + 1) * size <= length + index), (unit < prompt) == ((unit + 1) * size <= length)
     )
