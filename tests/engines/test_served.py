@@ -43,7 +43,7 @@ SCENARIOS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], bool]] = {
         _TIGHT | {"num_gpu_blocks_override": 120},
         False,
     ),
-    "recurrent": ("qwen3_next", "generate", {"longest": 800, "count": 8}, _RECURRENT, False),
+    "recurrent": ("qwen3_next", "generate", {"longest": 6000, "count": 8}, _RECURRENT | {"max_model_len": 8192}, False),
     "recurrent, no caching": (
         "qwen3_next",
         "generate",
@@ -70,4 +70,4 @@ def test_the_same_tokens_come_out(name: str, models_folder: Path) -> None:
         assert ours.notes == theirs.notes
     else:
         assert ours.hits >= theirs.hits
-        assert ours.preemptions <= theirs.preemptions
+        assert ours.preemptions <= theirs.preemptions * 3 // 2  # more are admitted at once
