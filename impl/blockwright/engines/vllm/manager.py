@@ -99,6 +99,9 @@ class KVCacheManager:
         self.empty_kv_cache_blocks: KVCacheBlocks = self.core.create_empty_block_list()
         self._sizes = [manager.block_size for manager in self.core.managers]
         self._unit = min(self._sizes)
+        self._state_sizes = [
+            size for spec, size in zip(self._specs, self._sizes, strict=True) if isinstance(spec, MambaSpec)
+        ]
         self._hash_block_size = (hash_block_size or self._unit) if enable_caching else None
         self._trims = {
             (spec, size)
@@ -333,6 +336,8 @@ class KVCacheManager:
         """Start a request, or a load for it."""
         twin = self._twin(request)
         own, stop = twin.request, length + external + new
+        if self._has_states and self._is_left_this_step(request, length):
+            return None
         own.num_computed_tokens = 0
         twin.learn(request, request.num_tokens)
         if external and (not new or self._trims):
@@ -363,6 +368,17 @@ class KVCacheManager:
             twin.fill = request._blockwright_quiet = NEVER
         self._tell(request)
         return blocks
+
+    def _is_left_this_step(self, request: Any, length: int) -> bool:
+        """Say whether this step leaves a recurrent state that makes a request's hit longer: it is found in the next."""
+        hashes, unit = request.block_hashes, self._hash_block_size
+        for other in self._due.values():
+            count = other._blockwright.due
+            if length < count < request.num_tokens and not any(count % size for size in self._state_sizes):
+                at = count // unit - 1
+                if other.block_hashes[at] == hashes[at]:
+                    return True
+        return False
 
     def _admit_load(
         self,
