@@ -113,6 +113,7 @@ class KVCacheManager:
         self._new_ids: list[int] = []
         self._running: dict[str, Any] = {}
         self._due: dict[str, Any] = {}
+        self._left: list[tuple[int, Any]] = []
         self._events = (
             Events(self.core, groups, self._sizes, hash_block_size or self._unit) if enable_kv_cache_events else None
         )
@@ -193,6 +194,7 @@ class KVCacheManager:
         """Say that a step starts: recurrent states that the last one left may be found from now on."""
         if self._has_states:
             self._publish_due()
+            self._left.clear()
             self.core.new_step_starts()
 
     def allocate_slots(
@@ -302,6 +304,8 @@ class KVCacheManager:
     def _note_step(self, request: Any, twin: Twin, begin: int, stop: int, ahead: int) -> None:
         """Note what a step that the manager gave slots to has changed."""
         twin.written = stop
+        if self._has_states:
+            self._left.append((stop, request))
         twin.certain = max(begin, min(stop, twin.request.num_tokens))
         slots = min(stop + ahead, self.max_model_len)
         twin.cover = max(twin.cover, -(-slots // self._unit) * self._unit)
@@ -372,8 +376,7 @@ class KVCacheManager:
     def _is_left_this_step(self, request: Any, length: int) -> bool:
         """Say whether this step leaves a recurrent state that makes a request's hit longer: it is found in the next."""
         hashes, unit = request.block_hashes, self._hash_block_size
-        for other in self._due.values():
-            count = other._blockwright.due
+        for count, other in self._left:
             if length < count < request.num_tokens and not any(count % size for size in self._state_sizes):
                 at = count // unit - 1
                 if other.block_hashes[at] == hashes[at]:
