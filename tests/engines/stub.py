@@ -8,12 +8,13 @@ too early, or found by the wrong request shows at once, whatever the manager bel
 import copy
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from tests.engines import models
+from tests.engines.connector import draw
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.hashing import sha256
@@ -29,7 +30,8 @@ from vllm.v1.kv_cache_interface import (
     MambaSpec,
     SlidingWindowSpec,
 )
-from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.engine import FinishReason
+from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -78,6 +80,7 @@ def scheduler(
     drafts: int = 0,
     caching: bool = True,
     events: bool = False,
+    loads: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
     """Return one of vLLM's schedulers over a pool of these groups, with its own manager or ours."""
@@ -111,6 +114,17 @@ def scheduler(
     config.cache_config.num_gpu_blocks = num_blocks
     if any(isinstance(kind, MambaSpec) for kind in kinds):
         config.cache_config.mamba_cache_mode = "align" if caching else "none"
+    if loads is not None:
+        from vllm.config import KVTransferConfig
+
+        policy = {"kv_load_failure_policy": loads.get("policy", "recompute")}
+        config.kv_transfer_config = KVTransferConfig(
+            kv_connector="Connector",
+            kv_role="kv_both",
+            kv_connector_module_path="tests.engines.connector",
+            kv_connector_extra_config={"is_async": False, "leaves_last": False} | loads,
+            **policy,
+        )
     if events:
         from vllm.config import KVEventsConfig
 
@@ -173,8 +187,11 @@ class Worker:
         self.tokens[name], self.digests[name] = list(tokens), []
         self.tables[name] = [list(table) for table in tables]
 
-    def run(self, output: Any) -> ModelRunnerOutput:
-        """Compute a step: all its writes, then all its reads, then samples."""
+    def run(self, output: Any, lost: Collection[int] = ()) -> ModelRunnerOutput:
+        """Compute a step: all its writes, then all its reads, then samples; requests with `lost` blocks are not read.
+
+        What such a request samples is dropped by the scheduler, so it learns nothing.
+        """
         for name in output.finished_req_ids:
             for each in (self.tokens, self.digests, self.tables, self.proposed):
                 each.pop(name, None)
@@ -213,8 +230,25 @@ class Worker:
         for name, start, stop, digests, extra in steps:
             self._write(name, start, stop, digests, len(extra))
         for name, start, stop, digests, _ in steps:
-            self._read(name, start, stop, digests, states)
-        return self._sample(steps)
+            if set(lost).isdisjoint(self.tables[name][0]):
+                self._read(name, start, stop, digests, states)
+        return self._sample(steps, lost)
+
+    def load(self, tokens: Sequence[int], start: int, stop: int, tables: Sequence[Sequence[int]]) -> None:
+        """Write what comes from elsewhere: the contents of tokens `start` to `stop`, where there is a block."""
+        digests: list[int] = []
+        for token in tokens[:stop]:
+            digests.append(hash((digests[-1] if digests else self.seed, token)))
+        for group, (kind, table) in enumerate(zip(self.kinds, tables, strict=True)):
+            if isinstance(kind, MambaSpec):
+                self.slots[group, table[-(-stop // kind.block_size) - 1], 0] = hash((digests[-1], stop))
+                continue
+            for at in range(start, stop):
+                block = table[at // kind.block_size]
+                if block:
+                    for other in range(len(self.kinds)):
+                        self.slots.pop((other, block, at % kind.block_size), None)
+                    self.slots[group, block, at % kind.block_size] = digests[at]
 
     def _write(self, name: str, start: int, stop: int, digests: list[int], drafts: int) -> None:
         for group, kind in enumerate(self.kinds):
@@ -259,12 +293,12 @@ class Worker:
                         f"the step is {start}..{stop}"
                     )
 
-    def _sample(self, steps: list[Any]) -> ModelRunnerOutput:
+    def _sample(self, steps: list[Any], lost: Collection[int]) -> ModelRunnerOutput:
         sampled: list[list[int]] = []
         for name, _, stop, digests, extra in steps:
             tokens: list[int] = []
             known = len(self.tokens[name])
-            if stop >= known:
+            if stop >= known and set(lost).isdisjoint(self.tables[name][0]):
                 digest = digests[known - 1]
                 for draft in [*extra, None]:
                     token = self._next(digest)
@@ -298,16 +332,57 @@ class Side:
         self.worker = Worker(kinds, drafts, 12345)
         self.queue: deque[Any] = deque()
         self.tokens: dict[str, list[int]] = {}
-        self.hits = self.queries = self.preemptions = 0
+        self.hits = self.queries = self.preemptions = self.external = self.failed = 0
+        self.under_way: list[tuple[int, Any, int, int, Any]] = []
+        self.tried: set[str] = set()
+        self.errors: set[str] = set()
+        self.steps = 0
+
+    def _load(self) -> KVConnectorOutput | None:
+        """Run the connector's loads: at once, or, asynchronously, some steps later; some fail, once for a request."""
+        connector = self.scheduler.connector
+        if connector is None:
+            return None
+        extra = self.scheduler.vllm_config.kv_transfer_config.kv_connector_extra_config
+        self.steps += 1
+        for request, start, stop, tables in connector.loads:
+            wait = draw(request.request_id, "time", 4) if extra["is_async"] else 0
+            self.under_way.append((self.steps + wait, request, start, stop, tables))
+        connector.loads.clear()
+        ended = [each for each in self.under_way if each[0] <= self.steps]
+        self.under_way = [each for each in self.under_way if each[0] > self.steps]
+        output = KVConnectorOutput(finished_recving=set() if extra["is_async"] else None)
+        for _, request, start, stop, tables in ended:
+            name, came = request.request_id, stop
+            if name not in self.tried and draw(name, "fails", 3) == 0:
+                self.failed += 1
+                if len(tables) > 1:
+                    came = start
+                    output.failed_recving.add(name)
+                else:
+                    size = self.worker.kinds[0].block_size
+                    lost = start // size + draw(name, "from", -(-stop // size) - start // size)
+                    came = lost * size
+                    output.invalid_block_ids.update(tables[0][lost : -(-stop // size)])
+            self.tried.add(name)
+            self.external += came - start
+            if came > start:
+                self.worker.load(request.all_token_ids, start, came, tables)
+            if output.finished_recving is not None:
+                output.finished_recving.add(name)
+        return output
 
     def step(self) -> Any:
         """Schedule and run a step; take the output of the oldest one in flight."""
         output = self.scheduler.schedule()
         self.preemptions += len(output.preempted_req_ids or ())
+        loaded = self._load()
+        lost = set() if loaded is None or loaded.finished_recving is not None else loaded.invalid_block_ids
         try:
-            result = self.worker.run(output)
+            result = self.worker.run(output, lost)
         except WrongContentError as wrong:
             raise WrongContentError(f"{type(self.scheduler).__module__}: {wrong}") from None
+        result.kv_connector_output = loaded
         self.queue.append((output, result))
         if len(self.queue) > self.depth or not output.total_num_scheduled_tokens:
             self.settle()
@@ -319,6 +394,8 @@ class Side:
         for outputs in self.scheduler.update_from_output(output, result).values():
             for each in outputs.outputs:
                 self.tokens.setdefault(each.request_id, []).extend(each.new_token_ids)
+                if each.finish_reason == FinishReason.ERROR:
+                    self.errors.add(each.request_id)
             stats = outputs.scheduler_stats
             if stats is not None and stats.prefix_cache_stats is not None:
                 self.hits += stats.prefix_cache_stats.hits
@@ -378,7 +455,9 @@ def walk(
                 break
             side.step()
     for name in set().union(*[side.tokens for side in sides]):
-        given = [side.tokens.get(name, []) for side in sides]
+        given = [side.tokens.get(name, []) for side in sides if name not in side.errors]
+        if not given:
+            continue
         least = min(len(tokens) for tokens in given)
         if any(tokens[:least] != given[0][:least] for tokens in given) or (
             name not in aborted and any(len(tokens) != least for tokens in given)

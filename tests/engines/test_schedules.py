@@ -30,6 +30,14 @@ WALKS: dict[str, tuple[str, int, dict[str, Any], int, int, bool]] = {
     "chunked": ("full chunked", 1500, {}, 0, 0, True),
     "chunked, tight": ("full chunked", 50, {}, 0, 0, False),
     "recurrent": ("full state", 60, {}, 0, 0, False),
+    "loads": ("full", 60, {"loads": {}}, 0, 0, True),
+    "loads, tight": ("full", 24, {"loads": {}}, 0, 0, False),
+    "loads, fail": ("full", 60, {"loads": {"policy": "fail"}}, 0, 0, False),
+    "loads later": ("full", 60, {"loads": {"is_async": True}}, 0, 0, False),
+    "loads later, tight": ("full", 24, {"loads": {"is_async": True}}, 0, 0, False),
+    "loads later, in flight": ("full", 60, {"loads": {"is_async": True}}, 1, 0, False),
+    "loads later, sliding": ("full sliding", 120, {"loads": {"is_async": True}}, 0, 0, False),
+    "loads later, recurrent": ("full state", 120, {"loads": {"is_async": True, "leaves_last": True}}, 0, 0, False),
 }
 
 
@@ -50,6 +58,10 @@ def test_both_managers_serve_the_same_tokens(name: str, models_folder: Path) -> 
     ]
     stub.walk(sides, 1, STEPS, min(kind.block_size for kind in kinds), exact=is_exact)
     theirs, ours = sides
-    print(name, [(side.queries, side.hits, side.preemptions) for side in sides])
+    print(name, [(side.queries, side.hits, side.preemptions, side.external, side.failed) for side in sides])
+    if "loads" in options:
+        assert ours.external
+        assert ours.failed
+        assert len(ours.errors) <= len(theirs.errors)
     if is_exact:
         assert (theirs.queries, theirs.hits, theirs.preemptions) == (ours.queries, ours.hits, ours.preemptions)

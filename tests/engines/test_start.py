@@ -133,3 +133,38 @@ def test_the_switch_and_a_second_plug_in(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(home, "KVCacheManager", type("Other", (), {}))
     with pytest.raises(UnsupportedError, match="two plug-ins cannot both"):
         plugin.register()
+
+
+@pytest.mark.parametrize("by_switch", [False, True])
+def test_recurrent_layers_with_asynchronous_scheduling_are_refused(
+    by_switch: bool, models_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.engines import stub
+    from vllm.v1.core import kv_cache_manager as own
+    from vllm.v1.core.sched import scheduler as home
+
+    from blockwright.engines.vllm import plugin
+
+    kinds = [stub.full(), stub.state()]
+    monkeypatch.setattr(home, "KVCacheManager", own.KVCacheManager)
+    if by_switch:
+        monkeypatch.setenv("BLOCKWRIGHT_VLLM", "1")
+        plugin.register()
+    with pytest.raises(UnsupportedError, match="recurrent layers with asynchronous .* --no-async-scheduling"):
+        stub.scheduler(models_folder, not by_switch, kinds, 20, is_async=True)
+    stub.scheduler(models_folder, not by_switch, kinds, 20)
+    monkeypatch.setattr(home, "KVCacheManager", own.KVCacheManager)
+    stub.scheduler(models_folder, False, kinds, 20, is_async=True)
+
+
+def test_a_scheduler_of_ours_beside_another_plug_in_is_refused(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.engines import stub
+    from vllm.v1.core.sched import scheduler as home
+
+    other = type("Other", (), {})
+    monkeypatch.setattr(home, "KVCacheManager", other)
+    with pytest.raises(UnsupportedError, match=r"by .*Other: two plug-ins cannot both"):
+        stub.scheduler(models_folder, True, [stub.full()], 20)
+    assert home.KVCacheManager is other

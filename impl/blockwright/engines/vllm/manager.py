@@ -99,6 +99,9 @@ class KVCacheManager:
         self.empty_kv_cache_blocks: KVCacheBlocks = self.core.create_empty_block_list()
         self._sizes = [manager.block_size for manager in self.core.managers]
         self._unit = min(self._sizes)
+        self._state_sizes = [
+            size for spec, size in zip(self._specs, self._sizes, strict=True) if isinstance(spec, MambaSpec)
+        ]
         self._hash_block_size = (hash_block_size or self._unit) if enable_caching else None
         self._trims = {
             (spec, size)
@@ -110,6 +113,7 @@ class KVCacheManager:
         self._new_ids: list[int] = []
         self._running: dict[str, Any] = {}
         self._due: dict[str, Any] = {}
+        self._left: list[tuple[int, Any]] = []
         self._events = (
             Events(self.core, groups, self._sizes, hash_block_size or self._unit) if enable_kv_cache_events else None
         )
@@ -122,6 +126,18 @@ class KVCacheManager:
             enable_partial_hash_hits=False,
             get_num_blocks_to_allocate=self._num_blocks_to_allocate,
         )
+
+    def require_steps_in_turn(self) -> None:
+        """Return if steps may be scheduled before those before them have run.
+
+        Raises:
+            UnsupportedError: there are recurrent layers; their states would be found before they are there.
+        """
+        if any(isinstance(spec, MambaSpec) for spec in self._specs):
+            raise UnsupportedError(
+                "recurrent layers with asynchronous scheduling are not supported under Blockwright: start vLLM with "
+                "--no-async-scheduling"
+            )
 
     # ------------------------------------------------------------------ lookup
 
@@ -168,7 +184,7 @@ class KVCacheManager:
         """Return the leading tokens of a request that are published in every group."""
         if not self.enable_caching or request.request_id not in self._running:
             return 0
-        self._publish(request, request._blockwright.due)
+        self._publish(request, min(request._blockwright.due, request.num_computed_tokens))
         published = self.core.num_published(request.request_id)
         return min(size * count for size, count in zip(self._sizes, published, strict=True))
 
@@ -178,6 +194,7 @@ class KVCacheManager:
         """Say that a step starts: recurrent states that the last one left may be found from now on."""
         if self._has_states:
             self._publish_due()
+            self._left.clear()
             self.core.new_step_starts()
 
     def allocate_slots(
@@ -231,12 +248,16 @@ class KVCacheManager:
             self._note_filled(request, twin, min(stop, request.num_tokens), twin.table)
             return self.empty_kv_cache_blocks
         computed = request.num_computed_tokens
-        if computed < twin.certain:
-            raise UnsupportedError(
-                f"request {request.request_id!r}: vLLM takes back {twin.certain - computed} computed tokens after a "
-                "failed load; start it with a connector that loads asynchronously"
-            )
         own, begin = twin.request, max(twin.certain, min(twin.written, computed))
+        if computed < twin.certain:  # a load failed: what it left out is computed in the slots that are there
+            if self._trims:
+                raise UnsupportedError(
+                    f"request {request.request_id!r}: {twin.certain - computed} tokens are to be computed again after a "
+                    "failed load, and their windows are gone; start vLLM with a connector that loads asynchronously"
+                )
+            if stop <= begin:
+                self._note_filled(request, twin, stop, NEVER)
+                return self.empty_kv_cache_blocks
         if self._trims:
             if self._has_states:
                 twin.learn(request, stop)
@@ -283,6 +304,8 @@ class KVCacheManager:
     def _note_step(self, request: Any, twin: Twin, begin: int, stop: int, ahead: int) -> None:
         """Note what a step that the manager gave slots to has changed."""
         twin.written = stop
+        if self._has_states:
+            self._left.append((stop, request))
         twin.certain = max(begin, min(stop, twin.request.num_tokens))
         slots = min(stop + ahead, self.max_model_len)
         twin.cover = max(twin.cover, -(-slots // self._unit) * self._unit)
@@ -317,42 +340,20 @@ class KVCacheManager:
         """Start a request, or a load for it."""
         twin = self._twin(request)
         own, stop = twin.request, length + external + new
+        if self._has_states and self._is_left_this_step(request, length):
+            return None
         own.num_computed_tokens = 0
-        if external and new:  # all of it must fit before the load begins
-            plan = self.core.plan(
+        twin.learn(request, request.num_tokens)
+        if external and (not new or self._trims):
+            blocks = self._admit_load(own, new, length, hit, ahead, external, is_whole, reserve)
+        else:  # what is loaded within the step is for the manager a part of it, published when it has come
+            blocks = self.core.allocate_slots(
                 own,
                 external + new,
                 length,
                 hit,
                 ahead,
-                full_sequence_must_fit=is_whole,
-                reserved_blocks=reserve,
-            )
-            if not isinstance(plan, Fits):
-                return None
-        if external:
-            last = int(
-                length + external == own.num_tokens
-            )  # a load of the whole prompt: its last token is computed again
-            external -= last
-            blocks = self.core.allocate_slots(
-                own,
-                0,
-                length,
-                hit,
-                last,
-                num_external_computed_tokens=external,
-                full_sequence_must_fit=is_whole and not new,
-                reserved_blocks=0 if new else reserve,
-            )
-        else:
-            twin.learn(request, request.num_tokens)
-            blocks = self.core.allocate_slots(
-                own,
-                new,
-                length,
-                hit,
-                ahead,
+                bool(external),
                 num_encoder_tokens=encoder,
                 full_sequence_must_fit=is_whole,
                 reserved_blocks=reserve,
@@ -360,20 +361,64 @@ class KVCacheManager:
         if blocks is None:
             return None
         self._running[request.request_id] = request
-        if external:
+        if not new:
             twin.loading = (length, external)
-            if new:
-                self._end_load(twin, external)
-                own.num_computed_tokens = length + external
-                more = self.core.allocate_slots(own, new, 0, None, ahead)
-                if more is None:
-                    raise UnsupportedError(f"request {request.request_id!r}: no blocks for tokens after a load")
-                blocks = blocks + more
-        if new:
-            twin.published = min(stop, own.num_tokens)
-            self._note_step(request, twin, length + external, stop, ahead)
-            self._tell(request)
+            return blocks
+        is_held = bool(external) and not self._trims
+        twin.published = length if is_held else min(stop, own.num_tokens)
+        self._note_step(request, twin, length if is_held else length + external, stop, ahead)
+        if is_held:
+            self._due.pop(request.request_id, None)
+            twin.fill = request._blockwright_quiet = NEVER
+        self._tell(request)
         return blocks
+
+    def _is_left_this_step(self, request: Any, length: int) -> bool:
+        """Say whether this step leaves a recurrent state that makes a request's hit longer: it is found in the next."""
+        hashes, unit = request.block_hashes, self._hash_block_size
+        for count, other in self._left:
+            if length < count < request.num_tokens and not any(count % size for size in self._state_sizes):
+                at = count // unit - 1
+                if other.block_hashes[at] == hashes[at]:
+                    return True
+        return False
+
+    def _admit_load(
+        self,
+        own: Any,
+        new: int,
+        length: int,
+        hit: KVCacheBlocks | None,
+        ahead: int,
+        external: int,
+        is_whole: bool,
+        reserve: int,
+    ) -> KVCacheBlocks | None:
+        """Take blocks for a load, and for tokens that are computed right behind it."""
+        if new and not isinstance(
+            self.core.plan(
+                own, external + new, length, hit, ahead, full_sequence_must_fit=is_whole, reserved_blocks=reserve
+            ),
+            Fits,
+        ):
+            return None
+        blocks = self.core.allocate_slots(
+            own,
+            0,
+            length,
+            hit,
+            num_external_computed_tokens=external,
+            full_sequence_must_fit=is_whole and not new,
+            reserved_blocks=0 if new else reserve,
+        )
+        if blocks is None or not new:
+            return blocks
+        self.core.finish_load(own, external)
+        own.num_computed_tokens = length + external
+        more = self.core.allocate_slots(own, new, 0, None, ahead)
+        if more is None:
+            raise UnsupportedError(f"request {own.request_id!r}: no blocks for tokens after a load")
+        return blocks + more
 
     def _twin(self, request: Any) -> Twin:
         """Return what hangs on a request, made when it first matters."""
@@ -415,8 +460,8 @@ class KVCacheManager:
                 self._note_filled(request, twin, num_computed_tokens, twin.table)
             return
         length, external = twin.loading
-        if self._end_load(twin, min(num_computed_tokens - length, external)):
-            twin.published = length + external
+        if self._end_load(twin, max(0, min(num_computed_tokens - length, external))):
+            twin.published = min(length + external, twin.request.num_tokens - 1)  # the last token is computed again
             self._note_step(request, twin, twin.published, twin.published, 0)
             self._tell(request)
             return
@@ -480,13 +525,22 @@ class KVCacheManager:
             return
         twin: Twin = request._blockwright
         if processed_computed_tokens > twin.written:
+            twin.learn(request, processed_computed_tokens)
             self._catch_up(twin, processed_computed_tokens)
         self.core.remove_skipped_blocks(twin.request, processed_computed_tokens)
         twin.certain = max(twin.certain, processed_computed_tokens)
 
     def evict_blocks(self, block_ids: set[int]) -> None:
-        """Forget what blocks hold."""
-        raise UnsupportedError("evict_blocks: a synchronous load failed; use a connector that loads asynchronously")
+        """Take back what a synchronous load that failed has left: it was not published yet.
+
+        Raises:
+            UnsupportedError: it was, because steps are in flight.
+        """
+        if any(self.block_pool.is_published(block) for block in block_ids):
+            raise UnsupportedError(
+                "evict_blocks: a synchronous load failed after its blocks were found; use a connector that loads "
+                "asynchronously, or --no-async-scheduling"
+            )
 
     def reset_prefix_cache(self) -> bool:
         """Forget all prefixes; False, and nothing happens, while a block is held."""

@@ -6,6 +6,7 @@ for as long as a scheduler is made (``--scheduler-cls``), or for the whole proce
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from blockwright.engines.vllm.surface import installed, require_supported
 from blockwright.errors import UnsupportedError
 
 SWITCH = "BLOCKWRIGHT_VLLM"
+_ASYNC = "vllm.v1.core.sched.async_scheduler"
 _HOME = "vllm.v1.core.sched.scheduler"
 _OWN = "vllm.v1.core.kv_cache_manager"
 _NAME = "KVCacheManager"
@@ -58,4 +60,22 @@ def _replace() -> Any:
             f"serve it. Unset {SWITCH}, or name the one you want in VLLM_PLUGINS"
         )
     setattr(home, _NAME, KVCacheManager)
+    _watch(importlib.import_module(_ASYNC).AsyncScheduler)
     return found
+
+
+def _watch(scheduler: Any) -> None:
+    """Let a class of schedulers ask our manager, once it is made, whether it can be served: it is not told before."""
+    made = scheduler.__init__
+    if hasattr(made, "_asks"):
+        return
+
+    @functools.wraps(made)
+    def asking(self: Any, *args: Any, **options: Any) -> None:
+        made(self, *args, **options)
+        ask = getattr(self.kv_cache_manager, "require_steps_in_turn", None)
+        if ask is not None:
+            ask()
+
+    asking._asks = True  # type: ignore[attr-defined]
+    scheduler.__init__ = asking

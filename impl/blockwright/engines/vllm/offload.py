@@ -1,0 +1,239 @@
+"""Blockwright's host and disk tiers as an `OffloadingSpec` of vLLM, for its `OffloadingConnector`.
+
+The scheduler's side keeps the books with the tiers' own managers; the worker's side moves bytes, at once and in the
+caller's thread. With a disk every block that is stored on the host is written to the directory too, and what the
+directory holds is found again after a restart. It needs vLLM's own names and nothing of Blockwright's manager, so that
+it serves under either.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.kv_offload import base
+
+from blockwright.errors import InvalidArgumentError, UnsupportedError
+from blockwright.offload import CacheIdentity, CPUBackend, DiskBackend, DiskStore, LRUOffloadingManager
+
+_stores: dict[Path, DiskStore] = {}
+"""Directories that this process has open: a store's places are given by the scheduler and written by the worker."""
+
+
+class OffloadingSpec(base.OffloadingSpec):
+    """Blocks on the host, and, if ``disk_path`` is given, on a disk.
+
+    Of ``kv_connector_extra_config``: ``cpu_bytes_to_use``, and ``disk_path`` with ``disk_bytes_to_use``.
+    """
+
+    def __init__(self, config: Any) -> None:
+        """Take vLLM's configuration.
+
+        Raises:
+            InvalidArgumentError: an option is missing.
+            UnsupportedError: several blocks in one, or a disk with several workers.
+        """
+        super().__init__(config)
+        self._block_bytes = config.worker_kv_bytes_per_block
+        if self.blocks_per_chunk != 1:
+            raise UnsupportedError("offloading several blocks as one is not supported: leave block_size out of the config")
+        self.num_host_blocks = self._num_blocks("cpu_bytes_to_use")
+        self._folder = Path(self.extra_config["disk_path"]).absolute() if "disk_path" in self.extra_config else None
+        if self._folder is not None and config.parallel.world_size > 1:
+            raise UnsupportedError("disk_path: a directory serves one worker; leave it out, or start vLLM with one")
+        self.store = None if self._folder is None else self._opened(self._folder)
+
+    def _num_blocks(self, option: str) -> int:
+        if not self.extra_config.get(option):
+            raise InvalidArgumentError(f"{option}: must be given in kv_connector_extra_config")
+        return int(self.extra_config[option]) // max(1, self._block_bytes)
+
+    def _opened(self, folder: Path) -> DiskStore:
+        """Return the store of a directory, which the scheduler's side and the worker's share."""
+        config = self.config
+        if folder not in _stores:
+            identity = CacheIdentity(
+                config.model.name,
+                f"{config.kv_cache_layout}: {[sorted(group.layer_names) for group in config.groups]}",
+                config.model.dtype,
+                min(self.tokens_per_block),
+                kv_cache_utils.get_none_hash_seed().encode(),
+                {"dtype": str(config.model.dtype), "tokens_per_hash": self.tokens_per_hash},
+            )
+            _stores[folder] = DiskStore(folder, identity, self._block_bytes, self._num_blocks("disk_bytes_to_use"))
+        return _stores[folder]
+
+    def get_manager(self) -> Manager:
+        """Return the scheduler's side."""
+        return Manager(self, self._folder)
+
+    def get_worker(self, kv_caches: Any) -> Worker:
+        """Return the worker's side."""
+        return Worker(kv_caches, self._block_bytes, self.num_host_blocks, self.store)
+
+
+class Places(base.LoadStoreSpec):
+    """Where blocks lie, in order: a place on the host, or None; and key and place on the disk, or None."""
+
+    def __init__(self, host: list[int | None], disk: list[tuple[bytes, int] | None]) -> None:
+        """Name the places."""
+        self.host, self.disk = host, disk
+
+
+class Manager(base.OffloadingManager):
+    """Which blocks are where."""
+
+    def __init__(self, spec: OffloadingSpec, folder: Path | None) -> None:
+        """Take over the tiers, and what the disk holds already."""
+        size, self._folder = min(spec.tokens_per_block), folder
+        self._host = LRUOffloadingManager(
+            CPUBackend(size, spec.num_host_blocks), spec.kv_events_config.enable_kv_cache_events
+        )
+        self._disk = None if spec.store is None else LRUOffloadingManager(DiskBackend(size, spec.store))
+        self._tiers = [self._host] if self._disk is None else [self._host, self._disk]
+        self._reads: dict[bytes, list[LRUOffloadingManager]] = {}
+        self._writes: dict[bytes, list[LRUOffloadingManager]] = {}
+
+    def lookup(self, key: Any, req_context: Any) -> Any:
+        """Say whether a block can be read, or will be."""
+        if any(tier.lookup([key]) for tier in self._tiers):
+            return base.LookupResult.HIT
+        pending = any(tier.status_of(key) is not None for tier in self._tiers)
+        return base.LookupResult.HIT_PENDING if pending else base.LookupResult.MISS
+
+    def prepare_load(self, keys: Collection[Any], req_context: Any) -> Places:
+        """Begin to read blocks."""
+        places = Places([], [])
+        for key in keys:
+            tier = next(tier for tier in self._tiers if tier.lookup([key]))
+            place: int = tier.prepare_load([key]).block_ids[0]  # type: ignore[attr-defined]
+            self._reads.setdefault(key, []).append(tier)
+            places.host.append(place if tier is self._host else None)
+            places.disk.append(None if tier is self._host else (key, place))
+        return places
+
+    def complete_load(self, keys: Collection[Any], req_context: Any) -> None:
+        """End the reading of blocks."""
+        for key in keys:
+            tiers = self._reads[key]
+            tiers.pop().complete_load([key])
+            if not tiers:
+                del self._reads[key]
+
+    def touch(self, keys: Collection[Any], req_context: Any) -> None:
+        """Count blocks as just used."""
+        for tier in self._tiers:
+            tier.touch(keys)
+
+    def prepare_store(self, keys: Collection[Any], req_context: Any) -> Any:
+        """Begin to write those blocks that the host lacks, to the disk too if it lacks them; None without room."""
+        started = self._host.prepare_store(keys)
+        if started is None:
+            return None
+        new = list(started.block_hashes_to_store)
+        below = self._disk.prepare_store(new) if self._disk is not None and new else None
+        on_disk: dict[bytes, int] = {}
+        if below is not None:
+            on_disk = dict(zip(below.block_hashes_to_store, below.store_spec.block_ids, strict=True))  # type: ignore[attr-defined]
+        for key in new:
+            self._writes[key] = [self._host, self._disk] if key in on_disk and self._disk else [self._host]
+        places = Places(
+            list(started.store_spec.block_ids),  # type: ignore[attr-defined]
+            [(key, on_disk[key]) if key in on_disk else None for key in new],
+        )
+        return base.PrepareStoreOutput(new, places, list(started.block_hashes_evicted))
+
+    def complete_store(self, keys: Collection[Any], req_context: Any, success: bool = True) -> None:
+        """End the writing of blocks."""
+        for key in keys:
+            for tier in self._writes.pop(key, ()):
+                tier.complete_store([key], success)
+
+    def on_new_request(self, req_context: Any) -> Any:
+        """Return how a request's blocks are offloaded: as they come."""
+        return base.RequestOffloadingContext()
+
+    def take_events(self) -> Iterable[Any]:
+        """Return what has come to the host and left it since the last call."""
+        for event in self._host.take_events():
+            yield base.OffloadingEvent(list(event.block_hashes), base.Medium.CPU, event.removed)
+
+    def reset_cache(self) -> None:
+        """Forget all blocks, on the disk too; what was under way has ended."""
+        self.complete_store(list(self._writes), None, success=False)
+        for key, tiers in list(self._reads.items()):
+            self.complete_load([key] * len(tiers), None)
+        for tier in self._tiers:
+            keys = tier.idle_blocks(1 << 30)
+            if tier is self._disk and self._folder is not None:
+                for place in tier.places_of(keys).block_ids:  # type: ignore[attr-defined]
+                    _stores[self._folder].discard(place)
+            tier.remove(keys)
+
+    def shutdown(self) -> None:
+        """Close the directory; what it holds is found when it is opened again."""
+        store = None if self._folder is None else _stores.pop(self._folder, None)
+        if store is not None:
+            store.close()
+
+
+class Worker(base.OffloadingWorker):
+    """Moves blocks between vLLM's tensors, the host's memory and the disk."""
+
+    def __init__(self, kv_caches: Any, block_bytes: int, num_host_blocks: int, store: DiskStore | None) -> None:
+        """Take the host's memory.
+
+        Raises:
+            UnsupportedError: vLLM's tensors hold another number of bytes for a block than it said.
+        """
+        self._rows = [each.tensor.view(torch.uint8) for each in kv_caches.tensors]
+        self._widths = [rows.shape[1] for rows in self._rows]
+        if sum(self._widths) != block_bytes:
+            raise UnsupportedError(f"a block has {sum(self._widths)} bytes in vLLM's tensors, not {block_bytes}")
+        self._memory = torch.zeros((num_host_blocks, block_bytes), dtype=torch.uint8)
+        self._spare = torch.zeros(block_bytes, dtype=torch.uint8)
+        self._store = store
+        self._ended: list[Any] = []
+
+    def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+        """Copy blocks from the device."""
+        start, count = time.perf_counter(), len(src_spec.block_ids)
+        items = []
+        for block, place, kept in zip(src_spec.block_ids.tolist(), dst_spec.host, dst_spec.disk, strict=True):
+            memory = self._memory[place]
+            for rows, part in zip(self._rows, memory.split(self._widths), strict=True):
+                part.copy_(rows[block])
+            if kept is not None:
+                items.append((kept[0], kept[1], [memoryview(memory.numpy())]))
+        is_written = self._store is None or not items or all(self._store.put_many(items))
+        return self._end(job_id, is_written, count, start)
+
+    def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+        """Copy blocks to the device; of one that cannot be read, nothing is said to have come."""
+        start, count = time.perf_counter(), len(dst_spec.block_ids)
+        for block, place, kept in zip(dst_spec.block_ids.tolist(), src_spec.host, src_spec.disk, strict=True):
+            memory = self._spare if place is None else self._memory[place]
+            if kept is not None and (
+                self._store is None or not self._store.get(kept[0], kept[1], [memoryview(memory.numpy())])
+            ):
+                return self._end(job_id, False, count, start)
+            for rows, part in zip(self._rows, memory.split(self._widths), strict=True):
+                rows[block].copy_(part)
+        return self._end(job_id, True, count, start)
+
+    def _end(self, job_id: int, success: bool, count: int, start: float) -> bool:
+        size = count * sum(self._widths)
+        self._ended.append(base.TransferResult(job_id, success, size, time.perf_counter() - start))
+        return True
+
+    def get_finished(self) -> list[Any]:
+        """Return the transfers that have ended since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def wait(self, job_ids: set[int]) -> None:
+        """Return at once: a transfer has ended when it was submitted."""
