@@ -40,7 +40,9 @@ class OffloadingSpec(base.OffloadingSpec):
         super().__init__(config)
         self._block_bytes = config.worker_kv_bytes_per_block
         if self.blocks_per_chunk != 1:
-            raise UnsupportedError("offloading several blocks as one is not supported: leave block_size out of the config")
+            raise UnsupportedError(
+                "offloading several blocks as one is not supported: leave block_size out of the config"
+            )
         self.num_host_blocks = self._num_blocks("cpu_bytes_to_use")
         self._folder = Path(self.extra_config["disk_path"]).absolute() if "disk_path" in self.extra_config else None
         if self._folder is not None and config.parallel.world_size > 1:
