@@ -252,7 +252,7 @@ class KVCacheManager:
         if computed < twin.certain:  # a load failed: what it left out is computed in the slots that are there
             if self._trims:
                 raise UnsupportedError(
-                    f"request {request.request_id!r}: {twin.certain - computed} tokens are to be computed again after a "
+                    f"request {request.request_id!r}: {twin.certain - computed} tokens must be computed again after a "
                     "failed load, and their windows are gone; start vLLM with a connector that loads asynchronously"
                 )
             if stop <= begin:
