@@ -9,7 +9,7 @@ counterexamples. The four parts of the specification are four worlds. Three word
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -59,9 +59,9 @@ class Action(Protocol):
     Worlds make these four methods of their action classes as they need them, with their own types.
     """
 
-    @classmethod
-    def allowed(cls, scope: Any, state: Any) -> Iterable[Any]:
-        """Yield every action of this class that a scope allows in a state."""
+    @property
+    def allowed(self) -> Callable[..., Iterable[Any]]:
+        """A method of the class: yield every action of this kind that a scope allows in a state."""
 
     def meaning(self, state: Any, choice: Any) -> Outcome[Any]:
         """Return what comes of the action, under a choice where the specification leaves one open."""

@@ -71,10 +71,10 @@ def test_the_state_machine_finds_and_shrinks_a_fault() -> None:
     def history() -> Counter[str]:
         return run_machine(KVCacheWorld(LARGE[0], LosesABlock), examples=20, steps=12)
 
-    reported = row("machine", LARGE[0], [history])
+    reported = row("machine", LARGE[0], LosesABlock, [history])
     assert (reported.violations, reported.law) == (1, "REF-0")
-    assert "manager.free(" in reported.script
-    assert reported.script.count("manager.") < 14, "the history is shrunk"
+    assert "adapter.free(" in reported.script
+    assert reported.script.count("adapter.") < 14, "the history is shrunk"
 
 
 def test_a_history_counts_what_happened() -> None:

@@ -164,11 +164,12 @@ def test_what_fails_outside_a_manager_changes_nothing() -> None:
     group.allocate_new_blocks("r", 8)
     pool = BlockPool(9)
     asked, blocks = request(hasher, range(8)), pool.get_new_blocks(3)
-    for call, books in (
+    calls: tuple[tuple[Callable[[], object], BlockPool], ...] = (
         (lambda: group.cache_blocks(asked, 8), group.block_pool),
         (lambda: pool.cache_full_blocks(request(hasher, range(8)), blocks, 0, 3, 2), pool),
         (lambda: asked.copy().append_output_token_ids([1] * 8), pool),
-    ):
+    )
+    for call, books in calls:
         before = pool_dump(books)
         hasher.left = 2
         try:

@@ -64,7 +64,7 @@ def mamba(block_size: int) -> KVCacheSpec:
 def manager_of(*specs: KVCacheSpec, num_blocks: int = 12, **options: bool) -> KVCacheManager:
     groups = [KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)]
     config = KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)
-    return KVCacheManager(config, 100, **options)  # type: ignore[arg-type]
+    return KVCacheManager(config, 100, **options)
 
 
 class StillHandler(OffloadingHandler):

@@ -53,7 +53,7 @@ IDENTITY = CacheIdentity("tiny", "2 tokens, 4", "float32", 2, b"seed")
 def manager_of(**options: bool) -> KVCacheManager:
     spec = FullAttentionSpec(block_size=2, num_kv_heads=1, head_size=2, dtype="float32")
     config = KVCacheConfig(num_blocks=BLOCKS, kv_cache_groups=[KVCacheGroupSpec(["layers.0"], spec)])
-    return KVCacheManager(config, max_model_len=32, **options)  # type: ignore[arg-type]
+    return KVCacheManager(config, max_model_len=32, **options)
 
 
 def tensors(blocks: int = BLOCKS) -> list[torch.Tensor]:
