@@ -150,7 +150,7 @@ def test_recurrent_layers_with_asynchronous_scheduling_are_refused(
     if by_switch:
         monkeypatch.setenv("BLOCKWRIGHT_VLLM", "1")
         plugin.register()
-    with pytest.raises(UnsupportedError, match="recurrent layers with asynchronous .* --no-async-scheduling"):
+    with pytest.raises(UnsupportedError, match=r"recurrent layers with asynchronous .* --no-async-scheduling"):
         stub.scheduler(models_folder, not by_switch, kinds, 20, is_async=True)
     stub.scheduler(models_folder, not by_switch, kinds, 20)
     monkeypatch.setattr(home, "KVCacheManager", own.KVCacheManager)
