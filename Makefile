@@ -109,7 +109,7 @@ conform: $(if $(findstring --gate,$(CONFORM_ARGS)),build,build-quick) ## the mai
 else
 conform: build
 	@mkdir -p build
-	$(if $(EXPLORER),$(RUN)/python -m blockwright_conformance.checker.compiled $(EXPLORER))
+	$(if $(EXPLORER),$(RUN)/python -m blockwright_lab.explorer $(EXPLORER))
 	$(RUN)/blockwright conform --profile $(PROFILE) $(if $(EXPLORER),--explorer $(EXPLORER)) --json build/conform-compiled.json $(CONFORM_ARGS)
 	$(PURE) $(RUN)/blockwright conform --profile $(PROFILE) $(SKIPPED_PURE) --json build/conform-pure.json $(CONFORM_ARGS)
 	$(RUN)/blockwright replay $(REPLAY_ARGS)

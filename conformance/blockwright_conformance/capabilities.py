@@ -149,7 +149,7 @@ def judge(findings: Iterable[Finding], deviations: Iterable[Deviation]) -> Verdi
 
 
 def needs_of_words(kinds: Iterable[str], calls: Iterable[str], features: Mapping[str, object]) -> Needs:
-    """Give the needs of a scope: its kinds, its calls, and the features that are on.
+    """Return the needs of a scope: its kinds, its calls, and the features that are on.
 
     >>> needs_of_words(["full"], [], {"eagle": False, "groups": True}).features
     frozenset({'groups'})

@@ -8,6 +8,7 @@ import platform
 import resource
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,8 +27,8 @@ from .gates import OURS, GateResult, Profile, factory_of, gate, gates, lacking
 from .kv_cache.scopes import PROFILES
 from .others import THEIR_GATES, left_out, not_run, reasons, unusable
 from .summary import COLUMNS as SUMMARY
+from .summary import as_data
 from .summary import cells as summary
-from .summary import told
 
 _COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violations", "seconds", "law")
 
@@ -79,7 +80,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--explorer",
         type=Path,
         metavar="DIR",
-        help="explore with the specification compiled: what blockwright_conformance.checker.compiled made there",
+        help="explore with the specification compiled: what blockwright_lab.explorer made there",
     )
     parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="processes to use (default: 2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON (- for stdout)")
@@ -129,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def wanted(only: list[str] | None, but: list[str] | None, profile: Profile) -> list[str]:
-    """Give the gates to run.
+    """Return the gates to run.
 
     Raises:
         InvalidArgumentError: none is left, or one that is asked for says nothing of another manager.
@@ -158,7 +159,7 @@ def _check(profile: Profile, file: Path | None) -> None:
         raise InvalidArgumentError("--proofs: are of Blockwright's own code, all of it; leave --impl and --scope out")
     if profile.explorer is not None and (why := trouble(profile.explorer)):
         raise InvalidArgumentError(
-            f"--explorer: {why}; compile with python -m blockwright_conformance.checker.compiled {profile.explorer}"
+            f"--explorer: {why}; compile with python -m blockwright_lab.explorer {profile.explorer}"
         )
     if profile.explorer is not None and not profile.is_ours:
         raise InvalidArgumentError("--explorer: for Blockwright's own manager; leave --impl or --explorer out")
@@ -186,16 +187,11 @@ def _expected(file: Path | None) -> tuple[Deviation, ...]:
 
 
 def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]]) -> dict[str, Any]:
-    """Give the report as data."""
-    fired: dict[str, int] = {}
+    """Return the report as data."""
+    fired, broken = Counter[str](), Counter[str]()
     for row in rows:
-        if row.kind in LOCKSTEP:
-            for name, count in row.fired.items():
-                fired[name] = fired.get(name, 0) + count
-    broken: dict[str, int] = {}
-    for row in rows:
-        if row.law:
-            broken[row.law] = broken.get(row.law, 0) + row.violations
+        fired.update(row.fired if row.kind in LOCKSTEP else {})
+        broken[row.law] += row.violations
     own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return {
         "version": __version__,
@@ -209,11 +205,11 @@ def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict
         "peak_memory_bytes": max(own, children) * (1 if sys.platform == "darwin" else 1024),
         "transitions": sum(row.transitions for row in rows if row.kind in LOCKSTEP),
         "violations": sum(row.violations for row in rows),
-        "summary": told(rows),
+        "summary": as_data(rows),
         "gates": [_row(row) for row in rows],
         "left_out": left,
         "laws": [
-            {"id": law.id, "statement": law.statement, "source": law.source, "violations": broken.get(law.id, 0)}
+            {"id": law.id, "statement": law.statement, "source": law.source, "violations": broken[law.id]}
             for law in (*LAWS, *STEP_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
         ],
         "coverage": dict(sorted(fired.items())),
@@ -221,16 +217,9 @@ def _report(profile: Profile, rows: list[GateResult], seconds: float, left: dict
 
 
 def _row(row: GateResult) -> dict[str, Any]:
-    """Give one row as data."""
-    return {
-        "kind": row.kind,
-        "manager": row.manager,
-        "scope": row.scope,
-        "states": row.states,
-        "transitions": row.transitions,
-        "tried": row.tried,
-        "passed": row.passed,
-        "violations": row.violations,
+    """Return one row as data."""
+    names = ("kind", "manager", "scope", "states", "transitions", "tried", "passed", "violations")
+    return {name: getattr(row, name) for name in names} | {
         "seconds": round(row.seconds, 3),
         "law": row.law or None,
         "detail": row.detail or None,
@@ -251,7 +240,7 @@ def _write(path: Path, report: dict[str, Any]) -> None:
 
 
 def folded(rows: list[GateResult]) -> list[GateResult]:
-    """Give the rows to print: the theorems that hold in one, and the contracts, since they name no states."""
+    """Return the rows to print: the theorems that hold in one, and the contracts, since they name no states."""
     ones = []
     for kind, what in (("proof", "theorems"), ("contract", "contracts")):
         held = [row for row in rows if row.kind == kind and row.law == row.detail == ""]
@@ -294,7 +283,7 @@ def _print(profile: Profile, rows: list[GateResult], seconds: float, left: dict[
 
 
 def verdict(profile: Profile, rows: list[GateResult], seconds: float) -> str:
-    """Give what was found in a sentence, and what this profile did not run in another."""
+    """Return what was found in a sentence, and what this profile did not run in another."""
     total = sum(row.transitions for row in rows if row.kind in LOCKSTEP)
     broken = sum(row.violations for row in rows)
     how = "; explored with the specification compiled" if profile.explorer else ""

@@ -28,7 +28,7 @@ REQUIRED = ("name", "law", "pattern", "standing", "reason")
 
 
 def expected_of(source: str | Path | Iterable[Deviation]) -> tuple[Deviation, ...]:
-    """Give the expected failures of a file, or those given.
+    """Return the expected failures of a file, or those given.
 
     Raises:
         ValueError: the file cannot be read, or says something else; the message says where.
@@ -77,7 +77,7 @@ def deviation(row: dict[str, Any], where: str) -> Deviation:
 
 
 def finding_of(row: GateResult) -> Finding:
-    """Give what a row of the report found."""
+    """Return what a row of the report found."""
     return Finding(row.law, row.scope, row.detail, row.script)
 
 
@@ -93,25 +93,25 @@ def judged(rows: list[GateResult], deviations: tuple[Deviation, ...], is_whole: 
 
 
 def id_of(finding: Finding) -> tuple[str, str, str]:
-    """Give what tells findings apart."""
+    """Return what tells findings apart."""
     return finding.law, finding.scope, finding.detail
 
 
 def excused(row: GateResult, known: Deviation | None) -> GateResult:
-    """Give the row of an expected failure; others stay as they are."""
+    """Return the row of an expected failure; others stay as they are."""
     if known is None or not row.violations:
         return row
     return replace(row, violations=0, law="", detail=f"expected, {known.name}: {known.reason}", script="")
 
 
 def outdated(known: Deviation) -> GateResult:
-    """Give the row of a deviation that did not show."""
+    """Return the row of a deviation that did not show."""
     detail = f"{known.name} did not show: take it off the list of expected failures"
     return GateResult("expected", known.name, "", 0, 0, 1, 0.0, "XPASS-1", detail)
 
 
 def said(verdict: Verdict, is_whole: bool) -> str:
-    """Give what is wrong with a verdict, the shortest finding with its calls; empty if nothing is."""
+    """Return what is wrong with a verdict, the shortest finding with its calls; empty if nothing is."""
     lines = [f"{each.scope}: {each.law}: {each.detail}" for each in verdict.unlisted]
     if verdict.unlisted:
         shortest = min(verdict.unlisted, key=lambda each: each.steps)

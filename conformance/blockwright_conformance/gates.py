@@ -156,7 +156,7 @@ def gate(name: str, profile: Profile) -> tuple[Run, int]:
 
 
 def factory_of(implementation: str) -> Callable[[Config], ManagerAdapter]:
-    """Give the factory that ``module:factory`` names, or that makes managers in the process of ``exec:COMMAND``.
+    """Return the factory that ``module:factory`` names, or that makes managers in the process of ``exec:COMMAND``.
 
     The module is looked for in the working folder first, as by ``python -m``.
 

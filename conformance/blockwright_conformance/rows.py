@@ -3,7 +3,9 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 from blockwright._terminal import Advance
 
@@ -19,7 +21,7 @@ LIMIT = 2_000_000
 
 
 def explored(kind: str, result: Result, script: str) -> GateResult:
-    """Give the row of a scope; `script` is the shortest way to its violation, if there is one."""
+    """Return the row of a scope; `script` is the shortest way to its violation, if there is one."""
     found, scope = result.violation, result.scope
     unfinished = f"unfinished: to depth {result.depth}" if result.transitions == LIMIT else ""
     return GateResult(
@@ -38,7 +40,7 @@ def explored(kind: str, result: Result, script: str) -> GateResult:
 
 
 def covered(kind: str, scope: str, results: list[GateResult], everything: frozenset[str]) -> GateResult:
-    """Give the row that fails if some action or refusal never happened."""
+    """Return the row that fails if some action or refusal never happened."""
     fired: Counter[str] = Counter()
     for row in results:
         fired.update(row.fired)
@@ -97,57 +99,63 @@ def ran(
     )
 
 
-class Exploration(NamedTuple):
-    """A gate that explores worlds: how it is called, its scopes by profile, and what must happen in some of them."""
+@dataclass(frozen=True)
+class Exploration:
+    """A gate that explores worlds: a module has one as its `GATE`."""
 
+    module: str
+    """That module: processes look the gate up there."""
     kind: str
     about: str
     """What is explored, for the row that tells of what never happened."""
-    profiles: Callable[[str], tuple[Any, ...]]
+    profiles: Callable[[str], Sequence[Any]]
+    """The scopes of a profile."""
     world: Callable[[Any], World[Any, Any]]
     everything: frozenset[str]
+    """What must happen in some scope."""
+    weight: Callable[[Any], Any] = lambda scope: 0
+    """How large a scope is, more or less: the largest start first."""
 
     def chosen(self, profile: Profile) -> list[Any]:
-        """Return the scopes of a profile; other implementations have none of these worlds."""
+        """Return the scopes that are asked for; other implementations have none of these worlds."""
         return [each for each in self.profiles(profile.name) if profile.scope in each.name] if profile.is_ours else []
+
+    def is_whole(self, profile: Profile) -> bool:
+        """Tell whether everything must happen in the scopes that are asked for."""
+        return profile.is_ours and not profile.scope and profile.name != "quick"
 
     def size(self, profile: Profile) -> int:
         """Count the scopes."""
         return len(self.chosen(profile))
 
-    def row(self, name: str, profile: str) -> GateResult:
-        """Explore the scope of a name, and return its row."""
-        (scope,) = [each for each in self.profiles(profile) if each.name == name]
+    def row(self, scope: Any, profile: Profile) -> GateResult:
+        """Explore a scope, and return its row."""
         return self.report(Explorer(self.world(scope), max_transitions=LIMIT).run())
 
     def report(self, result: Result) -> GateResult:
-        """Return the row of a scope."""
+        """Return the row of a scope that was explored."""
         found = result.violation
         way = script(self.world(result.scope), found.actions, f"{found.law}: {found.detail}") if found else ""
         return explored(self.kind, result, way)
 
-    def run(
-        self,
-        profile: Profile,
-        progress: Advance,
-        task: Callable[[str, str], GateResult],
-        weight: Callable[[Any], Any] = lambda scope: 0,
-    ) -> list[GateResult]:
-        """Explore the profile's scopes in parallel; `task` is `row` as a function of its module, which can be sent.
-
-        Those of most weight start first.
-        """
+    def run(self, profile: Profile, progress: Advance) -> list[GateResult]:
+        """Explore the scopes in parallel; the last row says whether everything happened that can."""
         scopes = self.chosen(profile)
-        calls = [(each.name, profile.name) for each in sorted(scopes, key=weight, reverse=True)]
+        calls = [(self.module, each.name, profile) for each in sorted(scopes, key=self.weight, reverse=True)]
         rows: dict[str, GateResult] = {}
-        for _, row in in_parallel(task, calls, profile.jobs, profile.explorer):
+        for _, row in in_parallel(row_of, calls, profile.jobs, profile.explorer):
             rows[row.scope] = row
             progress(1, row.scope)
         results = [rows[each.name] for each in scopes]
-        if results and not profile.scope and profile.name != "quick":
-            results.append(self.coverage(results))
-        return results
+        return [*results, self.coverage(results)] if results and self.is_whole(profile) else results
 
     def coverage(self, results: list[GateResult]) -> GateResult:
         """Return the row that fails if some action or refusal never happened."""
-        return covered("coverage", f"all scopes of {self.about}", results, self.everything)
+        return covered("coverage", self.about, results, self.everything)
+
+
+def row_of(module: str, name: str, profile: Profile) -> GateResult:
+    """Explore the scope of a name: a process that imports the kit from elsewhere has scopes of its own."""
+    gate: Exploration = import_module(module).GATE
+    (scope,) = [each for each in gate.chosen(profile) if each.name == name]
+    return gate.row(scope, profile)

@@ -105,7 +105,7 @@ def explored(scope: Scope, factory: Factory) -> ScopeReport:
 
 
 def also(scope: Scope, factory: Factory, actions: tuple[Action, ...], law: str) -> str:
-    """Give the laws that a counterexample breaks beyond the one found, in words; empty if that cannot be told."""
+    """Return the laws that a counterexample breaks beyond the one found, in words; empty if that cannot be told."""
     from .checker.diagnose import diagnose
 
     with suppress(Exception):

@@ -46,7 +46,7 @@ def summed(way: Way, rows: list[GateResult]) -> Sum:
 
 
 def cells(rows: list[GateResult]) -> list[tuple[str, ...]]:
-    """Give the table's cells."""
+    """Return the table's cells."""
     return [
         (
             each.way.name,
@@ -61,16 +61,7 @@ def cells(rows: list[GateResult]) -> list[tuple[str, ...]]:
     ]
 
 
-def told(rows: list[GateResult]) -> dict[str, Any]:
-    """Give the same as data."""
-    return {
-        each.way.name: {
-            "tried": each.tried,
-            "passed": each.passed,
-            "states": each.states,
-            "transitions": each.transitions,
-            "violations": each.violations,
-            "seconds": round(each.seconds, 3),
-        }
-        for each in sums(rows)
-    }
+def as_data(rows: list[GateResult]) -> dict[str, Any]:
+    """Return the same as data."""
+    found = {each.way.name: each._asdict() | {"seconds": round(each.seconds, 3)} for each in sums(rows)}
+    return {name: {what: count for what, count in each.items() if what != "way"} for name, each in found.items()}

@@ -23,12 +23,12 @@ RUN = pytest.StashKey[set[str]]()
 
 
 def option(config: pytest.Config, name: str, default: str) -> str:
-    """Give an option; without the plugin there is none."""
+    """Return an option; without the plugin there is none."""
     return str(config.getoption(f"--blockwright-{name}", default) or default)
 
 
 def scopes_of(config: pytest.Config) -> list[Scope]:
-    """Give the scopes that are asked for."""
+    """Return the scopes that are asked for."""
     profile, text = option(config, "profile", "pr"), option(config, "scope", "")
     if profile not in FOR_OTHERS:
         raise pytest.UsageError(f"--blockwright-profile: expected one of {', '.join(FOR_OTHERS)}, not {profile!r}")
@@ -47,7 +47,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def factory(pytestconfig: pytest.Config) -> Any:
-    """Give the factory of the manager under test."""
+    """Return the factory of the manager under test."""
     try:
         return factory_of(option(pytestconfig, "impl", OURS))
     except ValueError as error:
@@ -56,7 +56,7 @@ def factory(pytestconfig: pytest.Config) -> Any:
 
 @pytest.fixture(scope="session")
 def expected(pytestconfig: pytest.Config) -> tuple[Deviation, ...]:
-    """Give the expected failures."""
+    """Return the expected failures."""
     file = option(pytestconfig, "expected", "")
     try:
         return expected_of(file) if file else ()

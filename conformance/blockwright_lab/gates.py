@@ -37,7 +37,7 @@ GATES = (
         "numerics",
         "blockwright_lab.numerics.gate",
         (Way("numerics", ("numerics",), "worlds of a tiny engine"),),
-        ("hypothesis", "torch"),
+        ("torch",),
     ),
     Gate(
         "known-bugs",

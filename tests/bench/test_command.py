@@ -160,7 +160,14 @@ def test_paths_whose_packages_are_not_there_are_left_out_and_named(
 
 def test_only_paths_with_a_base_say_how_they_grow() -> None:
     growths = {path.name: path.growth[1] for path in all_paths() if path.base is not None}
-    assert growths == {"decode-flight": None, "lookup-2": 1.5, "lookup-6": 1.5, "step-64k": 1.25}
+    many = {"lookup-64": None, "prefill-64": 1.5, "miss-64": 1.5}
+    assert growths == {
+        "decode-flight": None,
+        "lookup-2": 1.5,
+        "lookup-6": 1.5,
+        **many,
+        "step-64k": 1.25,
+    }
 
 
 def test_every_target_of_the_paths_is_the_stated_one() -> None:
@@ -171,6 +178,7 @@ def test_every_target_of_the_paths_is_the_stated_one() -> None:
         "decode-groups": 60,
         "decode-flight": None,
         "lookup-2": None,
+        **{f"{name}-64": None for name in ("lookup", "prefill", "miss")},
         "lookup-6": None,
         "lookup": 50,
         "adopt": 25,

@@ -14,8 +14,14 @@ import pytest
 import blockwright.bench
 
 SOURCES = sorted(Path(blockwright.bench.__file__).parent.glob("*.py"))
-FRONT_DOORS = ("blockwright", "blockwright.paging", "blockwright.offload", "blockwright.device")
-ALLOWED = (*FRONT_DOORS, "blockwright.errors", "blockwright._terminal")
+FRONT_DOORS = ("blockwright", "blockwright.paging", "blockwright.offload", "blockwright.device", "blockwright.observe")
+ALLOWED = (
+    *FRONT_DOORS,
+    "blockwright.observe.wire",
+    "blockwright.errors",
+    "blockwright.events",
+    "blockwright._terminal",
+)
 MEDIA = ("blockwright.bench", "blockwright.offload.")
 INSIDE = "blockwright.offload.tiers"
 

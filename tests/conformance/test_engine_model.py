@@ -23,17 +23,10 @@ import torch
 from blockwright import KVCacheManager, Request
 from blockwright.config import KVCacheConfig, KVCacheGroupSpec
 from blockwright.device import InputBatch, KVCacheStorage, plan_kv_cache
-from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import AttentionSpec, MambaSpec
 from blockwright_lab.numerics.engine import dense
 from blockwright_lab.numerics.engine.checker import bound
-from blockwright_lab.numerics.engine.dense import (
-    Recomputation,
-    dense_draft_logits,
-    dense_hidden,
-    dense_logits,
-    dense_proposal,
-)
+from blockwright_lab.numerics.engine.dense import Recomputation
 from blockwright_lab.numerics.engine.drafts import DraftHead
 from blockwright_lab.numerics.engine.model import HybridModel
 from blockwright_lab.numerics.engine.weights import ModelConfig
@@ -195,7 +188,7 @@ def test_a_request_in_chunks_of_any_size_is_computed_as_without_a_cache(kinds: s
     model = HybridModel(ModelConfig(KINDS[kinds]))
     tokens, encoder = drawn(LENGTH, 1), model.encoder_outputs(9, seed=2)
     actual = paged_logits(model, tokens, cuts(LENGTH, iter(lambda: size, 0)), encoder)
-    assert_close(actual, dense_logits(model, tokens, encoder))
+    assert_close(actual, Recomputation(model).logits(tokens, encoder))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -216,7 +209,7 @@ def test_requests_beside_each_other_are_computed_as_alone(seed: int) -> None:
         for request, scores in zip(chosen, scored, strict=True):
             logits[request].append(scores)
     for request, some in enumerate(tokens):
-        assert_close(torch.cat(logits[request]), dense_logits(model, some, encoder))
+        assert_close(torch.cat(logits[request]), Recomputation(model).logits(some, encoder))
 
 
 def test_a_session_of_the_real_parts_is_computed_as_without_a_cache() -> None:
@@ -241,7 +234,7 @@ def test_a_session_of_the_real_parts_is_computed_as_without_a_cache() -> None:
             inputs = batch.step([request], count)
             hidden = model.forward(tokens[computed : computed + count], inputs, storage)
             computed = request.num_computed_tokens = computed + count
-            assert_close(model.logits(hidden), dense_logits(model, tokens)[computed - count : computed])
+            assert_close(model.logits(hidden), Recomputation(model).logits(tokens)[computed - count : computed])
         manager.free(request)
         batch.remove_request(name)
     assert hits == [0, (LENGTH - 1) // size * size]
@@ -300,12 +293,6 @@ def test_drafts_are_verified_and_proposed_as_without_a_cache(draft: Group) -> No
     assert accepted == {0, 1, 2, 3}
 
 
-def test_the_scores_of_drafts_can_be_asked_for_alone() -> None:
-    drafting = Drafting(Group(Sliding(5), 2), 0)
-    asked = drafting.model, drafting.tokens, [3, 1, 2], drafting.encoder
-    assert_close(dense_proposal(*asked), drafting.dense.proposal(*asked[1:]), 1e-12)
-
-
 def test_an_entry_of_another_continuation_is_recomputed_as_such() -> None:
     """The draft head's entry of the last position before a fork was made with the other one's next token."""
     model = HybridModel(ModelConfig(KINDS["full"], draft=Group(Full(), 4)))
@@ -315,8 +302,8 @@ def test_an_entry_of_another_continuation_is_recomputed_as_such() -> None:
         hidden, inputs = tables.run([tokens], [(0, positions, 0)])
         logits = head.logits(head.forward(hidden, following, inputs, tables.storage))
     adopted = [*tokens[1:8], other, *tokens[9:]]
-    assert_close(logits, dense_draft_logits(model, tokens, next_tokens=adopted)[8:])
-    assert float((logits - dense_draft_logits(model, tokens)[8:]).abs().max()) > 1e-3
+    assert_close(logits, Recomputation(model).draft_logits(tokens, next_tokens=adopted)[8:])
+    assert float((logits - Recomputation(model).draft_logits(tokens)[8:]).abs().max()) > 1e-3
 
 
 @pytest.mark.parametrize("kind", ["full", "sliding", "chunked"])
@@ -339,11 +326,11 @@ def test_a_wrong_entry_at_any_position_that_is_read_is_seen(kind: str) -> None:
 def test_the_recomputation_reads_what_the_definition_says(kinds: str) -> None:
     """The last token's logits change with the tokens that its one attention layer reads, and with no others."""
     model, tokens = HybridModel(ModelConfig(KINDS[kinds][:1])), drawn(LENGTH, 1)
-    right, (layer,) = dense_logits(model, tokens)[-1], model.config.layers
+    right, (layer,) = Recomputation(model).logits(tokens)[-1], model.config.layers
     read = reads(Full() if isinstance(layer.kind, Mamba) else layer.kind, LENGTH - 1)
     for position in range(LENGTH - 1):
         changed = [*tokens[:position], (tokens[position] + 1) % 48, *tokens[position + 1 :]]
-        assert torch.equal(dense_logits(model, changed)[-1], right) == (position not in read)
+        assert torch.equal(Recomputation(model).logits(changed)[-1], right) == (position not in read)
 
 
 ELEMENTS = (
@@ -358,7 +345,7 @@ def test_lower_precisions_stay_within_their_bounds(dtype: str, cache: str | None
     model = HybridModel(ModelConfig(KINDS["all"], seed=seed, dtype=dtype, cache_dtype=cache))
     tokens, encoder = drawn(LENGTH, seed), model.encoder_outputs(6, seed)
     actual = paged_logits(model, tokens, cuts(LENGTH, iter(lambda: 7, 0)), encoder)
-    difference = (actual.double() - dense_logits(model, tokens, encoder)).abs()
+    difference = (actual.double() - Recomputation(model).logits(tokens, encoder)).abs()
     assert actual.dtype == getattr(torch, dtype)
     assert 0 < float(difference.max()) < bound(model.config).largest
     assert float(difference.mean()) < bound(model.config).mean
@@ -369,8 +356,8 @@ def test_a_longer_sequence_answers_for_its_beginnings() -> None:
     tokens, encoder, known = drawn(LENGTH, 1), model.encoder_outputs(6, 1), Recomputation(model)
     whole = known.logits(tokens, encoder)
     assert_close(known.logits(tokens[:9], encoder), whole[:9], 1e-12)
-    assert_close(whole[:9], dense_logits(model, tokens[:9], encoder), 1e-12)
-    assert_close(known.draft_logits(tokens[:9], encoder), dense_draft_logits(model, tokens[:9], encoder), 1e-12)
+    assert_close(whole[:9], Recomputation(model).logits(tokens[:9], encoder), 1e-12)
+    assert_close(known.draft_logits(tokens[:9], encoder), Recomputation(model).draft_logits(tokens[:9], encoder), 1e-12)
     assert known.num_passes == 1
     assert float((known.logits(tokens[:9]) - whole[:9]).abs().max()) > 1e-3  # another encoder is another sequence
     assert known.num_passes == 2
@@ -384,34 +371,6 @@ def test_the_same_seed_gives_the_same_weights_in_every_precision() -> None:
     assert single.weights.draft is not None
     assert torch.equal(double.weights.draft.join.float(), single.weights.draft.join)
     assert not torch.equal(double.weights.embedding, HybridModel(replace(config, seed=4)).weights.embedding)
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"layers": ()}, "layers"),
-        ({"num_kv_heads": 3}, "num_kv_heads"),
-        ({"head_size": 7}, "head_size"),
-        ({"draft": Group(Mamba(), 4)}, "draft"),
-    ],
-)
-def test_shapes_that_cannot_be_are_refused(change: dict[str, Any], word: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"^{word}: "):
-        replace(ModelConfig(KINDS["all"]), **change)
-
-
-def test_what_is_not_there_is_refused() -> None:
-    model = HybridModel(ModelConfig(KINDS["full"]))
-    with pytest.raises(InvalidArgumentError, match="draft head"):
-        DraftHead(model)
-    with pytest.raises(InvalidArgumentError, match="draft head"):
-        dense_draft_logits(model, [1, 2, 3])
-    with pytest.raises(InvalidArgumentError, match=r"^tokens"):
-        dense_hidden(model, [])
-    with pytest.raises(InvalidArgumentError, match=r"^next_tokens"):
-        dense_draft_logits(HybridModel(ModelConfig(KINDS["full"], draft=Group(Full(), 4))), [1, 2, 3], next_tokens=[2])
-    with pytest.raises(InvalidArgumentError, match="no bound"):
-        bound(ModelConfig(KINDS["full"], dtype="float64", cache_dtype="float8_e5m2"))
 
 
 def test_the_recomputation_shares_weights_only() -> None:

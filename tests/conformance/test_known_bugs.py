@@ -239,7 +239,7 @@ BOTH = replace(
 @pytest.mark.parametrize(
     ("faults", "laws"),
     [
-        ((Change("publish", "self._group", "0"),), {"REF-0 keys", "PUB-1"}),
+        ((Change("publish", "self._group", "0", times=2),), {"REF-0 keys", "PUB-1"}),
         (
             (
                 Change("SlidingRule.first_needed", "num_tokens - self._window + 1", "num_tokens - self._window + 2"),

@@ -1,7 +1,7 @@
-"""Property: the gate of offloading sees every difference, visits what it says, and checks bytes that really move.
+"""Property: the gate of offloading sees every difference, and visits what it says.
 
 How: what a tier and a chain show is altered one field at a time; managers and chains that are wrong in one way are put
-through it, as are media that mix up bytes; a scope under exchanged names of keys must have the same states;
+through it; a scope under exchanged names of keys must have the same states;
 counterexamples are run as the Python that they are printed as.
 Not covered: that every wrong implementation is caught (known bugs, mutants).
 """
@@ -52,10 +52,7 @@ from blockwright_conformance.offload.scopes import (
 from blockwright_conformance.offload.tier import TIER_EVERYTHING, TierCall, TierWorld
 from blockwright_conformance.offload.tier_adapter import TierUnderTest
 from blockwright_conformance.rows import covered
-from blockwright_lab.data_movement import engine as drawn
-from blockwright_lab.data_movement.engine import BrokenError
-from blockwright_lab.data_movement.offload_engine import OffloadEngine, chain_walk
-from blockwright_lab.data_movement.offload_scopes import OFFLOAD_HISTORIES, Memory, OffloadWorld
+from blockwright_lab.data_movement.offload_scopes import OFFLOAD_HISTORIES, histories
 from blockwright_spec.offload.chain_outcomes import ChainDone
 from blockwright_spec.offload.chain_state import Chain, ChainConfig, Kind
 from blockwright_spec.offload.tier_state import Key, Phase, phase_of
@@ -430,40 +427,11 @@ def test_walks_and_machines_go_through_worlds(world: World[Any, Any]) -> None:
     assert run_machine(world, 3, 20)
 
 
-# --- bytes
-
-
-class Misplaces(Memory):
-    """Writes every block to the place after."""
-
-    def write(self, place: int, key: Key, parts: Sequence[bytes]) -> bool:
-        return super().write((place + 1) % len(self.places), key, parts)
-
-
-class LosesSilently(Memory):
-    """Writes nothing, and says that all is well."""
-
-    def write(self, place: int, key: Key, parts: Sequence[bytes]) -> bool:
-        return True
-
-
-@pytest.mark.parametrize("medium", [Misplaces, LosesSilently])
-@pytest.mark.parametrize("at", [0, 1])
-def test_wrong_bytes_are_noticed(medium: type[Memory], at: int) -> None:
-    world = OFFLOAD_HISTORIES["write through"]
-    media = list(world.media)
-    media[at] = medium
-    with pytest.raises(BrokenError) as caught:
-        chain_walk(replace(world, media=tuple(media)), seed=0, steps=300)
-    assert caught.value.law == "TIER-1"
-
-
 @pytest.mark.parametrize("name", OFFLOAD_HISTORIES)
-def test_walks_and_machines_go_with_the_specification(name: str) -> None:
-    world: OffloadWorld = OFFLOAD_HISTORIES[name]
-    fired = chain_walk(world, seed=1, steps=200).fired
-    assert {"chain: store landed", "chain: load landed", "chain: Land"} <= fired.keys()
-    assert drawn.run_machine(lambda: OffloadEngine(world), 2, 15)
+def test_large_chains_are_gone_through(name: str) -> None:
+    row = histories(name, "quick")
+    assert (row.violations, row.detail) == (0, "")
+    assert {"chain: store landed", "chain: Land"} <= row.fired.keys()
 
 
 def test_every_scope_of_every_day_is_small() -> None:

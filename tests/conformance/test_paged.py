@@ -29,12 +29,13 @@ from blockwright_conformance.block_tables.actions import (
 from blockwright_conformance.block_tables.blockwright import BlockwrightTables
 from blockwright_conformance.block_tables.gate import GATE
 from blockwright_conformance.block_tables.scopes import PAGED_PROFILES, PagedScope, paged_calls, paged_scope
-from blockwright_conformance.block_tables.symmetry import PagedNames
+from blockwright_conformance.block_tables.symmetry import paged_form
 from blockwright_conformance.block_tables.world import EVERYTHING, TablesWorld
 from blockwright_conformance.checker.counterexample import script
 from blockwright_conformance.checker.explore import Explorer
 from blockwright_conformance.checker.lockstep import act, differing
 from blockwright_conformance.gates import Profile, gate
+from blockwright_conformance.kv_cache.symmetry import Names
 from blockwright_lab.data_movement.engine import BrokenError, run_machine
 from blockwright_lab.data_movement.tables_engine import PagedEngine
 from blockwright_lab.data_movement.tables_histories import Moves, random_walk
@@ -229,7 +230,7 @@ class Everywhere(Explorer[Paged, Any]):
 )
 def test_a_state_under_other_names_is_the_same_state_with_the_same_successors(scope: PagedScope) -> None:
     world = TablesWorld(scope)
-    explorer, names = Everywhere(world, alone=True), PagedNames()
+    explorer, names = Everywhere(world, alone=True), Names(paged_form)
     explorer.run()
     gpu, total = scope.config.num_gpu, scope.config.num_gpu + scope.config.num_cpu
 

@@ -65,7 +65,7 @@ class Model:
             del self.free[block]
         fresh = [self.take() for _ in range(missing)]
         for index, block in enumerate(fresh, hit // size):
-            if index < len(prefixes):
+            if index < len(prefixes) and index in self.read_blocks((index + 1) * size):  # some hit reads it
                 self.prefix_of[block] = prefixes[index]
                 self.blocks_with.setdefault(prefixes[index], []).append(block)
         self.peak = max(self.peak, len(table) + len(fresh))
@@ -149,9 +149,9 @@ def test_counts_equal_those_of_the_model(spec: KVCacheSpec) -> None:
         agree(pool, model)
         assert pool.checks == -(-len(WORKLOAD.requests) // 50)
     # The cases are worth something: a small pool refuses (with full attention: other kinds may need few blocks after a
-    # hit), some pool evicts, the largest does neither.
+    # hit), some pool evicts (unless nothing is kept, for want of a hit that reads it), the largest does neither.
     assert models[0].refused > 0 or not isinstance(spec, FullAttentionSpec)
-    assert any(model.evictions for model in models)
+    assert any(model.evictions for model in models) or spec in (sliding(4, 1), chunked(4, 4))
     assert models[-1].evictions == models[-1].refused == 0 < models[-1].hits
 
 

@@ -286,7 +286,6 @@ class ClearCopies(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield it where copies are left pending."""
         yield from (cls(),) if "delay" in scope.calls else ()
 
     def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
@@ -304,7 +303,6 @@ class AnyAccess(TableAction):
     """An access of blocks at a time."""
 
     def blocks(self, state: Paged) -> tuple[int, ...]:
-        """Return the blocks that the access names."""
         raise NotImplementedError
 
     def time(self, state: Paged) -> int:
@@ -330,7 +328,6 @@ class Access(AnyAccess):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield both times for every table."""
         for slot, _ in there(state) if "access" in scope.calls else ():
             yield from (cls(slot), cls(slot, later=False))
 
@@ -352,7 +349,6 @@ class AccessFound(AnyAccess):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield the free blocks that are found."""
         for block, key in enumerate(state.keys) if "access" in scope.calls else ():
             if key is not None and block in state.free:
                 yield cls(key, Device.GPU if block < state.config.num_gpu else Device.CPU)
@@ -369,7 +365,6 @@ class AccessUnknown(AnyAccess):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield it for every device that has such a block."""
         if "misuse" in scope.calls:
             yield from (each for each in map(cls, scope.devices) if each.blocks(state))
 
@@ -384,7 +379,6 @@ class MarkComputed(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield it where the scope marks."""
         yield from (cls(),) if "mark" in scope.calls else ()
 
     def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
@@ -433,7 +427,6 @@ class ResetCache(TableAction):
 
     @classmethod
     def allowed(cls, scope: PagedScope, state: Paged) -> Iterator[Self]:
-        """Yield each device."""
         yield from map(cls, scope.devices) if "reset" in scope.calls else ()
 
     def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:

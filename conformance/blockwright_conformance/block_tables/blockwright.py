@@ -30,7 +30,7 @@ class Digests:
         self.chains: dict[Prefix, list[bytes]] = {}
 
     def chain(self, prefix: Prefix) -> list[bytes]:
-        """Give the hashes of the full blocks of a prefix, and remember what they stand for."""
+        """Return the hashes of the full blocks of a prefix, and remember what they stand for."""
         found = self.chains.get(prefix)
         if found is None:
             found, (extra, tokens), size = [], prefix, self.block_size
@@ -43,12 +43,12 @@ class Digests:
 
 
 def extra_of(extra: Any) -> int | None:
-    """Give the extra hash that stands for an extra key, a small number; 0 is none."""
+    """Return the extra hash that stands for an extra key, a small number; 0 is none."""
     return extra or None
 
 
 def refusals_of(package: ModuleType) -> tuple[type[Exception], ...]:
-    """Give the errors by which a copy of the package refuses a wrong call."""
+    """Return the errors by which a copy of the package refuses a wrong call."""
     return tuple(getattr(package.errors, f"{name}Error") for name in ("Block", "InvalidArgument", "NoFreeBlocks"))
 
 
@@ -72,7 +72,6 @@ class BlockwrightTables:
         self.digests = Digests(config.block_size, paging.PrefixCachingBlock.hash_block_tokens)
 
     def copy(self) -> Self:
-        """Return an independent copy."""
         twin = object.__new__(type(self))
         twin.config, twin.digests = self.config, self.digests
         twin.allocator = self.allocator.copy()
@@ -80,17 +79,15 @@ class BlockwrightTables:
         return twin
 
     def new_table(self) -> BlockTable:
-        """Make a table that has no blocks yet."""
         size, window = self.config.block_size, self.config.window
         table: BlockTable = self.package.paging.BlockTable(size, self.allocator, max_block_sliding_window=window)
         return table
 
     def device(self, device: Device) -> Any:
-        """Give the implementation's name of a device."""
         return self.package.paging.Device[device.name]
 
     def table(self, slot: int) -> BlockTable:
-        """Give the table in a slot; a new one, which has no blocks, where there is none."""
+        """Return the table in a slot; a new one, which has no blocks, where there is none."""
         return self.tables[slot][1] if slot in self.tables else self.new_table()
 
     def allocate(self, slot: int, prefix: Prefix, device: Device) -> None:
@@ -177,7 +174,6 @@ class BlockwrightTables:
         )
 
     def shown(self, slots: int) -> tuple[TableShown | None, ...]:
-        """Show the tables."""
         shown: list[TableShown | None] = [None] * slots
         for slot, (_, table) in self.tables.items():
             tokens = tuple([token for block in table.blocks for token in block.token_ids])

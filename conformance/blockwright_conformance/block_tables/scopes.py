@@ -32,7 +32,6 @@ class PagedScope:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Give the devices that have blocks."""
         return tuple(Device) if self.config.num_cpu else (Device.GPU,)
 
 
@@ -51,7 +50,7 @@ PAGED_CALLS = {
 
 
 def paged_calls(words: str) -> frozenset[str]:
-    """Give a set of calls from their names."""
+    """Return a set of calls from their names."""
     names = frozenset(words.split())
     if unknown := names - PAGED_CALLS.keys():
         raise ValueError(f"unknown calls {sorted(unknown)}; known: {', '.join(PAGED_CALLS)}")
@@ -59,7 +58,7 @@ def paged_calls(words: str) -> frozenset[str]:
 
 
 def paged_scope(theme: str, size: int, gpu: int, cpu: int, tokens: int, words: str, **rest: Any) -> PagedScope:
-    """Give a scope of one symbol: blocks of `size` slots, so many on each device, tables of up to `tokens` tokens."""
+    """Return a scope of one symbol: blocks of `size` slots, so many on each device, tables of up to `tokens` tokens."""
     caching, window = rest.pop("caching", True), rest.pop("window", None)
     config = PagedConfig(size, gpu, cpu, caching, window)
     options = {"slots": 2, "prompts": strings(1, 1, tokens - 1), "max_tokens": tokens, **rest}
@@ -69,7 +68,7 @@ def paged_scope(theme: str, size: int, gpu: int, cpu: int, tokens: int, words: s
 
 
 def of_allocator(caching: bool) -> Iterator[PagedScope]:
-    """Give the scopes of one allocator."""
+    """Yield the scopes of one allocator."""
     some: dict[str, Any] = {"caching": caching}
     few = strings(1, 1, 2)
     for size in (1, 2):
@@ -91,7 +90,7 @@ def of_allocator(caching: bool) -> Iterator[PagedScope]:
 
 
 def of_caching() -> Iterator[PagedScope]:
-    """Give the scopes that need access times."""
+    """Yield the scopes that need access times."""
     some: dict[str, Any] = {"prompts": strings(2, 1, 2), "slots": 1}
     yield paged_scope("chunks computed", 2, 4, 0, 5, "chunks misuse", slots=2, prompts=strings(1, 3, 4))
     yield paged_scope("chunks computed, swap", 2, 2, 2, 4, "chunks swap misuse", prompts=strings(1, 3, 3))
@@ -104,7 +103,7 @@ def of_caching() -> Iterator[PagedScope]:
 
 
 def larger(caching: bool) -> Iterator[PagedScope]:
-    """Give the scopes of one allocator that only long runs visit."""
+    """Yield the scopes of one allocator that only long runs visit."""
     some: dict[str, Any] = {"caching": caching}
     both: dict[str, Any] = {"outputs": ((0,), (1,)), **some}
     outputs: tuple[tuple[int, ...], ...] = ((), (0,), (0, 0), (0, 0, 0))

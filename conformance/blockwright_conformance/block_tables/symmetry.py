@@ -5,33 +5,15 @@ are told by what they are found by, of which there is one each, and the others a
 replaced by their ranks, which is all that eviction compares.
 """
 
-import marshal
-from hashlib import blake2b
 from typing import Any
 
 from blockwright_spec.block_tables.state import Device, Paged, PagedTable, ends, entries_of
-from blockwright_spec.reads import Prefix
 
-from ..kv_cache.symmetry import open_orders
-
-
-class PagedNames:
-    """Gives prefixes small numbers, and states digests. Both compare only under one instance."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Prefix, int] = {}
-
-    def number(self, prefix: Prefix) -> int:
-        """Give the number of a prefix."""
-        return self._numbers.setdefault(prefix, len(self._numbers) + 1)
-
-    def digest(self, state: Paged) -> bytes:
-        """Give 16 bytes that are equal for states that differ in names only; for others only by collision."""
-        return blake2b(marshal.dumps(paged_form(state, self), 2), digest_size=16).digest()
+from ..kv_cache.symmetry import Names, open_orders
 
 
-def paged_form(state: Paged, names: PagedNames) -> Any:
-    """Give the canonical form of a state."""
+def paged_form(state: Paged, names: Names) -> Any:
+    """Return the canonical form of a state."""
     marks = marks_of(state, names)
     signed = sorted((signature(state, table, names, marks), slot) for slot, table in enumerate(state.tables))
     forms = [in_order(state, marks, order) for order in open_orders(signed)]
@@ -43,19 +25,19 @@ def paged_form(state: Paged, names: PagedNames) -> Any:
     return min(forms), [each for each, _ in signed], loose, state.null is None
 
 
-def marks_of(state: Paged, names: PagedNames) -> list[tuple[int, int, int, int]]:
-    """Give what is known of each block: what it is found by, how much of that is computed, its rank in time."""
+def marks_of(state: Paged, names: Names) -> list[tuple[int, int, int, int]]:
+    """Return what is known of each block: what it is found by, how much of that is computed, its rank in time."""
     lives = [key is not None or block not in state.free for block, key in enumerate(state.keys)]
     times = [time if alive else 0 for time, alive in zip(state.times, lives, strict=True)]
     ranks = {time: rank for rank, time in enumerate(sorted({0, *times}))}
     return [
-        (0 if key is None else names.number(key), int(block in state.fresh), state.done[block], ranks[times[block]])
+        (0 if key is None else 1 + names.number(key), int(block in state.fresh), state.done[block], ranks[times[block]])
         for block, key in enumerate(state.keys)
     ]
 
 
-def signature(state: Paged, table: PagedTable | None, names: PagedNames, marks: list[Any]) -> tuple[Any, ...]:
-    """Give what a table looks like without the names of blocks; equal signatures leave the order open."""
+def signature(state: Paged, table: PagedTable | None, names: Names, marks: list[Any]) -> tuple[Any, ...]:
+    """Return what a table looks like without the names of blocks; equal signatures leave the order open."""
     if table is None:
         return (0,)
     window, size = state.config.window, state.config.block_size
@@ -70,7 +52,7 @@ def signature(state: Paged, table: PagedTable | None, names: PagedNames, marks: 
 
 
 def in_order(state: Paged, marks: list[Any], slots: list[int]) -> Any:
-    """Give the form of tables and copies under one order of the slots."""
+    """Return the form of tables and copies under one order of the slots."""
     labels: dict[int | None, int] = {state.null: 0, None: 0}
     tables = [
         [labels.setdefault(block, len(labels)) for block in table.entries]

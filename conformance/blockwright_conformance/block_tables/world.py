@@ -19,12 +19,13 @@ from blockwright_spec.reads import Prefix
 from ..checker.diagnose import of_laws
 from ..checker.lockstep import Compared, differing
 from ..checker.world import Outcome, World
+from ..kv_cache.symmetry import Names
 from .abstraction import expected, likely, refused_wrong
 from .actions import ACTIONS, MarkComputed, MarkTable, TableAction, TablesReply, pairs_of
 from .adapter import PagedAdapter, PagedObservation
 from .blockwright import BlockwrightTables
 from .scopes import PagedScope
-from .symmetry import PagedNames
+from .symmetry import paged_form
 
 TRIES = 150
 """Choices that are tried before an allocator is said to differ from all."""
@@ -40,7 +41,7 @@ class TablesWorld(World[Paged, PagedAdapter]):
 
     def __init__(self, scope: PagedScope, factory: Callable[[PagedConfig], PagedAdapter] = BlockwrightTables) -> None:
         super().__init__(scope)
-        self.factory, self.names = factory, PagedNames()
+        self.factory, self.names = factory, Names(paged_form)
 
     def initial(self) -> Paged:
         return paged(self.scope.config, self.scope.slots)
@@ -49,17 +50,14 @@ class TablesWorld(World[Paged, PagedAdapter]):
         return self.factory(self.scope.config)
 
     def digest(self, state: Paged) -> bytes:
-        """Return a name that is equal for states that differ in names only."""
         return self.names.digest(state)
 
     def happened(self, state: Paged, action: TableAction, outcome: Outcome[Paged]) -> Iterator[str]:
-        """Yield the action, or why it was refused."""
         yield outcome.refusal.reason.name if outcome.refusal else type(action).__name__
 
     def choices(
         self, model: PagedAdapter, state: Paged, action: TableAction, reply: TablesReply, shown: PagedObservation
     ) -> Iterator[Choice]:
-        """Yield choices to try."""
         return islice(likely(state, shown, reply), TRIES)
 
     def observe(self, model: PagedAdapter, state: Paged) -> PagedObservation:
@@ -119,7 +117,6 @@ class TablesWorld(World[Paged, PagedAdapter]):
     def symptoms(
         self, model: PagedAdapter, state: Paged, action: TableAction, compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        """Yield the laws that the allocator's own state breaks, and REFUSE-1."""
         outcome, reply, shown = compared.outcome, compared.reply, compared.shown
         if shown is None:
             return

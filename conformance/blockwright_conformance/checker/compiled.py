@@ -1,58 +1,33 @@
-"""The specification, and the inner loops of lock-step, compiled: the same sources by mypyc, in a folder of their own.
+"""The specification, and the inner loops of lock-step, compiled: the same sources, in a folder of their own.
 
-    python -m blockwright_conformance.checker.compiled build/explorer
-
-copies both packages there and compiles what an exploration spends its time in. `blockwright conform --explorer FOLDER`
+A checkout compiles them (`python -m blockwright_lab.explorer build/explorer`). `blockwright conform --explorer FOLDER`
 then starts the processes of lock-step with that folder first on their path, and nothing else: every other gate, and
 every test, runs the specification as it reads. Nothing is taken from a folder whose sources are not those that run.
 A test explores scopes both ways and compares everything that was counted.
 """
 
 import hashlib
-import io
 import json
-import os
 import platform
-import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import blockwright
 import blockwright_spec
-
-KIT = (
-    "block_tables/abstraction",
-    "block_tables/actions",
-    "block_tables/symmetry",
-    "kv_cache/abstraction",
-    "kv_cache/actions",
-    "kv_cache/adapter",
-    "kv_cache/arrivals",
-    "kv_cache/lockstep",
-    "kv_cache/parts",
-    "kv_cache/running",
-    "kv_cache/steps",
-    "kv_cache/symmetry",
-    "kv_cache/wrong",
-)
-"""The modules of the kit that are compiled with the specification."""
 
 PACKAGES = (Path(blockwright_spec.__file__).parent, Path(__file__).parents[1])
 RECORD = "sources.json"
 
 
 def digests() -> dict[str, str]:
-    """Give the SHA-256 of every source of both packages, and the Python that runs."""
-    sources = [source for package in PACKAGES for source in sorted(package.rglob("*.py"))]
+    """Return the SHA-256 of every source of both packages, and the Python that runs."""
+    sources = [(package.parent, source) for package in PACKAGES for source in sorted(package.rglob("*.py"))]
     found = {
-        source.relative_to(next(each for each in PACKAGES if each in source.parents).parent).as_posix(): source
-        for source in sources
+        source.relative_to(parent).as_posix(): hashlib.sha256(source.read_bytes()).hexdigest()
+        for parent, source in sources
     }
-    said = {name: hashlib.sha256(source.read_bytes()).hexdigest() for name, source in found.items()}
-    return {"python": platform.python_version(), **said}
+    return {"python": platform.python_version(), **found}
 
 
 def trouble(folder: Path) -> str:
@@ -73,15 +48,6 @@ def trouble(folder: Path) -> str:
     return f"no longer in {folder}: {', '.join(gone[:3])}" if gone else ""
 
 
-def recorded(folder: Path, sources: dict[str, str]) -> None:
-    """Write down of which sources a folder was made, and which libraries are in it."""
-    record = {
-        "sources": sources,
-        "libraries": sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*.so")),
-    }
-    (folder / RECORD).write_text(json.dumps(record, indent=0) + "\n", encoding="utf-8")
-
-
 @contextmanager
 def first_on_path(folder: Path | None) -> Iterator[None]:
     """Have processes that are started meanwhile import both packages from a folder; this one has imported them."""
@@ -93,67 +59,3 @@ def first_on_path(folder: Path | None) -> Iterator[None]:
         yield
     finally:
         sys.path.remove(str(folder.absolute()))
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Print what the compiler says but its advice about generators, of which the specification is full."""
-    said = io.StringIO()
-    try:
-        with redirect_stdout(said):
-            yield
-    finally:
-        lines = [line for line in said.getvalue().splitlines() if "Treating generator comprehension" not in line]
-        print("\n".join(lines), end="\n" if lines else "")
-
-
-def compile_into(folder: Path) -> None:
-    """Copy both packages into a folder and compile.
-
-    Raises:
-        ImportError: mypy is not installed.
-        SystemExit: the sources cannot be compiled; the compiler has said why.
-    """
-    from mypyc.build import mypycify
-    from setuptools import Distribution
-
-    sources = digests()
-    shutil.rmtree(folder, ignore_errors=True)
-    for package in PACKAGES:
-        shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    os.environ["MYPYPATH"] = str(Path(blockwright.__file__).absolute().parents[1])
-    with chdir(folder):
-        spec = [str(each) for each in sorted(Path(PACKAGES[0].name).rglob("*.py")) if each.name != "__init__.py"]
-        kit = [f"{PACKAGES[1].name}/{name}.py" for name in KIT]
-        with quiet():
-            extensions = mypycify(
-                ["--follow-imports=silent", "--ignore-missing-imports", *spec, *kit],
-                opt_level="1",
-                debug_level="0",
-                multi_file=True,
-                group_name="explorer",
-            )
-        command: Any = Distribution({"name": "explorer", "ext_modules": extensions}).get_command_obj("build_ext")
-        command.inplace, command.parallel = True, os.cpu_count()
-        command.ensure_finalized()
-        command.run()
-        shutil.rmtree("build", ignore_errors=True)
-    recorded(folder, sources)
-
-
-def main() -> None:
-    """Compile into the folder that is named, unless it is current."""
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        raise SystemExit("usage: python -m blockwright_conformance.checker.compiled FOLDER")
-    folder = Path(sys.argv[1])
-    if not trouble(folder):
-        return
-    print("compiling the specification for lock-step (a minute or two)", file=sys.stderr)
-    try:
-        compile_into(folder)
-    except ImportError as error:
-        raise SystemExit(f"mypy is needed to compile: {error}; without it lock-step runs the sources") from error
-
-
-if __name__ == "__main__":
-    main()

@@ -127,7 +127,6 @@ class Explorer(Generic[S, M]):
         return after
 
     def judge_step(self, node: Node[S, M], outcome: Outcome[S], trail: Trail) -> None:
-        """Check the laws of steps."""
         for law in self.world.broken_by(outcome):
             self.fail(law.id, law.statement, trail)
 
@@ -140,7 +139,6 @@ class Explorer(Generic[S, M]):
                 self.fail(law_id, fault, node.trail)
 
     def fail(self, law: str, detail: str, trail: Trail) -> None:
-        """Record the first fault."""
         if self.result.violation is None:
             self.result.violation = Violation(law, detail, path(trail))
 

@@ -66,7 +66,6 @@ class History(Generic[S, M]):
             self.finish()
 
     def compare(self, model: M, action: Any) -> Compared:
-        """Perform an action on a model and compare."""
         compared = act(self.world, model, self.state, action)
         if compared.faults:
             self.fail(compared.law, "; ".join(compared.faults))
@@ -91,7 +90,6 @@ class History(Generic[S, M]):
             self.fail(law.id, law.statement)
 
     def fail(self, law: str, detail: str) -> None:
-        """Report a violation."""
         raise HistoryError(self.world.scope, Violation(law, detail, tuple(self.actions)))
 
 

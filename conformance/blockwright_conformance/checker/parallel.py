@@ -18,7 +18,7 @@ R = TypeVar("R")
 def in_parallel(
     function: Callable[..., R], calls: Sequence[tuple[Any, ...]], jobs: int, explorer: Path | None = None
 ) -> Iterator[tuple[int, R]]:
-    """Give the results of the calls as they come, each with the index of its call; one job runs them right here.
+    """Yield the results of the calls as they come, each with the index of its call; one job runs them right here.
 
     With an `explorer` (a folder of `native`) they run in processes of their own, which import the kit from there.
     """
@@ -43,7 +43,7 @@ def in_parallel(
 
 @contextmanager
 def interrupts() -> Iterator[list[int]]:
-    """Give a list that remembers interrupts.
+    """Return a list that remembers interrupts.
 
     One that comes while the collector calls back, or an object is finalised, is raised where exceptions are ignored,
     and would be lost.

@@ -10,7 +10,7 @@ from .adapter import Observation
 
 
 def expected(state: State) -> Observation:
-    """Give what a manager in this state shows."""
+    """Return what a manager in this state shows."""
     blocks = state.config.num_blocks
     references = [0] * blocks
     keys = [None] * blocks
@@ -51,7 +51,7 @@ def differences(wanted: Observation, shown: Observation, ordered: bool = True) -
 
 
 def compared(observation: Observation, ordered: bool) -> Observation:
-    """Give what is compared of an observation: no count for the null block, and the queue in order if that counts.
+    """Return what is compared of an observation: no count for the null block, and the queue in order if that counts.
 
     What listeners know has laws of its own (`lockstep.misheard`).
     """

@@ -13,6 +13,7 @@ from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.state import Absent, Running, State, is_loading
 from blockwright_spec.reads import Prefix
 
+from ..checker.world import Action
 from .adapter import ManagerAdapter
 from .arrivals import Admit, AdmitHeld, Find, Preempt, Release
 from .outcome import ManagerOutcome, Reply
@@ -26,28 +27,6 @@ __all__ = [
     "ManagerOutcome", "Preempt", "Publish", "Release", "Reset", "Settle", "Start", "TakeCopies", "Trim", "WrongHit",
     "WrongStep", "enabled", "meaning", "of_running", "perform",
 ]  # fmt: skip
-
-Action = (
-    Admit
-    | Find
-    | AdmitHeld
-    | Grow
-    | GrowEach
-    | Append
-    | Publish
-    | Trim
-    | Release
-    | Preempt
-    | Reset
-    | Start
-    | Settle
-    | FinishLoad
-    | Fork
-    | TakeCopies
-    | WrongStep
-    | WrongHit
-    | LateHit
-)
 
 RUNNING: tuple[Any, ...] = (Grow, Append, Release, Trim, Preempt, Publish, WrongStep, LateHit)
 """What may be done with a request that holds a block table, in the order in which it is tried."""

@@ -106,7 +106,7 @@ class ManagerAdapter(Protocol):
     def allocate(
         self, name: str, computed: int, step: Step, length: int, hit_of: str | None
     ) -> tuple[Table, ...] | None:
-        """Give slots (``allocate_slots``) with the hit kept under the name `hit_of`, said to be `length` tokens long.
+        """Allocate slots (``allocate_slots``) with the hit kept under `hit_of`, said to be `length` tokens long.
 
         Returns, per group, the new entries of the table after those of the hit, or None for "not now".
         """
@@ -127,7 +127,7 @@ class ManagerAdapter(Protocol):
         """End a load of a request, of which `count` tokens came (``finish_load``)."""
 
     def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
-        """Give slots to several requests (name, computed, new) in one call; say who was served and whether all were."""
+        """Serve several requests (name, computed, new) in one call; say who was served and whether all were."""
 
     def append(self, name: str, tokens: tuple[int, ...]) -> None:
         """Append output tokens to a request."""

@@ -119,7 +119,6 @@ class Find(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
-        """Yield the lookup, where hits are held."""
         if "hold" in scope.calls:
             yield cls(slot, prefix)
 
@@ -145,7 +144,6 @@ class AdmitHeld(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
-        """Yield the admission of all that is left."""
         request = state.requests[slot]
         if "hold" in scope.calls and isinstance(request, Waiting):
             yield cls(slot, len(prefix[1]) - request.hit.length)
@@ -199,7 +197,6 @@ class Preempt(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
-        """Yield the preemption."""
         if "preempt" in scope.calls:
             yield cls(slot)
 

@@ -29,7 +29,7 @@ EXTRAS: tuple[dict[str, str], ...] = (
 
 
 def kv_cache_spec(kind: Kind, block_size: int, package: Any = blockwright) -> KVCacheSpec:
-    """Give the layer declaration of a kind, as a copy of the package makes it."""
+    """Return the layer declaration of a kind, as a copy of the package makes it."""
     sizes: dict[str, Any] = {"block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
     spec: KVCacheSpec
     match kind:
@@ -61,13 +61,13 @@ MORE = (
 
 
 def errors_of(package: ModuleType) -> tuple[type[Exception], ...]:
-    """Give the errors by which a copy of the package refuses a wrong call."""
+    """Return the errors by which a copy of the package refuses a wrong call."""
     names = ("Block", "DuplicateRequest", "InvalidArgument", "StaleHit", "UnknownRequest", "UnknownStep", "Unsupported")
     return tuple(getattr(package.errors, f"{name}Error") for name in names)
 
 
 def hash_unit(config: Config) -> int:
-    """Give the tokens per hashed block of a request: the largest that divides the blocks of every group."""
+    """Return the tokens per hashed block of a request: the largest that divides the blocks of every group."""
     return gcd(*(group.block_size for group in config.groups))
 
 
@@ -87,7 +87,6 @@ class Shared:
         self.prefixes: dict[bytes, Prefix] = {}
 
     def request(self, name: str, prefix: Prefix) -> Request:
-        """Give a request as first made."""
         request = self.requests.get((name, prefix))
         if request is None:
             extra, tokens = prefix
@@ -149,7 +148,7 @@ class BlockwrightAdapter:
         self.joined: list[tuple[int, tuple[Event, ...]]] = []
 
     def sharing(self, config: Config) -> Shared:
-        """Give what all copies of this adapter share; where events are told, keys leave the process."""
+        """Return what all copies of this adapter share; where events are told, keys leave the process."""
         hasher = {"hasher": self.package.Sha256Hasher(b"")} if config.tells else {}
         return Shared(hash_unit(config), partial(self.package.Request, **hasher))
 
@@ -171,7 +170,7 @@ class BlockwrightAdapter:
         return twin
 
     def owned(self, name: str) -> Request:
-        """Give a request for a call that may change it: a copy that is not shared with other copies of the adapter."""
+        """Return a request for a call that may change it: a copy that other copies of the adapter do not share."""
         request = self.requests[name] = self.requests[name].copy()
         return request
 
@@ -192,7 +191,7 @@ class BlockwrightAdapter:
     def asked(
         self, name: str, computed: int, step: Step, length: int, hit_of: str | None
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Give the arguments of a call that asks for slots."""
+        """Return the arguments of a call that asks for slots."""
         request = self.owned(name)
         request.num_computed_tokens = computed
         hit = self.hits[hit_of] if hit_of else None
@@ -201,7 +200,6 @@ class BlockwrightAdapter:
         return (request, step.new, length, hit, step.lookahead, later), more
 
     def given(self, name: str, blocks: KVCacheBlocks) -> tuple[Table, ...]:
-        """Give what a call appended."""
         self.hits.pop(name, None)
         return tuple([tuple(ids) for ids in blocks.ids])
 
@@ -375,7 +373,6 @@ class BlockwrightAdapter:
         return Stored(content, parent, event.is_parent_absent, event.token_ids, extra)
 
     def evicted(self) -> tuple[tuple[int, Content], ...]:
-        """Take what the manager tells of evictions."""
         told = self.manager.take_evictions()
         return tuple([(each.block_id, (each.group, self.shared.prefixes[each.block_hash])) for each in told])
 

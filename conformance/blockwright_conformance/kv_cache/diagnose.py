@@ -53,18 +53,18 @@ from .running import GrowEach
 
 def symptoms(adapter: ManagerAdapter, before: State, action: Any, compared: Compared) -> Broken:
     """Yield what the last action broke."""
-    told: Any = compared.outcome
+    outcome: Any = compared.outcome
     reply, shown = compared.reply or Reply(), compared.shown
     if compared.reply is not None:
-        yield from admission(before, action, reply, told)
+        yield from admission(before, action, reply, outcome)
     with suppress(Exception):
         shown = shown or adapter.observe(names_of(before))
     if shown is not None:
-        yield from effects(before, action, reply, told, shown)
-        yield from fences(before, told, shown)
-        state = shown_state(before, action, reply, told, shown)
+        yield from effects(before, action, reply, outcome, shown)
+        yield from fences(before, outcome, shown)
+        state = shown_state(before, action, reply, outcome, shown)
         yield from of_state(state, shown)
-        yield from of_step(before, action, reply, told, state)
+        yield from of_step(before, action, reply, outcome, state)
     if reply.hit is not None:
         yield from of_hit(before, prefix_of(before, action), reply.hit)
 
@@ -103,33 +103,33 @@ def content_at(state: State, table: Table, entry: int) -> Content | None:
     return state.contents[table[entry]] if entry < len(table) else None
 
 
-def effects(before: State, action: Any, reply: Reply, told: ManagerOutcome, shown: Observation) -> Broken:
+def effects(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, shown: Observation) -> Broken:
     """Yield what changed although nothing may: in a call that is refused, in a lookup."""
-    refused = told.refusal is not None or reply.refused or reply.error is not None
-    for change in differences(expected(before), shown) if not (told.steps or reply.served) else ():
+    refused = outcome.refusal is not None or reply.refused or reply.error is not None
+    for change in differences(expected(before), shown) if not (outcome.steps or reply.served) else ():
         if refused:
             yield "REFUSE-1", f"a refused call changed {change}"
         if isinstance(action, Find):
             yield "LOOKUP-1", f"a lookup changed {change}"
 
 
-def admission(before: State, action: Any, reply: Reply, told: ManagerOutcome) -> Broken:
+def admission(before: State, action: Any, reply: Reply, outcome: ManagerOutcome) -> Broken:
     """Yield the laws of admission that a request meets which is refused or served against the specification."""
     refused = reply.refused or reply.error is not None
-    if not isinstance(action, Admit) or refused == (told.refusal is not None):
+    if not isinstance(action, Admit) or refused == (outcome.refusal is not None):
         return
-    text = f"{'refused' if refused else 'served'}: expected {told.refusal or 'success'}"
+    text = f"{'refused' if refused else 'served'}: expected {outcome.refusal or 'success'}"
     if action.whole or action.reserve or before.config.watermark:
         yield "PLAN-2", text
     if refused and len(before.queue) == before.config.num_blocks - 1:
         yield "LIVE-1", f"{text}, with all blocks free"
 
 
-def fences(before: State, told: ManagerOutcome, shown: Observation) -> Broken:
+def fences(before: State, outcome: ManagerOutcome, shown: Observation) -> Broken:
     """Yield FENCE-1 where blocks are back too early, or are still not back."""
     if shown.queue is None:
         return
-    waiting = {block for fence in told.state.fences for table in fence.tables for block in table}
+    waiting = {block for fence in outcome.state.fences for table in fence.tables for block in table}
     due = {block for fence in before.fences for table in fence.tables for block in table} - waiting
     tables = [*shown.tables, *(shown.states or ())]
     held = {block for groups in tables for table in groups or () for block in table}
@@ -148,10 +148,10 @@ def prefix_of(before: State, action: Any) -> Prefix:
     return prefix
 
 
-def shown_state(before: State, action: Any, reply: Reply, told: ManagerOutcome, shown: Observation) -> State:
+def shown_state(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, shown: Observation) -> State:
     """Make a state of what a manager shows after an action; contents follow the tables that it shows."""
-    happened = told.state if reply.served or not (reply.refused or reply.error) else before
-    keys = told.state.keys
+    happened = outcome.state if reply.served or not (reply.refused or reply.error) else before
+    keys = outcome.state.keys
     if shown.keys is not None:
         kept = tuple(key for key in before.keys if shown.keys[key[0]] == key[1])
         fresh = ((block, content) for block, content in enumerate(shown.keys) if content is not None)
@@ -233,16 +233,16 @@ def of_state(state: State, shown: Observation) -> Broken:
         yield "QUEUE-1", f"{len(shown.queue)} blocks are free, the counter says {shown.free}"
 
 
-def of_step(before: State, action: Any, reply: Reply, told: ManagerOutcome, state: State) -> Broken:
+def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, state: State) -> Broken:
     """Yield the laws of steps that a shown step breaks; what it told of each table must rebuild that table."""
     new = tuple(table for served in reply.served for table in served.new)
-    demand = sum(step.demand for step, _ in zip(told.done, reply.served, strict=False))
+    demand = sum(step.demand for step, _ in zip(outcome.done, reply.served, strict=False))
     copied = (0,) * max(0, len(state.copies) - len(before.copies))  # which entries they are does not matter here
     for law in STEP_LAWS:
         if law.id not in ("STEP-1", "STEP-4") and not holds(law.holds, before, Done(state, new, (), demand, copied)):
             yield law.id, law.statement
     slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else [getattr(action, "slot", 0)]
-    for slot, step, served in zip(slots, told.done, reply.served, strict=False):
+    for slot, step, served in zip(slots, outcome.done, reply.served, strict=False):
         after, was = state.requests[slot], before.requests[slot]
         nulled = step.nulled if served.nulled is None else served.nulled
         if isinstance(after, Running) and isinstance(was, Running):

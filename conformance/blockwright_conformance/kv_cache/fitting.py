@@ -3,55 +3,41 @@
 A factory may carry its `Capabilities` as an attribute; without, the manager is taken to do everything.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 from blockwright_spec.reads import Mamba
 
 from ..capabilities import Capabilities, Needs, needs_of_words
 from .scopes import Scope, layer_name
 
+FEATURES: dict[str, Callable[[Scope], object]] = {
+    "caching": lambda scope: scope.config.caching,
+    "uncached": lambda scope: not scope.config.caching,
+    "eagle": lambda scope: scope.config.eagle,
+    "overlaps": lambda scope: scope.config.overlaps,
+    "settles": lambda scope: scope.config.settles,
+    "watermark": lambda scope: scope.config.watermark,
+    "events": lambda scope: scope.config.tells,
+    "groups": lambda scope: len(scope.config.groups) > 1,
+    "block sizes": lambda scope: len({group.block_size for group in scope.config.groups}) > 1,
+    "drafts": lambda scope: scope.drafts or keeps_draft_states(scope),
+    "lookahead": lambda scope: any(scope.lookaheads),
+    "encoder": lambda scope: scope.encoder,
+    "extra keys": lambda scope: any(extra for extra, _ in scope.prompts),
+}
+"""The words for features, and which scopes need them; those for calls are `scopes.CALLS`."""
+
+
+def keeps_draft_states(scope: Scope) -> bool:
+    """Tell whether a recurrent layer keeps states of drafts."""
+    return any(isinstance(group.kind, Mamba) and group.kind.drafts for group in scope.config.groups)
+
 
 def needs_of(scope: Scope) -> Needs:
-    """Give the needs of a scope: kinds of layers, optional calls, and features of its configuration and its steps."""
-    config = scope.config
-    kinds = [layer_name(group.kind).partition(" ")[0] for group in config.groups]
-    states = any(isinstance(group.kind, Mamba) and group.kind.drafts for group in config.groups)
-    features: dict[str, Any] = {
-        "caching": config.caching,
-        "uncached": not config.caching,
-        "eagle": config.eagle,
-        "overlaps": config.overlaps,
-        "settles": config.settles,
-        "watermark": config.watermark,
-        "events": config.tells,
-        "groups": len(config.groups) > 1,
-        "block sizes": len({group.block_size for group in config.groups}) > 1,
-        "drafts": scope.drafts or states,
-        "lookahead": any(scope.lookaheads),
-        "encoder": scope.encoder,
-        "extra keys": any(extra for extra, _ in scope.prompts),
-    }
-    return needs_of_words(kinds, scope.calls, features)
-
-
-FEATURES = (
-    "caching",
-    "uncached",
-    "eagle",
-    "overlaps",
-    "settles",
-    "watermark",
-    "events",
-    "groups",
-    "block sizes",
-    "drafts",
-    "lookahead",
-    "encoder",
-    "extra keys",
-)
-"""The words for features; those for calls are `scopes.CALLS`."""
+    """Return the needs of a scope: kinds of layers, optional calls, and features of its configuration and its steps."""
+    kinds = [layer_name(group.kind).partition(" ")[0] for group in scope.config.groups]
+    return needs_of_words(kinds, scope.calls, {word: is_needed(scope) for word, is_needed in FEATURES.items()})
 
 
 QUESTIONS = frozenset(("plan", "explain", "pin"))
@@ -59,7 +45,7 @@ QUESTIONS = frozenset(("plan", "explain", "pin"))
 
 
 def capabilities_of(factory: object) -> Capabilities | None:
-    """Give what the managers of a factory can do, or None for everything.
+    """Return what the managers of a factory can do, or None for everything.
 
     Raises:
         ValueError: what it declares is no `Capabilities`.
@@ -79,15 +65,15 @@ def lacking(scope: Scope, capabilities: Capabilities | None) -> list[str]:
 
 
 def fitted(scope: Scope, capabilities: Capabilities | None) -> Scope:
-    """Give a scope without the optional calls that a manager does not have."""
+    """Return a scope without the optional calls that a manager does not have."""
     return scope if capabilities is None else replace(scope, calls=scope.calls & capabilities.calls)
 
 
 def fitting(scopes: Iterable[Scope], capabilities: Capabilities | None) -> list[Scope]:
-    """Give the scopes that a manager can be put through whole, questions aside."""
+    """Return the scopes that a manager can be put through whole, questions aside."""
     return [fitted(each, capabilities) for each in scopes if not lacking(each, capabilities)]
 
 
 def walkable(scopes: Iterable[Scope], capabilities: Capabilities | None) -> list[Scope]:
-    """Give the scopes that a manager can be put through once the engine leaves out the calls that it does not have."""
+    """Return the scopes that a manager can be put through once the engine leaves out calls that it does not have."""
     return fitting([fitted(each, capabilities) for each in scopes], capabilities)

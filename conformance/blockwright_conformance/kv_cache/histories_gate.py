@@ -41,7 +41,7 @@ def size(profile: Profile) -> int:
 
 
 def chosen(profile: Profile) -> list[Scope]:
-    """Give the large scopes that are asked for, without the calls that the manager says it does not have."""
+    """Return the large scopes that are asked for, without the calls that the manager says it does not have."""
     scopes = [each for each in large_scopes() if profile.scope in each.name]
     return scopes if profile.is_ours else walkable(scopes, capabilities_of(factory_of(profile.implementation)))
 

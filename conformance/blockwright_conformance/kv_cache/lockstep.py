@@ -30,28 +30,28 @@ def choice_of(adapter: ManagerAdapter, reply: Reply) -> Choice:
     return recorded(taken, served, LRU)
 
 
-def refusals(told: ManagerOutcome, reply: Reply, adapter: ManagerAdapter) -> list[str]:
+def refusals(outcome: ManagerOutcome, reply: Reply, adapter: ManagerAdapter) -> list[str]:
     """Name the differences in acceptance: not now, wrong, or done."""
-    when = told.refusal.reason.value[0] if told.refusal else None
-    error = reply.error
-    wrong = when is When.INVALID or (told.refusal and told.refusal.reason is Reason.TOO_LONG and error is not None)
+    refusal, error = outcome.refusal, reply.error
+    when = refusal.reason.value[0] if refusal else None
+    wrong = when is When.INVALID or (refusal and refusal.reason is Reason.TOO_LONG and error is not None)
     if wrong and error is None:
-        return [f"refusal: accepted, or refused for now; the call is wrong: {told.refusal}"]
+        return [f"refusal: accepted, or refused for now; the call is wrong: {refusal}"]
     if error is not None and not wrong:
-        return [f"refusal: called wrong ({type(error).__name__}: {error}); expected {told.refusal or 'success'}"]
-    if told.refusal and told.refusal.reason is Reason.HIT_STALE and not isinstance(error, adapter.stale):
+        return [f"refusal: called wrong ({type(error).__name__}: {error}); expected {refusal or 'success'}"]
+    if refusal and refusal.reason is Reason.HIT_STALE and not isinstance(error, adapter.stale):
         return [f"refusal: wrong error for a stale hit: {type(error).__name__}: {error}"]
     if reply.refused != (when in (When.NOT_NOW, When.NEVER) and not wrong):
-        return [f"refusal: {'refused' if reply.refused else 'not refused'}; expected {told.refusal or 'success'}"]
+        return [f"refusal: {'refused' if reply.refused else 'not refused'}; expected {refusal or 'success'}"]
     return []
 
 
-def compare(told: ManagerOutcome, reply: Reply, adapter: ManagerAdapter, shown: Observation) -> list[str]:
-    """Name what differs between what the specification tells and what a manager answered and shows."""
-    faults = refusals(told, reply, adapter)
-    if told.hit is not None and reply.hit is not None and (told.hit.length, told.hit.tables) != bare(reply.hit):
-        faults.append(f"hit: expected {told.hit.length} tokens in {told.hit.tables}, found {reply.hit}")
-    for (_, step), served in zip(told.steps, reply.served, strict=False):
+def compare(outcome: ManagerOutcome, reply: Reply, adapter: ManagerAdapter, shown: Observation) -> list[str]:
+    """Name what differs between what the specification says and what a manager answered and shows."""
+    faults, hit = refusals(outcome, reply, adapter), outcome.hit
+    if hit is not None and reply.hit is not None and (hit.length, hit.tables) != bare(reply.hit):
+        faults.append(f"hit: expected {hit.length} tokens in {hit.tables}, found {reply.hit}")
+    for (_, step), served in zip(outcome.steps, reply.served, strict=False):
         if step.new != served.new:
             faults.append(f"new blocks: expected {step.new}, found {served.new}")
         if served.nulled is not None and step.nulled != served.nulled:
@@ -59,11 +59,11 @@ def compare(told: ManagerOutcome, reply: Reply, adapter: ManagerAdapter, shown: 
         if served.replaced is not None and replaced(step) != served.replaced:
             faults.append(f"replaced entries: expected {replaced(step)}, found {served.replaced}")
     if shown.evicted is not None:
-        faults += misreported(told, shown.evicted)
+        faults += misreported(outcome, shown.evicted)
         shown = shown._replace(evicted=None)
     if shown.listeners is not None:
-        faults += misheard(told.state, shown.listeners)
-    return faults + differences(expected(told.state), shown, adapter.follows_policy)
+        faults += misheard(outcome.state, shown.listeners)
+    return faults + differences(expected(outcome.state), shown, adapter.follows_policy)
 
 
 def bare(hit: Found) -> Found:
@@ -72,12 +72,12 @@ def bare(hit: Found) -> Found:
 
 
 def unlike_deltas(
-    told: ManagerOutcome, asks: tuple[tuple[int, int], ...], reply: Reply, shown: Observation
+    outcome: ManagerOutcome, asks: tuple[tuple[int, int], ...], reply: Reply, shown: Observation
 ) -> list[str]:
     """Name what differs between the tables after a batch, and those before it with what the batch told (REPLICA-1)."""
     if not reply.served:
         return []
-    before = told.steps[0][0] if told.steps else told.state
+    before = outcome.steps[0][0] if outcome.steps else outcome.state
     rows = [[list(table) for table in each.tables] if isinstance(each, Running) else None for each in before.requests]
     for (slot, _), served in zip(asks, reply.served, strict=False):
         tables = rows[slot] or []
@@ -91,7 +91,7 @@ def unlike_deltas(
     return [] if kept == shown.tables else [f"REPLICA-1: tables {shown.tables}, kept from deltas {kept}"]
 
 
-def misreported(told: ManagerOutcome, evicted: tuple[tuple[int, Content], ...]) -> list[str]:
+def misreported(outcome: ManagerOutcome, evicted: tuple[tuple[int, Content], ...]) -> list[str]:
     """Name what was told of evictions and was none, and what was lost and is not told (STEP-4).
 
     What the same step publishes again, in another block, need not be told: a manager may have published it by the time
@@ -99,7 +99,7 @@ def misreported(told: ManagerOutcome, evicted: tuple[tuple[int, Content], ...]) 
     """
     lost: list[tuple[int, Content]] = []
     wanted: list[tuple[int, Content]] = []
-    for step in told.done:
+    for step in outcome.done:
         lost += step.evicted
         for block, content in step.evicted:
             if (block, content) in evicted or not {*holding(step.state, content)} - {block}:

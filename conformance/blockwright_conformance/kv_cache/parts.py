@@ -67,7 +67,6 @@ class Lookups:
         self.hits: dict[Prefix, Hit] = {}
 
     def hit(self, state: State, prefix: Prefix) -> Hit:
-        """Return the hit of a prefix."""
         if self.state is not state:
             self.state, self.hits = state, {}
         if (hit := self.hits.get(prefix)) is None:
@@ -133,7 +132,7 @@ def allocate(
     hit_of: str | None = None,
     plan: Plan | None = None,
 ) -> Reply:
-    """Give one request slots; where the specification's own plan is given, by planning first and committing."""
+    """Allocate slots for one request; where the specification's own plan is given, by planning first and committing."""
     length = hit.length if hit else 0
     try:
         if plan is not None:

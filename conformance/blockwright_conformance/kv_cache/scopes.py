@@ -60,7 +60,7 @@ CALLS = {
 
 
 def strings(symbols: int, shortest: int, longest: int, extras: tuple[int, ...] = (0,)) -> tuple[Prefix, ...]:
-    """Give all prompts of these lengths over an alphabet, with each of the extra keys (0: none)."""
+    """Return all prompts of these lengths over an alphabet, with each of the extra keys (0: none)."""
     return tuple(
         (extra, tokens)
         for extra in extras
@@ -70,7 +70,7 @@ def strings(symbols: int, shortest: int, longest: int, extras: tuple[int, ...] =
 
 
 def calls(words: str) -> frozenset[str]:
-    """Give a set of calls from their names."""
+    """Return a set of calls from their names."""
     names = frozenset(words.split())
     if unknown := names - CALLS.keys():
         raise ValueError(f"unknown calls {sorted(unknown)}; known: {', '.join(CALLS)}")
@@ -78,7 +78,7 @@ def calls(words: str) -> frozenset[str]:
 
 
 def layer_name(kind: Kind) -> str:
-    """Give the short name of a layer, with its window or chunk."""
+    """Return the short name of a layer, with its window or chunk."""
     match kind:
         case Full():
             return "full"
@@ -110,14 +110,14 @@ KINDS: tuple[tuple[Kind, int], ...] = (
 
 
 def scope(kind: Kind, size: int, theme: str, blocks: int, tokens: int, words: str, **rest: Any) -> Scope:
-    """Give a scope of one symbol: `blocks` with the null block, requests of up to `tokens` tokens, two at a time."""
+    """Return a scope of one symbol: `blocks` with the null block, requests of up to `tokens` tokens, two at a time."""
     return of_groups(((kind, size),), theme, blocks, tokens, words, **rest)
 
 
 def of_groups(
     groups: tuple[tuple[Kind, int], ...], theme: str, blocks: int, tokens: int, words: str, **rest: Any
 ) -> Scope:
-    """Give a scope of several groups of layers, each a kind and a block size."""
+    """Return a scope of several groups of layers, each a kind and a block size."""
     flags = {flag: rest.pop(flag) for flag in FLAGS if flag in rest}
     config = Config(tuple(starmap(Group, groups)), blocks, rest.pop("max_model_len", tokens), **flags)
     options = {"slots": 2, "prompts": strings(1, 1, tokens - 1), "max_tokens": tokens, **rest}
@@ -132,7 +132,7 @@ FLAGS = ("caching", "eagle", "settles", "watermark", "tells")
 
 
 def of_kind(kind: Kind, size: int) -> Iterator[Scope]:
-    """Give the scopes of one layer and block size."""
+    """Yield the scopes of one layer and block size."""
     recycles = isinstance(kind, Mamba) or reads(kind, 2 * size).start >= size
     long, odd = 2 + 2 * size, 2 * size + 1
     last, few = (odd, 4) if recycles else (odd + 1, 5)
@@ -156,7 +156,7 @@ def of_kind(kind: Kind, size: int) -> Iterator[Scope]:
 
 
 def of_all() -> Iterator[Scope]:
-    """Give the scopes that need only be visited once: extra keys, three requests, a longest one that fills no block."""
+    """Yield scopes that need only be visited once: extra keys, three requests, a longest one that fills no block."""
     yield scope(Full(), 1, "extra keys", 4, 3, "unasked", prompts=strings(2, 2, 2, (0, 1, 2, 3)))
     yield scope(Full(), 1, "three requests", 5, 3, "chunks", slots=3)
     yield scope(Sliding(2), 1, "three requests", 5, 3, "chunks", slots=3)
@@ -167,7 +167,7 @@ def of_all() -> Iterator[Scope]:
 
 
 def larger(kind: Kind, size: int) -> Iterator[Scope]:
-    """Give the scopes of one layer and block size that only long runs visit."""
+    """Yield the scopes of one layer and block size that only long runs visit."""
     long, pair = 3 + 2 * size, strings(2, size, size + 1)
     yield scope(kind, size, "life, larger", 6, long, "chunks trim reset preempt")
     yield scope(kind, size, "batches, larger", 6, long, "chunks batch trim", slots=3)
@@ -191,14 +191,14 @@ def is_quick(each: Scope) -> bool:
 
 
 def open_scopes(profile: str) -> tuple[Scope, ...]:
-    """Give the scopes in which the specification is explored under every legal choice."""
+    """Return the scopes in which the specification is explored under every legal choice."""
     kinds: list[tuple[Kind, int]] = [(Full(), 1), (Sliding(2), 1), (Sliding(3), 2), (Chunked(2), 2), (Mamba(), 1)]
     few = 5 if profile == "nightly" else 4
     return tuple(scope(kind, size, "any choice", few, 2 * size + 1, "trim reset chunks") for kind, size in kinds)
 
 
 def large_scopes() -> tuple[Scope, ...]:
-    """Give scopes that cannot be visited whole, for random histories: 39 blocks, seven requests of up to 44 tokens."""
+    """Return scopes too large to visit whole, for random histories: 39 blocks, seven requests of up to 44 tokens."""
     prompts = tuple(
         (extra, (0,) * same + (1,) * other) for extra in (0, 1) for same in (3, 8, 17) for other in (0, 1, 4, 9)
     )
@@ -221,7 +221,7 @@ def large_scopes() -> tuple[Scope, ...]:
 
 
 def large_hybrids(prompts: tuple[Prefix, ...]) -> Iterator[Scope]:
-    """Give large scopes of several groups, up to six, with steps in flight, drafts, loads and encoders."""
+    """Yield large scopes of several groups, up to six, with steps in flight, drafts, loads and encoders."""
     words = "chunks batch trim preempt reset later hold unasked misuse odd load whole plan fork"
     rest: dict[str, Any] = {"slots": 5, "prompts": prompts, "outputs": (0, 1), "max_model_len": 48}
     six: tuple[tuple[Kind, int], ...] = (
@@ -251,14 +251,15 @@ GROUPS: tuple[tuple[tuple[Kind, int], ...], ...] = (
 
 
 def of_hybrid(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
-    """Give the scopes of several groups over one pool."""
+    """Yield the scopes of several groups over one pool."""
     kinds, blocks = [kind for kind, _ in groups], 3 + 2 * len(groups)
+    three, five = (sum(-(-tokens // size) for _, size in groups) for tokens in (3, 5))
     pair = ((0, (0, 0, 0, 0)), (0, (0, 0, 1, 1)))
     yield of_groups(groups, "life", blocks, 4, "chunks preempt plan", prompts=strings(1, 3, 3))
     yield of_groups(groups, "batches", blocks, 5, "batch", prompts=strings(1, 2, 4))
     if len(groups) == 2:
-        yield of_groups(groups, "held hits", blocks - 1, 4, "hold trim", prompts=strings(1, 3, 3))
-    yield of_groups(groups, "two symbols", blocks, 4, "adopt reset", prompts=pair, outputs=(0, 1))
+        yield of_groups(groups, "held hits", max(blocks - 1, 1 + three), 4, "hold trim", prompts=strings(1, 3, 3))
+    yield of_groups(groups, "two symbols", max(blocks, five), 5, "adopt reset", prompts=pair, outputs=(0, 1))
     yield of_groups(groups, "loads", blocks, 4, "load preempt", prompts=pair[:1], max_model_len=5)
     if not any(isinstance(kind, Chunked) for kind in kinds):
         room = 1 + sum(-(-5 // size) for _, size in groups)
@@ -278,7 +279,7 @@ TIMED: tuple[tuple[tuple[Kind, int], ...], ...] = (
 
 
 def of_time(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
-    """Give the scopes of steps in flight, loads, and admission."""
+    """Yield the scopes of steps in flight, loads, and admission."""
     blocks, few = 3 + 2 * len(groups), {"prompts": strings(1, 2, 2), "max_model_len": 4}
     for name, settles in (("eager", False), ("settled", True)):
         own = {"settles": settles, **few}
@@ -296,7 +297,7 @@ def of_time(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
 
 
 def of_three() -> Iterator[Scope]:
-    """Give the scopes of three groups, of which the third must be dealt with as the others are."""
+    """Yield the scopes of three groups, of which the third must be dealt with as the others are."""
     chunks = tuple((Chunked(chunk), 1) for chunk in (4, 3, 2))  # with nothing cached each shortens the hit, thrice over
     yield of_groups(chunks, "asked thrice", 30, 10, "", prompts=((0, (0,) * 9),), slots=1)
     yield of_groups(((Full(), 2), (Full(), 2), (Sliding(3), 2)), "forks", 10, 3, "fork", prompts=strings(1, 1, 1))
@@ -306,7 +307,7 @@ def of_three() -> Iterator[Scope]:
 
 
 def of_explanations() -> Iterator[Scope]:
-    """Give the scopes in which the manager is asked why a hit is no longer."""
+    """Yield the scopes in which the manager is asked why a hit is no longer."""
     pair = ((0, (0,) * 5), (0, (0, 0, 1, 1, 1)))
     for groups in GROUPS[:2] + GROUPS[3:4] + GROUPS[5:6]:
         yield of_groups(groups, "explained", 2 + 5 * len(groups), 5, "explain", prompts=pair, max_model_len=5)
@@ -318,7 +319,7 @@ def of_explanations() -> Iterator[Scope]:
 
 
 def of_drafts() -> Iterator[Scope]:
-    """Give the scopes of the states that recurrent layers keep for drafts, and of encoders."""
+    """Yield the scopes of the states that recurrent layers keep for drafts, and of encoders."""
     hybrids: tuple[tuple[tuple[Kind, int], ...], ...] = (
         ((Mamba(1), 1),),
         ((Mamba(2), 2),),
@@ -328,7 +329,8 @@ def of_drafts() -> Iterator[Scope]:
         few: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 5, "drafts": 2, "lookaheads": (0, 1)}
         yield of_groups(groups, "drafts", 8, 4, "preempt misuse", **few, slots=1)
         yield of_groups(groups, "two with drafts", 8, 3, "batch", **{**few, "drafts": 1, "max_model_len": 4})
-        yield of_groups(groups, "drafts, uncached", 8, 4, "misuse", **few, caching=False, slots=1)
+        both = {**few, "prompts": strings(1, 1, 2)}
+        yield of_groups(groups, "drafts, uncached", 8, 4, "misuse", **both, caching=False, slots=1)
         kept = {**few, "drafts": 1}
         yield of_groups(groups, "drafts in flight", 6, 3, "misuse", **kept, in_flight=2, slots=1)
     # Drafts that are said to hold are not taken back.
@@ -376,7 +378,7 @@ FORKED: tuple[tuple[tuple[Kind, int], ...], ...] = (
 
 
 def of_forks(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
-    """Give the scopes of forks: two symbols, so that requests part."""
+    """Yield the scopes of forks: two symbols, so that requests part."""
     blocks, one = 1 + 3 * len(groups), {"prompts": strings(1, 1, 1)}
     yield of_groups(groups, "forks", blocks, 3, "fork", **one, outputs=(0, 1)[: 3 - len(groups)])
     yield of_groups(
@@ -392,7 +394,7 @@ def of_forks(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
 
 
 def of_forked_states() -> Iterator[Scope]:
-    """Give the scopes of forks of what may not be forked, of requests with states of drafts, and with an encoder."""
+    """Yield the scopes of forks of what may not be forked, of requests with states of drafts, and with an encoder."""
     few: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 5}
     yield scope(Mamba(1), 2, "forks with drafts", 6, 5, "fork", **few, drafts=1)
     yield of_groups(((Full(), 2), (Mamba(1), 2)), "forks with drafts", 9, 4, "fork", **few, drafts=1)

@@ -24,7 +24,6 @@ class Reset(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield the reset."""
         if "reset" in scope.calls:
             yield cls()
 
@@ -194,7 +193,6 @@ class TakeCopies(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
-        """Yield the question, where something is."""
         if "fork" in scope.calls and state.copies:
             yield cls()
 

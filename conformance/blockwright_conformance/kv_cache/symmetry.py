@@ -28,25 +28,24 @@ ABSENT = (0,)
 class Names:
     """Gives prefixes small numbers, and states digests. Both compare only under one instance."""
 
-    def __init__(self, canonical: Callable[[State, "Names"], Form] | None = None) -> None:
+    def __init__(self, canonical: Callable[[Any, "Names"], Any] | None = None) -> None:
         self._canonical = canonical or form
         self._numbers: dict[Prefix, int] = {}
 
     def number(self, prefix: Prefix) -> int:
-        """Give the number of a prefix."""
         numbers = self._numbers
         number = numbers.get(prefix)
         if number is None:
             number = numbers[prefix] = len(numbers)
         return number
 
-    def digest(self, state: State) -> bytes:
-        """Give 16 bytes that are equal for states that differ in names only; for others only by collision."""
+    def digest(self, state: Any) -> bytes:
+        """Return 16 bytes that are equal for states that differ in names only; for others only by collision."""
         return blake2b(marshal.dumps(self._canonical(state, self), 2), digest_size=16).digest()
 
 
 def marks_of(state: State, names: Names) -> list[int]:
-    """Give what is known of each block as one number: its key, its rank among equal keys, how far its content goes."""
+    """Return what is known of each block as a number: its key, its rank among equal keys, how far its content goes."""
     longest, blocks = state.config.max_model_len + 1, state.config.num_blocks
     marks = [0 if content is None else len(content[1][1]) for content in state.contents]
     numbers: list[int] = []
@@ -59,7 +58,7 @@ def marks_of(state: State, names: Names) -> list[int]:
 
 
 def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[Any, ...]:
-    """Give what a request looks like without the names of blocks; equal signatures leave the order open."""
+    """Return what a request looks like without the names of blocks; equal signatures leave the order open."""
     request = state.requests[slot]
     if isinstance(request, Running):
         config = state.config
@@ -77,7 +76,7 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
 
 
 def timed(state: State, slot: int, request: Running) -> tuple[Any, ...]:
-    """Give what is settled of a request, and what the steps in flight do for it."""
+    """Return what is settled of a request, and what the steps in flight do for it."""
     if not state.config.overlaps:
         return ()
     return request.settled, tuple(
@@ -91,7 +90,7 @@ def timed(state: State, slot: int, request: Running) -> tuple[Any, ...]:
 
 
 def form(state: State, names: Names) -> Form:
-    """Give the canonical form of a state: blocks relabelled, requests sorted."""
+    """Return the canonical form of a state: blocks relabelled, requests sorted."""
     marks = marks_of(state, names)
     signed = sorted([(signature(state, slot, names, marks), slot) for slot in range(len(state.requests))])
     signatures = [signature for signature, _ in signed]
@@ -104,24 +103,24 @@ def form(state: State, names: Names) -> Form:
 
 
 def slot_form(state: State, names: Names) -> Form:
-    """Give the form with blocks relabelled and requests in their slots."""
+    """Return the form with blocks relabelled and requests in their slots."""
     return in_slots(state, names, {block: at + 1 for at, block in enumerate(state.queue)})
 
 
 def labelled_form(state: State, names: Names) -> Form:
-    """Give the form with the names of blocks kept and requests in their slots."""
+    """Return the form with the names of blocks kept and requests in their slots."""
     return in_slots(state, names, {block: block for block in range(1, state.config.num_blocks)})
 
 
 def in_slots(state: State, names: Names, labels: dict[int, int]) -> Form:
-    """Give the form with requests in their slots; blocks without a label get one by first appearance."""
+    """Return the form with requests in their slots; blocks without a label get one by first appearance."""
     marks = marks_of(state, names)
     signatures = [signature(state, slot, names, marks) for slot in range(len(state.requests))]
     return ordered(state, marks, signatures, list(range(len(signatures))), {0: 0} | labels)
 
 
 def open_orders(signed: list[tuple[tuple[Any, ...], int]]) -> list[list[int]]:
-    """Give the orders of slots that their sorted signatures leave open; absent requests are all alike."""
+    """Return the orders of slots that their sorted signatures leave open; absent requests are all alike."""
     groups: list[list[int]] = []
     last: tuple[Any, ...] | None = None
     for signature, slot in signed:
@@ -138,7 +137,7 @@ def open_orders(signed: list[tuple[tuple[Any, ...], int]]) -> list[list[int]]:
 def ordered(
     state: State, marks: list[int], signatures: list[tuple[Any, ...]], slots: list[int], labels: dict[int, int]
 ) -> Form:
-    """Give the form under one order of the requests."""
+    """Return the form under one order of the requests."""
     requests = [state.requests[slot] for slot in slots]
     tables = [
         [labels.setdefault(block, len(labels)) for block in table]

@@ -81,7 +81,6 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return meaning(state, action) if choice is None else meaning(state, action, choice)
 
     def digest(self, state: State) -> bytes:
-        """Return a name that is equal for states that differ in the names of blocks and requests only."""
         return self.names.digest(state)
 
     def broken(self, state: State) -> list[AnyLaw]:
@@ -98,7 +97,6 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return perform(model, action, state)
 
     def choices(self, model: ManagerAdapter, state: State, action: Any, reply: Reply, shown: Any) -> Any:
-        """Return the policy's choice, or what the manager was seen to choose."""
         return (lockstep.choice_of(model, reply),)
 
     def observe(self, model: ManagerAdapter, state: State) -> Observation:
@@ -109,14 +107,12 @@ class KVCacheWorld(World[State, ManagerAdapter]):
     def differences(
         self, model: ManagerAdapter, action: Any, outcome: Any, reply: Reply, shown: Observation
     ) -> list[str]:
-        """Name what differs in acceptance, in the answer, and in the state."""
         faults = lockstep.compare(outcome, reply, model, shown)
         if self.is_long and isinstance(action, GrowEach):
             faults += lockstep.unlike_deltas(outcome, action.asks, reply, shown)
         return faults
 
     def examine(self, model: ManagerAdapter, state: State) -> list[str]:
-        """Run the self-check, and ask what changes nothing."""
         model.check()
         return lockstep.examine(model, state, self.scope.prompts, self.scope.calls)
 
@@ -128,7 +124,6 @@ class KVCacheWorld(World[State, ManagerAdapter]):
     def symptoms(
         self, model: ManagerAdapter, state: State, action: Any, compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        """Yield the laws that the last action broke."""
         from .diagnose import symptoms
 
         return symptoms(model, state, action, compared)

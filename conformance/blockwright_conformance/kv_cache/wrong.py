@@ -32,7 +32,6 @@ class WrongStep(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix | None) -> Iterator[Self]:
-        """Yield steps with wrong counts."""
         if "misuse" not in scope.calls:
             return
         one = state.requests[slot]
@@ -146,7 +145,6 @@ class LateHit(NamedTuple):
 
     @classmethod
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
-        """Yield its own hit, if there is one."""
         if "misuse" in scope.calls and hit_of(state, prefix).length:
             yield cls(slot, prefix)
 

@@ -25,7 +25,7 @@ from ..checker.lockstep import Compared, differing
 from ..checker.world import AnyLaw, Outcome, World
 from .chain_adapter import ChainShown, ChainUnderTest, chain_expected, is_own
 from .scopes import ChainScope, Slice
-from .tier import HEAD, begun, shown_tier, told_again
+from .tier import HEAD, begun, misdone, misrefused, old_news, shown_tier
 from .tier_adapter import TOKENS, shown_by
 
 
@@ -69,7 +69,6 @@ class Compute(ChainAction):
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        """Yield the parts that are not there."""
         for key, blocks in dict.fromkeys(pair for each in scope.stores for pair in each):
             for part, block in enumerate(blocks):
                 if state.device[block] != (key, part):
@@ -136,7 +135,6 @@ class Load(ChainAction):
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        """Yield the loads of the scope."""
         if asked(state) < scope.under_way:
             yield from (cls(*sliced(each)) for each in scope.loads)
         if scope.misuse:
@@ -164,7 +162,6 @@ class Take(ChainAction):
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        """Yield it where they are not taken at once."""
         if not scope.eager:
             yield cls()
 
@@ -245,7 +242,6 @@ class Touch(ChainAction):
 
     @classmethod
     def allowed(cls, scope: ChainScope, state: Chain) -> Iterator[Self]:
-        """Yield what the scope touches."""
         yield from map(cls, scope.touched)
 
     def outcome(self, state: Chain) -> ChainOutcome:
@@ -345,12 +341,10 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         return blake2b(min([named, *(marshal.dumps(plain(state, each), 2) for each in self.alike)])).digest()
 
     def broken(self, state: Chain) -> list[AnyLaw]:
-        """Return the laws that a state breaks: of the chain, and of each tier."""
         own = super().broken(state)
         return own + [law for law in TIER_LAWS if not all(law.holds(tier) for tier in state.tiers)]
 
     def happened(self, state: Chain, action: ChainAction, outcome: Outcome[Chain]) -> Iterator[str]:
-        """Yield the action, or why it was refused; and which transfers ended, and how."""
         yield f"chain: {outcome.refusal.reason.name if outcome.refusal else type(action).__name__}"
         for _, done in outcome.steps:
             yield from ended(done)
@@ -386,20 +380,14 @@ class ChainWorld(World[Chain, ChainUnderTest]):
 
     @staticmethod
     def begun_in(outcome: Outcome[Chain]) -> Chain:
-        """Return the state in which an action began."""
         return outcome.steps[0][0] if outcome.steps else outcome.state
 
     def answered(
         self, model: ChainUnderTest, action: ChainAction, outcome: Outcome[Chain], reply: ChainReply
     ) -> Iterator[str]:
-        """Yield the differences in what a call answered."""
         answer, error, _ = reply
         if (refusal := outcome.refusal) is not None:
-            wanted = model.errors.get(refusal.reason)
-            if wanted is None and (error is not None or answer):
-                yield f"{refusal.reason.name}: expected None or False, found {error or answer}"
-            elif wanted is not None and type(error) is not wanted:
-                yield f"expected {wanted.__name__}, found {type(error).__name__}: {error}"
+            yield from misrefused(refusal.reason, model.errors, answer, error)
         elif error is not None:
             yield f"refused ({type(error).__name__}: {error}); expected success"
         else:
@@ -437,15 +425,12 @@ class ChainWorld(World[Chain, ChainUnderTest]):
     def symptoms(
         self, model: ChainUnderTest, state: Chain, action: ChainAction, compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        """Yield the laws that the chain's own state breaks, and laws about refusals, stores, events and pins."""
         if compared.shown is None:
             return
         reply, shown, outcome = compared.reply, compared.shown, compared.outcome
         wanted = chain_expected(state, ChainDone(state), [None] * len(state.transfers), self.keys)
-        if reply.error is not None and (wanted.tiers, wanted.pins) != (shown.tiers, shown.pins):
-            yield "REFUSE-1", "the call was refused, and something has changed"
-        if outcome.refusal is not None and outcome.refusal.reason in model.errors and reply.error is None:
-            yield "REFUSE-2", f"{type(action).__name__}: expected {outcome.refusal.reason.name}, found no error"
+        changed = reply.error is not None and (wanted.tiers, wanted.pins) != (shown.tiers, shown.pins)
+        yield from misdone(type(action).__name__, outcome, reply.error, model.errors, changed)
         accepted = bool(reply.answer) and reply.error is None
         after = shown_chain(state, outcome, action, accepted, model.chain, shown)
         if isinstance(action, Store) and reply.answer is not None:
@@ -455,7 +440,7 @@ class ChainWorld(World[Chain, ChainUnderTest]):
             yield from of_laws(TIER_LAWS, each)
         yield from of_laws(self.step_laws, state, shown_step(after, outcome, reply))
         for tier, events in zip(state.tiers, shown.events, strict=True):
-            yield from told_again(tier.announced, events)
+            yield from old_news(tier.announced, events)
         for block in range(len(after.device)):
             if shown.pins.get(block, 0) != (count := pins(after, block)):
                 yield "CHAIN-1", f"block {block} of the device: {count} use it, {shown.pins.get(block, 0)} pin it"

@@ -80,7 +80,6 @@ class ChainUnderTest:
 
     @classmethod
     def made(cls, config: ChainConfig) -> Any:
-        """Make the chain."""
         offload = cls.package.offload
         tiers = [offload.CPUBackend(TOKENS, each) for each in config.capacities]
         return offload.OffloadChain(
@@ -93,19 +92,17 @@ class ChainUnderTest:
         )
 
     def copy(self) -> Self:
-        """Return an independent copy."""
         new = type(self).__new__(type(self))
         new.chain, new.num_tiers = self.chain.copy(), self.num_tiers
         new.jobs, new.dropped, new.handed = self.jobs, self.dropped, ()
         return new
 
     def job_at(self, at: int) -> int:
-        """Give the chain's own name of a transfer under way; of others one that it never gave."""
+        """Return the chain's own name of a transfer under way; of others one that it never gave."""
         job = self.jobs[at] if at < len(self.jobs) else None
         return -1 if job is None else job
 
     def hand_out(self) -> None:
-        """Take the transfers that may start."""
         self.handed = tuple(self.chain.take_transfers())
 
     def renamed(self, before: Chain, outcome: ChainDone, job: int | None) -> None:
@@ -121,7 +118,6 @@ class ChainUnderTest:
         self.jobs = tuple(jobs)
 
     def shown(self, keys: Sequence[Key]) -> ChainShown:
-        """Give what the chain shows, and take what it reports."""
         now = self.chain.num_dropped
         dropped, self.dropped = now - self.dropped, now
         tiers = self.chain.tiers
@@ -136,17 +132,17 @@ class ChainUnderTest:
 
 
 def handed_of(each: Any) -> Handed:
-    """Give a transfer that a chain has handed out."""
+    """Return a transfer that a chain has handed out."""
     return Handed(each.kind, tuple(each.block_hashes), tuple(each.source.block_ids), tuple(each.destination.block_ids))
 
 
 def ended_of(each: Any) -> Ended:
-    """Give a store or load that a chain reports."""
+    """Return a store or load that a chain reports."""
     return Ended(each.job_id, each.kind, tuple(each.block_hashes), tuple(each.device_ids), each.success)
 
 
 def chain_expected(before: Chain, outcome: ChainDone, jobs: Sequence[int | None], keys: Sequence[Key]) -> ChainShown:
-    """Give what a chain shows after a call; `jobs` are the names of the transfers before it."""
+    """Return what a chain shows after a call; `jobs` are the names of the transfers before it."""
     state = outcome.state
     names = {id(each): job for each, job in zip(before.transfers, jobs, strict=True)}
     return ChainShown(
@@ -165,16 +161,16 @@ def is_own(each: Transfer) -> bool:
 
 
 def handing(state: Chain, each: Transfer) -> Handed:
-    """Give a transfer that is to be handed out."""
+    """Return a transfer that is to be handed out."""
     sources, targets = (tuple([at for _, at in side(state, each)]) for side in (reads, writes))
     return Handed(each.kind.name.lower(), each.keys, sources, targets)
 
 
 def ending(each: Transfer, success: bool, names: dict[int, int | None]) -> Ended:
-    """Give a store or load that is to be reported."""
+    """Return a store or load that is to be reported."""
     return Ended(names.get(id(each)), each.kind.name.lower(), each.keys, each.device, success)
 
 
 def chain_of(package: ModuleType) -> type[ChainUnderTest]:
-    """Give the adapter of chains of a copy of the package."""
+    """Return the adapter of chains of a copy of the package."""
     return type("Chain", (ChainUnderTest,), {"package": package, "errors": errors_in(package, CHAIN_ERRORS)})

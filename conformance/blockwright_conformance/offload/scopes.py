@@ -33,12 +33,11 @@ class TierScope:
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """Give all keys that there are."""
         return tuple(sorted({key for keys in self.named for key in keys}))
 
 
 def lists(keys: int, longest: int) -> tuple[tuple[Key, ...], ...]:
-    """Give every list of keys up to a length, repetitions among them, the empty one too."""
+    """Return every list of keys up to a length, repetitions among them, the empty one too."""
     return tuple(named for length in range(longest + 1) for named in product(KEYS[:keys], repeat=length))
 
 
@@ -94,12 +93,11 @@ class ChainScope:
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """Give all keys that there are."""
         return tuple(sorted({key for each in (*self.stores, *self.loads) for key, _ in each}))
 
 
 def request(span: int, *keys: tuple[Key, int]) -> Slice:
-    """Give a request: its keys, each with the number of its group of `span` blocks of the device."""
+    """Return a request: its keys, each with the number of its group of `span` blocks of the device."""
     return tuple((key, tuple(range(at * span, (at + 1) * span))) for key, at in keys)
 
 
@@ -110,7 +108,7 @@ APART = request(1, (P, 2), (R, 1))
 
 
 def chain_scope(name: str, capacities: tuple[int, ...], num_device: int = 2, **rest: Any) -> ChainScope:
-    """Give a scope in which two requests with a common first key share the blocks of the device."""
+    """Return a scope in which two requests with a common first key share the blocks of the device."""
     own = {key: rest.pop(key) for key in ("span", "reserve", "through", "frees", "most") if key in rest}
     config = ChainConfig(capacities, num_device, **own)
     options: dict[str, Any] = {"stores": (FIRST[:1], FIRST[1:], SECOND[1:]), "loads": (FIRST, SECOND), **rest}
@@ -118,7 +116,7 @@ def chain_scope(name: str, capacities: tuple[int, ...], num_device: int = 2, **r
 
 
 def chains() -> Iterator[ChainScope]:
-    """Give the chains that are visited whole in every run."""
+    """Yield the chains that are visited whole in every run."""
     wide = request(2, (P, 0), (Q, 1))
     whole: dict[str, Any] = {"stores": (FIRST, SECOND), "loads": (FIRST, SECOND)}
     yield chain_scope("write back, reserve 1: 2 + 1 blocks", (2, 1), reserve=(1,))
@@ -150,7 +148,7 @@ def chains() -> Iterator[ChainScope]:
 
 
 def larger_chains() -> Iterator[ChainScope]:
-    """Give the chains that only long runs visit."""
+    """Yield the chains that only long runs visit."""
     yield chain_scope(
         "write back, reserve 2: 2 + 3 blocks", (2, 3), reserve=(2,), under_way=2, loads=(FIRST, SECOND[1:])
     )

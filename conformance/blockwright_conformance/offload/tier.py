@@ -5,7 +5,7 @@ manager that must evict the least recently used is held to that.
 """
 
 import marshal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import reduce
 from hashlib import blake2b
@@ -16,16 +16,13 @@ from blockwright_spec.offload.tier_calls import TierDone, TierOutcome, TierReaso
 from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from blockwright_spec.offload.tier_state import Entry, Event, Key, Phase, Tier, entry_of, tier
 
-from ..checker.diagnose import of_laws
+from ..checker.diagnose import Broken, of_laws
 from ..checker.lockstep import Compared, differing
 from ..checker.world import AnyLaw, Outcome, World
 from .scopes import TierScope
 from .tier_adapter import TOKENS, Stored, TierShown, TierUnderTest, expected_of, shown_by
 
 HEAD = "from blockwright.offload import ARCOffloadingManager, CPUBackend, LRUOffloadingManager, OffloadChain"
-
-NAMES = ("touch", "prepare_store", "prepare_load", "remove", "complete_load", "complete_store")
-"""The calls on a tier."""
 
 
 class TierNow(NamedTuple):
@@ -85,20 +82,7 @@ class TierCall(NamedTuple):
         before = now.tier
         if self.name == "complete_store" and self.success:
             before = completely_written(before, self.keys)
-        outcome: TierOutcome
-        match self.name:
-            case "touch":
-                outcome = calls.touch(before, self.keys)
-            case "prepare_load":
-                outcome = calls.prepare_load(before, self.keys)
-            case "complete_load":
-                outcome = calls.complete_load(before, self.keys, self.success)
-            case "prepare_store":
-                outcome = calls.prepare_store(before, self.keys, victims)
-            case "complete_store":
-                outcome = calls.complete_store(before, self.keys, self.success)
-            case _:
-                outcome = calls.drop(before, self.keys)
+        outcome = MEANINGS[self.name](before, self, victims)
         if isinstance(outcome, TierRefusal):
             return Outcome(now._replace(policy=policy), (), outcome)
         return Outcome(TierNow(outcome.state, policy), ((TierNow(before), outcome),))
@@ -113,6 +97,17 @@ class TierCall(NamedTuple):
     def lines(self, now: TierNow, outcome: Outcome[TierNow]) -> list[str]:
         more = f", {self.success}" if self.name.startswith("complete") else ""
         return [f"manager.{self.name}({list(self.keys)}{more})"]
+
+
+MEANINGS: dict[str, Callable[[Tier, TierCall, Victims], TierOutcome]] = {
+    "touch": lambda state, call, _: calls.touch(state, call.keys),
+    "prepare_store": lambda state, call, victims: calls.prepare_store(state, call.keys, victims),
+    "prepare_load": lambda state, call, _: calls.prepare_load(state, call.keys),
+    "remove": lambda state, call, _: calls.drop(state, call.keys),
+    "complete_load": lambda state, call, _: calls.complete_load(state, call.keys, call.success),
+    "complete_store": lambda state, call, _: calls.complete_store(state, call.keys, call.success),
+}
+"""The calls on a tier."""
 
 
 def completely_written(state: Tier, keys: tuple[Key, ...]) -> Tier:
@@ -144,7 +139,7 @@ class TierWorld(World[TierNow, TierUnderTest]):
         self.calls = [
             TierCall(name, keys, success)
             for keys in scope.named
-            for name in NAMES
+            for name in MEANINGS
             for success in ((True, False) if name.startswith("complete") else (True,))
         ]
 
@@ -155,7 +150,7 @@ class TierWorld(World[TierNow, TierUnderTest]):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        return NAMES
+        return tuple(MEANINGS)
 
     def kind(self, action: TierCall) -> str:
         return action.name
@@ -172,14 +167,12 @@ class TierWorld(World[TierNow, TierUnderTest]):
         return blake2b(marshal.dumps((entries, state.tier.freed, repr(state.policy)), 2), digest_size=16).digest()
 
     def broken(self, state: TierNow) -> list[AnyLaw]:
-        """Return the laws that a state breaks."""
         return [law for law in self.laws if not law.holds(state.tier)]
 
     def broken_by(self, outcome: Outcome[TierNow]) -> list[AnyLaw]:
         return [law for now, done in outcome.steps for law in self.step_laws if not law.holds(now.tier, done)]
 
     def happened(self, state: TierNow, action: TierCall, outcome: Outcome[TierNow]) -> Iterator[str]:
-        """Yield the call that happened, or why it did not."""
         how = "" if action.success else " (failed)"
         yield f"tier: {outcome.refusal.reason.name}" if outcome.refusal else f"tier: {action.name}{how}"
 
@@ -197,7 +190,6 @@ class TierWorld(World[TierNow, TierUnderTest]):
     def differences(
         self, model: TierUnderTest, action: TierCall, outcome: Outcome[TierNow], reply: TierReply, shown: TierSeen
     ) -> list[str]:
-        """Name what differs in the answer, in the state shown, and in the events."""
         done = outcome.steps[-1][1] if outcome.steps else None
         faults = [*self.answered(model, outcome, done, reply)]
         faults += differing(expected_of(outcome.state.tier, self.keys, model.ordered), shown.shown)
@@ -207,14 +199,9 @@ class TierWorld(World[TierNow, TierUnderTest]):
     def answered(
         self, model: TierUnderTest, outcome: Outcome[TierNow], done: TierDone | None, reply: TierReply
     ) -> Iterator[str]:
-        """Yield the differences in what a call answered."""
         answer, error = reply
         if done is None:
-            wanted = model.errors.get(outcome.refusal.reason)
-            if wanted is None and (error is not None or answer is not None):
-                yield f"expected None, found {error or answer}"
-            elif wanted is not None and type(error) is not wanted:
-                yield f"expected {wanted.__name__}, found {type(error).__name__}: {error}"
+            yield from misrefused(outcome.refusal.reason, model.errors, answer, error)
         elif error is not None:
             yield f"refused ({type(error).__name__}: {error}); expected success"
         elif hasattr(answer, "block_ids") and tuple(answer.block_ids) != done.places:
@@ -246,19 +233,16 @@ class TierWorld(World[TierNow, TierUnderTest]):
     def symptoms(
         self, model: TierUnderTest, state: TierNow, action: TierCall, compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        """Yield the laws that the manager's own state breaks, and laws about refusals, stores and events."""
         if compared.shown is None:
             return
         outcome, reply, seen = compared.outcome, compared.reply, compared.shown
         shown = shown_tier(state.tier, outcome.state.tier, model.manager, seen.events)
         refused = reply.error is not None or (action.name == "prepare_store" and reply.answer is None)
-        if refused and seen.shown != expected_of(state.tier, self.keys, model.ordered):
-            yield "REFUSE-1", "the call was refused, and something has changed"
-        if outcome.refusal is not None and outcome.refusal.reason in model.errors and reply.error is None:
-            yield "REFUSE-2", f"{action.name}: expected {outcome.refusal.reason.name}, found no error"
+        changed = refused and seen.shown != expected_of(state.tier, self.keys, model.ordered)
+        yield from misdone(action.name, outcome, reply.error, model.errors, changed)
         if action.name == "prepare_store" and not refused:
             yield from begun(action.keys, shown)
-        yield from told_again(state.tier.announced, seen.events)
+        yield from old_news(state.tier.announced, seen.events)
         yield from of_laws(self.laws, shown)
         before, done = outcome.steps[-1] if outcome.steps else (state, TierDone(state.tier))
         evicted = () if refused else tuple(getattr(reply.answer, "block_hashes_evicted", ()))
@@ -266,30 +250,50 @@ class TierWorld(World[TierNow, TierUnderTest]):
 
 
 TIER_EVERYTHING = frozenset(f"tier: {reason.name}" for reason in TierReason) | frozenset(
-    f"tier: {name}{how}" for name in NAMES for how in ("", " (failed)") if not how or name.startswith("complete")
+    f"tier: {name}{how}" for name in MEANINGS for how in ("", " (failed)") if not how or name.startswith("complete")
 )
 """What must happen in some scope of a profile: every call, and every refusal."""
+
+
+def misrefused(reason: Any, errors: Mapping[Any, type[Exception]], answer: Any, error: Exception | None) -> list[str]:
+    """Name what differs in how a call was refused: by the error of the reason, or by None or False if it has none."""
+    wanted = errors.get(reason)
+    if wanted is None:
+        return (
+            [f"{reason.name}: expected None or False, found {error or answer}"]
+            if error or answer not in (None, False)
+            else []
+        )
+    return [] if type(error) is wanted else [f"expected {wanted.__name__}, found {type(error).__name__}: {error}"]
+
+
+def misdone(what: str, outcome: Outcome[Any], error: Exception | None, errors: Any, changed: bool) -> Broken:
+    """Yield the laws of refusals that a call broke, which may have changed something."""
+    if changed:
+        yield "REFUSE-1", "the call was refused, and something has changed"
+    if outcome.refusal is not None and outcome.refusal.reason in errors and error is None:
+        yield "REFUSE-2", f"{what}: expected {outcome.refusal.reason.name}, found no error"
 
 
 # ---- what a manager shows, as a state of the specification; its ghosts follow its own blocks
 
 
-def shown_tier(before: Tier, told: Tier, manager: Any, events: Iterable[Event]) -> Tier:
+def shown_tier(before: Tier, wanted: Tier, manager: Any, events: Iterable[Event]) -> Tier:
     """Make a state of what a manager shows; blocks that come hold nothing yet."""
-    entries = tuple(shown_entries(told, manager))
+    entries = tuple(shown_entries(wanted, manager))
     contents: list[Key | None] = [None] * len(before.contents)
     for entry in entries:
-        source = next((state for state in (told, before) if same_place(state, entry)), None)
+        source = next((state for state in (wanted, before) if same_place(state, entry)), None)
         contents[entry.place] = None if source is None else source.contents[entry.place]
     announced = reduce(heard, events, before.announced)
     return Tier(entries, freed_by(before, entries, manager.num_free), tuple(contents), announced)
 
 
-def shown_entries(told: Tier, manager: Any) -> Iterator[Entry]:
+def shown_entries(wanted: Tier, manager: Any) -> Iterator[Entry]:
     """Yield the blocks that a manager shows; how many read one that was found bad it does not show."""
     for key in manager.recency():
         status, (place,) = manager.status_of(key), manager.places_of([key]).block_ids
-        phase, own = {-1: Phase.WRITING, -2: Phase.DOOMED}.get(status, Phase.READY), entry_of(told, key)
+        phase, own = {-1: Phase.WRITING, -2: Phase.DOOMED}.get(status, Phase.READY), entry_of(wanted, key)
         doomed = own.readers if own is not None and own.phase is Phase.DOOMED else 0
         yield Entry(key, place, phase, doomed if phase is Phase.DOOMED else max(status, 0))
 
@@ -315,7 +319,7 @@ def begun(keys: Iterable[Key], state: Tier) -> Iterator[tuple[str, str]]:
             yield "STORE-1", f"{key!r} is named by the store, and is not present"
 
 
-def told_again(announced: frozenset[Key], events: Iterable[Event]) -> Iterator[tuple[str, str]]:
+def old_news(announced: frozenset[Key], events: Iterable[Event]) -> Iterator[tuple[str, str]]:
     """Yield EV-1 where an event tells what is known."""
     for each in events:
         if any((key in announced) != each.removed for key in each.keys):

@@ -42,11 +42,9 @@ class ForeignPlaces:
         self.freed: list[int] = []
 
     def get_num_free_blocks(self) -> int:
-        """Count places that nobody holds."""
         return len(self.unused) + len(self.freed)
 
     def allocate_blocks(self, block_hashes: list[bytes]) -> list[Any]:
-        """Give places."""
         given: list[Any] = []
         for _ in block_hashes:
             place = self.unused.pop() if self.unused else self.freed.pop()
@@ -59,16 +57,14 @@ class ForeignPlaces:
         self.freed.append(block.block_id)
 
     def get_load_store_spec(self, block_hashes: Iterable[bytes], blocks: Iterable[Any]) -> Any:
-        """Name places."""
         return self.offload.CPULoadStoreSpec([block.block_id for block in blocks])
 
     def recovered_blocks(self) -> list[tuple[bytes, Any]]:
-        """Give what was there."""
         return list(self.recovered)
 
 
 def foreign_backend(offload: Any) -> Any:
-    """Give the class of that backend for a copy of `blockwright.offload`."""
+    """Return the class of that backend for a copy of `blockwright.offload`."""
     return type("ForeignBackend", (ForeignPlaces, offload.Backend), {"offload": offload})
 
 
@@ -84,32 +80,23 @@ Made = Callable[[Any, int, Sequence[Key]], Any]
 """What makes a manager: of a copy of `blockwright.offload`, with so many places and what was recovered."""
 
 
-def of_backend(policy: str, enable_events: bool = True) -> Made:
-    """Give what makes a manager over our backend, which recovers nothing."""
-
-    def made(offload: Any, capacity: int, _: Sequence[Key]) -> Any:
-        manager = getattr(offload, f"{policy}OffloadingManager")
-        return manager(offload.CPUBackend(TOKENS, capacity), enable_events=enable_events)
-
-    return made
-
-
-def of_foreign(policy: str) -> Made:
-    """Give what makes a manager over a foreign backend."""
+def maker(policy: str, enable_events: bool = True, foreign: bool = False) -> Made:
+    """Return what makes a manager of a policy over our backend, which recovers nothing, or over a foreign one."""
 
     def made(offload: Any, capacity: int, recovered: Sequence[Key]) -> Any:
         manager = getattr(offload, f"{policy}OffloadingManager")
-        return manager(foreign_backend(offload)(capacity, recovered), enable_events=True)
+        own = foreign_backend(offload)(capacity, recovered) if foreign else offload.CPUBackend(TOKENS, capacity)
+        return manager(own, enable_events=enable_events)
 
     return made
 
 
 MANAGERS: dict[str, Made] = {
-    "LRU": of_backend("LRU"),
-    "LRU silent": of_backend("LRU", enable_events=False),
-    "LRU foreign": of_foreign("LRU"),
-    "ARC": of_backend("ARC"),
-    "ARC foreign": of_foreign("ARC"),
+    "LRU": maker("LRU"),
+    "LRU silent": maker("LRU", enable_events=False),
+    "LRU foreign": maker("LRU", foreign=True),
+    "ARC": maker("ARC"),
+    "ARC foreign": maker("ARC", foreign=True),
 }
 """The managers there are."""
 
@@ -127,12 +114,12 @@ class TierShown(NamedTuple):
 
 
 def in_order(keys: Iterable[Key], ordered: bool) -> tuple[Key, ...]:
-    """Give keys in their order, or sorted if that does not matter."""
+    """Return keys in their order, or sorted if that does not matter."""
     return tuple(keys if ordered else sorted(keys))
 
 
 def shown_by(manager: Any, keys: Sequence[Key], ordered: bool = True) -> TierShown:
-    """Give what a manager shows."""
+    """Return what a manager shows."""
     return TierShown(
         tuple([manager.status_of(key) for key in keys]),
         in_order(manager.recency(), ordered),
@@ -142,7 +129,7 @@ def shown_by(manager: Any, keys: Sequence[Key], ordered: bool = True) -> TierSho
 
 
 def expected_of(state: Tier, keys: Sequence[Key], ordered: bool = True) -> TierShown:
-    """Give what a manager in this state shows."""
+    """Return what a manager in this state shows."""
     return TierShown(
         tuple([status_in(state, key) for key in keys]),
         in_order((entry.key for entry in state.entries), ordered),
@@ -152,7 +139,7 @@ def expected_of(state: Tier, keys: Sequence[Key], ordered: bool = True) -> TierS
 
 
 def status_in(state: Tier, key: Key) -> int | None:
-    """Give the number by which a manager tells the status of a block."""
+    """Return the number by which a manager tells the status of a block."""
     entry = entry_of(state, key)
     if entry is None:
         return None
@@ -178,7 +165,6 @@ class TierUnderTest:
         self.log: list[tuple[str, tuple[Any, ...]]] = []
 
     def copy(self) -> Self:
-        """Return an independent copy."""
         if self.foreign:
             new = type(self)(*self.made)
             for name, arguments in self.log:
@@ -190,7 +176,6 @@ class TierUnderTest:
         return new
 
     def repeat(self, name: str, arguments: tuple[Any, ...]) -> None:
-        """Make a call again that happened."""
         self.call(name, *arguments)
         self.manager.take_events()
 
@@ -201,11 +186,10 @@ class TierUnderTest:
         return answer
 
     def policy(self) -> object:
-        """Give what the manager's policy remembers beyond the state, of any type that its text tells apart."""
+        """Return what the manager's policy remembers beyond the state, of any type that its text tells apart."""
         return None if self.ordered else self.manager.policy_state()
 
     def events(self) -> tuple[Event, ...]:
-        """Take the events."""
         return events_of(self.manager)
 
     def check(self) -> None:
@@ -217,17 +201,17 @@ class TierUnderTest:
             assert held == shown, f"statuses of the backend: expected {shown}, found {held}"
 
     def counts(self) -> list[int]:
-        """Give the readers of each block present, -1 for those being written; what is found bad has one at least."""
+        """Return the readers of each block present, -1 for those being written; what is found bad has one at least."""
         statuses = [self.manager.status_of(key) for key in self.manager.recency()]
         return [1 if each == -2 else each for each in statuses]
 
 
 def errors_in(package: ModuleType, errors: Mapping[Reason, type[Exception]]) -> dict[Reason, type[Exception]]:
-    """Give the errors of a copy of the package."""
+    """Return the errors of a copy of the package."""
     named: Any = package.errors
     return {reason: getattr(named, error.__name__) for reason, error in errors.items()}
 
 
 def tier_of(package: ModuleType) -> type[TierUnderTest]:
-    """Give the adapter of managers of a copy of the package."""
+    """Return the adapter of managers of a copy of the package."""
     return type("Tier", (TierUnderTest,), {"package": package, "errors": errors_in(package, ERRORS)})

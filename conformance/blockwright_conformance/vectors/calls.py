@@ -10,7 +10,7 @@ from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.state import Table
 from blockwright_spec.reads import Prefix
 
-from ..kv_cache.adapter import ManagerAdapter
+from ..kv_cache.adapter import Found, ManagerAdapter, Served
 
 Tables = tuple[Table, ...]
 
@@ -63,46 +63,70 @@ class Call(NamedTuple):
     values: tuple[Any, ...] = ()
 
     def arguments(self) -> dict[str, Any]:
-        """Give the values by name."""
         return {field.name: value for field, value in zip(SIGNATURES[self.word], self.values, strict=True)}
 
     def stated(self) -> list[tuple[Field, Any]]:
-        """Give the fields that are not at their defaults, with their values."""
+        """Return the fields that are not at their defaults, with their values."""
         pairs = zip(SIGNATURES[self.word], self.values, strict=True)
         return [(field, value) for field, value in pairs if field.default is None or value != field.default]
 
 
 class Answer(NamedTuple):
-    """What a call came to.
-
-    The word says which fields count: ``ok`` none; ``hit`` its length and tables; ``blocks`` the tables of new entries;
-    ``served`` one of them per request that was served, and whether all were; ``copies`` pairs of blocks per group;
-    ``counts`` a number per group; ``refused`` (not now, or never) and ``error`` (the call is wrong) the reason.
-    """
+    """What a call came to; `ANSWERS` says which fields count under which word."""
 
     word: str
     length: int = 0
+    """Tokens of a hit."""
     tables: Tables = ()
+    """Tables of a hit, or of new entries."""
     served: tuple[Tables, ...] = ()
+    """New entries of each request that was served."""
     whole: bool = True
+    """Whether all were."""
     copies: tuple[tuple[tuple[int, int], ...], ...] = ()
+    """Pairs of blocks per group."""
     counts: tuple[int, ...] = ()
+    """A number per group."""
     reason: str = ""
 
+
+ANSWERS: dict[str, tuple[str, ...]] = {
+    "ok": (),
+    "hit": ("length", "tables"),
+    "blocks": ("tables",),
+    "served": ("served", "whole"),
+    "copies": ("copies",),
+    "counts": ("counts",),
+    "refused": ("reason",),
+    "error": ("reason",),
+}
+"""The words of answers, each with its fields; "refused" is "not now" or "never", "error" says that a call is wrong."""
 
 STALE, EITHER = "HIT_STALE", "TOO_LONG"
 """The reason that has an error of its own, and the one that may be answered by a refusal or by an error."""
 
+SILENT = {
+    "start": "start",
+    "settle": "settle",
+    "loaded": "finish_load",
+    "append": "append",
+    "publish": "publish",
+    "trim": "trim",
+    "free": "free",
+    "forget": "forget",
+}
+"""Calls that return nothing, each with the method of the same arguments that it stands for."""
+
 
 def step_of(arguments: dict[str, Any]) -> Step:
-    """Give the step that an `allocate` asks for."""
+    """Return the step that an `allocate` asks for."""
     later = Publication.LATER if arguments["later"] else Publication.NOW
     rest = {name: arguments[name] for name in ("drafts", "external", "encoder", "reserve")}
     return Step(arguments["new"], arguments["lookahead"], later, whole=bool(arguments["whole"]), **rest)
 
 
 def asked(adapter: ManagerAdapter, call: Call) -> Answer:
-    """Ask a manager, and give its answer."""
+    """Ask a manager, and return its answer."""
     try:
         return answered(adapter, call)
     except adapter.stale as error:
@@ -116,7 +140,7 @@ def answered(adapter: ManagerAdapter, call: Call) -> Answer:
     given = call.arguments()
     match call.word:
         case "send":
-            adapter.send(given["request"], (given["extra"], tuple(given["tokens"])))
+            adapter.send(given["request"], (given["extra"], given["tokens"]))
         case "find":
             return Answer("hit", *adapter.find(given["request"]))
         case "allocate":
@@ -124,10 +148,10 @@ def answered(adapter: ManagerAdapter, call: Call) -> Answer:
             new = adapter.allocate(given["request"], given["computed"], step_of(given), given["hit_length"], hit_of)
             return Answer("refused") if new is None else Answer("blocks", tables=new)
         case "batch":
-            served, whole = adapter.allocate_each(tuple(given["asks"]), given["lookahead"])
+            served, whole = adapter.allocate_each(given["asks"], given["lookahead"])
             return Answer("served", served=tuple([each.new for each in served]), whole=whole)
         case "fork":
-            prefix = given["extra"], tuple(given["tokens"])
+            prefix = given["extra"], given["tokens"]
             forked = adapter.fork(given["request"], given["child"], prefix, given["computed"])
             return Answer("ok" if forked else "refused")
         case "copies":
@@ -135,46 +159,47 @@ def answered(adapter: ManagerAdapter, call: Call) -> Answer:
         case "reset":
             return Answer("ok" if adapter.reset() else "refused")
         case "common":
-            return Answer("counts", counts=adapter.common_prefix(given["request"], given["running"]))
-        case _:
-            plain(adapter, call.word, given)
+            return Answer("counts", counts=adapter.common_prefix(given["request"], given["running"]) or ())
+        case word:
+            getattr(adapter, SILENT[word])(*call.values)
     return Answer("ok")
 
 
-def plain(adapter: ManagerAdapter, word: str, given: dict[str, Any]) -> None:
-    """Make a call that answers nothing."""
-    match word:
-        case "start":
-            adapter.start()
-        case "settle":
-            adapter.settle(tuple(given["rejected"]))
-        case "loaded":
-            adapter.finish_load(given["request"], given["count"])
-        case "append":
-            adapter.append(given["request"], tuple(given["tokens"]))
-        case "publish":
-            adapter.publish(given["request"], given["end"])
-        case "trim":
-            adapter.trim(given["request"], given["end"])
-        case "free":
-            adapter.free(given["request"])
-        case "forget":
-            adapter.forget(given["request"])
-        case _:
-            raise ValueError(f"call: expected one of {', '.join(SIGNATURES)}, not {word!r}")
-
-
 class ByCalls:
-    """What managers that are asked by calls have in common: `said` makes one, and returns its answer."""
+    """A manager that is asked by calls: the other way round, each method makes one call and reads its answer."""
 
     def said(self, word: str, *values: Any, may: tuple[str, ...] = ("ok",)) -> Answer:
-        """Make a call; it may be answered by one of some words."""
+        """Make a call, and return its answer, which has one of some words; errors are raised."""
         raise NotImplementedError
 
-    def asking(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> tuple[Any, ...]:
-        """Return the values of an `allocate`."""
+    def send(self, name: str, prefix: Prefix) -> None:
+        self.said("send", name, *prefix)
+
+    def find(self, name: str) -> Found:
+        hit = self.said("find", name, may=("hit",))
+        return Found(hit.length, hit.tables)
+
+    def allocate(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Tables | None:
         options = step.lookahead, int(step.publication is Publication.LATER), step.drafts, step.external, step.encoder
-        return (name, computed, step.new, length, hit_of or NOBODY, *options, int(step.whole), step.reserve)
+        values = computed, step.new, length, hit_of or NOBODY, *options, int(step.whole), step.reserve
+        answer = self.said("allocate", name, *values, may=("blocks", "refused"))
+        return answer.tables if answer.word == "blocks" else None
+
+    def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
+        answer = self.said("batch", lookahead, asks, may=("served",))
+        return tuple([Served(tables) for tables in answer.served]), answer.whole
+
+    def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
+        return self.said("fork", name, child, computed, *prefix, may=("ok", "refused")).word == "ok"
+
+    def take_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        return self.said("copies", may=("copies",)).copies
+
+    def reset(self) -> bool:
+        return self.said("reset", may=("ok", "refused")).word == "ok"
+
+    def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
+        return self.said("common", name, running, may=("counts",)).counts
 
     def start(self) -> None:
         self.said("start")
@@ -197,11 +222,8 @@ class ByCalls:
     def free(self, name: str) -> None:
         self.said("free", name)
 
-    def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
-        return self.said("fork", name, child, computed, *prefix, may=("ok", "refused")).word == "ok"
-
-    def reset(self) -> bool:
-        return self.said("reset", may=("ok", "refused")).word == "ok"
+    def forget(self, name: str) -> None:
+        self.said("forget", name)
 
     def unasked(self, *_: Any) -> NoReturn:
         """Refuse what is no call of the protocol.

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _scopes(args: argparse.Namespace) -> list[Scope]:
-    """Give the scopes that are asked for."""
+    """Return the scopes that are asked for."""
     scopes = [each for each in FOR_OTHERS[args.profile] if (args.scope or "") in each.name]
     if not scopes:
         raise InvalidArgumentError(f"--scope: no scope of profile {args.profile} contains {args.scope!r}")
@@ -126,7 +126,7 @@ def _judge(args: argparse.Namespace) -> int:
 
 
 def _vectors(args: argparse.Namespace, factory: ProcessFactory) -> tuple[list[Vector], str]:
-    """Give the vectors that the manager can be put through, and what was left out."""
+    """Return the vectors that the manager can be put through, and what was left out."""
     known = {scope.name: scope for profile in FOR_OTHERS.values() for scope in profile}
     lacks = {name: lacking(scope, factory.capabilities) for name, scope in known.items()}
     if args.scope is not None:
@@ -166,7 +166,7 @@ def _print(name: str, judged: Sequence[Judged], left_out: str) -> int:
 
 
 def history(vector: Vector, judgement: Judgement) -> str:
-    """Give the calls of a vector up to the one that was judged last, as lines of the protocol, with their answers."""
+    """Return the calls of a vector up to the one that was judged last, as lines of the protocol, with their answers."""
     steps = vector.steps[: judgement.steps]
     lines = [config_line(vector.config)]
     lines += [f"{call_line(step.call)}  # {answer_line(step.answer)}" for step in steps]

@@ -53,7 +53,6 @@ class Matching:
         self.name_of[blocks[one]], self.name_of[blocks[other]] = one, other
 
     def key(self, block: int) -> object:
-        """Give the key of one of the vector's blocks."""
         return self.state.keys[block] if self.state.keys else None
 
     def match(self, wanted: int, block: int, legal: frozenset[int], by_key: bool) -> None:
@@ -78,7 +77,6 @@ class Matching:
         self.exchange(name, wanted)
 
     def match_all(self, wanted: Tables, given: Tables, legal: frozenset[int], by_key: bool = False) -> None:
-        """Match tables entry by entry."""
         if tuple(map(len, wanted)) != tuple(map(len, given)):
             raise DifferenceError("another number of entries")
         for wants, blocks in zip(wanted, given, strict=True):
@@ -86,7 +84,7 @@ class Matching:
                 self.match(want, block, legal, by_key)
 
     def legal(self, call: Call, requests: tuple[str, ...]) -> frozenset[int]:
-        """Give the blocks that may be taken: free ones that no hit adopts, and what a request gives back."""
+        """Return the blocks that may be taken: free ones that no hit adopts, and what a request gives back."""
         given = call.arguments()
         adopted = self.hits.get(given.get("hit_of", ""), ())
         askers = {given["request"]} if "request" in given else {name for name, *_ in given["asks"]}
@@ -95,7 +93,7 @@ class Matching:
         return frozenset(free.union(*(table for tables in own for table in tables)))
 
     def translated(self, shown: Observation) -> Observation:
-        """Give what a manager shows in the vector's names."""
+        """Return what a manager shows in the vector's names."""
         name, order = self.name_of, self.block_of
 
         def tables(groups: tuple[Table, ...] | None) -> tuple[Table, ...] | None:
@@ -112,7 +110,7 @@ class Matching:
 
 
 def blank(vector: Vector) -> Observation:
-    """Give the state of a new manager."""
+    """Return the state of a new manager."""
     blocks = vector.config.num_blocks
     none = (None,) * len(vector.requests)
     return Observation(none, tuple(range(1, blocks)), (0,) * blocks, (None,) * blocks)
@@ -185,7 +183,7 @@ def shown_faults(adapter: ManagerAdapter, matching: Matching, vector: Vector, wa
 
 
 def brief(answer: Answer) -> str:
-    """Give an answer in a few words."""
+    """Return an answer in a few words."""
     empty = Answer(answer.word)
     rest = [f"{name}={value}" for name, value in answer._asdict().items() if value != getattr(empty, name)]
     return " ".join([answer.word, *rest])

@@ -39,13 +39,13 @@ class Move(NamedTuple):
     stop: Place
 
 
-def sort_of(state: State, action: Action, told: ManagerOutcome) -> tuple[str, ...]:
-    """Give what tells sorts of transitions apart: the action, why it was refused, and what happened to blocks."""
-    after, hit = told.state, told.hit
-    signs = [type(action).__name__, told.refusal.reason.name if told.refusal else ""]
+def sort_of(state: State, action: Action, outcome: ManagerOutcome) -> tuple[str, ...]:
+    """Return what tells sorts of transitions apart: the action, why it was refused, and what happened to blocks."""
+    after, hit = outcome.state, outcome.hit
+    signs = [type(action).__name__, outcome.refusal.reason.name if outcome.refusal else ""]
     signs += [name for name in OPTIONS if getattr(action, name, None)]
     signs += ["again"] * (isinstance(action, Admit) and isinstance(state.requests[action.slot], Waiting))
-    for step in told.done:
+    for step in outcome.done:
         signs += ["evicts"] * bool(step.evicted) + ["trims"] * any(step.nulled) + ["copies"] * any(step.copied)
         signs += ["takes"] * any(step.new)
     signs += ["publishes"] * (len(set(after.keys) - set(state.keys)) > 0)
@@ -72,38 +72,35 @@ class Tours:
         self.explore()
 
     def place(self, state: State) -> Place:
-        """Give the place of a state."""
         return self.names.digest(state)
 
     def moves(self, state: State) -> list[tuple[Move, Action, ManagerOutcome]]:
-        """Give every transition from a state."""
         if state not in self.known:
             start, moves = self.place(state), []
             for action in enabled(self.scope, state):
-                told = meaning(state, action)
-                stop = start if told.state is state else self.place(told.state)
-                moves.append((Move(start, sort_of(state, action, told), stop), action, told))
+                outcome = meaning(state, action)
+                stop = start if outcome.state is state else self.place(outcome.state)
+                moves.append((Move(start, sort_of(state, action, outcome), stop), action, outcome))
             self.known[state] = moves
         return self.known[state]
 
     def explore(self) -> None:
-        """Visit every place once."""
         waiting = deque([self.first])
         seen = {self.place(self.first)}
         while waiting:
             state = waiting.popleft()
             here = self.place(state)
             ways, moves = self.ways.setdefault(here, {}), self.open.setdefault(here, {})
-            for move, _, told in self.moves(state):
+            for move, _, outcome in self.moves(state):
                 ways[move.stop] = None
                 moves[move] = None
                 self.samples.setdefault(move.sort, move)
                 if move.stop not in seen:
                     seen.add(move.stop)
-                    waiting.append(told.state)
+                    waiting.append(outcome.state)
 
     def way(self, start: Place, goals: dict[Place, None] | dict[Place, dict[Move, None]]) -> list[Place] | None:
-        """Give the places on a shortest way to the nearest goal, the start left out; None if none can be reached."""
+        """Return the places on a shortest way to the nearest goal, the start left out; None if none can be reached."""
         before: dict[Place, Place | None] = {start: None}
         waiting = deque([start])
         while waiting:
@@ -122,19 +119,19 @@ class Tours:
         return None
 
     def sorts(self) -> Iterator[list[Action]]:
-        """Give tours, as actions from a new manager on, that show a transition of every sort."""
+        """Yield tours, as actions from a new manager on, that show a transition of every sort."""
         goals: dict[Place, dict[Move, None]] = {}
         for move in self.samples.values():
             goals.setdefault(move.start, {})[move] = None
         return self.until(goals)
 
     def paths(self) -> Iterator[list[Action]]:
-        """Give tours that take every transition, those that show every sort first."""
+        """Yield tours that take every transition, those that show every sort first."""
         yield from self.sorts()
         yield from self.until(self.open)
 
     def until(self, goals: dict[Place, dict[Move, None]]) -> Iterator[list[Action]]:
-        """Give tours until all goals are taken.
+        """Yield tours until all goals are taken.
 
         Raises:
             AssertionError: a goal cannot be taken, though it was seen.
@@ -161,22 +158,22 @@ class Tours:
 
     def go(self, state: State, there: Place, goals: dict[Place, dict[Move, None]], actions: list[Action]) -> State:
         """Go one action on, by a move not yet taken if there is one."""
-        choices = [(move, action, told) for move, action, told in self.moves(state) if move.stop == there]
+        choices = [(move, action, outcome) for move, action, outcome in self.moves(state) if move.stop == there]
         still = self.open.get(self.place(state), {})
-        move, action, told = next((each for each in choices if each[0] in still), choices[0])
+        move, action, outcome = next((each for each in choices if each[0] in still), choices[0])
         self.done(move, goals)
         actions.append(action)
-        return told.state
+        return outcome.state
 
     def take(self, state: State, goals: dict[Place, dict[Move, None]], actions: list[Action]) -> State:
         """Take the moves wanted here that are refused, up to one that is not."""
         wanted = goals.get(self.place(state), {})
-        for move, action, told in self.moves(state):
+        for move, action, outcome in self.moves(state):
             if move in wanted:
                 self.done(move, goals)
                 actions.append(action)
-                if told.steps or told.refusal is None:
-                    return told.state
+                if outcome.steps or outcome.refusal is None:
+                    return outcome.state
         return state
 
     def done(self, move: Move, goals: dict[Place, dict[Move, None]]) -> None:
@@ -189,12 +186,12 @@ class Tours:
 
 
 def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:
-    """Give the vector of a history: each action's calls, the state after it, and at the end the questions."""
+    """Return the vector of a history: each action's calls, the state after it, and at the end the questions."""
     state, names = initial(scope.config, scope.slots), names_of(initial(scope.config, scope.slots))
     steps: list[VectorStep] = []
     for action in actions:
-        pairs, told = taken(state, action)
-        state = told.state
+        pairs, outcome = taken(state, action)
+        state = outcome.state
         *rest, last = [VectorStep(call, answer) for call, answer in pairs]
         steps += [*rest, last._replace(state=expected(state))]
     steps += [VectorStep(call, answer) for call, answer in questions(state, scope.prompts)]
@@ -204,7 +201,7 @@ def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:
 
 
 def vectors_of(scope: Scope, limit: int | None = None) -> Iterator[Vector]:
-    """Give the vectors of a scope: a transition of every sort, and then up to the limit, or to the last transition."""
+    """Yield the vectors of a scope: a transition of every sort, and then up to the limit, or to the last transition."""
     tours = Tours(scope)
     for number, actions in enumerate(tours.sorts(), 1):
         yield vector_from(scope, number, actions)

@@ -14,13 +14,11 @@ import subprocess
 import time
 from typing import Any, Self
 
-from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.state import Config
-from blockwright_spec.reads import Prefix
 
 from ..capabilities import Capabilities
-from ..kv_cache.adapter import Found, Observation, Served
-from .calls import STALE, Answer, ByCalls, Call, Tables
+from ..kv_cache.adapter import Observation
+from .calls import STALE, Answer, ByCalls, Call
 from .wire import WireError, answer_of, call_line, config_line, hello_of, state_of
 
 TIMEOUT = 10.0
@@ -97,7 +95,6 @@ class Connection:
             return b""
 
     def close(self) -> None:
-        """End the process."""
         self.selector.close()
         for pipe in (self.input, self.output):
             with contextlib.suppress(OSError):
@@ -162,31 +159,6 @@ class ProcessAdapter(ByCalls):
             raise ProcessError(f"{line!r}: expected {' or '.join(may)}, found {answer.word}")
         return answer
 
-    def send(self, name: str, prefix: Prefix) -> None:
-        self.said("send", name, *prefix)
-
-    def forget(self, name: str) -> None:
-        self.said("forget", name)
-
-    def find(self, name: str) -> Found:
-        hit = self.said("find", name, may=("hit",))
-        return Found(hit.length, hit.tables)
-
-    def allocate(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Tables | None:
-        asked = self.asking(name, computed, step, length, hit_of)
-        answer = self.said("allocate", *asked, may=("blocks", "refused"))
-        return answer.tables if answer.word == "blocks" else None
-
-    def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
-        answer = self.said("batch", lookahead, asks, may=("served",))
-        return tuple([Served(tables) for tables in answer.served]), answer.whole
-
-    def take_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        return self.said("copies", may=("copies",)).copies
-
-    def common_prefix(self, name: str, running: int) -> tuple[int, ...]:
-        return self.said("common", name, running, may=("counts",)).counts
-
     def observe(self, names: tuple[str, ...]) -> Observation:
         (said,) = self.lines_answered([" ".join(["state", *names])])
         return state_of(said, self.config.num_blocks)
@@ -196,25 +168,23 @@ class ProcessFactory:
     """Makes managers in one process of a command."""
 
     def __init__(self, command: str) -> None:
+        self.command = command
         self.connection = Connection(command)
 
     @property
     def capabilities(self) -> Capabilities:
-        """Give what the manager says that it can do."""
         return self.connection.capabilities
 
     def __call__(self, config: Config) -> ProcessAdapter:
-        """Make a manager."""
         return ProcessAdapter(self.connection, config)
 
     def close(self) -> None:
-        """End the process."""
         self.connection.close()
 
 
 @functools.lru_cache
 def started(command: str) -> ProcessFactory:
-    """Give the factory of a command, whose process runs until this one ends.
+    """Return the factory of a command, whose process runs until this one ends.
 
     Raises:
         ValueError: it cannot be run, or does not speak the protocol.

@@ -13,7 +13,7 @@ from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Sli
 
 from ..kv_cache.adapter import Observation
 from ..kv_cache.scopes import layer_name
-from .calls import SIGNATURES, Answer, Call
+from .calls import ANSWERS, SIGNATURES, Answer, Call
 
 VERSION = 1
 
@@ -38,7 +38,7 @@ class Vector(NamedTuple):
 
 
 def frozen(value: Any) -> Any:
-    """Give lists as tuples, all the way down."""
+    """Return lists as tuples, all the way down."""
     return tuple([frozen(each) for each in value]) if isinstance(value, list) else value
 
 
@@ -51,14 +51,14 @@ FLAGS = {"caching": True, "eagle": False, "overlaps": False, "settles": False, "
 
 
 def group_record(group: Group) -> dict[str, Any]:
-    """Give a group of layers as data."""
+    """Return a group of layers as data."""
     name = layer_name(group.kind).partition(" ")[0]
     length = getattr(group.kind, LENGTHS[name]) if name in LENGTHS else 0
     return {"kind": name, "block_size": group.block_size} | ({LENGTHS[name]: length} if length else {})
 
 
 def group_of(record: dict[str, Any]) -> Group:
-    """Give a group of layers from data."""
+    """Return a group of layers from data."""
     name = record["kind"]
     length = record.get(LENGTHS[name], 0) if name in LENGTHS else 0
     kind: Kind = KINDS[name](length) if length else KINDS[name]()
@@ -66,47 +66,32 @@ def group_of(record: dict[str, Any]) -> Group:
 
 
 def config_record(config: Config) -> dict[str, Any]:
-    """Give a configuration as data."""
+    """Return a configuration as data."""
     rest = {name: getattr(config, name) for name, usual in FLAGS.items() if getattr(config, name) != usual}
     groups = [group_record(group) for group in config.groups]
     return {"groups": groups, "num_blocks": config.num_blocks, "max_model_len": config.max_model_len} | rest
 
 
 def config_of(record: dict[str, Any]) -> Config:
-    """Give a configuration from data."""
+    """Return a configuration from data."""
     groups = tuple(group_of(group) for group in record["groups"])
     rest = {name: record[name] for name in FLAGS if name in record}
     return Config(groups, record["num_blocks"], record["max_model_len"], **rest)
 
 
 def answer_record(answer: Answer) -> dict[str, Any]:
-    """Give an answer as data."""
-    match answer.word:
-        case "hit":
-            rest: dict[str, Any] = {"length": answer.length, "tables": answer.tables}
-        case "blocks":
-            rest = {"tables": answer.tables}
-        case "served":
-            rest = {"served": answer.served, "whole": answer.whole}
-        case "copies":
-            rest = {"copies": answer.copies}
-        case "counts":
-            rest = {"counts": answer.counts}
-        case "refused" | "error":
-            rest = {"reason": answer.reason}
-        case _:
-            rest = {}
-    return {"answer": answer.word} | rest
+    """Return an answer as data."""
+    return {"answer": answer.word} | {name: getattr(answer, name) for name in ANSWERS[answer.word]}
 
 
 def answer_of(record: dict[str, Any]) -> Answer:
-    """Give an answer from data."""
+    """Return an answer from data."""
     names = [name for name in Answer._fields if name in record]
     return Answer(record["answer"], **{name: frozen(record[name]) for name in names})
 
 
 def state_record(state: Observation) -> dict[str, Any]:
-    """Give a state as data; what no request of the scope has is left out."""
+    """Return a state as data; what no request of the scope has is left out."""
     keys = [
         (block, at, *prefix) for block, content in enumerate(state.keys or ()) if content for at, prefix in [content]
     ]
@@ -121,7 +106,7 @@ def state_record(state: Observation) -> dict[str, Any]:
 
 
 def state_of(record: dict[str, Any], num_blocks: int) -> Observation:
-    """Give a state from data."""
+    """Return a state from data."""
     keys: list[Any] = [None] * num_blocks
     for block, at, extra, tokens in record["keys"]:
         keys[block] = at, (extra, tuple(tokens))
@@ -134,7 +119,7 @@ def state_of(record: dict[str, Any], num_blocks: int) -> Observation:
 
 
 def step_records(steps: Iterable[VectorStep]) -> Iterator[dict[str, Any]]:
-    """Give the steps as data; a state that is the one before is only said to be the same."""
+    """Yield the steps as data; a state that is the one before is only said to be the same."""
     before: dict[str, Any] | None = None
     for step in steps:
         record = {"call": step.call.word} | {field.name: value for field, value in step.call.stated()}
@@ -147,7 +132,7 @@ def step_records(steps: Iterable[VectorStep]) -> Iterator[dict[str, Any]]:
 
 
 def steps_of(records: list[dict[str, Any]], num_blocks: int) -> Iterator[VectorStep]:
-    """Give steps from data."""
+    """Yield steps from data."""
     before: Observation | None = None
     for record in records:
         fields = SIGNATURES[record["call"]]
@@ -159,7 +144,7 @@ def steps_of(records: list[dict[str, Any]], num_blocks: int) -> Iterator[VectorS
 
 
 def line_of(vector: Vector) -> str:
-    """Give a vector as one line of JSON."""
+    """Return a vector as one line of JSON."""
     record = {
         "blockwright_vector": VERSION,
         "scope": vector.scope,
@@ -172,7 +157,7 @@ def line_of(vector: Vector) -> str:
 
 
 def vector_of(line: str) -> Vector:
-    """Give a vector from its line.
+    """Return a vector from its line.
 
     Raises:
         ValueError: the line is no vector of this version.

@@ -34,13 +34,13 @@ NAMES = (
 
 
 def file_name(scope_name: str) -> str:
-    """Give the name of the file that holds a scope's vectors."""
+    """Return the name of the file that holds a scope's vectors."""
     words = "".join(each if each.isalnum() else " " for each in scope_name.replace("+", " and ")).split()
     return "-".join(words) + ".jsonl"
 
 
 def sample_scopes() -> tuple[Scope, ...]:
-    """Give the scopes of the samples."""
+    """Return the scopes of the samples."""
     return tuple(each for each in EVERY if each.name in NAMES)
 
 

@@ -22,7 +22,7 @@ EVERYTHING = Capabilities(frozenset(KINDS), frozenset(CALLS) - QUESTIONS, frozen
 
 
 def served(factory: Factory, lines: TextIO) -> Iterator[str]:
-    """Give the answer to each line."""
+    """Yield the answer to each line."""
     adapter: ManagerAdapter | None = None
     for line in lines:
         match line.split():

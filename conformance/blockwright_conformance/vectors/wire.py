@@ -4,14 +4,14 @@ One line is sent, one line comes back. Words are separated by one space, lists b
 slashes, and entries for several requests or blocks by semicolons; "-" stands for nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from blockwright_spec.manager.state import Config
 
 from ..capabilities import Capabilities
 from ..kv_cache.adapter import Observation
-from .calls import SIGNATURES, STALE, Answer, Call, Field, Tables
+from .calls import ANSWERS, SIGNATURES, STALE, Answer, Call, Tables
 from .records import FLAGS, LENGTHS, config_of, group_record
 
 VERSION = 1
@@ -42,30 +42,54 @@ def tables_of(text: str) -> Tables:
     return tuple(map(integers, text.split("/")))
 
 
-def value_text(field: Field, value: Any) -> str:
-    """Write an argument."""
-    if field.shape == "tokens":
-        return listed(value)
-    if field.shape == "pairs":
-        return ";".join(":".join(map(str, pair)) for pair in value) or NOTHING
-    return str(value)
+def pairs_text(pairs: Iterable[tuple[Any, ...]]) -> str:
+    """Write pairs of a name and integers, or of integers."""
+    return ";".join(":".join(map(str, pair)) for pair in pairs) or NOTHING
 
 
-def value_of(field: Field, text: str) -> Any:
-    """Read an argument."""
-    if field.shape == "tokens":
-        return integers(text)
-    if field.shape == "pairs":
-        pairs = [] if text == NOTHING else [each.split(":") for each in text.split(";")]
-        return tuple([(name, *map(int, numbers)) for name, *numbers in pairs])
-    return text if field.shape == "name" else int(text)
+def pairs_of(text: str) -> tuple[tuple[Any, ...], ...]:
+    """Read pairs of a name and integers."""
+    pairs = [] if text == NOTHING else [each.split(":") for each in text.split(";")]
+    return tuple([(name, *map(int, numbers)) for name, *numbers in pairs])
+
+
+def copies_text(copies: Iterable[Iterable[tuple[int, int]]]) -> str:
+    """Write pairs of blocks per group."""
+    return "/".join(",".join(f"{a}:{b}" for a, b in pairs) or NOTHING for pairs in copies)
+
+
+def copies_of(text: str) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Read pairs of blocks per group."""
+    groups = [[] if each == NOTHING else [one.split(":") for one in each.split(",")] for each in text.split("/")]
+    return tuple([tuple([(int(a), int(b)) for a, b in group]) for group in groups])
+
+
+SHAPES: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
+    "count": (str, int),
+    "name": (str, str),
+    "tokens": (listed, integers),
+    "pairs": (pairs_text, pairs_of),
+    "tables": (tabled, tables_of),
+    "copies": (copies_text, copies_of),
+}
+"""How a value of each shape is written, and read again."""
+
+PARTS = {
+    "ok": (),
+    "refused": (),
+    "hit": ("count", "tables"),
+    "blocks": ("tables",),
+    "copies": ("copies",),
+    "counts": ("tokens",),
+}
+"""The shapes of the fields (`ANSWERS`) that these answers have on the wire."""
 
 
 def call_line(call: Call) -> str:
     """Write a call: its word, its arguments in order, and options that are not at their defaults."""
     words = [call.word]
     for field, value in call.stated():
-        text = value_text(field, value)
+        text = SHAPES[field.shape][0](value)
         words.append(text if field.default is None else f"{field.name}={text}")
     return " ".join(words)
 
@@ -79,37 +103,26 @@ def call_of(line: str) -> Call:
     word, *rest = line.split()
     if word not in SIGNATURES:
         raise WireError(f"call: expected one of {', '.join(SIGNATURES)}, not {word!r}")
-    options = dict(each.split("=", 1) for each in rest if "=" in each)
+    fields, options = SIGNATURES[word], dict(each.split("=", 1) for each in rest if "=" in each)
     plain = iter([each for each in rest if "=" not in each])
     try:
-        values = [
-            value_of(field, next(plain) if field.default is None else options.get(field.name, str(field.default)))
-            for field in SIGNATURES[word]
-        ]
+        texts = [next(plain) if each.default is None else options.get(each.name, each.default) for each in fields]
+        values = [SHAPES[field.shape][1](str(text)) for field, text in zip(fields, texts, strict=True)]
     except (StopIteration, ValueError) as error:
-        names = " ".join(field.name for field in SIGNATURES[word])
+        names = " ".join(field.name for field in fields)
         raise WireError(f"{word}: expected {word} {names}, not {line!r}") from error
     return Call(word, tuple(values))
 
 
 def answer_line(answer: Answer) -> str:
     """Write an answer."""
-    match answer.word:
-        case "hit":
-            return f"hit {answer.length} {tabled(answer.tables)}"
-        case "blocks":
-            return f"blocks {tabled(answer.tables)}"
-        case "served":
-            tables = ";".join(map(tabled, answer.served)) or NOTHING
-            return f"served {len(answer.served)} {'whole' if answer.whole else 'part'} {tables}"
-        case "copies":
-            return "copies " + "/".join(",".join(f"{a}:{b}" for a, b in pairs) or NOTHING for pairs in answer.copies)
-        case "counts":
-            return f"counts {listed(answer.counts)}"
-        case "error":
-            return "error stale" if answer.reason.startswith(STALE) else "error"
-        case word:
-            return word
+    if answer.word == "served":
+        tables = ";".join(map(tabled, answer.served)) or NOTHING
+        return f"served {len(answer.served)} {'whole' if answer.whole else 'part'} {tables}"
+    if answer.word == "error":
+        return "error stale" if answer.reason.startswith(STALE) else "error"
+    fields = zip(ANSWERS[answer.word], PARTS[answer.word], strict=False)
+    return " ".join([answer.word, *(SHAPES[shape][0](getattr(answer, name)) for name, shape in fields)])
 
 
 def answer_of(line: str) -> Answer:
@@ -118,30 +131,20 @@ def answer_of(line: str) -> Answer:
     Raises:
         WireError: it is none.
     """
-    words = line.split()
     try:
-        match words:
-            case ["ok" | "refused" as word]:
-                return Answer(word)
-            case ["hit", length, tables]:
-                return Answer("hit", int(length), tables_of(tables) if int(length) else ())
-            case ["blocks", tables]:
-                return Answer("blocks", tables=tables_of(tables))
+        match line.split():
             case ["served", count, "whole" | "part" as how, tables]:
                 served = () if int(count) == 0 else tuple(map(tables_of, tables.split(";")))
                 return Answer("served", served=served, whole=how == "whole")
-            case ["copies", groups]:
-                pairs = [[] if each == NOTHING else each.split(",") for each in groups.split("/")]
-                copies = tuple(
-                    [tuple([(int(a), int(b)) for a, b in (one.split(":") for one in each)]) for each in pairs]
-                )
-                return Answer("copies", copies=copies)
-            case ["counts", counts]:
-                return Answer("counts", counts=integers(counts))
             case ["error", "stale", *_]:
                 return Answer("error", reason=STALE)
             case ["error", *rest]:
                 return Answer("error", reason=" ".join(rest))
+            case ["hit", "0", _]:
+                return Answer("hit")
+            case [word, *texts] if len(texts) == len(PARTS.get(word, "-")):
+                fields = zip(ANSWERS[word], PARTS[word], texts, strict=False)
+                return Answer(word, **{name: SHAPES[shape][1](text) for name, shape, text in fields})
     except ValueError as error:
         raise WireError(f"answer: cannot read {line!r}: {error}") from error
     raise WireError(f"answer: expected ok, hit, blocks, served, copies, counts, refused or error, not {line!r}")
@@ -168,35 +171,45 @@ def config_from(line: str) -> Config:
     return config_of({"groups": groups, "num_blocks": int(blocks), "max_model_len": int(longest)} | numbers)
 
 
-FIELDS = ("tables", "queue", "references", "keys", "published", "free", "states", "settled", "copies")
-"""What a state may show, each as ``name=value``; the tables always."""
+def keys_text(keys: Iterable[Any]) -> str:
+    """Write what blocks are published as, those that are."""
+    found = [(block, *content) for block, content in enumerate(keys) if content]
+    return ";".join(f"{block}:{at}:{extra}:{listed(tokens)}" for block, at, (extra, tokens) in found) or NOTHING
+
+
+def keys_of(text: str) -> dict[int, Any]:
+    """Read what blocks are published as, by block."""
+    entries = [] if text == NOTHING else [each.split(":") for each in text.split(";")]
+    return {int(block): (int(at), (int(extra), integers(tokens))) for block, at, extra, tokens in entries}
+
+
+def of_requests(shape: str) -> tuple[Callable[[Any], str], Callable[[str], Any]]:
+    """Return how a value for each request is written and read; some have none."""
+    write, read = SHAPES[shape]
+    return (
+        lambda values: ";".join(NO_TABLE if value is None else write(value) for value in values) or NOTHING,
+        lambda text: tuple([None if each == NO_TABLE else read(each) for each in text.split(";")]),
+    )
+
+
+FIELDS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
+    "tables": of_requests("tables"),
+    "queue": SHAPES["tokens"],
+    "references": SHAPES["tokens"],
+    "keys": (keys_text, keys_of),
+    "published": of_requests("tokens"),
+    "free": SHAPES["count"],
+    "states": of_requests("tables"),
+    "settled": of_requests("count"),
+    "copies": (pairs_text, lambda text: tuple([(int(at), *ends) for at, *ends in pairs_of(text)])),
+}
+"""What a state may show, each as ``name=value``, and how it is written and read; the tables always."""
 
 
 def state_line(state: Observation) -> str:
     """Write a state."""
-
-    def each(values: Iterable[Any], write: Any) -> str:
-        return ";".join(NO_TABLE if value is None else write(value) for value in values) or NOTHING
-
-    words = ["state", f"tables={each(state.tables, tabled)}"]
-    if state.queue is not None:
-        words.append(f"queue={listed(state.queue)}")
-    if state.references is not None:
-        words.append(f"references={listed(state.references)}")
-    if state.keys is not None:
-        keys = [(block, *content) for block, content in enumerate(state.keys) if content]
-        words.append("keys=" + (";".join(f"{b}:{at}:{extra}:{listed(t)}" for b, at, (extra, t) in keys) or NOTHING))
-    if state.published is not None:
-        words.append(f"published={each(state.published, listed)}")
-    if state.free is not None:
-        words.append(f"free={state.free}")
-    if state.states is not None:
-        words.append(f"states={each(state.states, tabled)}")
-    if state.settled is not None:
-        words.append(f"settled={each(state.settled, str)}")
-    if state.copies is not None:
-        words.append("copies=" + (";".join(f"{at}:{a}:{b}" for at, a, b in state.copies) or NOTHING))
-    return " ".join(words)
+    shown = [(name, write, getattr(state, name)) for name, (write, _) in FIELDS.items()]
+    return " ".join(["state", *(f"{name}={write(value)}" for name, write, value in shown if value is not None)])
 
 
 def state_of(line: str, num_blocks: int) -> Observation:
@@ -209,34 +222,22 @@ def state_of(line: str, num_blocks: int) -> Observation:
     if word != "state" or not rest:
         raise WireError(f"state: expected state tables=..., not {line!r}")
     try:
-        return Observation(**{name: shown(name, text, num_blocks) for name, text in (each.split("=") for each in rest)})
+        shown: dict[str, Any] = {name: FIELDS[name][1](text) for name, text in (each.split("=") for each in rest)}
+        if "keys" in shown:
+            shown["keys"] = keys_in(shown["keys"], num_blocks)
+        return Observation(**shown)
+    except KeyError as error:
+        raise WireError(f"state: expected fields {', '.join(FIELDS)}, not {error}") from error
     except (ValueError, TypeError, IndexError) as error:
         raise WireError(f"state: cannot read {line!r}: {error}") from error
 
 
-def shown(name: str, text: str, num_blocks: int) -> Any:
-    """Read one field of a state."""
-    entries = [] if text == NOTHING else text.split(";")
-    match name:
-        case "queue" | "references":
-            return integers(text)
-        case "free":
-            return int(text)
-        case "tables" | "states":
-            return tuple([None if each == NO_TABLE else tables_of(each) for each in text.split(";")])
-        case "published":
-            return tuple([None if each == NO_TABLE else integers(each) for each in entries])
-        case "settled":
-            return tuple([None if each == NO_TABLE else int(each) for each in entries])
-        case "copies":
-            return tuple([tuple(map(int, each.split(":"))) for each in entries])
-        case "keys":
-            keys: list[Any] = [None] * num_blocks
-            for block, at, extra, tokens in (each.split(":") for each in entries):
-                keys[int(block)] = int(at), (int(extra), integers(tokens))
-            return tuple(keys)
-        case _:
-            raise ValueError(f"expected one of {', '.join(FIELDS)}, not {name!r}")
+def keys_in(keys: dict[int, Any], num_blocks: int) -> tuple[Any, ...]:
+    """Return what every block is published as; None for nothing."""
+    found: list[Any] = [None] * num_blocks
+    for block, content in keys.items():
+        found[block] = content
+    return tuple(found)
 
 
 def hello_line(name: str, capabilities: Capabilities, follows_policy: bool) -> str:

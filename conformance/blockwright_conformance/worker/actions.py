@@ -287,7 +287,6 @@ class Apply(WorkerAction):
 
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
-        """Yield it after a batch."""
         yield from (cls(state.told),) if state.told else ()
 
     def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
@@ -393,7 +392,6 @@ class Compact(WorkerAction):
 
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
-        """Yield it always."""
         yield cls()
 
     def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
@@ -420,7 +418,6 @@ class Swap(WorkerAction):
 
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
-        """Yield every pair of places, and one place alone."""
         yield cls(0, 0)
         yield from (cls(one, other) for one, other in combinations(range(len(state.rows)), 2))
 
@@ -443,7 +440,6 @@ class Move(WorkerAction):
 
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
-        """Yield every row and every free place."""
         free = [place for place, row in enumerate(state.rows) if row is None]
         yield from (cls(row.slot, place) for row in state.rows if row for place in free)
 
@@ -484,15 +480,15 @@ class Misuse(WorkerAction):
 
 
 def wrong_calls(state: Serving) -> Iterator[Any]:
-    """Yield calls of which most are wrong."""
+    """Yield calls of which most are wrong; of many rows one has its turn, since a history draws one call at a time."""
     beyond, nothing = len(state.rows), ((),) * len(state.manager.config.groups)
     done = Done(state.manager)
     yield from (Remove(STRANGER), Move(STRANGER, 0), Apply(((STRANGER, done),)), Swap(0, beyond), Swap(-1, 0))
     yield HandOut((Work(STRANGER, 0, 1),))
     yield Add(Row(STRANGER, nothing, nothing))
-    for row in state.rows:
-        if row is None:
-            continue
+    rows = [row for row in state.rows if row is not None]
+    turn = sum(row.certain or 0 for row in rows) % len(rows) if len(rows) > 2 else 0
+    for row in rows if len(rows) <= 2 else rows[turn : turn + 1]:
         slot, begin = row.slot, row.certain or 0
         yield from (Move(slot, place) for place in (*range(beyond), beyond))
         yield Apply(((slot, done),) * 2)

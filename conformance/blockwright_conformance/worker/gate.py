@@ -2,8 +2,6 @@
 
 from functools import partial
 
-from blockwright._terminal import Advance
-
 from ..checker.counterexample import script
 from ..checker.history import run_machine, walked
 from ..gates import GateResult, Profile
@@ -20,24 +18,18 @@ def scopes(profile: str) -> tuple[WorkerScope, ...]:
     return (*PROFILES[profile], *LARGE.values())
 
 
-GATE = Exploration("worker", "inputs", scopes, WorkerWorld, EVERYTHING)
-size = GATE.size
+class WorkerGate(Exploration):
+    """Explores the small scopes, and runs the machine and walks of the large ones."""
+
+    def row(self, scope: WorkerScope, profile: Profile) -> GateResult:
+        if scope.name not in LARGE:
+            return Exploration.row(self, scope, profile)
+        examples, steps, length, walks = LENGTHS[profile.name]
+        world = WorkerWorld(scope)
+        machine = partial(run_machine, world, examples, steps, profile.name != "nightly")
+        runs = (machine, *(partial(walked, world, seed, length) for seed in range(walks)))
+        return ran("inputs machine", scope.name, runs, lambda what: what not in EVENTS, partial(script, world))
 
 
-def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Explore the small scopes, and run the machine and walks of the large ones."""
-    return GATE.run(profile, progress, task)
-
-
-def task(name: str, profile: str) -> GateResult:
-    """Explore the scope of a name, or run its histories."""
-    return histories(name, profile) if name in LARGE else GATE.row(name, profile)
-
-
-def histories(name: str, profile: str) -> GateResult:
-    """Run the machine and the walks of a scope."""
-    examples, steps, length, walks = LENGTHS[profile]
-    world = WorkerWorld(LARGE[name])
-    machine = partial(run_machine, world, examples, steps, profile != "nightly")
-    runs = (machine, *(partial(walked, world, seed, length) for seed in range(walks)))
-    return ran("inputs machine", name, runs, lambda what: what not in EVENTS, partial(script, world))
+GATE = WorkerGate(__name__, "worker", "all scopes of inputs", scopes, WorkerWorld, EVERYTHING)
+size, run = GATE.size, GATE.run

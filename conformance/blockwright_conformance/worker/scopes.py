@@ -21,7 +21,6 @@ class WorkerScope:
 
     @property
     def rows(self) -> int:
-        """Count the rows."""
         return self.engine.slots + self.spare
 
     @property

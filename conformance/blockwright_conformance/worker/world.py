@@ -99,7 +99,6 @@ class WorkerWorld(World[Serving, WorkerAdapter]):
         return [law for _, done in outcome.steps for law in laws[isinstance(done, Handed)] if not law.holds(done)]
 
     def happened(self, state: Serving, action: Any, outcome: Any) -> Iterator[str]:
-        """Yield the action, or why it was refused, and particulars."""
         yield outcome.refusal.reason.name if outcome.refusal else self.kind(action)
         yield from outcome.events
 
@@ -115,7 +114,6 @@ class WorkerWorld(World[Serving, WorkerAdapter]):
     def choices(
         self, model: WorkerAdapter, state: Serving, action: Any, reply: WorkerReply, shown: Places
     ) -> tuple[Choice]:
-        """Return what the worker was seen to choose."""
         return (Choice(shown, reply.answer if type(action).__name__ == "Compact" and reply.answer else ()),)
 
     def observe(self, model: WorkerAdapter, state: Serving) -> Places:
@@ -124,13 +122,13 @@ class WorkerWorld(World[Serving, WorkerAdapter]):
     def differences(
         self, model: WorkerAdapter, action: Any, outcome: Outcome[Serving], reply: WorkerReply, shown: Places
     ) -> list[str]:
-        """Name what differs in acceptance, in the places of rows, and in what was handed out."""
         refusal, error = outcome.refusal, reply.error
         places = tuple(None if row is None else row.slot for row in outcome.state.rows)
         if refusal is not None and error is None:
             illegal = refusal.reason in (RowRefusal.ILLEGAL_ORDER, RowRefusal.TAKEN) and not isinstance(action, Misuse)
             return [f"ROW-2: {shown}: {refusal.reason.value}" if illegal else f"accepted; expected {refusal.reason}"]
-        if refusal is None and error is not None:
+        left = refusal is not None and refusal.reason is RowRefusal.ILLEGAL_ORDER and isinstance(action, HandOut)
+        if error is not None and (refusal is None or left):  # where a step was refused, its rows were left as they were
             return [f"refused ({type(error).__name__}: {error}); expected success"]
         if places != shown:
             law = "ROW-2" if refusal is None else "ROW-3: a refused call changed something"

@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def made(told: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Give each file and what belongs into it; that of the gates only where there is a report."""
+    """Return each file and what belongs into it; that of the gates only where there is a report."""
     yield "spaces", spaces.data()
     yield "examples", examples.data()
     if told is not None:
@@ -49,7 +49,6 @@ def made(told: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def checked(folder: Path, told: Any) -> Iterator[str]:
-    """Say what is no longer so."""
     for name, data in made(None):
         if files.read(folder, name) != json.loads(files.text_of(data)):
             yield f"{name}.json: recomputed, it differs; python -m blockwright_lab.book writes it anew"

@@ -32,12 +32,10 @@ class Example(NamedTuple):
 
 
 def is_refused(reason: Reason) -> Goal:
-    """Look for a refusal."""
     return lambda before, action, told: told.refusal is not None and told.refusal.reason is reason
 
 
 def is_shared(before: State, action: Action, told: ManagerOutcome) -> bool:
-    """Look for a block that two requests hold."""
     return any(holders(told.state, block) > 1 for block in range(1, before.config.num_blocks))
 
 
@@ -53,7 +51,6 @@ def is_evicted(before: State, action: Action, told: ManagerOutcome) -> bool:
 
 
 def is_nulled(before: State, action: Action, told: ManagerOutcome) -> bool:
-    """Look for a step that leaves an entry behind."""
     return isinstance(action, Grow) and any(entries for step in told.done for entries in step.nulled)
 
 
@@ -74,12 +71,10 @@ def is_fenced(before: State, action: Action, told: ManagerOutcome) -> bool:
 
 
 def is_rejected(before: State, action: Action, told: ManagerOutcome) -> bool:
-    """Look for a settlement that takes drafts back."""
     return isinstance(action, Settle) and bool(action.rejected) and told.refusal is None
 
 
 def is_part_of_a_load(before: State, action: Action, told: ManagerOutcome) -> bool:
-    """Look for a load of which only a part came."""
     return isinstance(action, FinishLoad) and action.came > 0 and any(loads(before, action.came)) and not told.refusal
 
 
@@ -224,7 +219,6 @@ class Seeker(Explorer[State, ManagerAdapter]):
         self.goal = goal
 
     def arrived(self, node: AnyNode, action: Any, outcome: Any, after: AnyNode) -> AnyNode | None:
-        """Stop at the goal."""
         if self.goal(node.state, action, outcome):
             self.fail("GOAL", "", after.trail)
         return super().arrived(node, action, outcome, after)
@@ -232,16 +226,10 @@ class Seeker(Explorer[State, ManagerAdapter]):
 
 @cache
 def data() -> Record:
-    """Give every example; found once a process."""
     return {each.id: found(each) for each in EXAMPLES}
 
 
 def found(example: Example) -> Record:
-    """Find the shortest way.
-
-    Raises:
-        LookupError: there is none in the scope, or no such scope.
-    """
     each = next((each for each in EVERY if each.name == example.scope), None)
     result = Seeker(each, example.goal).run() if each else None
     if each is None or result is None or result.violation is None:
@@ -258,7 +246,7 @@ def found(example: Example) -> Record:
 
 
 def steps(each: Scope, actions: tuple[Action, ...]) -> Iterator[Record]:
-    """Give what each action is called and what the state is after it."""
+    """Return what each action is called and what the state is after it."""
     state = KVCacheWorld(each).initial()
     for action in actions:
         told = meaning(state, action)
@@ -278,7 +266,6 @@ def told_action(action: Action) -> str:
 
 
 def after(state: State) -> Record:
-    """Say what a state looks like."""
     return {
         "free": list(state.queue),
         "published": sorted(block for block, _ in state.keys),

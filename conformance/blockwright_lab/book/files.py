@@ -8,7 +8,7 @@ FOLDER = Path("docs/data")
 
 
 def text_of(data: dict[str, Any]) -> str:
-    """Give a record as text: each entry, and each element of a list of records, on a line of its own."""
+    """Return a record as text: each entry, and each element of a list of records, on a line of its own."""
     lines = []
     for name, value in data.items():
         if isinstance(value, list) and value and isinstance(value[0], dict | list):
@@ -20,12 +20,10 @@ def text_of(data: dict[str, Any]) -> str:
 
 
 def one_line(value: Any) -> str:
-    """Give a value as JSON on one line."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def write(folder: Path, name: str, data: dict[str, Any]) -> None:
-    """Write a file."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(text_of(data), encoding="utf-8")
 

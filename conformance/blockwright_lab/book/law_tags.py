@@ -43,7 +43,6 @@ class Place(NamedTuple):
 
 
 def law_ids() -> tuple[str, ...]:
-    """Give the names of all laws, part by part."""
     listed = (
         *BLOCK_LAWS,
         *LAWS,
@@ -58,7 +57,7 @@ def law_ids() -> tuple[str, ...]:
 
 
 def tags(source: str) -> list[tuple[int, str, str]]:
-    """Give the tags of a file: line, function (the module's own have none), and law."""
+    """Return the tags of a file: line, function (the module's own have none), and law."""
     spans = list(functions(ast.parse(source)))
     return [
         (number, innermost(spans, number), law.strip())
@@ -73,7 +72,6 @@ Span = tuple[int, int, str]
 
 
 def functions(node: ast.AST, prefix: str = "") -> list[Span]:
-    """Give the functions and classes below a node."""
     found = []
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.ClassDef):
@@ -83,12 +81,12 @@ def functions(node: ast.AST, prefix: str = "") -> list[Span]:
 
 
 def innermost(spans: list[Span], number: int) -> str:
-    """Give the innermost function around a line; the module's own lines are in none."""
+    """Return the innermost function around a line; the module's own lines are in none."""
     return next((name for first, last, name in reversed(spans) if first <= number <= last), "")
 
 
 def claims() -> dict[str, list[Place]]:
-    """Give the places that claim each law, each once, in the order of files; one without any has an empty list."""
+    """Return the places that claim each law, each once, in the order of files; one without any has an empty list."""
     root = Path(blockwright.__path__[0])
     found: dict[str, list[Place]] = {law: [] for law in law_ids()}
     for path in sorted(root.rglob("*.py")):
@@ -100,12 +98,12 @@ def claims() -> dict[str, list[Place]]:
 
 
 def unknown() -> list[tuple[str, Place]]:
-    """Give the tags that name no law of the specification."""
+    """Return the tags that name no law of the specification."""
     known = frozenset(law_ids())
     return [(law, place) for law, places in claims().items() if law not in known for place in places]
 
 
 def unclaimed() -> list[str]:
-    """Give the laws that no code claims, in the order of the laws."""
+    """Return the laws that no code claims, in the order of the laws."""
     found = claims()
     return [law for law in law_ids() if not found[law]]

@@ -14,11 +14,7 @@ Row = dict[str, Any]
 
 COMPARED = ("proof", "contract", "tie", "lockstep", "choices", "paged", "offload", "known-bugs")
 """Rows whose numbers are the same in every run of a profile: all but those of random histories, damage and mutants."""
-COVERED = {
-    "all scopes": "lockstep",
-    "all scopes of block tables": "paged",
-    "all scopes of offloading": "offload",
-}
+COVERED = {"all scopes": "lockstep", "all scopes of block tables": "paged", "all scopes of offloading": "offload"}
 """What was covered, by the gate whose numbers it repeats; the rest of coverage is of random histories."""
 
 KEPT = (
@@ -39,11 +35,7 @@ EQUAL = ("states", "transitions", "tried", "passed", "violations", "law", "detai
 
 
 def joined(reports: list[Row]) -> Row | None:
-    """Give several reports as one: the first, and of the others the gates that those before them did not run.
-
-    Raises:
-        ValueError: two of them explored a scope and did not see the same.
-    """
+    """Return several reports as one: the first, and of the others the gates that those before them did not run."""
     if not reports:
         return None
     rows: list[Row] = []
@@ -60,14 +52,14 @@ def joined(reports: list[Row]) -> Row | None:
 
 
 def gates(report: Row) -> Row:
-    """Give what is kept of a report: the rows without their traces."""
+    """Return what is kept of a report: the rows without their traces."""
     rows = [{name: row[name] for name in KEPT if row.get(name)} for row in report["gates"]]
     transitions = sum(row["transitions"] for row in report["gates"] if row["kind"] in LOCKSTEP)
     return {"profile": report["profile"], "build": report["build"], "transitions": transitions, "rows": rows}
 
 
 def known_bugs(report: Row) -> Row:
-    """Give what was seen of each known bug: who caught it, how soon, the shortest way, and what it does to a model."""
+    """Return what was seen of each known bug: who caught it, how soon, the shortest way, and what a model suffers."""
     kept = ("law", "detail", "states", "transitions", "seconds", "trace")
     harm = {bug_of(row): row["detail"] for row in report["gates"] if row["kind"] == "damage"}
     known = {bug.id for bug in BUGS}
@@ -76,7 +68,6 @@ def known_bugs(report: Row) -> Row:
 
 
 def bug_of(row: Row) -> str:
-    """Give the known bug that a row speaks of."""
     return str(row["scope"]).partition(" ")[0]
 
 
@@ -117,7 +108,7 @@ def misnamed(kept: Row, bugs: Row) -> Iterator[str]:
 
 
 def rows_of(rows: list[Row]) -> dict[tuple[str, str], Row]:
-    """Give the rows that are compared, by gate and scope; theorems of several layers share their words."""
+    """Return the rows that are compared, by gate and scope; theorems of several layers share their words."""
     return {
         (gate_of(row), f"{row['manager']}, {row['scope']}" if row["kind"] == "proof" else row["scope"]): row
         for row in rows
@@ -126,12 +117,11 @@ def rows_of(rows: list[Row]) -> dict[tuple[str, str], Row]:
 
 
 def gate_of(row: Row) -> str:
-    """Give the gate that a row is of: coverage is told in rows of their own."""
+    """Return the gate that a row is of: coverage is told in rows of their own."""
     return COVERED.get(row["scope"], "coverage") if row["kind"] == "coverage" else str(row["kind"])
 
 
 def different(name: str, old: Row | None, new: Row | None) -> Iterator[str]:
-    """Say how a row differs."""
     if old is None or new is None:
         yield f"{name}: {'not in the documentation' if old is None else 'no longer in the report'}"
         return

@@ -23,17 +23,15 @@ AnyNode = Node[State, ManagerAdapter]
 
 @cache
 def data() -> Record:
-    """Give all of it; worked out once a process."""
     return {"growth": growth(), "kinds": kinds(), "graph": graph(world(Full(), 1, 3, 2))}
 
 
 def world(kind: Kind, size: int, blocks: int, slots: int) -> Scope:
-    """Give a world without options: requests of up to three tokens that come, grow and go."""
+    """Return a world without options: requests of up to three tokens that come, grow and go."""
     return scope(kind, size, "growth", blocks, 3, "", slots=slots)
 
 
 def counted(each: Scope) -> Record:
-    """Explore a world and count."""
     result = explorer(each, None, laws=()).run()
     usable = each.config.num_blocks - 1
     return {"blocks": usable, "requests": each.slots, "states": result.states, "transitions": result.transitions}
@@ -64,13 +62,12 @@ class Drawing(Explorer[State, ManagerAdapter]):
         self.number(self.world.initial())
 
     def number(self, state: State, depth: int = 0) -> int:
-        """Give the number of a state, a new one if it was not seen."""
+        """Return the number of a state, a new one if it was not seen."""
         name = self.world.digest(state)
         known = self.states.setdefault(name, {"id": len(self.states), "depth": depth, "shows": shown(state)})
         return int(known["id"])
 
     def arrived(self, node: AnyNode, action: Any, outcome: Any, after: AnyNode) -> AnyNode | None:
-        """Remember the way that an action took."""
         depth = self.states[self.world.digest(node.state)]["depth"]
         start, end = self.number(node.state), self.number(after.state, depth + 1)
         if outcome.refusal is not None:

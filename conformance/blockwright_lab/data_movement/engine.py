@@ -33,11 +33,9 @@ class Engine:
         self.made = 0
 
     def can(self, name: str) -> bool:
-        """Tell whether a move can be made now."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """End everything, and see that nothing is lost."""
         raise NotImplementedError
 
     def kinds(self) -> dict[str, list[Move]]:
@@ -46,11 +44,6 @@ class Engine:
         return {name: [(name, number) for number in numbers] for name in self.moves if self.can(name)}
 
     def act(self, move: Move) -> None:
-        """Make a move.
-
-        Raises:
-            BrokenError: something differs, or a law is broken.
-        """
         name, number = move
         self.made += 1
         method, random = getattr(self, name), Random(number)
@@ -58,20 +51,12 @@ class Engine:
 
 
 def walked(engine: Engine, seed: int, steps: int, before: Callable[[], object] = int) -> None:
-    """Take a random walk, with a call before each move, and end everything.
-
-    Raises:
-        BrokenError: the walk met a violation.
-    """
+    """Take a random walk, with a call before each move, and end everything."""
     wander(engine, engine.moves, seed, steps, before)
     engine.finish()
 
 
 def run_machine(make: Callable[[], Engine], examples: int, steps: int, derandomize: bool = True) -> Counter[str]:
-    """Run a state machine over an engine; return how often what happened.
-
-    Raises:
-        BrokenError: a violation, with the shortest history that Hypothesis found.
-    """
+    """Run a state machine over an engine; return how often what happened."""
     moves = make().moves
     return run_drawn(make, tuple(moves), moves, examples, steps, derandomize)

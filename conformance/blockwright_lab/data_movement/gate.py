@@ -9,6 +9,7 @@ from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import covered, ran
 
 from .offload_scopes import OFFLOAD_HISTORIES
+from .offload_scopes import histories as chains
 from .tables_scopes import HISTORIES
 
 PLANS = "plans of random models"
@@ -51,13 +52,10 @@ def task(name: str, profile: str) -> GateResult:
         from .tables_histories import histories as of_tables  # it imports torch
 
         return of_tables(name, profile)
-    from .offload_engine import histories as of_chains
-
-    return of_chains(name, profile)
+    return chains(name, profile)
 
 
 def plans(count: int) -> GateResult:
-    """Plan some models, and return their row."""
     from .memory_plans import check_model  # it imports torch
 
     return replace(

@@ -96,7 +96,6 @@ class Model:
 
 
 def kind_of(spec: KVCacheSpec) -> Kind:
-    """Give the specification's kind of a layer."""
     match spec:
         case FullAttentionSpec():
             return Full()
@@ -113,24 +112,19 @@ def kind_of(spec: KVCacheSpec) -> Kind:
 
 
 def layer_of(spec: KVCacheSpec) -> Layer:
-    """Give what a layer declares, in the specification's terms."""
+    """Return what a layer declares, in the specification's terms."""
     kind = kind_of(spec)
     tokens = 1 if isinstance(kind, Mamba) else spec.block_size
     return Layer(kind, spec.block_size, spec.page_size_bytes // tokens)
 
 
 def elements(spec: KVCacheSpec) -> list[int]:
-    """Give the bytes of one element of each of a layer's tensors."""
+    """Return the bytes of one element of each of a layer's tensors."""
     dtypes = spec.dtypes if isinstance(spec, MambaSpec) else (getattr(spec, "dtype", "int8"),)
     return [dtype_size(dtype) for dtype in dtypes]
 
 
 def plan_of(model: Model, plan: KVCachePlan) -> StoragePlan:
-    """Give a plan in the specification's terms.
-
-    Raises:
-        BrokenError: the plan contradicts itself.
-    """
     names, limits = list(model.layers), plan.limits
     groups = []
     for group, own in zip(plan.groups, plan.config.kv_cache_groups, strict=True):
@@ -160,11 +154,7 @@ def plan_of(model: Model, plan: KVCachePlan) -> StoragePlan:
 
 
 def check_plan(model: Model, plan: KVCachePlan, *, is_full: bool = True) -> None:
-    """Check a plan against the laws; that it holds as much as it can only if it is free to.
-
-    Raises:
-        BrokenError: a law is broken.
-    """
+    """Check a plan against the laws; that it holds as much as it can only if it is free to."""
     found = plan_of(model, plan)
     for law in STORAGE_LAWS:
         if (is_full or law.id not in ("LAYOUT-5", "LAYOUT-9")) and not law.holds(found):
@@ -176,16 +166,11 @@ def check_plan(model: Model, plan: KVCachePlan, *, is_full: bool = True) -> None
 
 
 def bytes_of(plan: KVCachePlan, name: str) -> int:
-    """Give the bytes that a layer uses of its page."""
     return plan.spec_of(name).page_size_bytes
 
 
 def check_memory(plan: KVCachePlan) -> None:
-    """Check that what each layer is given of a block lies in the page of that block, and is apart from all others.
-
-    Raises:
-        BrokenError: it reaches out of the page.
-    """
+    """Check that what each layer is given of a block lies in the page of that block, and is apart from all others."""
     storage = KVCacheStorage(plan)
     for name in plan.layers:
         group, tensor = plan.place_of(name)
@@ -207,11 +192,7 @@ def check_memory(plan: KVCachePlan) -> None:
 
 
 def check_served(model: Model, plan: KVCachePlan) -> None:
-    """Check that the manager serves the longest request, and that it takes no more blocks than the plan says.
-
-    Raises:
-        BrokenError: it does not.
-    """
+    """Check that the manager serves the longest request, and that it takes no more blocks than the plan says."""
     limits = plan.limits
     manager = KVCacheManager(plan.config, limits.max_model_len, enable_caching=limits.enable_caching)
     request, done = Request("longest", [0] * limits.max_model_len, block_size=1), 0
@@ -228,11 +209,7 @@ def check_served(model: Model, plan: KVCachePlan) -> None:
 
 
 def check_model(seed: int) -> Counter[str]:
-    """Plan a model with several memories, and check each plan; give how often what happened.
-
-    Raises:
-        BrokenError: a plan or a refusal is wrong.
-    """
+    """Plan a model with several memories, and check each plan; return how often what happened."""
     model, fired = Model(seed), Counter[str]()
     enough = needed(model)
     check_refusal(model, enough, fired)
@@ -257,7 +234,7 @@ def check_model(seed: int) -> Counter[str]:
 
 
 def needed(model: Model) -> int:
-    """Give the bytes that a refusal says are needed for one request."""
+    """Return the bytes that a refusal says are needed for one request."""
     try:
         model.plan(0)
     except TooLittleMemoryError as error:
@@ -266,11 +243,7 @@ def needed(model: Model) -> int:
 
 
 def check_refusal(model: Model, enough: int, fired: Counter[str]) -> None:
-    """Check a refusal: what it says is needed is needed, and what it says would fit is the longest that does.
-
-    Raises:
-        BrokenError: it is wrong.
-    """
+    """Check a refusal: what it says is needed is needed, and what it says would fit is the longest that does."""
     less = model.random.choice((enough - 1, model.random.randrange(enough)))
     try:
         plan = model.plan(less)
@@ -292,11 +265,7 @@ def check_refusal(model: Model, enough: int, fired: Counter[str]) -> None:
 
 
 def check_waste(model: Model, memory: int, fired: Counter[str]) -> None:
-    """Check that a plan is refused exactly if more of it is waste than may be.
-
-    Raises:
-        BrokenError: it is not.
-    """
+    """Check that a plan is refused exactly if more of it is waste than may be."""
     share = model.plan(memory).waste
     model.plan(memory, max_padding=share)
     if share > 0:

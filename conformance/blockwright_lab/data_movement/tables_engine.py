@@ -78,7 +78,6 @@ class ManagerTables(BlockwrightTables):
         self.owners: dict[int, int] = {}
 
     def observe(self, slots: int) -> PagedObservation:
-        """Show the whole state."""
         there = self.manager.block_tables
         self.tables = {slot: ((0, ()), there[owner]) for slot, owner in self.owners.items() if owner in there}
         return super().observe(slots)
@@ -133,7 +132,6 @@ class PagedEngine:
 
     @property
     def empty_slots(self) -> list[int]:
-        """Slots without a sequence."""
         used = {member.slot for member in self.members}
         return [slot for slot in range(self.world.slots) if slot not in used]
 
@@ -233,7 +231,6 @@ class PagedEngine:
         self.done()
 
     def fork(self, index: int, which: int) -> None:
-        """Fork a sequence of a group."""
         group, members = self.groups[index]
         parent = members[which % len(members)]
         child = Member(parent.seq.fork(self.count), self.empty_slots[0], parent.codes[:])
@@ -270,12 +267,10 @@ class PagedEngine:
         self.swap(index, Device.GPU, answer is self.paging.AllocStatus.OK)
 
     def swappable(self, index: int, to: Device, ahead: int) -> When | None:
-        """Give what the specification says of a swap."""
         asks = tuple((member.slot, 0) for member in self.groups[index][1])
         return can_swap(self.state, asks, to, ahead, self.manager.watermark_blocks)
 
     def swap(self, index: int, to: Device, must: bool) -> None:
-        """Move a group, and execute it."""
         group, members = self.groups[index]
         action = Swap(tuple(member.slot for member in members), to)
         move = self.manager.swap_out if to is Device.CPU else self.manager.swap_in
@@ -288,7 +283,6 @@ class PagedEngine:
         self.done()
 
     def access(self, index: int) -> None:
-        """Note an access of all sequences of a group."""
         for member in self.groups[index][1]:
             action = Access(member.slot)
             self.clock = action.time(self.state) if self.reference else self.clock + 1
@@ -296,7 +290,7 @@ class PagedEngine:
             self.call(lambda seq=seq, now=now: self.manager.access_all_blocks_in_seq(seq, now), [action], True)  # type: ignore[misc]
 
     def common(self, members: list[Member]) -> list[int]:
-        """Give the leading blocks that are computed and common to some sequences, as the specification has it."""
+        """Return the leading blocks that are computed and common to some sequences, as the specification has it."""
         heads = []
         for member in members:
             table = self.state.tables[member.slot]
@@ -306,7 +300,6 @@ class PagedEngine:
         return [blocks[0] for blocks in takewhile(lambda blocks: len(set(blocks)) == 1, zip(*heads, strict=False))]
 
     def reset(self) -> None:
-        """Reset the prefix cache of both devices."""
         actions: list[TableAction] = [ResetCache(device) for device in Device]
         idle = not self.groups or not self.world.caching
         if self.manager.reset_prefix_cache() != idle:
@@ -318,7 +311,6 @@ class PagedEngine:
     # ---- what operations share
 
     def table(self, member: Member) -> list[int]:
-        """Give a sequence's block ids."""
         return self.manager.get_block_table(member.seq)
 
     def say(self, line: str) -> None:
@@ -328,11 +320,7 @@ class PagedEngine:
     def call(
         self, call: Callable[[], list[Pair] | None], actions: Sequence[TableAction], must: bool
     ) -> list[Pair] | None:
-        """Make a call of the manager, in lock-step; give its pairs, or None where blocks were short.
-
-        Raises:
-            BrokenError: it was short of blocks though the manager had said that they are there, or differs.
-        """
+        """Make a call of the manager, in lock-step; return its pairs, or None where blocks were short."""
         self.say(f"{actions}")
         name, order = type(actions[0]).__name__, self.shown.order() if self.reference else ()
         try:
@@ -351,11 +339,7 @@ class PagedEngine:
         return None if error else pairs
 
     def follow(self, actions: Sequence[TableAction], reply: TablesReply) -> None:
-        """Have the specification make the same step, and compare the whole state.
-
-        Raises:
-            BrokenError: something differs, or a law is broken.
-        """
+        """Have the specification make the same step, and compare the whole state."""
         if not self.reference:
             return
         self.learn(actions)
@@ -379,20 +363,12 @@ class PagedEngine:
                 self.shown.digests.chain((table.prefix[0], table.prefix[1] + action.tokens))
 
     def compare(self, what: str, wanted: Callable[[], Any], found: Any) -> None:
-        """Compare what the manager answers to a question.
-
-        Raises:
-            BrokenError: it differs.
-        """
+        """Compare what the manager answers to a question."""
         if self.reference and (want := wanted()) != found:
             raise BrokenError("REF-0", f"{what}: expected {want}, found {found}")
 
     def done(self) -> None:
-        """Have every sequence read back what it has computed or found, as far as its window keeps it.
-
-        Raises:
-            BrokenError: one does not read its own tokens (PAGE-4).
-        """
+        """Have every sequence read back what it has computed or found, as far as its window keeps it."""
         size, window = self.world.size, self.world.window
         for member in self.members:
             start = 0 if window is None else max(0, member.told // size - window) * size
@@ -402,20 +378,11 @@ class PagedEngine:
                 raise BrokenError("PAGE-4", f"sequence {member.seq.seq_id} does not read back its tokens from {start}")
 
     def judge(self) -> None:
-        """Check the laws of states.
-
-        Raises:
-            BrokenError: one is broken.
-        """
         for law in self.under_test.broken(self.state):
             raise BrokenError(law.id, law.statement)
 
     def finish(self) -> None:
-        """End every sequence, after which every block must be free but the null block.
-
-        Raises:
-            BrokenError: a block is lost.
-        """
+        """End every sequence, after which every block must be free but the null block."""
         self.judge()
         while self.groups:
             self.free(0, 0)

@@ -36,7 +36,6 @@ class Moves(driver.Engine):
         self.engine, self.world, self.fired = engine, engine.world, engine.fired
 
     def can(self, name: str) -> bool:
-        """Tell whether an operation is possible."""
         engine = self.engine
         match name:
             case "arrive":
@@ -52,15 +51,12 @@ class Moves(driver.Engine):
         return True
 
     def finish(self) -> None:
-        """End every sequence."""
         self.engine.finish()
 
     def reset(self) -> None:
-        """Reset the prefix cache."""
         self.engine.reset()
 
     def indices(self, status: SequenceStatus) -> list[int]:
-        """Return the numbers of the groups of a status."""
         groups = self.engine.groups
         return [at for at, (_, members) in enumerate(groups) if members[0].seq.status is status]
 
@@ -78,7 +74,6 @@ class Moves(driver.Engine):
         return [at for at in running if any(each.seq.num_computed_tokens < each.placed for each in groups[at][1])]
 
     def arrive(self, pick: int, length: int, width: int) -> None:
-        """Send a group with a prompt."""
         world, tokens = self.world, []
         for at in range(1 + length % (world.max_tokens * 2 // 3)):
             tokens.append(0 if at < world.size * (pick % 4) else (pick >> at % 8) % world.symbols)
@@ -86,7 +81,6 @@ class Moves(driver.Engine):
         self.engine.arrive(tokens, pick % 2, 1 + width % 3, width % (world.most_ahead + 1), chunk)
 
     def grow(self, pick: int, count: int, ahead: int) -> None:
-        """Append to a group."""
         at, random = self.growable[pick % len(self.growable)], Random(pick)
         more, world = 1 + (count % 2) * (count % (2 * self.world.size)), self.world
         self.engine.grow(
@@ -97,25 +91,20 @@ class Moves(driver.Engine):
         self.engine.fork(pick % len(self.engine.groups), which)
 
     def free(self, pick: int, which: int) -> None:
-        """End a sequence."""
         self.engine.free(pick % len(self.engine.groups), which)
 
     def swap_out(self, pick: int) -> None:
-        """Move a group to the host."""
         running = self.indices(self.engine.running)
         self.engine.swap_out(running[pick % len(running)])
 
     def swap_in(self, pick: int, ahead: int) -> None:
-        """Move a group back."""
         swapped = self.indices(self.engine.swapped)
         self.engine.swap_in(swapped[pick % len(swapped)], ahead % (self.world.most_ahead + 1))
 
     def access(self, pick: int) -> None:
-        """Note an access of a group."""
         self.engine.access(pick % len(self.engine.groups))
 
     def compute(self, pick: int) -> None:
-        """Compute a chunk of a group."""
         self.engine.compute(self.chunked[pick % len(self.chunked)], 1 + pick % (2 * self.world.size))
 
 
@@ -136,9 +125,6 @@ def random_walk(
         reference: whether the specification goes along.
         package: the implementation, or a copy of it.
         before: called before each operation.
-
-    Raises:
-        BrokenError: the walk met a violation.
     """
     engine = PagedEngine(world, reference, package)
     driver.walked(Moves(engine), seed, steps, before)

@@ -19,7 +19,7 @@ EMPTY, DRAFT = -1, -2
 
 
 def code(before: int, token: int) -> int:
-    """Give the number of a prefix, from that of the prefix one token shorter."""
+    """Return the number of a prefix, from that of the prefix one token shorter."""
     return (before * 6364136223846793005 + token * 1442695040888963407 + 1) % 2**61
 
 
@@ -32,11 +32,9 @@ class TokenCaches:
         self.cpu: list[Any] = [(self.pool(num_cpu), self.pool(num_cpu))]
 
     def pool(self, count: int) -> Any:
-        """Make a pool of empty blocks."""
         return torch.full((count, self.size), EMPTY, dtype=torch.int64)
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Execute the copies of an append."""
         copy_blocks(self.gpu, pairs).synchronize()
 
     def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -44,11 +42,10 @@ class TokenCaches:
         swap_blocks(self.gpu, self.cpu, pairs).synchronize()
 
     def swap_in(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Execute a swap from the host."""
         swap_blocks(self.cpu, self.gpu, pairs).synchronize()
 
     def places(self, blocks: Sequence[int], start: int, stop: int) -> tuple[Any, Any]:
-        """Give the blocks and the slots in them of some positions."""
+        """Return the blocks and the slots in them of some positions."""
         positions = torch.arange(start, stop)
         return torch.tensor(blocks, dtype=torch.int64)[positions // self.size], positions % self.size
 

@@ -34,12 +34,10 @@ class Chapter(NamedTuple):
 
 
 def read(name: str) -> dict[str, Any]:
-    """Return what a file says."""
     return tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def chapter(name: str) -> Chapter:
-    """Return a file of known bugs."""
     found = read(name)
     return Chapter(name, found["title"], tuple(map(bug_of, found["bug"])))
 
@@ -58,7 +56,6 @@ def change_of(bug: str, **said: str) -> Change:
 
 
 def place_of(name: str) -> Place | TrialPlace:
-    """Return a place by its name."""
     module, _, constant = name.rpartition(".")
     place = getattr(MODULES[module], constant)
     return place if isinstance(place, Place) else TrialPlace(place)

@@ -52,11 +52,7 @@ class Function(NamedTuple):
 
 
 def edited(changes: Sequence[Change]) -> dict[str, str]:
-    """Return the changed sources, by file; later changes see what earlier ones made.
-
-    Raises:
-        StaleChangeError: a change does not fit.
-    """
+    """Return the changed sources, by file; later changes see what earlier ones made."""
     sources: dict[str, str] = {}
     for change in changes:
         named = [each for each in functions(sources) if is_named(each, change)]
@@ -81,7 +77,6 @@ def files() -> tuple[str, ...]:
 
 @cache
 def unchanged_functions(file: str) -> tuple[Function, ...]:
-    """Return the functions of a source as it stands."""
     return tuple(functions_of(file, source_of(file)))
 
 
@@ -197,6 +192,5 @@ def complaint(change: Change, named: list[Function], fit: list[Function], source
 
 
 def elsewhere(change: Change, every: list[Function]) -> str:
-    """Say in which functions the anchor stands."""
     places = [each.name for each in every if found(each.node, change)]
     return f"\n  it stands in: {', '.join(places[:3])}" if places else ""

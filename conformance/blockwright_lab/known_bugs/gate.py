@@ -39,12 +39,10 @@ def names_of(profile: Profile) -> list[str]:
 
 
 def named(bug: KnownBug) -> str:
-    """Return the name of a bug's row."""
     return f"{bug.id} {bug.title}"
 
 
 def size(profile: Profile) -> int:
-    """Count them."""
     return len(names_of(profile))
 
 
@@ -116,7 +114,6 @@ def seen_in(place: Place | TrialPlace, changes: tuple[Change, ...], judged: bool
 
 
 def row_from(scope: str, seen: Seen, seconds: float) -> GateResult:
-    """Return a row of what was seen."""
     return GateResult(KIND, scope, CORE, seen.states, seen.transitions, 0, seconds, script=seen.script)
 
 
@@ -128,7 +125,6 @@ def told_of(error: BaseException) -> str:
 
 
 def verdict(bug: KnownBug, laws: tuple[str, ...], length: int) -> str:
-    """Say by what a bug was caught."""
     others = ", ".join(law for law in laws if law != bug.law)
     when = f"after {length} call{'s' * (length > 1)}" if length else "before any call"
     if bug.law in laws:

@@ -38,11 +38,10 @@ class VariantAdapter(BlockwrightAdapter):
     """Hashed units per block: requests are hashed with blocks this much smaller than the manager's."""
 
     def hasher(self) -> Any:
-        """Give the hasher of all requests."""
         return self.package.SipHasher(bytes(range(16)))
 
     def sharing(self, config: Config) -> Shared:
-        """Give what all copies of this adapter share: the hasher, too."""
+        """Return what all copies of this adapter share: the hasher, too."""
         return Shared(hash_unit(config) // self.units, partial(self.package.Request, hasher=self.hasher()))
 
 
@@ -68,17 +67,15 @@ class CollidingAdapter(VariantAdapter):
     options: ClassVar[dict[str, Any]] = {"verify_tokens": True}
 
     def hasher(self) -> Any:
-        """Give the hasher of which an adversary dreams."""
         return self.package.FunctionHasher(lambda parent, block: bytes(16))
 
     def sharing(self, config: Config) -> Shared:
-        """Give what is shared, without looking at digests."""
+        """Return what is shared, without looking at digests."""
         shared = super().sharing(config)
         shared.learn = lambda request, prefix: None  # type: ignore[method-assign]
         return shared
 
     def observe(self, names: tuple[str, ...]) -> Observation:
-        """Show the whole state but the keys."""
         self.shared.prefixes = {key: (0, ()) for key in self.manager.block_pool.block_keys() if key is not None}
         return super().observe(names)._replace(keys=None)
 
@@ -94,11 +91,10 @@ class ToldAdapter(VariantAdapter):
         self.was_reset = False
 
     def hasher(self) -> Any:
-        """Give a hasher whose keys may leave the process."""
+        """Return a hasher whose keys may leave the process."""
         return self.package.Sha256Hasher(b"")
 
     def copy(self) -> Self:
-        """Return an independent copy."""
         twin = super().copy()
         twin.config, twin.was_reset = self.config, self.was_reset
         return twin
@@ -131,11 +127,7 @@ class ToldAdapter(VariantAdapter):
         return found
 
     def demand(self, name: str, number: int, held: int, hits: Table = ()) -> None:
-        """Ask the manager of a group what is missing for every number of slots, after the hits.
-
-        Raises:
-            LawError: DEMAND-1: not what growth takes, and those hits that are free now.
-        """
+        """Ask the manager of a group what is missing for every number of slots, after the hits."""
         config, group, held = self.config, self.config.groups[number], held + len(hits)
         begin, is_new = held * span(config, group), name not in self.manager.request_ids()
         states = group.kind.drafts if is_new and isinstance(group.kind, Mamba) else 0
@@ -150,6 +142,6 @@ class ToldAdapter(VariantAdapter):
 
 
 def adapter_on(package: ModuleType, base: type[BlockwrightAdapter] = VariantAdapter) -> type[BlockwrightAdapter]:
-    """Give an adapter on another copy of the package."""
+    """Return an adapter on another copy of the package."""
     names = {"package": package, "errors": errors_of(package), "stale": (package.errors.StaleHitError,)}
     return type(base.__name__, (base,), names)

@@ -58,7 +58,6 @@ class Place:
 
     @property
     def title(self) -> str:
-        """Return the name of the scope."""
         return str(self.scope.name)
 
     def world(self, package: ModuleType = blockwright) -> World[Any, Any]:
@@ -85,7 +84,6 @@ class TrialPlace:
 
     @property
     def title(self) -> str:
-        """Return the name of the trial."""
         return f"trial of {self.trial.__name__}"
 
     def look(self, package: ModuleType, judged: bool) -> Seen:

@@ -78,11 +78,9 @@ class Copies:
         self.finished: list[tuple[int, bool]] = []
 
     def read(self, spec: Any) -> list[object]:
-        """Give what blocks hold."""
         return [self.contents[spec.medium()][block] for block in spec.block_ids]
 
     def transfer_async(self, job_id: int, spec: Any) -> bool:
-        """Begin to read."""
         self.begun[job_id] = (spec, self.read(spec[0]))
         return True
 
@@ -96,7 +94,6 @@ class Copies:
             self.finished.append((job_id, not is_bad))
 
     def get_finished(self) -> list[tuple[int, bool]]:
-        """Give what has ended."""
         finished, self.finished = self.finished, []
         return finished
 
@@ -137,7 +134,7 @@ class Engine:
             each.num_computed_tokens = LENGTH
 
     def named(self, request: Any) -> list[tuple[int, tuple[int, tuple[int, ...]]]]:
-        """Give the whole blocks of a request that are no null entries, with what each must hold."""
+        """Return the whole blocks of a request that are no null entries, with what each must hold."""
         tables = self.manager.get_block_ids(request.request_id)
         whole = [(group, at, table[at]) for group, table in enumerate(tables) for at in range(LENGTH // SIZE)]
         return [
@@ -145,12 +142,10 @@ class Engine:
         ]
 
     def end(self, request: Any) -> None:
-        """End a request."""
         self.manager.free(request)
         self.connector.request_finished(request)
 
     def settle(self) -> list[Any]:
-        """Let all that is in flight end."""
         self.handler.wait(list(self.handler.begun))
         results: list[Any] = self.connector.poll()
         return results
@@ -183,7 +178,7 @@ class Engine:
 
 
 def faults_of(engine: Engine, token: int, length: int) -> Iterator[Fault]:
-    """Give what is wrong with a prompt that is brought back after so many calls."""
+    """Return what is wrong with a prompt that is brought back after so many calls."""
     if wrong := "; ".join(engine.back(token)):
         yield Fault("CHAIN-6", wrong, length)
 

@@ -37,7 +37,7 @@ NUM_MANY = 600
 
 
 def requests(package: ModuleType) -> Iterator[tuple[tuple[object, ...], Any]]:
-    """Give requests that differ in one thing or in several, each with what identifies it."""
+    """Return requests that differ in one thing or in several, each with what identifies it."""
     for lora, salt in product(NAMES, NAMES):
         yield from one(package, (0,) * NUM_TOKENS, lora, salt, ())
     for tokens in product((0, 1, 256), repeat=NUM_TOKENS):
@@ -51,7 +51,7 @@ def requests(package: ModuleType) -> Iterator[tuple[tuple[object, ...], Any]]:
 def one(
     package: ModuleType, tokens: tuple[int, ...], lora: str | None, salt: str | None, items: tuple[Any, ...]
 ) -> Iterator[tuple[tuple[object, ...], Any]]:
-    """Give the key of each block of one request, with what it must stand for: all that precedes the block's end."""
+    """Return the key of each block of one request, with what it must stand for: all that precedes the block's end."""
     told = [package.MultiModalItem(*item) for item in items]
     hasher = package.SipHasher(bytes(range(16)))
     request = package.Request(
@@ -63,7 +63,7 @@ def one(
 
 
 def keys(package: ModuleType) -> Iterator[Fault]:
-    """Give the laws of keys that a copy of the implementation breaks."""
+    """Return the laws of keys that a copy of the implementation breaks."""
     meaning: dict[bytes, tuple[object, ...]] = {}
     key_of: dict[tuple[object, ...], bytes] = {}
     for prefix, key in requests(package):
@@ -79,14 +79,13 @@ def keys(package: ModuleType) -> Iterator[Fault]:
 
 
 def requested(meaning: tuple[Any, ...]) -> str:
-    """Give the call that makes the request of a key."""
     lora, salt, tokens, items = meaning
     told = ", ".join(f"MultiModalItem{item}" for item in items)
     return f"Request('r', {list(tokens)}, {BLOCK_SIZE}, lora_name={lora!r}, cache_salt={salt!r}, mm_items=[{told}])"
 
 
 def weak(package: ModuleType) -> Iterator[Fault]:
-    """Give HASH-3 if a hasher that anyone can collide is trusted."""
+    """Return HASH-3 if a hasher that anyone can collide is trusted."""
     hasher = package.FunctionHasher(lambda parent, block: bytes(16))
     hasher.is_portable = True
     for verify, events in ((False, False), (False, True), (True, False), (True, True)):
@@ -117,7 +116,7 @@ POOL_DEPTH = 5
 
 
 def pool(package: ModuleType) -> Iterator[Fault]:
-    """Give the law that a pool breaks after the shortest history of calls, none of them refused, that breaks one."""
+    """Return the law that a pool breaks after the shortest history of calls, none of them refused, that breaks one."""
     frontier: list[tuple[Any, Calls]] = [(package.BlockPool(3), ())]
     for _ in range(POOL_DEPTH):
         following: list[tuple[Any, Calls]] = []
@@ -139,19 +138,17 @@ def pool(package: ModuleType) -> Iterator[Fault]:
 
 
 def meant(name: str, ids: tuple[int, ...]) -> tuple[str, Any]:
-    """Give the method of a pool that a call is, and its argument."""
+    """Return the method of a pool that a call is, and its argument."""
     methods = {"take": "get_new_blocks", "touch": "touch", "free": "free_blocks"}
     return methods[name], len(ids) if name == "take" else ids
 
 
 def perform(blocks: Any, name: str, ids: tuple[int, ...]) -> None:
-    """Make one call of a pool."""
     method, argument = meant(name, ids)
     getattr(blocks, method)(argument)
 
 
 def told(name: str, ids: tuple[int, ...]) -> str:
-    """Write one call of a pool."""
     method, argument = meant(name, ids)
     return f"pool.{method}({argument})"
 
@@ -164,7 +161,7 @@ MOST_ASKED = 3
 
 
 def plans(package: ModuleType) -> Iterator[Fault]:
-    """Give PLAN-1 for the first plan of each model that is not what the call comes to."""
+    """Return PLAN-1 for the first plan of each model that is not what the call comes to."""
     for kinds, size in product(KINDS, (1, 2)):
         manager = manager_of(package, kinds, size, 6, enable_caching="cross" not in kinds)
         first = package.Request("first", [0] * 2, size)
@@ -202,7 +199,7 @@ def misplanned(
 
 
 def spec_of(package: ModuleType, kind: str, block_size: int) -> Any:
-    """Give the declaration of a layer, by a short name."""
+    """Return the declaration of a layer, by a short name."""
     sizes: dict[str, Any] = {"block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
     if kind == "sliding":
         return package.SlidingWindowSpec(**sizes, sliding_window=2)
@@ -217,7 +214,7 @@ def spec_of(package: ModuleType, kind: str, block_size: int) -> Any:
 
 
 def manager_of(package: ModuleType, kind: str, block_size: int = 1, num_blocks: int = 9, **rest: Any) -> Any:
-    """Give a manager of one layer, or of several that are listed with commas."""
+    """Return a manager of one layer, or of several that are listed with commas."""
     kinds = kind.split(", ")
     groups = [package.KVCacheGroupSpec([f"layer {each}"], spec_of(package, each, block_size)) for each in kinds]
     config = package.KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)

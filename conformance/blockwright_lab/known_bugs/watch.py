@@ -29,7 +29,6 @@ class _Watch:
 
 
 def rearm(seconds: float = SECONDS) -> None:
-    """Start the watch anew, if there is one."""
     if _Watch.set:
         signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds)
 
@@ -39,9 +38,6 @@ def alarm() -> Iterator[None]:
     """Let nothing run for longer than `SECONDS` without starting the watch anew.
 
     One inside another starts the outer one anew when it ends.
-
-    Raises:
-        OutOfTimeError: something did.
     """
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -62,11 +58,7 @@ def alarm() -> Iterator[None]:
 
 @contextmanager
 def watch() -> Iterator[None]:
-    """Watch as `alarm` does, with what the process holds already kept from the collector.
-
-    Raises:
-        OutOfTimeError: something ran for too long.
-    """
+    """Watch as `alarm` does, with what the process holds already kept from the collector."""
     gc.freeze()
     try:
         with alarm():
@@ -79,6 +71,5 @@ class Limited:
     """An adapter whose every copy, made before each action, starts the watch anew."""
 
     def copy(self) -> Self:
-        """Return an independent copy."""
         rearm()
         return super().copy()  # type: ignore[misc,no-any-return]

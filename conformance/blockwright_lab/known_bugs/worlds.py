@@ -46,5 +46,4 @@ def tables_of(package: ModuleType, base: type[BlockwrightTables] = BlockwrightTa
 
 
 def limited(adapter: type) -> Any:
-    """Return an adapter under the watch."""
     return type(adapter.__name__, (Limited, adapter), {})

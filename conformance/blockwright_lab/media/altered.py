@@ -21,11 +21,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 from blockwright.errors import StoreDirectoryError
 from blockwright.offload.disk import DiskStore
-from blockwright.offload.disk_files import LOCK, UNPUBLISHED, BlockFile, Folder
+from blockwright.offload.disk_files import LOCK, UNPUBLISHED
 from blockwright.offload.disk_folder import HEADER
 from blockwright.offload.disk_index import RECORD_SIZE
 from blockwright.offload.disk_store import BLOCKS, INDEX, RECENCY
@@ -34,7 +34,7 @@ from blockwright_spec.offload.directory import DIRECTORY_LAWS, Altered, Place, R
 
 from .altering import FILES, RANDOM, STANDING, STRIDE, Before, Trial
 from .blocks import BLOCK_BYTES, IDENTITY, KEYS, SLOTS, Work, content_of, key_of, parts_of
-from .power import contents, lay_out
+from .power import LOG, NotedStore, contents, lay_out
 
 RUN: Final = "disk, files altered"
 COUNTS: Final = {"quick": 300, "pr": 4_000, "nightly": 100_000}
@@ -52,31 +52,6 @@ PER_DIRECTORY: Final = 50
 """Alterations of one directory, before another is made."""
 
 
-class UnsyncedFile(BlockFile):
-    """A file that syncs nothing, since no power is lost here."""
-
-    def sync_now(self) -> None:
-        """Do nothing."""
-
-
-class UnsyncedFolder(Folder):
-    """A folder that syncs nothing."""
-
-    file_class = UnsyncedFile
-
-    def sync(self) -> None:
-        """Do nothing."""
-
-    def sync_file(self, fd: int) -> None:
-        """Do nothing."""
-
-
-class UnsyncedStore(DiskStore):
-    """A store that syncs nothing."""
-
-    folder_class: ClassVar[type[Folder]] = UnsyncedFolder
-
-
 # --- one directory
 
 
@@ -84,7 +59,7 @@ def made(path: Path, draw: random.Random) -> Before:
     """Make a directory, work in it, open it again and work on."""
     earlier: dict[str, bytes] = {}
     for _ in range(2):
-        with UnsyncedStore(path, IDENTITY, BLOCK_BYTES, SLOTS) as store:
+        with NotedStore(path, IDENTITY, BLOCK_BYTES, SLOTS) as store:
             Work(store, draw, range(SLOTS), range(KEYS), lambda said: None).run(15)
             held = store.blocks()
         earlier, files = (earlier or contents(path)), contents(path)
@@ -141,7 +116,6 @@ def laid_out(path: Path, trial: Trial) -> dict[str, tuple[int, int, bytes]]:
 
 
 def seen(outside: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Return what lies in a directory."""
     return {file.name: (file.stat().st_mode, file.stat().st_mtime_ns, file.read_bytes()) for file in outside.iterdir()}
 
 
@@ -154,7 +128,7 @@ def reopened(path: Path, trial: Trial) -> tuple[Reopened, int]:
     }
     served, order, refused, renewed, private = frozenset[Served](), tuple[bytes, ...](), False, False, True
     try:
-        store = UnsyncedStore(path, IDENTITY, BLOCK_BYTES, SLOTS)
+        store = NotedStore(path, IDENTITY, BLOCK_BYTES, SLOTS)
     except StoreDirectoryError as error:
         refused = str(path) in str(error)
     else:
@@ -165,7 +139,7 @@ def reopened(path: Path, trial: Trial) -> tuple[Reopened, int]:
             items = [(key_of(key), slot, parts_of(content_of(key))) for slot, key in enumerate(fresh)]
             renewed = all(store.put_many(items)) and all_there(store, fresh)
             private = is_private(path, HEADER, INDEX, BLOCKS, LOCK)
-        with UnsyncedStore(path, IDENTITY, BLOCK_BYTES, SLOTS) as store:
+        with NotedStore(path, IDENTITY, BLOCK_BYTES, SLOTS) as store:
             renewed = renewed and all_there(store, fresh)
             private = private and is_private(path, *FILES, LOCK)
     used = tuple(key_of(key) for slot, key in trial.before.held if slot in whole)
@@ -266,6 +240,7 @@ def alterations(path: Path, count: int, seed: int) -> tuple[list[tuple[str, str]
         if number % PER_DIRECTORY == 0:
             before = made(path / "made", draw)
             shutil.rmtree(path / "made")
+        LOG.clear()
         trial = planned(draw, before, number, count)
         what = f"directory {number}, {', '.join(trial.done) or 'as it was'}"
         try:

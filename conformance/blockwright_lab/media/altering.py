@@ -49,7 +49,6 @@ class Trial:
     """File, and what stands there in its place (`STANDING`)."""
 
     def put(self, name: str, content: bytes, what: str) -> None:
-        """Let a file have other bytes."""
         self.files[name] = content
         self.done.append(f"{what} in {name}")
 
@@ -61,13 +60,11 @@ Change = Callable[[bytes, random.Random, int], bytes]
 
 
 def span(data: bytes, draw: random.Random) -> tuple[int, int]:
-    """Return a range, mostly a short one."""
     first = draw.randrange(len(data) + 1)
     return first, min(len(data), first + draw.choice((1, 8, 16, 256, draw.randrange(len(data) + 1))))
 
 
 def flipped(data: bytes, draw: random.Random, unit: int) -> bytes:
-    """Flip some bits."""
     changed = bytearray(data)
     for _ in range(draw.choice((1, 1, 2, 20)) if data else 0):
         changed[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
@@ -75,7 +72,6 @@ def flipped(data: bytes, draw: random.Random, unit: int) -> bytes:
 
 
 def filled(data: bytes, draw: random.Random, unit: int) -> bytes:
-    """Fill a range with zeros, ones, or anything."""
     first, last = span(data, draw)
     size = last - first
     return data[:first] + draw.choice((bytes(size), b"\xff" * size, draw.randbytes(size))) + data[last:]
@@ -88,13 +84,11 @@ def cut(data: bytes, draw: random.Random, unit: int) -> bytes:
 
 
 def extended(data: bytes, draw: random.Random, unit: int) -> bytes:
-    """Add bytes in the midst or at the end."""
     at = draw.choice((len(data), draw.randrange(len(data) + 1)))
     return data[:at] + draw.choice((bytes, draw.randbytes))(draw.choice((1, unit, 5000))) + data[at:]
 
 
 def moved(data: bytes, draw: random.Random, unit: int) -> bytes:
-    """Exchange two units, or copy one over another."""
     first, second = (draw.randrange(max(1, len(data) // unit)) * unit for _ in range(2))
     changed, one, other = bytearray(data), data[first : first + unit], data[second : second + unit]
     changed[second : second + unit] = one
@@ -104,7 +98,6 @@ def moved(data: bytes, draw: random.Random, unit: int) -> bytes:
 
 
 def emptied(data: bytes, draw: random.Random, unit: int) -> bytes:
-    """Leave nothing."""
     return b""
 
 
@@ -163,7 +156,6 @@ def older(trial: Trial) -> None:
 
 
 def gone(trial: Trial) -> None:
-    """Delete a file."""
     name = trial.draw.choice(FILES)
     trial.files.pop(name, None)
     trial.done.append(f"{name} is gone")
@@ -173,19 +165,16 @@ def gone(trial: Trial) -> None:
 
 
 def link(path: Path, outside: Path) -> None:
-    """Put a link to a file there."""
     path.unlink(missing_ok=True)
     path.symlink_to(outside / "precious")
 
 
 def dangling(path: Path, outside: Path) -> None:
-    """Put a link to nothing there."""
     path.unlink(missing_ok=True)
     path.symlink_to(outside / "made")
 
 
 def hard_link(path: Path, outside: Path) -> None:
-    """Let a file have a name outside."""
     path.unlink(missing_ok=True)
     os.link(outside / "precious", path)
 
@@ -197,24 +186,20 @@ def fifo(path: Path, outside: Path) -> None:
 
 
 def folder(path: Path, outside: Path) -> None:
-    """Put a directory there."""
     path.unlink(missing_ok=True)
     path.mkdir()
 
 
 def open_to_all(path: Path, outside: Path) -> None:
-    """Let others write to it."""
     if path.exists():
         path.chmod(0o666)
 
 
 def all_in_it(path: Path, outside: Path) -> None:
-    """Let others write to the directory."""
     path.parent.chmod(0o777)
 
 
 def readable(path: Path, outside: Path) -> None:
-    """Let others read it, and list the directory."""
     path.parent.chmod(0o755)
     if path.exists():
         path.chmod(0o644)

@@ -38,13 +38,12 @@ def key_of(number: int) -> bytes:
 
 @cache
 def content_of(number: int) -> bytes:
-    """Give the bytes of a block, of some length, which no other has."""
+    """Return the bytes of a block, of some length, which no other has."""
     draw = random.Random(number)
     return draw.randbytes(draw.choice((BLOCK_BYTES, draw.randrange(16, BLOCK_BYTES))))
 
 
 def parts_of(data: bytes | bytearray) -> list[memoryview]:
-    """Cut a block into pieces of memory."""
     view, cut = memoryview(data), len(data) // 3
     return [view[:cut], view[cut : cut + 1], view[cut + 1 :]]
 
@@ -68,7 +67,6 @@ class Work:
         self.own: set[int] = set()
 
     def run(self, steps: int) -> None:
-        """Take so many steps."""
         for _ in range(steps):
             self.draw.choices((self.write, self.read, self.discard), (70, 25, 5))[0]()
 
@@ -90,7 +88,6 @@ class Work:
             self.say(Said("written", slot, key))
 
     def read(self) -> None:
-        """Get a block that is there, or one that is not."""
         slot, key = self.draw.choice(self.slots), self.draw.choice(self.keys)
         if self.draw.random() < 0.8:
             key = self.held.get(slot, key)
@@ -101,7 +98,6 @@ class Work:
             self.say(Said("fault", slot, key))
 
     def discard(self) -> None:
-        """Forget a block."""
         slot = self.draw.choice(self.slots)
         key = self.held.pop(slot, 0)
         self.own.discard(slot)
@@ -128,14 +124,13 @@ class Left:
         self.checked = 0
 
     def copy(self) -> Left:
-        """Give an independent copy that has compared nothing."""
+        """Return an independent copy that has compared nothing."""
         other = Left(self.keeps_names)
         other.may = {slot: set(keys) for slot, keys in self.may.items()}
         other.must = dict(self.must)
         return other
 
     def hear(self, said: Said) -> None:
-        """Take in what a run has said."""
         event, slot, key = said
         if event == "fault":
             self.faults.append(f"slot {slot}: block {key} was lost, or other bytes were served, before the end")

@@ -61,7 +61,7 @@ def crash(name: str, profile: str, seed: int = 0) -> GateResult:
 
 
 def row(name: str, count: int, faults: list[str], fired: dict[str, int], seconds: float) -> GateResult:
-    """Give the row of a run: how often the disk stopped, and how many blocks were compared."""
+    """Return the row of a run: how often the disk stopped, and how many blocks were compared."""
     laws = {"other bytes": "DISK-1", "is lost": "DISK-2"}
     law = next((law for text, law in laws.items() if faults and text in faults[0]), "DISK-3" if faults else "")
     return GateResult(
@@ -136,7 +136,7 @@ def planned(path: Path, draw: random.Random, life: int) -> Plan:
 
 @contextmanager
 def victims() -> Iterator[tuple[IO[str], IO[str]]]:
-    """Start the process that forks off the others; give its input and its output."""
+    """Start the process that forks off the others; return its input and its output."""
     command = [sys.executable, "-m", "blockwright_lab.media.victim"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         if process.stdin is None or process.stdout is None:

@@ -89,7 +89,6 @@ class FaultRun:
         self.keys = [bytes([number]) + b"block" for number in range(16)]
 
     def close(self) -> None:
-        """Close both stores."""
         self.store.close()
         self.direct.close()
 
@@ -137,7 +136,6 @@ class FaultRun:
         self.read(keys)
 
     def read(self, keys: list[bytes]) -> int:
-        """Read blocks; what is found must be right."""
         into = [bytearray(len(content(key))) for key in keys]
         items = [(key, None, [memoryview(buffer)]) for key, buffer in zip(keys, into, strict=True)]
         found = self.timed("get_many", TIMEOUT * len(items), lambda: self.store.get_many(items))
@@ -255,7 +253,7 @@ def everything_logged() -> Iterator[io.StringIO]:
 
 
 def store_run(name: str, profile: str, seed: int = 0) -> GateResult:
-    """Give the row of a run; it says so where there is no server or no client to run it with."""
+    """Return the row of a run; it says so where there is no server or no client to run it with."""
     why, fault = missing(), name.partition(": ")[2]
     if why:
         return GateResult("faults", name, "ValkeyStore", 0, 0, 0, 0.0, detail=f"not run: {why}", left_out=True)

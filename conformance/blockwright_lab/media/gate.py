@@ -11,7 +11,6 @@ from .server import missing
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Do all runs; other managers have no media."""
     rows: dict[int, GateResult] = {}
     for index, row in in_parallel(task, [(name, profile.name) for name in chosen(profile)], profile.jobs):
         rows[index] = row
@@ -27,7 +26,7 @@ def task(name: str, profile: str) -> GateResult:
 
 
 def coverage(results: list[GateResult]) -> GateResult:
-    """Give the row that fails if something never happened to a shared store."""
+    """Return the row that fails if something never happened to a shared store."""
     return covered("coverage", "all faults of shared stores", results, STORE_EVERYTHING)
 
 

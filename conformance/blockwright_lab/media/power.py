@@ -76,7 +76,6 @@ class NotedFolder(Folder):
         super().rename(name, to)
 
     def sync(self) -> None:
-        """Note a sync of the names."""
         LOG.append(Call("names"))
 
 
@@ -94,7 +93,7 @@ class Inode:
     since: list[Call] = field(default_factory=list)
 
     def left(self, draw: random.Random) -> bytes:
-        """Give what the file may hold after the power has failed."""
+        """Return what the file may hold after the power has failed."""
         held = bytearray(self.sure)
         calls = list(self.since)
         if draw.random() < 0.5:
@@ -106,7 +105,6 @@ class Inode:
         return bytes(held)
 
     def sync(self) -> None:
-        """Let everything be sure."""
         for call in self.since:
             apply(self.sure, call)
         self.since = []
@@ -121,7 +119,6 @@ class Disk:
     """
 
     def __init__(self, start: dict[str, bytes]) -> None:
-        """Begin with files that are sure."""
         self.names = {name: Inode(bytearray(data)) for name, data in start.items()}
         self.now = dict(self.names)
         self.since: list[dict[str, Inode]] = []
@@ -141,13 +138,12 @@ class Disk:
             self.since.append(dict(self.now))
 
     def left(self, draw: random.Random) -> dict[str, bytes]:
-        """Give what the directory may hold after the power has failed."""
+        """Return what the directory may hold after the power has failed."""
         names = draw.choice([self.names, *self.since])
         return {name: inode.left(draw) for name, inode in names.items()}
 
 
 def apply(held: bytearray, call: Call) -> None:
-    """Write or resize."""
     size = call.offset if call.what == "resize" else max(len(held), call.offset + len(call.data))
     held.extend(bytes(max(0, size - len(held))))
     if call.what == "resize":
@@ -157,7 +153,7 @@ def apply(held: bytearray, call: Call) -> None:
 
 
 def torn(call: Call, draw: random.Random) -> Call:
-    """Give a part of a write; a change of size has none."""
+    """Return a part of a write; a change of size has none."""
     first, last = sorted((draw.randrange(len(call.data) + 1), draw.randrange(len(call.data) + 1)))
     return Call("resize" if call.what == "resize" else "write", call.name, call.offset + first, call.data[first:last])
 
@@ -171,5 +167,5 @@ def lay_out(path: Path, files: dict[str, bytes]) -> None:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """Give the files of a directory, but for the lock, which matters to nobody."""
+    """Return the files of a directory, but for the lock, which matters to nobody."""
     return {file.name: file.read_bytes() for file in path.iterdir() if file.name != LOCK}

@@ -29,7 +29,6 @@ class FaultProxy:
     """
 
     def __init__(self, upstream: int, seed: int = 0) -> None:
-        """Forward to port `upstream`."""
         self._upstream, self._random = upstream, Random(seed)
         self._fault, self._changed, self._closing = "", threading.Event(), False
         self._lock = threading.Lock()

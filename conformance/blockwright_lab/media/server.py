@@ -96,7 +96,6 @@ class LocalServer:
             self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let the server go on."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 

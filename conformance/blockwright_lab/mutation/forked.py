@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 def in_fork(work: Callable[[], str], limit: float) -> tuple[str, bool]:
-    """Do some work in a forked process, silently; give the text that it gives, and whether it ended within `limit`.
+    """Do some work in a forked process, silently; return the text that it gives, and whether it ended within `limit`.
 
     An error gives the text of a pair: nothing, and what was raised, as JSON. The process and all that it started is
     ended.

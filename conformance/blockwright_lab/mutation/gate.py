@@ -41,7 +41,6 @@ def chosen(profile: Profile) -> list[Mutation]:
 
 
 def size(profile: Profile) -> int:
-    """Count the steps."""
     return len([each for each in chosen(profile) if not reason_for(each)]) if profile.is_ours else 0
 
 

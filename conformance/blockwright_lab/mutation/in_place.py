@@ -43,7 +43,6 @@ def functions_of(module: ModuleType) -> dict[tuple[str, int], FunctionType]:
 
 
 def module_of(file: str) -> ModuleType:
-    """Return the module of a source."""
     return importlib.import_module(f"{PACKAGE}.{file.removesuffix('.py').replace('/', '.')}")
 
 

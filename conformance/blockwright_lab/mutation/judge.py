@@ -57,11 +57,7 @@ class Result(NamedTuple):
 
 
 def judged(name: str, mutations: list[Mutation], tests: tuple[str, ...] = ()) -> list[Result]:
-    """Put mutants of a target before its tests (or some), in another process; before the theorems, what no test kills.
-
-    Raises:
-        RuntimeError: a test fails without a mutant, or the process did not do its work.
-    """
+    """Put mutants before tests of a target, in another process; what no test kills, before the theorems."""
     with tempfile.TemporaryDirectory() as folder:
         wanted, results = Path(folder, "keys"), Path(folder, "results")
         wanted.write_text(json.dumps([mutation.key for mutation in mutations]), encoding="utf-8")
@@ -95,7 +91,6 @@ def digests_of(owner: Target, tests: Iterable[str]) -> dict[str, str]:
 
 
 def read(path: Path) -> str:
-    """Return the text of a file."""
     return path.read_text(encoding="utf-8")
 
 
@@ -112,13 +107,11 @@ def marked(file: str) -> CodeType:
 
 
 def mark(statement: ast.stmt) -> ast.stmt:
-    """Return the statement that marks another one."""
     call = ast.Call(ast.Name("__mark__", ast.Load()), [ast.Constant(statement.lineno)], [])
     return ast.copy_location(ast.Expr(call), statement)
 
 
 def file_of(name: str) -> str:
-    """Return the file of a test."""
     return name.partition("::")[0]
 
 
@@ -131,11 +124,6 @@ class FailedError(BaseException):
 
 
 def stop(_signal: int, _frame: FrameType | None) -> None:
-    """End the test that runs.
-
-    Raises:
-        EndlessError: always.
-    """
     raise EndlessError(ENDLESS)
 
 
@@ -162,11 +150,6 @@ class Runner:
         """By function, the tests that killed mutants of it, the last first."""
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Remember the first test that failed.
-
-        Raises:
-            FailedError: it failed with a mutant.
-        """
         if report.failed and self.failed is None:
             crash = getattr(report.longrepr, "reprcrash", None)
             text = str(crash.message if crash is not None else report.longrepr)

@@ -25,13 +25,11 @@ Way = Callable[[World[Any, Any]], None]
 
 
 def near(world: World[Any, Any]) -> None:
-    """Explore what lies near the initial state."""
     found = Explorer(world, laws=False, max_transitions=NEAR).run().violation
     assert found is None, found.detail
 
 
 def far(world: World[Any, Any]) -> None:
-    """Walk away from it."""
     walk(world, 1, FAR)
 
 
@@ -41,7 +39,6 @@ ways = pytest.mark.parametrize("way", [near, far])
 @ways
 @pytest.mark.parametrize("scope", EVERY, ids=lambda each: each.name)
 def test_managers(scope: Any, way: Way) -> None:
-    """Every scope of managers."""
     way(KVCacheWorld(scope))
 
 
@@ -54,12 +51,10 @@ def test_large_managers(scope: Any) -> None:
 @ways
 @pytest.mark.parametrize("scope", PAGED_PR, ids=lambda each: each.name)
 def test_block_tables(scope: Any, way: Way) -> None:
-    """Every scope of block tables."""
     way(TablesWorld(scope))
 
 
 @ways
 @pytest.mark.parametrize("scope", [*TIER_PR, *TIER_LARGE, *CHAIN_PR], ids=lambda each: each.name)
 def test_offloading(scope: Any, way: Way) -> None:
-    """Every scope of tiers and of chains."""
     way(offload_world(scope))

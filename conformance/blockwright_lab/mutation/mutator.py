@@ -49,7 +49,6 @@ class Mutation:
 
     @property
     def key(self) -> str:
-        """A name that stays the same when lines move."""
         rank = f" #{self.number + 1}" if self.number else ""
         return f"{self.file} {self.function}: {self.before} -> {self.after}{rank}"
 
@@ -70,7 +69,6 @@ class Swap:
     node: object
 
     def __call__(self) -> "Swap":
-        """Swap, and give the swap back."""
         held = getattr(self.owner, self.field)
         if self.index is None:
             setattr(self.owner, self.field, self.node)
@@ -153,7 +151,6 @@ def is_guard(node: ast.AST) -> bool:
 
 
 def of_block(owner: ast.AST, field: str, returns: str) -> Iterator[Change]:
-    """Return every change of a list of statements."""
     for index, statement in enumerate(getattr(owner, field)):
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             continue
@@ -172,7 +169,6 @@ def of_block(owner: ast.AST, field: str, returns: str) -> Iterator[Change]:
 
 
 def of_return(statement: ast.Return, returns: str) -> Iterator[Swap]:
-    """Return other values to return."""
     value = statement.value
     if value is None or isinstance(value, ast.Constant):
         return
@@ -225,19 +221,16 @@ Instead = Callable[[ast.expr], Swap]
 
 
 def of_compare(node: ast.Compare, _instead: Instead) -> Iterator[Swap]:
-    """Return other comparisons."""
     for index, operator in enumerate(node.ops):
         yield Swap(node, "ops", index, COMPARISONS[type(operator)]())
 
 
 def of_binary(node: ast.BinOp, _instead: Instead) -> Iterator[Swap]:
-    """Return other arithmetic."""
     if type(node.op) in ARITHMETIC and not isinstance(node.left, ast.List):
         yield Swap(node, "op", None, ARITHMETIC[type(node.op)]())
 
 
 def of_constant(node: ast.Constant, instead: Instead) -> Iterator[Swap]:
-    """Return other constants."""
     if isinstance(node.value, bool):
         yield instead(ast.Constant(not node.value))
     elif isinstance(node.value, int):
@@ -254,7 +247,6 @@ def of_junction(node: ast.BoolOp, instead: Instead) -> Iterator[Swap]:
 
 
 def of_unary(node: ast.UnaryOp, instead: Instead) -> Iterator[Swap]:
-    """Return the operand alone."""
     if isinstance(node.op, ast.Not | ast.USub):
         yield instead(node.operand)
 
@@ -272,7 +264,6 @@ def of_call(node: ast.Call, instead: Instead) -> Iterator[Swap]:
 
 
 def of_subscript(node: ast.Subscript, instead: Instead) -> Iterator[Swap]:
-    """Return the whole where a copy of it is made."""
     if ast.unparse(node.slice) == ":" and isinstance(node.ctx, ast.Load):
         yield instead(node.value)
 

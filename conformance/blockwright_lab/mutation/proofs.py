@@ -30,7 +30,6 @@ class Chapter(NamedTuple):
 
 @cache
 def book() -> list[Chapter]:
-    """Return the chapters, made once per process."""
     from ..proofs import symbolic
 
     before, found = set(symbolic.READ), []
@@ -43,7 +42,6 @@ def book() -> list[Chapter]:
 
 
 def module_of(file: str) -> str:
-    """Name the module of a source."""
     return f"{PACKAGE}.{file.removesuffix('.py').replace('/', '.')}"
 
 
@@ -91,5 +89,4 @@ def same(one: Theorem, other: Theorem) -> bool:
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Tell whether two terms are the same."""
     return bool(a.eq(b)) if hasattr(a, "eq") and hasattr(b, "eq") else bool(a is b or (type(a) is type(b) and a == b))

@@ -62,7 +62,6 @@ def known_killers(mutation: Mutation) -> list[str]:
 
 
 def is_test(killer: str) -> bool:
-    """Tell whether a killer is a unit test."""
     return "::" in killer
 
 
@@ -80,7 +79,6 @@ def remember(killed: Iterable[tuple[Mutation, str]]) -> None:
 
 
 def everything() -> dict[str, list[Mutation]]:
-    """Return all mutants there are."""
     from ..specification.mutator import all_mutations as of_specification
     from .targets import all_mutations
 
@@ -131,7 +129,6 @@ def main() -> None:
 
 
 def write(path: Path, listed: dict[str, Listed]) -> None:
-    """Write a list of survivors."""
     path.write_text(json.dumps(listed, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -1,39 +1,22 @@
 """The numerics: a small engine with a real model generates what a dense recomputation of each request says.
 
-Every row is a world: schedules that Hypothesis draws, from a fixed seed in the profiles ``quick`` and ``pr``. Nothing
+Every row is a world: schedules that are drawn, from a fixed seed in the profiles ``quick`` and ``pr``. Nothing
 that the manager does, and nothing of the data plane, may change a logit by more than rounding, or a token at all; and
 nobody may read what was not written for him, which is poisoned. A feature that never fired fails the gate. That the
 known bugs which corrupt data are noticed here is a gate of its own (`damage`).
 """
-
-from collections import Counter
 
 from blockwright._terminal import Advance
 from blockwright_conformance.checker.parallel import in_parallel
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import covered
 
+from .engine.worlds import WORLDS
+
 KIND = "numerics"
 
-EXAMPLES = {"quick": (2, 2), "pr": (20, 10), "nightly": (1000, 200)}
-"""Schedules of each part of a world, per profile: drawn at random, and by Hypothesis."""
-
-PARTS = {"quick": 1, "pr": 2, "nightly": 8}
-"""Parts of each world, each drawn by a seed of its own."""
-
-NAMES = (
-    "full attention",
-    "windows",
-    "chunks",
-    "states",
-    "all kinds",
-    "encoder",
-    "draft head",
-    "steps in flight",
-    "offload",
-    "lower precision",
-)
-"""The worlds of `engine.worlds`, which needs Hypothesis."""
+EXAMPLES = {"quick": 4, "pr": 60, "nightly": 9600}
+"""Schedules of a world, per profile."""
 
 KINDS = ("full", "sliding", "chunked", "recurrent")
 
@@ -91,49 +74,25 @@ EVERYTHING = frozenset(
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Run the schedules of every world; other managers have no engine here."""
     names = chosen(profile)
-    parts = PARTS[profile.name]
-    calls = [(name, profile.name, part) for name in names for part in range(parts)]
-    found: dict[str, list[GateResult]] = {name: [] for name in names}
-    for index, row in in_parallel(task, calls, profile.jobs):
-        found[calls[index][0]].append(row)
+    found: dict[int, GateResult] = {}
+    for index, row in in_parallel(task, [(name, profile.name) for name in names], profile.jobs):
+        found[index] = row
         progress(1, row.scope)
-    results = [merged(rows) for rows in found.values()]
+    results = [found[index] for index in range(len(names))]
     if results and not profile.scope and profile.name != "quick":
         results.append(covered("coverage", "all worlds of the engine", results, EVERYTHING))
     return results
 
 
 def chosen(profile: Profile) -> list[str]:
-    return [name for name in NAMES if profile.is_ours and profile.scope in name]
+    return [name for name in WORLDS if profile.is_ours and profile.scope in name]
 
 
 def size(profile: Profile) -> int:
-    return len(chosen(profile)) * PARTS[profile.name]
+    return len(chosen(profile))
 
 
-def merged(rows: list[GateResult]) -> GateResult:
-    """Make one row of the parts of a world: the first violation, and all that happened."""
-    first = next((row for row in rows if row.violations), rows[0])
-    fired: Counter[str] = Counter()
-    for row in rows:
-        fired.update(row.fired)
-    return GateResult(
-        kind=KIND,
-        scope=first.scope,
-        manager=first.manager,
-        states=sum(row.states for row in rows),
-        transitions=sum(row.transitions for row in rows),
-        violations=sum(row.violations for row in rows),
-        seconds=sum(row.seconds for row in rows),
-        law=first.law,
-        detail=first.detail,
-        script=first.script,
-        fired=dict(fired),
-    )
+def task(name: str, profile: str) -> GateResult:
+    from .engine.examples import examples  # it imports torch
 
-
-def task(name: str, profile: str, part: int) -> GateResult:
-    """Run one part of the schedules of a world."""
-    from .engine.examples import examples  # it imports torch and Hypothesis
-
-    return examples(name, *EXAMPLES[profile], part if profile != "nightly" else None)
+    return examples(name, EXAMPLES[profile], 0 if profile != "nightly" else None)

@@ -4,33 +4,20 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
+from ..data_movement.tables_scopes import HISTORIES
+from ..data_movement.tables_scopes import World as Tables
+from ..scopes import layer, plain
+from .engine.schedule import EngineConfig, Job, Schedule
 
-from .engine.schedule import EngineConfig, Job, PagedScript, Schedule
-
-World = Schedule | PagedScript | tuple[Schedule, ...]
+World = Schedule | tuple[Schedule, ...] | Tables
 """A tuple is engines one after the other, over the same shelves below the host."""
 
-KINDS: dict[str, Any] = {"full": Full, "sliding": Sliding, "chunked": Chunked, "mamba": Mamba, "cross": Cross}
+TABLES = ("naive, block 4", "prefix caching, block 4, sliding 6")
+"""Block tables over which a random walk shows bugs."""
 
 
-def layer(text: str) -> Group:
-    """Return a layer as scopes name it: "sliding 5, block 4"."""
-    kind, _, size = text.partition(", block ")
-    name, *rest = kind.split()
-    return Group(KINDS[name](*map(int, rest)), int(size))
-
-
-def plain(value: Any) -> Any:
-    """Return lists as tuples, as schedules have them."""
-    return tuple(map(plain, value)) if isinstance(value, list) else value
-
-
-def world(row: dict[str, Any]) -> Schedule | PagedScript:
-    """Return what a row of the file says."""
+def world(row: dict[str, Any]) -> Schedule:
     own = {name: plain(value) for name, value in row.items() if name != "name"}
-    if "calls" in own:
-        return PagedScript(**own)
     made: dict[str, Any] = {"layers": tuple(map(layer, own["layers"]))}
     if "draft" in own:
         made["draft"] = layer(own["draft"])
@@ -48,5 +35,5 @@ def worlds() -> dict[str, World]:
     return {name: each[0] if len(each) == 1 else tuple(each) for name, each in found.items()}
 
 
-WORLDS: dict[str, World] = worlds()
+WORLDS: dict[str, World] = worlds() | {name: HISTORIES[name] for name in TABLES}
 """All, by name."""

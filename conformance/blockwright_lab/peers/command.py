@@ -20,7 +20,6 @@ LIMITS = {"quick": 100, "pr": 500, "nightly": 20_000}
 
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Add the sub-command to the command's parser."""
     parser = subparsers.add_parser(
         "conform-engine",
         help="put another engine's manager under the gates",
@@ -36,11 +35,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Follow an engine and report; 1 where something differs that is not listed, or is listed and did not show.
-
-    Raises:
-        InvalidArgumentError: there is no copy of the engine in `--peer-path`, or no such scope.
-    """
+    """Follow an engine and report; 1 where something differs that is not listed, or is listed and did not show."""
     name, engine = args.engine, engine_of(args.engine)
     count = sum(args.scope in each.name and not engine.unfit(each) for each in engine.scopes)
     if not count:

@@ -38,7 +38,6 @@ HYBRID: tuple[Groups, ...] = (
 
 
 def of_kind(kind: Kind, size: int) -> list[Scope]:
-    """Give the scopes of one layer."""
     odd = 2 * size + 1
     pair = ((0, (0,) * odd), (0, (0,) * size + (1,) * (odd - size)), (0, (0,) * size))
     scopes = [
@@ -61,7 +60,6 @@ def of_kind(kind: Kind, size: int) -> list[Scope]:
 
 
 def of_hybrid(groups: Groups) -> list[Scope]:
-    """Give the scopes of a model of several groups."""
     few, many = 3 + 2 * len(groups), 4 + 3 * len(groups)
     pair = ((0, (0, 0, 0, 0, 0)), (0, (0, 0, 1, 1, 1)))
     kinds = [kind for kind, _ in groups]

@@ -41,28 +41,22 @@ class Explored(NamedTuple):
 
 @dataclass(frozen=True)
 class EngineUnderTest:
-    """An engine, and how it is put through the gates.
+    """An engine, and how it is put through the gates."""
 
-    Attributes:
-        name, engine, version: what it is called on the command line, in words, and which release it is.
-        capabilities, deviations: what it can do, and where it is known to differ.
-        laws: id and statement of all that it is judged by.
-        scopes: each has a `name`.
-        unfit: says why it cannot be put through a scope; empty if it can.
-        explore: explores a scope on the engine in a folder of peers, to a limit of transitions.
-        confirm: runs the script of this name, and gives the sentence that says what it saw.
-    """
-
+    # name, engine, version: what it is called on the command line, in words, and which release it is
     name: str
     engine: str
     version: str
+    # capabilities, deviations: what it can do, and where it is known to differ
     capabilities: Capabilities
     deviations: tuple[Deviation, ...]
-    laws: tuple[tuple[str, str], ...]
-    scopes: tuple[Any, ...]
-    unfit: Callable[[Any], list[str]]
+    laws: tuple[tuple[str, str], ...]  # id and statement of all that it is judged by
+    scopes: tuple[Any, ...]  # each has a `name`
+    # explores a scope on the engine in a folder of peers, to a limit of transitions
     explore: Callable[[Any, Path, int | None], Explored]
-    confirm: Callable[[str, Path], str]
+    confirm: Callable[[str, Path], str]  # runs the script of this name, and gives the sentence that says what it saw
+    # says why it cannot be put through a scope; empty if it can
+    unfit: Callable[[Any], list[str]] = lambda scope: []
 
 
 @dataclass
@@ -101,13 +95,21 @@ def deviations_of(name: str) -> tuple[Deviation, ...]:
     return tuple(deviation(**row) for row in found if name in row["engines"])
 
 
+@cache
+def capabilities_of(name: str) -> Capabilities:
+    """Return what an engine can do and shows, and why it lacks what it lacks (`capabilities.toml`)."""
+    row = tomllib.loads(Path(__file__).with_name("capabilities.toml").read_text(encoding="utf-8"))[name]
+    listed: dict[str, Any] = {key: frozenset(value) for key, value in row.items() if isinstance(value, list)}
+    return Capabilities(**listed, absent=row["absent"])
+
+
 def deviation(engines: list[str], standing: str, reason: str, bugs: Sequence[str] = (), **rest: Any) -> Deviation:
     """Return what a row of the file says; a long reason is broken into lines there."""
     return Deviation(standing=Standing[standing], reason=" ".join(reason.split()), bugs=tuple(bugs), **rest)
 
 
 def engine_of(name: str) -> EngineUnderTest:
-    """Give an engine by its name.
+    """Return an engine by its name.
 
     Raises InvalidArgumentError if there is none.
     """
@@ -153,7 +155,7 @@ def explore(name: str, scope: str, peer_path: Path, limit: int | None) -> Explor
 
 
 def as_data(report: EngineReport) -> dict[str, Any]:
-    """Give a report as data; without seconds, so that it is the same wherever it is made."""
+    """Return a report as data; without seconds, so that it is the same wherever it is made."""
     engine, verdict = report.engine, report.verdict
     explored = report.explored.values()
     shown = {each.name: found for each, found in verdict.known}
@@ -181,7 +183,7 @@ def as_data(report: EngineReport) -> dict[str, Any]:
 
 
 def of_law(report: EngineReport, law: str, statement: str) -> dict[str, Any]:
-    """Give what is known of one law: satisfied, violated (by a bug, or a difference not listed), or deviated from."""
+    """Return what is known of one law: satisfied, violated (by a bug, or a difference not listed), or deviated from."""
     verdict = report.verdict
     known = [(each, found) for each, found in verdict.known if each.law == law]
     unlisted = [each for each in verdict.unlisted if each.law == law]

@@ -86,7 +86,6 @@ class Follower(Explorer[State, Any]):
             before = done.state
 
     def judge_state(self, node: Node[State, Any]) -> None:
-        """Check the laws of states."""
         self.stays_lawful(node)
 
     def stays_lawful(self, node: Node[State, Any]) -> bool:
@@ -121,7 +120,7 @@ class Follower(Explorer[State, Any]):
         return any(each.explains(self.found[key]) for each in self.harmless)
 
     def script(self, actions: tuple[Any, ...]) -> str:
-        """Give the calls of a way, as the manager's adapter makes them."""
+        """Return the calls of a way, as the manager's adapter makes them."""
         adapter, state = self.factory(self.scope.config), self.world.initial()
         adapter.log = []
         for action in actions:
@@ -131,5 +130,4 @@ class Follower(Explorer[State, Any]):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What was found, in order of law and kind."""
         return tuple(self.found[key] for key in sorted(self.found))

@@ -66,7 +66,7 @@ class Followed(NamedTuple):
 
 
 def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[Action | SyncLoad]:
-    """Give what an engine may do in a state; hits are the manager's own."""
+    """Return what an engine may do in a state; hits are the manager's own."""
     hits: dict[Prefix, Hit] = {}
 
     def hit_of(prefix: Prefix) -> Hit:
@@ -91,7 +91,7 @@ def enabled(scope: Scope, state: State, adapter: Any) -> Iterator[Action | SyncL
 
 
 def newcomers(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -> Iterator[Action | SyncLoad]:
-    """Give the ways to admit a request, those with a load within the step among them.
+    """Return the ways to admit a request, those with a load within the step among them.
 
     A load of its own, before the step, is left out where layers recycle blocks: a manager may leave out at once what
     the specification gives back when the load has ended.
@@ -107,11 +107,6 @@ def newcomers(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -
 
 
 def asked(adapter: Any, prefix: Prefix) -> Hit:
-    """Look a prefix up, without a trace in the log.
-
-    Raises:
-        LawError: the lookup changed something.
-    """
     names = tuple(adapter.requests)
     before, log, adapter.log = adapter.observe(names), adapter.log, None
     adapter.send(OTHER, prefix)
@@ -169,7 +164,6 @@ def tell(state: State, action: Any, reply: Reply, choice: Choice = LRU) -> Manag
 
 
 def misfound(state: State, action: Any, reply: Reply) -> list[Fault]:
-    """Judge the hit that an admission was given."""
     return misheld(state, action.prefix, Hit(*reply.hit)) if reply.hit and state.config.caching else []
 
 
@@ -236,7 +230,7 @@ def unlike(base: State, shown: Observation) -> list[tuple[str, str]]:
 
 
 def rejoined(before: State, base: State, shown: Observation) -> State | None:
-    """Give the state that a manager shows, with the ghosts of `base`, what the specification says of the step.
+    """Return the state that a manager shows, with the ghosts of `base`, what the specification says of the step.
 
     None where a request holds a table on one side only: then nothing is known of its tokens.
     """

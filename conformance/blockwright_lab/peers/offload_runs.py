@@ -26,8 +26,8 @@ from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from blockwright_spec.offload.tier_state import Key
 
 from .confirm.__main__ import confirm
-from .engines import EngineUnderTest, Explored, deviations_of
-from .vllm_offload import CAPABILITIES, CAPABILITIES_OLD, OLD, PUBLISHED, VllmTier, load, tier_class
+from .engines import EngineUnderTest, Explored, capabilities_of, deviations_of
+from .vllm_offload import OLD, PUBLISHED, VllmTier, load, tier_class
 
 LAWS = {
     "REFUSE-2": "a wrong call raises an error",
@@ -58,7 +58,7 @@ class WalkScope(NamedTuple):
 
 
 def scopes_of(policy: str) -> tuple[TierScope | WalkScope, ...]:
-    """Give the scopes of a policy whose calls are right, those that name a key twice, and wrong calls.
+    """Return the scopes of a policy whose calls are right, those that name a key twice, and wrong calls.
 
     An ARC remembers keys that are gone, so its states are many: it gets two places only with calls of one key.
     """
@@ -86,7 +86,6 @@ class VllmWorld(TierWorld):
     """One tier, with the calls that the manager has."""
 
     def enabled(self, state: TierNow) -> Iterator[TierCall]:
-        """Yield every call that the manager has."""
         for call in super().enabled(state):
             if call.name != "remove" and (call.success or call.name != "complete_load"):
                 yield call
@@ -146,7 +145,6 @@ class TierFollower(Explorer[TierNow, TierUnderTest]):
 
 
 def script_of(factory: type[VllmTier], scope: TierScope, actions: tuple[TierCall, ...]) -> str:
-    """Give the calls of the engine's own API."""
     if factory.offload.published is OLD:
         lines = [
             "from vllm.v1.kv_offload.backends.cpu import CPUBackend",
@@ -165,7 +163,7 @@ def script_of(factory: type[VllmTier], scope: TierScope, actions: tuple[TierCall
 
 
 def line_of(factory: type[VllmTier], scope: TierScope, at: int, call: TierCall) -> str:
-    """Give the line of a call; a whole request is made in one that says so."""
+    """Return the line of a call; a whole request is made in one that says so."""
     more = f", {call.success}" if call.name == "complete_store" else ""
     if factory.offload.published is OLD:
         return f"manager.{call.name}({list(call.keys)}{more})"
@@ -181,7 +179,7 @@ WALKED: tuple[Key, ...] = tuple(b"%02d" % number for number in range(16))
 
 
 def walk(factory: type[VllmTier], manager: str, capacity: int, seed: int, steps: int) -> tuple[int, str]:
-    """Make right calls at random in a larger tier, where indexes are compacted; give how far it went, and faults."""
+    """Make right calls at random in a larger tier, where indexes are compacted; return how far it went, and faults."""
     scope = TierScope("a walk", manager, capacity, tuple((key,) for key in WALKED))
     random, history = Random(seed), History(VllmWorld(scope, factory))
     for step in range(steps):
@@ -194,7 +192,6 @@ def walk(factory: type[VllmTier], manager: str, capacity: int, seed: int, steps:
 
 
 def drawn(random: Random, now: TierNow) -> TierCall:
-    """Draw a call that is right in a state."""
     names = ("touch", "prepare_load", "complete_load", "prepare_store", "complete_store")
     while True:
         name, keys = random.choice(names), tuple(random.sample(WALKED, random.randrange(1, 4)))
@@ -226,27 +223,21 @@ def walked(factory: type[VllmTier], scope: WalkScope, limit: int | None) -> Expl
     return Explored(taken, taken, seconds, steps < scope.steps, tuple(findings[:1]))
 
 
-def unfit(scope: TierScope | WalkScope) -> list[str]:
-    """Say why a scope is left out: none is."""
-    return []
-
-
 ENGINES = tuple(
     EngineUnderTest(
         f"vllm-offload-{release.version}",
         f"vLLM {release.version}, the offloading manager of {medium}",
         release.version,
-        capabilities,
+        capabilities_of(f"vllm-offload-{release.version}"),
         deviations_of(f"vllm-offload-{release.version}"),
         tuple(LAWS.items()),
         scopes,
-        unfit,
         partial(explore, release),
         confirm,
     )
-    for release, medium, capabilities, scopes in (
-        (PUBLISHED, "the host's memory, LRU and ARC", CAPABILITIES, SCOPES),
-        (OLD, "the host's memory, LRU", CAPABILITIES_OLD, SCOPES_OLD),
+    for release, medium, scopes in (
+        (PUBLISHED, "the host's memory, LRU and ARC", SCOPES),
+        (OLD, "the host's memory, LRU", SCOPES_OLD),
     )
 )
 """Both releases."""

@@ -27,7 +27,6 @@ class State(NamedTuple):
 
 
 def enabled(world: RadixEngine) -> Iterator[Do]:
-    """Give every action of the engine."""
     scope = world.scope
     for at, (tokens, _) in enumerate(scope.requests):
         name = str(at)
@@ -54,7 +53,7 @@ def enabled(world: RadixEngine) -> Iterator[Do]:
 
 
 def perform(world: RadixEngine, before: Seen, action: Do) -> tuple[Seen, bool, list[tuple[str, str]]]:
-    """Perform an action; give what is seen after it, whether it was refused, and the laws that it breaks."""
+    """Perform an action; return what is seen after it, whether it was refused, and the laws that it breaks."""
     broken: list[tuple[str, str]] = []
     refused = False
     scope = world.scope
@@ -89,7 +88,6 @@ def perform(world: RadixEngine, before: Seen, action: Do) -> tuple[Seen, bool, l
 
 
 def fits(scope: RadixScope, prompt: int) -> bool:
-    """Tell whether a prompt fits into empty pools."""
     need = -(-prompt // scope.page) * scope.page
     return need <= scope.slots and (scope.window is None or need <= scope.window_slots)
 
@@ -155,14 +153,12 @@ class RadixWorld(World[State, RadixEngine]):
         self.engine = engine
 
     def initial(self) -> State:
-        """Return what is seen of an empty tree."""
         return state_of(self.model(), None)
 
     def enabled(self, state: State) -> Iterator[Do]:
         return iter(state.actions)
 
     def model(self) -> RadixEngine:
-        """Return an empty tree."""
         return RadixEngine(self.engine, self.scope)
 
     def digest(self, state: State) -> bytes:
@@ -188,7 +184,6 @@ class RadixWorld(World[State, RadixEngine]):
     def differences(
         self, model: RadixEngine, action: Do, outcome: Outcome[State], reply: Came, shown: None
     ) -> list[str]:
-        """Return the laws that were broken."""
         return [f"{law}: {detail}" for law, detail in reply.broken]
 
     def examine(self, model: RadixEngine, state: State) -> list[str]:
@@ -228,7 +223,7 @@ class RadixExplorer(Explorer[State, RadixEngine]):
 
 
 def walk(engine: SglangEngine, scope: RadixScope, seed: int, steps: int) -> tuple[int, list[Do], list[tuple[str, str]]]:
-    """Act at random; give how far it went, the way, and the laws broken at its end."""
+    """Act at random; return how far it went, the way, and the laws broken at its end."""
     random, world = Random(seed), RadixEngine(engine, scope)
     before, way = seen(world), []
     for step in range(steps):

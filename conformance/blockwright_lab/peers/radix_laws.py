@@ -51,7 +51,6 @@ class Seen(NamedTuple):
 
 
 def seen(world: RadixEngine) -> Seen:
-    """See a tree."""
     core = world.cache.tree_core
     sizes = (
         (core.component_evictable_size(each), core.component_protected_size(each))
@@ -231,5 +230,5 @@ def evicted(before: Seen, after: Seen, asked: tuple[int, ...], told: tuple[int, 
 
 
 def amounts(page: Page) -> tuple[int, int, int]:
-    """Give what of a page counts: slots, slots of the window, states."""
+    """Return what of a page counts: slots, slots of the window, states."""
     return len(page.full), len(page.window or ()), int(page.state is not None)

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from blockwright_conformance.capabilities import Finding
 
 from .confirm.__main__ import confirm
-from .engines import EngineUnderTest, Explored, deviations_of
+from .engines import EngineUnderTest, Explored, capabilities_of, deviations_of
 from .radix_explore import RadixExplorer, perform, walk
 from .radix_laws import STATEMENTS, seen
 from .sglang_engine import PUBLISHED, SglangEngine, load
-from .sglang_radix import CAPABILITIES, Do, RadixEngine, RadixScope
+from .sglang_radix import Do, RadixEngine, RadixScope
 
 LONG = (((1,) * 7, 3), ((1, 1, 2, 2, 2, 2), 4), ((1, 1, 1, 1, 2), 4), ((1,) * 7, 3))
 """Requests that share prefixes of several lengths; two of them say the same."""
@@ -36,7 +36,6 @@ class RadixWalk(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Give the world's name."""
         return f"a walk: {self.world.name}"
 
 
@@ -69,7 +68,6 @@ def explore(scope: RadixScope | RadixWalk, peer_path: Path, limit: int | None) -
 
 
 def explored(engine: SglangEngine, scope: RadixScope, limit: int | None) -> Explored:
-    """Explore a world."""
     explorer = RadixExplorer(engine, scope, limit)
     result = explorer.run()
     findings = tuple(
@@ -81,7 +79,6 @@ def explored(engine: SglangEngine, scope: RadixScope, limit: int | None) -> Expl
 
 
 def walked(engine: SglangEngine, scope: RadixWalk, limit: int | None) -> Explored:
-    """Walk a world from each seed."""
     started, taken = time.perf_counter(), 0
     found: dict[str, Finding] = {}
     steps = scope.steps if limit is None else min(limit, scope.steps)
@@ -106,7 +103,7 @@ def shortened(engine: SglangEngine, scope: RadixScope, way: list[Do], law: str) 
 
 
 def laws_at_end(engine: SglangEngine, scope: RadixScope, way: Iterable[Do]) -> set[str]:
-    """Give the laws that a way breaks where it first breaks any; none if it cannot be gone."""
+    """Return the laws that a way breaks where it first breaks any; none if it cannot be gone."""
     world = RadixEngine(engine, scope)
     before = seen(world)
     for action in way:
@@ -171,7 +168,7 @@ def said(value: Any) -> str:
 
 
 def script_of(engine: SglangEngine, scope: RadixScope, way: Iterable[Do]) -> str:
-    """Give the calls of a way, with what each answered."""
+    """Return the calls of a way, with what each answered."""
     engine.nodes.counter = 0  # so that equal ways give equal names of nodes
     world, lines = RadixEngine(engine, scope), [f"# {scope}"]
     world.cache, world.slots = Recorder("cache", world.cache, lines), Recorder("allocator", world.slots, lines)
@@ -184,21 +181,15 @@ def script_of(engine: SglangEngine, scope: RadixScope, way: Iterable[Do]) -> str
     return "\n".join(lines)
 
 
-def unfit(scope: RadixScope | RadixWalk) -> list[str]:
-    """Say why a scope is left out: none is."""
-    return []
-
-
 ENGINES = (
     EngineUnderTest(
         f"sglang-{PUBLISHED.version}",
         f"SGLang {PUBLISHED.version}, the prefix tree in Python",
         PUBLISHED.version,
-        CAPABILITIES,
+        capabilities_of(f"sglang-{PUBLISHED.version}"),
         deviations_of(f"sglang-{PUBLISHED.version}"),
         tuple(STATEMENTS.items()),
         SCOPES,
-        unfit,
         explore,
         confirm,
     ),

@@ -18,25 +18,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
-from blockwright_conformance.capabilities import Capabilities
 from blockwright_spec.reads import Full, Group, Mamba, Sliding
 
 from .sglang_engine import SglangEngine
-
-CAPABILITIES = Capabilities(
-    kinds=frozenset({"radix", "full", "sliding", "mamba"}),
-    calls=frozenset({"match", "insert", "evict", "lock", "unlock", "release window"}),
-    features=frozenset({"caching", "groups", "events"}),
-    shows=frozenset({"hit", "tree", "locks", "free slots", "sizes", "events"}),
-    absent={
-        "chunked": "it has no component for chunked-local layers",
-        "eagle": "keys of pairs of tokens are not driven here",
-        "fork": "its requests share through the tree alone",
-        "queue": "what is evicted next is its policy's: victims are only judged legal",
-        "block sizes": "all components have one page size",
-    },
-)
-"""What the tree does and shows."""
 
 Tokens = tuple[int, ...]
 
@@ -59,7 +43,7 @@ class RadixScope(NamedTuple):
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """Give the layers in the specification's terms; a window there counts the token itself."""
+        """Return the layers in the specification's terms; a window there counts the token itself."""
         window = (Group(Sliding(self.window + 1), self.page),) if self.window is not None else ()
         return (Group(Full(), self.page), *window, *((Group(Mamba(), 1),) if self.states else ()))
 
@@ -158,14 +142,12 @@ class RadixEngine:
         return new
 
     def do(self, action: "Do") -> Any:
-        """Perform an action; give its answer."""
         self.done.append(action)
         answer = self.perform(action)
         self.hear()
         return answer
 
     def hear(self) -> None:
-        """Replay the events that have come since."""
         for event in self.cache.take_events():
             hashes = getattr(event, "block_hashes", ())
             if type(event).__name__ == "BlockStored":
@@ -195,7 +177,7 @@ class RadixEngine:
     # --- what the engine asks of the tree
 
     def evict(self, full: int = 0, window: int = 0, states: int = 0) -> tuple[int, int, int]:
-        """Evict so many tokens, tokens of the window, states; give what it says it did."""
+        """Evict so many tokens, tokens of the window, states; return what it says it did."""
         params = self.engine.base.EvictParams(num_tokens=full, swa_num_tokens=window, mamba_num=states)
         result = self.cache.evict(params)
         return result.num_tokens_evicted, result.swa_num_tokens_evicted, result.mamba_num_evicted
@@ -204,7 +186,7 @@ class RadixEngine:
         return self.cache.match_prefix(self.engine.base.MatchPrefixParams(key=self.engine.key(tokens)))
 
     def match_and_copy(self, tokens: Tokens) -> tuple[Any, Tokens]:
-        """Match a prefix, with a slot for a copy of its state; give the slots that were taken for that back at once."""
+        """Match a prefix, with a slot for a copy of its state; give the slots taken for that back at once."""
         kv = SimpleNamespace(holds_mamba=False, mamba_pool_idx=None, mamba_cow_src_index=None, mamba_needs_clear=True)
         params = self.engine.base.MatchPrefixParams(
             key=self.engine.key(tokens), cow_mamba=True, req=SimpleNamespace(kv=kv, session=None, session_id=None)
@@ -240,7 +222,7 @@ class RadixEngine:
         return None if taken is None else int(taken[0])
 
     def window_slot(self, slot: int) -> int:
-        """Give the slot of the window that belongs to a slot, 0 if none."""
+        """Return the slot of the window that belongs to a slot, 0 if none."""
         return int(self.slots.full_to_swa_index_mapping[slot])
 
     # --- what requests do
@@ -249,7 +231,7 @@ class RadixEngine:
         return self.scope.requests[int(name)][0]
 
     def prompt(self, name: str) -> Tokens:
-        """Give what of a request is looked up: its prompt but the last token, which is left to compute."""
+        """Return what of a request is looked up: its prompt but the last token, which is left to compute."""
         tokens, prompt = self.scope.requests[int(name)]
         return tokens[: prompt - 1]
 
@@ -364,7 +346,7 @@ class RadixEngine:
     # --- what can be seen
 
     def nodes(self) -> list[tuple[Tokens, Any]]:
-        """Give the nodes of the tree below its root, each with all tokens up to its end, in order of their tokens."""
+        """Return the nodes of the tree below its root, each with all tokens up to its end, in order of their tokens."""
         found, stack = [], [((), self.cache.tree_core.root_node)]
         while stack:
             prefix, node = stack.pop()
@@ -375,7 +357,7 @@ class RadixEngine:
         return sorted(found, key=lambda pair: pair[0])
 
     def pages(self) -> dict[Tokens, Page]:
-        """Give the pages of the tree by the tokens up to their ends."""
+        """Return the pages of the tree by the tokens up to their ends."""
         types, page, shown = self.engine.types, self.scope.page, {}
         for tokens, node in self.nodes():
             data = node.component_data
@@ -396,7 +378,7 @@ class RadixEngine:
         return shown
 
     def free(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Give the free slots: of full attention, of windows, of states."""
+        """Return the free slots: of full attention, of windows, of states."""
 
         def spread(allocator: Any) -> tuple[int, ...]:
             pages = [int(each) for each in allocator.get_all_free_pages()]

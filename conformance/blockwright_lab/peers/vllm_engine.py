@@ -84,7 +84,7 @@ class VllmEngine:
         self.hasher = cache(lambda size: self.utils.get_request_block_hasher(size, self.hash))
 
     def kv_cache_spec(self, kind: Kind, block_size: int, config: Config) -> Any:
-        """Give its declaration of a layer.
+        """Return its declaration of a layer.
 
         A recurrent layer that caches nothing is one block as long as the model's maximum, as its own runner declares
         it; with caching it is declared in the mode in which its states are cached.
@@ -108,7 +108,7 @@ class VllmEngine:
                 )
 
     def manager(self, config: Config, **options: Any) -> Any:
-        """Give a manager of these groups over one pool; hashes are as fine as its own engine core makes them."""
+        """Return a manager of these groups over one pool; hashes are as fine as its own engine core makes them."""
         make = self.interface
         groups = [
             make.KVCacheGroupSpec([f"layers.{at}"], self.kv_cache_spec(group.kind, group.block_size, config))
@@ -136,7 +136,6 @@ class VllmEngine:
         )
 
     def request(self, name: str, extra: int, tokens: tuple[int, ...], hash_size: int) -> Any:
-        """Give a request, hashed by its own hasher."""
         keys: dict[str, Any] = dict(EXTRAS[extra])
         if adapter := keys.pop("lora_name", None):
             keys["lora_request"] = Adapter(adapter)

@@ -23,11 +23,7 @@ class Mirror:
         return twin
 
     def listen(self, manager: Any) -> None:
-        """Take the manager's events, and compare what they tell with its index.
-
-        Raises:
-            LawError: an event that cannot be replayed, or events that tell something else than the index.
-        """
+        """Take the manager's events, and compare what they tell with its index."""
         torn = [detail for event in manager.take_events() if (detail := self.hear(event))]
         index = self.index(manager.block_pool)
         if torn:
@@ -62,6 +58,5 @@ class Mirror:
         return entries
 
     def name(self, utils: Any, key: Any) -> Entry:
-        """Give an entry of the index as events name it."""
         digest = utils.maybe_convert_block_hash(utils.get_block_hash(key))
         return digest, utils.get_group_id(key) if self.engine.is_new else None

@@ -49,7 +49,6 @@ class VllmAdapter(ManagerAdapter):
         return twin
 
     def say(self, line: str) -> None:
-        """Record a call, if calls are recorded."""
         if self.log is not None:
             self.log.append(line)
 
@@ -63,23 +62,16 @@ class VllmAdapter(ManagerAdapter):
         self.say(f"{name} = request({name!r}, {list(tokens)}{keys})")
 
     def learn(self, name: str) -> None:
-        """Record what the hashes of a request stand for.
-
-        Raises:
-            LawError: one hash stands for two prefixes.
-        """
         for at, digest in enumerate(self.requests[name].block_hashes):
             prefix = cut(self.prefixes[name], (at + 1) * self.hash_size)
             if self.known.setdefault(digest, prefix) != prefix:
                 raise LawError("HASH-1", f"one hash stands for {self.known[digest]} and for {prefix}")
 
     def forget(self, name: str) -> None:
-        """Drop a request."""
         for each in (self.requests, self.prefixes, self.hits):
             each.pop(name, None)
 
     def find(self, name: str) -> Found:
-        """Look a request up and keep the hit."""
         request = self.requests[name]
         blocks, length, *more = self.manager.get_computed_blocks(request)
         if more:
@@ -92,7 +84,6 @@ class VllmAdapter(ManagerAdapter):
     def allocate(
         self, name: str, computed: int, step: Step, length: int, hit_of: str | None
     ) -> tuple[Table, ...] | None:
-        """Give slots, as the scheduler asks for them."""
         request, manager = self.requests[name], self.manager
         if self.engine.is_new:
             manager.new_step_starts()
@@ -125,11 +116,10 @@ class VllmAdapter(ManagerAdapter):
         return added
 
     def heads(self, length: int, hit_of: str | None) -> tuple[range, ...]:
-        """Give, per group, as many entries as a hit has."""
         return tuple(range(length // group.block_size if hit_of else 0) for group in self.config.groups)
 
     def asked(self, name: str, step: Step) -> dict[str, Any]:
-        """Give the options of a call that asks for slots; only those that differ from their defaults."""
+        """Return the options of a call that asks for slots; only those that differ from their defaults."""
         delays = step.publication is Publication.LATER or (step.external > 0 and step.new == 0)
         options: dict[str, Any] = {
             "num_lookahead_tokens": step.lookahead,
@@ -150,11 +140,9 @@ class VllmAdapter(ManagerAdapter):
 
     @property
     def singles(self) -> Any:
-        """The managers of single groups."""
         return self.manager.coordinator.single_type_managers
 
     def plan(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Planned:
-        """Refuse: it plans nothing ahead."""
         raise NotImplementedError
 
     commit: Any = plan
@@ -166,7 +154,6 @@ class VllmAdapter(ManagerAdapter):
     pin: Any = plan
 
     def explain(self, name: str) -> Explained:
-        """Refuse: it explains no hits."""
         raise NotImplementedError
 
     def finish_load(self, name: str, count: int) -> None:
@@ -187,25 +174,21 @@ class VllmAdapter(ManagerAdapter):
         self.say(f"{name}.append_output_token_ids({list(tokens)})")
 
     def publish(self, name: str, end: int) -> None:
-        """Publish filled blocks."""
         self.say(f"manager.cache_blocks({name}, {end})")
         self.manager.cache_blocks(self.requests[name], end)
 
     def trim(self, name: str, end: int) -> None:
-        """Null dead entries."""
         trimmer = self.manager if self.engine.is_new else self.manager.coordinator
         self.say(f"manager.{'' if self.engine.is_new else 'coordinator.'}remove_skipped_blocks({name!r}, {end})")
         trimmer.remove_skipped_blocks(name, end)
 
     def free(self, name: str) -> None:
-        """Release a request's blocks."""
         self.say(f"manager.free({name})")
         self.manager.free(self.requests[name])
         self.requests[name].num_computed_tokens = 0
         self.requests[name].status = self.engine.status.PREEMPTED
 
     def reset(self) -> bool:
-        """Reset the prefix cache."""
         done: bool = self.manager.reset_prefix_cache()
         self.say(f"manager.reset_prefix_cache()  # {done}")
         return done
@@ -216,7 +199,6 @@ class VllmAdapter(ManagerAdapter):
         return tuple(self.manager.get_num_common_prefix_blocks(*asked))
 
     def observe(self, names: tuple[str, ...]) -> Observation:
-        """Show the whole state."""
         pool, groups = self.manager.block_pool, range(len(self.config.groups))
         there = [self.holds(name) for name in names]
         tables = [tuple(map(tuple, self.manager.get_block_ids(name))) for name in names]
@@ -235,11 +217,10 @@ class VllmAdapter(ManagerAdapter):
         )
 
     def queue(self) -> Iterable[int]:
-        """Give the free blocks, first to be taken first."""
         return (block.block_id for block in self.manager.block_pool.free_block_queue.get_all_free_blocks())
 
     def content(self, block: Any) -> Content | None:
-        """Give what a block is published as; a key that ends inside it says nothing of the whole of it."""
+        """Return what a block is published as; a key that ends inside it says nothing of the whole of it."""
         if block.block_hash is None:
             return None
         utils = self.engine.utils
@@ -247,11 +228,6 @@ class VllmAdapter(ManagerAdapter):
         return None if len(prefix[1]) % self.config.groups[group].block_size else (group, prefix)
 
     def check(self) -> None:
-        """Recompute what the pool keeps twice.
-
-        Raises:
-            LawError: the index and the blocks' own fields differ.
-        """
         pool = self.manager.block_pool
         index = pool.cached_block_hash_to_block._cache
         listed = {(key, block.block_id) for key, found in index.items() for block in self.blocks_of(found)}
@@ -262,20 +238,15 @@ class VllmAdapter(ManagerAdapter):
             raise LawError("KEY-1", f"the index lists {len(listed - fields)} that no block says, and lacks others")
 
     def listen(self) -> None:
-        """Take the events, and compare what they tell with the index.
-
-        Raises:
-            LawError: they differ.
-        """
+        """Take the events, and compare what they tell with the index."""
         self.mirror.listen(self.manager)
 
     @staticmethod
     def blocks_of(found: Any) -> Iterable[Any]:
-        """Give the blocks of one entry of the index, which keeps a single one bare."""
+        """Return the blocks of one entry of the index, which keeps a single one bare."""
         return found.values() if isinstance(found, dict) else (found,)
 
     def engine_would(self, state: State, action: Any) -> bool:
-        """Tell whether the scheduler makes such a call."""
         return scheduled(state, action, lambda prefix: asked(self, prefix).length)
 
     def law_of(self, error: Exception) -> str:

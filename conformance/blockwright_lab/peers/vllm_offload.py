@@ -24,7 +24,6 @@ from unittest.mock import patch
 
 from blockwright.bench import vllm_offload_peer, vllm_peer
 from blockwright.bench.published import Published
-from blockwright_conformance.capabilities import Capabilities
 from blockwright_conformance.offload.tier_adapter import TierUnderTest
 from blockwright_spec.offload.tier_calls import TierReason
 from blockwright_spec.offload.tier_state import Key
@@ -46,29 +45,6 @@ PUBLISHED = replace(
     foreign=frozenset({"torch"} if importlib.util.find_spec("numpy") else {"numpy", "torch"}),
 )
 """The newest release, and which of its modules are executed."""
-
-CALLS = frozenset(
-    {"touch", "prepare_load", "complete_load", "prepare_store", "complete_store", "complete_store (failed)"}
-)
-ABSENT = {
-    "remove": "it has no call that drops named blocks",
-    "complete_load (failed)": "it knows no load that fails: its worker asserts that every transfer succeeded",
-    "recovered": "a backend is empty when it is made",
-}
-
-CAPABILITIES = Capabilities(
-    kinds=frozenset({"lru", "arc"}),
-    calls=CALLS,
-    features=frozenset({"events", "requests"}),
-    shows=frozenset({"statuses", "recency", "idle", "free", "places"}),
-    absent=ABSENT,
-)
-"""What the manager of 0.33.0 does and shows."""
-
-CAPABILITIES_OLD = replace(
-    CAPABILITIES, kinds=frozenset({"lru"}), features=frozenset({"events"}), absent={**ABSENT, "arc": "it has no ARC"}
-)
-"""What the manager of 0.11.0 does and shows."""
 
 
 class Engine(Enum):
@@ -128,11 +104,10 @@ class View:
         return new
 
     def blocks(self) -> dict[Key, Any]:
-        """Give the statuses of the blocks present, the least recently used first where there is one order."""
+        """Return the statuses of the blocks present, the least recently used first where there is one order."""
         raise NotImplementedError
 
     def freed(self) -> list[int]:
-        """Give the places that are free again."""
         raise NotImplementedError
 
     @staticmethod
@@ -144,11 +119,10 @@ class View:
         raise NotImplementedError
 
     def recency(self) -> list[Key]:
-        """Give the blocks present in order of use."""
         return list(self.blocks())
 
     def status_of(self, key: Key) -> int | None:
-        """Give a block's readers, -1 while it is written, None if there is none."""
+        """Return a block's readers, -1 while it is written, None if there is none."""
         status = self.blocks().get(key)
         return None if status is None else int(status.ref_cnt)
 
@@ -156,7 +130,6 @@ class View:
         return [key for key, status in self.blocks().items() if status.ref_cnt == 0][:count]
 
     def places_of(self, keys: Iterable[Key]) -> Any:
-        """Name the places of blocks that are present."""
         blocks = self.blocks()
         return SimpleNamespace(block_ids=[self.place(blocks[key]) for key in keys])
 
@@ -180,7 +153,7 @@ class BrokenError(AssertionError):
 
 
 def told(output: Any, keys: Sequence[Key], evicted: Sequence[Key]) -> Any:
-    """Give what prepared a store under the names of our tiers."""
+    """Return what prepared a store under the names of our tiers."""
     spec = SimpleNamespace(block_ids=[int(place) for place in output.store_spec.block_ids])
     return SimpleNamespace(block_hashes_to_store=keys, block_hashes_evicted=evicted, store_spec=spec)
 
@@ -193,14 +166,13 @@ class NewView(View):
         self.base, self.engine = base, engine
 
     def named(self, keys: Iterable[Key]) -> list[Any]:
-        """Give the engine's keys: with the number of a group."""
+        """Return the engine's keys: with the number of a group."""
         return [self.base.make_offload_key(key, 0) for key in keys]
 
     def unnamed(self, keys: Iterable[Any]) -> list[Key]:
         return [self.base.get_offload_block_hash(key) for key in keys]
 
     def request(self, keys: Sequence[Any]) -> Any:
-        """Make the request in whose name a call is made."""
         context = self.base.ReqContext("request")
         if self.engine is Engine.SERVED:
             for at, key in enumerate(dict.fromkeys(keys)):
@@ -209,7 +181,6 @@ class NewView(View):
         return context
 
     def ask(self, name: str, keys: Sequence[Key], *more: Any) -> Any:
-        """Make a call in the name of a request."""
         named = self.named(keys)
         context = self.request(named)
         answer = getattr(self.manager, name)(named, context, *more)
@@ -218,32 +189,26 @@ class NewView(View):
         return answer
 
     def lookup(self, keys: Sequence[Key]) -> int:
-        """Count the first keys in a row that are found."""
         results = [self.manager.lookup(key, self.base.ReqContext("lookup")).name for key in self.named(keys)]
         return next((at for at, result in enumerate(results) if result != "HIT"), len(results))
 
     def touch(self, keys: Sequence[Key]) -> None:
-        """Count blocks as just used."""
         self.ask("touch", keys)
 
     def prepare_load(self, keys: Sequence[Key]) -> Any:
-        """Begin to read."""
         return self.ask("prepare_load", keys)
 
     def complete_load(self, keys: Sequence[Key], success: bool) -> None:
-        """End reading."""
         assert success, "no scope asks for a load that fails"
         self.ask("complete_load", keys)
 
     def prepare_store(self, keys: Sequence[Key]) -> Any:
-        """Begin to write."""
         output = self.ask("prepare_store", keys)
         if output is None:
             return None
         return told(output, self.unnamed(output.keys_to_store), self.unnamed(output.evicted_keys))
 
     def complete_store(self, keys: Sequence[Key], success: bool) -> None:
-        """End writing."""
         self.ask("complete_store", keys, success)
 
     def take_events(self) -> Iterator[Any]:
@@ -253,18 +218,16 @@ class NewView(View):
                 yield SimpleNamespace(block_hashes=self.unnamed(event.keys), removed=event.removed)
 
     def policy_blocks(self) -> dict[Any, Any]:
-        """Give the statuses by the engine's keys, in order of use if its policy has one."""
+        """Return the statuses by the engine's keys, in order of use if its policy has one."""
         policy = self.manager._policy
         if hasattr(policy, "chunks"):
             return {key: policy.chunks[key] for key in sorted(policy.chunks, key=policy._ranks.__getitem__)}
         return {**policy.t1, **policy.t2}
 
     def blocks(self) -> dict[Key, Any]:
-        """Give the statuses of the blocks present."""
         return {self.base.get_offload_block_hash(key): status for key, status in self.policy_blocks().items()}
 
     def freed(self) -> list[int]:
-        """Give the places that are free again."""
         return list(self.manager._free_list)
 
     @staticmethod
@@ -279,7 +242,6 @@ class NewView(View):
         return int(self.manager._num_chunks)
 
     def check(self) -> None:
-        """Recompute its counts and its policy's index."""
         super().check()
         counts = [status.ref_cnt for status in self.policy_blocks().values()]
         kept = (self.manager._num_evictable_cache_chunks, self.manager._num_write_pending_chunks)
@@ -298,7 +260,7 @@ class NewView(View):
             raise BrokenError("TIER-4", f"{overlap} in two of its lists")
 
     def policy_state(self) -> object:
-        """Give what its policy remembers beside the blocks."""
+        """Return what its policy remembers beside the blocks."""
         policy = self.manager._policy
         if hasattr(policy, "chunks"):
             return [self.base.get_offload_block_hash(key) for key in self.policy_blocks()]
@@ -309,40 +271,33 @@ class OldView(View):
     """The manager of 0.11.0."""
 
     def lookup(self, keys: Sequence[Key]) -> int:
-        """Count the first keys in a row that are found."""
         return int(self.manager.lookup(keys))
 
     def touch(self, keys: Sequence[Key]) -> None:
-        """Count blocks as just used."""
         self.manager.touch(keys)
 
     def prepare_load(self, keys: Sequence[Key]) -> Any:
-        """Begin to read."""
         return self.manager.prepare_load(keys)
 
     def complete_load(self, keys: Sequence[Key], success: bool) -> None:
-        """End reading."""
         assert success, "no scope asks for a load that fails"
         self.manager.complete_load(keys)
 
     def prepare_store(self, keys: Sequence[Key]) -> Any:
-        """Begin to write."""
         output = self.manager.prepare_store(keys)
         return None if output is None else told(output, output.block_hashes_to_store, output.block_hashes_evicted)
 
     def complete_store(self, keys: Sequence[Key], success: bool) -> None:
-        """End writing."""
         self.manager.complete_store(keys, success)
 
     def take_events(self) -> Iterator[Any]:
         yield from self.manager.take_events()
 
     def blocks(self) -> dict[Key, Any]:
-        """Give the statuses of the blocks present, the least recently used first."""
+        """Return the statuses of the blocks present, the least recently used first."""
         return dict(self.manager.blocks)
 
     def freed(self) -> list[int]:
-        """Give the places that are free again."""
         return list(self.manager.backend.allocated_blocks_free_list)
 
     @staticmethod
@@ -385,5 +340,5 @@ class VllmTier(TierUnderTest):
 
 
 def tier_class(offload: Offload) -> type[VllmTier]:
-    """Give the class of tiers under test of a release that is loaded."""
+    """Return the class of tiers under test of a release that is loaded."""
     return type("Tier", (VllmTier,), {"offload": offload})

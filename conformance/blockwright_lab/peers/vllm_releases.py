@@ -3,57 +3,21 @@
 from functools import partial
 from pathlib import Path
 
-from blockwright_conformance.capabilities import Capabilities
-from blockwright_conformance.kv_cache.fitting import FEATURES, needs_of
+from blockwright_conformance.kv_cache.fitting import needs_of
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_spec.reads import Cross, Full, Mamba
 
 from .confirm.__main__ import confirm
 from .engine_scopes import SCOPES
-from .engines import EngineUnderTest, Explored, deviations_of
+from .engines import EngineUnderTest, Explored, capabilities_of, deviations_of
 from .follower import JUDGED, STEPS, Follower
 from .vllm_engine import NEW, OLD, load
 from .vllm_kv import VllmAdapter
 
-ABSENT = {
-    "batch": "slots are asked for by one request at a time",
-    "plan": "nothing is planned ahead of a step",
-    "fork": "requests are not forked",
-    "explain": "a hit is given without a reason",
-    "pin": "it keeps no account of who holds a block beside the requests",
-    "hold": "its scheduler never keeps a hit from one step to another",
-    "misuse": "arguments are not checked; wrong calls are the scheduler's fault",
-    "overlaps": "steps in flight are kept apart by its scheduler, which counts and defers; the manager knows of none",
-    "settles": "blocks are published when a step is scheduled",
-}
-
-NEW_CAPABILITIES = Capabilities(
-    kinds=frozenset({"full", "sliding", "chunked", "mamba", "cross"}),
-    calls=frozenset("chunks later trim preempt reset unasked adopt load whole".split()),
-    features=frozenset(FEATURES) - {"overlaps", "settles"},
-    shows=frozenset("tables queue references keys published free".split()),
-    absent=ABSENT,
-)
-"""vLLM 0.33.0."""
-
-OLD_CAPABILITIES = Capabilities(
-    kinds=NEW_CAPABILITIES.kinds,
-    calls=NEW_CAPABILITIES.calls - {"whole"},
-    features=NEW_CAPABILITIES.features - {"watermark"},
-    shows=NEW_CAPABILITIES.shows,
-    absent={
-        **ABSENT,
-        "whole": "a request is admitted by what its first step takes",
-        "watermark": "no blocks are kept free when a request joins",
-    },
-)
-"""vLLM 0.11.0."""
-
 
 def unfit(version: str, scope: Scope) -> list[str]:
     """Say why a release cannot be put through a scope, if so."""
-    capabilities = NEW_CAPABILITIES if version == NEW.version else OLD_CAPABILITIES
-    reasons = capabilities.lacks(needs_of(scope))
+    reasons = capabilities_of(f"vllm-{version}").lacks(needs_of(scope))
     config = scope.config
     kinds = [group.kind for group in config.groups]
     if version == OLD.version and config.caching:
@@ -71,7 +35,6 @@ def unfit(version: str, scope: Scope) -> list[str]:
 
 
 def explore(version: str, scope: Scope, peer_path: Path, limit: int | None) -> Explored:
-    """Follow a release through a scope."""
     engine = load(version, peer_path)
     deviations = deviations_of(f"vllm-{version}")
     follower = Follower(scope, lambda config: VllmAdapter(engine, config), deviations, limit)
@@ -79,12 +42,12 @@ def explore(version: str, scope: Scope, peer_path: Path, limit: int | None) -> E
     return Explored(result.states, result.transitions, result.seconds, result.transitions == limit, follower.findings)
 
 
-def under_test(version: str, capabilities: Capabilities) -> EngineUnderTest:
+def under_test(version: str) -> EngineUnderTest:
     return EngineUnderTest(
         name=f"vllm-{version}",
         engine="vLLM KVCacheManager",
         version=version,
-        capabilities=capabilities,
+        capabilities=capabilities_of(f"vllm-{version}"),
         deviations=deviations_of(f"vllm-{version}"),
         laws=(*LISTED, *OWN_LAWS),
         scopes=SCOPES,
@@ -108,8 +71,5 @@ OWN_LAWS = (
 )
 """What is judged beside the laws of states and steps."""
 
-ENGINES = (
-    under_test(NEW.version, NEW_CAPABILITIES),
-    under_test(OLD.version, OLD_CAPABILITIES),
-)
+ENGINES = (under_test(NEW.version), under_test(OLD.version))
 """The releases."""

@@ -2,63 +2,22 @@
 
 Each takes a few small numbers, runs the function itself, loops included, and tells whether it gives what the
 specification defines as a set. CrossHair follows every path through both sides; only "Confirmed" counts (`contracts`).
-The numbers are small so that this ends; for all numbers see the theorems (``proof_*``).
+The numbers are small so that this ends; what theorems say for all numbers (`windows`, `tables`, `paging`) is not here.
 """
 
 import importlib.util
 import sys
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import blockwright
-from blockwright.core.group import GroupTables
 from blockwright.core.plans import most_blocks
 from blockwright.core.window import ChunkedRule, MambaRule, Probe, SlidingRule, WindowRule, common_hit
-from blockwright.kinds import (
-    ChunkedLocalAttentionSpec,
-    FullAttentionSpec,
-    KVCacheSpec,
-    MambaSpec,
-    SlidingWindowSpec,
-)
-from blockwright.paging.block_table import BlockTable
-from blockwright_spec.block_tables import counts as paged_counts
-from blockwright_spec.block_tables import state as paged_state
+from blockwright.kinds import ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from blockwright_spec.manager.state import Config
-from blockwright_spec.reads import Chunked, Full, Group, Kind, Mamba, Sliding, entries, longest_hit, needed, peak
+from blockwright_spec.reads import Chunked, Full, Group, Kind, Mamba, Sliding, longest_hit, peak
 from blockwright_spec.worker import storage
-
-# ---------------------------------------------------------------------- what is kept
-
-
-def sliding_keeps_what_is_read(window: int, n: int, position: int) -> bool:
-    """Compare the first position kept with the set of those needed.
-
-    pre: 1 <= window <= 4 and 0 <= position < n <= 6
-    post: _
-    """
-    return (SlidingRule(window, 1).first_needed(n) <= position) == (position in needed(Sliding(window), n))
-
-
-def chunked_keeps_what_is_read(chunk: int, n: int, position: int) -> bool:
-    """Compare the first position kept with the set of those needed.
-
-    pre: 1 <= chunk <= 3 and 0 <= position < n <= 6
-    post: _
-    """
-    return (ChunkedRule(chunk).first_needed(n) <= position) == (position in needed(Chunked(chunk), n))
-
-
-def mamba_keeps_what_is_read(n: int, position: int) -> bool:
-    """Compare the first position kept with the set of those needed.
-
-    pre: 0 <= position < n <= 6
-    post: _
-    """
-    return (MambaRule().first_needed(n) <= position) == (position in needed(Mamba(), n))
-
 
 # ---------------------------------------------------------------------- the most blocks
 
@@ -163,7 +122,6 @@ class Cached:
         return index < self._limit and self.blocks[index]
 
     def fill_run(self) -> int:
-        """Count the leading cached blocks."""
         return next((at for at in range(self._limit) if not self.blocks[at]), self._limit)
 
 
@@ -231,58 +189,12 @@ def hits_suit_all_groups(one: bool, two: bool, three: bool, first: bool, second:
     return hits_are(groups, rules, ((one, two, three), (first, second, third)), 4, False)
 
 
-# ---------------------------------------------------------------------- tables
-
-
-def tables_cover_their_slots(layout: int, block_size: int, held: int, slots: int) -> bool:
-    """Compare the entries of tables and the blocks that are missing with the specification's.
-
-    pre: 0 <= layout <= 1 and 1 <= block_size <= 3 and 0 <= held <= 2 and 0 <= slots <= 5
-    post: _
-    """
-    table: Any = SimpleNamespace(_layout=layout, _block_size=block_size)
-    table.entries_for = lambda slots: GroupTables.entries_for(table, slots)
-    more = max(0, entries(block_size, slots) - held)
-    wanted = more if layout == 0 else min(more, 1)
-    return (table.entries_for(slots), GroupTables.missing(table, held, slots)) == (entries(block_size, slots), wanted)
-
-
-def windows_leave_entries_behind(block_size: int, window: int, told: int, computed: int, tokens: int) -> bool:
-    """Compare the entries that a window of blocks has left behind with the specification's.
-
-    pre: 1 <= block_size <= 2 and 1 <= window <= 2 and 0 <= told <= computed <= tokens and 1 <= tokens <= 5
-    post: _
-    """
-    held = entries(block_size, tokens)
-    config = paged_state.PagedConfig(block_size, 8, 0, True, window)
-
-    def dead(count: int) -> int:
-        table = paged_state.PagedTable((0, (0,) * tokens), (0,) * held, paged_state.Device.GPU, count)
-        return paged_state.dead_entries(config, table)
-
-    own: Any = SimpleNamespace(_window=window, _size=block_size, _num_full=tokens, _num_null=dead(told))
-    own._blocks = (0,) * held
-    return BlockTable._num_dead(own, computed) == dead(computed)
-
-
-def appends_touch_what_they_say(block_size: int, tokens: int, new: int, ahead: int) -> bool:
-    """Compare the blocks that an append touches with the specification's.
-
-    pre: 1 <= block_size <= 3 and 1 <= tokens <= 4 and 0 <= new <= 3 and 0 <= ahead <= 2
-    post: _
-    """
-    config = paged_state.PagedConfig(block_size, 8, 0)
-    table = paged_state.PagedTable((0, (0,) * tokens), (), paged_state.Device.GPU)
-    own: Any = SimpleNamespace(_size=block_size, _num_full=tokens)
-    return BlockTable.num_touched(own, new, ahead) == paged_counts.touched(config, table, new, ahead)
-
-
 # ---------------------------------------------------------------------- plans
 
 
 @cache
 def of_device(name: str) -> Any:
-    """Give a module of `blockwright.device` that needs no torch, without importing the package, which does."""
+    """Return a module of `blockwright.device` that needs no torch, without importing the package, which does."""
     path = Path(blockwright.__path__[0]) / "device" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"blockwright_plain_{name}", path)
     assert spec is not None

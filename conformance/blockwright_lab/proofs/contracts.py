@@ -28,19 +28,12 @@ class Contract(NamedTuple):
 
 
 def about(module: str, *names: str) -> frozenset[str]:
-    """Name functions of a module of `blockwright`."""
     return frozenset(f"blockwright.{module}:{name}" for name in names)
 
 
 WALK: Final = about("core.window", "Probe.last_run", "common_hit")
 
 CONTRACTS: Final = (
-    Contract("sliding_keeps_what_is_read", about("core.window", "SlidingRule.first_needed"), True),
-    Contract("chunked_keeps_what_is_read", about("core.window", "ChunkedRule.first_needed"), True),
-    Contract("mamba_keeps_what_is_read", about("core.window", "MambaRule.first_needed"), True),
-    Contract("tables_cover_their_slots", about("core.group", "GroupTables.entries_for", "GroupTables.missing"), True),
-    Contract("windows_leave_entries_behind", about("paging.block_table", "BlockTable._num_dead"), True),
-    Contract("appends_touch_what_they_say", about("paging.block_table", "BlockTable.num_touched"), True),
     Contract("full_holds_its_peak", about("core.window", "WindowRule.peak")),
     Contract("sliding_holds_its_peak", about("core.window", "SlidingRule.peak")),
     Contract("chunked_holds_its_peak", about("core.window", "ChunkedRule.peak")),
@@ -84,7 +77,7 @@ class Checking:
         )
 
     def answers(self) -> Iterator[Answer]:
-        """Give the answers as they come; those that do not come say so."""
+        """Return the answers as they come; those that do not come say so."""
         assert self.process.stdout is not None
         with self.process:
             for line in self.process.stdout:
@@ -95,7 +88,6 @@ class Checking:
             yield Answer(name, f"no answer: the process ended with {self.process.returncode}", 0.0)
 
     def stop(self) -> None:
-        """End the process, if it still runs."""
         self.process.kill()
         self.process.wait()
 
@@ -106,10 +98,7 @@ def followed(function: Any) -> str:
     from crosshair.options import AnalysisKind, AnalysisOptionSet
 
     options = AnalysisOptionSet(
-        analysis_kind=[AnalysisKind.PEP316],
-        report_all=True,
-        per_condition_timeout=SECONDS,
-        per_path_timeout=SECONDS,
+        analysis_kind=[AnalysisKind.PEP316], report_all=True, per_condition_timeout=SECONDS, per_path_timeout=SECONDS
     )
     messages = run_checkables(analyze_function(function, options))
     if len(messages) == 1 and messages[0].state.name == "CONFIRMED":

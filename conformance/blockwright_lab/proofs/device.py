@@ -27,7 +27,7 @@ def device_theorems() -> Iterator[Theorem]:
 
 
 def of_slots() -> Iterator[Theorem]:
-    """Give the theorems about slots: each is one place of one block."""
+    """Return the theorems about slots: each is one place of one block."""
     block, b, p = z3.Ints("block b p")
     code, book = symbolic.Source("blockwright.device.slots"), symbolic.Source(inputs)
     given = [block >= 1, b >= 1, p >= 0]
@@ -43,7 +43,7 @@ def of_slots() -> Iterator[Theorem]:
 
 
 def of_reads() -> Iterator[Theorem]:
-    """Give the theorems about what the attention of this package reads."""
+    """Return the theorems about what the attention of this package reads."""
     n, width, chunk, queries, length = z3.Ints("n width chunk queries length")
     code, book = symbolic.Source("blockwright.device.operands"), symbolic.Source(reads)
     attention = symbolic.Source("blockwright.device.attention")
@@ -63,7 +63,7 @@ def of_reads() -> Iterator[Theorem]:
 
 
 def of_plans() -> Iterator[Theorem]:
-    """Give the theorems about plans of a device's memory (LAYOUT-3 to LAYOUT-8)."""
+    """Return the theorems about plans of a device's memory (LAYOUT-3 to LAYOUT-8)."""
     memory, size, page, unit, count, width, k, most = z3.Ints("memory size page unit count width k most")
     plan, pages = symbolic.Source("blockwright.device.plan"), symbolic.Source("blockwright.device.pages")
     planned, book = symbolic.Source("blockwright.device.planned"), symbolic.Source(storage)
@@ -127,7 +127,7 @@ def of_plans() -> Iterator[Theorem]:
 
 
 def of_layouts() -> Iterator[Theorem]:
-    """Give the theorems about what layouts are tried, and what is asked of a plan."""
+    """Return the theorems about what layouts are tried, and what is asked of a plan."""
     count, groups, page, largest, k = z3.Ints("count groups page largest k")
     pages, planned = symbolic.Source("blockwright.device.pages"), symbolic.Source("blockwright.device.planned")
     step, entries = symbolic.Source("blockwright.device.step"), symbolic.Source(reads)
@@ -162,7 +162,7 @@ def of_layouts() -> Iterator[Theorem]:
 
 
 def of_tiles() -> Iterator[Theorem]:
-    """Give the theorem about the tiles of slots that a block lies in, for masks of fused kernels."""
+    """Return the theorem about the tiles of slots that a block lies in, for masks of fused kernels."""
     start, size, ahead, tile = z3.Ints("start size ahead tile")
     code = symbolic.Source("blockwright.device.fused")
     known = {"start": start, "size": size, "SLOT_TILE": 128}

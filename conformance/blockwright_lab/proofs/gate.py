@@ -47,7 +47,7 @@ def has_z3() -> bool:
 
 
 def contracts_of(profile: Profile) -> list[Contract]:
-    """Give the contracts to follow: the short ones in each run, all of them where proofs are asked for."""
+    """Return the contracts to follow: the short ones in each run, all of them where proofs are asked for."""
     if profile.proofs or profile.name == "nightly":
         return list(CONTRACTS)
     return [each for each in CONTRACTS if each.is_short and profile.name != "quick"]
@@ -71,7 +71,6 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
 
 
 def of_z3(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Prove every theorem, and the pool's invariant."""
     rows = []
     try:
         for theorem in theorems():
@@ -83,7 +82,7 @@ def of_z3(profile: Profile, progress: Advance) -> list[GateResult]:
 
 
 def untried(kind: str, package: str, profile: Profile) -> GateResult:
-    """Give the row that says what was not tried for want of a package: a failure where proofs were asked for."""
+    """Return the row that says what was not tried for want of a package: a failure where proofs were asked for."""
     detail = f"not run: {package} is not installed"
     is_asked = profile.proofs
     law = "PROOF-0" if is_asked else ""
@@ -91,12 +90,12 @@ def untried(kind: str, package: str, profile: Profile) -> GateResult:
 
 
 def unread(detail: str) -> GateResult:
-    """Give the row that says which code could not be read as a formula, and so was not proved."""
+    """Return the row that says which code could not be read as a formula, and so was not proved."""
     return GateResult("proof", "all closed forms are read", "all", 0, 0, 1, 0.0, law="PROOF-0", detail=detail)
 
 
 def judged(manager: str, statement: str, started: float, detail: str) -> GateResult:
-    """Give the row of a statement; `detail` says why it is not proved, and is empty where it is."""
+    """Return the row of a statement; `detail` says why it is not proved, and is empty where it is."""
     seconds = time.perf_counter() - started
     law = "PROOF-1" if detail else ""
     wrong = int(detail != "")
@@ -182,7 +181,6 @@ def tied(profile: Profile, progress: Advance) -> GateResult:
 
 
 def confirmed(checking: Checking, progress: Advance) -> list[GateResult]:
-    """Give the rows of the contracts."""
     rows = []
     for name, said, seconds in checking.answers():
         is_wrong = said != CONFIRMED

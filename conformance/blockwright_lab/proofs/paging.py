@@ -25,14 +25,14 @@ def paging_theorems() -> Iterator[Theorem]:
 
 
 def required(size: Any) -> Any:
-    """Give the specification's count of the blocks of some tokens."""
+    """Return the specification's count of the blocks of some tokens."""
     return lambda tokens, ahead=0: symbolic.Source(paged_counts).apply(
         "required", [None, tokens, ahead], {"config.block_size": size}
     )
 
 
 def of_counts() -> Iterator[Theorem]:
-    """Give the theorems about how many blocks tokens take, and how many an append touches."""
+    """Return the theorems about how many blocks tokens take, and how many an append touches."""
     n, ahead, full, b, held, k = z3.Ints("n ahead full b held k")
     code, manager, book = symbolic.Source(TABLE), symbolic.Source(MANAGER), symbolic.Source(paged_counts)
     given = [n >= 0, ahead >= 0, full >= 0, b >= 1, held >= 0, k >= 0]
@@ -74,7 +74,7 @@ def of_counts() -> Iterator[Theorem]:
 
 
 def of_appending() -> Iterator[Theorem]:
-    """Give the theorems about which entries an append takes and writes."""
+    """Return the theorems about which entries an append takes and writes."""
     n, ahead, full, b, held, at = z3.Ints("n ahead full b held at")
     code, book = symbolic.Source(TABLE), symbolic.Source(paged_counts)
     given = [n >= 0, ahead >= 0, full >= 0, b >= 1, held >= 1, at >= 0, full <= held * b]
@@ -102,7 +102,7 @@ def of_appending() -> Iterator[Theorem]:
 
 
 def of_windows() -> Iterator[Theorem]:
-    """Give the theorems about windows: which entries they leave behind, and what admission counts of them."""
+    """Return the theorems about windows: which entries they leave behind, and what admission counts of them."""
     told, computed, full, b, held, window, tokens = z3.Ints("told computed full b held window tokens")
     code, manager, book = symbolic.Source(TABLE), symbolic.Source(MANAGER), symbolic.Source(paged_state)
 
@@ -152,7 +152,7 @@ def of_windows() -> Iterator[Theorem]:
 
 
 def of_marks() -> Iterator[Theorem]:
-    """Give the theorems about the numbers of blocks on two devices, and of places in a tier."""
+    """Return the theorems about the numbers of blocks on two devices, and of places in a tier."""
     block, first, count, used, freed, total = z3.Ints("block first count used freed total")
     pool = symbolic.Source("blockwright.paging.device_pool")
     given = [block >= 1, block < count, first >= 1]

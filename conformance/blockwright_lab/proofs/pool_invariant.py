@@ -46,17 +46,14 @@ class Endless:
         return z3.Or(*said)
 
     def no(self, said: Formula) -> Formula:
-        """Say that it does not hold."""
         return z3.Not(said)
 
     def pick(self, condition: Formula, then: Any, other: Any) -> Any:
-        """Give one of two values."""
         return z3.If(condition, then, other)
 
 
 @cache
 def few_contents() -> Any:
-    """Give the sort of three contents, and these."""
     return z3.EnumSort("FewContents", ["content_0", "content_1", "content_2"])
 
 
@@ -76,7 +73,6 @@ class Few(Endless):
         return z3.And([said(block, content) for block in self.ids for content in self.kinds])
 
     def twice(self, said: Callable[[Any, Any, Any], Formula]) -> Formula:
-        """Say it of the blocks and pairs of contents."""
         return z3.And([said(block, *pair) for block in self.ids for pair in product(self.kinds, repeat=2)])
 
 
@@ -97,7 +93,6 @@ def pool(q: Endless, name: str) -> Pool:
 
 
 def argument(q: Endless, name: str) -> Any:
-    """Give what a transition is told, as unknowns."""
     whole, truth = z3.IntSort(), z3.BoolSort()
     if name == "publish":
         return Keys(z3.Function("fresh", whole, truth), z3.Function("what", whole, q.sort))
@@ -125,7 +120,7 @@ def starts(q: Endless) -> Iterator[tuple[str, list[Formula], Formula]]:
 
 
 def unproved(assumed: list[Formula], formula: Formula, milliseconds: int) -> Any:
-    """Give z3's answer where a formula does not follow: a model or None (undecided); False where it does follow."""
+    """Return z3's answer where a formula does not follow: a model or None (undecided); False where it does follow."""
     solver = z3.Solver()
     solver.set("timeout", milliseconds)
     solver.add(*assumed, z3.Not(formula))
@@ -156,13 +151,13 @@ def fault(statement: Statement, milliseconds: int) -> str:
 
 
 def formulas(q: Endless, name: str) -> dict[str, tuple[list[Formula], Formula]]:
-    """Give what is assumed and what has to follow, by clause."""
+    """Return what is assumed and what has to follow, by clause."""
     found = starts(q) if name == "a new pool" else steps(q, name, pool_model.TRANSITIONS[name])
     return {clause: (assumed, formula) for clause, assumed, formula in found}
 
 
 def without(transition: Transition, guard: str) -> Transition:
-    """Give a transition without one of its guards or effects: what the tests show to be needed."""
+    """Return a transition without one of its guards or effects: what the tests show to be needed."""
 
     def fewer(clauses: Clauses) -> Clauses:
         return {name: formula for name, formula in clauses.items() if name != guard}

@@ -42,7 +42,7 @@ class Algebra(Protocol):
         """Say that it does not hold."""
 
     def pick(self, condition: Formula, then: Any, other: Any) -> Any:
-        """Give one of two values."""
+        """Return one of two values."""
 
 
 class Pool(NamedTuple):
@@ -74,7 +74,7 @@ def real(q: Algebra, s: Pool, b: Any) -> Formula:
 
 
 def laws(q: Algebra, s: Pool) -> Clauses:
-    """Give the specification's laws of the pool, by their names."""
+    """Return the specification's laws of the pool, by their names."""
     return {
         "REF-1": q.blocks(lambda b: implies(q, real(q, s, b), s.queued(b) == (s.ref(b) == 0))),
         "QUEUE-1": q.both(
@@ -94,7 +94,7 @@ def laws(q: Algebra, s: Pool) -> Clauses:
 
 
 def rest(q: Algebra, s: Pool) -> Clauses:
-    """Give what the invariant says beside the laws: counts are no debts, and what is no block is and has nothing."""
+    """Return what the invariant says beside the laws: counts are no debts, and what is no block is and has nothing."""
     return {
         "counts": q.blocks(lambda b: s.ref(b) >= 0),
         "ids": q.blocks(
@@ -111,7 +111,7 @@ def rest(q: Algebra, s: Pool) -> Clauses:
 
 
 def invariant(q: Algebra, s: Pool) -> Clauses:
-    """Give the invariant, clause by clause."""
+    """Return the invariant, clause by clause."""
     return laws(q, s) | rest(q, s)
 
 
@@ -169,7 +169,7 @@ def same_contents(q: Algebra, s: Pool, t: Pool) -> Clauses:
 
 
 def initial(q: Algebra, s: Pool) -> Clauses:
-    """Give a new pool: every block but the null block free, and without content."""
+    """Return a new pool: every block but the null block free, and without content."""
     return {
         "initial": q.both(
             q.blocks(lambda b: q.both(s.ref(b) == 0, s.queued(b) == real(q, s, b), q.no(s.keyed(b)))),
@@ -316,7 +316,7 @@ def cleared(q: Algebra, s: Pool, t: Pool, nothing: Any) -> Clauses:
 
 
 def step_laws(q: Algebra, s: Pool, t: Pool, name: str, told: Any) -> Clauses:
-    """Give the specification's law of steps about keys: what is taken loses its key, and nothing else does."""
+    """Return the specification's law of steps about keys: what is taken loses its key, and nothing else does."""
     takes = name in ("allocate", "evict")
 
     def taken(b: Any) -> Formula:

@@ -39,7 +39,6 @@ class View:
     caching: bool
 
     def pool(self) -> Pool:
-        """Give it as the formulas take it."""
         at, known, listed = {b: i for i, b in enumerate(self.queue)}, frozenset(self.keys), dict(self.keys)
         return Pool(
             num_blocks=len(self.refs),
@@ -56,7 +55,7 @@ class View:
 
 
 def view(state: State) -> View:
-    """Give the pool of a state; entries that hold the null block are not counted."""
+    """Return the pool of a state; entries that hold the null block are not counted."""
     refs = tuple(0 if block == NULL else holders(state, block) for block in range(state.config.num_blocks))
     return View(refs, state.queue, state.keys, state.contents, state.config.caching)
 
@@ -76,7 +75,6 @@ class Plain:
         return all(said(block, content) for block in self.ids for content in self.kinds)
 
     def twice(self, said: Callable[[Any, Any, Any], Formula]) -> Formula:
-        """Say it of the blocks and pairs of contents."""
         return all(said(block, *pair) for block in self.ids for pair in product(self.kinds, repeat=2))
 
     def both(self, *said: Formula) -> Formula:
@@ -86,11 +84,9 @@ class Plain:
         return any(said)
 
     def no(self, said: Formula) -> Formula:
-        """Say that it does not hold."""
         return not said
 
     def pick(self, condition: Formula, then: Any, other: Any) -> Any:
-        """Give one of two values."""
         return then if condition else other
 
 
@@ -109,7 +105,7 @@ LAWS = {
 
 
 def any_states() -> Iterator[State]:
-    """Give all states of a pool of two blocks and the null block, sound or not, with contents of one token."""
+    """Return all states of a pool of two blocks and the null block, sound or not, with contents of one token."""
     one, other = (0, (0, (0,))), (0, (0, (1,)))
     config = Config((Group(Full(), 1),), 3, 2)
     queues = [queue for count in range(4) for queue in permutations(range(3), count)] + [(1, 1), (2, 2, 1)]
@@ -124,7 +120,7 @@ def any_states() -> Iterator[State]:
 
 
 def differing_laws() -> tuple[int, list[str]]:
-    """Compare laws over all those states; give how many were compared, and where the two sides differ.
+    """Compare laws over all those states; return how many were compared, and where the two sides differ.
 
     The model has one place in the queue for each block, so that states that queue one twice are judged by the
     specification alone: there QUEUE-1 must not hold.
@@ -150,7 +146,7 @@ Event = tuple[str, tuple[int, ...]]
 
 
 def recording(events: list[Event]) -> Choice:
-    """Give the policy's choice, noting what is released and taken."""
+    """Return the policy's choice, noting what is released and taken."""
 
     def order(batch: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
         events.append(("release", LRU.order(batch)))
@@ -164,7 +160,7 @@ def recording(events: list[Event]) -> Choice:
 
 
 def times(blocks: Counter[int]) -> Callable[[int], int]:
-    """Give how often a block is named; the null block is not counted."""
+    """Return how often a block is named; the null block is not counted."""
     return lambda block: 0 if block == NULL else blocks[block]
 
 
@@ -182,7 +178,6 @@ def let_go(seen: View, blocks: tuple[int, ...]) -> tuple[View, Any]:
 
 
 def hold(seen: View, more: Counter[int]) -> tuple[View, Any]:
-    """Hold blocks so many times more."""
     count = times(more)
     refs = tuple(was + count(block) for block, was in enumerate(seen.refs))
     return replace(seen, refs=refs, queue=tuple(block for block in seen.queue if not count(block))), count
@@ -231,7 +226,6 @@ def pieces(before: View, after: View, events: list[Event], first: str) -> Pieces
 
 
 def filled(seen: View, after: View, taken: tuple[int, ...]) -> Pieces:
-    """Write what changes, and publish what is new."""
     into = tuple(after.contents[block] if seen.refs[block] else content for block, content in enumerate(seen.contents))
     if into != seen.contents:
         was, seen = seen, replace(seen, contents=into)
@@ -254,7 +248,7 @@ def faults(before: State, after: State, events: list[Event], counts: Counter[str
 
 
 def fault_of(before: View, after: View, cut: list[tuple[str, View, View, Any]]) -> tuple[list[str], list[str]]:
-    """Judge one way to cut a step; give what is wrong, and the transitions."""
+    """Judge one way to cut a step; return what is wrong, and the transitions."""
     wrong = []
     for name, was, seen, told in cut:
         q, s, t = Plain(was, seen), was.pool(), seen.pool()

@@ -39,7 +39,7 @@ def floor(a: Value, b: Value) -> Value:
 
 
 def remainder(a: Value, b: Value) -> Value:
-    """Give the remainder as Python does; `b` is positive."""
+    """Return the remainder as Python does; `b` is positive."""
     return z3.IntVal(a) % b if isinstance(a, int) else a % b
 
 
@@ -60,17 +60,15 @@ OPERATORS: dict[type, Callable[[Value, Value], Value]] = {
 
 
 def larger(a: Value, b: Value) -> Value:
-    """Give the larger of two terms."""
     return z3.If(b > a, b, a)
 
 
 def smaller(a: Value, b: Value) -> Value:
-    """Give the smaller of two terms."""
     return z3.If(b < a, b, a)
 
 
 def both(values: Sequence[Value]) -> Value:
-    """Give the conjunction of conditions, a truth value if they are."""
+    """Return the conjunction of conditions, a truth value if they are."""
     open_ones = [value for value in values if value is not True]
     if any(value is False for value in open_ones):
         return False
@@ -78,12 +76,11 @@ def both(values: Sequence[Value]) -> Value:
 
 
 def negated(value: Value) -> Value:
-    """Give the negation of a condition, a truth value if it is one."""
+    """Return the negation of a condition, a truth value if it is one."""
     return not value if isinstance(value, bool) else z3.Not(value)
 
 
 def either(condition: Value, then: Callable[[], Value], other: Callable[[], Value]) -> Value:
-    """Give one of two values."""
     if isinstance(condition, bool):
         return then() if condition else other()
     return z3.If(condition, then(), other())
@@ -122,18 +119,18 @@ class Source:
                         self.functions[f"{node.name}.{method.name}"] = method
 
     def function(self, name: str) -> ast.FunctionDef:
-        """Give a function's source, and note that it was read."""
+        """Return a function's source, and note that it was read."""
         READ.add(f"{self.module}:{name}")
         return self.functions[name]
 
     def apply(self, name: str, arguments: Sequence[Value], known: Mapping[str, Value]) -> Value:
-        """Give the value of a call: `arguments` are those after ``self``, `known` what other names stand for."""
+        """Return the value of a call: `arguments` are those after ``self``, `known` what other names stand for."""
         function = self.function(name)
         names = [argument.arg for argument in function.args.args if argument.arg != "self"]
         return block(function.body, {**known, **dict(zip(names, arguments, strict=True))})
 
     def value(self, name: str, target: str, known: Mapping[str, Value], which: int = 0) -> Value:
-        """Give the term that a function assigns to a name, in the `which`-th of such statements."""
+        """Return the term that a function assigns to a name, in the `which`-th of such statements."""
         return term(self._assigned(name, target)[which], known)
 
     def _assigned(self, name: str, target: str) -> list[ast.expr]:
@@ -149,7 +146,7 @@ class Source:
         return found
 
     def added(self, name: str, target: str, known: Mapping[str, Value]) -> Value:
-        """Give the term that a function adds to a name, in the first of such statements."""
+        """Return the term that a function adds to a name, in the first of such statements."""
         for node in inner(self.function(name)):
             match node:
                 case ast.AugAssign(target=left, op=ast.Add(), value=value) if ast.unparse(left) == target:
@@ -157,30 +154,30 @@ class Source:
         raise NotImplementedError(f"{name} adds nothing to {target}")
 
     def passed(self, name: str, callee: str, at: int, known: Mapping[str, Value]) -> Value:
-        """Give the argument number `at` of the first call of `callee` in a function."""
+        """Return the argument number `at` of the first call of `callee` in a function."""
         for node in inner(self.function(name)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == callee:
                 return term(node.args[at], known)
         raise NotImplementedError(f"{name} does not call {callee}")
 
     def returned(self, name: str, known: Mapping[str, Value], which: int = 0) -> Value:
-        """Give the term that a function returns, in the `which`-th ``return`` with a value."""
+        """Return the term that a function returns, in the `which`-th ``return`` with a value."""
         returns = [node.value for node in inner(self.function(name)) if isinstance(node, ast.Return) and node.value]
         return term(returns[which], known)
 
     def element(self, name: str, known: Mapping[str, Value], which: int = 0) -> Value:
-        """Give the term that the `which`-th set comprehension of a function collects."""
+        """Return the term that the `which`-th set comprehension of a function collects."""
         sets = [node.elt for node in inner(self.function(name)) if isinstance(node, ast.SetComp)]
         return term(sets[which], known)
 
     def condition(self, name: str, known: Mapping[str, Value], which: int = 0) -> Value:
-        """Give the `which`-th condition of an ``if`` or ``while`` in a function."""
+        """Return the `which`-th condition of an ``if`` or ``while`` in a function."""
         tests = [node.test for node in inner(self.function(name)) if isinstance(node, ast.If | ast.While)]
         return term(tests[which], known)
 
 
 def inner(node: ast.AST) -> list[ast.AST]:
-    """Give all nodes below one, in the order of the source (`ast.walk` goes level by level)."""
+    """Return all nodes below one, in the order of the source (`ast.walk` goes level by level)."""
     return [below for child in ast.iter_child_nodes(node) for below in (child, *inner(child))]
 
 
@@ -211,7 +208,7 @@ def block(body: Sequence[ast.stmt], known: Mapping[str, Value]) -> Value:
 
 
 def chosen(cases: Sequence[ast.match_case], kind: tuple[str, tuple[Value, ...]], known: Mapping[str, Value]) -> Value:
-    """Give what the case of a kind returns; a kind is the name of its class and its fields."""
+    """Return what the case of a kind returns; a kind is the name of its class and its fields."""
     name, fields = kind
     for case in cases:
         match case.pattern:
@@ -224,7 +221,7 @@ def chosen(cases: Sequence[ast.match_case], kind: tuple[str, tuple[Value, ...]],
 
 
 def term(node: ast.expr, known: Mapping[str, Value]) -> Value:
-    """Give the term of an expression; `known` names may be whole expressions, such as ``len(blocks)``."""
+    """Return the term of an expression; `known` names may be whole expressions, such as ``len(blocks)``."""
     if not (isinstance(node, ast.Constant) and node.value is not None) and (text := ast.unparse(node)) in known:
         return known[text]
     match node:
@@ -262,7 +259,7 @@ def term(node: ast.expr, known: Mapping[str, Value]) -> Value:
 
 
 def divisors(formula: Value) -> list[Value]:
-    """Give what a formula divides by, each once; numbers that are positive are left out."""
+    """Return what a formula divides by, each once; numbers that are positive are left out."""
     found: dict[int, Value] = {}
     seen: set[int] = set()
     open_ones = [formula] if z3.is_expr(formula) else []

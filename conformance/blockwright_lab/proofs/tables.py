@@ -36,7 +36,7 @@ KINDS: dict[str, tuple[str, tuple[Any, ...]]] = {
 
 
 def methods(layout: int, size: Any, **more: Any) -> dict[str, Any]:
-    """Give what the names in the methods of `GroupTables` stand for, in a group of one layout."""
+    """Return what the names in the methods of `GroupTables` stand for, in a group of one layout."""
     code = symbolic.Source(group)
     known: dict[str, Any] = {**LAYOUTS, "self._layout": layout, "self._block_size": size, "self.is_encoder": False}
     known["self.entries_for"] = lambda length: code.apply("GroupTables.entries_for", [length], known)
@@ -44,7 +44,7 @@ def methods(layout: int, size: Any, **more: Any) -> dict[str, Any]:
 
 
 def of_entries() -> Iterator[Theorem]:
-    """Give the theorems about the entries of a table."""
+    """Return the theorems about the entries of a table."""
     n, k, b, held = z3.Ints("n k b held")
     book, code = symbolic.Source(reads), symbolic.Source(group)
     given = [n >= 0, b >= 1, held >= 0, k >= 0]
@@ -61,7 +61,7 @@ def of_entries() -> Iterator[Theorem]:
 
 
 def of_growth() -> Iterator[Theorem]:
-    """Give the theorems about what growth changes, and about what is written and published."""
+    """Return the theorems about what growth changes, and about what is written and published."""
     n, k, b, held, published, begin = z3.Ints("n k b held published begin")
     book, code = symbolic.Source(reads), symbolic.Source(group)
     given = [n >= 0, b >= 1, held >= 0, published >= 0, k >= 0, begin >= 0]
@@ -98,7 +98,7 @@ def of_growth() -> Iterator[Theorem]:
 
 
 def of_demand() -> Iterator[Theorem]:
-    """Give the theorems about demand: the quick bound, and what a step reaches."""
+    """Return the theorems about demand: the quick bound, and what a step reaches."""
     slots, written, least, b, held, free = z3.Ints("slots written least b held free")
     code, tables, spec = symbolic.Source(plans), symbolic.Source(group), symbolic.Source(spec_plans)
     known = {"config.num_groups": 1, "ask.slots": slots, "tables.num_written": written, "config.least_size": least}
@@ -128,7 +128,7 @@ def of_demand() -> Iterator[Theorem]:
 
 
 def of_most_blocks() -> Iterator[Theorem]:
-    """Give the theorems about the most blocks of a request, with lookahead and steps in flight (PLAN-2)."""
+    """Return the theorems about the most blocks of a request, with lookahead and steps in flight (PLAN-2)."""
     n, b, step, flights, drafts, encoder, s = z3.Ints("n b step flights drafts encoder s")
     code, tables, book = symbolic.Source(plans), symbolic.Source(group), symbolic.Source(storage)
     most_held, entries = symbolic.Source(spec_plans), symbolic.Source(reads)
@@ -174,17 +174,21 @@ def of_most_blocks() -> Iterator[Theorem]:
 
 
 def known_counts(step: Any, flights: Any, tokens: Any) -> dict[str, Any]:
-    """Give what the names of `most_blocks` stand for; `count_of` returns the count that it checks."""
+    """Return what the names of `most_blocks` stand for; `count_of` returns the count that it checks."""
     counts = {"step": step, "steps_in_flight": flights, "num_tokens": tokens}
     return {**counts, "count_of": lambda name, count: count}
 
 
 def of_keys() -> Iterator[Theorem]:
-    """Give the theorems about where the keys of blocks lie among the words of a request's hashes."""
+    """Return the theorems about where the keys of blocks lie among the words of a request's hashes."""
     length, units, index, size, unit = z3.Ints("length units index size unit")
     keys, code = symbolic.Source(request), symbolic.Source(store)
     given = [length >= 0, units >= 1, index >= 0]
-    held = keys.apply("BlockKeys.num_blocks", [], {"len(self.words)": length, "self.units": units})
+    full = z3.Int("full")
+    held = keys.returned("BlockKeys.reach", {"made": length / 2, "self.units": units})
+    count = keys.apply("BlockKeys.num_blocks", [], {"self.num_units": full, "self.units": units})
+    claim = (index < count) == (units * (index + 1) <= full)
+    yield Theorem("all", "a block is full exactly if all its units are", [*given, full >= 0], claim)
     for name in ("find", "loss", "carries", "publish"):
         at = code.value(f"BlockStore.{name}", "at", {"index": index, "i": index, "keys.units": units, "units": units})
         within = z3.And(at >= 0, at + 2 <= length)
@@ -200,7 +204,9 @@ def of_keys() -> Iterator[Theorem]:
     count = keys.returned("units_per_block", {"block_size": size, **known})
     yield Theorem("all", "a block is whole units", [unit >= 1, size >= 1, size % unit == 0], count * unit == size)
     known = {"self._num_prompt": length, "size": size, "known": length + index}
-    full, prompt = (keys.value("Request._hash_new_blocks", name, known) for name in ("full", "in_prompt"))
+    known |= {"self._block_size": size, "i64(len(self._output))": index, "stop": length}
+    full = keys.returned("Request.num_full_blocks", known)
+    prompt = keys.value("Request.hash_until", "in_prompt", known)
     ends = z3.And(
         (unit < full) == ((unit + 1) * size <= length + index), (unit < prompt) == ((unit + 1) * size <= length)
     )
@@ -208,7 +214,7 @@ def of_keys() -> Iterator[Theorem]:
 
 
 def of_rows() -> Iterator[Theorem]:
-    """Give the theorems about a worker's rows: entries of positions, and slots (SLOT-1)."""
+    """Return the theorems about a worker's rows: entries of positions, and slots (SLOT-1)."""
     p, b, block, n, longest, stop = z3.Ints("p b block n longest stop")
     code, slots, book = symbolic.Source(rows), symbolic.Source(replica), symbolic.Source(inputs)
     given = [p >= 0, b >= 1, block >= 1, n >= 1, longest >= 1]
@@ -249,7 +255,7 @@ def of_rows() -> Iterator[Theorem]:
 
 
 def of_places() -> Iterator[Theorem]:
-    """Give the theorems about places in packed structures: the heap of candidates, the ring of losses, and units."""
+    """Return the theorems about places in packed structures: the heap of candidates, the ring of losses, and units."""
     at, place, size, unit, count, first = z3.Ints("at place size unit count first")
     heap, ring = symbolic.Source("blockwright.core.access_order"), symbolic.Source("blockwright.core.journal")
     one = symbolic.Source("blockwright.core.managers")
@@ -271,9 +277,7 @@ def of_places() -> Iterator[Theorem]:
     known = {"rule.first_needed": lambda hit: first, "hit": at, "size": size}
     kept = one.value("SingleTypeKVCacheManager.find_longest_cache_hit", "first", known)
     same = symbolic.Source(group).apply(
-        "GroupTables.first_kept",
-        [at],
-        methods(0, size, **{"self.rule.first_needed": lambda hit: first}),
+        "GroupTables.first_kept", [at], methods(0, size, **{"self.rule.first_needed": lambda hit: first})
     )
     yield Theorem("all", "a group's own lookup keeps what the manager keeps", [size >= 1, first >= 0], kept == same)
     asked = symbolic.Source(publication).passed(

@@ -28,7 +28,7 @@ class Layer(NamedTuple):
 
 
 def layers() -> list[Layer]:
-    """Give the four kinds."""
+    """Return the four kinds."""
     window, chunk = z3.Ints("window chunk")
     return [
         Layer("full", ("Full", ()), "WindowRule", {"FOR_EVER": FOR_EVER}, []),
@@ -58,13 +58,13 @@ class Sides:
         return z3.And(start <= at, at < stop)
 
     def closed(self, name: str, *arguments: Any) -> Any:
-        """Give the value of a closed form."""
+        """Return the value of a closed form."""
         rule = self.layer.rule if f"{self.layer.rule}.{name}" in self.code.functions else "WindowRule"
         known = {**self.layer.fields, "self.first_needed": lambda length: self.closed("first_needed", length)}
         return self.code.apply(f"{rule}.{name}", arguments, known)
 
     def of_table(self, name: str, *arguments: Any, **known: Any) -> Any:
-        """Give the value of a method of `GroupTables` for a table of rows or states."""
+        """Return the value of a method of `GroupTables` for a table of rows or states."""
         own = {
             "self._layout": 0,
             "ROW": 0,
@@ -77,7 +77,7 @@ class Sides:
 
 
 def of_layer(layer: Layer) -> Iterator[Theorem]:
-    """Give the theorems about what one kind keeps."""
+    """Return the theorems about what one kind keeps."""
     n, q, p, i, b = z3.Ints("n q p i b")
     sides, given = Sides(layer), [*layer.assumptions, n >= 0, p >= 0, i >= 0, b >= 1]
 
@@ -113,7 +113,7 @@ def of_layer(layer: Layer) -> Iterator[Theorem]:
 
 
 def of_hits() -> Iterator[Theorem]:
-    """Give the theorems about the blocks of a hit: `length` is k blocks long."""
+    """Return the theorems about the blocks of a hit: `length` is k blocks long."""
     n, k, i, b, longest = z3.Ints("n k i b longest")
     _, sliding, chunked, mamba = layers()
     window, chunk = sliding.fields["self._window"], chunked.fields["self._chunk"]
@@ -143,7 +143,7 @@ def of_hits() -> Iterator[Theorem]:
 
 
 def hit_run(rule: str, *fields: Any) -> Any:
-    """Give the run of a rule: what its lookup asks for, from its constructor if that works it out."""
+    """Return the run of a rule: what its lookup asks for, from its constructor if that works it out."""
     source, known = symbolic.Source(window), {}
     function = source.functions.get(f"{rule}.__init__")
     if function is not None and "self.hit_run" in ast.unparse(function):
@@ -153,20 +153,17 @@ def hit_run(rule: str, *fields: Any) -> Any:
 
 
 def of_lookups() -> Iterator[Theorem]:
-    """Give the theorems about lookups: what is looked at, and the longest leading run."""
+    """Return the theorems about lookups: what is looked at, and the longest leading run."""
     k, b, length, run, margin, known = z3.Ints("k b length run margin known")
     code = symbolic.Source(window)
     given = [b >= 1, k >= 0, length >= 0, run >= 0, margin >= 0, known >= 0]
     limit = code.value(
-        "Probe.__init__",
-        "self._limit",
-        {"max_length": length, "block_size": b, "keys.num_blocks()": known},
+        "Probe.__init__", "self._limit", {"max_length": length, "block_size": b, "keys.num_blocks()": known}
     )
     whole = z3.And((k + 1) * b <= length, k < known)
     yield Theorem("full", "a lookup looks at the known blocks that lie within the length", given, (k < limit) == whole)
     longest = code.returned(
-        "WindowRule.longest",
-        {"length": length, "probe.block_size": b, "probe.run_end": run, "probe.margin": margin},
+        "WindowRule.longest", {"length": length, "probe.block_size": b, "probe.run_end": run, "probe.margin": margin}
     )
     fits = z3.And(k * b <= length, z3.Or(k == 0, k + margin <= run))
     yield Theorem("full", "a hit is a leading run of blocks, its margin cached too", given, (k * b <= longest) == fits)
@@ -182,7 +179,7 @@ def of_lookups() -> Iterator[Theorem]:
 
 
 def of_peak(layer: Layer) -> Iterator[Theorem]:
-    """Give the theorems about the most blocks held: none is exceeded, and each is reached.
+    """Return the theorems about the most blocks held: none is exceeded, and each is reached.
 
     A step from token s on touches the blocks of what the token at s reads, and of what the step fills. `peak` of the
     specification is the most of them over all s. The closed forms take it at a few s; that these do is shown by lemmas:
@@ -198,7 +195,7 @@ def of_peak(layer: Layer) -> Iterator[Theorem]:
         return Theorem(layer.name, statement, [*given, *assumed], formula)
 
     if layer.name == "mamba":
-        most = sides.closed("peak", n, step, b)
+        most = sides.closed("peak", n, step, b, z3.IntVal(0))
         two = z3.And(start < stop, start / b != fills / b)
         yield claim("a step touches one block, or one that it reads and one that it fills", filled - fills == 1)
         yield claim("two blocks are held exactly where some step touches two", most == 2, two)
@@ -214,7 +211,7 @@ def of_peak(layer: Layer) -> Iterator[Theorem]:
     yield claim("what a step touches lies in the entries between", z3.substitute(through, (e, k / b)), inside)
     touched = (filled + b - 1) / b - sides.closed("first_needed", s) / b
     if layer.name == "full":
-        most = sides.closed("peak", n, step, b)
+        most = sides.closed("peak", n, step, b, z3.IntVal(0))
         yield claim("no step touches more than the peak", touched <= most)
         yield claim("the last step touches as many as the peak", touched == most, s == symbolic.larger(0, n - step))
     else:
@@ -222,7 +219,7 @@ def of_peak(layer: Layer) -> Iterator[Theorem]:
 
 
 def of_recycled(layer: Layer, given: list[Any], touched: Any) -> Iterator[Theorem]:
-    """Give the theorems about the peak of a kind that gives blocks back while it runs."""
+    """Return the theorems about the peak of a kind that gives blocks back while it runs."""
     n, s, t, b, step, blocks = z3.Ints("n s t b step blocks")
     sides, period = Sides(layer), b
     last = symbolic.larger(0, n - step)
@@ -245,7 +242,7 @@ def of_recycled(layer: Layer, given: list[Any], touched: Any) -> Iterator[Theore
         for fact in facts:
             yield claim("a chunk later is as many whole blocks later", fact)
     yield claim("a step one period later touches as many or more", touched <= later, s + period <= last, *facts)
-    known = {"num_tokens": n, "step": step, "block_size": b, "start": s, **layer.fields}
+    known = {"slots": n, "step": step, "block_size": b, "start": s, "begin": z3.IntVal(0), **layer.fields}
     known |= {"self.first_needed": lambda at: sides.closed("first_needed", at), "most": z3.IntVal(0), "last": last}
     known["stop"] = sides.code.value(f"{layer.rule}.peak", "stop", known)
     if layer.name == "sliding":
@@ -257,7 +254,7 @@ def of_recycled(layer: Layer, given: list[Any], touched: Any) -> Iterator[Theore
         yield claim("the peak goes back one period of starts", going == z3.And(s >= 0, s > last - period))
         return
     end = (s + 1) / period * period - 1  # the last position of the last whole chunk
-    most = sides.closed("peak", n, step, b)
+    most = sides.closed("peak", n, step, b, z3.IntVal(0))
     yield claim("the peak is at least what the last whole step touches", most >= z3.substitute(touched, (s, last)))
     at_end = most >= z3.substitute(touched, (s, end))
     yield claim("the peak is at least what a step from a chunk's end touches", at_end, s == last, end >= 0)

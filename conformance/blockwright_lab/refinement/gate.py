@@ -43,7 +43,6 @@ def scopes(profile: Profile) -> list[tuple[str, str]]:
 
 
 def size(profile: Profile) -> int:
-    """Count the scopes, and the mutants."""
     return len(scopes(profile)) + (0 if profile.scope else sum(1 for _ in mutants()))
 
 
@@ -62,7 +61,6 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
 
 
 def follow(part: str, scope: str, profile: str) -> Followed:
-    """Follow one scope of a part."""
     (each,) = [each for each in PARTS[part].scopes("pr" if profile == "quick" else profile) if each.name == scope]
     width, limit = EXTENT[profile]
     explorer = PARTS[part].explorer(each, limit)
@@ -78,7 +76,6 @@ def follow(part: str, scope: str, profile: str) -> Followed:
 
 
 def row(part: str, found: dict[str, Followed]) -> GateResult:
-    """Return the row of a part."""
     faults = {name: each.fault for name, each in found.items() if each.fault}
     steps: Counter[str] = Counter()
     for each in found.values():
@@ -100,7 +97,6 @@ def row(part: str, found: dict[str, Followed]) -> GateResult:
 
 
 def small_pool(own: Explored) -> GateResult:
-    """Return the row of the machine by itself."""
     law, broken = own.fault.partition(" ")[0], int(bool(own.fault))
     return GateResult(
         KIND, "the block machine", "small pool", own.states, own.transitions, broken, own.seconds, law, own.fault
@@ -129,7 +125,6 @@ def coverage(own: Explored, moves: Counter[Move]) -> GateResult:
 
 
 def noticing(own: Explored, progress: Advance) -> GateResult:
-    """Return the row of the mutants."""
     started, tried, alive = time.perf_counter(), 0, []
     for mutant in mutants():
         tried += 1

@@ -7,6 +7,7 @@ scope of its part.
 """
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -25,48 +26,7 @@ SCOPE = "the manager", "sliding 2, block 1: in flight, eager"
 """Where a wrong page is tried that the small pool does not notice."""
 
 
-Bend = tuple[str, str, str]
-"""A wrong mapping: its name, a text of `maps`, and what stands there instead."""
-
-BENDS: dict[tuple[str, str], tuple[Bend, ...]] = {
-    ("the manager", "full, block 1: life"): (
-        ("nothing is findable", "content, keys.get(block)", "content, None"),
-        ("nothing is written", "else 0, content, keys", "else 0, None, keys"),
-        ("a free block is missing", "frozenset(state.queue)", "frozenset(state.queue[1:])"),
-    ),
-    ("the manager", "sliding 2, block 1: in flight, eager"): (
-        ("the null block is counted", "if block != NULL else 0, content", "if True else 0, content"),
-        ("what is settled is trimmed", "size, request.trimmed, len", "size, request.settled, len"),
-        ("fences hold nothing", '"fences", (block for', '"fences", (0 for'),
-    ),
-    ("the manager", "full, block 2: forks of forks"): (
-        ("copies hold nothing", '"copies", (block for _', '"copies", (0 for _'),
-        ("copies use their blocks", '{"fences": KEPT}', '{"fences": KEPT, "copies": KEPT}'),
-    ),
-    ("the manager", "mamba +2, block 2: drafts put off"): (
-        ("drafts hold nothing", "in enumerate(drafts)", "in enumerate(())"),
-        ("drafts are certain", "given(request, group))", "request.written)"),
-        ("accepted drafts are in the table", "stop if group.kind.drafts else request.trimmed", "request.trimmed"),
-    ),
-    ("block tables", "prefix caching, block 1, window 1: window"): (
-        ("the null block is neither free nor held", 'pins["null", 0] = state.null + 1', "pass"),
-        ("null entries hold a block", "NULL if block == state.null else block + 1", "block + 1"),
-        ("a window is a token short", "window * size + 1", "window * size"),
-    ),
-    ("block tables", "prefix caching, block 2: two symbols"): (
-        ("copies of tables hold nothing", "in ends(state.copies)", "in ()"),
-    ),
-    ("one tier", "LRU, 2 blocks: 3 keys"): (
-        ("what was found bad is findable", "if entry.phase is Phase.READY else None", "if entry.readers else None"),
-        ("readers hold nothing", "range(entry.readers)", "range(0)"),
-        ("writers are not counted", "1 if entry.phase is Phase.WRITING else entry.readers", "entry.readers"),
-        ("what is read may go", "Phase.READY and not entry.readers", "Phase.READY"),
-    ),
-    ("a chain of tiers", "write back, reserve 1: 2 + 1 blocks"): (
-        ("demotions read nothing", "* readers(state, at, entry.key)", "* 0"),
-        ("the engine uses what is loaded", " and block not in loaded", ""),
-    ),
-}
+BENDS: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("bends.toml").read_text(encoding="utf-8"))["where"]
 """The wrong mappings, by the part and the scope in which each is noticed."""
 
 
@@ -79,18 +39,16 @@ class Mutant(NamedTuple):
 
 
 def mutants() -> Iterator[Mutant]:
-    """Return every mutant."""
     yield from pages()
     text = source_of(maps)
-    for where, bends in BENDS.items():
-        for name, old, new in bends:
+    for row in BENDS:
+        for name, old, new in row["bends"]:
             if text.count(old) != 1:
                 raise ValueError(f"{name}: {old!r} stands {text.count(old)} times in maps.py, not once")
-            yield Mutant(name, text.replace(old, new), where)
+            yield Mutant(name, text.replace(old, new), (row["part"], row["scope"]))
 
 
 def source_of(module: ModuleType) -> str:
-    """Return the source of a module."""
     return Path(str(module.__file__)).read_text(encoding="utf-8")
 
 
@@ -125,20 +83,17 @@ class Without(ast.NodeTransformer):
         self.gone = gone
 
     def visit_If(self, node: ast.If) -> ast.If:
-        """Take out the condition of a guard."""
         if node.test is self.gone:
             node.test = ast.Constant(True)
         self.generic_visit(node)
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        """Take out one of several conditions."""
         node.values = [value for value in node.values if value is not self.gone]
         self.generic_visit(node)
         return node.values[0] if len(node.values) == 1 else node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        """Take out one of two sets of entries."""
         return node.right if node.left is self.gone else node.left if node.right is self.gone else node
 
 

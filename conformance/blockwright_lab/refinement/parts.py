@@ -53,7 +53,6 @@ class Refining:
         return self.last[1]  # type: ignore[no-any-return]
 
     def machine(self, state: Any) -> Machine:
-        """Map a state to the block machine's."""
         raise NotImplementedError
 
     def trimmable(self, state: Any) -> Iterator[tuple[Place, bool]]:
@@ -104,12 +103,10 @@ class RefiningExplorer(Refining, explore.Explorer[Any, Any]):
         return ((state, done.state) for state, done in outcome.steps if outcome.refusal is None)
 
     def judge_step(self, node: explore.Node[Any, Any], outcome: Any, trail: explore.Trail) -> None:
-        """Follow the transitions."""
         for law, fault in self.unrefined(node.state, self.pairs(node.state, outcome)):
             self.fail(law, fault, trail)
 
     def judge_state(self, node: explore.Node[Any, Any]) -> None:
-        """Check the invariants."""
         for law, fault in self.unfit(node.state):
             self.fail(law, fault, node.trail)
 
@@ -120,7 +117,6 @@ class OfManager(RefiningExplorer):
     world_of = KVCacheWorld
 
     def machine(self, state: Any) -> Machine:
-        """Map a manager's state."""
         return self.maps.of_manager(state)  # type: ignore[no-any-return]
 
     def pairs(self, before: Any, told: Any) -> Iterator[Pair]:
@@ -149,7 +145,6 @@ class OfTables(RefiningExplorer):
     world_of = TablesWorld
 
     def machine(self, state: Any) -> Machine:
-        """Map the state of block tables."""
         return self.maps.of_tables(state)  # type: ignore[no-any-return]
 
     def trimmable(self, state: Any) -> Iterator[tuple[Place, bool]]:
@@ -165,7 +160,6 @@ class OfTier(RefiningExplorer):
     world_of = TierWorld
 
     def machine(self, state: Any) -> Machine:
-        """Map a tier, or a state of the search of one."""
         return self.maps.of_tier(getattr(state, "tier", state))  # type: ignore[no-any-return]
 
     def pairs(self, before: Any, outcome: Any) -> Iterator[Pair]:
@@ -181,7 +175,6 @@ class OfChain(RefiningExplorer):
     world_of = ChainWorld
 
     def machine(self, state: Any) -> Machine:
-        """Map the state of a chain."""
         return self.maps.of_chain(state)  # type: ignore[no-any-return]
 
 

@@ -56,7 +56,6 @@ class Change:
 
 
 def calls(change: Change) -> Iterator[Call]:
-    """Return the steps, in order."""
     before, after, taken = change.before, change.after, change.taken
     for name, table in after.tables.items():
         was = before.tables[name]
@@ -125,7 +124,6 @@ def move(page: Any, name: str, now: Machine, reached: Machine, arguments: tuple[
 
 
 def difference(now: Machine, after: Machine) -> str:
-    """Say where two states differ."""
     for name in ("blocks", "free", "tables", "held"):
         if getattr(now, name) != getattr(after, name):
             return f"{name}: the steps lead to {getattr(now, name)}, the transition to {getattr(after, name)}"

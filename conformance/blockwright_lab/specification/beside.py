@@ -11,19 +11,19 @@ from blockwright_conformance.checker.history import HistoryError, walk
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.kv_cache.world import explorer
+from blockwright_conformance.offload.chain import ChainWorld
+from blockwright_conformance.offload.scopes import ChainScope
 from blockwright_conformance.worker.scopes import LARGE
 from blockwright_conformance.worker.world import WorkerWorld
 
 from ..data_movement.engine import BrokenError
-from ..data_movement.offload_engine import chain_walk
-from ..data_movement.offload_scopes import OffloadWorld
 from ..data_movement.tables_scopes import World as TablesWorld
 from ..known_bugs.watch import SECONDS, rearm
 from ..known_bugs.worlds import AnyScope, limited, world_on
 from .search import Came, World
 
 LONG = 20 * SECONDS
-"""Processor time that a walk or the plans of a model may take: they are no single actions."""
+"""Processor time that a walk may take: it is no single action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +32,6 @@ class Walk:
 
     name: str
     world: TablesWorld
-
-
-@dataclass(frozen=True, slots=True)
-class ChainWalk:
-    """A world of offloading: a chain of three tiers with bytes that move."""
-
-    name: str
-    world: OffloadWorld
-
-
-@dataclass(frozen=True, slots=True)
-class Models:
-    """Random models whose memory is planned, by their seeds."""
-
-    name: str
-    seeds: range
 
 
 class Telling(BlockwrightAdapter):
@@ -78,7 +62,6 @@ def nowhere(_scope: Any, _limit: int) -> str:
 IMPORTS = (
     "blockwright_conformance.worker.blockwright",
     "blockwright_lab.data_movement.tables_histories",
-    "blockwright_lab.data_movement.memory_plans",
 )
 """Modules that import torch, which takes longer than an action may."""
 
@@ -92,21 +75,15 @@ def imported(beside: Callable[[Any, int], str]) -> None:
 
 def in_histories(scope: Scope, limit: int) -> str:
     """Have workers take random walks in the worlds of the gate, and give the first difference."""
-    for seed, world in enumerate(LARGE.values()):
-        rearm(LONG)
-        try:
-            walk(WorkerWorld(world), seed, limit // 100)
-        except HistoryError as error:
-            return str(error)
-    return ""
+    walks = (partial(walk, WorkerWorld(world), seed, limit // 100) for seed, world in enumerate(LARGE.values()))
+    return next(filter(None, map(broken_by, walks)), "")
 
 
 def broken_by(call: Callable[[], object]) -> str:
-    """Return the law that a history breaks, and how."""
     rearm(LONG)
     try:
         call()
-    except BrokenError as error:
+    except (BrokenError, HistoryError) as error:
         return str(error)
     return ""
 
@@ -118,19 +95,12 @@ def in_walk(of: Walk, limit: int) -> str:
     return broken_by(lambda: random_walk(of.world, 1, limit // 4, before=lambda: rearm(LONG)))
 
 
-def in_chain_walk(of: ChainWalk, limit: int) -> str:
-    """Have a chain take a random walk, its blocks looked at after every call, and give the first difference."""
-    return broken_by(lambda: chain_walk(of.world, 1, limit // 4))
+def in_chain_walk(scope: ChainScope, limit: int) -> str:
+    """Have a chain take a random walk, and return the first difference."""
+    return broken_by(lambda: walk(ChainWorld(scope), 1, limit))
 
 
-def in_plans(models: Models, _limit: int) -> str:
-    """Plan models with memories around their boundaries, and give the first law that a plan breaks."""
-    from ..data_movement.memory_plans import check_model  # it imports torch
-
-    return next(filter(None, (broken_by(partial(check_model, seed)) for seed in models.seeds)), "")
-
-
-def silent(scope: Walk | ChainWalk | Models) -> World:
+def silent(scope: Walk | ChainScope) -> World:
     """Return a world in which nothing happens: of what is only compared with the implementation."""
     return World(
         scope.name,

@@ -29,7 +29,6 @@ def size(profile: Profile) -> int:
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Explore the specification with open choices."""
     rows = []
     for scope in open_scopes(profile.name):
         if profile.scope in scope.name:
@@ -48,13 +47,11 @@ class Answers:
         self.counts: list[int] = []
 
     def pick(self, options: list[T]) -> T:
-        """Answer the next question."""
         at = len(self.counts)
         self.counts.append(len(options))
         return options[self.numbers[at] if at < len(self.numbers) else 0]
 
     def choice(self) -> Choice:
-        """Give the choice that asks here."""
         return Choice(
             take=lambda queue, count: self.pick(list(permutations(queue, count))),
             order=lambda batch: self.pick(list(permutations([block for table in batch for block in table]))),
@@ -63,7 +60,7 @@ class Answers:
 
 
 def outcomes(state: State, action: Any) -> Iterator[ManagerOutcome]:
-    """Give what comes of an action under every legal choice."""
+    """Return what comes of an action under every legal choice."""
     waiting: list[tuple[int, ...]] = [()]
     while waiting:
         numbers = waiting.pop()
@@ -78,7 +75,7 @@ class OpenExplorer(Explorer[State, ManagerAdapter]):
     """Explores the specification under every legal choice."""
 
     def level(self, frontier: list[Node[State, ManagerAdapter]]) -> Iterator[Node[State, ManagerAdapter]]:
-        """Give the new states one action and one choice beyond the frontier's."""
+        """Return the new states one action and one choice beyond the frontier's."""
         for node in frontier:
             for action in self.world.enabled(node.state):
                 for told in outcomes(node.state, action):

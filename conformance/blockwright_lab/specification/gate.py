@@ -25,8 +25,8 @@ from ..mutation.gate import drawn
 from ..mutation.mutator import Mutation
 from ..mutation.survivors import TREE, reason_for, remember, share
 from .mutator import CHAPTERS, all_mutations
+from .plans import PLANS, RIGHT
 from .results import Result, result_of
-from .workers import PLANS, RIGHT
 
 ALL_LAWS: tuple[Any, ...] = tuple(
     law
@@ -64,7 +64,6 @@ def tried(profile: Profile) -> list[tuple[int, ...]]:
 
 
 def results_of(*numbers: int) -> list[Result]:
-    """Look for some mutants."""
     mutations = all_mutations()
     return [result_of(mutations[number]) for number in numbers]
 

@@ -220,7 +220,6 @@ def code_of(module: CodeType, name: str) -> CodeType:
 
 @contextmanager
 def put_in(*exchanges: Exchange) -> Iterator[None]:
-    """Let functions have other code for a while."""
     held = [(each.function, each.function.__code__) for each in exchanges]
     try:
         for each in exchanges:

@@ -4,61 +4,40 @@ The laws are wrong too where a mutant is put in, so a right plan is judged with 
 request holds, the waste, the blocks. A wrong definition says that one of them is not right.
 """
 
-from dataclasses import dataclass
+import tomllib
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
-from blockwright_spec.reads import Chunked, Mamba, Sliding
 from blockwright_spec.worker.storage import Layer, Limits, PlannedGroup, StoragePlan
 from blockwright_spec.worker.storage_laws import STORAGE_LAWS
 
+from ..scopes import layer, plain
 from .search import Came, Judge, World
-from .workers import RIGHT
 
-STATES = StoragePlan(
-    layers=(Layer(Mamba(2), 8, 14), Layer(Mamba(2), 8, 64), *((Layer(Chunked(8), 4, 24),) * 3)),
-    limits=Limits(tokens=44, step=17),
-    memory=2592,
-    unit=4,
-    loss=Fraction(1, 10),
-    groups=(
-        PlannedGroup((1,), 8, 32),
-        PlannedGroup((0,), 8, 82),
-        *(PlannedGroup((layer,), 4, 0) for layer in (2, 3, 4)),
-    ),
-    pages=(96,),
-    num_blocks=27,
-    request_blocks=26,
-)
-"""Two groups of states with drafts, and three of chunks."""
+ROWS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("plans.toml").read_text(encoding="utf-8"))
 
-AHEAD = StoragePlan(
-    layers=(Layer(Sliding(10), 2, 12),) * 2,
-    limits=Limits(tokens=15, step=3, lookahead=2, flights=3),
-    memory=408,
-    unit=1,
-    loss=Fraction(1, 10),
-    groups=(PlannedGroup((0,), 2, 0), PlannedGroup((1,), 2, 0)),
-    pages=(24,),
-    num_blocks=17,
-    request_blocks=16,
-)
-"""Steps in flight, and slots asked for ahead."""
 
-SHORT = StoragePlan(
-    layers=(Layer(Mamba(2), 1, 13),) * 2,
-    limits=Limits(tokens=16, step=14, lookahead=2),
-    memory=144,
-    unit=4,
-    loss=Fraction(1),
-    groups=(PlannedGroup((0,), 1, 3), PlannedGroup((1,), 1, 3)),
-    pages=(16,),
-    num_blocks=9,
-    request_blocks=8,
-)
-"""States that every token of a step could leave, were they not jumped over."""
+def fields_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what a row says of a plan, in the specification's terms."""
+    made = {name: plain(value) for name, value in row.items()}
+    if "layers" in made:
+        named = ((layer(text), width) for text, width in made["layers"])
+        made["layers"] = tuple(Layer(each.kind, each.block_size, width) for each, width in named)
+    if "groups" in made:
+        made["groups"] = tuple(PlannedGroup(*each) for each in made["groups"])
+    if "limits" in made:
+        made["limits"] = Limits(**made["limits"])
+    return made | ({"loss": Fraction(made["loss"])} if "loss" in made else {})
 
-RIGHT_PLANS = (RIGHT, STATES, AHEAD, SHORT)
+
+RIGHT_PLANS = tuple(StoragePlan(**fields_of(row)) for row in ROWS["right"])
 """Plans that break no law."""
+
+RIGHT = RIGHT_PLANS[0]
+PLANS: dict[str, StoragePlan] = {law: replace(RIGHT, **fields_of(row)) for law, row in ROWS["altered"].items()}
+"""For each law of plans, the first altered so that this law alone is broken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,6 @@ def refuses(state: State) -> bool:
 
 
 def wrong_calls(state: State, slot: int) -> Iterator[Wrong]:
-    """Return the wrong calls about one request."""
     request = state.requests[slot]
     if not isinstance(request, Running):
         groups = range(len(state.config.groups))
@@ -168,7 +167,8 @@ def of_asks(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
         yield Reason.NO_ENCODER, lambda: transitions.admit(state, slot, Hit(), Step(1, encoder=1), LRU)
     yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(1, external=1), LRU)
     whole = len(request.prefix[1])
-    yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(0, external=whole), LRU)
+    more = whole if recurrent(state.config) else whole + 1
+    yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(0, external=more), LRU)
     if 1 < whole <= state.config.max_model_len:
         yield Reason.TOO_MANY_DRAFTS, lambda: transitions.admit(state, slot, Hit(), Step(whole, drafts=1), LRU)
     if state.config.overlaps and not state.flights:
@@ -268,17 +268,14 @@ def of_choices(state: State, slot: int, request: Running) -> Iterator[Wrong]:
 
 
 def twice(policy: Choice) -> Choice:
-    """Take a block more than is asked for."""
     return replace(policy, take=lambda queue, count: policy.take(queue, count) + queue[:1])
 
 
 def greedy(policy: Choice) -> Choice:
-    """Take one block again and again."""
     return replace(policy, take=lambda queue, count: policy.take(queue, count)[:-1] + (queue[0],) * 2)
 
 
 def null_instead(policy: Choice) -> Choice:
-    """Take the null block."""
     return replace(policy, take=lambda queue, count: (NULL,) * count)
 
 

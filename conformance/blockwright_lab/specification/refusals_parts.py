@@ -202,7 +202,6 @@ def desk_refuses(desk: Serving) -> bool:
 
 
 def wrong_rows(desk: Serving) -> Iterator[Wrong]:
-    """Return the wrong calls on a worker's rows."""
     held, beyond = desk.rows, len(desk.rows)
     told = (STRANGER, Done(desk.manager))
     yield RowRefusal.NO_ROW, lambda: rows.remove(held, STRANGER)

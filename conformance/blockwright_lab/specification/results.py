@@ -16,7 +16,7 @@ from ..known_bugs.watch import OutOfTimeError
 from ..mutation.mutator import Mutation
 from ..mutation.survivors import known_killers
 from .mutator import Exchange, of_mutation, put_in
-from .places import BY_NAME, PLACES, SpecPlace
+from .places import BY_NAME, PLACES, ROWS, SpecPlace
 from .refusals import REFUSED
 from .search import UNDEFINED, Noticed
 
@@ -24,12 +24,7 @@ STAGES = ((16, False, 400), (6, True, 600), (200, False, 400), (200, True, 400),
 """How many places are looked at, whether beside the implementation, and for how many transitions each."""
 BEYOND = 150
 """How many transitions more once laws have noticed something: which others do?"""
-GATES = {
-    "block_tables": "paged",
-    "offload": "offload",
-    "worker": "inputs",
-    "worker/storage": "plans",
-}
+GATES = {"block_tables": "paged", "offload": "offload", "worker": "inputs", "worker/storage": "plans"}
 """Which places belong to a chapter, or to a part; those of part one else."""
 
 
@@ -60,45 +55,14 @@ class Result:
             return "laws"
         if self.laws:
             return "wrong calls" if REFUSED in self.laws else "having no outcome"
-        return BESIDES.get(self.beside.partition(": ")[0], "lock-step")
+        return "histories of workers" if self.beside.startswith("inputs") else "lock-step"
 
     @property
     def seen_by(self) -> frozenset[str]:
-        """The laws that notice it."""
         return frozenset(self.laws) - {UNDEFINED}
 
 
-BESIDES = {"inputs": "histories of workers", "plans": "plans of models"}
-"""What stands beside the implementation, by gates."""
-
-FIRST = (
-    "lockstep: full, block 1: known bugs",
-    "spec: sliding 2, block 1: spec, wrong calls",
-    "lockstep: full, block 1: spec, wrong calls",
-    "lockstep: full, block 1 + mamba, block 2: spec, wrong calls",
-    "spec: full, block 1: spec, wrong calls",
-    "lockstep: full, block 1: spec, drafts in flight",
-    "lockstep: mamba +1, block 2: spec, drafts",
-    "lockstep: mamba +2, block 2: spec, in flight",
-    "lockstep: full, block 2: spec, forked",
-    "spec: full, block 1: spec, wrong calls, loads",
-    "lockstep: full, block 1: known bugs, in flight",
-    "lockstep: full, block 1: spec, too small",
-    "lockstep: full, block 2: spec, forked in flight",
-    "lockstep: mamba +1, block 2: spec, forked",
-    "lockstep: sliding 2, block 1: known bugs",
-    "offload: known bugs, write back",
-    "offload: spec, through three",
-    "offload: spec, wrong calls",
-    "offload: known bugs, one tier",
-    "spec: spec, whole",
-    "spec: spec, late",
-    "inputs: mamba +2, block 1: workers, two drafts",
-    "paged: prefix caching, block 2: known bugs, forks",
-    "paged: caching under a window",
-    "paged: naive under a window",
-    "paged: prefix caching, block 1: spec, wrong calls",
-)
+FIRST: list[str] = ROWS["first"]
 """Places in which one looks first: those that notice most."""
 
 LAST: dict[str, list[SpecPlace]] = {}
@@ -127,13 +91,11 @@ def is_asked(place: SpecPlace, gate: str) -> bool:
 
 
 def noticed_at(mutation: Mutation, place: SpecPlace) -> None:
-    """Remember a place that noticed a mutant."""
     for name in (f"{mutation.file} {mutation.function}", mutation.file):
         LAST[name] = [place, *(each for each in LAST.get(name, ()) if each is not place)]
 
 
 def result_of(mutation: Mutation) -> Result:
-    """Look for a mutant, stage by stage."""
     started, result, exchange = time.process_time(), Result(mutation), of_mutation(mutation)
     places = order(mutation)
     for count, beside, far in STAGES:

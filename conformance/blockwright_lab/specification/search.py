@@ -55,7 +55,6 @@ class Noticed:
     transitions: int = 0
 
     def add(self, laws: frozenset[str], length: int) -> None:
-        """Note the laws that one step has broken."""
         self.together[laws] += 1
         for law in laws:
             self.lengths.setdefault(law, length)
@@ -82,11 +81,9 @@ class Judging:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether enough was seen."""
         return self.noticed.transitions >= self.limit or (bool(self.noticed.lengths) and self.enough(self.noticed))
 
     def run(self) -> Noticed:
-        """Search, a level after another."""
         frontier, depth = list(self.first()), 0
         while frontier and not self.is_over:
             depth += 1
@@ -122,7 +119,7 @@ class Judging:
                     yield after
 
     def step(self, state: Any, action: Any, depth: int) -> Any:
-        """Perform an action and judge what came of it; give the state it leads to, if that is new and sane."""
+        """Perform an action and judge what came of it; return the state it leads to, if that is new and sane."""
         self.noticed.transitions += 1
         rearm()
         try:
@@ -169,7 +166,6 @@ def verdicts(laws: Iterable[Judge], *about: Any) -> frozenset[str]:
 
 
 def verdict(law: Judge, *about: Any) -> str:
-    """Return a law's name if it is broken."""
     try:
         return "" if law.holds(*about) else law.id
     except Exception:

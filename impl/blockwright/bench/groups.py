@@ -9,12 +9,14 @@ natural proportion, as often for one side as for the other.
 from typing import Any
 
 from blockwright.bench.measure import Sample, now, require, since
-from blockwright.bench.sides import BLOCK_SIZE, MAX_MODEL_LEN, Ours, Side, Tokens, Windows
+from blockwright.bench.sides import BLOCK_SIZE, MAX_MODEL_LEN, Ours, Side, Tokens, Windows, as_array
 
 WINDOW = 1_024
 """Tokens of the sliding windows."""
 WINDOWS: Windows = (None, *[WINDOW] * 5)
 """The groups: one of full attention, five of sliding windows."""
+MANY: Windows = (*[WINDOW] * 63, None)
+"""As many groups as should cost no more than one, each; the windows first, which is the dearer order."""
 BATCH = 256
 """Running requests of a decode step."""
 STEPS = 128
@@ -56,6 +58,7 @@ class Decoding:
         self._serial += 1
         request = self.side.request(f"r{self._serial}", self._tokens.draw(num_tokens))
         request.append_output_token_ids(self._tokens.draw(self.shortest + LIFE + self.steps - num_tokens))
+        self.side.hash_filled(request)
         self.side.mark_running(request)
         # The last one is a first decode step: it trims what the prefill's last chunk still read.
         for begin in (*range(0, num_tokens - 1, CHUNK), num_tokens - 1):
@@ -174,5 +177,37 @@ def lookup(side: Side, windows: Windows, num_blocks: int) -> Sample:
         spent = since(begin)
         require(found[1] == num_blocks * BLOCK_SIZE)
         return spent / (4 * num_needed(windows, num_blocks))
+
+    return sample
+
+
+def prefill(side: Side, windows: Windows, num_blocks: int) -> Sample:
+    """Time `allocate_slots` of a whole long prompt in an empty pool, per block and group."""
+    request = side.request("long", Tokens().draw(num_blocks * BLOCK_SIZE))
+    manager = side.manager(len(windows) * num_blocks + 1, MAX_MODEL_LEN, windows)
+
+    def sample() -> float:
+        manager.free(request)
+        require(manager.reset_prefix_cache())
+        begin = now()
+        new = manager.allocate_slots(request, num_blocks * BLOCK_SIZE)
+        spent = since(begin)
+        require(new is not None and manager.get_computed_blocks(request)[1] == (num_blocks - 1) * BLOCK_SIZE)
+        return spent / (num_blocks * len(windows))
+
+    return sample
+
+
+def miss(side: Ours, windows: Windows, num_blocks: int) -> Sample:
+    """Time the arrival of a long prompt that is not cached: its request is made, and looked up; per block."""
+    prompt = as_array(Tokens().draw(num_blocks * BLOCK_SIZE))
+    manager = side.manager(2, MAX_MODEL_LEN, windows)
+
+    def sample() -> float:
+        begin = now()
+        found = [manager.get_computed_blocks(side.arriving("new", prompt)) for _ in range(4)]
+        spent = since(begin)
+        require(all(num_computed == 0 for _, num_computed in found))
+        return spent / (4 * num_blocks)
 
     return sample

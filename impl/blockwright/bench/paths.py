@@ -37,8 +37,10 @@ CHURN_POOL, CHURN_REQUESTS, CHURN_LONG = 8_192, 16, 1_024
 """Blocks of the pool, requests that evict one another, blocks of each."""
 HASHED, PROMPTS = 512, 4
 """Blocks of each request whose construction is timed (8,192 tokens), requests of one repetition."""
-_LOOKUP_GROWTH = 1.5
-"""Time per needed block with several groups over that with one, at most."""
+_LOOKUP_GROWTH = _GROUPS_GROWTH = 1.5
+"""Time per block with several groups over that with one, at most."""
+MANY_LONG = 512
+"""Blocks of the long request in each of 64 groups."""
 
 
 class _Decoding:
@@ -52,6 +54,7 @@ class _Decoding:
         self.requests = [side.request(f"r{i}", tokens.draw(n)) for i, n in enumerate(self.prompts)]
         for request in self.requests:
             request.append_output_token_ids(tokens.draw(STEPS))
+            side.hash_filled(request)
 
     def start(self) -> None:
         for request in self.requests:
@@ -113,7 +116,7 @@ def decode_batch(side: Side) -> Sample:
 
 
 def append_token(side: Side) -> Sample:
-    """Time what an engine does to a request after a decode step: count it, append the token, hash a block when full."""
+    """Time what an engine does to a request after a decode step: count it, append the token, hash full blocks."""
     tokens = Tokens()
     prompts = [tokens.draw(PROMPT + i % BLOCK_SIZE) for i in range(BATCH)]
     outputs = [[token] for token in tokens.draw(STEPS)]
@@ -125,6 +128,8 @@ def append_token(side: Side) -> Sample:
             for request in requests:
                 request.num_computed_tokens += 1
                 request.append_output_token_ids(output)
+        for request in requests:
+            side.hash_filled(request)
         spent = since(begin)
         require(all(request.num_tokens == len(prompts[i]) + STEPS for i, request in enumerate(requests)))
         return spent / (STEPS * BATCH)
@@ -244,7 +249,7 @@ def churn(side: Side) -> Sample:
 
 
 def hashing(side: Side, convert: Callable[[list[int]], Any]) -> Sample:
-    """Time the construction of requests, which hashes their blocks."""
+    """Time the construction of requests and the hashing of all their blocks."""
     tokens = Tokens()
     prompts = [convert(tokens.draw(HASHED * BLOCK_SIZE)) for _ in range(PROMPTS)]
 
@@ -290,6 +295,27 @@ def _lookup_groups(name: str, windows: Windows) -> Path:
     )
 
 
+def _many_groups(
+    name: str,
+    title: str,
+    unit: str,
+    of: Callable[[Ours, Windows, int], Sample],
+    num_blocks: int,
+    alone: int,
+    most: float | None,
+) -> Path:
+    return Path(
+        name,
+        title,
+        unit,
+        None,
+        lambda: of(Ours(), groups.MANY, num_blocks),
+        None,
+        base=lambda: of(Ours(), groups.MANY[-1:], alone),
+        growth=("of the time with one group", most),
+    )
+
+
 def all_paths() -> list[Path]:
     """Return the table's lines, in order."""
     to_numpy = as_numpy()
@@ -301,6 +327,13 @@ def all_paths() -> list[Path]:
         Path("lookup", "prefix lookup", "block", 50, _of(lookup), lookup, "lookup"),
         _lookup_groups("lookup-2", groups.WINDOWS[:2]),
         _lookup_groups("lookup-6", groups.WINDOWS),
+        _many_groups(
+            "lookup-64", "prefix lookup, 64 groups", "needed block", groups.lookup, MANY_LONG, MANY_LONG, None
+        ),
+        _many_groups(
+            "prefill-64", "cold prefill, 64 groups", "block", groups.prefill, MANY_LONG, 64 * MANY_LONG, _GROUPS_GROWTH
+        ),
+        _many_groups("miss-64", "new prompt, not cached, 64 groups", "block", groups.miss, LONG, LONG, _GROUPS_GROWTH),
         Path("adopt", "adopting a hit", "block", 25, _of(adopt), adopt, "adopt"),
         Path("prefill", "cold prefill (allocate, publish)", "block", 25, _of(prefill), prefill, "prefill"),
         Path("release", "release", "block", 50, _of(release), release, "release"),

@@ -36,6 +36,9 @@ class Side(Protocol):
     def request(self, request_id: str, prompt_token_ids: Any) -> Any:
         """Return a request with its block hashes computed."""
 
+    def hash_filled(self, request: Any) -> None:
+        """See that the blocks that its tokens fill have been hashed."""
+
     def mark_running(self, request: Any) -> None:
         """Tell the request that it has been admitted."""
 
@@ -59,8 +62,19 @@ class Ours:
         return KVCacheConfig(num_blocks, groups)
 
     def request(self, request_id: str, prompt_token_ids: Any) -> Request:
-        """Return a new request."""
+        """Return a new request, hashed though nobody has asked for a key yet."""
+        request = self.arriving(request_id, prompt_token_ids)
+        self.hash_filled(request)
+        return request
+
+    def arriving(self, request_id: str, prompt_token_ids: Any) -> Request:
+        """Return a new request as an engine makes it."""
         return Request(request_id, prompt_token_ids, BLOCK_SIZE, hasher=self._hasher)
+
+    def hash_filled(self, request: Any) -> None:
+        """Ask for the last key, which has all of them made."""
+        if request.num_tokens >= BLOCK_SIZE:
+            request.block_digest(request.num_tokens // BLOCK_SIZE - 1)
 
     def mark_running(self, request: Any) -> None:
         """Nothing to tell."""

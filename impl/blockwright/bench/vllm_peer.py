@@ -94,6 +94,9 @@ class VllmPeer:
         """Return its `Request`, block hashes computed by its own SHA-256 block hasher. Takes a list of ints."""
         return self._request(request_id, prompt_token_ids, self._params, None, block_hasher=self._hasher)
 
+    def hash_filled(self, request: Any) -> None:
+        """Its requests hash as tokens come."""
+
     def mark_running(self, request: Any) -> None:
         """Set the status its scheduler gives to an admitted request."""
         request.status = self._running

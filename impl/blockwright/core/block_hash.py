@@ -178,8 +178,8 @@ class HashChain:
     def extend(self, data: bytes, start: i64, num_blocks: i64, extra: bytes, words: vec[i64], at: i64) -> None:
         """Write the keys of the next `num_blocks` blocks to `words`, from index `at`.
 
-        Their tokens lie in `data` from byte `start`. `extra` is the encoding of the extra keys; with any, `num_blocks`
-        is 1. Complexity: O(tokens).
+        Those before are of the blocks before, and stay. Their tokens lie in `data` from byte `start`. `extra` is
+        the encoding of the extra keys; with any, `num_blocks` is 1. Complexity: O(tokens).
         """
         raise NotImplementedError
 
@@ -190,6 +190,13 @@ class HashChain:
     def attempt(self) -> HashChain:
         """Return the chain to advance: this one, unless advancing may fail midway; then a copy."""
         return self
+
+    def may_wait(self) -> bool:
+        """Say whether a key is made when it is first needed, within a call of the manager; if not, as early as can be.
+
+        Only what runs no code of a caller's may wait: such code could raise, or call the manager, in mid-change.
+        """
+        return False
 
     def digest(self, index: i64, words: vec[i64]) -> bytes:
         """Return the key of the block at `index` as bytes, in full length."""
@@ -218,16 +225,20 @@ class BlockHasher:
 
 @final
 class _SipChain(HashChain):
-    """Chain of keyed 128-bit PRF values; the parent's key is the state."""
+    """Chain of keyed 128-bit PRF values: a block's key comes from its tokens and its parent's key. It never changes."""
 
     def __init__(self, key: _SipKey, low: i64, high: i64, block_size: i64) -> None:
+        """Take the key that stands for the parent of a first block."""
         self._key = key
         self._low: i64 = low
         self._high: i64 = high
         self._block_size: i64 = block_size
 
     def copy(self) -> HashChain:
-        return _SipChain(self._key, self._low, self._high, self._block_size)
+        return self
+
+    def may_wait(self) -> bool:
+        return True
 
     def extend(self, data: bytes, start: i64, num_blocks: i64, extra: bytes, words: vec[i64], at: i64) -> None:
         key = self._key
@@ -252,6 +263,9 @@ class _SipChain(HashChain):
         v3 = key.v3
         low = self._low
         high = self._high
+        if at > 0:
+            low = words[at - 2]
+            high = words[at - 1]
         last: i64 = header + ((whole * 8 + 16 + 7) & 0xFF) * _TOP_BYTE
         j: i64 = 0
         while j < num_blocks:
@@ -259,8 +273,6 @@ class _SipChain(HashChain):
             words[at + 2 * j] = low
             words[at + 2 * j + 1] = high
             j += 1
-        self._low = low
-        self._high = high
 
 
 def _spread(data: bytes, step: i64, filler: bytes) -> bytes:
@@ -308,11 +320,19 @@ class _Sha256Chain(HashChain):
     def copy(self) -> HashChain:
         return _Sha256Chain(self._running.copy(), self._digests[:], self._block_size)
 
+    def attempt(self) -> HashChain:
+        """Return a copy, which takes the digests over."""
+        return _Sha256Chain(self._running.copy(), self._digests, self._block_size)
+
+    def may_wait(self) -> bool:
+        return True
+
     def digest(self, index: i64, words: vec[i64]) -> bytes:
         return self._digests[index]
 
     def extend(self, data: bytes, start: i64, num_blocks: i64, extra: bytes, words: vec[i64], at: i64) -> None:
         digests = self._digests
+        del digests[at // 2 :]  # what an attempt that failed has left
         update = self._running.update
         take = self._running.digest
         step: i64 = self._block_size * 4

@@ -17,7 +17,7 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.index import cut_to, with_room, zeros32
 from blockwright.core.outcomes import Ask, KVCacheBlocks
-from blockwright.core.publication import NOT_RUN, publish_due, publish_to
+from blockwright.core.publication import NOT_RUN, make_keys, publish_due, publish_to
 from blockwright.core.request import Request
 from blockwright.core.state import Changes, GroupTable, RequestTables, State, held_blocks
 from blockwright.core.window import FOR_EVER
@@ -109,6 +109,8 @@ def prepare(state: State, request: Request, tables: RequestTables | None, ask: A
     """
     groups = state.config.num_groups
     at: i64 = 0
+    if publishes_now(state, ask):
+        make_keys(state, request, ask.stop)
     if tables is None:
         tables = opened(state, request, ask)
         changes.begin(tables)
@@ -128,6 +130,12 @@ def prepare(state: State, request: Request, tables: RequestTables | None, ask: A
             manager.widen(table, manager.reach(ask))
         at += 1
     return tables
+
+
+def publishes_now(state: State, ask: Ask) -> bool:
+    """Say whether a step publishes what it fills, and not a later call."""
+    config = state.config
+    return config.caching and not (ask.is_delayed or config.settles or ask.external > 0)
 
 
 def opened(state: State, request: Request, ask: Ask) -> RequestTables:
@@ -184,7 +192,7 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
         if tables.is_forked:
             unshare(state, tables, ask, changes)
     config = state.config
-    publishes = config.caching and not (ask.is_delayed or config.settles or ask.external > 0)
+    publishes = publishes_now(state, ask)
     known: i64 = request._num_prompt + i64(len(request._output))
     in_place: i64 = config.max_len
     is_due = False

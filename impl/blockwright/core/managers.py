@@ -236,6 +236,7 @@ class SingleTypeKVCacheManager(GroupTables):
             )
         if self.block_pool.enable_caching:
             units = self.block_pool.units_for(request, self._block_size)
+            request.hash_until(count // self._block_size * units)
             try:
                 self.publish(table, request, units, count, table.num_covered)
             except BaseException:

@@ -226,6 +226,7 @@ class BlockPool(BlockStore):
         for block in ids[num_cached_blocks:num_full_blocks]:
             if block != 0 and self._ref[i64(block)] == 0:
                 raise BlockError(f"blocks: block {block} is not held; only held blocks are published")
+        keys.reach(num_full_blocks)
         try:
             self.publish(ids, request, units, kv_cache_group_id, block_size, num_cached_blocks, num_full_blocks)
         except BaseException:

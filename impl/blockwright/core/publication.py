@@ -19,6 +19,12 @@ NOT_RUN: Final = -1
 """Where a step stopped that has still to run."""
 
 
+def make_keys(state: State, request: Request, count: i64) -> None:
+    """Make the keys of the blocks that `count` tokens fill: all the memory that publishing them takes, events aside."""
+    if state.config.caching and request._block_size > 0:
+        request.hash_until(count // request._block_size)
+
+
 def publish_to(
     manager: SingleTypeKVCacheManager, table: GroupTable, request: Request, count: i64, stopped: i64
 ) -> None:

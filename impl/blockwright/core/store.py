@@ -400,6 +400,7 @@ class BlockStore:
 
     def find(self, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> i64:
         """Return the block that serves a hit on the request's block `index`, or 0. O(1)."""
+        keys.reach(index + 1)
         at: i64 = 2 * ((index + 1) * keys.units - 1)
         block = self._index.find(keys.words[at], keys.words[at + 1], group)
         journal = self._journal
@@ -413,11 +414,16 @@ class BlockStore:
     def find_run(self, ids: vec[i32], keys: BlockKeys, group: i64, block_size: i64, start: i64, stop: i64) -> i64:
         """Write the blocks that serve the request's blocks start, start + 1, ... to `ids`; return the first missing.
 
-        Complexity: one lookup per block.
+        Complexity: one lookup per block, and little is hashed beyond the first missing.
         """
-        if self._journal is None:
-            return self._index.find_run(keys.words, 2 * keys.units, group, ids, start, stop)
         i = start
+        if self._journal is None:
+            while i < stop:
+                known = min(keys.reach(i + 1), stop)
+                i = self._index.find_run(keys.words, 2 * keys.units, group, ids, i, known)
+                if i < known:
+                    break
+            return i
         while i < stop:
             block = self.find(keys, i, group, block_size)
             if block == 0:
@@ -434,11 +440,13 @@ class BlockStore:
         losses = journal.losses
         if losses is None:
             return -1
+        keys.reach(index + 1)
         at: i64 = 2 * ((index + 1) * keys.units - 1)
         return losses.cause(keys.words[at], keys.words[at + 1], group)
 
     def carries(self, block: i64, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> bool:
         """Say whether a block is published under exactly the key of the request's block `index`. O(1)."""
+        keys.reach(index + 1)
         at: i64 = 2 * ((index + 1) * keys.units - 1)
         if not self._index.matches(block, keys.words[at], keys.words[at + 1], group):
             return False
@@ -461,6 +469,7 @@ class BlockStore:
             if ids[i] != 0:
                 raise StaleHitError(f"new_computed_blocks: entry {i} is outside the window but not the null block")
             i += 1
+        keys.reach(size)
         bad = self._index.match_run(keys.words, 2 * keys.units, group, ids, first)
         if self._journal is not None:
             while i < bad and self.carries(i64(ids[i]), keys, i, group, block_size):
@@ -483,7 +492,11 @@ class BlockStore:
     def publish(
         self, ids: vec[i32], request: Request, units: i64, group: i64, block_size: i64, start: i64, stop: i64
     ) -> None:
-        """Make the full, non-null blocks of a range of a table findable. law: PUB-1, PUB-2."""
+        """Make the full, non-null blocks of a range of a table findable. law: PUB-1, PUB-2.
+
+        Takes no memory but for events if the caller has had the keys made.
+        """
+        request.hash_until(stop * units)
         index = self._index
         older = index.older
         words = request._words

@@ -16,7 +16,7 @@ from blockwright.core.index import with_room, zeros32
 from blockwright.core.outcomes import Ask, BatchAllocation, Fits, KVCacheBlocks, Plan
 from blockwright.core.plans import fits, moment
 from blockwright.core.preconditions import check_each, tables_of, tables_running
-from blockwright.core.publication import NOT_RUN, publish_filled
+from blockwright.core.publication import NOT_RUN, make_keys, publish_filled
 from blockwright.core.request import Request
 from blockwright.core.state import RequestTables, State
 from blockwright.core.window import common_hit
@@ -196,6 +196,7 @@ def publish(state: State, request: Request, num_computed_tokens: int) -> None:
             f"num_computed_tokens: must be within 0..{known}, the known and written tokens of "
             f"{request.request_id!r}, not {num_computed_tokens}"
         )
+    make_keys(state, request, count)
     try:
         tables.num_certain = max(tables.num_certain, count)
         if config.caching:

@@ -19,6 +19,7 @@ from typing import Final, final
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
+from blockwright.core.index import zeros32
 from blockwright.core.request import BlockKeys
 from blockwright.core.store import BlockStore
 
@@ -47,20 +48,27 @@ class Probe:
         self.margin: i64 = margin
         self.run_end: i64 = -1
         self._limit: i64 = min(max_length // block_size, keys.num_blocks())
-        # Per block: 0 before it was looked up, -1 if it is missing, else the block that serves.
-        self._ids: vec[i32] = vec[i32]([0] * self._limit)
+        # Per block: 0 before it was looked up, -1 if it is missing, else the block that serves. Empty before the first.
+        self._ids: vec[i32] = vec[i32]()
 
     def cached(self, index: i64) -> bool:
         """Say whether the request's block `index` is cached, and within the length asked for. O(1)."""
         if index >= self._limit:
             return False
-        block: i64 = i64(self._ids[index])
+        ids = self._served()
+        block: i64 = i64(ids[index])
         if block == 0:
             block = self._store.find(self._keys, index, self._group, self.block_size)
             if block == 0:
                 block = -1
-            self._ids[index] = i32(block)
+            ids[index] = i32(block)
         return block > 0
+
+    def _served(self) -> vec[i32]:
+        """Return what is known of each block."""
+        if len(self._ids) == 0:
+            self._ids = zeros32(self._limit)
+        return self._ids
 
     def loss(self, index: i64) -> i64:
         """Return how the key of the request's block `index` was lost, as `BlockStore.loss`. O(1)."""
@@ -79,7 +87,7 @@ class Probe:
 
     def fill_run(self) -> i64:
         """Look up the leading run of cached blocks; return its length. O(run)."""
-        return self._store.find_run(self._ids, self._keys, self._group, self.block_size, 0, self._limit)
+        return self._store.find_run(self._served(), self._keys, self._group, self.block_size, 0, self._limit)
 
     def last_run(self, length: i64, run: i64, margin: i64) -> i64:
         """Return the longest length of at most `length`, whole blocks, after `run` cached blocks in a row.
@@ -99,7 +107,7 @@ class Probe:
     def entries(self, length: i64, first_kept: i64) -> vec[i32]:
         """Return the table entries of a hit: the cached blocks, null below `first_kept`. O(entries)."""
         stop = length // self.block_size
-        ids = self._ids if stop == self._limit else self._ids[:stop]
+        ids = self._served() if stop == self._limit else self._served()[:stop]
         i: i64 = 0
         while i < first_kept:
             ids[i] = 0

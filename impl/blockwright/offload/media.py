@@ -138,6 +138,16 @@ def identities_of(*stores: ByteStore) -> tuple[CacheIdentity, ...]:
     return tuple([each for each in found if isinstance(each, CacheIdentity)])
 
 
+def check_told(done: Sequence[bool], blocks: Sequence[object]) -> None:
+    """Check that a store told of every block.
+
+    Raises:
+        OffloadError: it told of fewer, or of more.
+    """
+    if len(done) != len(blocks):
+        raise OffloadError(f"the store told of {len(done)} of {len(blocks)} blocks")
+
+
 class _Call(Protocol):
     def __call__(self, key: bytes, place: int | None, parts: Sequence[memoryview], /) -> bool | None: ...
 
@@ -258,6 +268,5 @@ class StoreHandler(ThreadedHandler):
     def _move(self, call: Callable[[Sequence[Item]], list[bool]], blocks: Sequence[_Placed]) -> list[int | None]:
         views = [self._host.block_view(block) for block, _ in blocks]
         done = call([(*keyed, [view]) for view, (_, keyed) in zip(views, blocks, strict=True)])
-        if len(done) != len(blocks):
-            raise OffloadError(f"the store told of {len(done)} of {len(blocks)} blocks")
+        check_told(done, blocks)
         return [view.nbytes if is_done else None for view, is_done in zip(views, done, strict=True)]

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
 
-from blockwright.errors import InvalidArgumentError, OffloadError
+from blockwright.errors import InvalidArgumentError
 from blockwright.offload.identity import CacheIdentity
-from blockwright.offload.media import ByteStore, KeyedLoadStoreSpec, identities_of
+from blockwright.offload.jobs import Batch
+from blockwright.offload.media import ByteStore, KeyedLoadStoreSpec, check_told, identities_of
 from blockwright.offload.queue import Part, ThreadedHandler
 from blockwright.offload.worker import TransferSpec
 
+_Placed = tuple[bytes, int | None]
+"""The key of a block, and its place in a store."""
+
 
 class RelayHandler(ThreadedHandler):
-    """Reads blocks from one medium of bytes and writes them to another, a block at a time.
+    """Reads blocks from one medium of bytes and writes them to another, a batch at a time.
 
     A chain moves blocks down from tier to tier, and up from any tier to the nearest. So between tiers 1 and 2 there is
-    one direction: register it for (the upper medium's spec, the lower one's). Each thread holds one block while it
-    moves it. The stores stay open when the handler is closed.
+    one direction: register it for (the upper medium's spec, the lower one's). Each thread holds a batch while it moves
+    it. Transfers that wait are moved together, up to a batch, and each fails for itself. The stores stay open when the
+    handler is closed.
 
     >>> from blockwright.offload.media import DiskLoadStoreSpec, SharedLoadStoreSpec
     >>> class Kept(ByteStore):
@@ -44,6 +48,7 @@ class RelayHandler(ThreadedHandler):
         destination: ByteStore,
         block_bytes: int,
         *,
+        batch: int = 16,
         threads: int = 1,
         max_queued: int = 64,
         timeout: float | None = None,
@@ -55,16 +60,20 @@ class RelayHandler(ThreadedHandler):
             source: where blocks are read.
             destination: where they are written.
             block_bytes: bytes of a block (`HostPool.bytes_per_block`).
+            batch: most blocks per call of a store; between calls a transfer can be cancelled.
             threads, max_queued, timeout, clock: as for `ThreadedHandler`.
 
         Raises:
-            InvalidArgumentError: as `ThreadedHandler`, or blocks of less than a byte.
+            InvalidArgumentError: as `ThreadedHandler`, a batch below 1, or blocks of less than a byte.
         """
         if isinstance(block_bytes, bool) or not isinstance(block_bytes, int) or block_bytes < 1:
             raise InvalidArgumentError(f"block_bytes={block_bytes!r}: pass a whole number, 1 or more")
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+            raise InvalidArgumentError(f"batch={batch!r}: pass a whole number, 1 or more")
         self._source = source
         self._destination = destination
         self._block_bytes = block_bytes
+        self._batch = batch
         super().__init__(threads=threads, max_queued=max_queued, timeout=timeout, clock=clock)
 
     def identities(self) -> Collection[CacheIdentity]:
@@ -72,7 +81,7 @@ class RelayHandler(ThreadedHandler):
         return identities_of(self._source, self._destination)
 
     def parts(self, spec: TransferSpec) -> list[Part]:
-        """Check a transfer and return the movement of each of its blocks.
+        """Check a transfer and return its batches.
 
         Raises:
             InvalidArgumentError: a side has no keys, or the two name other blocks, or one of them twice.
@@ -83,12 +92,18 @@ class RelayHandler(ThreadedHandler):
         keys = source.block_hashes
         if keys != destination.block_hashes or len(set(keys)) < len(keys):
             raise InvalidArgumentError(f"{len(keys)} keys: name the same blocks on both sides, each once")
-        pairs = zip(source.items(), destination.items(), strict=True)
-        return [partial(self._move, key, read, written) for (key, read), (_, written) in pairs]
+        moves = list(zip(source.items(), destination.items(), strict=True))
+        return [
+            Batch(self._move, moves[at : at + self._batch], self._batch) for at in range(0, len(moves), self._batch)
+        ]
 
-    def _move(self, key: bytes, read: int | None, written: int | None) -> int:
-        block = memoryview(bytearray(self._block_bytes))
-        if not self._source.get(key, read, [block]):
-            raise OffloadError("the block is not where it was to be read")
-        self._destination.put(key, written, [block.toreadonly()])
-        return self._block_bytes
+    def _move(self, moves: Sequence[tuple[_Placed, _Placed]]) -> list[int | None]:
+        """Read blocks by one call and write those that were found by another; return the bytes of each."""
+        held = [memoryview(bytearray(self._block_bytes)) for _ in moves]
+        found = self._source.get_many([(*read, [block]) for (read, _), block in zip(moves, held, strict=True)])
+        check_told(found, moves)
+        there = [at for at, is_found in enumerate(found) if is_found]
+        written = self._destination.put_many([(*moves[at][1], [held[at].toreadonly()]) for at in there])
+        check_told(written, there)
+        arrived = {at for at, is_written in zip(there, written, strict=True) if is_written}
+        return [self._block_bytes if at in arrived else None for at in range(len(moves))]

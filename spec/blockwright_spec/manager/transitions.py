@@ -177,8 +177,8 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
     if not legal_order(tuple(block for table in batch for block in table), order):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
-    done = max(settled, request.trimmed)
-    kept = replace(request, tables=tables, trimmed=done, settled=max(done, request.settled))
+    done = max(settled, request.settled)  # a load that is under way was trimmed for what it will have settled
+    kept = replace(request, tables=tables, trimmed=max(settled, request.trimmed), settled=done)
     return Done(requeued(believed(state, slot, kept), order), nulled=gone)
     # SAME: entries that some later token reads, keys, contents of published blocks.
 

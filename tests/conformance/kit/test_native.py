@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from blockwright.cli import main
-from blockwright_conformance.checker.compiled import PACKAGES, compile_into, digests, first_on_path, recorded, trouble
+from blockwright_conformance.checker.compiled import PACKAGES, digests, first_on_path, trouble
 from blockwright_conformance.checker.parallel import in_parallel
 from blockwright_conformance.gates import GateResult, Profile, gate
 from blockwright_lab.book import report
+from blockwright_lab.explorer import compile_into, recorded
 
 SCOPES = {"lockstep": "sliding 2, block 1: drafts", "paged": "naive, block 1", "offload": "LRU, 2 blocks: all lists"}
 
@@ -68,7 +69,7 @@ def test_a_folder_of_other_sources_is_refused(folder: Path, tmp_path: Path, caps
     recorded(tmp_path, digests() | {"blockwright_spec/manager/state.py": "other"})
     assert "blockwright_spec/manager/state.py" in trouble(tmp_path)
     assert main(["conform", "--profile", "quick", "--explorer", str(tmp_path)]) == 2
-    assert "python -m blockwright_conformance.checker.compiled" in capsys.readouterr().err
+    assert "python -m blockwright_lab.explorer" in capsys.readouterr().err
     assert main(["conform", "--impl", "a:b", "--explorer", str(folder)]) == 2
 
 

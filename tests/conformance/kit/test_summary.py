@@ -6,7 +6,7 @@ Not covered: what the table looks like (tests/conformance/kit/test_command.py).
 """
 
 from blockwright_conformance.gates import GateResult, Profile, gate, gates
-from blockwright_conformance.summary import cells, sums, told
+from blockwright_conformance.summary import as_data, cells, sums
 
 
 def row(kind: str, violations: int = 0, tried: int = 0, passed: int = 0) -> GateResult:
@@ -26,7 +26,7 @@ def test_rows_that_count_are_added() -> None:
 
 
 def test_a_kind_without_a_way_is_shown_all_the_same() -> None:
-    assert told([row("new")])["new"]["tried"] == 1
+    assert as_data([row("new")])["new"]["tried"] == 1
 
 
 def test_no_kind_has_two_ways() -> None:

@@ -19,9 +19,9 @@ from blockwright_lab.specification import gate
 from blockwright_lab.specification.gate import ALL_LAWS, FLOOR, LAWS_FLOOR, SPEC, measured, score
 from blockwright_lab.specification.mutator import CHAPTERS, all_mutations, function_of, of_mutation, put_in
 from blockwright_lab.specification.places import BY_NAME, KNOWN_BUGS, MANAGERS, PLACES, SpecPlace
+from blockwright_lab.specification.plans import PLANS, RIGHT
 from blockwright_lab.specification.results import FIRST, Result, differs_in, noticed_in, order, result_of
 from blockwright_lab.specification.search import UNDEFINED
-from blockwright_lab.specification.workers import PLANS, RIGHT
 from blockwright_spec.offload.chain_state import Chain, ChainConfig
 from blockwright_spec.offload.tier_state import Entry as Block
 from blockwright_spec.offload.tier_state import Phase, Tier
@@ -104,7 +104,6 @@ def test_what_no_manager_shows_is_asked_of_the_specification(place: str, key: st
 @pytest.mark.parametrize(
     "name",
     [
-        "plans: of models",
         "paged: naive under a window",
         "paged: spec, nothing is dead",
         "offload: spec, recovered",

@@ -64,11 +64,12 @@ def test_of_blocks_of_two_the_right_parts_are_stored_and_held() -> None:
 
 
 def test_a_block_of_two_whose_first_part_the_window_has_left_is_not_stored() -> None:
-    """The two parts are filled by two steps, and a window of one drops the first between them."""
-    rig = Rig(sliding(2, 1), per_block=2)
-    request = rig.compute("r", range(6))
-    request.append_output_token_ids([6, 7])
-    assert rig.manager.allocate_slots(request, 2) is not None
+    """The two parts are filled by two steps, and a window of two drops the first between them."""
+    rig = Rig(sliding(2, 2), per_block=2)
+    request = rig.compute("r", range(7))
+    rig.handler.end()
+    request.append_output_token_ids([7])
+    assert rig.manager.allocate_slots(request, 1) is not None
     request.num_computed_tokens = 8
     (table,) = rig.manager.get_block_ids("r")
     assert [table[2], rig.manager.block_pool.is_published(table[3])] == [0, True]

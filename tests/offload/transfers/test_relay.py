@@ -5,11 +5,12 @@ Not covered: real media (test_end_to_end.py).
 """
 
 from collections.abc import Iterator, Sequence
+from threading import Event
 
 import pytest
 
 from blockwright.errors import InvalidArgumentError, StoreUnavailableError
-from blockwright.offload.media import ByteStore, DiskLoadStoreSpec, SharedLoadStoreSpec
+from blockwright.offload.media import ByteStore, DiskLoadStoreSpec, Item, SharedLoadStoreSpec
 from blockwright.offload.relay import RelayHandler
 from blockwright.offload.tiers.interfaces import CPULoadStoreSpec
 from blockwright.offload.worker import TransferSpec
@@ -63,6 +64,33 @@ def test_blocks_arrive(relay: RelayHandler, shared: Kept) -> None:
     assert shared.kept == {(b"one", None): b"1111", (b"two", None): b"2222"}
     (counted,) = relay.stats().values()
     assert counted.bytes == 8
+
+
+def test_transfers_that_wait_are_moved_together_and_fail_for_themselves(disk: Kept) -> None:
+    begun, go_on, calls = Event(), Event(), []
+
+    class Slow(Kept):
+        def put_many(self, items: Sequence[Item]) -> list[bool]:
+            begun.set()
+            go_on.wait()
+            calls.append([key for key, _, _ in items])
+            return super().put_many(items)
+
+    far = Slow()
+    with RelayHandler(disk, far, 4, batch=3) as handler:
+        for job, (place, key) in enumerate([(3, b"one"), (5, b"two"), (9, b"none"), (3, b"one"), (5, b"two")]):
+            assert handler.transfer_async(job, (DiskLoadStoreSpec([place], [key]), SharedLoadStoreSpec([key])))
+            begun.wait()  # the first is under way, and the others wait for it
+        go_on.set()
+        handler.wait(range(5))
+        assert sorted(handler.get_finished()) == [(0, True), (1, True), (2, False), (3, True), (4, True)]
+    assert calls == [[b"one"], [b"two", b"one"], [b"two"]]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, None])
+def test_a_batch_has_blocks(disk: Kept, shared: Kept, wrong: int) -> None:
+    with pytest.raises(InvalidArgumentError, match="batch"):
+        RelayHandler(disk, shared, 4, batch=wrong)
 
 
 def test_what_is_not_there_fails(relay: RelayHandler, shared: Kept) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 import blockwright.offload.identity  # noqa: F401  (not imported by the package)
+from blockwright.offload import OffloadingHandler
 
 from .schedule import EngineConfig
 
@@ -17,7 +18,7 @@ Shelf = dict[int, tuple[bytes, bytes]]
 
 
 def shelf_of(package: Any, shelves: dict[bytes, Shelf], config: EngineConfig, model_seed: int) -> Shelf:
-    """Give the shelf of an engine's identity: that of its weights, and of how its numbers are written."""
+    """Return the shelf of an engine's identity: that of its weights, and of how its numbers are written."""
     identity = package.offload.identity.CacheIdentity(
         "tiny", "pages", f"{config.byte_order}f8", 1, b"", {"weights": model_seed}
     )
@@ -25,7 +26,7 @@ def shelf_of(package: Any, shelves: dict[bytes, Shelf], config: EngineConfig, mo
 
 
 def backend_of(package: Any, block_size: int, num_blocks: int, shelf: Shelf) -> Any:
-    """Give a shelf's places as a backend of the package under test, with what lies there already."""
+    """Return a shelf's places as a backend of the package under test, with what lies there already."""
     tiers = package.offload.tiers
     spec = type("ShelfSpec", (tiers.interfaces.BlockIDsLoadStoreSpec,), {"medium": staticmethod(lambda: MEDIUM)})
 
@@ -55,7 +56,7 @@ def backend_of(package: Any, block_size: int, num_blocks: int, shelf: Shelf) -> 
     return Places(), spec
 
 
-class LateHandler:
+class LateHandler(OffloadingHandler):
     """What handlers of transfers have in common here; takes the transfers of any copy of the package."""
 
     def __init__(self) -> None:
@@ -67,7 +68,6 @@ class LateHandler:
         raise NotImplementedError
 
     def carry(self, job_id: int, source: Any, destination: Any) -> bool:
-        """Do a transfer; say whether it succeeded."""
         raise NotImplementedError
 
     def transfer_async(self, job_id: int, spec: Any) -> bool:
@@ -82,7 +82,6 @@ class LateHandler:
         return finished
 
     def wait(self, job_ids: Collection[int]) -> None:
-        """Do these now."""
         for job in job_ids:
             if job in self.waiting:
                 (source, destination), _ = self.waiting.pop(job)
@@ -98,15 +97,12 @@ class Carrier(LateHandler):
         self.num_lowered = 0
 
     def polls_of(self, spec: Any) -> int:
-        """Let all wait alike."""
         return self.config.load_steps
 
     def carry(self, job_id: int, source: Any, destination: Any) -> bool:
-        """Carry blocks down or up."""
         return (self.lower if destination.medium() == MEDIUM else self.lift)(source, destination)
 
     def lower(self, source: Any, destination: Any) -> bool:
-        """Write blocks of the host to the shelf."""
         self.num_lowered += 1
         every = self.config.lose_lowered_every
         if every and self.num_lowered % every == 0:
@@ -130,12 +126,3 @@ class Carrier(LateHandler):
         if self.config.byte_order == "<":
             return data
         return b"".join(data[at : at + 8][::-1] for at in range(0, len(data), 8))
-
-    def cancel(self, job_id: int) -> bool:
-        return False
-
-    def stats(self) -> dict[Any, Any]:
-        return {}
-
-    def close(self) -> None:
-        """Hold nothing open."""

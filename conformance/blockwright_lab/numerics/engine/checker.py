@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-
-from blockwright.errors import InvalidArgumentError
-from blockwright_spec.reads import Chunked, Full, Sliding, reads
 
 from .dense import Recomputation
 from .errors import NumericsError, listed
@@ -49,16 +45,11 @@ class Checker:
         self.num_compared = 0
         """Rows of logits compared."""
 
-    def note(self, step: int, work: Work, logits: Tensor, worker: Any) -> None:
-        """Keep what a step computed for a request.
-
-        Raises:
-            NumericsError: it is not finite.
-        """
+    def note(self, step: int, work: Work, logits: Tensor) -> None:
         finite = torch.isfinite(logits).all(dim=1)
         if not bool(finite.all()):
             position = work.begin + int(finite.int().argmin())
-            raise NumericsError("NUMERICS-2", f"{self.told(work, position)}{poisoned(work, position, worker)}", step)
+            raise NumericsError("NUMERICS-2", self.told(work, position), step)
         self.notes.setdefault(work.task, []).append(Note(step, work.begin, work.tokens, logits.cpu().clone()))
 
     def note_proposal(self, step: int, proposal: Proposal) -> None:
@@ -73,11 +64,7 @@ class Checker:
         )
 
     def compare(self, task: Task) -> None:
-        """Compare all that was computed for a request, and its tokens.
-
-        Raises:
-            NumericsError: the first step that differs.
-        """
+        """Compare all that was computed for a request, and its tokens."""
         request = task.request
         tokens = list(request.all_token_ids)
         differences = [self.difference(task, tokens, note) for note in self.notes.pop(task, [])]
@@ -90,11 +77,7 @@ class Checker:
         self.compare_tokens(task, tokens)
 
     def difference(self, task: Task, tokens: list[int], note: Note) -> Tensor:
-        """Give the differences of what a step computed, row by row.
-
-        Raises:
-            NumericsError: one is larger than it may be.
-        """
+        """Return the differences of what a step computed, row by row."""
         known = len(note.tokens) <= len(tokens) and tokens[: len(note.tokens)] == note.tokens
         expected = self.logits(task, tokens if known else note.tokens)[note.begin : len(note.tokens)]
         difference = (note.logits.double() - expected).abs()
@@ -110,7 +93,6 @@ class Checker:
         return difference
 
     def compare_proposal(self, step: int, known: list[int], proposal: Proposal) -> None:
-        """Compare the scores of drafts."""
         task = proposal.work.task
         expected = self.dense.proposal(
             task.model_tokens(known, self.vocab_size), proposal.tokens, task.encoder, next_tokens=proposal.made_with
@@ -140,15 +122,9 @@ class Checker:
                 )
 
     def logits(self, task: Task, tokens: Sequence[int]) -> Tensor:
-        """Give the dense logits of a request."""
         return self.dense.logits(task.model_tokens(tokens, self.vocab_size), task.encoder)
 
     def all(self, tasks: Sequence[Task]) -> None:
-        """Compare what is left of all requests.
-
-        Raises:
-            NumericsError: the violation of the earliest step.
-        """
         found: list[NumericsError] = []
         for task in tasks:
             try:
@@ -157,41 +133,6 @@ class Checker:
                 found.append(error)
         if found:
             raise min(found, key=lambda error: 1 << 30 if error.step is None else error.step)
-
-
-def poisoned(work: Work, position: int, worker: Any) -> str:
-    """Say which slots that a position reads hold poison, in which group."""
-    parts = []
-    row = worker.works.index(work)
-    storage = worker.storage
-    for number, group in enumerate(storage.plan.config.kv_cache_groups):
-        kind = kind_of(group.kv_cache_spec)
-        if kind is None:
-            continue
-        size, table = group.kv_cache_spec.block_size, worker.inputs.block_tables[number][row]
-        places = [(each, int(table[each // size])) for each in (*reads(kind, position), position)]
-        for name in group.layer_names:
-            cache = storage.kv(name)
-            bad = [
-                (each, block) for each, block in places if not bool(torch.isfinite(cache[block, :, each % size]).all())
-            ]
-            if bad:
-                blocks = listed(sorted({block for _, block in bad}))
-                parts.append(
-                    f"{name} (group {number}, {kind}): positions {listed(each for each, _ in bad)} in blocks {blocks}"
-                )
-                break
-    return f"; poison in {'; '.join(parts)}" if parts else ""
-
-
-def kind_of(spec: Any) -> Any:
-    """Give the specification's kind of an attention layer."""
-    name = type(spec).__name__
-    if name == "SlidingWindowSpec":
-        return Sliding(spec.sliding_window)
-    if name == "ChunkedLocalAttentionSpec":
-        return Chunked(spec.attention_chunk_size)
-    return Full() if name == "FullAttentionSpec" else None
 
 
 # ---- how far logits over paged storage may be from those of the dense recomputation, which runs in double precision
@@ -216,12 +157,5 @@ _BOUNDS = {
 
 
 def bound(config: ModelConfig) -> Bound:
-    """Give the bounds of a model, by its element types.
-
-    Raises:
-        InvalidArgumentError: nobody has measured this combination of element types.
-    """
-    pair = config.dtype, config.cache_dtype or config.dtype
-    if pair not in _BOUNDS:
-        raise InvalidArgumentError(f"config: no bound is stated for {pair}; use one of {', '.join(map(str, _BOUNDS))}")
-    return _BOUNDS[pair]
+    """Return the bounds of a model, by its element types."""
+    return _BOUNDS[config.dtype, config.cache_dtype or config.dtype]

@@ -13,7 +13,6 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from blockwright.errors import InvalidArgumentError
 from blockwright_spec.reads import Cross, Kind, reads
 
 from .model import HybridModel
@@ -30,62 +29,13 @@ from .weights import (
 )
 
 
-def dense_hidden(model: HybridModel, tokens: Sequence[int], encoder: Tensor | None = None) -> Tensor:
-    """Compute the last hidden states of a request's tokens, `(tokens, hidden)`, normed, in double precision."""
-    return Recomputation(model).hidden(tokens, encoder)
-
-
-def dense_logits(model: HybridModel, tokens: Sequence[int], encoder: Tensor | None = None) -> Tensor:
-    """Compute what a request's tokens score: row p, of `(tokens, vocabulary)`, scores the token at p + 1.
-
-    Args:
-        model: whose weights.
-        tokens: of the request, from position 0.
-        encoder: outputs `(encoder tokens, hidden)` that cross-attention layers read.
-    """
-    return Recomputation(model).logits(tokens, encoder)
-
-
-def dense_draft_logits(
-    model: HybridModel,
-    tokens: Sequence[int],
-    encoder: Tensor | None = None,
-    *,
-    next_tokens: Sequence[int] | None = None,
-) -> Tensor:
-    """Compute the draft head's scores: row p, of `(tokens - 1, vocabulary)`, scores the token at p + 2.
-
-    Args:
-        model, tokens, encoder: as for `dense_logits`; the last token is only the next one of the one before it.
-        next_tokens: the token with which the entry of each position was made, `tokens[1:]` unless told: another one
-            where the entry was adopted from a request that went on otherwise (see `drafts`).
-    """
-    return Recomputation(model).draft_logits(tokens, encoder, next_tokens=next_tokens)
-
-
-def dense_proposal(
-    model: HybridModel,
-    tokens: Sequence[int],
-    drafts: Sequence[int],
-    encoder: Tensor | None = None,
-    *,
-    next_tokens: Sequence[int] | None = None,
-) -> Tensor:
-    """Compute the scores from which drafts were chosen: `(drafts, vocabulary)`; row i scores draft i.
-
-    Args:
-        model, encoder, next_tokens: as for `dense_draft_logits`.
-        tokens: all that is known when the drafts are proposed, the sampled token included.
-        drafts: as proposed.
-    """
-    return Recomputation(model).proposal(tokens, drafts, encoder, next_tokens=next_tokens)
-
-
 class Recomputation:
-    """The functions above for one model, remembering hidden states: a longer sequence answers for its beginnings.
+    """A model without a cache, remembering hidden states: a longer sequence answers for its beginnings.
 
-    A sequence is computed whole; nothing is carried over to the next one. So ask for the longest first: once, when a
-    request is finished, rather than after every step.
+    Sequences are computed whole, from position 0; ask for the longest first: once, when a request is finished, rather
+    than after every step. `encoder`: what cross-attention layers read. `next_tokens`: of the draft head, the token with
+    which the entry of each position was made, `tokens[1:]` unless told: another one where the entry was adopted from a
+    request that went on otherwise (see `drafts`).
     """
 
     def __init__(self, model: HybridModel) -> None:
@@ -96,8 +46,6 @@ class Recomputation:
         self.known: dict[tuple[bytes, tuple[int, ...]], Tensor] = {}
 
     def hidden(self, tokens: Sequence[int], encoder: Tensor | None = None) -> Tensor:
-        if not tokens:
-            raise InvalidArgumentError("tokens: at least one is needed (two for the draft head)")
         encoder = None if encoder is None else encoder.cpu().double()
         whole, read = tuple(tokens), b"" if encoder is None else encoder.numpy().tobytes()
         found = self.known.get((read, whole))
@@ -108,11 +56,13 @@ class Recomputation:
         return found[: len(whole)]
 
     def logits(self, tokens: Sequence[int], encoder: Tensor | None = None) -> Tensor:
+        """Row p scores the token at p + 1."""
         return self.hidden(tokens, encoder) @ self.weights.unembedding
 
     def draft_logits(
         self, tokens: Sequence[int], encoder: Tensor | None = None, *, next_tokens: Sequence[int] | None = None
     ) -> Tensor:
+        """Row p scores the token at p + 2."""
         outputs = _draft_outputs(self.config, self._draft(), self._draft_inputs(tokens, encoder, next_tokens))
         return outputs @ self.weights.unembedding
 
@@ -124,6 +74,7 @@ class Recomputation:
         *,
         next_tokens: Sequence[int] | None = None,
     ) -> Tensor:
+        """Row i scores draft i, as proposed when `tokens` were known."""
         inputs, scores = self._draft_inputs(tokens, encoder, next_tokens), []
         for draft in drafts:
             output = _draft_outputs(self.config, self._draft(), inputs)[-1:]
@@ -132,21 +83,15 @@ class Recomputation:
         return torch.cat(scores)
 
     def _draft(self) -> DraftWeights:
-        if self.weights.draft is None:
-            raise InvalidArgumentError("model: has no draft head; make it with ModelConfig(draft=...)")
+        assert self.weights.draft is not None
         return self.weights.draft
 
     def _draft_inputs(self, tokens: Sequence[int], encoder: Tensor | None, following: Sequence[int] | None) -> Tensor:
         chosen, hidden = list(tokens[1:] if following is None else following), self.hidden(tokens[:-1], encoder)
-        if len(chosen) != len(hidden):
-            raise InvalidArgumentError(
-                f"next_tokens: {len(hidden)} positions have a next token, {len(chosen)} were given; give one for each"
-            )
         return _joined(self._draft(), hidden, self.weights.embedding[chosen])
 
 
 def _hidden(config: ModelConfig, weights: ModelWeights, tokens: Sequence[int], encoder: Tensor | None) -> Tensor:
-    """Run all layers over one sequence."""
     hidden = weights.embedding[list(tokens)]
     for layer in weights.layers:
         hidden = _layer(config, layer, hidden, encoder)
@@ -211,7 +156,6 @@ def _mixed(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -
 
 
 def _attention(config: ModelConfig, weights: AttentionWeights, kind: Kind, normed: Tensor) -> Tensor:
-    """Read the positions that the kind reads."""
     queries = (normed @ weights.query).unflatten(1, (-1, config.head_size))
     keys = (normed @ weights.key).unflatten(1, (-1, config.head_size))
     values = (normed @ weights.value).unflatten(1, (-1, config.head_size))

@@ -31,7 +31,6 @@ import torch
 from torch import Tensor
 
 from blockwright.device import KVCacheStorage, StepInputs
-from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import AttentionSpec
 
 from .model import HybridModel, Rows, rms_norm
@@ -43,8 +42,7 @@ class DraftHead:
     """The draft head of a model made with `ModelConfig(draft=...)`."""
 
     def __init__(self, model: HybridModel) -> None:
-        if model.weights.draft is None:
-            raise InvalidArgumentError("model: has no draft head; make it with ModelConfig(draft=...)")
+        assert model.weights.draft is not None
         self.model = model
         self.weights: DraftWeights = model.weights.draft
 
@@ -111,7 +109,6 @@ class DraftHead:
         return torch.cat([rms_norm(hidden, self.weights.hidden_norm), embedded], dim=-1) @ self.weights.join
 
     def layer(self, entering: Tensor, rows: Rows, storage: KVCacheStorage) -> Tensor:
-        """Run the head's layer and norm."""
         weights, cache = self.weights.layer, storage.kv(DRAFT)
         normed = rms_norm(entering, weights.mixer_norm)
         mixed = self.model.attention(cast(AttentionWeights, weights.mixer), normed, rows, cache)
@@ -139,7 +136,6 @@ class DraftHead:
 
 
 def random_guess(task: Task, count: int, vocab_size: int) -> list[int]:
-    """Guess at random: wrong, mostly."""
     random = Random(f"{task.name} {task.request.num_tokens} {task.turn}")
     return [random.randrange(vocab_size) for _ in range(count)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -19,23 +19,22 @@ from .schedule import EngineConfig
 from .task import Task
 
 
-class Elsewhere(Protocol):
-    """A place besides the device."""
+class Elsewhere:
+    """A place besides the device; as it stands, one that nothing is loaded from."""
 
     def preempting(self, task: Task) -> None:
         """Hear that a request is about to lose its blocks."""
 
     def num_external(self, task: Task, num_hit: int) -> int:
-        """Say how many tokens after the device's own hit could be loaded."""
+        """Return how many tokens after the device's own hit could be loaded."""
+        return 0
 
     def load(self, task: Task, num_hit: int, num_external: int) -> None:
         """Begin to load what was told, into the blocks that the request was given."""
 
-    def give_up(self, task: Task) -> None:
-        """Hear that a request is computed instead of loaded."""
-
     def poll(self) -> list[tuple[Task, int]]:
-        """Say which loads have ended: each request, and its computed tokens now; 0: it waits again."""
+        """Return which loads have ended: each request, and its computed tokens now; 0: it waits again."""
+        return []
 
     def ended(self, task: Task) -> None:
         """Hear that a request has ended."""
@@ -43,15 +42,10 @@ class Elsewhere(Protocol):
 
 @dataclass
 class Saved:
-    """The blocks of a swapped-out request.
+    """The blocks of a swapped-out request."""
 
-    Attributes:
-        num_computed: tokens whose keys, values and states they hold.
-        places: by group and table entry, the block of the host.
-    """
-
-    num_computed: int
-    places: dict[tuple[int, int], int]
+    num_computed: int  # tokens whose keys, values and states they hold
+    places: dict[tuple[int, int], int]  # by group and table entry, the block of the host
 
 
 @dataclass
@@ -66,7 +60,7 @@ class SwapIn:
     steps_left: int
 
 
-class Swap:
+class Swap(Elsewhere):
     """Preemption by swap: what a request still needs of its blocks is copied to the host before they are freed."""
 
     def __init__(self, manager: Any, tensors: Sequence[Tensor], config: EngineConfig, fired: Counter[str]) -> None:
@@ -89,7 +83,7 @@ class Swap:
         self.fired["swapped out"] += 1
 
     def needed(self, task: Task, computed: int) -> dict[tuple[int, int], int]:
-        """Give the blocks that a token at `computed` or later reads, by group and by the entry that is to hold them.
+        """Return the blocks that a token at `computed` or later reads, by group and by the entry that is to hold them.
 
         A recurrent layer's state may lie in the block of an accepted draft; it comes back into the table.
         """
@@ -116,7 +110,6 @@ class Swap:
         return max(0, external)
 
     def give_up(self, task: Task) -> None:
-        """Forget what was saved of a request."""
         if task.saved is not None:
             self.places += task.saved.places.values()
             task.saved = None
@@ -133,7 +126,6 @@ class Swap:
         self.loads.append(SwapIn(task, saved, num_hit, pairs, self.config.load_steps))
 
     def poll(self) -> list[tuple[Task, int]]:
-        """End the loads whose time has come."""
         for load in self.loads:
             load.steps_left -= 1
         done = [load for load in self.loads if load.steps_left <= 0]
@@ -160,14 +152,13 @@ class Swap:
         return task, 0
 
     def ended(self, task: Task) -> None:
-        """Forget what was saved of a request."""
         self.give_up(task)
 
 
 # ---- other readers of blocks, as a connector of one's own: they hold blocks by the pool's own calls, and let go later
 
 
-class Readers:
+class Readers(Elsewhere):
     """Readers of the published blocks of requests that end: each holds them for a step; all let go in one batch.
 
     A careless one lets go of its blocks once more than it may, which is refused.
@@ -179,21 +170,7 @@ class Readers:
         self.manager = manager
         self.held: list[int] = []
 
-    def preempting(self, task: Task) -> None:
-        """Do nothing."""
-
-    def num_external(self, task: Task, num_hit: int) -> int:
-        """Offer nothing."""
-        return 0
-
-    def load(self, task: Task, num_hit: int, num_external: int) -> None:
-        """Do nothing: nothing was offered."""
-
-    def give_up(self, task: Task) -> None:
-        """Do nothing."""
-
     def poll(self) -> list[tuple[Task, int]]:
-        """Let go of all that is held."""
         held, self.held = self.held, []
         if held:
             self.pool.free_blocks(held)
@@ -205,7 +182,6 @@ class Readers:
         return []
 
     def ended(self, task: Task) -> None:
-        """Hold what an ending request has published."""
         if task.phase.value == "running":
             tables = self.manager.get_block_ids(task.name)
             held = [block for table in tables for block in table if block and self.pool.is_published(block)]

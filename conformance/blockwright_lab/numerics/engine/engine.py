@@ -104,7 +104,6 @@ class Engine:
 
     @property
     def is_done(self) -> bool:
-        """Whether every request has come and ended."""
         return not self.coming and all(task.phase is Phase.DONE for task in self.tasks) and self.flight is None
 
     def step(self) -> None:
@@ -143,7 +142,6 @@ class Engine:
             self.fired["resets"] += 1
 
     def arrive(self, number: int, job: Job) -> None:
-        """Let a request come."""
         request = self.package.Request(
             f"r{number}",
             job.prompt(VOCAB),
@@ -202,7 +200,7 @@ class Engine:
         found: dict[Work, list[int]] = {}
         rejected: dict[str, int] = {}
         for work, rows in zip(works, logits, strict=True):
-            self.checker.note(step.index, work, rows, self.worker)
+            self.checker.note(step.index, work, rows)
             if not work.task.is_current(work):
                 self.fired["computed in vain"] += 1
                 continue
@@ -289,7 +287,6 @@ class Engine:
             self.scheduler.tell_row(task)
 
     def end(self, task: Task) -> None:
-        """End a request: done, or aborted."""
         for place in self.elsewhere:
             place.ended(task)
         self.scheduler.end(task)
@@ -297,7 +294,6 @@ class Engine:
     # ---- all of it
 
     def run(self) -> None:
-        """Run all steps, and check what is left behind."""
         while not self.is_done:
             if self.count >= MOST_STEPS:
                 raise NumericsError("NUMERICS-0", f"the schedule has not come to its end after {MOST_STEPS} steps")
@@ -309,7 +305,6 @@ class Engine:
         self.fired["logits compared"] += self.checker.num_compared
 
     def close(self) -> None:
-        """Check that nothing is held any more."""
         while self.swap is not None and self.swap.loads:
             self.swap.poll()
         if self.config.readers:
@@ -330,9 +325,6 @@ def run(schedule: Schedule, package: Any = blockwright, *, device: str = "cpu") 
         schedule: what happens.
         package: whose manager runs it: `blockwright`, or a variant of it.
         device: where the model runs; it is always compared on the CPU.
-
-    Raises:
-        NumericsError: something is wrong, and where.
     """
     engine = Engine(schedule, package, device=device)
     try:

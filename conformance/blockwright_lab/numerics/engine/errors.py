@@ -30,7 +30,7 @@ class NumericsError(AssertionError):
 
 
 def listed(numbers: Iterable[int]) -> str:
-    """Give numbers as text, with runs as ranges: ``0..3, 7``."""
+    """Return numbers as text, with runs as ranges: ``0..3, 7``."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:

@@ -49,7 +49,6 @@ class Rows:
 
     @classmethod
     def of(cls, inputs: StepInputs, group: int, config: KVCacheConfig) -> "Rows":
-        """Take what a group needs from a step's inputs."""
         spec = cast(AttentionSpec, config.kv_cache_groups[group].kv_cache_spec)
         table = inputs.block_tables[group][: inputs.num_requests]
         encoder_slots = table.shape[1] * spec.block_size
@@ -129,7 +128,6 @@ class HybridModel:
     def layer(
         self, name: str, weights: LayerWeights, hidden: Tensor, inputs: StepInputs, storage: KVCacheStorage
     ) -> Tensor:
-        """Run a layer over a step's tokens."""
         normed = rms_norm(hidden, weights.mixer_norm)
         group = storage.plan.config.group_of(name)
         if isinstance(weights.mixer, RecurrentWeights):
@@ -168,11 +166,10 @@ class HybridModel:
         return (outputs * functional.silu(normed @ weights.gate)) @ weights.output
 
     def heads(self, vectors: Tensor) -> Tensor:
-        """Part vectors into heads."""
         return vectors.reshape(len(vectors), -1, self.config.head_size)
 
     def angles(self, positions: Tensor) -> Tensor:
-        """Give the angles of rotary positions: `(tokens, 1, head size / 2)`, in at least single precision."""
+        """Return the angles of rotary positions: `(tokens, 1, head size / 2)`, in at least single precision."""
         half = self.config.head_size // 2
         dtype = torch.promote_types(self.weights.embedding.dtype, torch.float32)
         rates = torch.pow(ROTARY_BASE, -torch.arange(half, dtype=dtype, device=positions.device) / half)

@@ -13,6 +13,7 @@ from blockwright.offload import CPULoadStoreSpec, GPULoadStoreSpec, LoadStoreSpe
 from blockwright.offload.host import HostHandler, HostPool
 
 from .below import Carrier, LateHandler, Shelf, backend_of
+from .elsewhere import Elsewhere
 from .schedule import EngineConfig
 from .task import Task
 
@@ -41,7 +42,6 @@ class LateCopies(LateHandler):
         return True
 
     def carry(self, job_id: int, source: Any, destination: Any) -> bool:
-        """Copy, unless this load is to fail."""
         source, destination = ours(source), ours(destination)
         if source.medium() == "CPU":
             self.num_loads += 1
@@ -56,28 +56,23 @@ class LateCopies(LateHandler):
         return all(success for _, success in finished)
 
     def cancel(self, job_id: int) -> bool:
-        """Drop a transfer that has not begun."""
         if self.waiting.pop(job_id, None) is None:
             return False
         self.finished.append((job_id, False))
         self.fired["offload transfer cancelled"] += 1
         return True
 
-    def stats(self) -> dict[Any, Any]:
-        return {}
-
     def close(self) -> None:
-        """End the inner handler."""
         self.inner.close()
 
 
 def ours(spec: Any) -> LoadStoreSpec:
-    """Give a place of a transfer in this package's own classes."""
+    """Return a place of a transfer in this package's own classes."""
     made = GPULoadStoreSpec if spec.medium() == "GPU" else CPULoadStoreSpec
     return made(list(spec.block_ids))
 
 
-class Offload:
+class Offload(Elsewhere):
     """The connector of one engine, with one tier on the host."""
 
     def __init__(
@@ -115,9 +110,6 @@ class Offload:
         self.connector = offload.OffloadingConnector(manager, chain, worker, store_on=config.offload)
         self.loading: dict[str, Task] = {}
 
-    def preempting(self, task: Task) -> None:
-        """Do nothing: what is published is stored anyway, when it is lost."""
-
     def num_external(self, task: Task, num_hit: int) -> int:
         """Ask what the host has beyond the device's own hit."""
         return int(self.connector.get_num_new_matched_tokens(task.request, num_hit)[0])
@@ -140,14 +132,6 @@ class Offload:
         except self.package.errors.BlockError:
             self.fired["stores refused"] += 1
 
-    def give_up(self, task: Task) -> None:
-        """Complain of a load that would not even fit an empty pool: a connector offers none.
-
-        Raises:
-            AssertionError: always.
-        """
-        raise AssertionError(f"LIVE-1: {task.name!r} was offered a load that the pool can never hold")
-
     def start_step(self) -> None:
         """Copy what the step will write over, after all slots are given and before the step runs; begin loads."""
         copies = self.connector.pending_copies() if self.own_copies else []
@@ -160,7 +144,6 @@ class Offload:
         self.connector.finish_step([task.request for task in tasks])
 
     def poll(self) -> list[tuple[Task, int]]:
-        """Collect what has ended."""
         results = []
         for result in self.connector.poll():
             task = self.loading.pop(result.request_id)
@@ -169,7 +152,6 @@ class Offload:
         return results
 
     def ended(self, task: Task) -> None:
-        """Forget a request."""
         self.connector.request_finished(task.request)
         self.loading.pop(task.name, None)
 

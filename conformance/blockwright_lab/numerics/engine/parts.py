@@ -50,7 +50,7 @@ def plan_of(model: HybridModel, config: EngineConfig, max_encoder_len: int, grow
 
 
 def in_package(package: Any, config: KVCacheConfig) -> Any:
-    """Give a configuration in the classes of a copy of the package."""
+    """Return a configuration in the classes of a copy of the package."""
     groups = [
         package.KVCacheGroupSpec(
             list(group.layer_names), getattr(package, type(group.kv_cache_spec).__name__)(**vars(group.kv_cache_spec))
@@ -61,7 +61,7 @@ def in_package(package: Any, config: KVCacheConfig) -> Any:
 
 
 def hasher_of(package: Any, manager: Any, config: EngineConfig, block_size: int) -> Any:
-    """Give the hasher of an engine's requests, None for the process's own; a weak one only if the manager takes it."""
+    """Return the hasher of requests, None for the process's own; a weak one only if the manager takes it."""
     if not config.hasher:
         return None
     if config.hasher == "weak":
@@ -75,5 +75,4 @@ def hasher_of(package: Any, manager: Any, config: EngineConfig, block_size: int)
 
 
 def weak_hash(parent: bytes, block: bytes) -> bytes:
-    """Hash to one of a few values."""
     return bytes((zlib.crc32(parent + block) % 16,))

@@ -36,7 +36,6 @@ class Poison:
                 tensor[ids.to(tensor.device)] = NAN_BYTE
 
     def taken(self, blocks: Sequence[int]) -> None:
-        """Poison what was taken for new content."""
         self.fill(blocks)
         self.done.difference_update(blocks)
 

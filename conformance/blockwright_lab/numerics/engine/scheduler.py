@@ -175,7 +175,6 @@ class Scheduler:
 
     @property
     def room(self) -> int:
-        """How many more requests may run."""
         return self.config.max_num_seqs - len(self.running) - len(self.loading)
 
     def admit(self, step: Step) -> None:
@@ -212,10 +211,8 @@ class Scheduler:
                 task.phase = Phase.LOADING
                 place.load(task, num_hit, num_external)
                 return None
-            if not self.never(task, num_hit, hit, num_external):
-                return None
-            self.fired["loads too large"] += 1
-            place.give_up(task)  # a load takes all its blocks at once; computed in steps, it needs fewer
+            self.expect_later(task, num_hit, hit, num_external)
+            return None
         work = self.next_work(task, num_hit, budget)
         if work is None:
             return None
@@ -242,13 +239,18 @@ class Scheduler:
         plan = self.manager.plan(task.request, num_new, num_hit, hit, **arguments)
         return self.manager.commit(plan) if isinstance(plan, self.package.Fits) else None
 
-    def never(self, task: Task, num_hit: int, hit: Any, num_external: int) -> bool:
-        """Tell whether a load would not even fit an empty pool."""
+    def expect_later(self, task: Task, num_hit: int, hit: Any, num_external: int) -> None:
+        """Complain of a load that would not even fit an empty pool, though the request can be computed there.
+
+        Raises:
+            AssertionError: it would not.
+        """
         plan = self.manager.plan(task.request, 0, num_hit, hit, **self.arguments(task, num_external, 0))
-        return isinstance(plan, self.package.Never)
+        if isinstance(plan, self.package.Never):
+            raise AssertionError(f"LIVE-1: {task.name!r} was offered a load that the pool can never hold")
 
     def arguments(self, task: Task, num_external: int, num_ahead: int) -> dict[str, Any]:
-        """Give what else is asked for with a new request's slots."""
+        """Return what else is asked for with a new request's slots."""
         config = self.config
         return {
             "num_lookahead_tokens": num_ahead,
@@ -260,7 +262,7 @@ class Scheduler:
         }
 
     def taken(self, task: Task, blocks: Any) -> list[list[int]]:
-        """Give all blocks that a new request took: those of its tables that are new, and those for drafts' states."""
+        """Return all blocks that a new request took: those of its tables that are new, and those for drafts' states."""
         return [*blocks.get_block_ids(), *self.manager.get_draft_block_ids(task.name)]
 
     # ---- between steps
@@ -285,7 +287,6 @@ class Scheduler:
         self.later.set_row(self.manager, task)
 
     def end(self, task: Task) -> None:
-        """Give back all a request holds, wherever it is."""
         self.manager.free(task.request)
         if task.phase is Phase.RUNNING:
             self.later.remove_row(task.name)

@@ -25,49 +25,33 @@ class Phase(Enum):
 
 @dataclass(eq=False)
 class Task:
-    """A request on its way.
+    """A request on its way."""
 
-    Attributes:
-        request: as the manager sees it; the engine appends tokens to it and counts what is computed.
-        job: what it is to do.
-        seed: of its samples from now on; None: greedy.
-        encoder: outputs of the encoder, `(tokens, hidden)`.
-        phase: where it is.
-        turn: how often it was admitted: what a step computed for an earlier turn is void.
-        drafts: guesses of the tokens to come, made after its last step.
-        flight: its step in flight, with steps that overlap.
-        forks: how many tokens of output it is still to fork after, the next first.
-        seeds: of each token, the seed that it was sampled by; the prompt has none.
-        saved: its blocks on the host, while it is swapped out.
-        num_accepted: drafts that its last step accepted.
-    """
-
-    request: Any
-    job: Job
-    seed: int | None
-    encoder: Tensor | None = None
-    phase: Phase = Phase.WAITING
-    turn: int = 0
-    drafts: list[int] = field(default_factory=list)
-    flight: Work | None = None
+    request: Any  # as the manager sees it; the engine appends tokens to it and counts what is computed
+    job: Job  # what it is to do
+    seed: int | None  # of its samples from now on; None: greedy
+    encoder: Tensor | None = None  # outputs of the encoder, `(tokens, hidden)`
+    phase: Phase = Phase.WAITING  # where it is
+    turn: int = 0  # how often it was admitted: what a step computed for an earlier turn is void
+    drafts: list[int] = field(default_factory=list)  # guesses of the tokens to come, made after its last step
+    flight: Work | None = None  # its step in flight, with steps that overlap
+    # how many tokens of output it is still to fork after, the next first
     forks: list[int] = field(default_factory=list)
+    # of each token, the seed that it was sampled by; the prompt has none
     seeds: list[int | None] = field(default_factory=list)
-    saved: Any = None
-    num_accepted: int = 0
+    saved: Any = None  # its blocks on the host, while it is swapped out
+    num_accepted: int = 0  # drafts that its last step accepted
 
     @property
     def name(self) -> str:
-        """The request's id."""
         return str(self.request.request_id)
 
     @property
     def num_encoder_tokens(self) -> int:
-        """Tokens that cross-attention reads."""
         return 0 if self.encoder is None else len(self.encoder)
 
     @property
     def num_left(self) -> int:
-        """Tokens of output that are still to come."""
         return self.job.output - int(self.request.num_output_tokens)
 
     @property
@@ -83,7 +67,7 @@ class Task:
         return int(noisy(logits, self.seed, position).argmax())
 
     def model_tokens(self, tokens: Sequence[int], vocab_size: int, start: int = 0) -> list[int]:
-        """Give what the model sees of the tokens from `start` on: adapters and items make other inputs of them."""
+        """Return what the model sees of the tokens from `start` on: adapters and items make other inputs of them."""
         seen = [(token + 5 * self.job.adapter) % vocab_size for token in tokens]
         for identifier, first, length in self.job.items:
             drawn = Random(identifier)
@@ -95,7 +79,7 @@ class Task:
 
 
 def noisy(logits: Tensor, seed: int | None, position: int) -> Tensor:
-    """Give the scores whose best is the token: the logits, and with a seed Gumbel noise, which draws by the softmax."""
+    """Return the scores whose best is the token: logits, and with a seed Gumbel noise, to draw by the softmax."""
     if seed is None:
         return logits
     random = Random(f"{seed} {position}")
@@ -105,27 +89,19 @@ def noisy(logits: Tensor, seed: int | None, position: int) -> Tensor:
 
 @dataclass(eq=False)
 class Work:
-    """What one step computes for a request: ``num_new`` tokens from ``begin``, the last ``num_drafts`` of them drafts.
-
-    Attributes:
-        turn: of the task when it was scheduled.
-        num_ahead: slots behind these tokens, for drafts to be made.
-        tokens: all tokens of the request up to the last computed one, drafts included; known when the step is launched.
-        num_settled: tokens of the request that are computed for good after it.
-        num_rejected: its drafts that were wrong.
-        is_launched: it runs, whatever becomes of its request.
-    """
+    """What one step computes for a request: `num_new` tokens from `begin`, the last `num_drafts` of them drafts."""
 
     task: Task
-    turn: int
+    turn: int  # of the task when it was scheduled
     begin: int
     num_new: int
     num_drafts: int = 0
-    num_ahead: int = 0
+    num_ahead: int = 0  # slots behind these tokens, for drafts to be made
+    # all tokens of the request up to the last computed one, drafts included; known when the step is launched
     tokens: list[int] = field(default_factory=list)
-    num_settled: int = 0
-    num_rejected: int = 0
-    is_launched: bool = False
+    num_settled: int = 0  # tokens of the request that are computed for good after it
+    num_rejected: int = 0  # its drafts that were wrong
+    is_launched: bool = False  # it runs, whatever becomes of its request
 
     @property
     def end(self) -> int:
@@ -138,7 +114,6 @@ class Work:
 
     @property
     def num_computed_tokens(self) -> int:
-        """Tokens computed before the step."""
         return self.begin
 
 
@@ -147,29 +122,19 @@ class Work:
 
 @dataclass(eq=False)
 class Step:
-    """One step.
+    """One step."""
 
-    Attributes:
-        index: its number in the engine, from 0.
-        number: by which the manager knows it, with steps that overlap.
-        works: what is computed, request by request: row i of the step's inputs is work i.
-        calls: of the worker's `InputBatch`, in order: what became of rows, by name and arguments.
-        allocation: of the whole step, if one batch call gave all running requests their slots.
-        served: the works that the batch calls served, which come first.
-        admitted: requests whose encoder outputs are still to be written.
-        copies: of blocks, per group, to run before the step.
-        taken: blocks that were taken for new content.
-    """
-
-    index: int
-    number: int = 0
+    index: int  # its number in the engine, from 0
+    number: int = 0  # by which the manager knows it, with steps that overlap
+    # what is computed, request by request: row i of the step's inputs is work i
     works: list[Work] = field(default_factory=list)
+    # of the worker's `InputBatch`, in order: what became of rows, by name and arguments
     calls: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
-    allocation: Any = None
-    served: int = 0
-    admitted: list[Task] = field(default_factory=list)
-    copies: list[list[tuple[int, int]]] = field(default_factory=list)
-    taken: list[int] = field(default_factory=list)
+    allocation: Any = None  # of the whole step, if one batch call gave all running requests their slots
+    served: int = 0  # the works that the batch calls served, which come first
+    admitted: list[Task] = field(default_factory=list)  # requests whose encoder outputs are still to be written
+    copies: list[list[tuple[int, int]]] = field(default_factory=list)  # of blocks, per group, to run before the step
+    taken: list[int] = field(default_factory=list)  # blocks that were taken for new content
 
     def take(self, ids: Iterable[Iterable[int]]) -> None:
         """Remember blocks, a list per group, that were taken for new content."""

@@ -10,7 +10,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -33,45 +32,27 @@ ROTARY_BASE = 100.0
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Shape of a model.
+    """Shape of a model."""
 
-    Attributes:
-        layers: kind and block size of each layer, in order; layers that are equal may share a block table.
-        draft: kind and block size of the draft head's own layer, which must be attention; None: no draft head.
-        vocab_size, hidden_size, mlp_size: number of tokens, and widths.
-        num_heads, num_kv_heads, head_size: of every attention layer; keys and values have fewer heads.
-        channels, state_size: a recurrent layer's state is `(channels, state size)`.
-        conv_width: tokens that its causal convolution sees, the own included; the others are a second state.
-        dtype: of weights, hidden states and (where not stated) caches.
-        cache_dtype: of keys and values at rest, such as ``"float8_e4m3fn"``; None: as `dtype`.
-        seed: of the weights.
-    """
-
+    # kind and block size of each layer, in order; layers that are equal may share a block table
     layers: tuple[Group, ...]
+    # kind and block size of the draft head's own layer, which must be attention; None: no draft head
     draft: Group | None = None
+    # vocab_size, hidden_size, mlp_size: number of tokens, and widths
     vocab_size: int = 48
     hidden_size: int = 16
     mlp_size: int = 32
+    # num_heads, num_kv_heads, head_size: of every attention layer; keys and values have fewer heads
     num_heads: int = 4
     num_kv_heads: int = 2
     head_size: int = 8
+    # channels, state_size: a recurrent layer's state is `(channels, state size)`
     channels: int = 12
     state_size: int = 4
-    conv_width: int = 3
-    dtype: str = "float64"
-    cache_dtype: str | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check what would otherwise fail far from its cause."""
-        if not self.layers:
-            raise InvalidArgumentError("layers: at least one layer is needed")
-        if self.num_heads % self.num_kv_heads:
-            raise InvalidArgumentError(f"num_kv_heads: {self.num_kv_heads} must divide num_heads {self.num_heads}")
-        if self.head_size % 2:
-            raise InvalidArgumentError(f"head_size: rotary positions turn pairs, so {self.head_size} must be even")
-        if self.draft is not None and isinstance(self.draft.kind, Mamba | Cross):
-            raise InvalidArgumentError(f"draft: the draft head's layer is attention, not {self.draft.kind}")
+    conv_width: int = 3  # tokens that its causal convolution sees, the own included; the others are a second state
+    dtype: str = "float64"  # of weights, hidden states and (where not stated) caches
+    cache_dtype: str | None = None  # of keys and values at rest, such as ``"float8_e4m3fn"``; None: as `dtype`
+    seed: int = 0  # of the weights
 
     @property
     def state_dtype(self) -> str:
@@ -174,7 +155,7 @@ def random_weights(config: ModelConfig, device: str | torch.device = "cpu") -> M
 
 
 def converted(weights: ModelWeights, change: Callable[[Tensor], Tensor]) -> ModelWeights:
-    """Give a copy of weights with a change made to each tensor: another element type, another device."""
+    """Return a copy of weights with a change made to each tensor: another element type, another device."""
     return cast(ModelWeights, _converted(weights, change))
 
 
@@ -197,7 +178,6 @@ class _Draw:
         self.generator = torch.Generator().manual_seed(config.seed)
 
     def normal(self, *shape: int, gain: float = 1.0) -> Tensor:
-        """Draw normally distributed numbers."""
         return torch.randn(*shape, generator=self.generator, dtype=torch.float64) * gain
 
     def matrix(self, inner: int, outer: int, gain: float = 1.0) -> Tensor:
@@ -205,7 +185,6 @@ class _Draw:
         return self.normal(inner, outer, gain=gain * inner**-0.5)
 
     def scale(self, size: int) -> Tensor:
-        """Draw factors near one."""
         return 1.0 + self.normal(size, gain=0.1)
 
     def layer(self, layer: Group) -> LayerWeights:

@@ -99,7 +99,6 @@ class Worker:
         task.drafts = []
 
     def write_encoder(self, task: Task) -> None:
-        """Write what cross-attention reads, once."""
         if task.encoder is None:
             return
         count = len(task.encoder)
@@ -146,7 +145,7 @@ class Worker:
         return proposals
 
     def made_with(self, row: int, length: int) -> list[int]:
-        """Give the tokens that the draft head's entries of a request were made with: see `drafts`."""
+        """Return the tokens that the draft head's entries of a request were made with: see `drafts`."""
         positions = torch.arange(length, device=self.made.device)
         blocks = self.inputs.block_tables[self.draft_group][row][positions // self.draft_size]
         return [int(token) for token in self.made[blocks.long(), positions % self.draft_size]]
@@ -154,15 +153,9 @@ class Worker:
 
 @dataclass(frozen=True)
 class Proposal:
-    """What the draft head guesses for a request.
-
-    Attributes:
-        tokens: the guesses.
-        logits: which they are the best of.
-        made_with: the token that each entry read was made with: the next one, or another request's.
-    """
+    """What the draft head guesses for a request."""
 
     work: Work
-    tokens: list[int]
-    logits: Tensor
-    made_with: list[int]
+    tokens: list[int]  # the guesses
+    logits: Tensor  # which they are the best of
+    made_with: list[int]  # the token that each entry read was made with: the next one, or another request's

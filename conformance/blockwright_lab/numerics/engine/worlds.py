@@ -1,20 +1,21 @@
-"""The worlds of the numerics gate: which layers and features meet in the schedules that Hypothesis draws.
+"""The worlds of the numerics gate: which layers and features meet in the schedules that are drawn.
 
 A world is a row of the gate. Within it everything is drawn: block sizes, windows, chunks, the pool, the requests, and
-which features are on; simple values first, so that what fails shrinks to what it needs.
+which features are on; simple values first.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
-from hypothesis import strategies as st
-
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
 
+from ...scopes import plain
 from .schedule import EngineConfig, Job, Schedule
 
 MAX_LEN = 32
@@ -25,80 +26,30 @@ MOST_JOBS = 9
 
 @dataclass(frozen=True)
 class World:
-    """What is drawn in a row of the gate.
+    """What is drawn in a row of the gate."""
 
-    Attributes:
-        name: of the row.
-        kinds: of layers that every model of this world has.
-        more: of layers that it may have besides.
-        guessers: who may guess tokens ahead; none: nobody.
-        preemptions: ways of preemption.
-        offloads: when blocks may go to the host.
-        overlaps: whether steps overlap.
-        caching: whether prefixes may be shared.
-        forks: whether requests may fork.
-        spares: blocks of the pool beyond what one request needs.
-        pace: steps between two requests.
-        dtypes: of the model, and of keys and values at rest.
-        shared: tokens that requests of a family share.
-    """
-
-    name: str
-    kinds: tuple[str, ...]
-    more: tuple[str, ...] = ()
-    guessers: tuple[str, ...] = ("ngram", "random")
-    preemptions: tuple[str, ...] = ("recompute", "swap")
-    offloads: tuple[str, ...] = ("",)
-    overlaps: tuple[bool, ...] = (False,)
-    caching: tuple[bool, ...] = (True,)
-    forks: bool = True
-    spares: tuple[int, ...] = (0, 2, 6, 14)
-    pace: tuple[int, ...] = (0, 1, 3)
-    shared: tuple[int, ...] = (0, 16, 8, 12, 13)
-    dtypes: tuple[tuple[str, str | None], ...] = (("float64", None),)
+    name: str  # of the row
+    kinds: tuple[str, ...]  # of layers that every model of this world has
+    more: tuple[str, ...] = ()  # of layers that it may have besides
+    guessers: tuple[str, ...] = ("ngram", "random")  # who may guess tokens ahead; none: nobody
+    preemptions: tuple[str, ...] = ("recompute", "swap")  # ways of preemption
+    offloads: tuple[str, ...] = ("",)  # when blocks may go to the host
+    overlaps: tuple[bool, ...] = (False,)  # whether steps overlap
+    caching: tuple[bool, ...] = (True,)  # whether prefixes may be shared
+    forks: bool = True  # whether requests may fork
+    spares: tuple[int, ...] = (0, 2, 6, 14)  # blocks of the pool beyond what one request needs
+    pace: tuple[int, ...] = (0, 1, 3)  # steps between two requests
+    shared: tuple[int, ...] = (0, 16, 8, 12, 13)  # tokens that requests of a family share
+    dtypes: tuple[tuple[str, str], ...] = (("float64", ""),)  # of the model, and of keys and values at rest
 
 
-WORLDS: dict[str, World] = {
-    world.name: world
-    for world in (
-        World("full attention", ("full",), ("full",), caching=(True, False)),
-        World("windows", ("sliding",), ("full", "sliding")),
-        World("chunks", ("chunked",), ("full", "sliding")),
-        World("states", ("mamba",), ("full",), caching=(True, False)),
-        World("all kinds", ("full", "sliding", "chunked", "mamba")),
-        World("encoder", ("full", "cross"), ("sliding", "mamba"), caching=(False,)),
-        World("draft head", ("full",), ("sliding", "mamba"), guessers=("eagle",), overlaps=(False, True)),
-        World("steps in flight", ("full",), ("sliding", "chunked", "mamba"), overlaps=(True,)),
-        World(
-            "offload",
-            ("full",),
-            ("sliding", "chunked", "mamba"),
-            preemptions=("recompute",),
-            offloads=("publish", "evict"),
-            overlaps=(False, True),
-            spares=(0, 2),
-            pace=(4, 8),
-            shared=(16, 8, 12),
-        ),
-        World(
-            "lower precision",
-            ("full",),
-            ("sliding", "chunked", "mamba"),
-            dtypes=(
-                ("float32", None),
-                ("bfloat16", None),
-                ("float16", None),
-                ("float32", "bfloat16"),
-                ("float32", "float8_e4m3fn"),
-            ),
-        ),
-    )
-}
+ROWS = tomllib.loads(Path(__file__).with_name("worlds.toml").read_text(encoding="utf-8"))["world"]
+WORLDS = {row["name"]: World(**{name: plain(value) for name, value in row.items()}) for row in ROWS}
 """All worlds, by name."""
 
 
 Chooser = Callable[[Any], Any]
-"""Chooses one of some options, the first being the simplest: at random, or as Hypothesis wants it."""
+"""Chooses one of some options at random."""
 
 
 def layer(choose: Chooser, kind: str, sizes: Sequence[int], drafts: int) -> Group:
@@ -184,16 +135,10 @@ def schedule(choose: Chooser, world: World) -> Schedule:
     while len(jobs) < MOST_JOBS and (not jobs or choose((False,) + (True,) * 7)):
         jobs.append(job(choose, world, jobs[-1].arrival + choose(world.pace) if jobs else 0))
     resets = (choose(range(5, 25)),) if choose(RARELY) else ()
-    seed, grows, dtypes = choose((0, 1, 2)), choose(OFTEN), choose(world.dtypes)
-    return Schedule(layers, draft, config, tuple(jobs), resets, seed, grows, *dtypes)
-
-
-@st.composite
-def schedules(draw: Any, world: World) -> Schedule:
-    """Draw a schedule of a world; what fails shrinks."""
-    return schedule(lambda options: draw(st.sampled_from(options)), world)
+    seed, grows, (dtype, cache) = choose((0, 1, 2)), choose(OFTEN), choose(world.dtypes)
+    return Schedule(layers, draft, config, tuple(jobs), resets, seed, grows, dtype, cache or None)
 
 
 def random_schedule(world: World, seed: object) -> Schedule:
-    """Draw a schedule at random, each choice alone: more varied than what Hypothesis makes of what it drew before."""
+    """Draw a schedule at random, each choice alone."""
     return schedule(Random(f"{world.name} {seed}").choice, world)

@@ -13,12 +13,11 @@ from ..vllm_engine import NEW, OLD
 from ..vllm_offload import OLD as OLD_OFFLOAD
 from . import new, offload, old
 
-SETUP = ("full", "sliding", "mamba", "manager", "request")
+SETUP = ("full", "sliding", "mamba", "manager", "request", "own_half")
 """What the scripts are made with."""
 
 
 def scripts(module: ModuleType) -> dict[str, Any]:
-    """Return the scripts of a module by name."""
     return {
         name: each
         for name, each in vars(module).items()

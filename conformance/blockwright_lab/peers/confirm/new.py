@@ -14,7 +14,6 @@ class SamplingParams:
 
 
 def full(block_size: int) -> Any:
-    """Give a full-attention layer."""
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 
     return FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=1, dtype="float32")
@@ -27,14 +26,14 @@ def sliding(block_size: int, window: int) -> Any:
 
 
 def mamba(block_size: int) -> Any:
-    """Give a recurrent layer whose states are cached."""
+    """Return a recurrent layer whose states are cached."""
     from vllm.v1.kv_cache_interface import MambaSpec
 
     return MambaSpec(block_size=block_size, shapes=((1,),), dtypes=("float32",), mamba_cache_mode="align")
 
 
 def manager(specs: list[Any], num_blocks: int, hash_size: int, **options: Any) -> Any:
-    """Give a manager of groups with these layers, a block of `num_blocks` being the null block."""
+    """Return a manager of groups with these layers, a block of `num_blocks` being the null block."""
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec

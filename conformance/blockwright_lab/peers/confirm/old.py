@@ -13,7 +13,7 @@ class SamplingParams:
 
 
 def manager(num_blocks: int, **layers: Any) -> Any:
-    """Give a manager of the layers named: a kind, and its window, its chunk, or nothing; blocks of 2 tokens."""
+    """Return a manager of the layers named: a kind, and its window, its chunk, or nothing; blocks of 2 tokens."""
     from vllm.utils import sha256
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.kv_cache_utils import init_none_hash
@@ -41,7 +41,6 @@ def manager(num_blocks: int, **layers: Any) -> Any:
 
 
 def request(name: str, tokens: list[int]) -> Any:
-    """Give a request with its block hashes."""
     from vllm.utils import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher
     from vllm.v1.request import Request

@@ -16,7 +16,7 @@ from mypy_extensions import i64
 from blockwright.core.effects import release_batch, vacate
 from blockwright.core.outcomes import count_of
 from blockwright.core.preconditions import tables_of
-from blockwright.core.publication import publish_all_due, publish_due, publish_filled
+from blockwright.core.publication import make_keys, publish_all_due, publish_due, publish_filled
 from blockwright.core.request import Request
 from blockwright.core.state import RequestTables, State, StepInFlight
 from blockwright.errors import InvalidArgumentError, UnknownStepError, UnsupportedError
@@ -63,6 +63,9 @@ def settle_step(state: State, step: int, num_rejected_tokens: Mapping[str, int] 
     state.pool.require_whole()
     done = state.steps[0]
     rejected = rejections(state, done, num_rejected_tokens)
+    if state.config.settles:
+        for tables, new in zip(done.tables, done.news):  # of requests that are gone too: it does no harm
+            make_keys(state, tables.request, tables.num_settled + new)
     try:
         del state.steps[0]
         i: i64 = 0
@@ -140,6 +143,7 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
         )
     is_whole = count == tables.num_loading
     stop = min(tables.num_written + count, i64(request.num_tokens) - 1)
+    make_keys(state, request, stop)
     try:
         tables.num_loading = 0
         tables.num_written = stop
