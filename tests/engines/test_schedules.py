@@ -27,7 +27,7 @@ WALKS: dict[str, tuple[str, int, dict[str, Any], int, int, bool]] = {
     "sliding, in flight, drafts": ("full sliding", 50, {}, 1, 3, False),
     "five sliding": ("full five", 3000, {}, 0, 0, True),
     "five sliding, tight": ("full five", 150, {}, 0, 0, False),
-    "chunked": ("full chunked", 1500, {}, 0, 0, True),
+    "chunked": ("full chunked", 1500, {}, 0, 0, False),
     "chunked, tight": ("full chunked", 50, {}, 0, 0, False),
     "recurrent": ("full state", 60, {}, 0, 0, False),
     "loads": ("full", 60, {"loads": {}}, 0, 0, True),

@@ -252,8 +252,8 @@ class KVCacheManager:
         if computed < twin.certain:  # a load failed: what it left out is computed in the slots that are there
             if self._trims:
                 raise UnsupportedError(
-                    f"request {request.request_id!r}: {twin.certain - computed} tokens must be computed again after a "
-                    "failed load, and their windows are gone; start vLLM with a connector that loads asynchronously"
+                    f"request {request.request_id!r}: {twin.certain - computed} tokens are to be computed again after "
+                    "a failed load, and their windows are gone; start vLLM with a connector that loads asynchronously"
                 )
             if stop <= begin:
                 self._note_filled(request, twin, stop, NEVER)
@@ -375,7 +375,7 @@ class KVCacheManager:
 
     def _is_left_this_step(self, request: Any, length: int) -> bool:
         """Say whether this step leaves a recurrent state that makes a request's hit longer: it is found in the next."""
-        hashes, unit = request.block_hashes, self._hash_block_size
+        hashes, unit = request.block_hashes, self._hash_block_size or self._unit
         for count, other in self._left:
             if length < count < request.num_tokens and not any(count % size for size in self._state_sizes):
                 at = count // unit - 1

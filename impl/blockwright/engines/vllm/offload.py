@@ -52,7 +52,8 @@ class OffloadingSpec(base.OffloadingSpec):
     def _num_blocks(self, option: str) -> int:
         if not self.extra_config.get(option):
             raise InvalidArgumentError(f"{option}: must be given in kv_connector_extra_config")
-        return int(self.extra_config[option]) // max(1, self._block_bytes)
+        count: int = int(self.extra_config[option]) // max(1, self._block_bytes)
+        return count
 
     def _opened(self, folder: Path) -> DiskStore:
         """Return the store of a directory, which the scheduler's side and the worker's share."""
@@ -210,7 +211,7 @@ class Worker(base.OffloadingWorker):
             for rows, part in zip(self._rows, memory.split(self._widths), strict=True):
                 part.copy_(rows[block])
             if kept is not None:
-                items.append((kept[0], kept[1], [memoryview(memory.numpy())]))
+                items.append((kept[0], kept[1], [memory.numpy().data]))
         is_written = self._store is None or not items or all(self._store.put_many(items))
         return self._end(job_id, is_written, count, start)
 
@@ -220,7 +221,7 @@ class Worker(base.OffloadingWorker):
         for block, place, kept in zip(dst_spec.block_ids.tolist(), src_spec.host, src_spec.disk, strict=True):
             memory = self._spare if place is None else self._memory[place]
             if kept is not None and (
-                self._store is None or not self._store.get(kept[0], kept[1], [memoryview(memory.numpy())])
+                self._store is None or not self._store.get(kept[0], kept[1], [memory.numpy().data])
             ):
                 return self._end(job_id, False, count, start)
             for rows, part in zip(self._rows, memory.split(self._widths), strict=True):
