@@ -8,7 +8,7 @@ import pytest
 _TIGHT = {"num_gpu_blocks_override": 24, "max_model_len": 512}
 _NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
 _RECURRENT = {"dtype": "bfloat16", "enable_prefix_caching": True, "mamba_cache_mode": "align"}
-_OFFLOAD = {
+_OFFLOAD: dict[str, Any] = {
     "kv_connector": "OffloadingConnector",
     "kv_role": "kv_both",
     "kv_connector_extra_config": {
