@@ -122,8 +122,8 @@ class Add(WorkerAction):
         model.add(self.row)
 
     def line(self) -> str:
-        slot, tables, states, encoder, _ = (getattr(self.row, name) for name in self.row.__slots__)
-        return f'batch.add_request("{name_of(slot)}", {tables}, {states}, {encoder})'
+        row = self.row
+        return f'batch.add_request("{name_of(row.slot)}", {row.tables}, {row.states}, {row.encoder})'
 
 
 @dataclass(frozen=True, slots=True)

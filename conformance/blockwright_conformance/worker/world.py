@@ -177,10 +177,10 @@ def unlike(outcome: Outcome[Serving], found: Inputs) -> Iterator[str]:
             own, shown = row.tables[at] if row else (), other.tables[place]
             if shown != own + (NULL,) * (len(shown) - len(own)):
                 yield f"ROW-1: group {at}, row {place}: expected {own}, found {shown}"
-        for name in one.__slots__:
+        for name in one.__dataclass_fields__:
             if name != "tables" and getattr(one, name) != getattr(other, name):
                 yield f"{LAW_OF[name]}: group {at}: {name}: expected {getattr(one, name)}, found {getattr(other, name)}"
-    for name in wanted.__slots__:
+    for name in wanted.__dataclass_fields__:
         if name != "groups" and getattr(wanted, name) != getattr(found, name):
             yield f"{LAW_OF[name]}: {name}: expected {getattr(wanted, name)}, found {getattr(found, name)}"
 
