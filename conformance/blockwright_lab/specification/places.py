@@ -2,12 +2,10 @@
 
 import marshal
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import chain as joined
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from blockwright_conformance.block_tables.scopes import PagedScope
@@ -16,16 +14,7 @@ from blockwright_conformance.checker.world import World as PartWorld
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.kv_cache.world import LOOKUP_LAWS, KVCacheWorld, lookup_view
 from blockwright_conformance.offload.chain import ChainWorld, plain
-from blockwright_conformance.offload.scopes import (
-    FIRST,
-    KEYS,
-    SECOND,
-    ChainScope,
-    TierScope,
-    chain_scope,
-    lists,
-    request,
-)
+from blockwright_conformance.offload.scopes import ChainScope, TierScope
 from blockwright_conformance.offload.tier import TierNow, TierWorld
 from blockwright_spec.offload import chain_state, tier_state
 from blockwright_spec.offload.tier_laws import TIER_LAWS
@@ -33,8 +22,7 @@ from blockwright_spec.offload.tier_laws import TIER_LAWS
 from .. import scopes
 from ..data_movement.offload_scopes import OFFLOAD_HISTORIES
 from ..data_movement.tables_scopes import World as TablesWorld
-from ..known_bugs import offload_places, paged_places, places
-from ..known_bugs.known_bug import Place
+from ..known_bugs import places
 from ..known_bugs.watch import OutOfTimeError, watch
 from .beside import Walk, imported, in_chain_walk, in_histories, in_lockstep, in_walk, nowhere, silent
 from .plans import RIGHT_PLANS, Shelf, shelf
@@ -146,21 +134,17 @@ def chains(scope: ChainScope) -> World:
     return replace(found, digest=lambda: name, state_laws=laws)
 
 
-def scopes_of(module: ModuleType, kinds: Any) -> Iterator[Any]:
-    """Return the scopes of some kinds that a module of known bugs names."""
-    places = (each for each in vars(module).values() if isinstance(each, Place))
-    return (each.scope for each in places if isinstance(each.scope, kinds))
-
-
-KNOWN_BUGS = {
-    constant: each.scope
-    for constant, each in vars(places).items()
-    if isinstance(each, Place) and each is not places.FORKED and "told" not in each.scope.name
-}
-"""The small scopes in which known bugs of the manager show, by the names of their constants."""
-_NAMED = {each.name: each for each in KNOWN_BUGS.values()}
-
 ROWS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("scopes.toml").read_text(encoding="utf-8"))
+
+
+def known(*kinds: type) -> dict[str, Any]:
+    """Return the scopes of some kinds in which known bugs show, by the names of their places."""
+    return {name: each.scope for name, each in places.PLACES.items() if isinstance(each.scope, kinds)}
+
+
+KNOWN_BUGS = {name: each for name, each in known(Scope).items() if name != "FORKED" and "told" not in each.name}
+"""The small scopes in which known bugs of the manager show."""
+_NAMED = {each.name: each for each in KNOWN_BUGS.values()}
 
 MANAGERS: tuple[Scope, ...] = (
     *_NAMED.values(),
@@ -174,7 +158,7 @@ MANAGERS: tuple[Scope, ...] = (
 """Small scopes of part one: those of known bugs, and more."""
 
 TABLES: tuple[PagedScope, ...] = (
-    *scopes_of(paged_places, PagedScope),
+    *known(PagedScope).values(),
     *(scopes.tables(*row) for row in ROWS["tables"]),
 )
 """Small scopes of part two."""
@@ -188,34 +172,10 @@ WALKED: dict[str, TablesWorld] = {
 }
 """Worlds in which random walks are taken, the last one so small that some prompts never fit."""
 
-WIDE = (request(2, (KEYS[0], 0)), request(2, (KEYS[1], 1)))
-OFFLOAD: tuple[TierScope | ChainScope, ...] = tuple(
-    dict.fromkeys(
-        joined(
-            scopes_of(offload_places, (TierScope, ChainScope)),
-            (
-                TierScope("spec, LRU", "LRU", 2, (*lists(2, 2), KEYS[2:3]), readers=2),
-                TierScope("spec, recovered", "LRU foreign", 2, lists(2, 1), recovered=KEYS[1:2]),
-                TierScope("spec, ARC", "ARC", 1, (*lists(3, 1), KEYS[:2])),
-                chain_scope("spec, wrong calls", (2, 1), reserve=(0,), misuse=True, most=2),
-                chain_scope("spec, through", (1, 1), through=True, under_way=2),
-                chain_scope("spec, late", (1, 1), through=True, loads=(FIRST[:1],), eager=False, under_way=2),
-                chain_scope("spec, freed", (1, 1), through=True, frees=True, loads=(FIRST[:1],), under_way=2),
-                chain_scope("spec, back", (2, 1), reserve=(1,), stores=(FIRST,), loads=(FIRST,), under_way=1),
-                chain_scope(
-                    "spec, three tiers", (2, 1, 1), reserve=(1, 1), stores=(FIRST,), loads=(FIRST,), under_way=2
-                ),
-                chain_scope("spec, through three", (1, 1, 1), through=True, loads=(FIRST[:1],), under_way=2),
-                chain_scope("spec, span 2", (1, 1), 4, span=2, stores=WIDE, loads=WIDE, under_way=2),
-                chain_scope(
-                    "spec, whole", (3, 2), reserve=(1,), stores=(FIRST, SECOND[1:]), loads=(FIRST[:1], SECOND[1:])
-                ),
-                chain_scope(
-                    "spec, dropped", (3, 0), reserve=(2,), stores=(FIRST, SECOND[1:]), loads=(FIRST[:1],), under_way=1
-                ),
-            ),
-        )
-    )
+OFFLOAD: tuple[TierScope | ChainScope, ...] = (
+    *known(TierScope, ChainScope).values(),
+    *(scopes.tiers(*row) for row in ROWS["tiers"]),
+    *(scopes.chains(*row) for row in ROWS["chains"]),
 )
 """Small scopes of part three."""
 
@@ -230,12 +190,6 @@ def refusing(makes: Callable[[Any], World], refused: Callable[[Any], bool]) -> C
     return lambda scope: replace(makes(scope), state_laws=(Judge(REFUSED, refused),), step_laws=())
 
 
-def tier_now_refuses(now: TierNow) -> bool:
-    return tier_refuses(now.tier)
-
-
-SWAPPED = tuple(each for each in TABLES if "spec, swap" in each.name)
-"""Tables on which wrong calls are made."""
 LATE = ("spec, late", "spec, back", "spec, span 2", "spec, three tiers", "spec, whole")
 """Chains on which wrong calls are made."""
 PLACES: tuple[SpecPlace, ...] = (

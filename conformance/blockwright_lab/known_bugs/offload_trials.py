@@ -1,4 +1,4 @@
-"""Where known bugs of offloading show: small scopes, and trials of the connector and of names.
+"""Trials of the connector and of names, in which known bugs of offloading show.
 
 HASH-1    of what leaves the process: another model, data type, layout or rank has another identity, another prefix or
           group another key
@@ -12,30 +12,8 @@ from itertools import combinations
 from types import ModuleType
 from typing import Any
 
-from blockwright_conformance.offload.scopes import APART, FIRST, KEYS, SECOND, TierScope, chain_scope, lists, request
-
-from .known_bug import Fault, Place
+from .known_bug import Fault
 from .watch import rearm
-
-TIER = Place(TierScope("known bugs, one tier", "LRU", 2, (*lists(3, 1), KEYS[:2]), readers=2))
-ONE_KEY: dict[str, Any] = {"stores": (FIRST[:1],), "loads": (FIRST[:1],), "under_way": 2}
-BACK = Place(chain_scope("known bugs, write back", (2, 1), reserve=(1,), stores=(FIRST[:1], FIRST[1:]), under_way=2))
-NEAR = Place(chain_scope("known bugs, one request", (1, 1), 1, **ONE_KEY))
-BELOW = Place(chain_scope("known bugs, one request written through", (1, 1), 1, through=True, **ONE_KEY))
-SHARED = Place(
-    chain_scope("known bugs, two readers", (1, 0), 3, stores=(FIRST[:1],), loads=(FIRST[:1], APART[:1]), under_way=2)
-)
-OVER = Place(
-    chain_scope(
-        "known bugs, one block after the other",
-        (2, 0),
-        3,
-        stores=(FIRST[:1], SECOND[1:]),
-        loads=(request(1, (KEYS[0], 1)), APART[:1]),
-        under_way=2,
-    )
-)
-
 
 # --- names
 

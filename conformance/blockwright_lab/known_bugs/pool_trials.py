@@ -1,4 +1,4 @@
-"""Where known bugs of keys, of the bare pool and of plans show: trials of a few calls, without a world.
+"""Trials of a few calls, without a world, in which known bugs of keys, of the bare pool and of plans show.
 
 HASH-1    different prefixes (tokens, adapter, salt, multimodal items) have different keys, equal ones equal keys
 HASH-2    keys cannot be foreseen: a hasher that is given no key draws its own
