@@ -14,7 +14,9 @@ from .places import PLACES
 
 FOLDER = Path(__file__).parent / "data"
 
-TRIALS: dict[str, Any] = {each.__name__.rpartition(".")[2]: each for each in (paged_trials, offload_trials, pool_trials)}
+TRIALS: dict[str, Any] = {
+    each.__name__.rpartition(".")[2]: each for each in (paged_trials, offload_trials, pool_trials)
+}
 """Modules of trials, by name."""
 
 HOW: dict[str, How] = {"replace": "replace", "remove": "replace", "before": "before", "after": "after"}

@@ -4,8 +4,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from . import instrumented
 from .. import scopes
+from . import instrumented
 from .known_bug import Place
 
 ROWS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("places.toml").read_text(encoding="utf-8"))

@@ -11,64 +11,12 @@ from blockwright_conformance.checker.parallel import in_parallel
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import covered
 
-from .engine.worlds import WORLDS
+from .engine.worlds import EVERYTHING, WORLDS
 
 KIND = "numerics"
 
 EXAMPLES = {"quick": 4, "pr": 60, "nightly": 9600}
 """Schedules of a world, per profile."""
-
-KINDS = ("full", "sliding", "chunked", "recurrent")
-
-SWITCHES = (
-    "align_chunks",
-    "declare_drafts",
-    "delay_publication",
-    "enable_caching",
-    "full_sequence_must_fit",
-    "overlap_steps",
-    "padded",
-    "plan_first",
-    "publish_on_settlement",
-    "reserved_blocks",
-    "staged",
-    "trim_early",
-    "watermark",
-)
-"""Features of the engine that leave no other trace."""
-
-EVERYTHING = frozenset(
-    (
-        *(f"hit, {kind}" for kind in KINDS),
-        *(f"copied, {kind}" for kind in KINDS),
-        *(f"nulled, {kind}" for kind in KINDS if kind != "full"),
-        "aborted while loading",
-        "aborted while running",
-        "aborted while waiting",
-        "accepted, draft head",
-        "accepted, guesser",
-        "accepted, recurrent",
-        "chunked prompts",
-        "computed in vain",
-        "evictions",
-        "fork refused",
-        "forks",
-        "load lost",
-        "load of an ended request",
-        "offload load lost",
-        "offload loads",
-        "offload stores",
-        "preempted",
-        "preempted in flight",
-        "rejected, draft head",
-        "rejected, guesser",
-        "resets",
-        "swapped in",
-        "swapped out",
-        *(f"with {name}" for name in SWITCHES),
-    )
-)
-"""What must happen in some schedule."""
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:

@@ -7,9 +7,10 @@ confirm its listed bugs, and judges all of it against its strict list.
 from __future__ import annotations
 
 import importlib
+import time
 import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,10 @@ from typing import Any, NamedTuple
 from blockwright._terminal import Advance
 from blockwright.errors import InvalidArgumentError
 from blockwright_conformance.capabilities import Capabilities, Deviation, Finding, Standing, Verdict, judge
+from blockwright_conformance.checker.explore import Result
 from blockwright_conformance.checker.parallel import in_parallel
+
+from .confirm.__main__ import confirm
 
 MODULES = {
     "vllm-0.33.0": "vllm_releases",
@@ -39,24 +43,58 @@ class Explored(NamedTuple):
     findings: tuple[Finding, ...]
 
 
+def explored(result: Result, limit: int | None, findings: Iterable[Finding]) -> Explored:
+    """Return what an exploration to a limit of transitions came to."""
+    return Explored(result.states, result.transitions, result.seconds, result.transitions == limit, tuple(findings))
+
+
+def walked(scope: Any, limit: int | None, walk: Callable[[int, int], tuple[int, Iterable[Finding]]]) -> Explored:
+    """Take a scope's walks, so many steps from each of its seeds, and return the first finding of each law."""
+    started, taken, steps = time.perf_counter(), 0, scope.steps if limit is None else min(limit, scope.steps)
+    found: dict[str, Finding] = {}
+    for seed in range(scope.seeds):
+        count, findings = walk(seed, steps)
+        taken += count
+        for each in findings:
+            found.setdefault(each.law, each)
+    return Explored(taken, taken, time.perf_counter() - started, steps < scope.steps, tuple(found.values()))
+
+
+class Findings(dict[tuple[str, ...], Finding]):
+    """What was found in a scope, by sort: the first of a sort, which has a shortest way, and how often it was seen."""
+
+    def add(self, sort: tuple[str, ...], make: Callable[[], Finding]) -> Finding:
+        known = self.get(sort)
+        self[sort] = make() if known is None else replace(known, count=known.count + 1)
+        return self[sort]
+
+
 @dataclass(frozen=True)
 class EngineUnderTest:
     """An engine, and how it is put through the gates."""
 
-    # name, engine, version: what it is called on the command line, in words, and which release it is
-    name: str
-    engine: str
-    version: str
-    # capabilities, deviations: what it can do, and where it is known to differ
-    capabilities: Capabilities
-    deviations: tuple[Deviation, ...]
+    name: str  # what it is called on the command line: the release comes last
+    engine: str  # in words
     laws: tuple[tuple[str, str], ...]  # id and statement of all that it is judged by
     scopes: tuple[Any, ...]  # each has a `name`
     # explores a scope on the engine in a folder of peers, to a limit of transitions
     explore: Callable[[Any, Path, int | None], Explored]
-    confirm: Callable[[str, Path], str]  # runs the script of this name, and gives the sentence that says what it saw
     # says why it cannot be put through a scope; empty if it can
     unfit: Callable[[Any], list[str]] = lambda scope: []
+
+    @property
+    def version(self) -> str:
+        return self.name.rpartition("-")[2]
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        return capabilities_of(self.name)
+
+    @property
+    def deviations(self) -> tuple[Deviation, ...]:
+        """Where it is known to differ."""
+        return deviations_of(self.name)
 
 
 @dataclass
@@ -129,16 +167,11 @@ def examine(
     """
     engine = engine_of(name)
     report = EngineReport(engine, is_whole=not scope)
-    chosen = []
-    for each in engine.scopes:
-        if scope in each.name:
-            reasons = engine.unfit(each)
-            if reasons:
-                report.left_out[each.name] = reasons
-            else:
-                chosen.append(each)
+    named = [each for each in engine.scopes if scope in each.name]
+    report.left_out = {each.name: reasons for each in named if (reasons := engine.unfit(each))}
+    chosen = [each for each in named if each.name not in report.left_out]
     for script in dict.fromkeys(each.confirm for each in engine.deviations if each.confirm):
-        report.confirmed[script] = engine.confirm(script, peer_path)
+        report.confirmed[script] = confirm(script, peer_path)
     found: dict[str, Explored] = {}
     calls = [(name, each.name, peer_path, limit) for each in chosen]
     for at, explored in in_parallel(explore, calls, jobs):

@@ -5,14 +5,17 @@ There is no second tree to compare with: what is found, held and counted is judg
 
 import marshal
 from collections.abc import Iterator
+from functools import partial
 from hashlib import blake2b
 from random import Random
 from typing import Any, NamedTuple
 
+from blockwright_conformance.capabilities import Finding
 from blockwright_conformance.checker.explore import Explorer, Node, path
 from blockwright_conformance.checker.lockstep import act
 from blockwright_conformance.checker.world import Outcome, World
 
+from .engines import Findings
 from .radix_laws import STATEMENTS, Seen, evicted, hit_laws, kept, seen, state_laws, unchanged
 from .sglang_engine import SglangEngine
 from .sglang_radix import Do, RadixEngine, RadixScope
@@ -204,7 +207,8 @@ class RadixExplorer(Explorer[State, RadixEngine]):
 
     def __init__(self, engine: SglangEngine, scope: RadixScope, max_transitions: int | None = None) -> None:
         super().__init__(RadixWorld(engine, scope), max_transitions=max_transitions)
-        self.found: dict[tuple[str, str], tuple[str, tuple[Do, ...], int]] = {}
+        self.found = Findings()
+        self.ways: dict[tuple[str, ...], tuple[Do, ...]] = {}
 
     def step(self, node: Node[State, RadixEngine], action: Do) -> Node[State, RadixEngine] | None:
         """Perform an action and judge it; return the state that it leads to, if that is new."""
@@ -215,8 +219,9 @@ class RadixExplorer(Explorer[State, RadixEngine]):
         for fault in compared.faults:
             law, _, detail = fault.partition(": ")
             law, detail = (law, detail) if law in STATEMENTS else ("RAISE-1", fault)
-            first = self.found.get((law, action.what), (detail, (*path(node.trail), action), 0))
-            self.found[law, action.what] = (first[0], first[1], first[2] + 1)
+            way = self.ways.setdefault((law, action.what), (*path(node.trail), action))
+            made = partial(Finding, law, self.world.scope.name, f"{action.what}: {detail}", "", len(way))
+            self.found.add((law, action.what), made)
         if compared.faults:
             return None
         return self.arrived(node, action, compared.outcome, Node(compared.outcome.state, model, (node.trail, action)))

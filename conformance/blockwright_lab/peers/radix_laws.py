@@ -1,15 +1,7 @@
 """Laws of a prefix tree under an engine: what must hold after each action, and of each action.
 
 What is readable is derived from the specification's one function `reads`: a hit, and what a running request holds, are
-judged by `hit_ends`, `longest_hit` and `needed`. The ids are the specification's where the statement is; others:
-
-    TREE-1   a cached page's whole prefix is cached, and locked at least as often
-    TREE-2   the sizes that are kept, evictable and protected, are those of the nodes
-    TREE-3   a node is locked once for each request whose lock lies on it or below, the window's part included
-    TREE-4   eviction takes no locked page, says what it took, and takes what was asked unless nothing is left to take
-    TREE-5   the tree's own check finds nothing
-    RAISE-1  a right call raises nothing
-    EV-1     whoever replays the events knows exactly the pages that are cached for full attention, and each is news
+judged by `hit_ends`, `longest_hit` and `needed`. The ids are the specification's where the statement is.
 """
 
 from collections import Counter

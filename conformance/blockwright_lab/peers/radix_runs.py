@@ -5,15 +5,15 @@ ones are walked at random, and a walk that ends in a fault is cut down to the ac
 """
 
 import dataclasses
-import time
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from blockwright_conformance.capabilities import Finding
 
-from .confirm.__main__ import confirm
-from .engines import EngineUnderTest, Explored, capabilities_of, deviations_of
+from .engines import EngineUnderTest, Explored, explored, walked
 from .radix_explore import RadixExplorer, perform, walk
 from .radix_laws import STATEMENTS, seen
 from .sglang_engine import PUBLISHED, SglangEngine, load
@@ -64,33 +64,26 @@ SCOPES: tuple[RadixScope | RadixWalk, ...] = (*SMALL, *(RadixWalk(world) for wor
 def explore(scope: RadixScope | RadixWalk, peer_path: Path, limit: int | None) -> Explored:
     engine = load(peer_path)
     with engine.imported():
-        return walked(engine, scope, limit) if isinstance(scope, RadixWalk) else explored(engine, scope, limit)
+        if isinstance(scope, RadixWalk):
+            return walked(scope, limit, partial(found_on_a_walk, engine, scope, set()))
+        explorer = RadixExplorer(engine, scope, limit)
+        result, found = explorer.run(), explorer.found
+        scripts = {sort: script_of(engine, scope, way) for sort, way in explorer.ways.items()}
+        return explored(result, limit, (replace(found[sort], script=said) for sort, said in scripts.items()))
 
 
-def explored(engine: SglangEngine, scope: RadixScope, limit: int | None) -> Explored:
-    explorer = RadixExplorer(engine, scope, limit)
-    result = explorer.run()
-    findings = tuple(
-        Finding(law, scope.name, f"{way[-1].what}: {detail}", script_of(engine, scope, way), len(way), count)
-        for (law, _), (detail, way, count) in explorer.found.items()
-    )
-    is_unfinished = limit is not None and result.transitions >= limit
-    return Explored(result.states, result.transitions, result.seconds, is_unfinished, findings)
-
-
-def walked(engine: SglangEngine, scope: RadixWalk, limit: int | None) -> Explored:
-    started, taken = time.perf_counter(), 0
-    found: dict[str, Finding] = {}
-    steps = scope.steps if limit is None else min(limit, scope.steps)
-    for seed in range(scope.seeds):
-        count, way, broken = walk(engine, scope.world, seed, steps)
-        taken += count
-        for law, detail in broken:
-            if law not in found:
-                short = shortened(engine, scope.world, way, law)
-                found[law] = Finding(law, scope.name, detail, script_of(engine, scope.world, short), len(short))
-    seconds = time.perf_counter() - started
-    return Explored(taken, taken, seconds, steps < scope.steps, tuple(found.values()))
+def found_on_a_walk(
+    engine: SglangEngine, scope: RadixWalk, known: set[str], seed: int, steps: int
+) -> tuple[int, list[Finding]]:
+    """Take a walk; a way to a law that was not broken before is shortened."""
+    count, way, broken = walk(engine, scope.world, seed, steps)
+    findings = []
+    for law, detail in broken:
+        if law not in known:
+            known.add(law)
+            short = shortened(engine, scope.world, way, law)
+            findings.append(Finding(law, scope.name, detail, script_of(engine, scope.world, short), len(short)))
+    return count, findings
 
 
 def shortened(engine: SglangEngine, scope: RadixScope, way: list[Do], law: str) -> tuple[Do, ...]:
@@ -185,13 +178,9 @@ ENGINES = (
     EngineUnderTest(
         f"sglang-{PUBLISHED.version}",
         f"SGLang {PUBLISHED.version}, the prefix tree in Python",
-        PUBLISHED.version,
-        capabilities_of(f"sglang-{PUBLISHED.version}"),
-        deviations_of(f"sglang-{PUBLISHED.version}"),
         tuple(STATEMENTS.items()),
         SCOPES,
         explore,
-        confirm,
     ),
 )
 """The release."""
