@@ -21,7 +21,7 @@ def layer(text: str) -> Group:
 
 def layers(text: str) -> tuple[tuple[Any, int], ...]:
     """Return the kinds and block sizes of several layers: "full, block 1 + sliding 2, block 1"."""
-    return tuple((each.kind, each.block_size) for each in map(layer, text.split(" + ")))
+    return tuple((each.kind, each.block_size) for each in map(layer, " ".join(text.split()).split(" + ")))
 
 
 def plain(value: Any) -> Any:
