@@ -7,10 +7,10 @@ known bugs which corrupt data are noticed here is a gate of its own (`damage`).
 """
 
 from blockwright._terminal import Advance
-from blockwright_conformance.checker.parallel import in_parallel
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import covered
 
+from ..in_order import in_order
 from .engine.worlds import EVERYTHING, WORLDS
 
 KIND = "numerics"
@@ -22,11 +22,7 @@ EXAMPLES = {"quick": 4, "pr": 60, "nightly": 9600}
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Run the schedules of every world; other managers have no engine here."""
     names = chosen(profile)
-    found: dict[int, GateResult] = {}
-    for index, row in in_parallel(task, [(name, profile.name) for name in names], profile.jobs):
-        found[index] = row
-        progress(1, row.scope)
-    results = [found[index] for index in range(len(names))]
+    results = in_order(task, [(name, profile.name) for name in names], names, profile.jobs, progress)
     if results and not profile.scope and profile.name != "quick":
         results.append(covered("coverage", "all worlds of the engine", results, EVERYTHING))
     return results

@@ -19,8 +19,8 @@ from blockwright._terminal import Advance
 from blockwright.errors import InvalidArgumentError
 from blockwright_conformance.capabilities import Capabilities, Deviation, Finding, Standing, Verdict, judge
 from blockwright_conformance.checker.explore import Result
-from blockwright_conformance.checker.parallel import in_parallel
 
+from ..in_order import in_order
 from .confirm.__main__ import confirm
 
 MODULES = {
@@ -172,12 +172,9 @@ def examine(
     chosen = [each for each in named if each.name not in report.left_out]
     for script in dict.fromkeys(each.confirm for each in engine.deviations if each.confirm):
         report.confirmed[script] = confirm(script, peer_path)
-    found: dict[str, Explored] = {}
-    calls = [(name, each.name, peer_path, limit) for each in chosen]
-    for at, explored in in_parallel(explore, calls, jobs):
-        found[chosen[at].name] = explored
-        advance(1, chosen[at].name)
-    report.explored = {each.name: found[each.name] for each in chosen}
+    names = [each.name for each in chosen]
+    found = in_order(explore, [(name, each, peer_path, limit) for each in names], names, jobs, advance)
+    report.explored = dict(zip(names, found, strict=True))
     return report
 
 
