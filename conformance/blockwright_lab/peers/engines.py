@@ -126,6 +126,12 @@ class EngineReport:
         return wrong + [f"not confirmed by its script: {name}" for name, seen in self.confirmed.items() if not seen]
 
 
+def laws_of(engine: str) -> dict[str, str]:
+    """Return what an engine is judged by beside the laws of the specification (`laws.toml`)."""
+    found: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("laws.toml").read_text(encoding="utf-8"))
+    return found[engine]
+
+
 @cache
 def deviations_of(name: str) -> tuple[Deviation, ...]:
     """Return where an engine is known to differ, as the strict lists of `deviations.toml` say."""

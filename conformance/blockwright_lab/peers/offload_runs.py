@@ -23,18 +23,12 @@ from blockwright_conformance.offload.tier_adapter import TierUnderTest
 from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from blockwright_spec.offload.tier_state import Key
 
-from .engines import EngineUnderTest, Explored, Findings, explored, walked
+from .engines import EngineUnderTest, Explored, Findings, explored, laws_of, walked
 from .vllm_offload import OLD, PUBLISHED, VllmTier, load, tier_class
 
-LAWS = {
-    "REFUSE-2": "a wrong call raises an error",
-    "REFUSE-1": "a call that is refused changes nothing",
-    "STORE-1": "what a store names is present when it has begun",
-    **{law.id: law.statement for law in (*TIER_LAWS, *TIER_STEP_LAWS)},
-    "REF-0": "every answer, and the state after it, are the specification's",
-    "EV-1": "an event is news",
-    "LOOKUP-1": "a lookup changes nothing",
-}
+_OWN = laws_of("offload")
+FIRST = ("REFUSE-2", "REFUSE-1", "STORE-1")
+LAWS = {law: _OWN[law] for law in FIRST} | {law.id: law.statement for law in (*TIER_LAWS, *TIER_STEP_LAWS)} | _OWN
 """Every law that is asked of a tier; where a fault breaks several, it is reported under the first."""
 
 FIELD = re.compile(r"^(?:expected \w+|\w+ ?)")

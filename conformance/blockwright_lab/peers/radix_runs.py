@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from blockwright_conformance.capabilities import Finding
 
-from .engines import EngineUnderTest, Explored, explored, walked
+from .engines import EngineUnderTest, Explored, explored, laws_of, walked
 from .radix_explore import RadixExplorer, perform, walk
-from .radix_laws import STATEMENTS, seen
+from .radix_laws import seen
 from .sglang_engine import PUBLISHED, SglangEngine, load
 from .sglang_radix import Do, RadixEngine, RadixScope
 
@@ -178,7 +178,7 @@ ENGINES = (
     EngineUnderTest(
         f"sglang-{PUBLISHED.version}",
         f"SGLang {PUBLISHED.version}, the prefix tree in Python",
-        tuple(STATEMENTS.items()),
+        tuple(laws_of("tree").items()),
         SCOPES,
         explore,
     ),

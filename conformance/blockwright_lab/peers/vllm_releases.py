@@ -8,7 +8,7 @@ from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_spec.reads import Cross, Full, Mamba
 
 from .engine_scopes import SCOPES
-from .engines import EngineUnderTest, Explored, capabilities_of, deviations_of, explored
+from .engines import EngineUnderTest, Explored, capabilities_of, deviations_of, explored, laws_of
 from .follower import JUDGED, STEPS, Follower
 from .vllm_engine import NEW, OLD, load
 from .vllm_kv import VllmAdapter
@@ -42,15 +42,7 @@ def explore(version: str, scope: Scope, peer_path: Path, limit: int | None) -> E
 
 LISTED = tuple((law.id, law.statement.partition("\n")[0]) for law in (*JUDGED, *STEPS))
 """The laws of states and of steps, each in one sentence."""
-
-LAWS = (
-    *LISTED,
-    ("PLAN-1", "a step is served exactly where the blocks that it takes are free"),
-    ("REF-0", "each call answers and leaves what the specification says, from the state that the manager was in"),
-    ("EV-1", "who hears all events knows what is cached"),
-    ("MET-1", "what metrics count has happened"),
-)
-"""And what is judged beside them."""
+LAWS = (*LISTED, *laws_of("vllm").items())
 
 ENGINES = tuple(
     EngineUnderTest(
