@@ -12,6 +12,9 @@ from itertools import combinations
 from types import ModuleType
 from typing import Any
 
+from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
+from blockwright_spec.reads import Full, Sliding
+
 from .known_bug import Fault
 from .watch import rearm
 
@@ -37,10 +40,7 @@ def names(package: ModuleType) -> Iterator[Fault]:
 
 # --- the connector
 
-GROUPS: tuple[tuple[str, dict[str, int]], ...] = (
-    ("FullAttentionSpec", {}),
-    ("SlidingWindowSpec", {"sliding_window": 4}),
-)
+KINDS = (Full(), Sliding(4))
 SIZE = 2
 """Tokens in a block of each group."""
 LENGTH = 7
@@ -82,8 +82,7 @@ class Engine:
     def __init__(self, package: ModuleType, store_on: str, num_blocks: int, fails: bool = False) -> None:
         self.core: Any = package
         offload: Any = package.offload
-        sizes = {"num_kv_heads": 1, "head_size": 1, "dtype": "float32", "block_size": SIZE}
-        specs = [getattr(package, kind)(**sizes, **more) for kind, more in GROUPS]
+        specs = [kv_cache_spec(kind, SIZE, package) for kind in KINDS]
         groups = [self.core.KVCacheGroupSpec([f"layer {at}"], spec) for at, spec in enumerate(specs)]
         config = self.core.KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)
         self.manager = self.core.KVCacheManager(config, 16, track_evictions=store_on == "evict")

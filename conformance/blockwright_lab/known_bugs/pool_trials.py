@@ -12,6 +12,9 @@ from itertools import product
 from types import ModuleType
 from typing import Any
 
+from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
+
+from ..scopes import layer
 from .known_bug import Fault
 
 NAMES = (None, "a", "b", "ab")
@@ -155,7 +158,7 @@ def told(name: str, ids: tuple[int, ...]) -> str:
 
 # --- plans
 
-KINDS = ("full", "sliding", "mamba", "mamba +1", "full, sliding", "full, mamba +2", "full, cross")
+KINDS = ("full", "sliding 2", "mamba", "mamba +1", "full + sliding 2", "full + mamba +2", "full + cross")
 MOST_ASKED = 3
 """Tokens of each sort that an admission asks for at most."""
 
@@ -198,24 +201,12 @@ def misplanned(
     return ""
 
 
-def spec_of(package: ModuleType, kind: str, block_size: int) -> Any:
-    """Return the declaration of a layer, by a short name."""
-    sizes: dict[str, Any] = {"block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
-    if kind == "sliding":
-        return package.SlidingWindowSpec(**sizes, sliding_window=2)
-    if kind.startswith("mamba"):
-        drafts = int(kind.removeprefix("mamba").strip(" +") or 0)
-        return package.MambaSpec(
-            block_size=block_size, shapes=((1,),), dtypes=("float32",), num_speculative_blocks=drafts
-        )
-    if kind == "cross":
-        return package.CrossAttentionSpec(**sizes)
-    return package.FullAttentionSpec(**sizes)
-
-
-def manager_of(package: ModuleType, kind: str, block_size: int = 1, num_blocks: int = 9, **rest: Any) -> Any:
-    """Return a manager of one layer, or of several that are listed with commas."""
-    kinds = kind.split(", ")
-    groups = [package.KVCacheGroupSpec([f"layer {each}"], spec_of(package, each, block_size)) for each in kinds]
+def manager_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks: int = 9, **rest: Any) -> Any:
+    """Return a manager of layers, as scopes name them."""
+    kinds = [layer(f"{each}, block {block_size}").kind for each in layers.split(" + ")]
+    groups = [
+        package.KVCacheGroupSpec([f"layer {at}"], kv_cache_spec(kind, block_size, package))
+        for at, kind in enumerate(kinds)
+    ]
     config = package.KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)
     return package.KVCacheManager(config, max_model_len=8, **rest)

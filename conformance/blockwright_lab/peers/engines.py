@@ -192,30 +192,29 @@ def explore(name: str, scope: str, peer_path: Path, limit: int | None) -> Explor
 
 def as_data(report: EngineReport) -> dict[str, Any]:
     """Return a report as data; without seconds, so that it is the same wherever it is made."""
-    engine, verdict = report.engine, report.verdict
-    explored = report.explored.values()
+    engine, verdict, explored = report.engine, report.verdict, report.explored
     shown = {each.name: found for each, found in verdict.known}
+    scopes = [
+        {"name": name, "states": each.states, "transitions": each.transitions, "finished": not each.is_unfinished}
+        | {"findings": len(each.findings)}
+        for name, each in explored.items()
+    ]
     return {
         "engine": engine.engine,
         "version": engine.version,
         "name": engine.name,
-        "scopes": [
-            {
-                "name": name,
-                "states": each.states,
-                "transitions": each.transitions,
-                "finished": not each.is_unfinished,
-                "findings": len(each.findings),
-            }
-            for name, each in report.explored.items()
-        ],
+        "scopes": scopes,
         "left_out": [{"name": name, "reasons": reasons} for name, reasons in report.left_out.items()],
-        "states": sum(each.states for each in explored),
-        "transitions": sum(each.transitions for each in explored),
+        "states": sum(each.states for each in explored.values()),
+        "transitions": sum(each.transitions for each in explored.values()),
         "laws": [of_law(report, law, statement) for law, statement in engine.laws],
         "deviations": [of_deviation(report, each, shown.get(each.name, ())) for each in engine.deviations],
         "violations": report.violations,
     }
+
+
+def shortest(findings: Iterable[Finding]) -> Finding | None:
+    return min(findings, key=lambda each: (each.steps, each.scope), default=None)
 
 
 def of_law(report: EngineReport, law: str, statement: str) -> dict[str, Any]:
@@ -225,25 +224,22 @@ def of_law(report: EngineReport, law: str, statement: str) -> dict[str, Any]:
     unlisted = [each for each in verdict.unlisted if each.law == law]
     confirmed = [each for each in report.engine.deviations if each.law == law and report.confirmed.get(each.confirm)]
     bugs = [each for each, _ in known if each.standing is Standing.BUG] + confirmed
-    status = "violated" if bugs or unlisted else "deviates" if known else "satisfied"
-    findings = unlisted + [
-        finding for each, found in known if each.standing is Standing.BUG or not bugs for finding in found
-    ]
-    shortest = min(findings, key=lambda each: (each.steps, each.scope), default=None)
+    told = (finding for each, found in known if each.standing is Standing.BUG or not bugs for finding in found)
+    first = shortest([*unlisted, *told])
     return {
         "id": law,
         "statement": statement,
-        "status": status,
+        "status": "violated" if bugs or unlisted else "deviates" if known else "satisfied",
         "scopes": len(report.explored),
         "states": sum(each.states for each in report.explored.values()),
-        "detail": f"{shortest.scope}: {shortest.detail}" if shortest else "",
-        "counterexample": shortest.script.splitlines() if shortest else [],
+        "detail": f"{first.scope}: {first.detail}" if first else "",
+        "counterexample": first.script.splitlines() if first else [],
         "deviations": list(dict.fromkeys(each.name for each in [*(each for each, _ in known), *confirmed])),
     }
 
 
 def of_deviation(report: EngineReport, each: Deviation, found: tuple[Finding, ...]) -> dict[str, Any]:
-    shortest = min(found, key=lambda finding: (finding.steps, finding.scope), default=None)
+    first = shortest(found) or Finding(each.law, "", "")
     return {
         "id": each.name,
         "law": each.law,
@@ -255,7 +251,7 @@ def of_deviation(report: EngineReport, each: Deviation, found: tuple[Finding, ..
         "confirmed": report.confirmed.get(each.confirm, ""),
         "scopes": [finding.scope for finding in found],
         "transitions": sum(finding.count for finding in found),
-        "detail": shortest.detail if shortest else "",
-        "steps": shortest.steps if shortest else 0,
-        "counterexample": shortest.script.splitlines() if shortest else [],
+        "detail": first.detail,
+        "steps": first.steps,
+        "counterexample": first.script.splitlines(),
     }
