@@ -2,7 +2,7 @@
 
 import marshal
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -185,33 +185,38 @@ ASKED = tuple(scopes.managers(*row) for row in ROWS["asked"])
 """Small scopes in which what no manager can be asked is asked of the specification."""
 
 
-def refusing(makes: Callable[[Any], World], refused: Callable[[Any], bool]) -> Callable[[Any], World]:
-    """Return what makes worlds in which wrong calls must be refused, and nothing else is judged."""
-    return lambda scope: replace(makes(scope), state_laws=(Judge(REFUSED, refused),), step_laws=())
-
-
 LATE = ("spec, late", "spec, back", "spec, span 2", "spec, three tiers", "spec, whole")
 """Chains on which wrong calls are made."""
+
+
+def named(*names: str) -> Iterator[AnyScope]:
+    """Return scopes of tables and of offloading by a part of their names."""
+    return (each for each in (*TABLES, *OFFLOAD) if any(name in each.name for name in names))
+
+
+def asked(
+    scopes: Iterable[AnyScope], makes: Callable[[Any], World], refused: Callable[[Any], bool]
+) -> Iterator[SpecPlace]:
+    """Return places in which wrong calls must be refused, and nothing else is judged."""
+
+    def refusing(scope: AnyScope) -> World:
+        return replace(makes(scope), state_laws=(Judge(REFUSED, refused),), step_laws=())
+
+    return (SpecPlace("spec", each, refusing, nowhere) for each in scopes)
+
+
 PLACES: tuple[SpecPlace, ...] = (
     *(SpecPlace("lockstep", each, managers, in_lockstep) for each in MANAGERS),
     *(SpecPlace("paged", each, tables, in_lockstep) for each in TABLES),
     *(SpecPlace("offload", each, one_tier if isinstance(each, TierScope) else chains, in_lockstep) for each in OFFLOAD),
     *(SpecPlace("inputs", each, workers, in_histories) for each in WORKERS),
-    *(SpecPlace("spec", each, refusing(managers, refuses), nowhere) for each in ASKED),
-    *(SpecPlace("spec", each, refusing(workers, desk_refuses), nowhere) for each in WORKERS[:3]),
-    *(
-        SpecPlace("spec", each, refusing(tables, tables_refuse), nowhere)
-        for each in TABLES
-        if "spec, swap" in each.name
-    ),
+    *asked(ASKED, managers, refuses),
+    *asked(WORKERS[:3], workers, desk_refuses),
+    *asked(named("spec, swap"), tables, tables_refuse),
     SpecPlace("plans", Shelf("right ones", RIGHT_PLANS), shelf, nowhere),
     *(SpecPlace("paged", Walk(name, each), silent, in_walk) for name, each in WALKED.items()),
     *(SpecPlace("offload", each, silent, in_chain_walk) for each in OFFLOAD_HISTORIES.values()),
-    *(
-        SpecPlace("spec", each, refusing(one_tier, lambda now: tier_refuses(now.tier)), nowhere)
-        for each in OFFLOAD
-        if each.name == "spec, LRU"
-    ),
-    *(SpecPlace("spec", each, refusing(chains, chain_refuses), nowhere) for each in OFFLOAD if each.name in LATE),
+    *asked(named("spec, LRU"), one_tier, lambda now: tier_refuses(now.tier)),
+    *asked(named(*LATE), chains, chain_refuses),
 )
 BY_NAME = {place.name: place for place in PLACES}
