@@ -10,26 +10,26 @@ from typing import Any
 
 from blockwright_conformance.block_tables.scopes import PagedScope
 from blockwright_conformance.block_tables.world import TablesWorld as Tables
-from blockwright_conformance.checker.world import World as PartWorld
+from blockwright_conformance.checker.world import World
 from blockwright_conformance.kv_cache.scopes import Scope
-from blockwright_conformance.kv_cache.world import LOOKUP_LAWS, KVCacheWorld, lookup_view
+from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_conformance.offload.chain import ChainWorld, plain
 from blockwright_conformance.offload.scopes import ChainScope, TierScope
 from blockwright_conformance.offload.tier import TierNow, TierWorld
 from blockwright_spec.offload import chain_state, tier_state
-from blockwright_spec.offload.tier_laws import TIER_LAWS
+from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 
 from .. import scopes
 from ..data_movement.offload_scopes import OFFLOAD_HISTORIES
 from ..data_movement.tables_scopes import World as TablesWorld
 from ..known_bugs import places
 from ..known_bugs.watch import OutOfTimeError, watch
-from .beside import Walk, imported, in_chain_walk, in_histories, in_lockstep, in_walk, nowhere, silent
-from .plans import RIGHT_PLANS, Shelf, shelf
-from .refusals import REFUSED, refuses
+from .beside import Silent, Walk, imported, in_chain_walk, in_histories, in_lockstep, in_walk, nowhere
+from .plans import RIGHT_PLANS, Shelf, ShelfWorld
+from .refusals import refuses
 from .refusals_parts import chain_refuses, desk_refuses, tables_refuse, tier_refuses
-from .search import Came, Enough, Judge, Noticed, World, judged
-from .workers import workers
+from .search import Enough, Judge, Judging, Noticed
+from .workers import Workers
 
 AnyScope = Scope | PagedScope | TierScope | ChainScope | Walk | Shelf
 
@@ -41,9 +41,11 @@ class SpecPlace:
     gate: str
     """The gate that looks at such scopes beside the implementation."""
     scope: AnyScope
-    makes: Callable[[Any], World]
+    makes: Callable[[Any], World[Any, Any]]
     beside: Callable[[Any, int], str]
     """Says in what a scope's specification differs from the implementation, looking so far; empty if in nothing."""
+    refused: Callable[[Any], bool] | None = None
+    """Tells whether a state refuses wrong calls, where nothing else is judged."""
 
     @property
     def name(self) -> str:
@@ -52,7 +54,7 @@ class SpecPlace:
     def alone(self, enough: Enough, limit: int) -> Noticed:
         """Return what its laws notice of the specification alone."""
         with watch():
-            return judged(self.makes(self.scope), enough, limit)
+            return Judging(self.makes(self.scope), enough, limit, self.refused).run()
 
     def differs(self, limit: int) -> str:
         """Say in what the specification differs from the implementation, or that it fails."""
@@ -64,74 +66,36 @@ class SpecPlace:
             return f"{type(error).__name__}: {error}"
 
 
-def judges(*laws: tuple[Any, ...]) -> tuple[Judge, ...]:
-    return tuple(Judge(law.id, law.holds) for each in laws for law in each)
-
-
-def managers(scope: Scope) -> World:
-    return replace(part(KVCacheWorld(scope)), view=lookup_view, viewed=LOOKUP_LAWS)
-
-
-def part(world: PartWorld[Any, Any]) -> World:
-    """Return the world of a part: what a world of the checker says of the specification."""
-
-    def told(now: Any, action: Any) -> Came:
-        outcome = world.meaning(now, action)
-        return Came(outcome.steps, outcome.state)
-
-    return World(
-        world.scope.name,
-        world.initial,
-        world.enabled,
-        told,
-        lambda: world.digest,
-        judges(world.laws),
-        judges(world.step_laws),
-    )
-
-
-def tables(scope: PagedScope) -> World:
-    return part(Tables(scope))
-
-
 def tier_name(now: tier_state.Tier) -> bytes:
     """Name a state of a tier by all of it: contents and announcements do not follow from the rest if it is wrong."""
     entries = [(each.key, each.place, each.phase.name, each.readers) for each in now.entries]
     return marshal.dumps((entries, now.freed, now.contents, sorted(now.announced)), 2)
 
 
-def one_tier(scope: TierScope) -> World:
+class OneTier(TierWorld):
+    """One tier, of which states are told apart by all that is in them."""
 
-    def of_state(law: Judge) -> Judge:
-        return Judge(law.id, lambda now: law.holds(now.tier))
+    laws = tuple(Judge(law.id, lambda now, law=law: law.holds(now.tier)) for law in TIER_LAWS)
+    step_laws = tuple(Judge(law.id, lambda now, done, law=law: law.holds(now.tier, done)) for law in TIER_STEP_LAWS)
 
-    def of_step(law: Judge) -> Judge:
-        return Judge(law.id, lambda now, done: law.holds(now.tier, done))
+    def initial(self) -> TierNow:
+        return TierNow(tier_state.tier(self.scope.capacity, self.scope.recovered))
 
-    world = part(TierWorld(scope))
-    return replace(
-        world,
-        start=lambda: TierNow(tier_state.tier(scope.capacity, scope.recovered)),
-        digest=lambda: lambda now: tier_name(now.tier),
-        state_laws=tuple(map(of_state, world.state_laws)),
-        step_laws=tuple(map(of_step, world.step_laws)),
+    def digest(self, state: TierNow) -> bytes:
+        return tier_name(state.tier)
+
+
+class Chains(ChainWorld):
+    """A chain; the laws of one tier hold in each of its tiers."""
+
+    laws = (
+        *ChainWorld.laws,
+        *(Judge(law.id, lambda now, law=law: all(map(law.holds, now.tiers))) for law in TIER_LAWS),
     )
 
-
-def chains(scope: ChainScope) -> World:
-    """Return the world of a chain; the laws of one tier hold in each of its tiers."""
-    world = ChainWorld(scope)
-
-    def name(now: chain_state.Chain) -> bytes:
-        named = (marshal.dumps(plain(now, each), 2) for each in ({}, *world.alike))
-        return blake2b(min(named) + b"".join(map(tier_name, now.tiers)) * (not world.alike)).digest()
-
-    def in_each(law: Judge) -> Judge:
-        return Judge(law.id, lambda now: all(law.holds(each) for each in now.tiers))
-
-    found = part(world)
-    laws = found.state_laws + tuple(map(in_each, judges(TIER_LAWS)))
-    return replace(found, digest=lambda: name, state_laws=laws)
+    def digest(self, state: chain_state.Chain) -> bytes:
+        named = (marshal.dumps(plain(state, each), 2) for each in ({}, *self.alike))
+        return blake2b(min(named) + b"".join(map(tier_name, state.tiers)) * (not self.alike)).digest()
 
 
 ROWS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("scopes.toml").read_text(encoding="utf-8"))
@@ -194,29 +158,23 @@ def named(*names: str) -> Iterator[AnyScope]:
     return (each for each in (*TABLES, *OFFLOAD) if any(name in each.name for name in names))
 
 
-def asked(
-    scopes: Iterable[AnyScope], makes: Callable[[Any], World], refused: Callable[[Any], bool]
-) -> Iterator[SpecPlace]:
+def asked(scopes: Iterable[AnyScope], makes: Any, refused: Callable[[Any], bool]) -> Iterator[SpecPlace]:
     """Return places in which wrong calls must be refused, and nothing else is judged."""
-
-    def refusing(scope: AnyScope) -> World:
-        return replace(makes(scope), state_laws=(Judge(REFUSED, refused),), step_laws=())
-
-    return (SpecPlace("spec", each, refusing, nowhere) for each in scopes)
+    return (SpecPlace("spec", each, makes, nowhere, refused) for each in scopes)
 
 
 PLACES: tuple[SpecPlace, ...] = (
-    *(SpecPlace("lockstep", each, managers, in_lockstep) for each in MANAGERS),
-    *(SpecPlace("paged", each, tables, in_lockstep) for each in TABLES),
-    *(SpecPlace("offload", each, one_tier if isinstance(each, TierScope) else chains, in_lockstep) for each in OFFLOAD),
-    *(SpecPlace("inputs", each, workers, in_histories) for each in WORKERS),
-    *asked(ASKED, managers, refuses),
-    *asked(WORKERS[:3], workers, desk_refuses),
-    *asked(named("spec, swap"), tables, tables_refuse),
-    SpecPlace("plans", Shelf("right ones", RIGHT_PLANS), shelf, nowhere),
-    *(SpecPlace("paged", Walk(name, each), silent, in_walk) for name, each in WALKED.items()),
-    *(SpecPlace("offload", each, silent, in_chain_walk) for each in OFFLOAD_HISTORIES.values()),
-    *asked(named("spec, LRU"), one_tier, lambda now: tier_refuses(now.tier)),
-    *asked(named(*LATE), chains, chain_refuses),
+    *(SpecPlace("lockstep", each, KVCacheWorld, in_lockstep) for each in MANAGERS),
+    *(SpecPlace("paged", each, Tables, in_lockstep) for each in TABLES),
+    *(SpecPlace("offload", each, OneTier if isinstance(each, TierScope) else Chains, in_lockstep) for each in OFFLOAD),
+    *(SpecPlace("inputs", each, Workers, in_histories) for each in WORKERS),
+    *asked(ASKED, KVCacheWorld, refuses),
+    *asked(WORKERS[:3], Workers, desk_refuses),
+    *asked(named("spec, swap"), Tables, tables_refuse),
+    SpecPlace("plans", Shelf("right ones", RIGHT_PLANS), ShelfWorld, nowhere),
+    *(SpecPlace("paged", Walk(name, each), Silent, in_walk) for name, each in WALKED.items()),
+    *(SpecPlace("offload", each, Silent, in_chain_walk) for each in OFFLOAD_HISTORIES.values()),
+    *asked(named("spec, LRU"), OneTier, lambda now: tier_refuses(now.tier)),
+    *asked(named(*LATE), Chains, chain_refuses),
 )
 BY_NAME = {place.name: place for place in PLACES}
