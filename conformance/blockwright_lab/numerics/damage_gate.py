@@ -144,13 +144,7 @@ def fault_in(schedule: Schedule, package: ModuleType, shelves: dict[bytes, Any])
     engine = Engine(schedule, package, shelves=shelves)
     found: BaseException
     try:
-        while not engine.is_done:
-            if engine.count == MOST_STEPS:
-                raise NumericsError("NUMERICS-0", f"no end after {MOST_STEPS} steps")
-            rearm()
-            engine.step()
-        engine.checker.all(engine.tasks)
-        engine.close()
+        engine.run(MOST_STEPS, rearm)
         return None, engine.count
     except (Exception, OutOfTimeError) as error:
         found = error
