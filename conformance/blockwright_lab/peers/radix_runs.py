@@ -5,6 +5,7 @@ ones are walked at random, and a walk that ends in a fault is cut down to the ac
 """
 
 import dataclasses
+import tomllib
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -13,18 +14,12 @@ from typing import Any, NamedTuple
 
 from blockwright_conformance.capabilities import Finding
 
+from ..scopes import plain
 from .engines import EngineUnderTest, Explored, explored, laws_of, walked
 from .radix_explore import RadixExplorer, perform, walk
 from .radix_laws import seen
 from .sglang_engine import PUBLISHED, SglangEngine, load
 from .sglang_radix import Do, RadixEngine, RadixScope
-
-LONG = (((1,) * 7, 3), ((1, 1, 2, 2, 2, 2), 4), ((1, 1, 1, 1, 2), 4), ((1,) * 7, 3))
-"""Requests that share prefixes of several lengths; two of them say the same."""
-
-SAME = (((1, 1, 1), 2), ((1, 1, 1), 2))
-ONE_MORE = (((1, 1, 1), 2), ((1, 1, 1), 3))
-"""The second is looked up where the first left its state."""
 
 
 class RadixWalk(NamedTuple):
@@ -39,23 +34,16 @@ class RadixWalk(NamedTuple):
         return f"a walk: {self.world.name}"
 
 
-SMALL = (
-    RadixScope("full, 4 slots", 4, (((1, 1, 1), 2), ((1, 2), 2))),
-    RadixScope("full, page 2, 8 slots", 8, (((1, 1, 1, 1, 1), 4), ((1, 1, 2, 2, 2), 4)), page=2),
-    RadixScope("full and sliding, window 1, 4 slots", 4, SAME, window=1, window_slots=3),
-    RadixScope("full and mamba, 5 slots, 3 states", 5, ONE_MORE, states=3),
-    RadixScope("full and mamba, lookups that copy", 5, ONE_MORE, states=3, copies=True),
-)
-"""Worlds that are explored breadth first."""
+ROWS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("trees.toml").read_text(encoding="utf-8"))
 
-LARGE = (
-    RadixScope("full, 10 slots", 10, LONG),
-    RadixScope("full, page 2, 12 slots", 12, LONG, page=2),
-    RadixScope("full and sliding, window 2, 12 slots", 12, LONG, window=2, window_slots=10),
-    RadixScope("full and sliding, page 2, window 3, 16 slots", 16, LONG, page=2, window=3, window_slots=12),
-    RadixScope("full and mamba, 12 slots, 5 states", 12, LONG, states=5),
-    RadixScope("full, sliding and mamba, 14 slots", 14, LONG, window=2, window_slots=12, states=5),
-)
+
+def world(name: str, slots: int, requests: str, options: dict[str, Any]) -> RadixScope:
+    return RadixScope(name, slots, plain(ROWS["requests"][requests]), **options)
+
+
+SMALL = tuple(world(*row) for row in ROWS["small"])
+"""Worlds that are explored breadth first."""
+LARGE = tuple(world(*row) for row in ROWS["large"])
 """Worlds that are walked."""
 
 SCOPES: tuple[RadixScope | RadixWalk, ...] = (*SMALL, *(RadixWalk(world) for world in LARGE))

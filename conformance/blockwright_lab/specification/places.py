@@ -75,8 +75,10 @@ def tier_name(now: tier_state.Tier) -> bytes:
 class OneTier(TierWorld):
     """One tier, of which states are told apart by all that is in them."""
 
-    laws = tuple(Judge(law.id, lambda now, law=law: law.holds(now.tier)) for law in TIER_LAWS)
-    step_laws = tuple(Judge(law.id, lambda now, done, law=law: law.holds(now.tier, done)) for law in TIER_STEP_LAWS)
+    laws: Any = tuple(Judge(law.id, lambda now, law=law: law.holds(now.tier)) for law in TIER_LAWS)
+    step_laws: Any = tuple(
+        Judge(law.id, lambda now, done, law=law: law.holds(now.tier, done)) for law in TIER_STEP_LAWS
+    )
 
     def initial(self) -> TierNow:
         return TierNow(tier_state.tier(self.scope.capacity, self.scope.recovered))
@@ -88,7 +90,7 @@ class OneTier(TierWorld):
 class Chains(ChainWorld):
     """A chain; the laws of one tier hold in each of its tiers."""
 
-    laws = (
+    laws: Any = (
         *ChainWorld.laws,
         *(Judge(law.id, lambda now, law=law: all(map(law.holds, now.tiers))) for law in TIER_LAWS),
     )

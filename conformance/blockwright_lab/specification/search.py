@@ -24,6 +24,7 @@ class Judge(NamedTuple):
 
     id: str
     holds: Callable[..., bool]
+    statement: str = ""
 
 
 class Alone(World[Any, Any]):
