@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from blockwright_conformance.block_tables.scopes import PagedScope
 from blockwright_conformance.block_tables.world import TablesWorld as Tables
@@ -76,7 +76,7 @@ class OneTier(TierWorld):
     """One tier, of which states are told apart by all that is in them."""
 
     laws: Any = tuple(Judge(law.id, lambda now, law=law: law.holds(now.tier)) for law in TIER_LAWS)
-    step_laws: Any = tuple(
+    step_laws: ClassVar[Any] = tuple(
         Judge(law.id, lambda now, done, law=law: law.holds(now.tier, done)) for law in TIER_STEP_LAWS
     )
 
