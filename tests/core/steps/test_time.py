@@ -9,9 +9,8 @@ Not covered: loads (test_loads.py), states of drafts (test_drafts.py), all order
 
 from __future__ import annotations
 
-import pytest
 from tests.core.steps.timed import every_kinds, give, over, prefilled, refused
-from tests.core.support import chunked, full, mamba, manager_of, needed, sliding
+from tests.core.support import full, mamba, manager_of
 
 from blockwright import KVCacheSpec, MambaSpec, Request
 from blockwright.errors import (
@@ -54,61 +53,6 @@ def test_blocks_wait_for_their_step_and_return_in_order(specs: list[KVCacheSpec]
     assert len(queues[0]) == 40
 
 
-def test_blocks_wait_for_the_last_step_that_touches_them() -> None:
-    manager = over([full()])
-    request = prefilled(manager)
-    other = prefilled(manager, "other", first=50)
-    assert give(manager, request, 1)
-    manager.start_step()  # neither is in the third
-    free = manager.block_pool.get_num_free_blocks()
-    manager.free(request)
-    manager.settle_step(1)
-    assert manager.block_pool.get_num_free_blocks() == free
-    manager.free(other)
-    assert manager.block_pool.get_num_free_blocks() == free
-    manager.settle_step(2)
-    assert manager.usage == 0.0
-    assert manager.steps_in_flight == [3]
-    last = Request("last", [1, 2], 2)
-    assert give(manager, last, 2)
-    manager.settle_step(3)
-    manager.free(last)  # its step is settled: nothing to wait for
-    assert manager.usage == 0.0
-
-
-def test_fenced_blocks_are_nobodys() -> None:
-    """A pool that is full of fenced blocks serves nobody; a new request under the old name waits as others do."""
-    manager = over([full()], 4)
-    request = prefilled(manager)
-    manager.free(request)
-    again = Request("r", list(range(60, 69)), 2)
-    assert not give(manager, again, 9)
-    assert not manager.reset_prefix_cache()
-    manager.settle_step(1)
-    manager.start_step()
-    assert give(manager, again, 9)
-    assert manager.get_block_ids("r") == ([3, 2, 1],)
-    refused(manager, InvalidArgumentError, manager.settle_step, 2, {"r": 1})
-
-
-def test_preempted_within_a_step_and_readmitted() -> None:
-    """The step then computes tokens for the old tables and for the new; only the new ones settle for the request."""
-    manager = over([full(), sliding()])
-    request = prefilled(manager, length=8)
-    manager.free(request)
-    request.num_computed_tokens = 0
-    hit, tokens = manager.get_computed_blocks(request)
-    assert tokens == 4  # published when scheduled: the step writes it before anyone reads it
-    assert manager.allocate_slots(request, 4, tokens, hit) is not None
-    manager.check()
-    assert manager.num_settled("r") == 4
-    manager.settle_step(1)
-    assert manager.num_settled("r") == 8
-    manager.check()
-    manager.free(request)
-    assert manager.usage == 0.0
-
-
 # ---------------------------------------------------------------------- settled tokens
 
 
@@ -135,79 +79,6 @@ def test_no_hit_on_data_in_flight(specs: list[KVCacheSpec]) -> None:
     manager.settle_step(1)
     assert manager.get_computed_blocks(same)[1] == 0  # nobody asks for it any more
     assert manager.block_pool.block_keys() == [None] * 41
-
-
-def test_a_settled_state_is_found_where_its_certain_tokens_end() -> None:
-    """Whatever becomes of the drafts: theirs have blocks of their own."""
-    for rejected in (0, 1, 2):
-        manager = over([mamba(2, 2)], settles=True)
-        request = prefilled(manager, length=3)
-        manager.settle_step(1)
-        request.append_output_token_ids([3])
-        manager.start_step()
-        assert give(manager, request, 3, drafts=2)
-        state = manager.get_block_ids("r")[0][1]
-        assert manager.get_computed_blocks(Request("same", list(range(9)), 2))[1] == 0
-        manager.settle_step(2, {"r": rejected})
-        hit, tokens = manager.get_computed_blocks(Request("same", list(range(9)), 2))
-        assert (tokens, hit.get_block_ids()) == (4, ([0, state],))
-        manager.check()
-
-
-@pytest.mark.parametrize("spec", [sliding(2, 3), sliding(1, 4), chunked(2, 4)])
-def test_windows_are_trimmed_on_settled_tokens(spec: KVCacheSpec) -> None:
-    manager, size = over([spec]), spec.block_size
-    request, in_flight, settled = Request("r", list(range(5)), size), list[int](), 0
-    for number in range(1, 30):
-        assert manager.start_step() == number
-        new = 5 if number == 1 else 1
-        assert give(manager, request, new)
-        in_flight.append(new)
-        (table,) = manager.get_block_ids("r")
-        read = {position // size for position in needed(spec, settled)}
-        dead = [entry for entry in range(len(table)) if (entry + 1) * size <= settled and entry not in read]
-        assert [entry for entry, block in enumerate(table) if not block] == dead
-        manager.check()
-        if number % 3:
-            settled += in_flight.pop(0)
-            manager.settle_step(number - len(in_flight))
-            request.append_output_token_ids([number])
-            assert manager.num_settled("r") == settled
-            refused(manager, InvalidArgumentError, manager.remove_skipped_blocks, request, settled + 1)
-    assert dead
-
-
-def test_rejected_drafts_move_later_steps_back() -> None:
-    manager = over([full(2), sliding(2, 4)])
-    request = prefilled(manager, length=4)
-    manager.settle_step(1)
-    request.append_output_token_ids([4])
-    manager.start_step()
-    assert give(manager, request, 4, drafts=3)
-    manager.start_step()
-    assert give(manager, request, 3, drafts=2)
-    assert (manager.num_settled("r"), request.num_computed_tokens) == (4, 11)
-    manager.settle_step(2, {"r": 2})
-    assert manager.num_settled("r") == 6
-    for count in (11, 10, 8):
-        request.num_computed_tokens = count
-        manager.start_step()
-        refused(manager, InvalidArgumentError, manager.allocate_slots, request, 1)
-    request.num_computed_tokens = 9
-    request.append_output_token_ids([5, 6])
-    assert give(manager, request, 1)
-    manager.settle_step(3, {"r": 2})
-    assert manager.num_settled("r") == 7
-    request.num_computed_tokens = 8
-    request.append_output_token_ids([7])
-    manager.start_step()
-    assert give(manager, request, 1)
-    while manager.steps_in_flight:
-        manager.settle_step(manager.steps_in_flight[0])
-    assert manager.num_settled("r") == 9
-    assert manager.num_published("r") == (4, 4)
-    assert manager.block_pool.block_key(manager.get_block_ids("r")[0][3]) == request.block_hashes[3]
-    manager.check()
 
 
 # ---------------------------------------------------------------------- errors
