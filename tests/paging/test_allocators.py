@@ -80,49 +80,6 @@ def test_a_block_says_what_is_in_it(allocator: CpuGpuBlockAllocator) -> None:
     allocator.check([one, two])
 
 
-def test_fork_shares_ids_and_a_write_copies(allocator: CpuGpuBlockAllocator) -> None:
-    parent = chain(allocator, [1, 2, 3, 4], [5])
-    child = allocator.fork(parent[-1])
-    assert [block.block_id for block in child] == [block.block_id for block in parent]
-    assert free_counts(allocator) == (6, 4)
-    source = parent[1].block_id
-    child[1].append_token_ids([6])
-    assert child[1].block_id != source
-    assert parent[1].block_id == source
-    allocator.check([*parent, *child])
-    parent[1].append_token_ids([7])  # the only holder now
-    assert parent[1].block_id == source
-    assert allocator.clear_copy_on_writes() == [(source, child[1].block_id)]
-    assert allocator.clear_copy_on_writes() == []
-    assert [block.token_ids for block in (parent[1], child[1])] == [[5, 7], [5, 6]]
-    allocator.check([*parent, *child])
-
-
-def test_a_full_last_block_is_not_copied(allocator: CpuGpuBlockAllocator) -> None:
-    parent = chain(allocator, [1, 2, 3, 4])
-    child = allocator.fork(parent[-1])
-    after = allocator.allocate_mutable_block(child[-1], GPU)
-    after.append_token_ids([5])
-    assert child[0].block_id == parent[0].block_id
-    assert allocator.clear_copy_on_writes() == []
-    with pytest.raises(InvalidArgumentError):
-        child[0].append_token_ids([5])
-
-
-def test_both_ends_of_a_copy_wait_until_it_is_taken(allocator: CpuGpuBlockAllocator) -> None:
-    parent = chain(allocator, [5])
-    child = allocator.fork(parent[0])
-    child[0].append_token_ids([6])
-    for block in (*parent, *child):
-        allocator.free(block)
-    assert free_counts(allocator) == (6, 4)
-    allocator.check([])
-    taken = {allocator.allocate_mutable_block(None, GPU).block_id for _ in range(6)}
-    ((source, target),) = allocator.clear_copy_on_writes()
-    assert not {source, target} & taken
-    assert free_counts(allocator) == (2, 4)
-
-
 def test_a_copy_still_to_be_made_is_not_copied(allocator: CpuGpuBlockAllocator) -> None:
     """Otherwise one list would name a block as source and as destination."""
     parent = chain(allocator, [5])
@@ -223,18 +180,6 @@ def test_the_null_block_is_one_and_nothing_is_done_with_it(allocator: CpuGpuBloc
         allocator_of("naive").free(null)
 
 
-def test_the_null_block_needs_a_free_block_once() -> None:
-    allocator = allocator_of("naive", gpu=1)
-    block = allocator.allocate_mutable_block(None, GPU)
-    with pytest.raises(NoFreeBlocksError):
-        allocator.allocate_or_get_null_block()
-    assert not allocator.has_null_block
-    allocator.free(block)
-    null = allocator.allocate_or_get_null_block()
-    assert allocator.get_num_free_blocks(GPU) == 0
-    assert allocator.allocate_or_get_null_block() is null
-
-
 # --- content ---
 
 
@@ -242,18 +187,6 @@ def test_the_null_block_needs_a_free_block_once() -> None:
 def caching() -> CpuGpuBlockAllocator:
     """An allocator that finds full blocks by their content."""
     return allocator_of("prefix_caching")
-
-
-def test_equal_content_is_one_block(caching: CpuGpuBlockAllocator) -> None:
-    one = chain(caching, [1, 2, 3, 4], [5, 6, 7, 8])
-    other = chain(caching, [1, 2, 3, 4], [5, 6, 7, 8])
-    assert [block.block_id for block in one] == [block.block_id for block in other]
-    assert free_counts(caching) == (6, 4)
-    elsewhere = chain(caching, [0, 2, 3, 4], [5, 6, 7, 8])  # another prefix
-    assert elsewhere[1].block_id != one[1].block_id
-    extra = caching.allocate_immutable_block(None, [1, 2, 3, 4], GPU, 7)
-    assert extra.block_id != one[0].block_id
-    caching.check([*one, *other, *elsewhere, extra])
 
 
 def test_without_caching_equal_content_is_not_shared() -> None:
@@ -264,16 +197,6 @@ def test_without_caching_equal_content_is_not_shared() -> None:
     assert allocator.get_prefix_cache_hit_rate(GPU) == -1.0
 
 
-def test_a_block_that_fills_gives_way_to_known_content(caching: CpuGpuBlockAllocator) -> None:
-    (known,) = chain(caching, [1, 2, 3, 4])
-    (block,) = chain(caching, [1, 2, 3])
-    own = block.block_id
-    block.append_token_ids([4])
-    assert block.block_id == known.block_id != own
-    assert free_counts(caching) == (7, 4)
-    assert caching.allocate_mutable_block(None, GPU).block_id == own
-
-
 def test_a_block_that_fills_can_be_found(caching: CpuGpuBlockAllocator) -> None:
     (block,) = chain(caching, [1, 2, 3])
     block.append_token_ids([4])
@@ -281,42 +204,6 @@ def test_a_block_that_fills_can_be_found(caching: CpuGpuBlockAllocator) -> None:
     assert chain(caching, [1, 2, 3, 4])[0].block_id == block.block_id
     with pytest.raises(BlockError, match="not full"):
         caching.promote_to_immutable_block(chain(caching, [9])[0])
-
-
-def test_a_shared_block_that_fills_with_known_content_gives_way_without_a_copy(caching: CpuGpuBlockAllocator) -> None:
-    (known,) = chain(caching, [1, 2, 3, 4])
-    parent = chain(caching, [1, 2, 3])
-    child = caching.fork(parent[0])
-    child[0].append_token_ids([4])
-    assert child[0].block_id == known.block_id
-    assert child[0].token_ids == [1, 2, 3, 4]
-    assert parent[0].token_ids == [1, 2, 3]
-    assert caching.clear_copy_on_writes() == []
-    assert free_counts(caching) == (6, 4)
-    caching.check([known, *parent, *child])
-
-
-def test_a_shared_block_of_a_full_pool_gives_way_to_known_content_that_is_free(caching: CpuGpuBlockAllocator) -> None:
-    (known,) = chain(caching, [1, 2, 3, 4])
-    place = known.block_id
-    caching.free(known)
-    parent = chain(caching, [1, 2, 3])
-    child = caching.fork(parent[0])
-    holders = [caching.allocate_mutable_block(None, Device.GPU) for _ in range(6)]
-    assert free_counts(caching) == (1, 4)  # the known content itself
-    child[0].append_token_ids([4])
-    assert child[0].block_id == place
-    assert caching.clear_copy_on_writes() == []
-    caching.check([*parent, *child, *holders])
-
-
-def test_free_blocks_stay_findable_until_taken(caching: CpuGpuBlockAllocator) -> None:
-    (block,) = chain(caching, [1, 2, 3, 4])
-    place = block.block_id
-    caching.free(block)
-    assert free_counts(caching) == (8, 4)
-    assert chain(caching, [1, 2, 3, 4])[0].block_id == place
-    assert free_counts(caching) == (7, 4)
 
 
 def test_only_computed_blocks_and_candidates_are_reported(caching: CpuGpuBlockAllocator) -> None:
@@ -338,14 +225,6 @@ def test_only_computed_blocks_and_candidates_are_reported(caching: CpuGpuBlockAl
     assert caching.find_cached_blocks_prefix([b"\0" * 16, *hashes]) == []
     with pytest.raises(InvalidArgumentError):
         caching.find_cached_blocks_prefix([b"short"])
-
-
-def test_hit_rate_counts_full_blocks_asked_for(caching: CpuGpuBlockAllocator) -> None:
-    assert caching.get_prefix_cache_hit_rate(GPU) == 0.0
-    chain(caching, [1, 2, 3, 4])
-    chain(caching, [1, 2, 3, 4], [5])
-    assert caching.get_prefix_cache_hit_rate(GPU) == 0.5
-    assert caching.get_prefix_cache_hit_rate(CPU) == 0.0
 
 
 def test_reset_waits_for_holders_but_not_for_the_null_block(caching: CpuGpuBlockAllocator) -> None:
