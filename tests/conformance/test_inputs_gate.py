@@ -1,8 +1,8 @@
 """Property: the gate of inputs sees every wrong row, slot, state, length and copy, and every wrong plan.
 
 How: batches of inputs that are wrong in one way each are put through random walks, and plans and memories that are
-wrong through the check of a model; each must be caught under the law that it breaks. The real ones pass.
-Not covered: that every wrong batch or plan is caught; devices (tests/device).
+wrong through the check of a model; each must be caught under the law that it breaks.
+Not covered: that every wrong batch or plan is caught; that the real ones pass, and devices (tests/device).
 """
 
 from collections.abc import Callable

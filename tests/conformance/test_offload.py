@@ -1,9 +1,8 @@
-"""Property: the gate of offloading sees every difference, and visits what it says.
+"""Property: the gate of offloading passes what is right, visits what it says, and prints what can be run.
 
-How: what a tier and a chain show is altered one field at a time; managers and chains that are wrong in one way are put
-through it; a scope under exchanged names of keys must have the same states;
-counterexamples are run as the Python that they are printed as.
-Not covered: that every wrong implementation is caught (known bugs, mutants).
+How: a right manager and a right chain reach what the specification alone reaches; a scope under exchanged names of keys
+must have the same states; counterexamples are run as the Python that they are printed as.
+Not covered: that wrong implementations are caught (known bugs, mutants).
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,8 @@
-"""Property: the gate of block tables sees every difference, visits what it says, and checks contents that really move.
+"""Property: the gate of block tables passes what is right, visits what it says, and checks contents that really move.
 
-How: observations are altered one field at a time; allocators that are wrong in one way are put through it, as are
-engines that forget to move data; states under other names must have the same digest, and the same successors, on whole
-scopes; counterexamples are run as the Python that they are printed as.
-Not covered: that every wrong implementation is caught (known bugs, mutants).
+How: engines that forget to move data are put through it; states under other names must have the same digest, and the
+same successors, on whole scopes; counterexamples are run as the Python that they are printed as.
+Not covered: that wrong implementations are caught (known bugs, mutants).
 """
 
 from collections.abc import Sequence

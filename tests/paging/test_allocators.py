@@ -1,9 +1,8 @@
-"""Property: one allocator per device shares, copies, promotes and evicts blocks as section 3 of the named systems says.
+"""Property: one allocator per device tells what section 3 of the named systems says, and refuses what it must not do.
 
-How: each rule is played through with a few blocks, on both kinds where it holds for both; after an error everything
-the pools know is compared with what they knew before; the self-check runs after every test.
-Not covered: tables and sequences (test_block_table.py, test_block_manager.py), swaps (test_swap.py), eviction order
-(test_eviction.py).
+How: each rule is played through with a few blocks, on both kinds where it holds for both; after an error everything the
+pools know is compared with what they knew before; the self-check runs after every test.
+Not covered: sharing, copies and adoption (the gate `paged`), swaps (test_swap.py), eviction order (test_eviction.py).
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""Property: the block manager counts, allocates, appends, forks and frees as section 5 of the named systems says.
+"""Property: the block manager counts, finds and refuses as section 5 of the named systems says.
 
-How: the counts are recomputed here from the formulas over small grids; each rule is played through with a few blocks;
-after an error everything the manager knows is compared with what it knew before; copies are driven apart.
-Not covered: swaps (test_swap.py).
+How: the counts are recomputed here from the formulas over small grids; what counts as computed is played through with a
+few blocks; after an error everything the manager knows is compared with what it knew before; copies are driven apart.
+Not covered: allocating, appending and forking (the gate `paged`), swaps (test_swap.py).
 """
 
 import copy

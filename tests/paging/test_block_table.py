@@ -1,8 +1,7 @@
-"""Property: a block table holds the blocks of one sequence as section 4 of the named systems says; all or nothing.
+"""Property: calls on a block table are all or nothing, and refused where they make no sense.
 
-How: each rule is played through with a few blocks on both kinds of allocators; after an error everything is compared
-with what it was before; B01 and B02 of the known bugs (forks and releases with null entries) have a test each.
-Not covered: groups of sequences (test_block_manager.py).
+How: each error is tried on both kinds of allocators, and everything is compared with what it was before.
+Not covered: what tables share, copy and release (the gate `paged`), groups of sequences (test_block_manager.py).
 """
 
 import pytest

@@ -1,8 +1,8 @@
 """Property: candidates are evicted least recently accessed first, then by the most tokens, then by the lowest id; a
-refreshed access time takes effect at once; a pool without this order is as it was.
+refreshed access time takes effect at once.
 
-How: the heap is compared with a sorted list over long random histories; the rules are played through on allocators.
-Not covered: the order of release (the queue of the core has its own tests).
+How: the heap is compared with a sorted list over long random histories; accesses are noted all or none.
+Not covered: allocators that evict (the gate `paged`), the order of release (the queue of the core has its own tests).
 """
 
 import random

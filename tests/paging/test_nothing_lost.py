@@ -1,7 +1,7 @@
 """Property: what is refused half-way takes nothing along: no block leaks, no table is left half written.
 
 How: calls that fail after their first check, in both builds; afterwards the self-check holds and the free blocks are
-those from before. Also ids that are told again, and what an engine's own classes forget to define.
+those from before.
 Not covered: calls that cannot fail after they have begun.
 """
 

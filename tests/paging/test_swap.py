@@ -1,9 +1,8 @@
-"""Property: a swap moves each distinct block once, keeps sharing, leaves null entries and shared sources, adopts known
-content, and does all of it or nothing.
+"""Property: a swap is done whole or not at all, and questions about it are answered truly.
 
 How: each rule is played through with a few blocks, on both kinds where it holds for both, first on the allocator, then
 through the manager with its ids from zero; after an error everything is compared with what it was before.
-Not covered: moving data (the device package has its tests).
+Not covered: sharing, null entries and known content (the gate `paged`), moving data (the device package has its tests).
 """
 
 import pytest

@@ -2,8 +2,7 @@
 
 How: explanations over random cache contents of one to three groups against brute force from what a token reads, with a
 draft head and without, and by publishing the blocks that they name; causes over random walks in small pools against a
-model that watches tables, counters and keys; each cause, limit and error by an example; copies, and that nothing
-changes.
+model that watches tables, counters and keys; each limit and error by an example; copies, and that nothing changes.
 Not covered: every state of small scopes (conformance), time (benchmarks).
 """
 

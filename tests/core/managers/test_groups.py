@@ -1,11 +1,9 @@
-"""Property: several groups over one pool act as one: one hit that suits all, one demand, one refusal.
+"""Property: several groups over one pool act as one: one hit that suits all, or one refusal.
 
-How: hits against brute force over random cache contents of two and three groups with unequal block sizes, with a draft
-head and without; demand against what leaves the free queue, at every pool size; adoption where the hits of one group
-are the next blocks to be evicted for another; hits of another shape or another manager, each with its error and no
-change.
+How: hits of another shape or another manager, hits that hold in one group only, and sizes of keys that do not suit all
+groups, each with its error and no change.
 
-Not covered: one group (test_manager.py), order of all calls (conformance), requests without a hit (test_slots.py).
+Not covered: which hits are found (test_explain.py), one group (test_manager.py), all the rest of groups (conformance).
 """
 
 from __future__ import annotations

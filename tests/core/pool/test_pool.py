@@ -1,10 +1,10 @@
-"""Property: the pool hands out, holds and evicts blocks in exactly the documented order, and errors change nothing.
+"""Property: the pool's own calls say what they should of a small pool, and errors change nothing.
 
-How: each rule on a small pool through the pool's own calls, with the whole observable state compared before and after
-each error.
+How: new pools, the null block, usage and views by hand; the whole observable state is compared before and after each
+error.
 
-Not covered: keys (test_pool_keys.py), long random runs against a model (test_pool_model.py), argument ranges
-(test_integers.py).
+Not covered: the order in which blocks are taken and evicted (test_pool_model.py), keys (test_pool_keys.py), argument
+ranges (test_integers.py).
 """
 
 from __future__ import annotations

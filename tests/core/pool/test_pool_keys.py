@@ -1,8 +1,8 @@
-"""Property: a published block is found under its key, the oldest of equals first, until taken or reset.
+"""Property: a block is found under its key by the groups that published it; events and copies are one's own.
 
-How: each rule on a small pool through the pool's own calls, with its events.
+How: each rule on a small pool through the pool's own calls.
 
-Not covered: long random runs against a model (test_pool_model.py), what keys tell apart (test_identity.py).
+Not covered: which of equal blocks serves, and how long (test_pool_model.py), what keys tell apart (test_identity.py).
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Property: a request that is admitted leaves to others what it was told to leave, its whole sequence fits if that was
-asked for, and whatever fits the pool is served once the others have gone.
+"""Property: a request that is admitted leaves to others what it was told to leave, and its whole sequence fits if that
+was asked for.
 
 How: watermark, reserve and the whole-sequence gate at the exact block where the answer changes; requests that were
-admitted by the gate run to their end alone, in steps as large as promised; random pools are emptied and the head of the
-queue asked again (law LIVE-1).
+admitted by the gate run to their end alone, in steps as large as promised.
 
-Not covered: what plans count (test_plans.py).
+Not covered: what plans count (test_plans.py); that whoever is alone is served (law LIVE-1, conformance).
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Property: a recurrent layer goes back from rejected drafts to the state of the last accepted token, and no draft is
-ever found.
+"""Property: a recurrent layer goes back from rejected drafts to the state of the last accepted token, and no further.
 
-How: an engine of its own writes a state to each block that a step fills, that of the last certain token to the table
-and one for each draft beside it, and reads the state it goes on from; random steps, drafts, rejections and prefix hits,
-with prefix caching and without, alone and beside other kinds. Numbers of states and errors by hand.
+How: the state that is told after none, some and all drafts were accepted; numbers of states and errors by hand.
 
-Not covered: drafts with steps in flight (test_time.py, test_time_walk.py), drafts of attention alone (test_slots.py).
+Not covered: what states hold (forks/test_forks.py), drafts of attention alone (test_slots.py), all else (conformance).
 """
 
 from __future__ import annotations

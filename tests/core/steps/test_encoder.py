@@ -1,9 +1,8 @@
 """Property: blocks for the encoder's tokens are there from a request's first step to its last, and nothing caches them.
 
-How: cross attention beside full and sliding attention, by hand and in a random walk; demand against what leaves the
-free queue; errors are compared by a dump of the whole observable state.
+How: cross attention beside full attention, by hand; errors are compared by a dump of the whole observable state.
 
-Not covered: groups without cross attention (test_groups.py).
+Not covered: hybrids, preemption and steps in flight (conformance), groups without cross attention (test_groups.py).
 """
 
 from __future__ import annotations

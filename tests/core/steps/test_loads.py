@@ -4,7 +4,7 @@ whatever of them fails to come, no block is lost.
 How: loads that come whole, in part or not at all, of one group and of several, with a hit before them and without, and
 requests that end meanwhile; errors are compared by a dump of the whole observable state.
 
-Not covered: steps in flight beside loads (test_time.py has steps, the conformance kit both).
+Not covered: plans, windows and steps in flight beside loads (conformance).
 """
 
 from __future__ import annotations

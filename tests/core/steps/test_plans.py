@@ -1,10 +1,9 @@
-"""Property: a plan changes nothing and says exactly what the step would take or lack; a commit does what was planned,
-on an unchanged pool only.
+"""Property: a plan says exactly what the step would lack; a commit does what was planned, on an unchanged pool only.
 
-How: plans of all outcomes, compared with what the call itself does to a copy, and by dumps of the whole observable
-state; plans committed after each kind of change; blocks freed one by one until a plan fits.
+How: blocks freed one by one until a plan fits; plans committed after each kind of change, and by others.
 
-Not covered: who is admitted when (test_admission.py), bad arguments (test_plan_input.py).
+Not covered: that plans change nothing and come true (conformance, forks/test_forks.py), who is admitted when
+(test_admission.py), bad arguments (test_step_integers.py).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Property: a recurrent state is found once the step that writes it has run, whatever calls the engine makes, and not
-before; other layers are found at once.
+before.
 
 How: two requests with a common prompt, and each call by which a manager may learn that the step of the first has run:
-its next slots, its end, a new step, a fork, publication by hand, settlement; and calls by which it must not.
+its next slots, its end, a new step, a fork, publication by hand, settlement.
 
-Not covered: that nothing else changes (the conformance kit, in lock-step).
+Not covered: calls by which it must not learn that, and that nothing else changes (the conformance kit, in lock-step).
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
-"""Property: what a step in flight touches is never free, and what is not settled is neither trimmed nor, if so wished,
-found.
+"""Property: what a step in flight touches is never free, and what is not settled is not found, if so wished.
 
-How: managers with steps in flight, by hand and in random walks; the order in which blocks return is compared with that
-of a twin that settled first; errors are compared by a dump of the whole observable state.
+How: the order in which blocks return is compared with that of a twin that settled first; errors are compared by a dump
+of the whole observable state; copies are settled in another order of events than the original.
 
-Not covered: loads (test_loads.py), states of drafts (test_drafts.py), all orders of calls (conformance).
+Not covered: loads (test_loads.py), states of drafts (test_drafts.py), windows, drafts and all orders of calls
+(conformance).
 """
 
 from __future__ import annotations
 
+import pytest
 from tests.core.steps.timed import every_kinds, give, over, prefilled, refused
-from tests.core.support import full, mamba, manager_of
+from tests.core.support import full, mamba, manager_dump, manager_of, sliding
 
-from blockwright import KVCacheSpec, MambaSpec, Request
+from blockwright import KVCacheManager, KVCacheSpec, MambaSpec, Request
 from blockwright.errors import (
     DuplicateRequestError,
     InvalidArgumentError,
@@ -141,3 +142,51 @@ def test_without_overlap_there_are_no_steps() -> None:
     manager.free(request)
     refused(manager, UnknownRequestError, manager.num_settled, "r")
     assert manager.usage == 0.0
+
+
+# ---------------------------------------------------------------------- copies
+
+
+def history(manager: KVCacheManager, request: Request, other: Request) -> object:
+    """Settle, go on and release; the outcome of all of it."""
+    manager.settle_step(1)
+    manager.free(other)
+    request.append_output_token_ids([77, 78])
+    request.num_computed_tokens = 9
+    manager.start_step()
+    assert give(manager, request, 1)
+    manager.settle_step(2)
+    manager.check()
+    return manager_dump(manager)
+
+
+def test_copies_have_their_own_steps() -> None:
+    manager = over([full(), sliding(2, 4)])
+    request, other = prefilled(manager), Request("other", list(range(50, 58)), 2)
+    assert give(manager, other, 8)
+    copy = manager.copy()
+    twins = request.copy(), other.copy()
+    before = manager_dump(manager)
+    assert manager_dump(copy) == before
+    expected = history(copy, *twins)
+    assert manager_dump(manager) == before
+    assert history(manager, request, other) == expected
+
+
+@pytest.mark.parametrize("specs", [[full(2)], [full(2), mamba(2)]], ids=["full", "full, mamba"])
+def test_copies_publish_by_their_own_tokens(specs: list[KVCacheSpec]) -> None:
+    """On settlement, too: what the original's request says by then is of no concern, nor the other way round."""
+    manager = over(specs, settles=True)
+    request = prefilled(manager, length=3)
+    manager.start_step()
+    assert give(manager, request, 1)  # the token that the first step will give
+    manager.settle_step(1)
+    copy, twin = manager.copy(), request.copy()
+    request.append_output_token_ids([50])
+    twin.append_output_token_ids([60])
+    for each in (copy, manager):
+        each.settle_step(2)
+        each.check()
+    assert manager.get_computed_blocks(Request("same", [0, 1, 2, 50, 9], 2))[1] == 4
+    assert manager.get_computed_blocks(Request("not", [0, 1, 2, 60, 9], 2))[1] == (2 if len(specs) == 1 else 0)
+    assert copy.get_computed_blocks(Request("not", [0, 1, 2, 50, 9], 2))[1] == (2 if len(specs) == 1 else 0)

@@ -1,8 +1,8 @@
 """Property: `ARCOffloadingManager` evicts what ARC as published would evict.
 
 Tested against a plain reading of the paper, block by block: a request touches its block and stores it if it missed; the
-four lists and the target must be equal after each request. Then the adaptations by example: blocks in use are passed
-over, several blocks in one call, bounded ghosts. Not covered: how well ARC does.
+four lists and the target must be equal after each request. Then that ghosts are bounded, and copies apart. Not covered:
+blocks in use and several blocks in one call (the gate `offload`); how well ARC does.
 """
 
 from __future__ import annotations

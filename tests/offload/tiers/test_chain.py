@@ -1,8 +1,8 @@
 """Property: a chain's transfers begin, wait, land and fail as its rules say, and leave no reader, writer or pin behind.
 
-Tested by examples, one for each rule, with tiers that are filled beforehand; and by long random histories in which
-transfers land and fail in any order, with the self-check after each call and quiet at the end. Not covered here: each
-transition against the specification, and bytes (the gate `offload` and the tests of the handlers do that).
+Tested by long random histories in which transfers land and fail in any order, with the self-check after each call and
+quiet at the end; and by some examples with tiers that are filled beforehand. Not covered here: each transition against
+the specification, and bytes (the gate `offload` and the tests of the handlers do that).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Property: one tier keeps its books as section 6 of the named systems and the specification's laws say.
 
-Tested by examples, one for each rule, on both policies where the rule is not LRU's own, and by long random histories in
-which the self-check recomputes every invariant after each call. Not covered here: each transition against the
-specification (the gate `offload` does that), bad input (test_bad_input.py).
+Tested by long random histories in which the self-check recomputes every invariant after each call, and by examples of
+what scopes do not have. Not covered here: each transition against the specification (the gate `offload` does that), bad
+input (test_bad_input.py).
 """
 
 from __future__ import annotations
