@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blockwright.errors import InvalidArgumentError
-from blockwright.offload.breaker import CircuitBreaker
+from blockwright.offload.shared.breaker import CircuitBreaker
 
 
 class Clock:
