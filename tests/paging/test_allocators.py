@@ -179,6 +179,18 @@ def test_the_null_block_is_one_and_nothing_is_done_with_it(allocator: CpuGpuBloc
         allocator_of("naive").free(null)
 
 
+def test_the_null_block_needs_a_free_block_once() -> None:
+    allocator = allocator_of("naive", gpu=1)
+    block = allocator.allocate_mutable_block(None, GPU)
+    with pytest.raises(NoFreeBlocksError):
+        allocator.allocate_or_get_null_block()
+    assert not allocator.has_null_block
+    allocator.free(block)
+    null = allocator.allocate_or_get_null_block()
+    assert allocator.get_num_free_blocks(GPU) == 0
+    assert allocator.allocate_or_get_null_block() is null
+
+
 # --- content ---
 
 

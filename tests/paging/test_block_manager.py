@@ -228,6 +228,17 @@ def test_a_swap_copies_what_its_destination_has_not_computed() -> None:
     manager.check()
 
 
+def test_what_was_swapped_out_is_neither_marked_nor_in_the_way_when_it_is_freed() -> None:
+    manager = SelfAttnBlockSpaceManager(4, 8, 4, 0, enable_caching=True)
+    seq = start(manager, 1, range(9))
+    manager.swap_out(alone(seq))
+    seq.status, seq.num_computed_tokens = SequenceStatus.SWAPPED, 8
+    manager.mark_blocks_as_computed(alone(seq), 4)
+    assert manager.block_tables[1].num_computed_tokens == 0
+    manager.free(seq)
+    assert manager.get_num_free_cpu_blocks() == 4
+
+
 def test_marks_are_checked() -> None:
     manager = SelfAttnBlockSpaceManager(4, 8, 0, 0, enable_caching=True)
     seq = start(manager, 1, range(8))
@@ -247,6 +258,18 @@ def test_without_caching_nothing_is_cached() -> None:
     assert manager.get_common_computed_block_ids([seq]) == []
     assert manager.get_prefix_cache_hit_rate(Device.GPU) == -1.0
     assert manager.reset_prefix_cache()
+
+
+def test_common_computed_blocks() -> None:
+    manager = SelfAttnBlockSpaceManager(4, 8, 0, 0, enable_caching=True)
+    one = start(manager, 1, range(10))
+    two = start(manager, 2, [*range(4), 50, 51, 52, 53])
+    assert manager.get_common_computed_block_ids([one, two]) == []
+    manager.mark_blocks_as_computed(alone(one), 10)
+    assert manager.get_common_computed_block_ids([one]) == manager.get_block_table(one)[:2]
+    assert manager.get_common_computed_block_ids([one, two]) == [], "the other has found nothing"
+    manager.mark_blocks_as_computed(alone(two), 8)
+    assert manager.get_common_computed_block_ids([one, two]) == manager.get_block_table(one)[:1]
 
 
 def test_accessed_sequences_are_evicted_last() -> None:

@@ -26,6 +26,11 @@ def check(allocator: CpuGpuBlockAllocator, *tables: BlockTable) -> None:
     allocator.check([block for table in tables for block in table.blocks])
 
 
+def tokens_of(table: BlockTable) -> list[int]:
+    """The tokens that a table reads back, those of null entries left out."""
+    return [token for block in table.blocks for token in block.token_ids]
+
+
 @pytest.mark.parametrize(
     ("tokens", "size", "ahead", "expected"), [(0, 4, 0, 0), (1, 4, 0, 1), (4, 4, 0, 1), (4, 4, 1, 2), (9, 4, 3, 3)]
 )
@@ -123,6 +128,26 @@ def test_computed_slots_are_needed_and_checked(allocator: CpuGpuBlockAllocator) 
             table.append_token_ids([12], num_computed_slots=computed)
     assert (allocator_dump(allocator), table_dump(table)) == before
     table.append_token_ids([12], num_computed_slots=12)
+
+
+def test_fork_of_a_table_with_null_entries(allocator: CpuGpuBlockAllocator) -> None:
+    """B01: a fork must not count the null block, nor lose sight of the entries that are left."""
+    table = table_of(allocator, range(14), window=1)
+    table.append_token_ids([14], num_computed_slots=13)
+    child = table.fork()
+    grandchild = child.fork()
+    assert child.physical_block_ids == grandchild.physical_block_ids == table.physical_block_ids
+    assert child.num_full_slots == 15
+    check(allocator, table, child, grandchild)
+    child.append_token_ids([15, 16], num_computed_slots=15)
+    assert len(allocator.clear_copy_on_writes()) == 1
+    assert tokens_of(child) == list(range(8, 17))
+    assert child.blocks[-1].num_tokens_total == 17
+    check(allocator, table, child, grandchild)
+    for each in (table, grandchild, child):
+        each.free()
+    check(allocator)
+    assert allocator.get_num_free_blocks(GPU) == 7
 
 
 def test_a_table_can_be_made_of_blocks(allocator: CpuGpuBlockAllocator) -> None:

@@ -49,6 +49,21 @@ def test_store_is_found_when_it_has_landed() -> None:
     assert chain.take_finished() == []
 
 
+@pytest.mark.parametrize(("room", "is_bad"), [(0, True), (3, True), (3, False)])
+def test_blocks_that_go_down_where_the_first_cannot(room: int, is_bad: bool) -> None:
+    """A block that is bad below, or being written there, stays; the next ones go, or are dropped for want of room."""
+    lower, upper = lru(1 + room, "a" if is_bad else ""), lru(4, "abc")
+    if is_bad:
+        lower.prepare_load(keys("aa"))
+        lower.complete_load(keys("a"), success=False)
+    else:
+        lower.prepare_store(keys("a"))
+    chain = OffloadChain([upper, lower], reserve=2)
+    chain.store(keys("d"), [0])
+    assert [upper.status_of(key) for key in keys("abcd")] == [0, *([1, 1] if room else [None, None]), -1]
+    assert chain.num_dropped == (0 if room else 2)
+
+
 def test_block_comes_up_before_it_is_loaded() -> None:
     chain = OffloadChain([lru(3, "a"), lru(3, "abc"), lru(2, "bd")])
     assert chain.lookup(keys("abcdx")) == 4
