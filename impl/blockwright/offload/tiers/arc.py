@@ -95,6 +95,7 @@ class ARCOffloadingManager(TierManager):
         super().touch(keys)
         index = self._entries.index
         at: i64 = len(keys)
+        self._whole.begin()
         while at > 0:
             at -= 1
             key = keys[at]
@@ -103,6 +104,7 @@ class ARCOffloadingManager(TierManager):
                 self._regret(key)
             else:
                 self._hit(slot)
+        self._whole.done()
 
     def _hit(self, slot: i64) -> None:
         """Move a block to the newest end: of T2 if it can be read, else of its own list."""
