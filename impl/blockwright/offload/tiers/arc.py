@@ -19,8 +19,6 @@ Source: section 6 of the named systems (`ARCOffloadingManager`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
@@ -28,7 +26,6 @@ from blockwright.core.check import demand
 from blockwright.core.index import zeros32
 from blockwright.offload.tiers.ghosts import OFTEN, ONCE, Ghosts
 from blockwright.offload.tiers.interfaces import Backend, OffloadingManager
-from blockwright.offload.tiers.keys import keys_of
 from blockwright.offload.tiers.manager import TierManager
 from blockwright.offload.tiers.ring import Ring
 from blockwright.offload.tiers.selfcheck import check_keys
@@ -89,13 +86,10 @@ class ARCOffloadingManager(TierManager):
 
     # ------------------------------------------------------------------ learning
 
-    def touch(self, block_hashes: Iterable[bytes]) -> None:
-        """Count blocks as just used, the first as the most recent, and learn from those evicted lately. O(blocks)."""
-        keys = keys_of(block_hashes)
-        super().touch(keys)
+    def _note_used(self, keys: list[bytes]) -> None:
+        """Count hits, and learn from those evicted lately. O(blocks)."""
         index = self._entries.index
         at: i64 = len(keys)
-        self._whole.begin()
         while at > 0:
             at -= 1
             key = keys[at]
@@ -104,7 +98,6 @@ class ARCOffloadingManager(TierManager):
                 self._regret(key)
             else:
                 self._hit(slot)
-        self._whole.done()
 
     def _hit(self, slot: i64) -> None:
         """Move a block to the newest end: of T2 if it can be read, else of its own list."""

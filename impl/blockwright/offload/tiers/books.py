@@ -83,6 +83,9 @@ class TierBooks(OffloadingManager):
         """Return up to `count` idle blocks that go before `new` ones come, none of them named by this call."""
         raise NotImplementedError
 
+    def _note_used(self, keys: list[bytes]) -> None:
+        """These keys were asked for, present or not, the first as the most recent."""
+
     def _note_entered(self, slots: vec[i32]) -> None:
         """Blocks have come."""
 

@@ -130,9 +130,11 @@ class TierManager(TierBooks):
     def touch(self, block_hashes: Iterable[bytes]) -> None:
         """Count blocks as just used, the first as the most recent; others are passed over. O(blocks). law: TIER-9."""
         self._whole.require()
-        slots = self._entries.index.find_all(keys_of(block_hashes))
+        keys = keys_of(block_hashes)
+        slots = self._entries.index.find_all(keys)
         self._whole.begin()
         self._entries.recency.refresh_all(slots)
+        self._note_used(keys)
         self._whole.done()
 
     # ------------------------------------------------------------------ writing
