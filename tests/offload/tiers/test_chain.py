@@ -64,6 +64,15 @@ def test_blocks_that_go_down_where_the_first_cannot(room: int, is_bad: bool) -> 
     assert chain.num_dropped == (0 if room else 2)
 
 
+def test_failed_store_leaves_nothing() -> None:
+    chain = OffloadChain([lru(2)])
+    chain.store(keys("ab"), [1, 2])
+    chain.take_transfers()
+    assert chain.finish(0, False) == Finished(0, "store", keys("ab"), [1, 2], False)
+    assert (chain.lookup(keys("a")), where(chain, "a"), chain.pins()) == (0, [None], {})
+    chain.check()
+
+
 def test_block_comes_up_before_it_is_loaded() -> None:
     chain = OffloadChain([lru(3, "a"), lru(3, "abc"), lru(2, "bd")])
     assert chain.lookup(keys("abcdx")) == 4
