@@ -13,7 +13,7 @@ import pytest
 from tests.offload.tiers.tier_support import keys, lru
 
 from blockwright.errors import BlockwrightError
-from blockwright.offload import BlockIDsLoadStoreSpec, OffloadChain, StoreStart, Transfer
+from blockwright.offload import BlockIDsLoadStoreSpec, Finished, OffloadChain, StoreStart, Transfer
 
 
 def shown(transfer: Transfer) -> tuple[str, list[int], list[int]]:
