@@ -72,27 +72,6 @@ class KeepsShared(KeepsNulled):
         return without(allocation, "replaced_entries")
 
 
-class PassesOver(KeepsNulled):
-    """Leaves out what a request is told of later groups, where its first two are told nothing."""
-
-    def told(self, allocation: Any) -> Any:
-        if allocation is None:
-            return None
-        told, served = without(allocation, "replaced_entries"), allocation.num_served
-        size = len(WINDOWS.engine.config.groups)
-        ends = (allocation.new_block_offsets, allocation.nulled_offsets)
-        heard = [any(each[at * size] != each[at * size + 2] for each in ends) for at in range(served)]
-        for ids, offsets in (("new_block_ids", "new_block_offsets"), ("nulled_entries", "nulled_offsets")):
-            kept: list[int] = []
-            given, stops, new = getattr(told, ids), getattr(told, offsets), [0]
-            for at in range(served * size):
-                kept += given[stops[at] : stops[at + 1]] if heard[at // size] else []
-                new.append(len(kept))
-            vars(told).update({ids: type(given)(kept), offsets: type(stops)(new)})
-        told.replaced_entries = allocation.replaced_entries
-        return told
-
-
 class Forgets(InputBatch):
     """Forgets its last step when a row is taken anew."""
 
@@ -157,7 +136,6 @@ class Padless(InputBatch):
 WRONG: list[tuple[str, type[InputBatch], WorkerScope]] = [
     ("ROW-1", KeepsNulled, WINDOWS),
     ("ROW-1", KeepsShared, WINDOWS),
-    ("REF-0", PassesOver, WINDOWS),
     ("STATE-1", Forgets, STATES),
     ("ROW-3", Disorders, WINDOWS),
     ("REF-0", Moves, WINDOWS),
