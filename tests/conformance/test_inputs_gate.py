@@ -1,8 +1,8 @@
 """Property: the gate of inputs sees every wrong row, slot, state, length and copy, and every wrong plan.
 
 How: batches of inputs that are wrong in one way each are put through random walks, and plans and memories that are
-wrong through the check of a model; each must be caught under the law that it breaks. The real ones pass.
-Not covered: that every wrong batch or plan is caught; devices (tests/device).
+wrong through the check of a model; each must be caught under the law that it breaks.
+Not covered: that every wrong batch or plan is caught; that the real ones pass, and devices (tests/device).
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from blockwright_conformance.checker.explore import Explorer
 from blockwright_conformance.checker.history import HistoryError, replay, run_machine, walk
 from blockwright_conformance.gates import Profile, gate
 from blockwright_conformance.worker import blockwright as inputs_worker
-from blockwright_conformance.worker.scopes import LARGE, PLAIN, SMALL, WorkerScope
+from blockwright_conformance.worker.scopes import PLAIN, SMALL, WorkerScope
 from blockwright_conformance.worker.world import WorkerWorld
 from blockwright_lab.data_movement import memory_plans as inputs_plans
 from blockwright_lab.data_movement.engine import BrokenError
@@ -172,11 +172,6 @@ def test_a_wrong_batch_is_noticed(
 def walks(world: WorkerWorld) -> None:
     for seed in range(6):
         walk(world, seed, 300)
-
-
-@pytest.mark.parametrize("scope", LARGE.values(), ids=list(LARGE))
-def test_the_real_batch_passes(scope: WorkerScope) -> None:
-    assert walk(WorkerWorld(scope), 100, 60).fired["HandOut"] > 0
 
 
 def test_the_machine_finds_what_the_walk_finds(monkeypatch: pytest.MonkeyPatch) -> None:
