@@ -87,6 +87,7 @@ class Shared:
         self.prefixes: dict[bytes, Prefix] = {}
 
     def request(self, name: str, prefix: Prefix) -> Request:
+        """Return a request as first made; who changes it copies it before (`BlockwrightAdapter.owned`)."""
         request = self.requests.get((name, prefix))
         if request is None:
             extra, tokens = prefix
@@ -94,7 +95,7 @@ class Shared:
             request = self.make(name, list(tokens), block_size=self.block_size, **EXTRAS[extra])
             self.requests[name, prefix] = request
             self.learn(request, prefix)
-        return request.copy()
+        return request
 
     def learn(self, request: Request, prefix: Prefix) -> None:
         """Record what the digests of a request stand for.
@@ -184,7 +185,7 @@ class BlockwrightAdapter:
         self.hits.pop(name, None)
 
     def find(self, name: str) -> Found:
-        hit, length = self.manager.get_computed_blocks(self.owned(name))
+        hit, length = self.manager.get_computed_blocks(self.requests[name])  # a lookup changes nothing
         self.hits[name] = hit
         return Found(length, tuple([tuple(ids) for ids in hit.ids]) if length else ())
 
@@ -307,7 +308,7 @@ class BlockwrightAdapter:
         self.manager.block_pool.touch(blocks)
 
     def explain(self, name: str) -> Explained:
-        said = self.manager.explain_hit(self.owned(name))
+        said = self.manager.explain_hit(self.requests[name])
         limiting = tuple([part.group for part in said.groups if part.missing_end is not None])
         if limiting != said.limiting_groups:
             raise AssertionError(f"EXPLAIN-1: groups {limiting} lack a block, {said.limiting_groups} are said to limit")

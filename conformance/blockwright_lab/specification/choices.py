@@ -81,6 +81,8 @@ class OpenExplorer(Explorer[State, ManagerAdapter]):
                 for told in outcomes(node.state, action):
                     self.result.transitions += 1
                     after = self.arrived(node, action, told, Node(told.state, None, (node.trail, action)))
+                    if after is not None:
+                        self.judge_state(after)
                     if self.result.violation:
                         return
                     if after is not None:
