@@ -250,7 +250,7 @@ class PrefixIndex:
         """Say of each block, by id, whether it is published. O(num_blocks)."""
         return [older != 0 for older in self.older]
 
-    def keys(self) -> list[tuple[int, int, int] | None]:
+    def all_keys(self) -> list[tuple[int, int, int] | None]:
         """Return the key of each block, by id; None where it is not published. O(num_blocks)."""
         found: list[tuple[int, int, int] | None] = []
         block: i64 = 0

@@ -15,7 +15,6 @@ from blockwright.core.index import zeros32
 from blockwright.core.managers import SingleTypeKVCacheManager
 from blockwright.core.state import GroupTable, RequestTables, State
 
-
 Fact = tuple[str, str, object, object]
 """A law, what it says something of, what that must be, and what it is."""
 

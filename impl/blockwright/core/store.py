@@ -123,11 +123,11 @@ class BlockStore:
 
     def block_keys(self) -> list[bytes | None]:
         """Return the 16-byte key of each block, by id; None where it is not published. O(num_blocks)."""
-        return [None if key is None else word_bytes(key[0], key[1]) for key in self._index.keys()]
+        return [None if key is None else word_bytes(key[0], key[1]) for key in self._index.all_keys()]
 
     def block_groups(self) -> list[int | None]:
         """Return the group whose prefix each block carries, by id; None where it is not published. O(num_blocks)."""
-        return [None if key is None else key[2] for key in self._index.keys()]
+        return [None if key is None else key[2] for key in self._index.all_keys()]
 
     def published(self) -> list[bool]:
         """Say of each block, by id, whether it carries a key. O(num_blocks)."""
