@@ -11,8 +11,7 @@ from blockwright_spec.manager.state import Absent, Config, Running, State
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Prefix, Sliding
 
 from .blockwright import EXTRAS, MORE, hash_unit
-from .outcome import ManagerOutcome
-from .parts import computed_of, name_of
+from .parts import ManagerOutcome, computed_of, name_of
 
 IMPORTS = """\
 from blockwright import (

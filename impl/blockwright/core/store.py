@@ -30,10 +30,10 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.access_order import AccessOrder
 from blockwright.core.block_hash import word_bytes
-from blockwright.core.check import check_index, check_queue, demand
 from blockwright.core.index import PrefixIndex, with_room, zeros32
 from blockwright.core.journal import EVICTED, TRIMMED, Journal
 from blockwright.core.request import BlockKeys, Request
+from blockwright.core.self_check.pool import check_index, check_queue, demand
 from blockwright.errors import InterruptedCallError, StaleHitError
 
 

@@ -6,7 +6,7 @@ from typing import final
 
 from mypy_extensions import i64
 
-from blockwright.core.check import demand
+from blockwright.core.self_check.pool import demand
 from blockwright.errors import BlockError, BlockwrightError, InvalidArgumentError
 from blockwright.kinds import require_positive
 from blockwright.paging.interfaces import Block, Device, DeviceAwareBlockAllocator

@@ -7,7 +7,7 @@ Not covered: threads (one call more than allowed may pass as the breaker opens, 
 import pytest
 
 from blockwright.errors import InvalidArgumentError
-from blockwright.offload.breaker import CircuitBreaker
+from blockwright.offload.shared.breaker import CircuitBreaker
 
 
 class Clock:

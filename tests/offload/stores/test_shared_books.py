@@ -1,7 +1,7 @@
 """Property: the manager of a shared store, identities and pools of the host keep their books at every limit.
 
-How: small cases with a store that is a set of keys; each shows one line of `offload/shared_manager.py`,
-`offload/identity.py`, `offload/host_pool.py` or `offload/disk_index.py`: every one was asked for by a change of the
+How: small cases with a store that is a set of keys; each shows one line of `offload/shared/manager.py`,
+`offload/identity.py`, `offload/host/pool.py` or `offload/disk/index.py`: every one was asked for by a change of the
 source that no other test noticed (`blockwright conform --gate mutants`).
 Not covered: servers (test_shared.py), disks (test_disk.py).
 """
@@ -17,13 +17,13 @@ pytest.importorskip("torch", reason="needs torch: pip install torch")
 import torch
 
 from blockwright.errors import BlockNotReadyError, InvalidArgumentError, InvariantError
-from blockwright.offload import disk_index
-from blockwright.offload.breaker import CircuitBreaker
 from blockwright.offload.checksum import DIGEST_SIZE, checksum
-from blockwright.offload.disk_slots import SlotTable
+from blockwright.offload.disk import index as disk_index
+from blockwright.offload.disk.slots import SlotTable
 from blockwright.offload.host import HostPool
 from blockwright.offload.identity import CacheIdentity
-from blockwright.offload.shared_manager import SharedStoreManager
+from blockwright.offload.shared.breaker import CircuitBreaker
+from blockwright.offload.shared.manager import SharedStoreManager
 
 
 class Keys:

@@ -18,7 +18,7 @@ from tests.offload.stores.shared_spaces import Space, space_of
 
 from blockwright.errors import NoFreeBlocksError, UnsupportedError
 from blockwright.offload.media import KeyedLoadStoreSpec
-from blockwright.offload.shared import SharedStoreManager
+from blockwright.offload.shared.manager import SharedStoreManager
 from blockwright.offload.tiers.backend import CPUBackend
 from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import BlockIDsLoadStoreSpec, LoadStoreSpec

@@ -24,8 +24,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.offload.stores.shared_spaces import OURS, parts, read
 
 from blockwright.errors import InvalidArgumentError, StoreUnavailableError
-from blockwright.offload import envelope, shared_store, valkey_client
-from blockwright.offload.shared import FileSystemStore, SharedStoreManager, ValkeyStore
+from blockwright.offload.shared import envelope, valkey_client
+from blockwright.offload.shared import store as shared_store
+from blockwright.offload.shared.file_system import FileSystemStore
+from blockwright.offload.shared.manager import SharedStoreManager
+from blockwright.offload.shared.valkey import ValkeyStore
 from blockwright_lab.media.faults import store_run
 from blockwright_lab.media.proxy import FAULTS, FaultProxy
 from blockwright_lab.media.server import LocalServer, free_port

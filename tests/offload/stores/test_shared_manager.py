@@ -17,7 +17,7 @@ from blockwright.errors import (
     NotPreparedError,
     UnknownBlockHashError,
 )
-from blockwright.offload.shared import SharedStoreManager
+from blockwright.offload.shared.manager import SharedStoreManager
 from blockwright.offload.tiers.interfaces import OffloadingEvent
 
 A, B, C = b"a", b"b", b"c"
@@ -188,7 +188,7 @@ def test_empty_calls_do_nothing() -> None:
 
 
 def test_blame_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blockwright.offload.shared_manager._MOST_BLAMED", 2)
+    monkeypatch.setattr("blockwright.offload.shared.manager._MOST_BLAMED", 2)
     _, manager = managed(A, B, C)
     manager.prepare_load([A, B, C])
     manager.complete_load([A, B, C], success=False)

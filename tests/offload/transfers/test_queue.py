@@ -2,7 +2,7 @@
 
 How: a handler whose parts are functions that the test holds up with events, on a clock that the test moves; the same
 handler under a storm of transfers, cancellations and closing from several threads, after which the counts must add up.
-Not covered: how fast it is (`blockwright.bench.offload_media`), and what real parts move (test_host.py, test_media.py).
+Not covered: how fast it is (`blockwright.bench.offload.media`), and what real parts move (test_host.py, test_media.py).
 """
 
 import gc

@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blockwright.bench import vllm_offload_peer, vllm_peer
+from blockwright.bench.peers import vllm as vllm_peer
+from blockwright.bench.peers import vllm_offload as vllm_offload_peer
+from blockwright.bench.peers.vllm import VllmPeer
 from blockwright.bench.published import Published
 from blockwright.bench.sides import Windows
-from blockwright.bench.vllm_peer import VllmPeer
 
 TABLES = Published(
     version=vllm_peer.PUBLISHED.version,

@@ -15,8 +15,8 @@
 
 from __future__ import annotations
 
-from blockwright.offload.disk_slots import DiskCounts
-from blockwright.offload.disk_store import DiskStore
+from blockwright.offload.disk.slots import DiskCounts
+from blockwright.offload.disk.store import DiskStore
 from blockwright.offload.media import DiskLoadStoreSpec
 from blockwright.offload.status import BlockStatus, PlacedBlockStatus
 from blockwright.offload.tiers.backend import SlotBackend

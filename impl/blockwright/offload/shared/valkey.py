@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from blockwright.errors import InvalidArgumentError
-from blockwright.offload.breaker import CircuitBreaker
 from blockwright.offload.identity import CacheIdentity
-from blockwright.offload.shared_store import SharedStore, Unreadable, Value
-from blockwright.offload.valkey_client import Deadline, address_of, client_of, settings_of
+from blockwright.offload.shared.breaker import CircuitBreaker
+from blockwright.offload.shared.store import SharedStore, Unreadable, Value
+from blockwright.offload.shared.valkey_client import Deadline, address_of, client_of, settings_of
 
 GROUP = 64
 """Names that one EXISTS counts, when the leading run of many is looked for."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from blockwright.errors import StoreDirectoryError
 from blockwright.offload.checksum import CHECKSUMS
-from blockwright.offload.disk_files import LOCK, REMEDY, UNPUBLISHED, Folder, Lock
+from blockwright.offload.disk.files import LOCK, REMEDY, UNPUBLISHED, Folder, Lock
 from blockwright.offload.identity import CacheIdentity
 
 FORMAT: Final = "blockwright blocks"

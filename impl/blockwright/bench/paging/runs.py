@@ -5,7 +5,7 @@ tokens, recording the access time, marking blocks as computed) is called too, ou
 """
 
 from blockwright.bench.measure import require
-from blockwright.bench.paging_sides import BenchGroup, BenchSequence, PagingSide
+from blockwright.bench.paging.sides import BenchGroup, BenchSequence, PagingSide
 from blockwright.bench.sides import BLOCK_SIZE, Tokens
 
 BATCH = 256

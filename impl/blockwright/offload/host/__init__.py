@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from blockwright.device.layout import Caches, blocks_of, check_alike, check_apart, check_writable
 from blockwright.errors import InvalidArgumentError
-from blockwright.offload.host_copies import CopyHandler
-from blockwright.offload.host_pool import HostPool
-from blockwright.offload.host_streams import StreamHandler
+from blockwright.offload.host.copies import CopyHandler
+from blockwright.offload.host.pool import HostPool
+from blockwright.offload.host.streams import StreamHandler
 from blockwright.offload.metrics import Pair, TransferStats
 from blockwright.offload.worker import OffloadingHandler, TransferResult, TransferSpec
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from blockwright.errors import BlockError, InvalidArgumentError
-from blockwright.offload.host_pool import HostPool
+from blockwright.offload.host.pool import HostPool
 from blockwright.offload.tiers.interfaces import CPULoadStoreSpec, GPULoadStoreSpec
 from blockwright.offload.worker import TransferSpec
 

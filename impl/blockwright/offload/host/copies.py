@@ -1,6 +1,6 @@
 """Blocks between a device that is the CPU itself and a `HostPool`.
 
-Three facts, measured (see `blockwright.bench.offload_host`), choose the ways of copying:
+Three facts, measured (see `blockwright.bench.offload.host`), choose the ways of copying:
 
 - A plain copy of memory is the fastest there is, if stretches are long; a call of torch per stretch costs twice the
   time, and `index_copy_` a fifth more. So long stretches are moved by `memmove`, from several threads, which do not
@@ -24,8 +24,8 @@ import torch
 
 from blockwright.device import Caches, swap_blocks
 from blockwright.device.layout import blocks_of
-from blockwright.offload.host_moves import checked_moves
-from blockwright.offload.host_pool import HostPool
+from blockwright.offload.host.moves import checked_moves
+from blockwright.offload.host.pool import HostPool
 from blockwright.offload.queue import Part, ThreadedHandler
 from blockwright.offload.worker import TransferSpec
 

@@ -7,9 +7,9 @@ sample checks, outside the timed region, that the work was done.
 from collections.abc import Callable
 from typing import Any
 
-from blockwright.bench import paging_runs as runs
 from blockwright.bench.measure import Sample, now, require, since
-from blockwright.bench.paging_sides import OursPaging, PagingSide
+from blockwright.bench.paging import runs as runs
+from blockwright.bench.paging.sides import OursPaging, PagingSide
 from blockwright.bench.path import PAGING, Path
 
 TARGET = 10

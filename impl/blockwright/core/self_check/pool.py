@@ -1,7 +1,7 @@
 """The self-check of a pool: each law recomputed from plain facts, both sides shown where they differ.
 
 The ids are those of the specification's list of laws. The pool gathers the facts; nothing here trusts a counter that it
-could count itself. The laws of the tables are in `laws`.
+could count itself. The laws of the tables are in `tables`.
 """
 
 from __future__ import annotations

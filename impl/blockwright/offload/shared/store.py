@@ -16,10 +16,10 @@ from threading import Lock
 from typing import TypeVar
 
 from blockwright.errors import InvalidArgumentError, StoreUnavailableError
-from blockwright.offload.breaker import CircuitBreaker
-from blockwright.offload.envelope import Envelope
 from blockwright.offload.identity import CacheIdentity, checked_identity
 from blockwright.offload.media import ByteStore, Item
+from blockwright.offload.shared.breaker import CircuitBreaker
+from blockwright.offload.shared.envelope import Envelope
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

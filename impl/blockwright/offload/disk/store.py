@@ -33,9 +33,9 @@ from typing import ClassVar, Final, Self
 
 from blockwright.errors import InvalidArgumentError, StoreDirectoryError
 from blockwright.offload.checksum import checksum
-from blockwright.offload.disk_files import BlockFile, Folder, Lock
-from blockwright.offload.disk_folder import Header, opened
-from blockwright.offload.disk_index import (
+from blockwright.offload.disk.files import BlockFile, Folder, Lock
+from blockwright.offload.disk.folder import Header, opened
+from blockwright.offload.disk.index import (
     EMPTY,
     KEY_SIZE_MAX,
     RECORD_SIZE,
@@ -45,7 +45,7 @@ from blockwright.offload.disk_index import (
     recency_size,
     scan,
 )
-from blockwright.offload.disk_slots import DiskCounts, SlotTable
+from blockwright.offload.disk.slots import DiskCounts, SlotTable
 from blockwright.offload.failures import name_of
 from blockwright.offload.identity import CacheIdentity, checked_identity
 from blockwright.offload.media import ByteStore, Item

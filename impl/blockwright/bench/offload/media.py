@@ -1,4 +1,4 @@
-"""``python -m blockwright.bench.offload_media NAME``: how fast each medium of offloading moves real bytes."""
+"""``python -m blockwright.bench.offload.media NAME``: how fast each medium of offloading moves real bytes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import sys
 from collections.abc import Sequence
 
 BENCHMARKS = {
-    "disk": "blockwright.bench.offload_disk",
-    "host": "blockwright.bench.offload_host",
+    "disk": "blockwright.bench.offload.disk",
+    "host": "blockwright.bench.offload.host",
 }
 """Name -> module with `add_arguments(parser)` and `run(args) -> int`; its docstring says what it measures."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark that is named; return 0, or 1 if `--require` is given and a target is missed."""
-    parser = argparse.ArgumentParser(prog="python -m blockwright.bench.offload_media", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m blockwright.bench.offload.media", description=__doc__)
     subparsers = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, module in BENCHMARKS.items():
         # Each is imported where it is asked for alone: one of them may need a library that another does not.

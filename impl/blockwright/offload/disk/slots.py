@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from blockwright.errors import BlockNotReadyError, InvalidArgumentError
-from blockwright.offload.disk_index import Record
+from blockwright.offload.disk.index import Record
 
 
 @dataclass

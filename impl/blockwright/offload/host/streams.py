@@ -10,8 +10,8 @@ import torch
 
 from blockwright.device import Caches, Transfer, swap_blocks
 from blockwright.device.layout import blocks_of
-from blockwright.offload.host_moves import Moves, checked_moves
-from blockwright.offload.host_pool import HostPool
+from blockwright.offload.host.moves import Moves, checked_moves
+from blockwright.offload.host.pool import HostPool
 from blockwright.offload.metrics import Counters, Outcome, Pair, TransferStats
 from blockwright.offload.worker import OffloadingHandler, TransferResult, TransferSpec
 

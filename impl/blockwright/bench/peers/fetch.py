@@ -1,4 +1,4 @@
-"""Fetch the peers to compare with: ``python -m blockwright.bench.fetch_peers DIR``.
+"""Fetch the peers to compare with: ``python -m blockwright.bench.peers.fetch DIR``.
 
 Downloads the published wheels of three versions of vLLM and one of SGLang from the package registry that pip is
 configured with, unpacks only their Python files into DIR, and forgets the wheels. Nothing is installed and nothing of
@@ -12,7 +12,10 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from blockwright.bench import sglang_peer, vllm_offload_peer, vllm_paging_peer, vllm_peer
+from blockwright.bench.peers import sglang as sglang_peer
+from blockwright.bench.peers import vllm as vllm_peer
+from blockwright.bench.peers import vllm_offload as vllm_offload_peer
+from blockwright.bench.peers import vllm_paging as vllm_paging_peer
 from blockwright.bench.published import Published
 from blockwright.errors import BlockwrightError, InvalidArgumentError
 
@@ -87,7 +90,7 @@ def _move(source: Path, destination: Path) -> None:
 
 def main() -> int:
     """Run the command line; return the exit code: 0 fetched or already there, 2 could not."""
-    parser = argparse.ArgumentParser(prog="python -m blockwright.bench.fetch_peers", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m blockwright.bench.peers.fetch", description=__doc__.split("\n")[0])
     parser.add_argument("folder", metavar="DIR", type=Path, help="where to put the files; then: bench --peer-path DIR")
     folder: Path = parser.parse_args().folder
     for peer in PEERS:

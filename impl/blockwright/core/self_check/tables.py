@@ -1,6 +1,6 @@
 """The self-check of a manager: the laws of the tables, recomputed from plain facts.
 
-The ids are those of the specification's list of laws; those of the pool are in `check`.
+The ids are those of the specification's list of laws; those of the pool are in `pool`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.check import demand_each
 from blockwright.core.index import zeros32
 from blockwright.core.managers import SingleTypeKVCacheManager
+from blockwright.core.self_check.pool import demand_each
 from blockwright.core.state import GroupTable, RequestTables, State
 
 Fact = tuple[str, str, object, object]

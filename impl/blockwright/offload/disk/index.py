@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from blockwright.offload.checksum import DIGEST_SIZE, checksum
-from blockwright.offload.disk_files import BlockFile
+from blockwright.offload.disk.files import BlockFile
 
 RECORD_SIZE: Final = 256
 KEY_SIZE_MAX: Final = RECORD_SIZE - 50

@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from blockwright.errors import InvalidArgumentError, UnsupportedError
-from blockwright.offload.breaker import CircuitBreaker
 from blockwright.offload.identity import CacheIdentity
-from blockwright.offload.shared_store import SharedStore, Unreadable, Value
+from blockwright.offload.shared.breaker import CircuitBreaker
+from blockwright.offload.shared.store import SharedStore, Unreadable, Value
 
 T = TypeVar("T")
 
