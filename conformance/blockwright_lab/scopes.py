@@ -3,17 +3,13 @@
 from typing import Any
 
 from blockwright_conformance.block_tables.scopes import PagedScope, paged_scope
-from blockwright_conformance.kv_cache.scopes import Scope, of_groups, strings
-from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
-
-KINDS: dict[str, Any] = {"full": Full, "sliding": Sliding, "chunked": Chunked, "mamba": Mamba, "cross": Cross}
+from blockwright_conformance.kv_cache.scopes import Scope, layers, of_groups, strings
+from blockwright_spec.reads import Group
 
 
 def layer(text: str) -> Group:
     """Return a layer as scopes name it: "sliding 5, block 4"."""
-    kind, _, size = text.partition(", block ")
-    name, *rest = kind.split()
-    return Group(KINDS[name](*map(int, rest)), int(size))
+    return Group(*layers(text)[0])
 
 
 def plain(value: Any) -> Any:
@@ -27,10 +23,9 @@ def options(rest: list[dict[str, Any]]) -> dict[str, Any]:
     return made | ({"prompts": strings(*made.pop("strings"))} if "strings" in made else {})
 
 
-def managers(layers: str, *row: Any) -> Scope:
+def managers(names: str, *row: Any) -> Scope:
     """Return a manager's scope: theme, blocks, longest request, calls, options."""
-    groups = tuple((each.kind, each.block_size) for each in map(layer, layers.split(" + ")))
-    return of_groups(groups, *row[:4], **options(list(row[4:])))
+    return of_groups(layers(names), *row[:4], **options(list(row[4:])))
 
 
 def tables(*row: Any) -> PagedScope:

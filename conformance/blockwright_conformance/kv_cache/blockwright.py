@@ -28,22 +28,27 @@ EXTRAS: tuple[dict[str, str], ...] = (
 """What the extra keys 0, 1, ... of a scope mean to a request."""
 
 
-def kv_cache_spec(kind: Kind, block_size: int, package: Any = blockwright) -> KVCacheSpec:
-    """Return the layer declaration of a kind, as a copy of the package makes it."""
+def declared(kind: Kind, block_size: int) -> tuple[str, dict[str, Any]]:
+    """Return the name of the class by which an engine declares a layer, and its arguments."""
     sizes: dict[str, Any] = {"block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
-    spec: KVCacheSpec
     match kind:
         case Full():
-            spec = package.FullAttentionSpec(**sizes)
+            return "FullAttentionSpec", sizes
         case Sliding(window):
-            spec = package.SlidingWindowSpec(**sizes, sliding_window=window)
+            return "SlidingWindowSpec", {**sizes, "sliding_window": window}
         case Chunked(chunk):
-            spec = package.ChunkedLocalAttentionSpec(**sizes, attention_chunk_size=chunk)
+            return "ChunkedLocalAttentionSpec", {**sizes, "attention_chunk_size": chunk}
         case Mamba(drafts):
-            shapes, dtypes = ((1,),), ("float32",)
-            spec = package.MambaSpec(block_size, shapes, dtypes, num_speculative_blocks=drafts)
+            states = {"block_size": block_size, "shapes": ((1,),), "dtypes": ("float32",)}
+            return "MambaSpec", states | ({"num_speculative_blocks": drafts} if drafts else {})
         case Cross():
-            spec = package.CrossAttentionSpec(**sizes)
+            return "CrossAttentionSpec", sizes
+
+
+def kv_cache_spec(kind: Kind, block_size: int, package: Any = blockwright) -> KVCacheSpec:
+    """Return the layer declaration of a kind, as a copy of the package makes it."""
+    name, arguments = declared(kind, block_size)
+    spec: KVCacheSpec = getattr(package, name)(**arguments)
     return spec
 
 
