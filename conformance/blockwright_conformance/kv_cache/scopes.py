@@ -205,13 +205,6 @@ def is_quick(each: Scope) -> bool:
     return "uncached" in each.name or each.name.startswith(QUICK)
 
 
-def open_scopes(profile: str) -> tuple[Scope, ...]:
-    """Return the scopes in which the specification is explored under every legal choice."""
-    kinds: list[tuple[Kind, int]] = [(Full(), 1), (Sliding(2), 1), (Sliding(3), 2), (Chunked(2), 2), (Mamba(), 1)]
-    few = 5 if profile == "nightly" else 4
-    return tuple(scope(kind, size, "any choice", few, 2 * size + 1, "trim reset chunks") for kind, size in kinds)
-
-
 def large_scopes() -> tuple[Scope, ...]:
     """Return scopes too large to visit whole, for random histories: 39 blocks, seven requests of up to 44 tokens."""
     prompts = tuple(

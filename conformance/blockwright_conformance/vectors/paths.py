@@ -6,7 +6,7 @@ and starts again from a new manager after `LENGTH` actions. The first tours show
 a few of them already go far.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -209,8 +209,3 @@ def vectors_of(scope: Scope, limit: int | None = None) -> Iterator[Vector]:
         if limit is not None and number > limit:
             return
         yield vector_from(scope, number, actions)
-
-
-def sorts_of(vectors: list[Vector]) -> Counter[tuple[str, str]]:
-    """Count the answers that vectors expect: pairs of a call and the answer's word or reason."""
-    return Counter((step.call.word, step.answer.reason or step.answer.word) for each in vectors for step in each.steps)
