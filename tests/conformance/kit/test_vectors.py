@@ -71,7 +71,7 @@ def test_samples_are_those_of_today() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scope", map(scope_named, NAMES), ids=lambda each: each.name)
+@pytest.mark.parametrize("scope", list(map(scope_named, NAMES)), ids=lambda each: each.name)
 def test_every_sample_is_that_of_today(scope: Scope) -> None:
     assert made(scope) == read(FOLDER / file_name(scope.name))
 
