@@ -42,8 +42,8 @@ def covered(kind: str, scope: str, results: list[GateResult], everything: frozen
     missing, total = sorted(everything - fired.keys()), len(everything)
     law, detail = ("SEEN-1", f"never happened: {', '.join(missing)}") if missing else ("", "")
     counts = total, sum(fired.values()), len(missing), 0.0
-    tried = {"tried": total, "passed": total - len(missing)}
-    return GateResult(kind, scope, "all", *counts, law, detail, fired=dict(fired), **tried)
+    passed = total - len(missing)
+    return GateResult(kind, scope, "all", *counts, law, detail, fired=dict(fired), tried=total, passed=passed)
 
 
 def ran(

@@ -520,7 +520,7 @@ def shown_chain(
 
 def as_one(outcome: Outcome[Chain]) -> ChainDone:
     """Return what came of a call, and of handing out what may start after it, as one step."""
-    done = [each for _, each in outcome.steps] or [ChainDone(outcome.state)]
+    done: list[ChainDone] = [each for _, each in outcome.steps] or [ChainDone(outcome.state)]
     return replace(done[0], state=outcome.state, handed=done[-1].handed)
 
 
