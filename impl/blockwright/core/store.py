@@ -98,7 +98,7 @@ class BlockStore:
         self.is_torn = True
 
     def require_whole(self) -> None:
-        """Raise `InterruptedCallError` if a call has ended in the middle of a change."""
+        """Raise `InterruptedCallError` if a call has ended in the middle of a change. law: CALL-1."""
         if self.is_torn:
             raise InterruptedCallError(
                 "an earlier call ended in the middle of a change (no memory, an interrupt), so that nothing can be "

@@ -1,14 +1,15 @@
-"""Property: a call that ends in its middle leaves everything as before it, or as after it, or no later call is served.
+"""Property CALL-1: a call that ends in its middle leaves all as before it, or as after it, or no later call is served.
 
-How: every call of `interrupted.CALLS` in a fresh world, ended at one point after another: where it touches an object of
-the caller's own class (both builds: ids, numbers, lists and mappings whose every method may raise; there nothing may
-tear), at a line of the uncompiled core, and where an allocation fails (both builds, in child processes, since the
-compiler's runtime may end the process; `DEATHS` lists the calls in which it does, and why).
+How: every call of the table `CALLS` (the core, block tables, tiers and chains) in a fresh world, ended at one point
+after another: where it touches an object of the caller's own class (both builds: ids, numbers, keys, lists, mappings
+and sequences whose every method may raise; there nothing may tear), at a line of the uncompiled package, and where an
+allocation fails (both builds, in child processes, since the compiler's runtime may end the process; `DEATHS` lists the
+calls in which it does, and why).
 
 A sample of the points; with ``BLOCKWRIGHT_ALL_POINTS=1`` all of them.
 
-Not covered: block tables (tests/paging/walks/test_interrupts.py), offloading; memory that the system promises and then
-has not (the process is killed).
+Not covered: an engine's own allocators; connectors and handlers, which are never compiled and hold nothing that the
+manager and the chain do not know; memory that the system promises and then has not (the process is killed).
 """
 
 from __future__ import annotations
@@ -16,14 +17,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
-from typing import Any
 
 import pytest
-from tests.core.calls.interrupted import CALLS, SHORTAGES, Ending, Given, Stop, a_line_of_the_core, became, shortages
 from tests.core.support import COMPILED, pure_only
+from tests.interrupts import core_calls, offload_calls, paging_calls
+from tests.interrupts.ended import (
+    OWN,
+    SHORTAGES,
+    Call,
+    a_line_of_the_package,
+    an_object_of_the_caller,
+    became,
+    shortages,
+)
 
 ALL = os.environ.get("BLOCKWRIGHT_ALL_POINTS") == "1"
+CALLS: dict[str, Call] = {**core_calls.CALLS, **paging_calls.CALLS, **offload_calls.CALLS}
 each_call = pytest.mark.parametrize("name", CALLS)
 
 UNCHECKED = "mypyc does not check that a vec could be put into an object (its operation `Box` is taken never to fail)"
@@ -50,53 +59,6 @@ DEATHS = {
 """Calls in which a failed allocation may end the process of the compiled build, and why; see docs/engine.md."""
 
 
-def touched() -> None:
-    """Count one access to an object of the caller's; raise at the last."""
-    Own.left -= 1
-    if Own.left < 0:
-        raise Stop
-
-
-class Own:
-    """Accesses to the caller's own objects that are left before one raises."""
-
-    left = 10**9
-
-
-def own(base: type, names: Iterable[str]) -> Any:
-    """A subclass whose methods of these names count."""
-
-    def counting(name: str) -> Any:
-        original = getattr(base, name)
-
-        def method(self: object, *arguments: object, **options: object) -> object:
-            touched()
-            return original(self, *arguments, **options)
-
-        return method
-
-    return type(f"Own{base.__name__}", (base,), {name: counting(name) for name in names})
-
-
-COMPARED = ["__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__repr__", "__str__", "__format__"]
-COUNTED = ["__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__floordiv__", "__mod__", "__neg__", "__and__"]
-LISTED = ["__iter__", "__len__", "__getitem__", "__contains__", "__eq__"]
-OWN = Given(
-    own(str, [*COMPARED, "__len__", "__iter__", "__getitem__", "encode"]),
-    own(int, [*COMPARED, *COUNTED, "__int__", "__index__", "__bool__", "to_bytes"]),
-    own(list, LISTED),
-    own(dict, [*LISTED, "keys", "items", "get", "pop"]),
-)
-
-
-def give(left: int) -> None:
-    """Let the caller's objects be accessed so often."""
-    Own.left = left
-
-
-an_object_of_the_caller = Ending(lambda at: give(at - 1), lambda: give(10**9))
-
-
 @each_call
 def test_objects_of_the_caller(name: str) -> None:
     for at in range(1, 10_000, 1 if ALL else 7):
@@ -108,9 +70,9 @@ def test_objects_of_the_caller(name: str) -> None:
 
 @pure_only
 @each_call
-def test_lines_of_the_core(name: str) -> None:
+def test_lines_of_the_package(name: str) -> None:
     for at in range(1, 100_000, 1 if ALL else 61):
-        if became(CALLS[name], a_line_of_the_core, at) == "whole":
+        if became(CALLS[name], a_line_of_the_package, at) == "whole":
             return
 
 

@@ -1,4 +1,4 @@
-"""Let the tests of the device share `tests.device.pools`, however pytest was started."""
+"""Let the tests of interrupts share their modules, however pytest was started."""
 
 import sys
 from pathlib import Path
