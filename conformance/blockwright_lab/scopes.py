@@ -4,24 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 from blockwright_conformance.block_tables.scopes import PagedScope, paged_scope
-from blockwright_conformance.kv_cache.scopes import EVERY, Scope, of_groups, strings
+from blockwright_conformance.kv_cache.scopes import EVERY, Scope, layers, of_groups, strings
 from blockwright_conformance.offload.scopes import ChainScope, Slice, TierScope, chain_scope, lists, request
 from blockwright_spec.offload.tier_state import Key
-from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sliding
-
-KINDS: dict[str, Any] = {"full": Full, "sliding": Sliding, "chunked": Chunked, "mamba": Mamba, "cross": Cross}
+from blockwright_spec.reads import Group
 
 
 def layer(text: str) -> Group:
     """Return a layer as scopes name it: "sliding 5, block 4"."""
-    kind, _, size = text.partition(", block ")
-    name, *rest = kind.split()
-    return Group(KINDS[name](*map(int, rest)), int(size))
-
-
-def layers(text: str) -> tuple[tuple[Any, int], ...]:
-    """Return the kinds and block sizes of several layers: "full, block 1 + sliding 2, block 1"."""
-    return tuple((each.kind, each.block_size) for each in map(layer, " ".join(text.split()).split(" + ")))
+    return Group(*layers(text)[0])
 
 
 def plain(value: Any) -> Any:
@@ -35,9 +26,9 @@ def options(rest: list[dict[str, Any]]) -> dict[str, Any]:
     return made | ({"prompts": strings(*made.pop("strings"))} if "strings" in made else {})
 
 
-def managers(layout: str, *row: Any) -> Scope:
-    """Return a manager's scope: layers, theme, blocks, longest request, calls, options."""
-    return of_groups(layers(layout), *row[:4], **options(list(row[4:])))
+def managers(names: str, *row: Any) -> Scope:
+    """Return a manager's scope: theme, blocks, longest request, calls, options."""
+    return of_groups(layers(names), *row[:4], **options(list(row[4:])))
 
 
 def tables(*row: Any) -> PagedScope:

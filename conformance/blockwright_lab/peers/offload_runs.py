@@ -110,9 +110,9 @@ class TierFollower(Explorer[TierNow, TierUnderTest]):
             self.findings[wrong.law, ""] = Finding(wrong.law, self.scope.name, f"a new manager: {wrong.detail}")
         return result
 
-    def step(self, node: Node[TierNow, TierUnderTest], action: TierCall) -> Node[TierNow, TierUnderTest] | None:
+    def visit(self, node: Node[TierNow, TierUnderTest], action: TierCall) -> Node[TierNow, TierUnderTest] | None:
         """Make a call; what is wrong is recorded, and not gone on from."""
-        after = super().step(node, action)
+        after = super().visit(node, action)
         if self.result.violation is None:
             return after
         wrong, self.result.violation = self.result.violation, None
