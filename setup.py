@@ -7,7 +7,7 @@ environment decides:
 
 - `BLOCKWRIGHT_PURE_PYTHON=1`: build no extension (a `py3-none-any` wheel).
 - `BLOCKWRIGHT_REQUIRE_COMPILED=1`: a core that cannot be compiled is an error.
-- `BLOCKWRIGHT_DEVELOPMENT=1`: compile soon rather than fast code (a unit of C for each module, -O1), and say so.
+- `BLOCKWRIGHT_DEVELOPMENT=1`: compile in less time, to slower code (a unit of C for each module, -O1); it is noted.
 """
 
 import ast

@@ -62,7 +62,7 @@ def build_info() -> BuildInfo:
     difference = _difference(record, package, [path.relative_to(package).as_posix() for path in libraries])
     if difference is not None:
         return BuildInfo("stale", python, mypy, f"{difference}; build again (make build)")
-    how = ", soon rather than fast (BLOCKWRIGHT_DEVELOPMENT=1)" if record.get("development") else ""
+    how = ", for development, not for speed (BLOCKWRIGHT_DEVELOPMENT=1)" if record.get("development") else ""
     return BuildInfo("compiled", python, mypy, f"{len(record['sources'])} sources as compiled{how}")
 
 
