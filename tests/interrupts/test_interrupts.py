@@ -56,7 +56,7 @@ DEATHS = {
     "free, loading": UNCHECKED,
     "events, allocate": UNCHECKED,
 }
-"""Calls in which a failed allocation may end the process of the compiled build, and why; see docs/engine.md."""
+"""Calls in which a failed allocation may end the process of the compiled build, and why; see docs/how-to/engine.md."""
 
 
 @each_call

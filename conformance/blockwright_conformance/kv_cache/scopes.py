@@ -108,7 +108,7 @@ def layers(names: str) -> Layers:
     >>> layers("sliding 3, block 2 + mamba +1, block 4")
     ((Sliding(window=3), 2), (Mamba(drafts=1), 4))
     """
-    parts = [each.replace(" +", " ").split(", block ") for each in names.split(" + ")]
+    parts = [each.replace(" +", " ").split(", block ") for each in " ".join(names.split()).split(" + ")]
     words = [(kind.split(), int(size)) for kind, size in parts]
     return tuple([(LAYERS[name][0](*map(int, length)), size) for (name, *length), size in words])
 
@@ -177,6 +177,7 @@ def of_all() -> Iterator[Scope]:
     yield scope(Sliding(2), 1, "three requests", 5, 3, "chunks", slots=3)
     yield scope(Mamba(), 1, "three requests", 5, 3, "chunks", slots=3)
     yield scope(Full(), 3, "too long", 4, 5, "chunks", max_model_len=4)
+    yield scope(Full(), 2, "plain, uncached", 4, 7, "chunks preempt", caching=False)  # asks for little
     yield scope(Full(), 2, "too long, uncached", 4, 4, "chunks batch", max_model_len=3, caching=False)
     yield scope(Full(), 1, "pinned", 4, 3, "load pin", prompts=strings(1, 2, 2), max_model_len=4, in_flight=1)
 

@@ -1,6 +1,7 @@
 """Vectors as JSON lines: one vector a line, each whole in itself.
 
-`docs/vectors.md` describes every field; a change of this module that readers would notice needs another `VERSION`.
+`docs/reference/vectors.md` describes every field; a change of this module that readers would notice needs another
+`VERSION`.
 """
 
 import json

@@ -45,7 +45,7 @@ def law_free_is_findable_or_empty(state: State) -> bool:
 
 
 def asked(state: State) -> frozenset[Prefix]:
-    """Give the prefixes a lookup may be asked for here: those of requests, and the published ones and a token more."""
+    """Return the prefixes a lookup may be asked for here: those of requests, and published ones and a token more."""
     known = (request.prefix for request in state.requests if isinstance(request, Running | Waiting))
     return frozenset((*known, *((extra, (*tokens, 0)) for _, (_, (extra, tokens)) in state.keys)))
 

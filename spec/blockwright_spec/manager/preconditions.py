@@ -54,7 +54,7 @@ def overdrafted(config: Config, known: int, first: int, step: Step) -> Refusal |
 
 
 def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal:
-    """Give a waiting request as it starts on the blocks of its hit, or refuse.
+    """Return a waiting request as it starts on the blocks of its hit, or refuse.
 
     Of the hit before a load it holds what the tokens after the load read: the load comes whole, or is given up.
     """
@@ -117,7 +117,7 @@ def hurried(state: State, slot: int, request: Running) -> Refusal | None:
 
 
 def going(state: State, slot: int, computed: int, step: Step) -> Running | Refusal:
-    """Give a running request as it goes on from `computed` tokens, or refuse; all before them is done by then.
+    """Return a running request as it goes on from `computed` tokens, or refuse; all before them is done by then.
 
     With steps in flight it goes on from what it was given slots for, and is told what is done by `settle`.
     """

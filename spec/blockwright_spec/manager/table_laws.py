@@ -8,7 +8,7 @@ from .state import NULL, Running, State, Table, covers, key, owned, resumed, run
 
 
 def tables(state: State) -> Iterator[tuple[Running, int, Group, Table]]:
-    """Give each block table, with its request and its group."""
+    """Return each block table, with its request and its group."""
     return (
         (request, at, group, request.tables[at])
         for request in state.requests
@@ -18,7 +18,7 @@ def tables(state: State) -> Iterator[tuple[Running, int, Group, Table]]:
 
 
 def held(state: State) -> Iterator[tuple[Running, int, int, int]]:
-    """Give each block that a table holds, with its request, the number of its group, and its entry."""
+    """Return each block that a table holds, with its request, the number of its group, and its entry."""
     return (
         (request, at, entry, block)
         for request, at, _, table in tables(state)
@@ -28,7 +28,7 @@ def held(state: State) -> Iterator[tuple[Running, int, int, int]]:
 
 
 def spans(state: State) -> tuple[int, ...]:
-    """Give, per group, the positions that a table entry covers."""
+    """Return, per group, the positions that a table entry covers."""
     return tuple(span(state.config, group) for group in state.config.groups)
 
 
@@ -46,14 +46,14 @@ def law_reads_are_there(state: State) -> bool:
 
 
 def following(state: State, request: Running) -> int:
-    """Give the next token of a request: it goes on from what was said to be done or is being loaded, known or not."""
+    """Return the next token of a request: it goes on from what was said to be done or is being loaded, known or not."""
     if request.loading:
         return resumed(request.prefix, request.written + request.loading)
     return request.written if state.config.overlaps else max(request.computed, request.settled)
 
 
 def serving(state: State, request: Running, at: int, position: int) -> Table:
-    """Give the blocks where a position may be read: its entry's, and those for states of drafts (MAMBA-3)."""
+    """Return the blocks where a position may be read: its entry's, and those for states of drafts (MAMBA-3)."""
     entry = position // span(state.config, state.config.groups[at])
     return request.tables[at][entry : entry + 1] + (request.states[at] if request.states else ())
 
@@ -139,7 +139,7 @@ def law_table_is_distinct(state: State) -> bool:
 
 
 def computing(state: State) -> tuple[Running, ...]:
-    """Give the requests that run and do not wait for a load."""
+    """Return the requests that run and do not wait for a load."""
     return tuple(request for request in running(state) if request.loading == 0)
 
 

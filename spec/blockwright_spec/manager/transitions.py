@@ -57,7 +57,7 @@ def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outc
 
 
 def grow(state: State, slot: int, computed: int, step: Step, choice: Choice) -> Outcome:
-    """Give a running request slots for its next tokens: ``allocate_slots`` (READ-1, TRIM-1, WRITE-1).
+    """Return a running request slots for its next tokens: ``allocate_slots`` (READ-1, TRIM-1, WRITE-1).
 
     The engine says so that `computed` tokens are done, drafts among them that hold.
     """

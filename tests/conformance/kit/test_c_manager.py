@@ -153,7 +153,12 @@ def test_a_difference_is_told_as_calls(tmp_path: Path) -> None:
 
 
 def test_the_session_of_the_documents_is_what_the_manager_says(program: Path) -> None:
-    text = (ROOT / "docs" / "vectors.md").read_text(encoding="utf-8").partition("```text\n")[2].partition("```")[0]
+    text = (
+        (ROOT / "docs" / "reference" / "vectors.md")
+        .read_text(encoding="utf-8")
+        .partition("```text\n")[2]
+        .partition("```")[0]
+    )
     lines = text.splitlines()
     asked, answers = ([line[2:] for line in lines if line.startswith(mark)] for mark in "><")
     done = subprocess.run([program], input="\n".join(asked) + "\n", capture_output=True, text=True, check=True)

@@ -25,7 +25,7 @@ from blockwright_conformance.kv_cache.world import explorer
 from blockwright_conformance.vectors import wire
 from blockwright_conformance.vectors.calls import SIGNATURES, Answer, Call
 from blockwright_conformance.vectors.judge import judge
-from blockwright_conformance.vectors.paths import Tours, vectors_of
+from blockwright_conformance.vectors.paths import Graph, vectors_of
 from blockwright_conformance.vectors.process import ProcessError, ProcessFactory
 from blockwright_conformance.vectors.records import Vector, line_of, read, vector_of
 from blockwright_conformance.vectors.samples import FOLDER, NAMES, file_name, made, samples
@@ -44,26 +44,26 @@ SAMPLES = samples()
 
 
 def test_tours_take_every_transition() -> None:
-    tours = Tours(scope_named("full, block 2: forks, uncached"))
-    moves = {move for moves in tours.open.values() for move in moves}
-    explored = explorer(tours.scope, None).run()
-    assert len(tours.ways) == explored.states
+    graph = Graph(scope_named("full, block 2: forks, uncached"))
+    moves = {move for moves in graph.open.values() for move in moves}
+    explored = explorer(graph.scope, None).run()
+    assert len(graph.ways) == explored.states
     assert len(moves) <= explored.transitions
     taken = set()
-    for actions in tours.paths():
-        state = tours.first
+    for actions in graph.paths():
+        state = graph.first
         for action in actions:
-            move, _, told = next(each for each in tours.moves(state) if each[1] == action)
+            move, _, told = next(each for each in graph.moves(state) if each[1] == action)
             taken.add(move)
             state = told.state
     assert taken == moves
-    assert not tours.open
+    assert not graph.open
 
 
 def test_samples_are_those_of_today() -> None:
     assert {path.name for path in FOLDER.glob("*.jsonl")} == {file_name(name) for name in NAMES}
     assert {scope_named(name).name for name in NAMES} == set(NAMES)
-    page = Path(__file__).resolve().parents[3] / "docs" / "vectors.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "reference" / "vectors.md"
     assert f"{len(NAMES)} small scopes" in page.read_text(encoding="utf-8")
     for name in ("full, block 2: two symbols", "mamba, block 1: put off", "full, block 2: loading"):
         lines = (FOLDER / file_name(name)).read_text(encoding="utf-8").splitlines()

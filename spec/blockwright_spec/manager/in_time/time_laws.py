@@ -149,7 +149,7 @@ def law_head_is_served(state: State) -> bool:
 
 
 def quiet(state: State) -> State:
-    """Give the state once running requests are released, loads ended, and steps in flight settled."""
+    """Return the state once running requests are released, loads ended, and steps in flight settled."""
     for slot, request in enumerate(state.requests):
         if isinstance(request, Running):
             state = after(release(state, slot, LRU))
@@ -163,6 +163,6 @@ def quiet(state: State) -> State:
 
 
 def after(outcome: Outcome) -> State:
-    """Give the state after a step that cannot be refused."""
+    """Return the state after a step that cannot be refused."""
     assert isinstance(outcome, Done)
     return outcome.state
