@@ -36,7 +36,7 @@ from tests.core.support import (
 )
 
 import blockwright
-from blockwright import KVCacheSpec, Request
+from blockwright import KVCacheSpec, Request, append_output_token_ids_batch
 from blockwright.errors import InterruptedCallError
 
 PACKAGE = Path(blockwright.__file__).parent
@@ -265,6 +265,11 @@ CALLS: dict[str, Call] = {
     ),
     "batch of one": Call(lambda w: w.manager.allocate_slots_batch(w.given.sequence([w.running]), w.given.number(9))),
     "batch, in a step": Call(lambda w: w.manager.allocate_slots_batch([w.running, w.other, w.new], 3), overlap=True),
+    "append to each": Call(
+        lambda w: append_output_token_ids_batch(
+            [w.running, w.other], w.given.sequence([w.given.number(7)] * 9), w.given.number(1), [8, 1]
+        )
+    ),
     "publish": Call(
         lambda w: w.manager.cache_blocks(w.new, w.given.number(8)),
         lambda w: w.manager.allocate_slots(w.new, 8, delay_cache_blocks=True),
