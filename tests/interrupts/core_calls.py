@@ -270,7 +270,7 @@ CALLS: dict[str, Call] = {
         lambda w: w.manager.reset_prefix_cache(),
         _empty,
     ),
-    "request, made": Call(World, lambda w: w.request("made", 20), reads=lambda w: None),
+    "request, made": Call(World, lambda w: w.request("made", 20), reads=lambda w: ()),
     "request, appended": Call(
         World, lambda w: w.new.append_output_token_ids(w.given.sequence([w.given.number(i) for i in range(50)]))
     ),

@@ -6,7 +6,7 @@ and starts again from a new manager after `LENGTH` actions. The first tours show
 a few of them already go far.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -14,8 +14,7 @@ from blockwright_spec.manager.state import State, Waiting, initial
 
 from ..kv_cache.abstraction import expected
 from ..kv_cache.actions import Action, Admit, enabled, meaning
-from ..kv_cache.outcome import ManagerOutcome
-from ..kv_cache.parts import names_of
+from ..kv_cache.parts import ManagerOutcome, names_of
 from ..kv_cache.scopes import Scope
 from ..kv_cache.symmetry import Names
 from .recorder import questions, taken
@@ -210,8 +209,3 @@ def vectors_of(scope: Scope, limit: int | None = None) -> Iterator[Vector]:
         if limit is not None and number > limit:
             return
         yield vector_from(scope, number, actions)
-
-
-def sorts_of(vectors: list[Vector]) -> Counter[tuple[str, str]]:
-    """Count the answers that vectors expect: pairs of a call and the answer's word or reason."""
-    return Counter((step.call.word, step.answer.reason or step.answer.word) for each in vectors for step in each.steps)

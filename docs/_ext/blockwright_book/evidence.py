@@ -85,8 +85,8 @@ def proofs() -> str:
     cells = [(plain(row["manager"]), prose(row["scope"]), told(row)) for row in rows]
     opening = (
         "(the-proofs)=\n# Proofs\n\nScopes are small; arithmetic is proved for all integers. Each line is a theorem "
-        "whose negation z3 shows to have no solution, or a contract that CrossHair confirms, read from the sources "
-        "that run: both the sets of the specification and the closed forms of the implementation."
+        "whose negation z3 shows to have no solution, read from the sources that run: both the sets of the "
+        "specification and the closed forms of the implementation; or a contract, tried with all small numbers."
     )
     held = sum(not row.get("violations") for row in rows)
     found = f"{held:,} of {count(len(rows), 'statement')} hold in the last report." if rows else NOT_MEASURED

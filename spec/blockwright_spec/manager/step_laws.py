@@ -94,14 +94,6 @@ def begun(old: Request, new: Running, overlaps: bool) -> int:
     return old.computed if overlaps and isinstance(old, Running) else new.settled
 
 
-def law_copy_is_of_its_entry(before: State, done: Done) -> bool:
-    """COPY-2: a copy is made from a block that another request keeps, and leaves it as it was."""
-    return all(
-        sharers(done.state, source) > 0 and done.state.contents[source] == before.contents[source]
-        for _, source, _ in copies(done)
-    )
-
-
 def law_newcomer_leaves_the_watermark(before: State, done: Done) -> bool:
     """PLAN-2: a request that joins others leaves the watermark free."""
     pairs = zip(before.requests, done.state.requests, strict=True)

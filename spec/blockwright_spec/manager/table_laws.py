@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator
 
-from ..reads import Cross, Full, Group, Mamba, cut, dead, entries, positions, reads, shows
+from ..reads import Cross, Full, Group, Mamba, cut, dead, positions, reads, shows
 from .hits import useful
-from .state import NULL, Running, State, Table, certain, covers, key, owned, resumed, running, sharers, span
+from .state import NULL, Running, State, Table, covers, key, owned, resumed, running, sharers, span
 
 
 def tables(state: State) -> Iterator[tuple[Running, int, Group, Table]]:
     """Give each block table, with its request and its group."""
     return (
         (request, at, group, request.tables[at])
-        for request in running(state)
+        for request in state.requests
+        if isinstance(request, Running)
         for at, group in enumerate(state.config.groups)
     )
 
@@ -129,15 +130,6 @@ def given(request: Running, group: Group) -> int:
     return request.written + request.loading - (request.drafts if isinstance(group.kind, Mamba) else 0)
 
 
-def law_encoder_is_kept(state: State) -> bool:
-    """CROSS-1: a cross-attention table holds a block for each block of encoder tokens, and nothing else, ever."""
-    return all(
-        len(table) == entries(group.block_size, request.encoder) and NULL not in table
-        for request, _, group, table in tables(state)
-        if isinstance(group.kind, Cross)
-    )
-
-
 def law_table_is_distinct(state: State) -> bool:
     """TABLE-2: a request holds no block twice, in whichever groups."""
     blocks = (
@@ -209,15 +201,6 @@ def law_counts_are_ordered(state: State) -> bool:
     )
 
 
-def law_drafts_have_states(state: State) -> bool:
-    """MAMBA-3: a request has the states of its recurrent layers' drafts from its start, and drafts no further."""
-    return all(
-        len(request.states[at]) == (group.kind.drafts if isinstance(group.kind, Mamba) else 0)
-        and (not isinstance(group.kind, Mamba) or request.drafts <= group.kind.drafts)
-        for request, at, group, _ in tables(state)
-    )
-
-
 def law_state_found_has_run(state: State) -> bool:
     """MAMBA-5: a recurrent state is not found while the step that writes it has still to run, or is the open one."""
     groups, size = state.config.groups, spans(state)
@@ -238,13 +221,3 @@ def has_run(state: State, slot: int, request: Running) -> int:
         return request.settled
     opened = (flight.start for step in state.flights[-1:] for flight in step if flight.slot == slot)
     return next(opened, request.written)
-
-
-def law_draft_state_is_its_own(state: State) -> bool:
-    """MAMBA-4: the block for a draft's state holds the state after exactly that draft of its request, or nothing."""
-    return all(
-        state.contents[block] in (None, (at, cut(request.prefix, certain(request) + place + 1)))
-        for request in running(state)
-        for at, blocks in enumerate(request.states)
-        for place, block in enumerate(blocks)
-    )

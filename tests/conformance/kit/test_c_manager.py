@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from blockwright_conformance.kv_cache.fitting import lacking
+from blockwright_conformance.kv_cache.scopes import EVERY
 from blockwright_conformance.run import ConformanceError, run_conformance
 from blockwright_conformance.vectors.command import history
 from blockwright_conformance.vectors.judge import judge
 from blockwright_conformance.vectors.process import ProcessFactory
-from blockwright_conformance.vectors.samples import sample_scopes, samples
+from blockwright_conformance.vectors.samples import NAMES, samples
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "examples" / "c_manager" / "manager.c"
@@ -38,7 +39,7 @@ sys.exit(args.run(args))
 """
 
 
-SCOPES = {scope.name: scope for scope in sample_scopes()}
+SCOPES = {each.name: each for each in EVERY if each.name in NAMES}
 VECTORS = samples()
 
 

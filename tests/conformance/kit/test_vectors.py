@@ -25,10 +25,10 @@ from blockwright_conformance.kv_cache.world import explorer
 from blockwright_conformance.vectors import wire
 from blockwright_conformance.vectors.calls import SIGNATURES, Answer, Call
 from blockwright_conformance.vectors.judge import judge
-from blockwright_conformance.vectors.paths import Tours, sorts_of, vectors_of
+from blockwright_conformance.vectors.paths import Tours, vectors_of
 from blockwright_conformance.vectors.process import ProcessError, ProcessFactory
 from blockwright_conformance.vectors.records import Vector, line_of, read, vector_of
-from blockwright_conformance.vectors.samples import FOLDER, NAMES, file_name, made, sample_scopes, samples
+from blockwright_conformance.vectors.samples import FOLDER, NAMES, file_name, made, samples
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.state import Config, Table
 
@@ -62,7 +62,7 @@ def test_tours_take_every_transition() -> None:
 
 def test_samples_are_those_of_today() -> None:
     assert {path.name for path in FOLDER.glob("*.jsonl")} == {file_name(name) for name in NAMES}
-    assert len(sample_scopes()) == len(NAMES)
+    assert {scope_named(name).name for name in NAMES} == set(NAMES)
     page = Path(__file__).resolve().parents[3] / "docs" / "vectors.md"
     assert f"{len(NAMES)} small scopes" in page.read_text(encoding="utf-8")
     for name in ("full, block 2: two symbols", "mamba, block 1: put off", "full, block 2: loading"):
@@ -71,13 +71,14 @@ def test_samples_are_those_of_today() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scope", sample_scopes(), ids=lambda each: each.name)
+@pytest.mark.parametrize("scope", list(map(scope_named, NAMES)), ids=lambda each: each.name)
 def test_every_sample_is_that_of_today(scope: Scope) -> None:
     assert made(scope) == read(FOLDER / file_name(scope.name))
 
 
 def test_samples_show_every_call_and_many_refusals() -> None:
-    shown = sorts_of(SAMPLES)
+    steps = [step for each in SAMPLES for step in each.steps]
+    shown = {(step.call.word, step.answer.reason or step.answer.word) for step in steps}
     assert {word for word, _ in shown} == SIGNATURES.keys() - {"copies"} | {"copies"}
     reasons = {"NO_FREE_BLOCKS", "BLOCKS_HELD", "HIT_STALE", "TOO_LONG", "NO_TOKENS", "HIT_LENGTH", "NOT_RUNNING"}
     assert reasons <= {reason for _, reason in shown}
