@@ -267,7 +267,10 @@ class BlockwrightAdapter:
 
     def append(self, name: str, tokens: tuple[int, ...]) -> None:
         request = self.owned(name)
-        request.append_output_token_ids(list(tokens))
+        if len(tokens) == 1:  # either call does the same
+            self.package.append_output_token_ids_batch([request], tokens)
+        else:
+            request.append_output_token_ids(list(tokens))
         extra, known = self.prefixes[name]
         self.prefixes[name] = extra, known + tokens
         if self.overlaps:

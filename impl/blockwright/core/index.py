@@ -33,6 +33,8 @@ def zeros64(count: i64) -> vec[i64]:
 
 def with_room(numbers: vec[i32], count: i64) -> vec[i32]:
     """Return the same numbers with room behind them: that many can be appended without taking memory. O(count)."""
+    if len(numbers) == 0:
+        return vec[i32](capacity=count)
     i: i64 = 0
     while i < count:
         numbers = append(numbers, 0)

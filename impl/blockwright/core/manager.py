@@ -14,6 +14,7 @@ from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig
+from blockwright.core.batch import grow_each
 from blockwright.core.effects import serve, serve_in_place, waiting
 from blockwright.core.in_time.explain import EvictionStats, HitExplanation, eviction_stats, explain
 from blockwright.core.in_time.forks import fork, take_copies
@@ -36,7 +37,7 @@ from blockwright.core.preconditions import (
 from blockwright.core.request import MAX_LENGTH, Request
 from blockwright.core.self_check.tables import check_state
 from blockwright.core.state import Config, State
-from blockwright.core.transitions import commit, find, grow_each, publish, release, reset, trim
+from blockwright.core.transitions import commit, find, publish, release, reset, trim
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import KVCacheEvent
 from blockwright.kinds import CrossAttentionSpec, MambaSpec

@@ -302,10 +302,10 @@ def _unpacked(data: bytes) -> vec[i32]:
 
 
 def counts_of(name: str, given: int | Sequence[int], size: i64) -> vec[i64]:
-    """Return one count per request, each within what 64 bits hold safely."""
+    """Return one count per request, each within what 64 bits hold safely; nothing if nobody asks for any."""
     if isinstance(given, int):
         count: i64 = count_of(name, given)
-        return vec[i64]([count] * size)
+        return vec[i64]([count] * size) if count > 0 else vec[i64]()
     counts = vec[i64](capacity=size)
     for each in given:
         counts = append(counts, count_of(name, each))

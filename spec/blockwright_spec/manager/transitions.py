@@ -108,9 +108,9 @@ def believed(state: State, slot: int, request: Running) -> State:
 def append_output(state: State, slot: int, tokens: tuple[int, ...], accepted: int = 0) -> Outcome:
     """Append tokens to a running request; the first `accepted` were drafts, computed by the step before.
 
-    ``append_output_token_ids``, and with accepted drafts the engine's own count goes up. Others are computed again,
-    unless they were said to be done before they were known. With steps in flight the count has gone ahead, and the
-    tokens become known for which slots were given.
+    ``append_output_token_ids``, or ``append_output_token_ids_batch`` for one request after another; with accepted
+    drafts the engine's own count goes up. Others are computed again, unless they were said to be done before they were
+    known. With steps in flight the count has gone ahead, and the tokens become known for which slots were given.
     """
     # REFUSE
     request = state.requests[slot]
