@@ -122,7 +122,7 @@ bench: build ## time this build, beside peers where 'make bench-peers' fetched t
 	$(RUN)/blockwright bench $$(test -d $(PEERS)/vllm && echo --peer-path $(PEERS)) $(BENCH_ARGS)
 
 bench-peers: $(INSTALLED) ## fetch the Python files of the peers (three releases of vLLM, one of SGLang) to compare with (large downloads)
-	$(RUN)/python -m blockwright.bench.fetch_peers $(PEERS)
+	$(RUN)/python -m blockwright.bench.peers.fetch $(PEERS)
 
 peers-conform: $(INSTALLED) ## put the engines that 'make bench-peers' fetched under the gates, and write docs/data/engines
 	for engine in vllm-0.33.0 vllm-0.11.0 vllm-offload-0.33.0 vllm-offload-0.11.0 sglang-0.5.23; do \
@@ -157,5 +157,5 @@ check: lint types imports docs-check ## all four of the above
 
 clean: ## delete .venv, builds and caches
 	rm -rf $(VENV) $(ENGINES) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache docs/book
-	rm -f impl/blockwright/core/*.so impl/blockwright/core/in_time/*.so impl/blockwright/core/native.*.json impl/blockwright/worker/*.so impl/blockwright/paging/*.so impl/blockwright/offload/tiers/*.so
+	rm -f impl/blockwright/core/*.so impl/blockwright/core/in_time/*.so impl/blockwright/core/self_check/*.so impl/blockwright/core/native.*.json impl/blockwright/worker/*.so impl/blockwright/paging/*.so impl/blockwright/offload/tiers/*.so
 	find spec impl conformance tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from blockwright import build_info
-from blockwright.bench import paths, report, scaling, vllm_paging_peer
+from blockwright.bench import paths, report, scaling
 from blockwright.bench.measure import Timing
 from blockwright.bench.path import MANAGER, PAGING
 from blockwright.bench.paths import all_paths
+from blockwright.bench.peers import vllm_paging as vllm_paging_peer
 from blockwright.cli import main
 
 PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or Path(__file__).resolve().parents[2] / ".peers")
@@ -33,7 +34,7 @@ def test_the_table_and_the_data_say_the_same(tmp_path: Path, capsys: pytest.Capt
         assert (path["peer"], path["ratio"], path["met"]) == (None, None, None)
         assert f"[{path['name']}]" in out
     assert data["configuration"]["python"] in out
-    assert "fetch_peers" in out
+    assert "peers.fetch" in out
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from blockwright.bench import offload_paths, vllm_offload_peer
 from blockwright.bench.measure import WorkNotDoneError
-from blockwright.bench.offload_paths import OffloadSide, OursOffload
+from blockwright.bench.offload import paths as offload_paths
+from blockwright.bench.offload.paths import OffloadSide, OursOffload
+from blockwright.bench.peers import vllm_offload as vllm_offload_peer
 
 PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or Path(__file__).resolve().parents[2] / ".peers")
 needs_peer = pytest.mark.skipif(

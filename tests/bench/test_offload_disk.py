@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.bench import offload_disk
 from blockwright.bench.measure import WorkNotDoneError
+from blockwright.bench.offload import disk as offload_disk
 from blockwright.offload.disk import DiskStore
 
 pytest.importorskip("rich")

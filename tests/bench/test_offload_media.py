@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch: pip install torch")
 
-from blockwright.bench import offload_host
-from blockwright.bench.offload_media import main
+from blockwright.bench.offload import host as offload_host
+from blockwright.bench.offload.media import main
 
 
 def test_the_host_tier(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from blockwright.bench import paging_paths, paging_runs, vllm_paging_peer
 from blockwright.bench.measure import WorkNotDoneError
-from blockwright.bench.paging_sides import BenchGroup, BenchSequence, OursPaging, PagingSide
+from blockwright.bench.paging import paths as paging_paths
+from blockwright.bench.paging import runs as paging_runs
+from blockwright.bench.paging.sides import BenchGroup, BenchSequence, OursPaging, PagingSide
+from blockwright.bench.peers import vllm_paging as vllm_paging_peer
 from blockwright.bench.sides import BLOCK_SIZE, Tokens
 
 PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or Path(__file__).resolve().parents[2] / ".peers")

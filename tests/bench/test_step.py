@@ -19,9 +19,11 @@ pytest.importorskip("torch", reason="a worker's block tables are torch tensors")
 pytest.importorskip("numpy", reason="the peer's are numpy arrays")
 
 from blockwright import build_info
-from blockwright.bench import groups, step_paths, vllm_peer, vllm_step_peer
+from blockwright.bench import groups, step_paths
 from blockwright.bench.measure import WorkNotDoneError
 from blockwright.bench.path import STEP
+from blockwright.bench.peers import vllm as vllm_peer
+from blockwright.bench.peers import vllm_step as vllm_step_peer
 from blockwright.bench.sides import BLOCK_SIZE
 from blockwright.bench.step_sides import OursStep, StepSide
 from blockwright.cli import main

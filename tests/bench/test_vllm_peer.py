@@ -13,7 +13,9 @@ from types import ModuleType
 
 import pytest
 
-from blockwright.bench import fetch_peers, vllm_paging_peer, vllm_peer
+from blockwright.bench.peers import fetch as fetch_peers
+from blockwright.bench.peers import vllm as vllm_peer
+from blockwright.bench.peers import vllm_paging as vllm_paging_peer
 from blockwright.bench.published import Published
 from blockwright.bench.sides import BLOCK_SIZE, Ours, Tokens, Windows
 from blockwright.errors import InvalidArgumentError
@@ -37,7 +39,7 @@ def package(folder: Path, peer: Published, version: str, manager: str = "") -> P
 
 @each_peer
 def test_a_folder_without_the_package_is_refused(peer: Published, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"peer_path: .* holds no unpacked (vllm|sglang) .*fetch_peers"):
+    with pytest.raises(InvalidArgumentError, match=r"peer_path: .* holds no unpacked (vllm|sglang) .*peers.fetch"):
         peer.load(tmp_path / "nowhere", object)
 
 

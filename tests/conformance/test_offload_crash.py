@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from blockwright.offload import disk_files, disk_store
-from blockwright.offload.disk_files import BlockFile
-from blockwright.offload.disk_slots import SlotTable
+from blockwright.offload.disk import files as disk_files
+from blockwright.offload.disk import store as disk_store
+from blockwright.offload.disk.files import BlockFile
+from blockwright.offload.disk.slots import SlotTable
 from blockwright_conformance.gates import Profile, gate
 from blockwright_lab.media import altered as offload_altered
 from blockwright_lab.media import crash as offload_crash

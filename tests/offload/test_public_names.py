@@ -26,7 +26,7 @@ def test_every_public_name_is_there() -> None:
 
 def test_the_host_is_there_where_torch_is() -> None:
     pytest.importorskip("torch")
-    assert offload.HostPool.__module__ == "blockwright.offload.host_pool"
+    assert offload.HostPool.__module__ == "blockwright.offload.host.pool"
     assert offload.HostHandler.__name__ == "HostHandler"
 
 

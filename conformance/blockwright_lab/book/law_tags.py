@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import blockwright
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.law import CALL_LAWS
 from blockwright_spec.manager.laws import BLOCK_LAWS, EVENT_LAWS, LAWS, STEP_LAWS
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
@@ -44,6 +45,7 @@ class Place(NamedTuple):
 
 def law_ids() -> tuple[str, ...]:
     listed = (
+        *CALL_LAWS,
         *BLOCK_LAWS,
         *LAWS,
         *STEP_LAWS,

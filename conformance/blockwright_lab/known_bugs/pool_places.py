@@ -213,9 +213,41 @@ def spec_of(package: ModuleType, kind: str, block_size: int) -> Any:
     return package.FullAttentionSpec(**sizes)
 
 
+def config_of(package: ModuleType, kind: str, block_size: int = 1, num_blocks: int = 9) -> Any:
+    """Return the configuration of one layer, or of several that are listed with commas."""
+    groups = [
+        package.KVCacheGroupSpec([f"layer {at}, {each}"], spec_of(package, each, block_size))
+        for at, each in enumerate(kind.split(", "))
+    ]
+    return package.KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)
+
+
 def manager_of(package: ModuleType, kind: str, block_size: int = 1, num_blocks: int = 9, **rest: Any) -> Any:
-    """Return a manager of one layer, or of several that are listed with commas."""
-    kinds = kind.split(", ")
-    groups = [package.KVCacheGroupSpec([f"layer {each}"], spec_of(package, each, block_size)) for each in kinds]
-    config = package.KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)
-    return package.KVCacheManager(config, max_model_len=8, **rest)
+    """Return a manager of such layers."""
+    return package.KVCacheManager(config_of(package, kind, block_size, num_blocks), max_model_len=8, **rest)
+
+
+# --- rows
+
+
+def rows(package: ModuleType) -> Iterator[Fault]:
+    """Return ROW-1 if a worker's rows part from the tables, told of every token of a request of three groups."""
+    manager = manager_of(package, "full, full, sliding", 2, 20)
+    replica = package.worker.replica.TableReplica(
+        config_of(package, "full, full, sliding", 2, 20),
+        max_num_requests=1,
+        max_num_tokens=1,
+        max_model_len=8,
+        max_encoder_len=0,
+        enable_caching=True,
+        keep_changes=False,
+    )
+    replica.add_request("r", [[], [], []], (), 0)
+    request = package.Request("r", [0] * 8, 2)
+    for token in range(8):
+        request.num_computed_tokens = token
+        replica.apply([request], manager.allocate_slots_batch([request], 1))
+        wanted, found = [list(each) for each in manager.get_block_ids("r")], replica.block_ids("r")
+        if found != wanted:
+            yield Fault("ROW-1", f"after token {token}: rows {found}, tables {wanted}", 2 * token + 2)
+            return

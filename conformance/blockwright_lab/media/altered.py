@@ -25,10 +25,10 @@ from typing import Final
 
 from blockwright.errors import StoreDirectoryError
 from blockwright.offload.disk import DiskStore
-from blockwright.offload.disk_files import LOCK, UNPUBLISHED
-from blockwright.offload.disk_folder import HEADER
-from blockwright.offload.disk_index import RECORD_SIZE
-from blockwright.offload.disk_store import BLOCKS, INDEX, RECENCY
+from blockwright.offload.disk.files import LOCK, UNPUBLISHED
+from blockwright.offload.disk.folder import HEADER
+from blockwright.offload.disk.index import RECORD_SIZE
+from blockwright.offload.disk.store import BLOCKS, INDEX, RECENCY
 from blockwright_conformance.gates import GateResult
 from blockwright_spec.offload.directory import DIRECTORY_LAWS, Altered, Place, Reopened, Served
 

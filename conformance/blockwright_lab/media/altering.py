@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from blockwright.offload.checksum import checksum
-from blockwright.offload.disk_files import LOCK, UNPUBLISHED
-from blockwright.offload.disk_folder import HEADER
-from blockwright.offload.disk_index import RECORD_SIZE
-from blockwright.offload.disk_store import BLOCKS, INDEX, RECENCY
+from blockwright.offload.disk.files import LOCK, UNPUBLISHED
+from blockwright.offload.disk.folder import HEADER
+from blockwright.offload.disk.index import RECORD_SIZE
+from blockwright.offload.disk.store import BLOCKS, INDEX, RECENCY
 
 from .blocks import BLOCK_BYTES
 

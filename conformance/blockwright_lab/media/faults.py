@@ -16,7 +16,8 @@ from typing import Any
 
 from blockwright.errors import StoreUnavailableError
 from blockwright.offload.identity import CacheIdentity
-from blockwright.offload.shared import SharedStoreManager, ValkeyStore
+from blockwright.offload.shared.manager import SharedStoreManager
+from blockwright.offload.shared.valkey import ValkeyStore
 from blockwright_conformance.gates import GateResult
 
 from .proxy import FAULTS, FaultProxy

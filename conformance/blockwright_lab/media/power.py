@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from blockwright.offload.disk import DiskStore
-from blockwright.offload.disk_files import LOCK, BlockFile, Folder
+from blockwright.offload.disk.files import LOCK, BlockFile, Folder
 
 from .blocks import Said
 

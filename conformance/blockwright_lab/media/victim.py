@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple, NoReturn, TypeVar
 
 from blockwright.offload.disk import DiskStore
-from blockwright.offload.disk_files import BlockFile, Folder
+from blockwright.offload.disk.files import BlockFile, Folder
 
 from .blocks import BLOCK_BYTES, IDENTITY, KEYS, SLOTS, Said, Work
 

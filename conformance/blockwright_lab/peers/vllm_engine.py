@@ -13,7 +13,9 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
-from blockwright.bench import vllm_offload_peer, vllm_paging_peer, vllm_peer
+from blockwright.bench.peers import vllm as vllm_peer
+from blockwright.bench.peers import vllm_offload as vllm_offload_peer
+from blockwright.bench.peers import vllm_paging as vllm_paging_peer
 from blockwright.bench.published import Published
 from blockwright_conformance.kv_cache.blockwright import EXTRAS, hash_unit
 from blockwright_spec.manager.state import Config
@@ -157,7 +159,7 @@ def quiet() -> None:
 
 @cache
 def load(version: str, peer_path: Path) -> VllmEngine:
-    """Load a release from the folder that ``python -m blockwright.bench.fetch_peers`` filled.
+    """Load a release from the folder that ``python -m blockwright.bench.peers.fetch`` filled.
 
     Raises InvalidArgumentError if the folder holds no unpacked copy of it.
     """

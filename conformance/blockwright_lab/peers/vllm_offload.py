@@ -22,7 +22,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, Self
 from unittest.mock import patch
 
-from blockwright.bench import vllm_offload_peer, vllm_peer
+from blockwright.bench.peers import vllm as vllm_peer
+from blockwright.bench.peers import vllm_offload as vllm_offload_peer
 from blockwright.bench.published import Published
 from blockwright_conformance.offload.tier_adapter import TierUnderTest
 from blockwright_spec.offload.tier_calls import TierReason

@@ -122,6 +122,8 @@ def entry(law: Law) -> str:
 def told_checked(family: Family) -> str:
     """Say where laws were checked."""
     rows = family.rows()
+    if not family.kinds:
+        return f"in {family.of}"
     if not rows:
         return NOT_MEASURED
     kinds = " and ".join(f"`{kind}`" for kind in dict.fromkeys(row["kind"] for row in rows))

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.law import CALL_LAWS
 from blockwright_spec.manager.laws import BLOCK_LAWS, EVENT_LAWS, LAWS, STEP_LAWS
 from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
 from blockwright_spec.offload.directory import DIRECTORY_LAWS
@@ -41,6 +42,7 @@ class Family:
 
 TIERS = ("LRU", "ARC")
 FAMILIES: tuple[tuple[Family, tuple[Any, ...]], ...] = (
+    (Family(1, "every call of parts one to three that tests end in its middle", "transitions", ()), CALL_LAWS),
     (Family(1, "every state of the block machine that a state of some part is", "states", ("refinement",)), BLOCK_LAWS),
     (Family(1, "every state of a manager", "states", ("lockstep", "choices")), LAWS),
     (Family(1, "every step of a manager", "transitions", ("lockstep", "choices")), STEP_LAWS),

@@ -21,7 +21,7 @@ def register(subparsers: Any) -> None:
         description="Time the public API of this build, path by path: medians of interleaved repetitions, in ns.",
     )
     parser.add_argument(
-        "--peer-path", metavar="DIR", type=FilePath, help="the peers, see python -m blockwright.bench.fetch_peers"
+        "--peer-path", metavar="DIR", type=FilePath, help="the peers, see python -m blockwright.bench.peers.fetch"
     )
     parser.add_argument(
         "--floor", metavar="FILE", type=FilePath, nargs="?", const=FilePath(), help="also plain C; compiles floor.c"
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if left_out:
         print(f"left out: {left_out}")
     if not peers:
-        print("no peer: python -m blockwright.bench.fetch_peers DIR, then bench --peer-path DIR, shows ratios")
+        print("no peer: python -m blockwright.bench.peers.fetch DIR, then bench --peer-path DIR, shows ratios")
     if args.json is not None:
         data = report.as_data(config, rows, scales, verdicts)
         args.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
@@ -125,8 +125,11 @@ def _runnable(paths: Sequence[Any], args: argparse.Namespace) -> tuple[list[Any]
 
 def _peers(folder: FilePath, systems: Collection[str]) -> dict[str, Any]:
     """Load the peer of each system from the folder that `fetch_peers` filled."""
-    from blockwright.bench import vllm_offload_peer, vllm_paging_peer, vllm_peer, vllm_step_peer
     from blockwright.bench.path import MANAGER, OFFLOAD, PAGING, STEP
+    from blockwright.bench.peers import vllm as vllm_peer
+    from blockwright.bench.peers import vllm_offload as vllm_offload_peer
+    from blockwright.bench.peers import vllm_paging as vllm_paging_peer
+    from blockwright.bench.peers import vllm_step as vllm_step_peer
 
     loaders = {
         MANAGER: vllm_peer.load,

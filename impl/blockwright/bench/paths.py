@@ -9,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from blockwright.bench import groups, offload_paths, paging_paths, step_paths
+from blockwright.bench import groups, step_paths
 from blockwright.bench.measure import Sample, now, require, since
+from blockwright.bench.offload import paths as offload_paths
+from blockwright.bench.paging import paths as paging_paths
 from blockwright.bench.path import Path
 from blockwright.bench.sides import (
     BLOCK_SIZE,

@@ -53,7 +53,7 @@ class Published:
     def check(self, peer_path: Path) -> None:
         """Raise InvalidArgumentError if the folder holds no unpacked copy of it, or another version."""
         root = self.root(peer_path)
-        remedy = f"unpack {self.package} {self.version} with `python -m blockwright.bench.fetch_peers DIR`"
+        remedy = f"unpack {self.package} {self.version} with `python -m blockwright.bench.peers.fetch DIR`"
         version_file = root / self.package / "_version.py"
         if not version_file.is_file() or not (root / self.witness).is_file():
             raise InvalidArgumentError(f"peer_path: {root} holds no unpacked {self.package} package; {remedy}")

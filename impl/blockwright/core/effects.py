@@ -40,7 +40,7 @@ def count_step(state: State, request: Request, tables: RequestTables, stop: i64,
 
 
 def serve_in_place(state: State, request: Request, tables: RequestTables, new: i64) -> None:
-    """Serve a step that changes only counts (`is_in_place`)."""
+    """Serve a step that changes only counts (`is_in_place`). law: CALL-1."""
     has_begun = False
     try:
         if state.config.overlaps:

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple, final
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.check import demand
 from blockwright.core.index import PrefixIndex, zeros32
 from blockwright.core.request import BlockKeys
+from blockwright.core.self_check.pool import demand
 from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
 
 EVICTED: Final = 1

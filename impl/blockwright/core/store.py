@@ -30,10 +30,10 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.access_order import AccessOrder
 from blockwright.core.block_hash import word_bytes
-from blockwright.core.check import check_index, check_queue, demand
 from blockwright.core.index import PrefixIndex, with_room, zeros32
 from blockwright.core.journal import EVICTED, TRIMMED, Journal
 from blockwright.core.request import BlockKeys, Request
+from blockwright.core.self_check.pool import check_index, check_queue, demand
 from blockwright.errors import InterruptedCallError, StaleHitError
 
 
@@ -98,7 +98,7 @@ class BlockStore:
         self.is_torn = True
 
     def require_whole(self) -> None:
-        """Raise `InterruptedCallError` if a call has ended in the middle of a change."""
+        """Raise `InterruptedCallError` if a call has ended in the middle of a change. law: CALL-1."""
         if self.is_torn:
             raise InterruptedCallError(
                 "an earlier call ended in the middle of a change (no memory, an interrupt), so that nothing can be "

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from blockwright.offload.identity import CacheIdentity
     from blockwright.offload.media import ByteStore, DiskLoadStoreSpec, SharedLoadStoreSpec, StoreHandler
     from blockwright.offload.relay import RelayHandler
-    from blockwright.offload.shared import FileSystemStore, SharedStoreManager, ValkeyStore
+    from blockwright.offload.shared.file_system import FileSystemStore
+    from blockwright.offload.shared.manager import SharedStoreManager
+    from blockwright.offload.shared.valkey import ValkeyStore
 
 ON_DEMAND: Final = {
     "ByteStore": "media",
@@ -43,14 +45,14 @@ ON_DEMAND: Final = {
     "DiskBackend": "disk",
     "DiskLoadStoreSpec": "media",
     "DiskStore": "disk",
-    "FileSystemStore": "shared",
+    "FileSystemStore": "shared.file_system",
     "HostHandler": "host",
     "HostPool": "host",
     "RelayHandler": "relay",
     "SharedLoadStoreSpec": "media",
-    "SharedStoreManager": "shared",
+    "SharedStoreManager": "shared.manager",
     "StoreHandler": "media",
-    "ValkeyStore": "shared",
+    "ValkeyStore": "shared.valkey",
 }
 """Public names, and the module of each."""
 

@@ -10,7 +10,7 @@ from blockwright.errors import InvalidArgumentError
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.media import SharedLoadStoreSpec
 from blockwright.offload.metrics import Pair
-from blockwright.offload.shared_manager import SharedStoreManager
+from blockwright.offload.shared.manager import SharedStoreManager
 from blockwright.offload.tiers.backend import SlotBackend
 from blockwright.offload.tiers.books import TierBooks
 from blockwright.offload.tiers.interfaces import GPULoadStoreSpec, OffloadingManager

@@ -11,8 +11,8 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from blockwright.core.check import demand
 from blockwright.core.request import exact_text
+from blockwright.core.self_check.pool import demand
 from blockwright.errors import (
     BlockwrightError,
     DuplicateRequestError,

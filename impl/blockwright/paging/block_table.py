@@ -15,8 +15,8 @@ from typing import final
 
 from mypy_extensions import i64
 
-from blockwright.core.check import demand
 from blockwright.core.request import MAX_LENGTH, MAX_TOKEN_ID
+from blockwright.core.self_check.pool import demand
 from blockwright.errors import BlockwrightError, InvalidArgumentError, NoFreeBlocksError
 from blockwright.kinds import require_positive
 from blockwright.paging.interfaces import Block, Device, DeviceAwareBlockAllocator

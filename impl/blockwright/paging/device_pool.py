@@ -13,8 +13,8 @@ from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.access_order import AccessOrder
-from blockwright.core.check import demand
 from blockwright.core.index import zeros32, zeros64
+from blockwright.core.self_check.pool import demand
 from blockwright.core.store import BlockStore
 
 _NOT_FULL: Final = 2**62

@@ -1,8 +1,7 @@
 """Part one, chapter 5: what a step asks for and how it ends.
 
 Refusal is total: a step that cannot happen says when it could (not now, never, or that the call is wrong) and why, and
-there is no new state. Demand is counted as if the dead entries were already trimmed. A call that something else ends
-in its middle, an interrupt or a lack of memory, comes to all of its outcome or to none, or no later call is served.
+there is no new state. Demand is counted as if the dead entries were already trimmed.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from blockwright.offload.disk import DiskStore
-from blockwright.offload.disk_files import BlockFile, Folder
+from blockwright.offload.disk.files import BlockFile, Folder
 from blockwright.offload.identity import CacheIdentity
 
 SEED = b"a seed that nobody is to see"

@@ -8,7 +8,9 @@ from typing import Any
 import fsspec
 
 from blockwright.offload.identity import CacheIdentity
-from blockwright.offload.shared import FileSystemStore, SharedStore, ValkeyStore
+from blockwright.offload.shared.file_system import FileSystemStore
+from blockwright.offload.shared.store import SharedStore
+from blockwright.offload.shared.valkey import ValkeyStore
 
 OURS = CacheIdentity("model", "layers, heads, tokens", "bfloat16", 16, b"seed")
 THEIRS = CacheIdentity("model", "layers, heads, tokens", "float16", 16, b"seed")

@@ -20,9 +20,10 @@ from tests.offload.stores.disk_support import IDENTITY, SEED, SIZE, SLOTS, STRID
 from blockwright.errors import (
     StoreDirectoryError,
 )
-from blockwright.offload import checksum, disk_folder
+from blockwright.offload import checksum
 from blockwright.offload.disk import DiskStore
-from blockwright.offload.disk_index import RECORD_SIZE
+from blockwright.offload.disk import folder as disk_folder
+from blockwright.offload.disk.index import RECORD_SIZE
 from blockwright.offload.identity import CacheIdentity
 
 

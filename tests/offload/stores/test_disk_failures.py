@@ -19,8 +19,8 @@ from blockwright.errors import (
     StoreUnavailableError,
 )
 from blockwright.offload.disk import DiskStore
-from blockwright.offload.disk_files import BlockFile, Folder
-from blockwright.offload.disk_index import RECORD_SIZE
+from blockwright.offload.disk.files import BlockFile, Folder
+from blockwright.offload.disk.index import RECORD_SIZE
 
 
 @pytest.fixture

@@ -19,15 +19,16 @@ pytest.importorskip("fsspec", reason="needs fsspec: pip install fsspec")
 from tests.offload.stores.shared_spaces import OURS, THEIRS, ServerSpace, Space, parts, read, space_of
 
 from blockwright.errors import InvalidArgumentError, StoreUnavailableError, UnsupportedError
-from blockwright.offload import envelope
 from blockwright.offload.checksum import CHECKSUMS
-from blockwright.offload.envelope import ALGORITHMS, Envelope, Fault
 from blockwright.offload.media import StoreHandler
-from blockwright.offload.shared import FileSystemStore, SharedStoreManager, ValkeyStore
-from blockwright.offload.shared_store import MOST_KEY_BYTES
+from blockwright.offload.shared import envelope
+from blockwright.offload.shared.envelope import ALGORITHMS, Envelope, Fault
+from blockwright.offload.shared.file_system import FileSystemStore
+from blockwright.offload.shared.manager import SharedStoreManager
+from blockwright.offload.shared.store import MOST_KEY_BYTES
+from blockwright.offload.shared.valkey import GROUP, ValkeyStore
+from blockwright.offload.shared.valkey_client import Deadline
 from blockwright.offload.tiers.interfaces import CPULoadStoreSpec, LoadStoreSpec
-from blockwright.offload.valkey_client import Deadline
-from blockwright.offload.valkey_store import GROUP
 
 KEY, DATA = b"\x01" * 32, bytes(range(200))
 

@@ -24,8 +24,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.offload.stores.shared_spaces import OURS, parts, read
 
 from blockwright.errors import InvalidArgumentError, StoreUnavailableError
-from blockwright.offload import envelope, shared_store, valkey_client
-from blockwright.offload.shared import FileSystemStore, SharedStoreManager, ValkeyStore
+from blockwright.offload.shared import envelope, valkey_client
+from blockwright.offload.shared import store as shared_store
+from blockwright.offload.shared.file_system import FileSystemStore
+from blockwright.offload.shared.manager import SharedStoreManager
+from blockwright.offload.shared.valkey import ValkeyStore
 from blockwright_lab.media.faults import store_run
 from blockwright_lab.media.proxy import FAULTS, FaultProxy
 from blockwright_lab.media.server import LocalServer, free_port
@@ -253,14 +256,7 @@ def test_file_systems_that_cannot_be_opened_are_refused_without_a_word() -> None
 
 @pytest.mark.usefixtures("server")
 class TestTheFaultRun:
-    """It is green, and it sees what it is there to see."""
-
-    @pytest.mark.parametrize("fault", ["corrupt replies", "truncate requests", "kill the server", "wrong types"])
-    def test_is_green(self, fault: str) -> None:
-        row = store_run(f"store: {fault}", "quick")
-        assert (row.violations, row.detail) == (0, "")
-        assert row.transitions == 6
-        assert row.fired["found"] > 0
+    """It sees what it is there to see; that it is green is seen by the gate, and in tests/conformance."""
 
     def test_sees_damage_served(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def unverified(self: Any, key: bytes, value: bytes, into: Any) -> None:

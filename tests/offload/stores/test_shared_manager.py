@@ -16,8 +16,10 @@ from blockwright.errors import (
     InvariantError,
     NotPreparedError,
     UnknownBlockHashError,
+    UnsupportedError,
 )
-from blockwright.offload.shared import SharedStoreManager
+from blockwright.offload.shared.manager import SharedStoreManager
+from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import OffloadingEvent
 
 A, B, C = b"a", b"b", b"c"
@@ -188,17 +190,11 @@ def test_empty_calls_do_nothing() -> None:
 
 
 def test_blame_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blockwright.offload.shared_manager._MOST_BLAMED", 2)
+    monkeypatch.setattr("blockwright.offload.shared.manager._MOST_BLAMED", 2)
     _, manager = managed(A, B, C)
     manager.prepare_load([A, B, C])
     manager.complete_load([A, B, C], success=False)
     assert [manager.lookup([each]) for each in (A, B, C)] == [1, 0, 0]
-
-
-@pytest.mark.parametrize("options", [{"block_size": 0}, {"block_size": True}, {"block_size": 1, "max_writing": -1}])
-def test_bad_settings_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError):
-        SharedStoreManager(Known(), **options)
 
 
 def test_checks_find_what_is_wrong() -> None:
@@ -216,3 +212,8 @@ def test_the_lists_of_callers_stay_theirs() -> None:
     assert spec.block_hashes == [A, B]
     with pytest.raises(InvalidArgumentError, match="one key is not a list"):
         manager.lookup(A)  # type: ignore[arg-type]
+
+
+def test_a_store_is_no_nearest_tier() -> None:
+    with pytest.raises(UnsupportedError, match="SharedStoreManager cannot be the tier nearest to the device"):
+        OffloadChain([SharedStoreManager(Known(), 16)])

@@ -3,7 +3,7 @@
 How: every layout and dtype, one and several device blocks per block, both ways of copying, against the plain loop over
 `HostPool.caches`, whose own layout is checked against the elements in their order; wrong specs are refused before
 anything moves; a copy is held up to see that a transfer is cancelled, or out of time, between blocks.
-Not covered: a GPU (test_host_cuda.py), and speed (`blockwright.bench.offload_host`).
+Not covered: a GPU (test_host_cuda.py), and speed (`blockwright.bench.offload.host`).
 """
 
 import gc
@@ -21,8 +21,8 @@ from tests.device.pools import DTYPES, LAYOUTS, bits, equal, moved_plainly, twin
 
 from blockwright.device.layout import Caches
 from blockwright.errors import BlockError, InvalidArgumentError
-from blockwright.offload import host_copies
 from blockwright.offload.host import HostHandler, HostPool
+from blockwright.offload.host import copies as host_copies
 from blockwright.offload.media import SharedLoadStoreSpec
 from blockwright.offload.tiers.interfaces import CPULoadStoreSpec, GPULoadStoreSpec
 from blockwright.offload.worker import OffloadingWorker, TransferSpec

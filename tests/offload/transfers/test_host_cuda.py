@@ -13,7 +13,7 @@ import torch
 from tests.device.pools import LAYOUTS, bits, equal
 
 from blockwright.offload.host import HostHandler, HostPool
-from blockwright.offload.host_streams import StreamHandler
+from blockwright.offload.host.streams import StreamHandler
 from blockwright.offload.tiers.interfaces import CPULoadStoreSpec, GPULoadStoreSpec
 from blockwright.offload.worker import TransferSpec
 

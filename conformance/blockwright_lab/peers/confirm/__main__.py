@@ -44,7 +44,7 @@ def main() -> int:
     """Run the scripts that are named, or all; 0 if each shows its deviation."""
     parser = argparse.ArgumentParser(prog="python -m blockwright_lab.peers.confirm", description=__doc__)
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"scripts (default: all): {', '.join(NAMES)}")
-    parser.add_argument("--peer-path", type=Path, metavar="DIR", help="the folder of `blockwright.bench.fetch_peers`")
+    parser.add_argument("--peer-path", type=Path, metavar="DIR", help="the folder of `blockwright.bench.peers.fetch`")
     args = parser.parse_args()
     silent = 0
     for name in args.names or NAMES:

@@ -1,0 +1,1 @@
+"""Measurements of offloading: what each tier moves in a second, and what its bookkeeping costs."""

@@ -1,0 +1,1 @@
+"""Measurements of the block tables of `blockwright.paging`."""

@@ -1,0 +1,126 @@
+"""The self-check of a manager: the laws of the tables, recomputed from plain facts.
+
+The ids are those of the specification's list of laws; those of the pool are in `pool`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from librt.vecs import vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.index import zeros32
+from blockwright.core.managers import SingleTypeKVCacheManager
+from blockwright.core.self_check.pool import demand
+from blockwright.core.state import GroupTable, RequestTables, State
+
+
+def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
+    """Recompute every invariant from scratch: counters, queue, index, tables. See `KVCacheManager.check`."""
+    pool = state.pool
+    pool.check()
+    keyed = [pool.is_published(block) for block in range(pool.num_blocks)]
+    holders = zeros32(pool.num_blocks)
+    for number, manager in enumerate(state.managers):
+        tables = manager.all_tables()
+        demand("TABLE-1", "requests with a table", list(state.running), list(tables))
+        count_holders(list(tables.values()), holders)
+        for name, running in state.running.items():
+            table = running.groups[number]
+            useful = [manager.is_useful(entry) for entry in range(int(table.num_published))]
+            check_table(name, table, manager.is_row(), manager.most_states(state.config.overlaps), keyed, useful)
+            states = [int(block) for block in table.states]
+            demand("MAMBA-3", f"states of drafts of request {name!r}", int(manager.num_states), len(states))
+            covered = int(manager.entries_for(slots_covered(running, manager)))
+            demand(
+                "TABLE-1",
+                f"entries that cover what is written of request {name!r}",
+                covered,
+                min(len(table.blocks), covered),
+            )
+    for step in state.steps:
+        for batch in step.fenced:
+            count_blocks(batch, holders)
+    for batch in state.loads.values():
+        count_blocks(batch, holders)
+    sharers = [int(n) for n in holders]
+    for _, source, destination in pool.pending_copies():
+        holders[source] += 1
+        holders[destination] += 1
+    pinned: dict[int, int] = {}
+    for block in range(pool.num_blocks):
+        times = pool.num_apart(block)
+        if times != 0:
+            pinned[block] = int(times)
+            holders[i64(block)] += i32(times)
+    if held_elsewhere is not None:
+        demand("REF-1", "how often each block is held through the pool's names", dict(held_elsewhere), pinned)
+    unheld = [block for block, times in pinned.items() if times < 0]
+    demand("REF-1", "blocks released through the pool's names that were not held so", [], unheld)
+    counts = [int(n) for n in holders]
+    demand("REF-1", "holders of each block in the tables, and its counter", counts, pool.ref_counts())
+    alone = [block for block in range(1, pool.num_blocks) if sharers[block] > 1 and not keyed[block]]
+    for name, running in state.running.items():
+        for manager, table in zip(state.managers, running.groups):
+            entry = manager.partial_entry(table, running)
+            shared = entry >= 0 and sharers[i64(table.blocks[entry])] > 1 and not running.is_forked
+            demand("WRITE-1", f"request {name!r} shares the block it writes next, entry {entry}", False, shared)
+    noted = {name for name, running in state.running.items() if running.is_due}
+    due = {running.request_id for running in state.due.in_order()}
+    demand("MAMBA-5", "requests that run and of which a state is due", noted, due)
+    if state.num_forks == 0:
+        demand("WRITE-1", "unpublished blocks with several holders, and no request was forked", [], alone)
+
+
+def slots_covered(tables: RequestTables, manager: SingleTypeKVCacheManager) -> i64:
+    """Return the slots that a table must cover."""
+    if manager.is_encoder:
+        return 0
+    if manager.is_row():
+        return tables.num_written + tables.num_loading
+    return tables.num_written + tables.num_loading - tables.num_drafts
+
+
+def check_table(name: str, table: GroupTable, in_a_row: bool, most: int, keyed: list[bool], useful: list[bool]) -> None:
+    """Check one table against its own counters.
+
+    Args:
+        name: the request.
+        table: its table in one group.
+        in_a_row: no entry is ever jumped over.
+        most: blocks that the table may hold at most.
+        keyed: whether each block of the pool is published.
+        useful: whether some hit can need each of the entries that publication has passed.
+
+    Raises:
+        InvariantError: TABLE-2, TRIM-1, TRIM-2, PUB-2 or MAMBA-1 is broken.
+    """
+    entries = [int(block) for block in table.blocks]
+    foreign = [block for block in entries if not 0 <= block < len(keyed)]
+    demand("TABLE-2", f"foreign blocks in the table of request {name!r}", [], foreign)
+    blocks = [block for block in entries if block != 0]
+    demand("MAMBA-1", f"blocks of request {name!r}, of which there may be {most}", min(len(blocks), most), len(blocks))
+    demand("TABLE-2", f"distinct blocks in the table {entries} of request {name!r}", len(blocks), len(set(blocks)))
+    start = int(table.num_trimmed)
+    demand("TRIM-1", f"trimmed entries of request {name!r}", [0] * start, entries[:start])
+    if in_a_row:
+        kept = entries[start:]
+        demand("TRIM-2", f"null entries of request {name!r} beyond the trimmed ones, in {entries}", 0, kept.count(0))
+        full = entries[start : table.num_published]
+        shown = [keyed[block] for block in full]
+        demand("PUB-2", f"published blocks of request {name!r}, of {full}", useful[start:], shown)
+
+
+def count_blocks(batch: list[vec[i32]], holders: vec[i32]) -> None:
+    """Add blocks that wait behind a fence to a count per block. O(blocks)."""
+    for blocks in batch:
+        for block in blocks:
+            if 0 < i64(block) < i64(len(holders)):
+                holders[i64(block)] += 1
+
+
+def count_holders(tables: list[GroupTable], holders: vec[i32]) -> None:
+    """Add the tables' entries to a count per block. O(blocks held)."""
+    for table in tables:
+        count_blocks([table.blocks, table.states], holders)

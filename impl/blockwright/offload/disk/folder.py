@@ -1,0 +1,130 @@
+"""Opening a directory of blocks: is it ours, or may it become ours, and does nobody else use it?
+
+A directory becomes a store's when its header is published, before any other file is made. Until then it is empty but
+for a lock and a header that was not completed, so that whatever else is there is somebody else's and is left alone.
+
+Nothing is written to a directory before it has been found to be this store's, or nobody's.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from blockwright.errors import StoreDirectoryError
+from blockwright.offload.checksum import CHECKSUMS
+from blockwright.offload.disk.files import LOCK, REMEDY, UNPUBLISHED, Folder, Lock
+from blockwright.offload.identity import CacheIdentity
+
+FORMAT: Final = "blockwright blocks"
+VERSION: Final = 1
+HEADER: Final = "header.json"
+
+_HEADER_MORE: Final = 1 << 16
+"""Bytes that a header may have beyond our own; one that is longer is damaged."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a directory says of itself.
+
+    Attributes:
+        block_bytes: bytes in a slot, the largest block.
+        num_blocks: slots.
+        checksum: name of the checksum of all its records and blocks.
+        identity_digest: whose blocks they are, in hexadecimal.
+        identity: the same for people to read; it holds no secret.
+    """
+
+    block_bytes: int
+    num_blocks: int
+    checksum: str
+    identity_digest: str
+    identity: dict[str, str]
+
+    @classmethod
+    def of(cls, identity: CacheIdentity, block_bytes: int, num_blocks: int) -> Header:
+        """Return the header of a new directory."""
+        return cls(block_bytes, num_blocks, CHECKSUMS[0], identity.digest().hex(), identity.describe())
+
+    def encode(self) -> bytes:
+        """Return the content of the header's file."""
+        return (json.dumps({"format": FORMAT, "version": VERSION, **vars(self)}, indent=2) + "\n").encode()
+
+
+def opened(folder: Folder, wanted: Header) -> tuple[Header, Lock]:
+    """Return the header of a directory, which is made if the directory is empty, and the lock that is now held on it.
+
+    Raises:
+        StoreDirectoryError: it is not this store's, or is in use; it was left as it is.
+        OSError: it cannot be read or written.
+    """
+    _header(folder, wanted)
+    lock = folder.lock()
+    try:
+        header = _header(folder, wanted)  # once more: until now somebody else might have made it
+        if header is None:
+            folder.publish(HEADER, wanted.encode())
+        folder.keep_private(HEADER)
+        return header or wanted, lock
+    except BaseException:
+        lock.close()
+        raise
+
+
+def _header(folder: Folder, wanted: Header) -> Header | None:
+    """Return the header that is there, with the checksum it names; None if there may be one."""
+    content = folder.read(HEADER, len(wanted.encode()) + _HEADER_MORE)
+    if content is None:
+        ours = {name for name in (LOCK, HEADER + UNPUBLISHED) if folder.is_file(name)}
+        foreign = folder.names() - ours - {"lost+found"}
+        if foreign:
+            raise StoreDirectoryError(
+                f"{folder.path}: holds other files, such as {min(foreign)!r}; name another directory"
+            )
+        return None
+    found = _decoded(content, folder)
+    if found["version"] != VERSION:
+        raise StoreDirectoryError(
+            f"{folder.path}: has version {found['version']!r} of the format, and this program {VERSION}; {REMEDY}"
+        )
+    if found["checksum"] not in CHECKSUMS:
+        raise StoreDirectoryError(
+            f"{folder.path}: has checksums {found['checksum']!r}, which cannot be computed here; "
+            f"install xxhash, or {REMEDY}"
+        )
+    differences = _differences(found, wanted)
+    if differences:
+        raise StoreDirectoryError(f"{folder.path}: is of another cache: {'; '.join(differences)}; {REMEDY}")
+    return replace(wanted, checksum=found["checksum"])
+
+
+def _decoded(content: bytes, folder: Folder) -> dict[str, Any]:
+    """Return the fields of a header."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):  # the latter for one that is nested too deeply
+        found = None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise StoreDirectoryError(f"{folder.path}: {HEADER} is damaged or no store's; {REMEDY}")
+    return {"version": None, "checksum": None, **found}
+
+
+def _differences(found: dict[str, Any], wanted: Header) -> list[str]:
+    """Say what differs, each with both sides."""
+    differences = [
+        f"{name} is {found.get(name)!r} there and {getattr(wanted, name)!r} here"
+        for name in ("block_bytes", "num_blocks")
+        if found.get(name) != getattr(wanted, name)
+    ]
+    if found.get("identity_digest") == wanted.identity_digest:
+        return differences
+    theirs = found.get("identity")
+    theirs = theirs if isinstance(theirs, dict) else {}
+    named = [
+        f"{name} is {theirs.get(name, 'none')} there and {wanted.identity.get(name, 'none')} here"
+        for name in sorted(theirs.keys() | wanted.identity.keys())
+        if theirs.get(name) != wanted.identity.get(name)
+    ]
+    return differences + (named or ["its identity differs"])

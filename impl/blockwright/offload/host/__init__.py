@@ -1,0 +1,105 @@
+"""The host's tier: a pool of blocks in its memory, and the handler that moves blocks between it and the device."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from blockwright.device.layout import Caches, blocks_of, check_alike, check_apart, check_writable
+from blockwright.errors import InvalidArgumentError
+from blockwright.offload.host.copies import CopyHandler
+from blockwright.offload.host.pool import HostPool
+from blockwright.offload.host.streams import StreamHandler
+from blockwright.offload.metrics import Pair, TransferStats
+from blockwright.offload.worker import OffloadingHandler, TransferResult, TransferSpec
+
+__all__ = ["HostHandler", "HostPool"]
+
+
+class HostHandler(OffloadingHandler):
+    """Moves blocks between the device and a `HostPool`, in both directions.
+
+    Register it for (`GPULoadStoreSpec`, `CPULoadStoreSpec`) and the other way round. A host block's device blocks stand
+    together in the device's spec, so that there are `device_blocks_per_block` ids for each id of the host's.
+
+    On a GPU the copies run on streams of their own, after what the current stream held at `transfer_async`, and `wait`
+    lets the current stream wait. Where the "device" is the CPU, threads copy, and `wait` lets the caller wait: what is
+    stored must have been computed when `transfer_async` is called.
+    """
+
+    def __init__(
+        self,
+        device_caches: Caches,
+        pool: HostPool,
+        *,
+        block_dim: int | Sequence[int] = 0,
+        threads: int | None = None,
+        max_queued: int = 64,
+        timeout: float | None = None,
+    ) -> None:
+        """Start the threads, or make the streams.
+
+        Args:
+            device_caches: as for `blockwright.device.swap_blocks`; they stay where they are in memory.
+            pool: made for caches like these.
+            block_dim: the dimension that counts blocks, for all tensors or one for each.
+            threads: that copy on a CPU; None for as many as torch uses itself.
+            max_queued: how many transfers may wait (on a GPU: be under way); more are refused.
+            timeout: seconds, as for `ThreadedHandler`; of no effect on a GPU, whose copies cannot be called back.
+
+        Raises:
+            InvalidArgumentError: an argument is not as described, or the pool does not fit the caches.
+        """
+        device = blocks_of("device_caches", device_caches, block_dim)
+        host = blocks_of("pool.caches", pool.caches, block_dim)
+        check_alike(device, host)
+        check_writable(device)
+        check_apart(device, host)
+        self._num_device_blocks = min([int(blocks.view.shape[0]) for blocks in device])
+        self._num_host_blocks = pool.num_blocks
+        kind = device[0].view.device.type
+        self._handler: OffloadingHandler
+        if kind == "cuda":
+            self._handler = StreamHandler(device_caches, pool, block_dim=block_dim, max_queued=max_queued)
+        elif kind == "cpu":
+            self._handler = CopyHandler(
+                device_caches, pool, block_dim=block_dim, threads=threads, max_queued=max_queued, timeout=timeout
+            )
+        else:
+            raise InvalidArgumentError(f"device_caches are on {kind!r}; pass tensors of a CPU or of a GPU")
+
+    def places_of(self, medium: str) -> int | None:
+        """Return the blocks of the device's tensors, or of the pool."""
+        counts = {"GPU": self._num_device_blocks, "CPU": self._num_host_blocks}
+        return counts.get(medium)
+
+    def transfer_async(self, job_id: int, spec: TransferSpec) -> bool:
+        """Check a transfer and begin it. O(its blocks).
+
+        Returns:
+            False if too many wait already, if the id is under way, or if the handler is closed.
+
+        Raises:
+            InvalidArgumentError: not one side on the device and one on the host, or numbers that do not fit.
+            BlockError: an id out of range, or a block that is written twice. Nothing has moved.
+        """
+        return self._handler.transfer_async(job_id, spec)
+
+    def get_finished(self) -> list[TransferResult]:
+        """Return the transfers that have ended since the last call; nothing touches their blocks any more."""
+        return self._handler.get_finished()
+
+    def cancel(self, job_id: int) -> bool:
+        """Drop what is left of a transfer; False if it is not under way, or on a GPU."""
+        return self._handler.cancel(job_id)
+
+    def wait(self, job_ids: Collection[int]) -> None:
+        """Let the GPU's current stream go on when these have ended; where there is none, let the caller."""
+        self._handler.wait(job_ids)
+
+    def stats(self) -> Mapping[Pair, TransferStats]:
+        """Return what became of the transfers, in each direction that was asked for."""
+        return self._handler.stats()
+
+    def close(self) -> None:
+        """Cancel what is under way and can be, and wait for the rest; from then on transfers are refused."""
+        self._handler.close()

@@ -1,0 +1,111 @@
+"""Blocks between a GPU and a `HostPool`: side streams that copy, and events that tell when they have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from blockwright.device import Caches, Transfer, swap_blocks
+from blockwright.device.layout import blocks_of
+from blockwright.offload.host.moves import Moves, checked_moves
+from blockwright.offload.host.pool import HostPool
+from blockwright.offload.metrics import Counters, Outcome, Pair, TransferStats
+from blockwright.offload.worker import OffloadingHandler, TransferResult, TransferSpec
+
+
+@dataclass(frozen=True)
+class _Queued:
+    transfer: Transfer
+    pair: Pair
+    num_bytes: int
+    begin: float
+
+
+class StreamHandler(OffloadingHandler):
+    """Transfers on two streams, one for each direction; called from one thread.
+
+    A copy comes after all that the current stream held when it was queued. A GPU cannot be asked to stop, so that a
+    transfer is neither cancelled nor out of time: it ends when its last copy has.
+    """
+
+    def __init__(
+        self,
+        device_caches: Caches,
+        pool: HostPool,
+        *,
+        block_dim: int | Sequence[int],
+        max_queued: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Make the streams; see `HostHandler` for the arguments."""
+        tensors = [blocks.view for blocks in blocks_of("device_caches", device_caches, block_dim)]
+        device = tensors[0].device
+        self._num_blocks = min(int(tensor.shape[0]) for tensor in tensors)
+        self._device_caches = device_caches
+        self._pool = pool
+        self._block_dim = block_dim
+        self._max_queued = max_queued
+        self._clock = clock
+        self._streams = {to_host: torch.cuda.Stream(device) for to_host in (True, False)}
+        self._queued: dict[int, _Queued] = {}
+        self._counters: dict[Pair, Counters] = {}
+        self._closed = False
+
+    def transfer_async(self, job_id: int, spec: TransferSpec) -> bool:
+        """Queue a transfer on the stream of its direction. After an error none of its copies is under way."""
+        pair = (spec[0].medium(), spec[1].medium())
+        counters = self._counters.setdefault(pair, Counters())
+        if self._closed or job_id in self._queued or len(self._queued) >= self._max_queued:
+            counters.refuse()
+            return False
+        try:
+            moves = checked_moves(spec, self._num_blocks, self._pool)
+            self._queued[job_id] = self._begun(pair, moves)
+        except BaseException:
+            counters.refuse()
+            raise
+        counters.start()
+        return True
+
+    def _begun(self, pair: Pair, moves: Moves) -> _Queued:
+        begin, stream = self._clock(), self._streams[moves.to_host]
+        device, host, pairs = self._device_caches, self._pool.caches, moves.pairs
+        try:
+            if moves.to_host:
+                transfer = swap_blocks(device, host, pairs, block_dim=self._block_dim, stream=stream)
+            else:
+                back = [(row, block) for block, row in pairs]
+                transfer = swap_blocks(host, device, back, block_dim=self._block_dim, stream=stream)
+        except BaseException:
+            stream.synchronize()  # what it has queued before the error touches blocks
+            raise
+        num_bytes = len(pairs) * self._pool.bytes_per_block // self._pool.device_blocks_per_block
+        return _Queued(transfer, pair, num_bytes, begin)
+
+    def get_finished(self) -> list[TransferResult]:
+        """Return the transfers that have ended since the last call."""
+        ended = [job_id for job_id, queued in self._queued.items() if queued.transfer.done]
+        for job_id in ended:
+            queued = self._queued.pop(job_id)
+            seconds = self._clock() - queued.begin
+            self._counters[queued.pair].end(Outcome.FINISHED, queued.num_bytes, seconds)
+        return [(job_id, True) for job_id in ended]
+
+    def wait(self, job_ids: Collection[int]) -> None:
+        """Let the current stream go on when these have ended; the host does not wait."""
+        for job_id in job_ids:
+            if job_id in self._queued:
+                self._queued[job_id].transfer.wait()
+
+    def stats(self) -> dict[Pair, TransferStats]:
+        """Return the counts of each pair of media."""
+        return {pair: counters.stats() for pair, counters in self._counters.items()}
+
+    def close(self) -> None:
+        """Let the host wait for the copies under way; from then on transfers are refused."""
+        self._closed = True
+        for queued in self._queued.values():
+            queued.transfer.synchronize()

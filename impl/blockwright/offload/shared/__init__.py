@@ -1,0 +1,5 @@
+"""A tier that several engines share: its stores, and the manager of what is being read and written there.
+
+`ValkeyStore` keeps blocks in a Valkey or Redis server, `FileSystemStore` on any file system of fsspec. Both are
+`ByteStore`s, for the handler that moves bytes, and tell `SharedStoreManager` what is there.
+"""
