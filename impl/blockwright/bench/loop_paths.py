@@ -115,20 +115,20 @@ def loop(side: StepSide, part: int | None = None) -> Sample:
     return sample
 
 
+def _path(name: str, title: str, target: float, part: int | None) -> Path:
+    return Path(
+        f"loop-{name}",
+        title,
+        "step",
+        target,
+        lambda: loop(OursStep(), part),
+        lambda peer: loop(peer, part),
+        system=LOOP,
+        needs=("torch", "numpy"),
+    )
+
+
 def all_paths() -> list[Path]:
     """Return the table's lines, in order."""
-    lines = [("loop-whole", "an engine's loop: 256 requests, 5 come and go", WHOLE, None)]
-    lines += [(f"loop-{name}", title, LEAST, at) for at, (name, title) in enumerate(PARTS.items())]
-    return [
-        Path(
-            name,
-            title,
-            "step",
-            target,
-            lambda part=part: loop(OursStep(), part),
-            lambda peer, part=part: loop(peer, part),
-            system=LOOP,
-            needs=("torch", "numpy"),
-        )
-        for name, title, target, part in lines
-    ]
+    whole = _path("whole", f"an engine's loop: {groups.BATCH} requests, {ARRIVALS} come and go", WHOLE, None)
+    return [whole, *(_path(name, title, LEAST, at) for at, (name, title) in enumerate(PARTS.items()))]
