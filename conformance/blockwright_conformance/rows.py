@@ -96,7 +96,7 @@ class Exploration:
         return [each for each in self.profiles(profile.name) if profile.scope in each.name] if profile.is_ours else []
 
     def is_whole(self, profile: Profile) -> bool:
-        """Tell whether everything must happen in the scopes that are asked for."""
+        """Return whether everything must happen in the scopes that are asked for."""
         return profile.is_ours and not profile.scope and profile.name != "quick"
 
     def size(self, profile: Profile) -> int:

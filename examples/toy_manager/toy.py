@@ -55,7 +55,7 @@ class ToyManager:
         return -(-num_tokens // self.block_size)
 
     def has_room(self, missing: int, idle: int) -> bool:
-        """Tell whether blocks can be taken when idle ones of a hit are held first."""
+        """Return whether blocks can be taken when idle ones of a hit are held first."""
         return missing + idle <= len(self.free_blocks)
 
     def grow(self, name: str, num_tokens: int) -> list[int]:

@@ -202,7 +202,7 @@ QUICK = (
 
 
 def is_quick(each: Scope) -> bool:
-    """Tell whether a scope of the `pr` profile is also one of `quick`: the uncached ones, and all of some layers."""
+    """Return whether a scope of the `pr` profile is also one of `quick`: the uncached ones, and all of some layers."""
     return "uncached" in each.name or each.name.startswith(QUICK)
 
 
@@ -422,7 +422,7 @@ SPARED: dict[str, str] = {
 
 
 def is_spared(each: Scope) -> bool:
-    """Tell whether only long runs visit a scope."""
+    """Return whether only long runs visit a scope."""
     layers, _, theme = each.name.partition(": ")
     return layers in SPARED.get(theme, "").split("; ")
 

@@ -156,7 +156,7 @@ def chain_expected(before: Chain, outcome: ChainDone, jobs: Sequence[int | None]
 
 
 def is_own(each: Transfer) -> bool:
-    """Tell whether a transfer is the chain's own, of which its caller is told nothing."""
+    """Return whether a transfer is the chain's own, of which its caller is told nothing."""
     return each.kind in (Kind.DEMOTE, Kind.PROMOTE)
 
 

@@ -134,7 +134,7 @@ def decoded(trace: Path, python: str, folder: str, form: str, count: int) -> str
 
 
 def verdict(engine: Replayed, known: set[int], heard: int) -> str:
-    """Say whether a consumer knows what the manager finds."""
+    """Return whether a consumer knows what the manager finds."""
     ours = engine.found()
     return f"{heard:,} blocks told, {len(known):,} known, {len(ours):,} found, {len(known ^ ours)} differ"
 

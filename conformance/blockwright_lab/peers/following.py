@@ -210,7 +210,7 @@ def misjudged(state: State, action: Any, told: ManagerOutcome, reply: Reply) -> 
 
 
 def is_trimmed(base: State, shown: Observation) -> bool:
-    """Tell whether a manager differs from a state in nothing but that dead entries are null."""
+    """Return whether a manager differs from a state in nothing but that dead entries are null."""
     if shown.keys != expected(base).keys:
         return False
     for request, now in zip(base.requests, shown.tables, strict=True):

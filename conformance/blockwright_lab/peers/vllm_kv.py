@@ -135,7 +135,7 @@ class VllmAdapter(ManagerAdapter):
         return {key: value for key, value in options.items() if value}
 
     def holds(self, name: str) -> bool:
-        """Tell whether a request has a table; a refused one leaves an empty list behind, which is none."""
+        """Return whether a request has a table; a refused one leaves an empty list behind, which is none."""
         return any(each.req_to_blocks.get(name) for each in self.singles)
 
     @property

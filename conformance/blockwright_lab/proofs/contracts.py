@@ -102,7 +102,7 @@ class Cached:
         self.blocks = blocks
 
     def cached(self, index: int) -> bool:
-        """Tell whether a block is cached, within the length asked for."""
+        """Return whether a block is cached, within the length asked for."""
         return index < self._limit and bool(self.blocks[index])
 
     def fill_run(self) -> int:

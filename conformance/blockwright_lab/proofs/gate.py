@@ -42,7 +42,7 @@ def size(profile: Profile) -> int:
 
 
 def has_z3() -> bool:
-    """Tell whether z3 is installed, without importing it."""
+    """Return whether z3 is installed, without importing it."""
     return importlib.util.find_spec("z3") is not None
 
 

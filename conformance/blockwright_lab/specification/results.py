@@ -84,7 +84,7 @@ def order(mutation: Mutation) -> list[SpecPlace]:
 
 
 def is_asked(place: SpecPlace, gate: str) -> bool:
-    """Tell whether a place in which wrong calls must be refused is one of a gate's part."""
+    """Return whether a place in which wrong calls must be refused is one of a gate's part."""
     parts = {PagedScope: "paged", TierScope: "offload", ChainScope: "offload"}
     own = "inputs" if "workers" in place.name else parts.get(type(place.scope), "lockstep")
     return place.gate == "spec" and own == gate

@@ -85,7 +85,7 @@ class PrefixIndex:
         return twin
 
     def has_key(self, block: i64) -> bool:
-        """Say whether a block is published."""
+        """Return whether a block is published."""
         return self.older[block] != 0
 
     def find(self, low: i64, high: i64, group: i64) -> i64:
@@ -103,7 +103,7 @@ class PrefixIndex:
             slot = (slot + 1) & mask
 
     def matches(self, block: i64, low: i64, high: i64, group: i64) -> bool:
-        """Say whether a block is published under this key."""
+        """Return whether a block is published under this key."""
         words = self._words
         return (
             self.older[block] != 0

@@ -220,7 +220,7 @@ class Journal:
             self.events.append(AllBlocksCleared())
 
     def holds(self, block: i64, keys: BlockKeys, index: i64, block_size: i64) -> bool:
-        """Say whether a published block holds exactly the prefix of the request's block `index`. O(prefix)."""
+        """Return whether a published block holds exactly the prefix of the request's block `index`. O(prefix)."""
         contents = self.contents
         return contents is None or contents[block] == keys.content(index, block_size)
 

@@ -341,7 +341,7 @@ class KVCacheManager:
         full_sequence_must_fit: bool = False,
         reserved_blocks: int = 0,
     ) -> Plan:
-        """Say whether `allocate_slots` with these arguments would succeed, and what it would take; change nothing.
+        """Return whether `allocate_slots` with these arguments would succeed, and what it would take; change nothing.
 
         Returns `Fits` with the exact demand, `NotNow` with the blocks missing, or `Never` with the reason: too long for
         the model, or for the pool. Complexity: O(hits + blocks that would be trimmed). law: PLAN-1, PLAN-2, LIVE-1.
@@ -364,7 +364,7 @@ class KVCacheManager:
         return planned(state, request, tables, ask)
 
     def can_load(self, request: Request, num_new_computed_tokens: int, num_external_computed_tokens: int) -> bool:
-        """Say whether a new request could ever load so many tokens after a hit of so many: not with `plan`'s `Never`.
+        """Return whether a new request could ever load so many tokens after a hit of so many: no where `plan` says `Never`.
 
         A load takes blocks for what the tokens after it read, all at once, so it fits wherever the request could have
         computed as far; a connector offers no more than that. The hit need not be there. Complexity: O(groups).

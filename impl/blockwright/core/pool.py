@@ -389,7 +389,7 @@ class KVCacheBlock:
         return self._id == 0
 
     def is_of(self, pool: BlockPool) -> bool:
-        """Say whether it is a block of this pool."""
+        """Return whether it is a block of this pool."""
         return self._pool is pool
 
     def __eq__(self, other: object) -> bool:

@@ -113,7 +113,7 @@ class EventStream:
             return len(self._index)
 
     def __contains__(self, key: Key) -> bool:
-        """Say whether a hash can be found in a group, on a medium."""
+        """Return whether a hash can be found in a group, on a medium."""
         with self._folded():
             return key in self._index
 

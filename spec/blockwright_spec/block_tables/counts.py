@@ -66,7 +66,7 @@ def appending(state: Paged, unseen: tuple[tuple[int, int], ...], ahead: int) -> 
 
 
 def can_append_slots(state: Paged, unseen: tuple[tuple[int, int], ...], ahead: int) -> bool:
-    """Tell whether the tables of a group may be appended to: ``can_append_slots``; no watermark."""
+    """Return whether the tables of a group may be appended to: ``can_append_slots``; no watermark."""
     return appending(state, unseen, ahead) <= len(free_on(state, Device.GPU))
 
 

@@ -90,7 +90,7 @@ def law_swap_moves_each_block_once(before: Paged, outcome: PagedOutcome) -> bool
 
 
 def is_known(before: Paged, pairs: tuple[Pair, ...], old: int, new: int) -> bool:
-    """Tell whether a block could be found by another's content before, or was just copied from one of that content."""
+    """Return whether a block could be found by another's content before or was just copied from one of that content."""
     content = before.contents[old]
     copied = any(before.contents[source] == content for source, target in pairs if target == new)
     return content is not None and (before.keys[new] == content or copied)

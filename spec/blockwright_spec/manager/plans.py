@@ -143,12 +143,12 @@ def shared(state: State, tables: tuple[Table, ...]) -> int:
 
 
 def plan_admission(state: State, slot: int, hit: Hit, step: Step) -> Plan:
-    """Tell whether a waiting request can start, and what it takes: ``plan`` (PLAN-1, PLAN-2)."""
+    """Return whether a waiting request can start, and what it takes: ``plan`` (PLAN-1, PLAN-2)."""
     start = starting(state, slot, hit, step)
     return start if isinstance(start, Refusal) else planned(state, start, hit.length, step, True)
 
 
 def plan_growth(state: State, slot: int, computed: int, step: Step) -> Plan:
-    """Tell whether a running request can go on, and what it takes: ``plan`` (PLAN-1)."""
+    """Return whether a running request can go on, and what it takes: ``plan`` (PLAN-1)."""
     start = going(state, slot, computed, step)
     return start if isinstance(start, Refusal) else planned(state, start, computed, step, False)

@@ -401,7 +401,7 @@ class KVCacheManager:
         return blocks
 
     def _is_left_this_step(self, request: Any, length: int) -> bool:
-        """Say whether this step leaves a recurrent state that makes a request's hit longer: it is found in the next."""
+        """Return whether this step leaves a recurrent state that lengthens a request's hit: it is found in the next."""
         hashes, unit = request.block_hashes, self._hash_block_size or self._unit
         for count, other in self._left:
             if length < count < request.num_tokens and not any(count % size for size in self._state_sizes):
