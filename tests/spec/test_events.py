@@ -38,10 +38,10 @@ def test_the_shortest_telling_upholds_the_laws(scope: object) -> None:
         seen.add(world.digest(state))
         for action in world.enabled(state):
             after = world.meaning(state, action).state
-            told = news(state, after)
-            new = [replace(each, events=each.events + told) for each in listeners]
+            reported = news(state, after)
+            new = [replace(each, events=each.events + reported) for each in listeners]
             assert [broken(after, each) for each in new if broken(after, each)] == []
-            orphans += sum(isinstance(event, Stored) and event.is_orphan for event in told + snapshot(after))
+            orphans += sum(isinstance(event, Stored) and event.is_orphan for event in reported + snapshot(after))
             todo.append((after, (*new[-8:], Listener(snapshot(after), ()))))
     assert (orphans > 0) == ("sliding" in world.scope.name)
 

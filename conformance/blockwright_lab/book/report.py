@@ -86,10 +86,10 @@ def misnamed(kept: Row, bugs: Row) -> Iterator[str]:
         ("paged", [each.name for each in PAGED_PROFILES[profile]]),
         ("offload", tiers + [each.name for each in CHAIN_PROFILES[profile]]),
     ):
-        told = {row["scope"] for row in kept["rows"] if row["kind"] == kind}
+        documented = {row["scope"] for row in kept["rows"] if row["kind"] == kind}
         there = set(scopes)
-        yield from (f"{kind} {name}: no such scope in profile {profile}" for name in sorted(told - there))
-        yield from (f"{kind} {name}: not in the documentation" for name in sorted(there - told))
+        yield from (f"{kind} {name}: no such scope in profile {profile}" for name in sorted(documented - there))
+        yield from (f"{kind} {name}: not in the documentation" for name in sorted(there - documented))
     ids = {each.id for each in BUGS}
     yield from (f"known-bugs {name}: no such bug" for name in sorted(bugs.keys() - ids))
     yield from (f"known-bugs {name}: not in the documentation" for name in sorted(ids - bugs.keys()))

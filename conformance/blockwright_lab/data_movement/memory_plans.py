@@ -160,9 +160,9 @@ def check_plan(model: Model, plan: KVCachePlan, *, is_full: bool = True) -> None
         if (is_full or law.id not in ("LAYOUT-5", "LAYOUT-9")) and not law.holds(found):
             raise BrokenError(law.id, f"{law.statement} {found}")
     used = [bytes_of(plan, name) for group in plan.groups for name in group.layer_names]
-    told = [each for group in plan.groups for each in group.page_bytes]
-    if used != told:
-        raise BrokenError("LAYOUT-7", f"layers use {used} of their pages, the plan says {told}")
+    reported = [each for group in plan.groups for each in group.page_bytes]
+    if used != reported:
+        raise BrokenError("LAYOUT-7", f"layers use {used} of their pages, the plan says {reported}")
 
 
 def bytes_of(plan: KVCachePlan, name: str) -> int:

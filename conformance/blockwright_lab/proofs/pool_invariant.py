@@ -96,14 +96,14 @@ def argument(q: Terms, name: str) -> Any:
 
 def steps(q: Terms, name: str, transition: Transition) -> Iterator[tuple[str, list[Formula], Formula]]:
     """Give, for each clause of the invariant, what a transition assumes and what has to follow."""
-    before, after, told = pool(q, "before"), pool(q, "after"), argument(q, name)
+    before, after, amount = pool(q, "before"), pool(q, "after"), argument(q, name)
     assumed = [
         *q.given,
         *invariant(q, before).values(),
-        *transition.guards(q, before, told).values(),
-        *transition.effects(q, before, after, told).values(),
+        *transition.guards(q, before, amount).values(),
+        *transition.effects(q, before, after, amount).values(),
     ]
-    for clause, formula in (invariant(q, after) | step_laws(q, before, after, name, told)).items():
+    for clause, formula in (invariant(q, after) | step_laws(q, before, after, name, amount)).items():
         yield clause, assumed, formula
 
 
@@ -158,6 +158,6 @@ def without(transition: Transition, guard: str) -> Transition:
         return {name: formula for name, formula in clauses.items() if name != guard}
 
     return Transition(
-        lambda q, s, told: fewer(transition.guards(q, s, told)),
-        lambda q, s, t, told: fewer(transition.effects(q, s, t, told)),
+        lambda q, s, amount: fewer(transition.guards(q, s, amount)),
+        lambda q, s, t, amount: fewer(transition.effects(q, s, t, amount)),
     )

@@ -327,12 +327,12 @@ def cleared(q: Algebra, s: Pool, t: Pool, nothing: Any) -> Clauses:
     return {**same_queue(q, s, t), "keys": gone}
 
 
-def step_laws(q: Algebra, s: Pool, t: Pool, name: str, told: Any) -> Clauses:
+def step_laws(q: Algebra, s: Pool, t: Pool, name: str, reported: Any) -> Clauses:
     """Return the specification's law of steps about keys: what is taken loses its key, and nothing else does."""
     takes = name in ("allocate", "evict")
 
     def taken(b: Any) -> Formula:
-        return q.both(takes, told(b) > 0 if takes else False)
+        return q.both(takes, reported(b) > 0 if takes else False)
 
     def empty(b: Any) -> Formula:
         return q.both(q.no(t.keyed(b)), t.content(b) == t.nothing)

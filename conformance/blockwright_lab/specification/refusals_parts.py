@@ -203,13 +203,13 @@ def desk_refuses(desk: Serving) -> bool:
 
 def wrong_rows(desk: Serving) -> Iterator[Wrong]:
     held, beyond = desk.rows, len(desk.rows)
-    told = (STRANGER, Done(desk.manager))
+    served = (STRANGER, Done(desk.manager))
     yield RowRefusal.NO_ROW, lambda: rows.remove(held, STRANGER)
     yield RowRefusal.NO_ROW, lambda: rows.move(held, STRANGER, 0)
-    yield RowRefusal.NO_ROW, lambda: rows.apply(held, (told,))
+    yield RowRefusal.NO_ROW, lambda: rows.apply(held, (served,))
     yield RowRefusal.NO_ROW, lambda: rows.arrange(held, (STRANGER,), tuple(range(beyond)))
     yield RowRefusal.NO_ROW, lambda: inputs(desk.manager.config, held, (Work(STRANGER, 0, 1),), ())
-    yield RowRefusal.REPEATED, lambda: rows.apply(held, (told, told))
+    yield RowRefusal.REPEATED, lambda: rows.apply(held, (served, served))
     yield RowRefusal.NO_PLACE, lambda: rows.swap(held, 0, beyond)
     yield RowRefusal.NO_PLACE, lambda: rows.swap(held, -1, 0)
     for place, row in enumerate(held):

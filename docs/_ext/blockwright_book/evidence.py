@@ -82,7 +82,7 @@ def scopes(kind: str) -> str:
 def proofs() -> str:
     """Return the page of the theorems."""
     rows = data.rows("proof", "contract", "tie")
-    cells = [(plain(row["manager"]), prose(row["scope"]), told(row)) for row in rows]
+    cells = [(plain(row["manager"]), prose(row["scope"]), reported(row)) for row in rows]
     opening = (
         "(the-proofs)=\n# Proofs\n\nScopes are small; arithmetic is proved for all integers. Each line is a theorem "
         "whose negation z3 shows to have no solution, read from the sources that run: both the sets of the "
@@ -93,7 +93,7 @@ def proofs() -> str:
     return "\n\n".join([opening, found, table(("of", "theorem", ""), cells) if rows else ""]) + "\n"
 
 
-def told(row: dict[str, Any]) -> str:
+def reported(row: dict[str, Any]) -> str:
     """Say what became of a theorem."""
     if row.get("violations"):
         return plain(row.get("detail", "")) or "does not hold"

@@ -192,7 +192,7 @@ class HashChain:
         return self
 
     def may_wait(self) -> bool:
-        """Return whether a key is made when it is first needed, within a call of the manager, and not as early as possible.
+        """Return whether a key is made when it is first needed, within a call of the manager, not as early as possible.
 
         Only what runs no code of a caller's may wait: such code could raise, or call the manager, in mid-change.
         """

@@ -124,7 +124,7 @@ class Journal:
         events: what to tell, None if nothing is told.
         contents: prefix by block id, None if hits are not verified.
         losses: keys lost, None if they are not remembered.
-        evictions: contents lost to a taking, None if they are not told.
+        evictions: contents lost to a taking, None if they are not reported.
     """
 
     def __init__(
@@ -176,8 +176,8 @@ class Journal:
             items = request.items_within(start, start + block_size)  # law: EV-5
             salt = request.cache_salt
             # As BlockStored(...) does, past its own constructor, which takes longer than all the rest.
-            told = (digest, parent, tokens, int(block_size), request.lora_name, int(group), salt, items, "GPU", False)
-            events.append(tuple.__new__(BlockStored, told))
+            fields = (digest, parent, tokens, int(block_size), request.lora_name, int(group), salt, items, "GPU", False)
+            events.append(tuple.__new__(BlockStored, fields))
 
     def released(self, ids: vec[i32], start: i64, stop: i64, cause: i64) -> None:
         """Note how a range of a table was released; of each block, what is noted last counts. O(entries)."""

@@ -364,7 +364,7 @@ class KVCacheManager:
         return planned(state, request, tables, ask)
 
     def can_load(self, request: Request, num_new_computed_tokens: int, num_external_computed_tokens: int) -> bool:
-        """Return whether a new request could ever load so many tokens after a hit of so many: no where `plan` says `Never`.
+        """Return whether a new request could ever load so many tokens after a hit of so many: not if `plan` is `Never`.
 
         A load takes blocks for what the tokens after it read, all at once, so it fits wherever the request could have
         computed as far; a connector offers no more than that. The hit need not be there. Complexity: O(groups).
@@ -520,7 +520,7 @@ class KVCacheManager:
         """Return, per group, the (source, destination) block ids to copy before the next step, oldest first.
 
         Each copy is told once. All are independent: no block is a source and a destination, or a destination twice, so
-        that any order and any parallelism will do. Both ends stay held until they are told. Call it after allocating
+        that any order and any parallelism will do. Both ends stay held until they are taken. Call it after allocating
         for a step, and run the copies before the step. Complexity: O(copies). law: COPY-1, COPY-2.
         """
         return take_copies(self._state)

@@ -166,7 +166,7 @@ class Encoder:
 
     def __call__(self, events: Iterable[KVCacheEvent], timestamp: float) -> bytes:
         """Return the payload of one batch. O(events)."""
-        told: list[object] = []
+        entries: list[object] = []
         chain: list[BlockStored] = []
         stored = self._stored
         last = None
@@ -174,7 +174,7 @@ class Encoder:
             if type(event) is BlockStored:
                 if last is None or event.parent_block_hash != last.block_hash:
                     if chain:
-                        told.append(stored(chain))
+                        entries.append(stored(chain))
                     chain = [event]
                 elif (
                     event.group_id == last.group_id
@@ -188,17 +188,17 @@ class Encoder:
                     chain.append(event)
                 else:
                     if chain:
-                        told.append(stored(chain))
+                        entries.append(stored(chain))
                     chain = [event]
                 last = event
                 continue
             if chain:
-                told.append(stored(chain))
+                entries.append(stored(chain))
                 chain, last = [], None
-            told.append(self._removed(event) if isinstance(event, BlockRemoved) else self._cleared)
+            entries.append(self._removed(event) if isinstance(event, BlockRemoved) else self._cleared)
         if chain:
-            told.append(stored(chain))
-        return self._pack((timestamp, [each for each in told if each is not None], self._rank))
+            entries.append(stored(chain))
+        return self._pack((timestamp, [each for each in entries if each is not None], self._rank))
 
     def _vllm(self, chain: list[BlockStored]) -> object:
         """Return a chain of blocks as one event."""
@@ -212,8 +212,8 @@ class Encoder:
             extra = [_extra_keys(each) for each in chain]
         hashes = [hash_of(each.block_hash) for each in chain]
         before = None if parent is None else hash_of(parent)
-        told = (hashes, before, _tokens(chain), size, None, medium, lora, extra, *self._kinds[group])
-        return _ArrayStored(*told) if self._as_arrays else _VllmStored(*told, None, ownership, salt)
+        entries = (hashes, before, _tokens(chain), size, None, medium, lora, extra, *self._kinds[group])
+        return _ArrayStored(*entries) if self._as_arrays else _VllmStored(*entries, None, ownership, salt)
 
     def _sglang(self, chain: list[BlockStored]) -> object:
         """Return a chain of blocks as one event; None where SGLang's form cannot tell them apart from others."""

@@ -116,13 +116,13 @@ def law_events_are_the_index(state: State, listener: Listener) -> bool:
 
 
 def law_latecomers_know_the_same(state: State, listener: Listener) -> bool:
-    """EV-2: a snapshot and the events after it tell exactly what can be found, whenever it was taken."""
+    """EV-2: a snapshot and the events after it report exactly what can be found, whenever it was taken."""
     contents = frozenset(event.content for event in listener.snapshot)
     return known(listener)[-1] == index(state) and len(contents) == len(listener.snapshot)
 
 
-def told(listener: Listener) -> tuple[tuple[frozenset[Content], Stored], ...]:
-    """Return each content that a listener was told of, with what he knew before."""
+def reports(listener: Listener) -> tuple[tuple[frozenset[Content], Stored], ...]:
+    """Return each content that was reported to a listener, with what it knew before."""
     pairs = zip(known(listener), (*listener.snapshot, *listener.events), strict=False)
     return tuple((before, event) for before, event in pairs if isinstance(event, Stored))
 
@@ -132,23 +132,23 @@ def law_parents_come_first(state: State, listener: Listener) -> bool:
     return all(
         event.parent == parent(state, event.content)
         and event.is_orphan == (event.parent is not None and (event.content[0], event.parent) not in before)
-        for before, event in told(listener)
+        for before, event in reports(listener)
     )
 
 
 def law_key_serves_alone(state: State, listener: Listener) -> bool:
-    """EV-4: each key that was told can be hit on its own: it is one block's, and a block holds exactly that."""
+    """EV-4: each key that was reported can be hit on its own: it is one block's, and a block holds exactly that."""
     return all(
-        len(event.tokens) == state.config.groups[event.content[0]].block_size for _, event in told(listener)
+        len(event.tokens) == state.config.groups[event.content[0]].block_size for _, event in reports(listener)
     ) and all(
         any(state.contents[block] == content for block in holding(state, content)) for content in known(listener)[-1]
     )
 
 
 def law_events_tell_all_that_decides(state: State, listener: Listener) -> bool:
-    """EV-5: an event tells the tokens of its block, and what tokens do not say: adapter, salt, multimodal items."""
+    """EV-5: an event names the tokens of its block, and what tokens do not show: adapter, salt, multimodal items."""
     return all(
         event.extra == extra and tokens[len(tokens) - len(event.tokens) :] == event.tokens
-        for _, event in told(listener)
+        for _, event in reports(listener)
         for _, (extra, tokens) in (event.content,)
     )

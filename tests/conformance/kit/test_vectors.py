@@ -53,9 +53,9 @@ def test_tours_take_every_transition() -> None:
     for actions in graph.paths():
         state = graph.first
         for action in actions:
-            move, _, told = next(each for each in graph.moves(state) if each[1] == action)
+            move, _, reported = next(each for each in graph.moves(state) if each[1] == action)
             taken.add(move)
-            state = told.state
+            state = reported.state
     assert taken == moves
     assert not graph.open
 
