@@ -22,7 +22,7 @@ def law_writer_is_alone(before: Paged, outcome: PagedOutcome) -> bool:
 
 
 def law_source_stays(before: Paged, outcome: PagedOutcome) -> bool:
-    """PAGE-12: the source of a new copy is as it was, and others still hold it; what it goes to one holds at most."""
+    """PAGE-12: the source of a new copy is as it was and others hold it; its destination has one holder at most."""
     state = after(before, outcome)
     return all(
         state.contents[source] == before.contents[source]

@@ -5,6 +5,6 @@ What it is and does: 1 `state`, 2 `choices`, 3 `lru`, 4 `hits`, 5 `outcomes`, 6 
 13 `step_laws`.
 
 The second reading, `in_time`, adds what a first one can do without: 14 `in_time.in_flight`, 15 `in_time.forks`,
-16 `in_time.explain`, 17 `in_time.time_laws`. What the outside is told is 18 `events`. Last comes the list of all these
-laws, 19 `laws`.
+16 `in_time.explain`, 17 `in_time.time_laws`. What is reported to others is 18 `events`. Last comes the list of all
+these laws, 19 `laws`.
 """

@@ -1,7 +1,7 @@
 """Part one, chapter 2: what a step leaves open.
 
 Which free blocks are taken, which duplicate serves a hit, and in what order the blocks of one batch are released: any
-answer keeps every law. A transition asks its `Choice` and refuses an illegal answer; a policy (`lru`) settles all
+legal answer keeps every law. A transition asks its `Choice` and refuses an illegal answer; a policy (`lru`) settles all
 questions; a recorded choice repeats what some manager did, so that its legality can be judged.
 """
 

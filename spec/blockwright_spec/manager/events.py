@@ -1,11 +1,11 @@
-"""Part one, chapter 18: events: what the outside is told of what can be found.
+"""Part one, chapter 18: events: what is reported of what can be found.
 
 A router sends a request to the engine that has cached most of its prefix. All it knows of an engine are events, so what
-they tell, one after the other, must be what a lookup finds: for whoever has heard them all, and for whoever joined late
-and was given a *snapshot*, which is a list of events as well. Which events tell of a step is left open: what is taken
-and published again within one step may be told of or not. The laws judge any listener in any state; `news` and
-`snapshot` are the shortest telling that upholds them. What tiers off the device hold is told under the names of their
-media, and each medium is folded apart; part three says so of a tier (TIER-5).
+they say, one after the other, must be what a lookup finds: for whoever has heard them all, and for whoever joined late
+and was given a *snapshot*, which is a list of events as well. Which events report a step is left open: what is taken
+and published again within one step may be reported or not. The laws judge any listener in any state; `news` and
+`snapshot` are the shortest reports that uphold them. What tiers off the device hold is reported under the names of
+their media, and each medium is folded apart; part three says so of a tier (TIER-5).
 """
 
 from collections.abc import Hashable
@@ -21,7 +21,7 @@ from .state import Content, State
 class Stored:
     """A content can be found from now on.
 
-    What a listener is told of it: the prefix before the block (None for the first one), whether that is absent now, the
+    What is reported of it: the prefix before the block (None for the first one), whether that is absent now, the
     tokens of the block alone, and the extra keys.
     """
 
@@ -72,7 +72,7 @@ def heard(known: frozenset[Content], event: Event) -> frozenset[Content]:
 
 
 def known(listener: Listener) -> tuple[frozenset[Content], ...]:
-    """Return what a listener knew before each thing that was told, and what he knows in the end."""
+    """Return what a listener knew before each event, and what it knows in the end."""
     return tuple(accumulate((*listener.snapshot, *listener.events), heard, initial=frozenset()))
 
 
@@ -101,7 +101,7 @@ def news(before: State, after: State) -> tuple[Event, ...]:
 
 
 def snapshot(state: State) -> tuple[Stored, ...]:
-    """Return what is told to one who joins now: all that can be found, parents before children."""
+    """Return what is reported to one who joins now: all that can be found, parents before children."""
     return tuple(stored(state, content) for content in sorted(index(state), key=lambda content: len(content[1][1])))
 
 

@@ -74,4 +74,4 @@ EVENT_LAWS = (
         "vLLM BlockStored.extra_keys; SGLang BlockStored.cache_salt; known bug B64i",
     ),
 )
-"""Every law of what the outside is told: of a state, and of one who listens."""
+"""Every law of events: of a state, and of one who listens."""

@@ -42,7 +42,7 @@ def reach(config: Config, begin: int, step: Step) -> int:
 
 
 def wanted(config: Config, group: Group, held: int, trimmed: int, begin: int, step: Step) -> tuple[bool, ...]:
-    """Tell for each entry after the first `held` whether it takes a block (TABLE-1).
+    """Return, for each entry after the first `held`, whether it takes a block (TABLE-1).
 
     A state jumps over entries, and those of drafts have blocks of their own (MAMBA-1, MAMBA-3). What is dead once a
     load has come takes none (READ-1).
@@ -66,7 +66,7 @@ def rewritten(state: State, group: Group, table: Table, begin: int, step: Step) 
 
 
 def planned(state: State, start: Running, begin: int, step: Step, is_new: bool) -> Plan:
-    """Count what a step from token `begin` on takes, and tell whether the pool has it (PLAN-1).
+    """Count what a step from token `begin` on takes, and whether the pool has it (PLAN-1).
 
     It fits if ``max(demand, whole - shared) + spare <= free + freed``. On the left, `demand` is what this step takes
     out of the queue: new blocks, copies, and the blocks of its hit that are free. If the whole request must fit,

@@ -8,7 +8,7 @@ from .table_laws import held
 
 
 def law_table_is_append_only(before: State, done: Done) -> bool:
-    """STEP-1: entries of a table become null, are copied, or stay; new ones are appended; and the outcome reports all of it."""
+    """STEP-1: entries of a table become null, are copied, or stay, new ones are appended, and the outcome says so."""
     pairs = zip(before.requests, done.state.requests, strict=True)
     both = ((old, new) for old, new in pairs if isinstance(old, Running) and isinstance(new, Running))
     changed = tuple((old, new) for old, new in both if old.tables != new.tables)

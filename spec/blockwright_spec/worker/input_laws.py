@@ -188,7 +188,7 @@ def law_tokens_are_in_line(handed: Handed) -> bool:
 
 
 def law_copies_come_first(handed: Handed) -> bool:
-    """COPY-3: every copy that the manager has to tell of is made before the step, in its group."""
+    """COPY-3: every copy that the manager reports is made before the step, in its group."""
     return all(
         group.copies == tuple(copy[1:] for copy in handed.state.copies if copy[0] == at)
         for at, group in enumerate(handed.inputs.groups)
