@@ -103,7 +103,7 @@ class ReplayReport:
             parts.append(f"{self.result.check_seconds:.2f} in {checks:,} self-checks (all passed)")
         said = ", ".join(parts)
         if self.trace.format in NAMELESS:
-            said += f"\nA trace of {self.trace.format} names no prefixes, only lengths: nothing can hit."
+            said += f"\nAn {self.trace.format.capitalize()} trace names no prefixes, only lengths: nothing can hit."
         return said
 
 
