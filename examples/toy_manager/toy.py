@@ -108,5 +108,5 @@ class EagerManager(ToyManager):
     """The same, with a bug: idle blocks of a hit are counted as free ones, although the hit will hold them."""
 
     def has_room(self, missing: int, idle: int) -> bool:
-        """Tell, wrongly, whether there are enough blocks."""
+        """Return, wrongly, whether there are enough blocks."""
         return missing <= len(self.free_blocks)

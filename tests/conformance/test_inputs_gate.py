@@ -250,7 +250,7 @@ def greedy(*arguments: Any, **rest: Any) -> Any:
 
 
 def timid(*arguments: Any, **rest: Any) -> Any:
-    """Says that less fits than does."""
+    """Answer that less fits than does."""
     try:
         return plan_kv_cache(*arguments, **rest)
     except TooLittleMemoryError as error:

@@ -81,7 +81,7 @@ def is_part_of_a_load(before: State, action: Action, answer: ManagerOutcome) -> 
 
 
 def loads(state: State, came: int) -> Iterator[bool]:
-    """Tell of each request whether more of it is being loaded than came."""
+    """Yield for each request whether more of it is being loaded than came."""
     yield from (isinstance(each, Running) and each.loading > came for each in state.requests)
 
 

@@ -60,7 +60,7 @@ def bug_of(row: Row) -> str:
 
 
 def stale(kept: Row, report: Row) -> Iterator[str]:
-    """Say what the documentation tells of the gates and a fresh report does not, and the other way round.
+    """Yield what the documentation says of the gates and a fresh report does not, and the other way round.
 
     Only gates that the report ran are compared, and of a report on some scopes only those.
     """
@@ -75,7 +75,7 @@ def stale(kept: Row, report: Row) -> Iterator[str]:
 
 
 def misnamed(kept: Row, bugs: Row) -> Iterator[str]:
-    """Say which scopes and known bugs of the profile the documentation does not tell of, or tells of in vain.
+    """Yield the scopes and known bugs of the profile that the documentation lacks, or names in vain.
 
     What is compared where there is no fresh report: names alone.
     """

@@ -66,7 +66,7 @@ def made(path: Path, draw: random.Random) -> Before:
 
 
 def altered(trial: Trial) -> frozenset[Altered]:
-    """Say which parts of the directory differ from what was left."""
+    """Return which parts of the directory differ from what was left."""
     before, now = trial.before.files, trial.files
     found = {Altered.REST}
     if now.get(HEADER) != before[HEADER]:

@@ -118,7 +118,7 @@ class EngineReport:
 
     @property
     def violations(self) -> list[str]:
-        """Say what is wrong: differences that are not listed, and listed ones that are not there."""
+        """Return what is wrong: differences that are not listed, and listed ones that are not there."""
         verdict = self.verdict
         wrong = [f"not listed: {each.law} in {each.scope}: {each.detail}" for each in verdict.unlisted]
         if self.is_whole:

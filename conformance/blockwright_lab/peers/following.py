@@ -158,13 +158,13 @@ def arrived(state: State, outcome: ManagerOutcome, action: FinishLoad) -> tuple[
 
 
 def where(error: Exception) -> str:
-    """Say what an error is, and in which function and line of the manager it came up."""
+    """Return what an error is, and in which function and line of the manager it came up."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {frame.name}: {str(error) or frame.line}"
 
 
 def tell(state: State, action: Any, reply: Reply, choice: Choice = LRU) -> ManagerOutcome:
-    """Tell what comes of an action, given the hit that the manager found."""
+    """Return what comes of an action, given the hit that the manager found."""
     hit = Hit(*reply.hit) if reply.hit and reply.hit.length else Hit()
     if isinstance(action, SyncLoad):
         return mean_sync_load(state, action, hit, reply)

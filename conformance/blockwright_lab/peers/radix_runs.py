@@ -126,7 +126,7 @@ QUIET = frozenset({"available_size", "full_available_size", "swa_available_size"
 
 
 def said(value: Any) -> str:
-    """Say what a value is in few words: of a record, what differs from its defaults."""
+    """Return what a value is in few words: of a record, what differs from its defaults."""
     kind = type(value).__name__
     if kind == "RadixKey":
         return f"key({list(value.raw_token_ids())})"

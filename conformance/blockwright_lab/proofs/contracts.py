@@ -33,7 +33,7 @@ class Contract(NamedTuple):
     ranges: tuple[range, ...]
 
     def fault(self) -> str:
-        """Say with which numbers it does not hold, or fails; nothing if it holds with all."""
+        """Return with which numbers it does not hold, or fails; nothing if it holds with all."""
         for numbers in product(*self.ranges):
             try:
                 if not self.holds(*numbers):

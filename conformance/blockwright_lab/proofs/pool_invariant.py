@@ -95,7 +95,7 @@ def argument(q: Terms, name: str) -> Any:
 
 
 def steps(q: Terms, name: str, transition: Transition) -> Iterator[tuple[str, list[Formula], Formula]]:
-    """Give, for each clause of the invariant, what a transition assumes and what has to follow."""
+    """Yield, for each clause of the invariant, what a transition assumes and what has to follow."""
     before, after, amount = pool(q, "before"), pool(q, "after"), argument(q, name)
     assumed = [
         *q.given,
@@ -108,7 +108,7 @@ def steps(q: Terms, name: str, transition: Transition) -> Iterator[tuple[str, li
 
 
 def starts(q: Terms) -> Iterator[tuple[str, list[Formula], Formula]]:
-    """Give, for each clause of the invariant, that it holds of a new pool."""
+    """Yield, for each clause of the invariant, that it holds of a new pool."""
     first = pool(q, "first")
     for clause, formula in invariant(q, first).items():
         yield clause, [*q.given, *initial(q, first).values()], formula
@@ -135,7 +135,7 @@ def statements() -> list[Statement]:
 
 
 def fault(statement: Statement, milliseconds: int) -> str:
-    """Say why a clause does not stay; nothing where it is proved for any number of blocks."""
+    """Return why a clause does not stay; nothing where it is proved for any number of blocks."""
     name, clause = statement
     assumed, formula = formulas(Endless(), name)[clause]
     if unproved(assumed, formula, milliseconds) is False:

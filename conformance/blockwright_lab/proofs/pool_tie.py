@@ -216,7 +216,7 @@ def filled(seen: View, after: View, taken: tuple[int, ...]) -> Pieces:
 
 
 def faults(before: State, after: State, events: list[Event], counts: Counter[str]) -> list[str]:
-    """Say where a step of the specification is no sequence of the pool's transitions."""
+    """Return where a step of the specification is no sequence of the pool's transitions."""
     one, other = view(before), view(after)
     tried = [fault_of(one, other, list(pieces(one, other, events, first))) for first in ("release", "publish")]
     for found, names in tried:

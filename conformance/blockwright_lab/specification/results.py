@@ -50,7 +50,7 @@ class Result:
 
     @property
     def noticed_by(self) -> str:
-        """Say by what it is noticed: laws, having no outcome, wrong calls, or something beside the implementation."""
+        """Return by what it is noticed: laws, a lack of outcomes, wrong calls, or something beside the implementation."""
         if self.seen_by - {REFUSED}:
             return "laws"
         if self.laws:
@@ -139,7 +139,7 @@ def noticed_in(place: SpecPlace, exchange: Exchange, far: int = 2000) -> Noticed
 
 
 def differs_in(place: SpecPlace, exchange: Exchange, far: int = 2000) -> str:
-    """Say in what a wrong specification differs from the implementation in a place."""
+    """Return in what a wrong specification differs from the implementation in a place."""
     gc.disable()
     try:
         with put_in(exchange):

@@ -41,7 +41,7 @@ def engine(found: dict[str, Any]) -> str:
 
 
 def status(each: dict[str, Any]) -> str:
-    """Say how an engine stands to a law."""
+    """Return how an engine stands to a law."""
     return str(each.get("status") or {"holds": "satisfied"}.get(each.get("verdict", ""), each.get("verdict", "")))
 
 

@@ -94,7 +94,7 @@ def proofs() -> str:
 
 
 def reported(row: dict[str, Any]) -> str:
-    """Say what became of a theorem."""
+    """Return what became of a theorem."""
     if row.get("violations"):
         return plain(row.get("detail", "")) or "does not hold"
     held = {"proof": "proved", "contract": "confirmed", "tie": "tied to the specification"}[row["kind"]]
@@ -141,7 +141,7 @@ def number(value: Any) -> str:
 
 
 def of_spec(measured: Any) -> str:
-    """Say how many mutants of the specification its laws notice."""
+    """Return how many mutants of the specification its laws notice."""
     if not measured:
         return NOT_MEASURED
     facts = ", ".join(f"{measured[name]:,} {name}" for name in ("mutants", "noticed"))

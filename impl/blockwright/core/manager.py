@@ -212,7 +212,7 @@ class KVCacheManager:
         return find(self._state, request)
 
     def explain_hit(self, request: Request) -> HitExplanation:
-        """Say why the hit of a request is as long as it is; nothing changes, statistics included.
+        """Explain why the hit of a request is as long as it is; nothing changes, statistics included.
 
         Says, for each group, how long its own hit is, the first block that a longer common hit lacks, and what became
         of that block: never published, evicted, trimmed or reset, if the manager was made with ``explain_evictions``.
@@ -472,7 +472,7 @@ class KVCacheManager:
         settle_step(self._state, step, num_rejected_tokens)
 
     def finish_load(self, request: Request, num_loaded_tokens: int) -> bool:
-        """Say that a load has ended and how many of its tokens came; return whether the request runs on.
+        """Report that a load has ended and how many of its tokens came; return whether the request runs on.
 
         What no token after the whole load reads has no block, and is not loaded. If all the rest came, it is published:
         set ``num_computed_tokens`` to the hit and the load, or to one less than the known tokens if that is all of them

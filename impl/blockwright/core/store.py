@@ -130,7 +130,7 @@ class BlockStore:
         return [None if key is None else key[2] for key in self._index.all_keys()]
 
     def published(self) -> list[bool]:
-        """Say of each block, by id, whether it carries a key. O(num_blocks)."""
+        """Return for each block, by id, whether it carries a key. O(num_blocks)."""
         return self._index.keyed()
 
     def holders_apart(self) -> list[int]:

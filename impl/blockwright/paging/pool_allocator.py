@@ -422,7 +422,7 @@ class PoolAllocator(BlockAllocator):
         return block._mark == 0 or not isinstance(owner, PoolAllocator) or not owner.pool.has_data(block._mark)
 
     def _place(self, block: PoolBlock) -> bool:
-        """Give a block a place here, one of its content if that is known; say whether a new one was taken."""
+        """Give a block a place here, one of its content if that is known; return whether a new one was taken."""
         pool = self.pool
         mark = self.known(block)
         adopts = mark != 0 and self.may_adopt(mark, block)

@@ -181,7 +181,7 @@ class Renamed(BlockwrightAdapter):
         self.last = config.num_blocks
 
     def name(self, tables: tuple[Table, ...]) -> tuple[Table, ...]:
-        """Give tables in the other names."""
+        """Return tables in the other names."""
         return tuple([tuple([block and self.last - block for block in table]) for table in tables])
 
     def find(self, name: str) -> Found:

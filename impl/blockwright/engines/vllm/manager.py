@@ -506,7 +506,7 @@ class KVCacheManager:
         request.num_computed_tokens = found
 
     def _end_load(self, twin: Twin, count: int) -> bool:
-        """Tell the manager that a load has ended; say whether all of it came."""
+        """Tell the manager that a load has ended; return whether all of it came."""
         twin.loading = None
         if self.core.finish_load(twin.request, count):
             return True

@@ -310,5 +310,5 @@ def _length(parts: Sequence[memoryview]) -> int:
 
 
 def _reason(error: OSError | StoreDirectoryError) -> str:
-    """Say what went wrong, without paths or contents."""
+    """Return what went wrong, without paths or contents."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
