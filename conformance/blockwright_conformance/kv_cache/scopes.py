@@ -340,7 +340,7 @@ def of_drafts() -> Iterator[Scope]:
 
 
 def of_events() -> Iterator[Scope]:
-    """Return the scopes in which what can be found is reported: to who listens from the beginning, or joins at any time.
+    """Return the scopes in which what can be found is reported: to who listens from the start, or joins at any time.
 
     Two symbols and short blocks, so that prefixes are evicted, published again, and lose their parents; extra keys that
     tokens do not show.

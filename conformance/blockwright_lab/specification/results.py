@@ -50,7 +50,7 @@ class Result:
 
     @property
     def noticed_by(self) -> str:
-        """Return by what it is noticed: laws, a lack of outcomes, wrong calls, or something beside the implementation."""
+        """Return by what it is noticed: laws, no outcome, wrong calls, or something beside the implementation."""
         if self.seen_by - {REFUSED}:
             return "laws"
         if self.laws:
