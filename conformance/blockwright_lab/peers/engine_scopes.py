@@ -6,10 +6,8 @@ show: two requests, pools that two requests do not fit in, prompts that end on a
 
 from typing import Any
 
-from blockwright_conformance.kv_cache.scopes import Scope, of_groups, scope, strings
+from blockwright_conformance.kv_cache.scopes import Scope, layers, of_groups, scope, strings
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
-
-from ..scopes import layers
 
 SINGLE = """full, block 1 + full, block 2 + sliding 1, block 1 + sliding 2, block 1 + sliding 3, block 2 +
     chunked 2, block 1 + chunked 2, block 2 + chunked 4, block 2 + mamba, block 1 + mamba, block 2"""

@@ -11,8 +11,7 @@ def tables(state: State) -> Iterator[tuple[Running, int, Group, Table]]:
     """Return each block table, with its request and its group."""
     return (
         (request, at, group, request.tables[at])
-        for request in state.requests
-        if isinstance(request, Running)
+        for request in running(state)
         for at, group in enumerate(state.config.groups)
     )
 

@@ -5,10 +5,10 @@ from itertools import starmap
 from typing import Any
 
 from blockwright_conformance.kv_cache.blockwright import hash_unit
+from blockwright_conformance.kv_cache.scopes import layers
 from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Group
 
-from ...scopes import layers
 from ..vllm_engine import VllmEngine
 
 
