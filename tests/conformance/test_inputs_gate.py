@@ -20,7 +20,7 @@ from blockwright.errors import TooLittleMemoryError
 from blockwright_conformance.checker.counterexample import script
 from blockwright_conformance.checker.diagnose import diagnose
 from blockwright_conformance.checker.explore import Explorer
-from blockwright_conformance.checker.history import HistoryError, replay, run_machine, walk
+from blockwright_conformance.checker.history import History, HistoryError, run_machine, walk
 from blockwright_conformance.gates import Profile, gate
 from blockwright_conformance.worker import blockwright as inputs_worker
 from blockwright_conformance.worker.scopes import PLAIN, SMALL, WorkerScope
@@ -185,7 +185,9 @@ def test_a_history_is_a_program_over_public_names() -> None:
     for scope in (WINDOWS, STATES, ENCODER):
         world = WorkerWorld(scope)
         actions = [each for each in walk(world, 3, 120).actions if type(each).__name__ != "Misuse"]
-        replay(world, actions)
+        history = History(world)
+        for action in actions:
+            history.act(action)
         exec(compile(script(world, actions), "history", "exec"), {})
 
 

@@ -29,9 +29,9 @@ from blockwright_lab.known_bugs.instrumented import (
     adapter_on,
 )
 from blockwright_lab.known_bugs.known_bug import KnownBug, Place, TrialPlace
-from blockwright_lab.known_bugs.offload_places import NEAR, OVER, TIER, evicted, failed_load
-from blockwright_lab.known_bugs.places import FULL, SLIDING, TIGHT
-from blockwright_lab.known_bugs.pool_places import keys, plans, pool
+from blockwright_lab.known_bugs.offload_trials import evicted, failed_load
+from blockwright_lab.known_bugs.places import PLACES as PLACES_BY_NAME
+from blockwright_lab.known_bugs.pool_trials import keys, plans, pool
 from blockwright_lab.known_bugs.variants import variant
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.manager.laws import EVENT_LAWS, LAWS, STEP_LAWS
@@ -40,6 +40,7 @@ from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.reads import Full, Group, Sliding
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
+FULL, SLIDING, TIGHT, NEAR, OVER, TIER = (PLACES_BY_NAME[name] for name in "FULL SLIDING TIGHT NEAR OVER TIER".split())
 KIT = {"HASH-1", "HASH-2", "HASH-3", "STAT-1", "DEMAND-1", "REFUSE-1", "LOOKUP-1", "REF-0 queue", "REF-0 keys"}
 KIT |= {"PLAN-1", "PLAN-2", "REFUSE-2", "STORE-1", "REF-0 refusal"}
 KNOWN = {

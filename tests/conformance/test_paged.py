@@ -40,7 +40,7 @@ from blockwright_lab.data_movement.tables_engine import PagedEngine
 from blockwright_lab.data_movement.tables_histories import Moves, random_walk
 from blockwright_lab.data_movement.tables_scopes import HISTORIES, World
 from blockwright_lab.known_bugs.changes import Change
-from blockwright_lab.known_bugs.paged_places import NAIVE
+from blockwright_lab.known_bugs.places import PLACES
 from blockwright_lab.known_bugs.variants import variant
 from blockwright_spec.block_tables.state import Device, Paged, PagedConfig
 
@@ -99,7 +99,7 @@ LAST_FIRST = Change(
 
 
 def test_another_legal_choice_is_no_fault() -> None:
-    assert Explorer(NAIVE.world(variant(LAST_FIRST)), laws=False).run().violation is None
+    assert Explorer(PLACES["NAIVE"].world(variant(LAST_FIRST)), laws=False).run().violation is None
 
 
 # --- what is visited once

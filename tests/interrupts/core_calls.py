@@ -20,7 +20,7 @@ from tests.core.support import (
 )
 from tests.interrupts.ended import AS_THEY_ARE, Call, Given, require_refused
 
-from blockwright import KVCacheSpec, Request
+from blockwright import KVCacheSpec, Request, append_output_token_ids_batch
 
 
 class World:
@@ -205,6 +205,12 @@ CALLS: dict[str, Call] = {
         World, lambda w: w.manager.allocate_slots_batch(w.given.sequence([w.running]), w.given.number(9))
     ),
     "batch, in a step": Call(STEPS, lambda w: w.manager.allocate_slots_batch([w.running, w.other, w.new], 3)),
+    "append to each": Call(
+        World,
+        lambda w: append_output_token_ids_batch(
+            [w.running, w.other], w.given.sequence([w.given.number(7)] * 9), w.given.number(1), [8, 1]
+        ),
+    ),
     "publish": Call(
         World,
         lambda w: w.manager.cache_blocks(w.new, w.given.number(8)),
@@ -264,7 +270,7 @@ CALLS: dict[str, Call] = {
         lambda w: w.manager.reset_prefix_cache(),
         _empty,
     ),
-    "request, made": Call(World, lambda w: w.request("made", 20), reads=lambda w: None),
+    "request, made": Call(World, lambda w: w.request("made", 20), reads=lambda w: ()),
     "request, appended": Call(
         World, lambda w: w.new.append_output_token_ids(w.given.sequence([w.given.number(i) for i in range(50)]))
     ),

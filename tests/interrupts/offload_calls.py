@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.interrupts.ended import AS_THEY_ARE, Call, Given, require_refused
 from tests.offload.tiers.tier_support import BLOCK_SIZE, ShelfBackend, ShelfSpec
@@ -21,10 +21,18 @@ from blockwright.offload import (
     OffloadChain,
 )
 
+T = TypeVar("T")
+
 
 def places(spec: LoadStoreSpec | None) -> object:
     """Where blocks lie, to be compared."""
     return spec.names if isinstance(spec, ShelfSpec) else getattr(spec, "block_ids", None)
+
+
+def list_of(given: Given, items: list[T]) -> list[T]:
+    """A list as it is handed over."""
+    handed: list[T] = given.sequence(items)
+    return handed
 
 
 class Keys:
@@ -36,7 +44,7 @@ class Keys:
 
     def keys(self, names: str) -> list[bytes]:
         """One for each letter."""
-        return self.given.sequence([self.given.key(name.encode() * 3) for name in names])
+        return list_of(self.given, [self.given.key(name.encode() * 3) for name in names])
 
 
 def tier_dump(tier: LRUOffloadingManager | ARCOffloadingManager) -> object:
@@ -120,11 +128,12 @@ class ChainWorld(Keys):
         chain.store(self.keys("ef"), self.numbers(4, 5))
         chain.load(self.keys("ax"), self.numbers(6, 7))
         self.under_way = {(each.kind, len(each.block_hashes)): each.job_id for each in chain.take_transfers()}
-        self.waiting = chain.store(self.keys("g"), self.numbers(8))
+        begun = chain.store(self.keys("g"), self.numbers(8))
+        self.waiting = -1 if begun is None or begun.job_id is None else begun.job_id
 
     def numbers(self, *ids: int) -> list[int]:
         """Blocks of the device."""
-        return self.given.sequence([self.given.number(each) for each in ids])
+        return list_of(self.given, [self.given.number(each) for each in ids])
 
     def ends(self, kind: str, is_good: bool = True) -> object:
         """End the first transfer of a kind that is under way."""
@@ -159,7 +168,7 @@ CHAIN_ACTS: dict[str, Callable[[ChainWorld], object]] = {
     "not stored": lambda w: w.ends("store", False),
     "promoted": lambda w: w.ends("promote"),
     "not promoted": lambda w: w.ends("promote", False),
-    "cancel": lambda w: w.chain.cancel(w.waiting.job_id if w.waiting else 0),
+    "cancel": lambda w: w.chain.cancel(w.waiting),
     "finished": lambda w: w.chain.take_finished(),
     "events": lambda w: w.chain.take_events(),
 }

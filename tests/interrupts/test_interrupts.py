@@ -8,8 +8,8 @@ calls in which it does, and why).
 
 A sample of the points; with ``BLOCKWRIGHT_ALL_POINTS=1`` all of them.
 
-Not covered: an engine's own allocators; connectors and handlers, which are never compiled and hold nothing that the
-manager and the chain do not know; memory that the system promises and then has not (the process is killed).
+Not covered: an engine's own allocators and tiers; connectors and handlers, above the chain; memory that the system
+promises and then has not (the process is killed).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ DEATHS = {
     "free, loading": UNCHECKED,
     "events, allocate": UNCHECKED,
 }
-"""Calls in which a failed allocation may end the process of the compiled build, and why; see docs/engine.md."""
+"""Calls in which a failed allocation may end the process of the compiled build, and why; see docs/how-to/engine.md."""
 
 
 @each_call

@@ -35,7 +35,7 @@ class Family:
     others: bool = False
 
     def rows(self) -> list[dict[str, Any]]:
-        """Give the rows of the report in which these laws are checked."""
+        """Return the rows of the report in which these laws are checked."""
         found = data.rows(*self.kinds)
         return [row for row in found if not self.managers or (row["manager"] in self.managers) is not self.others]
 
@@ -75,7 +75,7 @@ class Law:
 
 
 def read(family: Family, law: Any) -> Law:
-    """Give a law of a list."""
+    """Return a law of a list."""
     said = inspect.getdoc(law.holds) or ""
     sentence, _, more = said.partition("\n\n")
     statement = " ".join(sentence.partition(": ")[2].split())
@@ -85,20 +85,20 @@ def read(family: Family, law: Any) -> Law:
 
 @cache
 def by_id() -> dict[str, Law]:
-    """Give every law by its id, in the order of the lists."""
+    """Return every law by its id, in the order of the lists."""
     return {law.id: read(family, law) for family, listed in FAMILIES for law in listed}
 
 
 def label(name: str) -> str:
-    """Give the label of a law's entry."""
+    """Return the label of a law's entry."""
     return f"law-{name.lower()}"
 
 
 def page_of(label: str) -> str:
-    """Give the document that holds a law's entry."""
+    """Return the document that holds a law's entry."""
     return page(by_id()[label.removeprefix("law-").upper()].family.part)
 
 
 def page(part: int) -> str:
-    """Give the document of the laws of a part."""
+    """Return the document of the laws of a part."""
     return f"book/laws/part-{part}"

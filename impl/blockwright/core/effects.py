@@ -89,16 +89,15 @@ def serve(state: State, request: Request, tables: RequestTables | None, ask: Ask
 
 def room_for(state: State, ready: RequestTables, changes: Changes) -> KVCacheBlocks:
     """Return a result with room for the entries that a step appends."""
-    grown = False
+    if changes.grown == 0:
+        return state.nothing
     ids: list[vec[i32]] = []
     groups = state.config.num_groups
     at: i64 = 0
     while at < groups:
-        more = i64(len(ready.groups[at].blocks)) - i64(changes.held[at])
-        grown = grown or more > 0
-        ids.append(zeros32(more))
+        ids.append(zeros32(i64(len(ready.groups[at].blocks)) - i64(changes.held[at])))
         at += 1
-    return KVCacheBlocks(state.pool, ids) if grown else state.nothing
+    return KVCacheBlocks(state.pool, ids)
 
 
 def prepare(state: State, request: Request, tables: RequestTables | None, ask: Ask, changes: Changes) -> RequestTables:
@@ -128,6 +127,7 @@ def prepare(state: State, request: Request, tables: RequestTables | None, ask: A
         if table.in_place < ask.slots:
             manager = state.managers[at]
             manager.widen(table, manager.reach(ask))
+            changes.grown += i64(len(table.blocks)) - i64(changes.held[at])
         at += 1
     return tables
 

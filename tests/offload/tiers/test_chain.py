@@ -13,7 +13,7 @@ import pytest
 from tests.offload.tiers.tier_support import keys, lru
 
 from blockwright.errors import BlockwrightError
-from blockwright.offload import BlockIDsLoadStoreSpec, OffloadChain, StoreStart, Transfer
+from blockwright.offload import BlockIDsLoadStoreSpec, Finished, OffloadChain, StoreStart, Transfer
 
 
 def shown(transfer: Transfer) -> tuple[str, list[int], list[int]]:
@@ -62,6 +62,15 @@ def test_blocks_that_go_down_where_the_first_cannot(room: int, is_bad: bool) -> 
     chain.store(keys("d"), [0])
     assert [upper.status_of(key) for key in keys("abcd")] == [0, *([1, 1] if room else [None, None]), -1]
     assert chain.num_dropped == (0 if room else 2)
+
+
+def test_failed_store_leaves_nothing() -> None:
+    chain = OffloadChain([lru(2)])
+    chain.store(keys("ab"), [1, 2])
+    chain.take_transfers()
+    assert chain.finish(0, False) == Finished(0, "store", keys("ab"), [1, 2], False)
+    assert (chain.lookup(keys("a")), where(chain, "a"), chain.pins()) == (0, [None], {})
+    chain.check()
 
 
 def test_block_comes_up_before_it_is_loaded() -> None:

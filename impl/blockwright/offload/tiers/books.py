@@ -84,7 +84,7 @@ class TierBooks(OffloadingManager):
         raise NotImplementedError
 
     def _note_used(self, keys: list[bytes]) -> None:
-        """These keys were asked for, present or not, the first as the most recent."""
+        """Note that keys were asked for, present or not, the first as the most recent."""
 
     def _note_entered(self, slots: vec[i32]) -> None:
         """Blocks have come."""

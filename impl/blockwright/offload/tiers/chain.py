@@ -20,6 +20,7 @@ from mypy_extensions import mypyc_attr
 from blockwright.errors import (
     BlockError,
     BlockNotReadyError,
+    BlockwrightError,
     InvalidArgumentError,
     NoFreeBlocksError,
     UnknownBlockHashError,
@@ -237,7 +238,11 @@ class OffloadChain(TierMoves):
         job = self._jobs.started(job_id)
         did_arrive = bool(success)
         self._whole.begin()
-        finished = self._end(job, did_arrive)
+        try:
+            finished = self._end(job, did_arrive)
+        except BlockwrightError:  # of a tier that is wrong: nothing was interrupted, and `check` can say more
+            self._whole.done()
+            raise
         self._whole.done()
         return finished
 

@@ -1,4 +1,4 @@
-"""Where known bugs of keys, of the bare pool and of plans show: trials of a few calls, without a world.
+"""Trials of a few calls, without a world, in which known bugs of keys, of the bare pool and of plans show.
 
 HASH-1    different prefixes (tokens, adapter, salt, multimodal items) have different keys, equal ones equal keys
 HASH-2    keys cannot be foreseen: a hasher that is given no key draws its own
@@ -12,6 +12,9 @@ from itertools import product
 from types import ModuleType
 from typing import Any
 
+from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
+
+from ..scopes import layer
 from .known_bug import Fault
 
 NAMES = (None, "a", "b", "ab")
@@ -155,7 +158,7 @@ def told(name: str, ids: tuple[int, ...]) -> str:
 
 # --- plans
 
-KINDS = ("full", "sliding", "mamba", "mamba +1", "full, sliding", "full, mamba +2", "full, cross")
+KINDS = ("full", "sliding 2", "mamba", "mamba +1", "full + sliding 2", "full + mamba +2", "full + cross")
 MOST_ASKED = 3
 """Tokens of each sort that an admission asks for at most."""
 
@@ -198,33 +201,19 @@ def misplanned(
     return ""
 
 
-def spec_of(package: ModuleType, kind: str, block_size: int) -> Any:
-    """Return the declaration of a layer, by a short name."""
-    sizes: dict[str, Any] = {"block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
-    if kind == "sliding":
-        return package.SlidingWindowSpec(**sizes, sliding_window=2)
-    if kind.startswith("mamba"):
-        drafts = int(kind.removeprefix("mamba").strip(" +") or 0)
-        return package.MambaSpec(
-            block_size=block_size, shapes=((1,),), dtypes=("float32",), num_speculative_blocks=drafts
-        )
-    if kind == "cross":
-        return package.CrossAttentionSpec(**sizes)
-    return package.FullAttentionSpec(**sizes)
-
-
-def config_of(package: ModuleType, kind: str, block_size: int = 1, num_blocks: int = 9) -> Any:
-    """Return the configuration of one layer, or of several that are listed with commas."""
+def config_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks: int = 9) -> Any:
+    """Return the configuration of layers, as scopes name them."""
+    kinds = [layer(f"{each}, block {block_size}").kind for each in layers.split(" + ")]
     groups = [
-        package.KVCacheGroupSpec([f"layer {at}, {each}"], spec_of(package, each, block_size))
-        for at, each in enumerate(kind.split(", "))
+        package.KVCacheGroupSpec([f"layer {at}"], kv_cache_spec(kind, block_size, package))
+        for at, kind in enumerate(kinds)
     ]
     return package.KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)
 
 
-def manager_of(package: ModuleType, kind: str, block_size: int = 1, num_blocks: int = 9, **rest: Any) -> Any:
+def manager_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks: int = 9, **rest: Any) -> Any:
     """Return a manager of such layers."""
-    return package.KVCacheManager(config_of(package, kind, block_size, num_blocks), max_model_len=8, **rest)
+    return package.KVCacheManager(config_of(package, layers, block_size, num_blocks), max_model_len=8, **rest)
 
 
 # --- rows
@@ -232,9 +221,10 @@ def manager_of(package: ModuleType, kind: str, block_size: int = 1, num_blocks: 
 
 def rows(package: ModuleType) -> Iterator[Fault]:
     """Return ROW-1 if a worker's rows part from the tables, told of every token of a request of three groups."""
-    manager = manager_of(package, "full, full, sliding", 2, 20)
+    layers = "full + full + sliding 2"
+    manager = manager_of(package, layers, 2, 20)
     replica = package.worker.replica.TableReplica(
-        config_of(package, "full, full, sliding", 2, 20),
+        config_of(package, layers, 2, 20),
         max_num_requests=1,
         max_num_tokens=1,
         max_model_len=8,

@@ -1,25 +1,12 @@
-"""Where known bugs of block tables show: small scopes, and trials of the whole block manager."""
+"""Trials of the whole block manager, in which known bugs of block tables show."""
 
 from collections.abc import Iterator
 from itertools import product
 from types import ModuleType
 from typing import Any
 
-from blockwright_conformance.block_tables.scopes import paged_scope
-from blockwright_conformance.kv_cache.scopes import strings
-
-from .known_bug import Fault, Place
+from .known_bug import Fault
 from .watch import rearm
-
-ONE: dict[str, Any] = {"prompts": strings(1, 1, 2)}
-
-FORKS = Place(paged_scope("known bugs, forks", 2, 4, 0, 4, "delay", **ONE))
-NAIVE = Place(paged_scope("known bugs, forks", 2, 4, 0, 4, "delay", **ONE, caching=False))
-EVICTIONS = Place(paged_scope("known bugs, evictions", 2, 2, 0, 2, "", prompts=strings(2, 1, 2)))
-SWAPS = Place(paged_scope("known bugs, swaps", 2, 3, 3, 4, "swap", **ONE))
-RETURNS = Place(paged_scope("known bugs, swaps with content", 1, 2, 2, 1, "swap", prompts=strings(2, 1, 1)))
-ACCESS = Place(paged_scope("known bugs, access", 1, 3, 0, 2, "access", slots=1, prompts=strings(2, 1, 2)))
-CHUNKS = Place(paged_scope("known bugs, chunks", 2, 4, 0, 4, "chunks", prompts=strings(1, 3, 4)))
 
 
 def appends_under_a_window(package: ModuleType) -> Iterator[Fault]:

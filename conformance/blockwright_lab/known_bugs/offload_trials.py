@@ -1,4 +1,4 @@
-"""Where known bugs of offloading show: small scopes, and trials of the connector and of names.
+"""Trials of the connector and of names, in which known bugs of offloading show.
 
 HASH-1    of what leaves the process: another model, data type, layout or rank has another identity, another prefix or
           group another key
@@ -12,30 +12,11 @@ from itertools import combinations
 from types import ModuleType
 from typing import Any
 
-from blockwright_conformance.offload.scopes import APART, FIRST, KEYS, SECOND, TierScope, chain_scope, lists, request
+from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
+from blockwright_spec.reads import Full, Sliding
 
-from .known_bug import Fault, Place
+from .known_bug import Fault
 from .watch import rearm
-
-TIER = Place(TierScope("known bugs, one tier", "LRU", 2, (*lists(3, 1), KEYS[:2]), readers=2))
-ONE_KEY: dict[str, Any] = {"stores": (FIRST[:1],), "loads": (FIRST[:1],), "under_way": 2}
-BACK = Place(chain_scope("known bugs, write back", (2, 1), reserve=(1,), stores=(FIRST[:1], FIRST[1:]), under_way=2))
-NEAR = Place(chain_scope("known bugs, one request", (1, 1), 1, **ONE_KEY))
-BELOW = Place(chain_scope("known bugs, one request written through", (1, 1), 1, through=True, **ONE_KEY))
-SHARED = Place(
-    chain_scope("known bugs, two readers", (1, 0), 3, stores=(FIRST[:1],), loads=(FIRST[:1], APART[:1]), under_way=2)
-)
-OVER = Place(
-    chain_scope(
-        "known bugs, one block after the other",
-        (2, 0),
-        3,
-        stores=(FIRST[:1], SECOND[1:]),
-        loads=(request(1, (KEYS[0], 1)), APART[:1]),
-        under_way=2,
-    )
-)
-
 
 # --- names
 
@@ -59,10 +40,7 @@ def names(package: ModuleType) -> Iterator[Fault]:
 
 # --- the connector
 
-GROUPS: tuple[tuple[str, dict[str, int]], ...] = (
-    ("FullAttentionSpec", {}),
-    ("SlidingWindowSpec", {"sliding_window": 4}),
-)
+KINDS = (Full(), Sliding(4))
 SIZE = 2
 """Tokens in a block of each group."""
 LENGTH = 7
@@ -104,8 +82,7 @@ class Engine:
     def __init__(self, package: ModuleType, store_on: str, num_blocks: int, fails: bool = False) -> None:
         self.core: Any = package
         offload: Any = package.offload
-        sizes = {"num_kv_heads": 1, "head_size": 1, "dtype": "float32", "block_size": SIZE}
-        specs = [getattr(package, kind)(**sizes, **more) for kind, more in GROUPS]
+        specs = [kv_cache_spec(kind, SIZE, package) for kind in KINDS]
         groups = [self.core.KVCacheGroupSpec([f"layer {at}"], spec) for at, spec in enumerate(specs)]
         config = self.core.KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)
         self.manager = self.core.KVCacheManager(config, 16, track_evictions=store_on == "evict")
