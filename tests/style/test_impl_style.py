@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
-from blockwright_spec.manager.laws import EVENT_LAWS, LAWS, STEP_LAWS
+from blockwright_spec.manager.laws import EVENT_LAWS, LAWS, RETENTION_LAWS, STEP_LAWS
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
@@ -49,7 +49,16 @@ def test_no_assert(file: Path) -> None:
 def test_cited_laws_exist(file: Path) -> None:
     known = {
         law.id
-        for law in (*LAWS, *STEP_LAWS, *EVENT_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
+        for law in (
+            *LAWS,
+            *STEP_LAWS,
+            *EVENT_LAWS,
+            *RETENTION_LAWS,
+            *PAGED_LAWS,
+            *PAGED_STEP_LAWS,
+            *OFFLOAD_LAWS,
+            *PART_FOUR_LAWS,
+        )
     }
     unknown = [(line, law) for line, law in cited(file.read_text(encoding="utf-8")) if law not in known]
     assert unknown == []

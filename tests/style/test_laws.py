@@ -13,12 +13,22 @@ import pytest
 
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.law import Law
-from blockwright_spec.manager.laws import BLOCK_LAWS, EVENT_LAWS, LAWS, STEP_LAWS
+from blockwright_spec.manager.laws import BLOCK_LAWS, EVENT_LAWS, LAWS, RETENTION_LAWS, STEP_LAWS
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
 ROOT = Path(__file__).resolve().parents[2]
-LISTED = (*BLOCK_LAWS, *LAWS, *STEP_LAWS, *EVENT_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
+LISTED = (
+    *BLOCK_LAWS,
+    *LAWS,
+    *STEP_LAWS,
+    *EVENT_LAWS,
+    *RETENTION_LAWS,
+    *PAGED_LAWS,
+    *PAGED_STEP_LAWS,
+    *OFFLOAD_LAWS,
+    *PART_FOUR_LAWS,
+)
 
 each_law = pytest.mark.parametrize("law", LISTED, ids=lambda law: law.holds.__name__)
 

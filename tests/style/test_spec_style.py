@@ -21,7 +21,7 @@ CHAPTERS = sorted(SPEC.rglob("*.py"))
 FUNCTION_LINES = 25
 PAGE_LINES = 200  # the page that is read first
 FILE_LINES = 250  # usually under 200
-CODE_LINES = 3320  # all four parts, and what comes before them
+CODE_LINES = 3540  # all four parts, and what comes before them
 
 # Of the standard library, what talks to the world outside or depends on it.
 WORLD = set(

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import blockwright
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
-from blockwright_spec.manager.laws import BLOCK_LAWS, EVENT_LAWS, LAWS, STEP_LAWS
+from blockwright_spec.manager.laws import BLOCK_LAWS, EVENT_LAWS, LAWS, RETENTION_LAWS, STEP_LAWS
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
@@ -30,6 +30,7 @@ UNCLAIMED: Final[dict[str, str]] = {
     "READ-2": f"{CONTENT} ROW-1, SLOT-1 and READ-1 together",
     "SLOT-2": "it follows from SLOT-1, TABLE-2 and WRITE-2: no two tokens have one place in one writable block",
     "STATE-3": "it follows from STATE-1, STATE-2 and WRITE-2: a state that another request holds is copied before",
+    "SHARE-2": "of two histories: it follows from SHARE-1, SHARE-3 and from the age of candidates within a tenant",
     "CHAIN-9": "it follows from CHAIN-4: a load waits only for what moves up, and that waits for nothing",
 }
 """Laws that no code claims, and why."""
@@ -48,6 +49,7 @@ def law_ids() -> tuple[str, ...]:
         *LAWS,
         *STEP_LAWS,
         *EVENT_LAWS,
+        *RETENTION_LAWS,
         *PAGED_LAWS,
         *PAGED_STEP_LAWS,
         *OFFLOAD_LAWS,

@@ -1,4 +1,4 @@
-"""Part one, chapter 17: laws of time: steps in flight are safe, settled tokens count once, nobody waits forever."""
+"""Part one, chapter 18: laws of time: steps in flight are safe, settled tokens count once, nobody waits forever."""
 
 from ...reads import Group, Mamba, dead, writes
 from ..lru import LRU
