@@ -61,7 +61,9 @@ def place_of(name: str) -> Place | TrialPlace:
     return place if isinstance(place, Place) else TrialPlace(place)
 
 
-CHAPTERS = tuple(map(chapter, ("blocks", "demand", "tables", "prefixes", "time", "forks", "paged", "tiers", "offload")))
+CHAPTERS = tuple(
+    map(chapter, ("blocks", "demand", "tables", "prefixes", "retention", "time", "forks", "paged", "tiers", "offload"))
+)
 BUGS: tuple[KnownBug, ...] = tuple(bug for each in CHAPTERS for bug in each.bugs)
 """All of them, in the order of the chapters."""
 BY_ID = {bug.id: bug for bug in BUGS}

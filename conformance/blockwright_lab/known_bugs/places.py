@@ -11,6 +11,12 @@ from .known_bug import Place
 HALVES = ((0, (0, 0, 0)), (0, (0, 1, 0)))
 """Prompts that differ in the second half of their first block."""
 
+TWO = ((0, (0, 0)), (0, (0, 1)), (0, (1, 1)))
+"""Prompts of which two part after their first block."""
+APART = ((0, (0,)), (0, (0, 0)), (0, (1, 1)))
+TENANTS = ((1, (0, 0)), (4, (0, 0)))
+"""Prompts of two tenants."""
+
 FULL = Place(scope(Full(), 1, "known bugs", 4, 3, "chunks trim reset preempt"))
 TIGHT = Place(scope(Full(), 1, "known bugs, tight", 4, 4, "batch", prompts=strings(1, 2, 3)))
 TOLD = Place(scope(Full(), 1, "known bugs, told", 4, 3, "reset preempt", tells=True), ToldAdapter)
@@ -18,6 +24,11 @@ TOLD_SALTED = Place(
     scope(Full(), 1, "known bugs, told with salts", 4, 3, "", prompts=strings(1, 2, 2, (0, 1)), tells=True), ToldAdapter
 )
 TOLD_SLIDING = Place(scope(Sliding(2), 1, "known bugs, told", 4, 4, "chunks preempt", tells=True), ToldAdapter)
+HINTED = Place(scope(Full(), 1, "known bugs, hints", 5, 2, "hint", prompts=TWO, slots=1, retains=True))
+HINTED_TIGHT = Place(scope(Full(), 1, "known bugs, hints, tight", 3, 2, "hint", prompts=APART, slots=1, retains=True))
+SHARED = Place(
+    scope(Full(), 1, "known bugs, shares", 5, 2, "", prompts=TENANTS, slots=1, retains=True, floors=((1, 2), (4, 1)))
+)
 UNCACHED = Place(scope(Full(), 1, "known bugs", 4, 4, "preempt", caching=False))
 LATER = Place(scope(Full(), 1, "known bugs, put off", 4, 3, "later"))
 DRAFTS = Place(scope(Full(), 1, "known bugs, drafts", 6, 3, "", slots=1, lookaheads=(0, 1, 2), max_model_len=4))

@@ -19,7 +19,7 @@ from blockwright.replay.keeping import MAX_TENANTS, POLICIES, Keeping, dealt, po
 from blockwright.replay.offloaded import OffloadOptions
 from blockwright.replay.pool_sizes import MAX_BLOCKS, parse_pool_sizes
 from blockwright.replay.records import Trace
-from blockwright.replay.report import ReplayReport, plot_curve, require_plotting
+from blockwright.replay.report import ReplayReport, plot_curve, read_curve, require_plotting
 from blockwright.replay.simulate import replay
 from blockwright.replay.traces import FORMATS, column, load_trace
 from blockwright.replay.workload import WorkloadOptions, generate_workload
@@ -152,6 +152,14 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeline", type=Path, metavar="FILE", help="write what happened as a Chrome trace, for Perfetto"
     )
     group.add_argument("--plot", type=Path, metavar="FILE", help="draw the curve (.png, .svg, .pdf); extra 'plots'")
+    group.add_argument(
+        "--beside",
+        type=Path,
+        metavar="REPORT",
+        action="append",
+        default=[],
+        help="draw the curve of an earlier --json report, too (may be repeated)",
+    )
 
 
 def _add_workload_arguments(parser: argparse.ArgumentParser) -> None:
@@ -189,6 +197,7 @@ def run(args: argparse.Namespace) -> int:
     """
     start = time.perf_counter()
     _check_outputs(args)
+    beside = [read_curve(path) for path in args.beside]
     facts: list[Fact] = []
     report = _replay(args, start, facts.append if args.timeline else None)
     if args.timeline:
@@ -201,7 +210,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             _write("--json", Path(args.json), data + "\n")
     if args.plot:
-        plot_curve(report, args.plot)
+        plot_curve(report, args.plot, beside)
     return 0
 
 
@@ -323,6 +332,8 @@ def _trace(args: argparse.Namespace) -> Trace:
 
 def _check_outputs(args: argparse.Namespace) -> None:
     """Find out before the work whether its results can be written."""
+    if args.beside and not args.plot:
+        raise InvalidArgumentError("--beside: is drawn; add --plot FILE")
     if args.plot:
         if not args.curve:
             raise InvalidArgumentError("--plot: draws a curve; add --curve SIZES")

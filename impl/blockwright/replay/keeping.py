@@ -52,22 +52,28 @@ class TailLru:
 
 
 class WorkloadAware:
-    """Let go first of what belongs to a class of turns that seldom goes on, as far as the last requests have shown.
+    """Keep what belongs to a class of turns by how often such turns have gone on, for ten minutes.
 
-    The class of a request is the number of turns before it; a turn is seen to go on when a later request hits its last
-    full block (after KVCache Cache in the Wild, USENIX ATC 2025).
+    The class of a request is the number of turns before it; a turn is seen to go on when a later request refers to its
+    last full block. After KVCache Cache in the Wild (USENIX ATC 2025).
     """
 
-    def __init__(self, window: int = 2000, most_turns: int = 8) -> None:
-        self.window, self.most_turns = window, most_turns
+    def __init__(self, seconds: float = 600.0, levels: int = 20, window: int = 2000, most_turns: int = 8) -> None:
+        self.seconds, self.levels, self.window, self.most_turns = seconds, levels, window, most_turns
         self.turns: dict[bytes, int] = {}
         self.seen: deque[tuple[int, bytes]] = deque()
         self.gone_on: dict[bytes, bool] = {}
         self.counts = [[0, 0] for _ in range(most_turns + 1)]
 
     def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
-        """Count what this request went on from, and let it go if requests of its class seldom go on."""
-        keys = request.block_hashes
+        """Keep the request with a priority that is the part of its class that went on."""
+        ended, went_on = self.counts[self.count(request.block_hashes)]
+        manager.advance_time(now)
+        if priority := int((went_on + 1) / (ended + 2) * self.levels):
+            manager.retain(request, request.num_tokens, priority, now + self.seconds)
+
+    def count(self, keys: list[bytes]) -> int:
+        """Count a turn, and what it goes on from; return its class."""
         before = next((key for key in reversed(keys[1:-1]) if key in self.turns), None)
         turn = 0 if before is None else min(self.turns[before] + 1, self.most_turns)
         if before is not None and not self.gone_on.get(before, True):
@@ -82,10 +88,7 @@ class WorkloadAware:
             old, key = self.seen.popleft()
             self.counts[old][0] -= 1
             self.counts[old][1] -= self.gone_on.pop(key, False)
-        chance = [(went_on + 1) / (ended + 2) for ended, went_on in self.counts]
-        ended, went_on = map(sum, zip(*self.counts, strict=True))
-        if chance[turn] < (went_on + 1) / (ended + 2):
-            manager.release_prefix(request)
+        return turn
 
 
 class Told:

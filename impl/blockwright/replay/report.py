@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -173,8 +175,26 @@ def require_plotting() -> None:
         raise InvalidArgumentError("--plot: needs matplotlib; install it with: pip install matplotlib")
 
 
-def plot_curve(report: ReplayReport, path: Path) -> None:
-    """Draw hit rate against pool size to a file, in the format of its suffix.
+Curve = tuple[str, list[int], list[float]]
+"""A curve: its name, the usable blocks, and the hit rates."""
+
+
+def read_curve(path: Path) -> Curve:
+    """Read the curve of a report.
+
+    Raises:
+        InvalidArgumentError: the file cannot be read, or is no report with a curve.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        pools = [(int(pool["blocks"]), float(pool["hit_rate"])) for pool in data["curve"]]
+        return str(data["policy"]), [blocks for blocks, _ in pools], [rate for _, rate in pools]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidArgumentError(f"--beside: {path} is no report of --json with --curve: {error}") from None
+
+
+def plot_curve(report: ReplayReport, path: Path, beside: Sequence[Curve] = ()) -> None:
+    """Draw hit rate against pool size to a file, in the format of its suffix; other reports' curves beside it.
 
     Raises:
         InvalidArgumentError: matplotlib is missing, does not know the suffix, or the file cannot be written.
@@ -187,6 +207,8 @@ def plot_curve(report: ReplayReport, path: Path) -> None:
     axes = figure.add_subplot()
     sizes = [pool.blocks for pool in report.curve]
     axes.plot(sizes, [pool.hit_rate for pool in report.curve], marker="o", label=report.keeping)
+    for name, blocks, rates in beside:
+        axes.plot(blocks, rates, marker="o", label=name)
     if report.bounds:
         axes.plot(
             sizes, [report.bounds[size] for size in sizes], marker=".", linestyle="--", label="MIN: no policy hits more"

@@ -79,14 +79,14 @@ EVENT_LAWS = (
 POLICY_LAWS = (
     listed(retention_laws.law_hints_change_no_answer, "vLLM RFC #52113: hints are best-effort; known bug B67c"),
     listed(retention_laws.law_floors_fit, "LMCache: quotas per salt"),
-    listed(retention_laws.law_extension_goes_first, "SGLang RadixCache: leaves are evicted first; known bug B67e"),
+    listed(retention_laws.law_extension_goes_first, "SGLang RadixCache: leaves are evicted first; known bug D41"),
     listed(retention_laws.law_free_block_can_be_taken, "SGLang #27539: a policy that lost blocks; known bug B67a"),
 )
 """Every law of states of what goes first, where candidates are told apart."""
 
 POLICY_STEP_LAWS = (
     listed(retention_laws.law_hints_end, "SGLang #21045: soft retention instead of pins; known bug B67b"),
-    listed(retention_laws.law_share_is_left, "LMCache: quotas per salt; known bug B67d"),
+    listed(retention_laws.law_share_is_left, "LMCache: quotas per salt; known bug D40"),
     listed(retention_laws.law_contentless_go_first, "vLLM FreeKVCacheBlockQueue; chapter `lru`"),
 )
 """Every law of steps of the same."""

@@ -42,16 +42,21 @@ def answer(state: State, slot: int, request: Running) -> object:
     return plan_growth(state, slot, request.written if state.config.overlaps else request.computed, Step(1))
 
 
+def lapsed(state: State) -> State:
+    """Return a state as if what is over had never been said."""
+    marks = tuple(replace(mark, priority=0, until=0) if mark.until <= state.now else mark for mark in state.marks)
+    return replace(state, marks=marks)
+
+
 def law_hints_end(before: State, done: Done) -> bool:
-    """HINT-2: once the time of every hint has passed, blocks go as if nothing had ever been said."""
-    over = all(mark.until <= before.now and not mark.first for mark in before.marks)
-    return bool(before.config.floors) or not over or is_as_if(before, unhinted(before), done)
+    """HINT-2: blocks go by what counts of them now: after its time, and of what was there before, nothing does."""
+    return bool(before.config.floors) or is_as_if(before, lapsed(before), done)
 
 
 def is_as_if(before: State, other: State, done: Done) -> bool:
     """Tell whether a step took what would have been taken in another state: what was free by then, and in its order."""
     blocks = taken(done)
-    order = in_order(other, 0, len(blocks))
+    order = in_order(other, 0, len(before.queue))
     left = tuple(block for block in order if block not in adopted(before, done))
     return not set(blocks) <= set(before.queue) or blocks == left[: len(blocks)]
 

@@ -242,8 +242,11 @@ class RetentionOrder(CandidateOrder):
         elif self._goes[block] != 0:
             keys[block] = (_FIRST << _AGE) | age
         else:
-            self._link(block, self._count + owner, _LISTED, _PLAIN)
-            self._update(owner)
+            head: i64 = self._count + owner
+            was_empty = i64(self._after[head]) == head
+            self._link(block, head, _LISTED, _PLAIN)
+            if was_empty:
+                self._update(owner)
             return
         self._where[block] = _HEAPED
         self._roots[owner] = i32(self._heaps.meld(i64(self._roots[owner]), block))
@@ -308,21 +311,24 @@ class RetentionOrder(CandidateOrder):
         """
         blocks: list[int] = []
         taker = self.serving
-        self._counts[taker] += bare
+        counts = self._counts
+        floor = self._floors[taker]
+        counts[taker] += bare
+        if counts[taker] > floor >= counts[taker] - bare:
+            self._update(taker)
         while count > 0:
             count -= 1
-            self._counts[taker] += 1
-            self._update(taker)
+            counts[taker] += 1
+            if counts[taker] == floor + 1:
+                self._update(taker)
             block = self._next_victim()
             owner: i64 = i64(self._owner[block])
             self._unlink(block)
             self.size -= 1
-            self._counts[owner] -= 1
+            counts[owner] -= 1
             self._unmark(block)
             self._update(owner)
             blocks.append(int(block))
-        if bare > 0:
-            self._update(taker)
         return blocks
 
     def _next_victim(self) -> i64:
@@ -332,23 +338,26 @@ class RetentionOrder(CandidateOrder):
         owner: i64 = 0
         if top < _NONE:
             at: i64 = 1
-            while at < self._leaves:
-                at *= 2
+            leaves = self._leaves
+            while at < leaves:
+                at += at
                 if best[at] != top:
                     at += 1
-            owner = at - self._leaves
+            owner = at - leaves
         else:
             tenant: i64 = 0
             while tenant < i64(len(self._floors)):
-                key = self._first_key(tenant)
+                key: i64 = self._first_key(tenant)
                 if key < top:
                     top = key
                     owner = tenant
                 tenant += 1
-        for found in (self._after[self._count + owner], self._roots[owner]):
-            block: i64 = i64(found)
-            if 0 < block < self._count and self._heaps.keys[block] == top:
-                return block
+        block: i64 = i64(self._after[self._count + owner])
+        if block < self._count and self._heaps.keys[block] == top:
+            return block
+        block = i64(self._roots[owner])
+        if block != 0 and self._heaps.keys[block] == top:
+            return block
         return i64(self._after[self._count + i64(len(self._floors)) + owner])
 
     def _first_key(self, tenant: i64) -> i64:
@@ -357,8 +366,8 @@ class RetentionOrder(CandidateOrder):
         block: i64 = i64(self._after[self._count + tenant])
         key: i64 = keys[block] if block < self._count else _NONE
         block = i64(self._roots[tenant])
-        if block != 0:
-            key = min(key, keys[block])
+        if block != 0 and keys[block] < key:
+            key = keys[block]
         if key == _NONE and self._guard > 0:
             block = i64(self._after[self._count + i64(len(self._floors)) + tenant])
             if block < self._count:
@@ -372,9 +381,10 @@ class RetentionOrder(CandidateOrder):
         at: i64 = self._leaves + tenant
         best[at] = key
         while at > 1:
-            other: i64 = best[at - 1] if at % 2 != 0 else best[at + 1]
-            key = min(key, other)
-            at //= 2
+            other: i64 = best[at ^ 1]
+            if other < key:
+                key = other
+            at >>= 1
             if best[at] == key:
                 break
             best[at] = key
@@ -394,7 +404,8 @@ class RetentionOrder(CandidateOrder):
         self._counts[owner] -= 1
         self._owner[block] = 0
         self._unmark(block)
-        self._update(owner)
+        if self._counts[owner] == self._floors[owner]:
+            self._update(owner)
 
     def _unmark(self, block: i64) -> None:
         """Forget what was said of a block."""
