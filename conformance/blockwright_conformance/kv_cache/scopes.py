@@ -183,6 +183,7 @@ QUICK = (
     "full, block 1: in flight, wrong",
     "mamba +1, block 1: drafts in",
     "mamba +1, block 2: forks",
+    "full, block 1: hints, both",
 )
 
 
@@ -373,7 +374,7 @@ def of_retention() -> Iterator[Scope]:
     one: dict[str, Any] = {"prompts": strings(1, 2, 3), "retains": True, "slots": 1}
     yield scope(Full(), 1, "hints, two run", 4, 2, "hint", prompts=strings(1, 2, 2), retains=True)
     yield scope(Full(), 1, "hints", 4, 2, "hint misuse", **few)
-    yield scope(Full(), 1, "hints, both at once", 4, 2, "hint odd", **{**few, "prompts": strings(1, 2, 2)})
+    yield scope(Full(), 1, "hints, both at once", 4, 2, "hint odd misuse", **{**few, "prompts": strings(1, 2, 2)})
     yield scope(Full(), 1, "hints, guarded", 4, 2, "hint", **few, guard=2)
     yield scope(Full(), 2, "hints", 4, 5, "hint preempt reset", **{**one, "prompts": strings(1, 3, 5)})
     yield scope(Sliding(2), 1, "hints", 4, 3, "hint trim", **one)
@@ -425,6 +426,10 @@ def of_forked_states() -> Iterator[Scope]:
 
 
 SPARED: dict[str, str] = {
+    "hints": "full, block 2 + sliding 2, block 1; mamba, block 1; sliding 2, block 1",
+    "hints, two run": "full, block 1",
+    "hints, in flight": "full, block 1",
+    "shares, hints": "full, block 1",
     "events": "full, block 1 + mamba, block 2; sliding 3, block 2",
     "batches": "chunked 2, block 1; chunked 2, block 2; chunked 4, block 2; full, block 1 + sliding 2, block 1; full, "
     "block 1; full, block 2 + sliding 2, block 1; full, block 2; sliding 1, block 2; sliding 2, block 1; "

@@ -368,7 +368,7 @@ def all_paths() -> list[Path]:
             "churn-shares",
             f"the same, shares of {TENANTS} tenants",
             "block",
-            15,
+            None,
             lambda: churn_shared(SharedOurs(CHURN_POOL // 2)),
             churn_shared,
         ),
