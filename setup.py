@@ -7,6 +7,7 @@ environment decides:
 
 - `BLOCKWRIGHT_PURE_PYTHON=1`: build no extension (a `py3-none-any` wheel).
 - `BLOCKWRIGHT_REQUIRE_COMPILED=1`: a core that cannot be compiled is an error.
+- `BLOCKWRIGHT_DEVELOPMENT=1`: compile in less time, to slower code (a unit of C for each module, -O1); it is noted.
 """
 
 import ast
@@ -28,10 +29,11 @@ ROOT = Path(__file__).resolve().parent
 PACKAGE = Path("impl/blockwright")
 GROUP = "blockwright.core.native"
 BUILD = Path("build")  # where mypyc writes
-OPTIMIZATION = "2"
+DEVELOPMENT = os.environ.get("BLOCKWRIGHT_DEVELOPMENT") == "1"
+OPTIMIZATION = "1" if DEVELOPMENT else "2"
 # Calls within the library need not be open to replacement from outside: they are direct, or inlined. Integers wrap, as
-# mypyc means them to; block_hash.py counts on it (hence no warning about it).
-GCC = ("-fno-semantic-interposition", "-fvisibility=hidden", "-fwrapv", "-Wno-overflow")
+# mypyc means them to; block_hash.py counts on it. Looking for warnings in what mypyc writes takes 2 % of the time.
+GCC = ("-fno-semantic-interposition", "-fvisibility=hidden", "-fwrapv", "-w")
 FLAGS = () if sys.platform == "win32" else GCC  # there integers wrap without being told
 UNITS: dict[str, list[Path]] = {}  # of each unit of C, the files that it is made from
 INTERPRETED = {"__init__.py"}  # a package's own __init__ cannot be compiled: it would import itself for ever
@@ -104,9 +106,8 @@ def translated(sources: list[str]) -> list[Extension]:
             multi_file=True,
             group_name=GROUP,
         )
-    for extension in extensions:
-        if len(extension.sources) > 1:  # the library; the others only name it
-            put_into_units(extension)
+    put_into_units(next(each for each in extensions if len(each.sources) > 1))  # the library; the others only name it
+    share_shims([each for each in extensions if len(each.sources) == 1])
     return extensions
 
 
@@ -114,27 +115,56 @@ def put_into_units(library: Extension) -> None:
     """Have the C of each folder compiled as one unit, the runtime's with the first.
 
     Calls within a folder can then be inlined, as in one unit for all, which would take twice the memory; and only the
-    units that have changed are compiled again. What a unit is made from goes to `UNITS`.
+    units that have changed are compiled again: for development these are single modules (that costs up to 2 % of
+    instructions in a decode step). What a unit is made from goes to `UNITS`.
     """
     import mypyc
 
     written = sorted(map(Path, library.sources), key=lambda path: path.name.startswith("__native"))
     headers = [Path(mypyc.__file__).parent / "lib-rt" / "CPy.h", *BUILD.glob("blockwright/**/*.h"), ROOT / "setup.py"]
     first, *others = [name.replace("/", "___") for name in record["COMPILED"]]
-    folder_of = {
+    unit_of = {
         path: next((name for name in others if f"blockwright___{name}___" in path.name), first) for path in written
     }
+    if DEVELOPMENT:
+        unit_of = {
+            path: f"of_{path.stem.removeprefix('__native_')}" if "___" in path.name else first for path in written
+        }
     library.sources = []
-    for folder in (first, *others):
-        parts = [documented(path) for path in written if folder_of[path] == folder]
-        unit = BUILD / f"unit_{folder}.c"
-        text = "".join([f'#include "{path.relative_to(BUILD).as_posix()}"\n' for path in parts])
-        if not unit.exists() or unit.read_text(encoding="utf-8") != text:
-            unit.write_text(text, encoding="utf-8")
+    for name in dict.fromkeys(unit_of.values()):
+        parts = [documented(path) for path in written if unit_of[path] == name]
+        unit = BUILD / f"unit_{name}.c"
+        write_changed(unit, "".join([f'#include "{path.relative_to(BUILD).as_posix()}"\n' for path in parts]))
         library.sources.append(str(unit))
         UNITS[str(unit)] = [*parts, *headers, unit]
     library.depends = [str(path) for parts in UNITS.values() for path in parts]
     library.include_dirs.append(str(BUILD / Path(*GROUP.split(".")).parent))  # where mypyc writes the group's headers
+
+
+def share_shims(shims: list[Extension]) -> None:
+    """Make the extensions of a folder, which only lead to their modules in the library, from one source.
+
+    Each can then import any of the folder; they are compiled once instead of each, which took a tenth of the time.
+    """
+    for folder in sorted({Path(shim.sources[0]).parent for shim in shims}):
+        those = [shim for shim in shims if Path(shim.sources[0]).parent == folder]
+        unit = BUILD / f"shims_{'___'.join(folder.relative_to(BUILD).parts)}.c"
+        parts = [Path(shim.sources[0]) for shim in those]
+        lines = [
+            f'#define PyInit___init__ PyInit___init__{at}\n#include "{path.relative_to(BUILD).as_posix()}"\n'
+            "#undef PyInit___init__\n"
+            for at, path in enumerate(parts)
+        ]
+        write_changed(unit, "".join(lines))
+        UNITS[str(unit)] = [*parts, unit]
+        for shim in those:
+            shim.sources = [str(unit)]
+
+
+def write_changed(path: Path, text: str) -> None:
+    """Write a file, unless it holds this text: what is made from it need not be made again then."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
 
 
 def documented(path: Path) -> Path:
@@ -155,8 +185,7 @@ def documented(path: Path) -> Path:
             text = described(text, rf"\w*___{node.name}_(?:methods|getseters)", node.body)
             text = class_described(text, node)
     twin = path.with_name(f"documented{path.name}")
-    if not twin.exists() or twin.read_text(encoding="utf-8") != text:
-        twin.write_text(text, encoding="utf-8")
+    write_changed(twin, text)
     return twin
 
 
@@ -305,7 +334,7 @@ class BuildCore(build_ext):
             return
         for folder in folders:
             record["remove_libraries"](folder, keep=libraries)
-            record["write_record"](folder, SOURCES, libraries=libraries, mypy=mypy_version())
+            record["write_record"](folder, SOURCES, libraries=libraries, mypy=mypy_version(), development=DEVELOPMENT)
 
 
 setup(ext_modules=core_extensions(), cmdclass={"build_ext": BuildCore})

@@ -1,4 +1,4 @@
-"""What all tests share: one Hypothesis profile, one rule about builds, and the serving traces.
+"""What all tests share: modules, however pytest was started, one Hypothesis profile, a rule on builds, serving traces.
 
 - The profile `blockwright-pr` draws the same examples every time, without a deadline and without a database: a failure
   found here is found everywhere.
@@ -7,6 +7,7 @@
 """
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import settings
 
 from blockwright import build_info
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 settings.register_profile("blockwright-pr", derandomize=True, deadline=None, database=None)
 settings.load_profile("blockwright-pr")
 

@@ -5,19 +5,24 @@ of large ones, `proofs` settles the arithmetic for all integers; `adapter` is wh
 through them, and `command` is ``blockwright conform``.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .capabilities import Capabilities as Capabilities
+    from .kv_cache.adapter import Found as Found
+    from .kv_cache.adapter import ManagerAdapter as ManagerAdapter
+    from .kv_cache.adapter import Observation as Observation
     from .run import ConformanceError as ConformanceError
     from .run import run_conformance as run_conformance
 
-__all__ = ["ConformanceError", "run_conformance"]
+__all__ = ["Capabilities", "ConformanceError", "Found", "ManagerAdapter", "Observation", "run_conformance"]
+_MODULES = dict.fromkeys(__all__, "kv_cache.adapter") | {"Capabilities": "capabilities"}
+_MODULES |= dict.fromkeys(("ConformanceError", "run_conformance"), "run")
 
 
 def __getattr__(name: str) -> Any:
-    """Import what tests of other managers call when they ask for it."""
-    if name in __all__:
-        from . import run as third_party
-
-        return getattr(third_party, name)
+    """Import what tests and adapters of other managers need when they ask for it."""
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

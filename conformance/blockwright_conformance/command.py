@@ -251,7 +251,7 @@ def folded(rows: list[GateResult]) -> list[GateResult]:
 
 
 def _print(profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]]) -> None:
-    """Print the rows (of many, those that say something), the shortest way to each broken law, and all in all."""
+    """Print the rows (of many, those that say something), the shortest way to each broken law, and the totals."""
     shown = rows if profile.proofs else folded(rows)
     if len(shown) > MANY and not profile.proofs:
         shown = [row for row in shown if row.law or row.detail]
@@ -277,9 +277,9 @@ def _print(profile: Profile, rows: list[GateResult], seconds: float, left: dict[
             if row.script:
                 print(f"\n{row.script}")
     if left:
-        columns = ("what the manager does not declare", "scopes left out", "for nothing else")
+        columns = ("what the manager does not declare", "scopes left out", "for this alone")
         print_table(f"{title}: {len(left):,} scopes left out (--json lists them)", columns, reasons(left))
-    print_table(f"{title}: all in all", SUMMARY, summary(rows), verdict(profile, rows, seconds))
+    print_table(f"{title}: totals", SUMMARY, summary(rows), verdict(profile, rows, seconds))
 
 
 def verdict(profile: Profile, rows: list[GateResult], seconds: float) -> str:
@@ -288,7 +288,9 @@ def verdict(profile: Profile, rows: list[GateResult], seconds: float) -> str:
     broken = sum(row.violations for row in rows)
     how = "; explored with the specification compiled" if profile.explorer else ""
     said = "Something is wrong" if broken else "Nothing is violated"
-    found = f"{said}: {total:,} transitions in lock-step, {broken:,} violations, {seconds:.1f} s; {build_info()}{how}"
+    count = f"{broken:,} violation{'' if broken == 1 else 's'}"
+    found = f"{said}: {total:,} transitions in lock-step, {count}, {seconds:.1f} s"
+    found += f"; {build_info()}{how}" if profile.is_ours else ""
     if profile.name != "quick" or not profile.is_ours:
         return found
     rest = ", ".join(each.name for each in gates().values() if not each.quick)

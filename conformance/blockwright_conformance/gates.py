@@ -34,7 +34,7 @@ class Profile:
     implementation: str = OURS
     """``module:factory`` of the manager under test; the factory takes a `Config` and returns a `ManagerAdapter`.
 
-    Or ``exec:COMMAND``: a process that speaks the protocol of ``docs/vectors.md``.
+    Or ``exec:COMMAND``: a process that speaks the protocol of ``docs/reference/vectors.md``.
     """
     scope: str = ""
     """Only scopes whose names contain this."""

@@ -24,19 +24,14 @@ def explored(kind: str, result: Result, script: str) -> GateResult:
     """Return the row of a scope; `script` is the shortest way to its violation, if there is one."""
     found, scope = result.violation, result.scope
     unfinished = f"unfinished: to depth {result.depth}" if result.transitions == LIMIT else ""
-    return GateResult(
-        kind=kind,
-        scope=scope.name,
-        manager=scope.name.partition(",")[0],
-        states=result.states,
-        transitions=result.transitions,
-        violations=int(found is not None),
-        seconds=result.seconds,
-        law=found.law if found else "",
-        detail=found.detail if found else unfinished,
-        script=script,
-        fired=dict(result.fired),
-    )
+    law, detail = (found.law, found.detail) if found else ("", unfinished)
+    counts = result.states, result.transitions, int(found is not None), result.seconds
+    return GateResult(kind, scope.name, layers_of(scope.name), *counts, law, detail, script, dict(result.fired))
+
+
+def layers_of(scope: str) -> str:
+    """Return what the name of a scope begins with: its layers."""
+    return scope.partition(",")[0]
 
 
 def covered(kind: str, scope: str, results: list[GateResult], everything: frozenset[str]) -> GateResult:
@@ -44,21 +39,11 @@ def covered(kind: str, scope: str, results: list[GateResult], everything: frozen
     fired: Counter[str] = Counter()
     for row in results:
         fired.update(row.fired)
-    missing = sorted(everything - fired.keys())
-    return GateResult(
-        kind=kind,
-        scope=scope,
-        manager="all",
-        states=len(everything),
-        transitions=sum(fired.values()),
-        violations=len(missing),
-        seconds=0.0,
-        law="SEEN-1" if missing else "",
-        detail=f"never happened: {', '.join(missing)}" if missing else "",
-        fired=dict(fired),
-        tried=len(everything),
-        passed=len(everything) - len(missing),
-    )
+    missing, total = sorted(everything - fired.keys()), len(everything)
+    law, detail = ("SEEN-1", f"never happened: {', '.join(missing)}") if missing else ("", "")
+    counts = total, sum(fired.values()), len(missing), 0.0
+    passed = total - len(missing)
+    return GateResult(kind, scope, "all", *counts, law, detail, fired=dict(fired), tried=total, passed=passed)
 
 
 def ran(
@@ -84,19 +69,9 @@ def ran(
     except Exception as error:
         law, detail = getattr(error, "law", ""), getattr(error, "detail", "")
         law, detail = law or "REF-0", (law and detail) or f"{type(error).__name__}: {error}"
-    return GateResult(
-        kind=kind,
-        scope=scope,
-        manager=scope.partition(",")[0],
-        states=0,
-        transitions=sum(count for name, count in fired.items() if once(name)),
-        violations=int(bool(law)),
-        seconds=time.perf_counter() - started,
-        law=law,
-        detail=detail,
-        script=way,
-        fired=fired,
-    )
+    counts = 0, sum(count for name, count in fired.items() if once(name)), int(bool(law))
+    seconds = time.perf_counter() - started
+    return GateResult(kind, scope, layers_of(scope), *counts, seconds, law, detail, way, fired)
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def run_conformance(
 
     Args:
         factory: makes a manager from a `Config` (`adapter.ManagerAdapter`), or its name as ``module:factory``, or
-            ``exec:COMMAND`` for a process that speaks the protocol of ``docs/vectors.md``.
+            ``exec:COMMAND`` for a process that speaks the protocol of ``docs/reference/vectors.md``.
         capabilities: what the manager can do; by default what the factory declares, else everything.
         expected_failures: a strict list, or the TOML file that holds it (`expected`).
         profile: how far to go: "quick", "pr" or "nightly".

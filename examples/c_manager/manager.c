@@ -1,6 +1,6 @@
 /* A KV-cache manager in one file of C: full attention, one group of layers, prefix caching.
 
-   It speaks the protocol of docs/vectors.md on stdin and stdout, and shows how little a manager in another language
+   It speaks the protocol of docs/reference/vectors.md on stdin and stdout, and shows how little a manager in another language
    needs to be checked. Build and check it:
 
        cc -O2 -o manager examples/c_manager/manager.c

@@ -3,8 +3,7 @@
 import copy
 from typing import Any, Self
 
-from blockwright_conformance.capabilities import Capabilities
-from blockwright_conformance.kv_cache.adapter import Found, Observation
+from blockwright_conformance import Capabilities, Found, Observation
 from toy import EagerManager, NoBlocksError, TooLongError, ToyManager
 
 

@@ -5,6 +5,7 @@ Importing it loads neither torch nor numpy.
 
 from blockwright._build import BuildInfo, build_info
 from blockwright.config import KVCacheConfig, KVCacheGroupSpec
+from blockwright.core.batch import append_output_token_ids_batch
 from blockwright.core.block_hash import BlockHasher, FunctionHasher, GivenHasher, Sha256Hasher, SipHasher, siphash128
 from blockwright.core.in_time.explain import EvictionStats, GroupHit, HitExplanation, HitLimit
 from blockwright.core.journal import Eviction
@@ -71,6 +72,7 @@ __all__ = [
     "SlidingWindowManager",
     "SlidingWindowSpec",
     "__version__",
+    "append_output_token_ids_batch",
     "build_info",
     "get_manager_for_kv_cache_spec",
     "siphash128",

@@ -62,7 +62,8 @@ def build_info() -> BuildInfo:
     difference = _difference(record, package, [path.relative_to(package).as_posix() for path in libraries])
     if difference is not None:
         return BuildInfo("stale", python, mypy, f"{difference}; build again (make build)")
-    return BuildInfo("compiled", python, mypy, f"{len(record['sources'])} sources as compiled")
+    how = ", for development, not for speed (BLOCKWRIGHT_DEVELOPMENT=1)" if record.get("development") else ""
+    return BuildInfo("compiled", python, mypy, f"{len(record['sources'])} sources as compiled{how}")
 
 
 def library_paths(package: Path) -> list[Path]:
@@ -83,13 +84,20 @@ def source_digests(package: Path) -> dict[str, str]:
 
 
 def write_record(
-    package: Path, sources: dict[str, str], *, libraries: list[str], mypy: str | None, failure: str | None = None
+    package: Path,
+    sources: dict[str, str],
+    *,
+    libraries: list[str],
+    mypy: str | None,
+    failure: str | None = None,
+    development: bool = False,
 ) -> None:
     """Write beside the libraries of a package (given by their paths in it) what they were made from, or why not."""
     record = {
         "python": platform.python_version(),
         "mypy": mypy,
         "failure": failure,
+        "development": development,
         "libraries": libraries,
         "sources": sources,
     }

@@ -1,10 +1,14 @@
 """To begin with, chapter 3: what a law is, in every part: a function that tells whether it holds.
 
-A law of states is given a state. A law of steps, or of calls, is given the state before and what came of it.
+A law of states is given a state. A law of steps, or of calls, is given the state before and what came of it. One law is
+of every call of every part, since something else than the call may end it: memory runs out, or an interrupt comes.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +25,24 @@ def listed(holds: Callable[..., bool], source: str) -> Law:
     """Return the law that a function states: the first line of its docstring is the law's name and its sentence."""
     name, _, statement = (holds.__doc__ or "").partition("\n")[0].partition(": ")
     return Law(name, holds, statement, source)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Generic[S]):
+    """A call that something else ended: the state before, the one after the whole call, and the one that is found.
+
+    None is found where every later call is refused, and no block is handed out.
+    """
+
+    before: S
+    after: S
+    found: S | None
+
+
+def law_ended_call_is_whole(call: Ended[S]) -> bool:
+    """CALL-1: a call that something else ends came to all of its outcome or to none, or no later call is served."""
+    return call.found in (None, call.before, call.after)
+
+
+CALL_LAWS = (listed(law_ended_call_is_whole, "engines that go on after an exception; Ctrl-C, `MemoryError`"),)
+"""The law of every call."""

@@ -59,7 +59,7 @@ class Group:
 
 
 def reads(kind: Kind, position: int) -> range:
-    """Give the earlier positions that the token at `position` reads (the specification's one idea)."""
+    """Return the earlier positions that the token at `position` reads (the specification's one idea)."""
     match kind:
         case Full():
             return range(position)
@@ -74,7 +74,7 @@ def reads(kind: Kind, position: int) -> range:
 
 
 def writes(kind: Kind, start: int, stop: int) -> range:
-    """Give the positions whose slots a step over tokens start..stop-1 fills; a recurrent layer leaves one state."""
+    """Return the positions whose slots a step over tokens start..stop-1 fills; a recurrent layer leaves one state."""
     if isinstance(kind, Cross):
         return range(0)
     if isinstance(kind, Mamba):
@@ -83,7 +83,7 @@ def writes(kind: Kind, start: int, stop: int) -> range:
 
 
 def needed(kind: Kind, length: int) -> range:
-    """Give the positions below `length` that some token at a position >= `length` reads.
+    """Return the positions below `length` that some token at a position >= `length` reads.
 
     The first position read never moves back as the token moves on, so the token at `length` reads all of them: this is
     the union over all later tokens, which the tests form and the proofs establish for every integer.
@@ -92,7 +92,7 @@ def needed(kind: Kind, length: int) -> range:
 
 
 def positions(block_size: int, entry: int) -> range:
-    """Give the positions that entry `entry` of a block table covers."""
+    """Return the positions that entry `entry` of a block table covers."""
     return range(entry * block_size, (entry + 1) * block_size)
 
 
@@ -113,12 +113,12 @@ def dead(kind: Kind, block_size: int, length: int, entry: int) -> bool:
 
 
 def filled(kind: Kind, block_size: int, start: int, stop: int) -> frozenset[int]:
-    """Give the entries that a step over tokens start..stop-1 fills: those beside them it jumps over (MAMBA-1)."""
+    """Return the entries that a step over tokens start..stop-1 fills: those beside them it jumps over (MAMBA-1)."""
     return frozenset(position // block_size for position in writes(kind, start, stop))
 
 
 def hit_entries(kind: Kind, block_size: int, length: int) -> frozenset[int]:
-    """Give the entries that hold a needed position of `length`: what a hit of that length must find (HIT-1)."""
+    """Return the entries that hold a needed position of `length`: what a hit of that length must find (HIT-1)."""
     return frozenset(position // block_size for position in needed(kind, length))
 
 
@@ -134,12 +134,12 @@ def peak(kind: Kind, block_size: int, slots: int, step: int, begin: int = 0) -> 
 
 
 def cut(prefix: Prefix, end: int) -> Prefix:
-    """Give the first `end` tokens of a prefix, with its extra keys."""
+    """Return the first `end` tokens of a prefix, with its extra keys."""
     return prefix[0], prefix[1][:end]
 
 
 def margin(group: Group, eagle: bool) -> int:
-    """Give the tokens after a hit that must be cached too and are computed again: a block under EAGLE (HIT-1).
+    """Return the tokens after a hit that must be cached too and are computed again: a block under EAGLE (HIT-1).
 
     A state is read whole or not at all, so a recurrent layer has no margin.
     """
@@ -147,7 +147,7 @@ def margin(group: Group, eagle: bool) -> int:
 
 
 def hit_ends(group: Group, length: int, eagle: bool) -> frozenset[int]:
-    """Give the ends of the blocks that a hit of `length` tokens must find in a group (HIT-1)."""
+    """Return the ends of the blocks that a hit of `length` tokens must find in a group (HIT-1)."""
     size, extra = group.block_size, margin(group, eagle)
     ends = frozenset((entry + 1) * size for entry in hit_entries(group.kind, size, length))
     return ends | {length + extra} if extra else ends
@@ -156,7 +156,7 @@ def hit_ends(group: Group, length: int, eagle: bool) -> frozenset[int]:
 def longest_hit(
     groups: tuple[Group, ...], found: Callable[[int, Prefix], bool], prefix: Prefix, eagle: bool = False
 ) -> int:
-    """Give the longest aligned length at which every group finds what the next token reads (HIT-1, HIT-2).
+    """Return the longest aligned length at which every group finds what the next token reads (HIT-1, HIT-2).
 
     Aligned to the blocks of every group, and below the number of tokens, so that one is left to compute; a margin,
     which is computed again, may hold the last token. `found(group, prefix)` tells whether a block of a group is cached

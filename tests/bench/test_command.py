@@ -13,6 +13,7 @@ import pytest
 
 from blockwright import build_info
 from blockwright.bench import paths, report, scaling
+from blockwright.bench.loop_paths import PARTS
 from blockwright.bench.measure import Timing
 from blockwright.bench.path import MANAGER, PAGING
 from blockwright.bench.paths import all_paths
@@ -194,6 +195,8 @@ def test_every_target_of_the_paths_is_the_stated_one() -> None:
         "step-8k": 25,
         "step-64k": None,
         "step-worker": None,
+        "loop-whole": 40,
+        **{f"loop-{part}": 10 for part in PARTS},
         **{f"paging-{name}": 10 for name in ("append", "fork", "write", "free", "swap", "swap-one")},
         **{f"paging-{name}-caching": 10 for name in ("append", "fork", "write", "free", "swap", "swap-one")},
         "offload-life": 10,

@@ -29,9 +29,9 @@ from blockwright_lab.known_bugs.instrumented import (
     adapter_on,
 )
 from blockwright_lab.known_bugs.known_bug import KnownBug, Place, TrialPlace
-from blockwright_lab.known_bugs.offload_places import NEAR, OVER, TIER, evicted, failed_load
-from blockwright_lab.known_bugs.places import FULL, SLIDING, TIGHT
-from blockwright_lab.known_bugs.pool_places import keys, plans, pool
+from blockwright_lab.known_bugs.offload_trials import evicted, failed_load
+from blockwright_lab.known_bugs.places import PLACES as PLACES_BY_NAME
+from blockwright_lab.known_bugs.pool_trials import keys, plans, pool
 from blockwright_lab.known_bugs.variants import variant
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.manager.laws import EVENT_LAWS, LAWS, RETENTION_LAWS, STEP_LAWS
@@ -40,6 +40,7 @@ from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.reads import Full, Group, Sliding
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
+FULL, SLIDING, TIGHT, NEAR, OVER, TIER = (PLACES_BY_NAME[name] for name in "FULL SLIDING TIGHT NEAR OVER TIER".split())
 KIT = {"HASH-1", "HASH-2", "HASH-3", "STAT-1", "DEMAND-1", "REFUSE-1", "LOOKUP-1", "REF-0 queue", "REF-0 keys"}
 KIT |= {"PLAN-1", "PLAN-2", "REFUSE-2", "STORE-1", "REF-0 refusal"}
 KNOWN = {
@@ -73,47 +74,8 @@ def test_bugs_are_complete_and_fit_the_sources(bug: KnownBug) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "B02",
-        "B04b",
-        "B06",
-        "B07",
-        "B28a",
-        "B33b",
-        "B41",
-        "B45",
-        "B60c",
-        "B61a",
-        "B62",
-        "B64a",
-        "D01",
-        "D02",
-        "D06",
-        "B01a",
-        "B01c",
-        "B23",
-        "B24b",
-        "B51a",
-        "B51b",
-        "B56d",
-        "D07",
-        "D08",
-        "B12",
-        "B17b",
-        "B18c",
-        "B19b",
-        "B48",
-        "B49b",
-        "B49d",
-        "B50a",
-        "B52b",
-        "B59e",
-        "B63c",
-        "B64f",
-        "D09",
-        "D13a",
-        "D13b",
-    ],
+    """B02 B04b B06 B07 B28a B33b B41 B45 B60c B61a B62 B64a D01 D02 D06 B01a B01c B23 B24b B51a
+    B51b B56d D07 D08 B12 B17b B18c B19b B48 B49b B49d B50a B52b B59e B63c B64f D09 D13a D13b""".split(),
 )
 def test_bugs_are_caught_by_name(name: str) -> None:
     row = shown(BY_ID[name])

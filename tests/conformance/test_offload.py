@@ -1,9 +1,8 @@
-"""Property: the gate of offloading sees every difference, and visits what it says.
+"""Property: the gate of offloading passes what is right, visits what it says, and prints what can be run.
 
-How: what a tier and a chain show is altered one field at a time; managers and chains that are wrong in one way are put
-through it; a scope under exchanged names of keys must have the same states;
-counterexamples are run as the Python that they are printed as.
-Not covered: that every wrong implementation is caught (known bugs, mutants).
+How: a right manager and a right chain reach what the specification alone reaches; a scope under exchanged names of keys
+must have the same states; counterexamples are run as the Python that they are printed as.
+Not covered: that wrong implementations are caught (known bugs, mutants).
 """
 
 from collections.abc import Sequence
@@ -34,7 +33,7 @@ from blockwright_conformance.offload.chain import (
     alike,
     plain,
 )
-from blockwright_conformance.offload.chain_adapter import ChainUnderTest, chain_expected
+from blockwright_conformance.offload.chain_adapter import ChainUnderTest
 from blockwright_conformance.offload.gate import GATE
 from blockwright_conformance.offload.scopes import (
     CHAIN_PR,
@@ -53,7 +52,6 @@ from blockwright_conformance.offload.tier import TIER_EVERYTHING, TierCall, Tier
 from blockwright_conformance.offload.tier_adapter import TierUnderTest
 from blockwright_conformance.rows import covered
 from blockwright_lab.data_movement.offload_scopes import OFFLOAD_HISTORIES, histories
-from blockwright_spec.offload.chain_outcomes import ChainDone
 from blockwright_spec.offload.chain_state import Chain, ChainConfig, Kind
 from blockwright_spec.offload.tier_state import Key, Phase, phase_of
 
@@ -63,63 +61,6 @@ SMALL = chain_scope("small", (1, 1), reserve=(1,), through=True, loads=(FIRST[:1
 
 
 # --- one tier
-
-
-class ForgetsToFree(LRUOffloadingManager):
-    """Frees no place of a store that failed."""
-
-    def complete_store(self, block_hashes: Any, success: bool = True) -> None:
-        super().complete_store(block_hashes)
-
-
-class RefreshesOnRead(LRUOffloadingManager):
-    """Counts a read as a use."""
-
-    def prepare_load(self, block_hashes: Any) -> Any:
-        spec = super().prepare_load(block_hashes)
-        self.touch(block_hashes)
-        return spec
-
-
-class FindsWhatIsWritten(LRUOffloadingManager):
-    """Makes blocks readable before they are written."""
-
-    def prepare_store(self, block_hashes: Any) -> Any:
-        made = super().prepare_store(block_hashes)
-        if made is not None and made.block_hashes_to_store:
-            super().complete_store(made.block_hashes_to_store)
-        return made
-
-
-class IgnoresFailedReads(LRUOffloadingManager):
-    """Keeps what could not be read."""
-
-    def complete_load(self, block_hashes: Any, success: bool = True) -> None:
-        super().complete_load(block_hashes)
-
-
-class TouchesForwards(LRUOffloadingManager):
-    """Makes the last named the most recent."""
-
-    def touch(self, block_hashes: Any) -> None:
-        super().touch(list(block_hashes)[::-1])
-
-
-class TellsNothing(LRUOffloadingManager):
-    """Loses events."""
-
-    def take_events(self) -> Any:
-        return super().take_events()[1:]
-
-
-WRONG_MANAGERS = [
-    ForgetsToFree,
-    RefreshesOnRead,
-    FindsWhatIsWritten,
-    IgnoresFailedReads,
-    TouchesForwards,
-    TellsNothing,
-]
 
 
 class Replayed(TierUnderTest):
@@ -134,12 +75,6 @@ class Replayed(TierUnderTest):
 
     def check(self) -> None:
         self.manager.check()
-
-
-@pytest.mark.parametrize("wrong", WRONG_MANAGERS)
-def test_a_wrong_manager_is_noticed(wrong: type[LRUOffloadingManager]) -> None:
-    under_test = type("Wrong", (Replayed,), {"manager_type": wrong})
-    assert Explorer(TierWorld(SMALL_TIER, under_test)).run().violation is not None
 
 
 def test_a_right_manager_passes_and_nothing_is_left_out() -> None:
@@ -183,15 +118,6 @@ def test_a_foreign_backend_notices_a_place_freed_twice() -> None:
 # --- a chain
 
 
-STORY: tuple[ChainAction, ...] = (
-    Store((P,), (0,)),
-    Land(0),
-    Land(0),
-    Store((Q,), (1,)),
-    Load((P,), (0,)),
-)
-
-
 def together(*actions: ChainAction) -> tuple[Chain, ChainUnderTest]:
     """A state and a chain after the same actions."""
     world = ChainWorld(SMALL)
@@ -201,69 +127,6 @@ def together(*actions: ChainAction) -> tuple[Chain, ChainUnderTest]:
         assert faults == []
         state = outcome.state
     return state, adapter
-
-
-@pytest.mark.parametrize(
-    ("field", "other"),
-    [("tiers", ()), ("pins", {5: 1}), ("events", ()), ("handed", (1,)), ("ended", (1,)), ("dropped", 7)],
-)
-def test_a_difference_in_any_field_of_a_chain_is_named(field: str, other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    state, adapter = together(*STORY[:3])
-    shown = chain_expected(state, ChainDone(state), adapter.jobs, SMALL.keys)
-    assert adapter.shown(SMALL.keys) == shown
-    monkeypatch.setattr(adapter, "shown", lambda keys: shown._replace(**{field: other}))
-    faults = act(ChainWorld(replace(SMALL, eager=False)), adapter, state, Touch(())).faults
-    assert [fault.partition(":")[0] for fault in faults] == [field]
-
-
-class WrongChain(ChainUnderTest):
-    """A chain that answers to one call in its own way."""
-
-    wrong = ""
-
-    def hand_out(self) -> None:
-        """Take the transfers, or hold one back."""
-        super().hand_out()
-        if self.wrong == "holds one back":
-            self.handed = self.handed[1:]
-
-
-def chain_without(method: str, answer: Any) -> type[ChainUnderTest]:
-    """A chain under test of which a call does nothing but answer."""
-
-    def made(config: Any) -> Any:
-        actual = ChainUnderTest.made(config)
-
-        class Wrapped:
-            def __init__(self, inner: Any) -> None:
-                self.inner = inner
-
-            def copy(self) -> "Wrapped":
-                return Wrapped(self.inner.copy())
-
-            def __getattr__(self, name: str) -> Any:
-                return (lambda *arguments: answer) if name == method else getattr(self.inner, name)
-
-        return Wrapped(actual)
-
-    return type("Without", (ChainUnderTest,), {"made": staticmethod(made)})
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        type("HoldsBack", (WrongChain,), {"wrong": "holds one back"}),
-        chain_without("store", None),
-        chain_without("pins", {}),
-        chain_without("lookup", 0),
-        chain_without("take_finished", []),
-        chain_without("finish", None),
-        chain_without("cancel", False),
-    ],
-)
-def test_a_wrong_chain_is_noticed(wrong: type[ChainUnderTest]) -> None:
-    scope = replace(SMALL, eager=False, under_way=2) if wrong.__name__ == "Without" else SMALL
-    assert Explorer(ChainWorld(scope, wrong)).run().violation is not None
 
 
 def test_a_right_chain_passes_and_nothing_is_left_out() -> None:

@@ -171,5 +171,5 @@ def test_the_explorer_finds_a_shortest_way(engine: sglang_engine.SglangEngine) -
     with engine.imported():
         explorer = RadixExplorer(engine, radix_runs.SMALL[0], 60)
         explorer.run()
-    _, way, _ = explorer.found["REF-1", "abort"]
+    way = explorer.ways["REF-1", "abort"]
     assert [action.what for action in way] == ["admit", "abort"]

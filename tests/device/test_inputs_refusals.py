@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from librt.vecs import vec
 from mypy_extensions import i32
-from tests.device.histories import MAX_LEN, MOST_TOKENS, batch_of, config_of, contents, cross, full, mamba, sliding
+from tests.device.batches import MAX_LEN, MOST_TOKENS, batch_of, config_of, contents, cross, full, mamba, sliding
 
 from blockwright import KVCacheManager, Request
 from blockwright.device import InputBatch

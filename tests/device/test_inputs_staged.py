@@ -6,6 +6,7 @@ with the CPU as the device, and on a GPU where there is one, with steps that out
 Not covered: that staged inputs equal those on the host in long histories (test_inputs.py); time (benchmarks/).
 """
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +15,15 @@ import pytest
 pytest.importorskip("torch", reason="needs torch: pip install torch")
 
 import torch
-from tests.device.histories import History, batch_of, chunked, config_of, contents, cross, full, mamba, sliding
+from tests.device.batches import batch_of, config_of, contents, cross, full, mamba, sliding
 
 from blockwright import KVCacheManager, Request
 from blockwright.device import InputBatch, StepInputs, plan_kv_cache
 from blockwright.errors import InvalidArgumentError
+from blockwright_conformance.checker.history import walk
+from blockwright_conformance.worker import blockwright as worker
+from blockwright_conformance.worker.scopes import LARGE, WorkerScope
+from blockwright_conformance.worker.world import WorkerWorld
 
 SPECS = [full(4), sliding(4, 8), mamba(4, 2)]
 
@@ -280,11 +285,10 @@ def test_a_stream_waits_for_what_another_has_still_to_spread(monkeypatch: pytest
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_histories_on_a_gpu() -> None:
-    for seed in range(6):
-        history = History([full(4), sliding(4, 6), chunked(4, 8), mamba(4, 1)], seed)
-        history.batches[1] = batch_of(history.manager.kv_cache_config, device="cuda")
-        history.run(60)
+@pytest.mark.parametrize("scope", [each for each in LARGE.values() if each.staged], ids=lambda each: each.name)
+def test_histories_on_a_gpu(scope: WorkerScope, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "InputBatch", partial(InputBatch, device="cuda"))
+    assert walk(WorkerWorld(scope), 1, 120).fired["HandOut"] > 0
 
 
 @pytest.mark.cuda

@@ -119,6 +119,7 @@ def test_what_was_not_measured_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_signs_of_markdown_are_escaped() -> None:
     assert markdown.plain("a*b_c <d> [e] | f") == r"a\*b\_c \<d\> \[e\] \| f"
+    assert markdown.plain("is *due* until 2 * 3") == r"is *due* until 2 \* 3"
     assert markdown.prose("see READ-1 and READ-99") == f"see [READ-1](#{laws.label('READ-1')}) and READ-99"
     assert markdown.threads("a/b#1, #2") == (
         "[a/b#1](https://github.com/a/b/issues/1), [#2](https://github.com/a/b/issues/2)"
@@ -128,17 +129,17 @@ def test_signs_of_markdown_are_escaped() -> None:
 @pytest.mark.parametrize(
     ("link", "page"),
     [
-        ("](../spec/blockwright_spec/reads.py)", "](/book/spec/reads.md)"),
-        ("](../spec/blockwright_spec/block_tables/laws.py)", "](/book/spec/block_tables/laws.md)"),
-        ("](../spec/blockwright_spec/offload)", "](/book/spec/offload/index.md)"),
-        ("](paging.md#forks)", "](/paging.md#forks)"),
-        ("](../examples/engine_loop.py)", "](/../examples/engine_loop.py)"),
+        ("](../../spec/blockwright_spec/reads.py)", "](/book/spec/reads.md)"),
+        ("](../../spec/blockwright_spec/block_tables/laws.py)", "](/book/spec/block_tables/laws.md)"),
+        ("](../../spec/blockwright_spec/offload)", "](/book/spec/offload/index.md)"),
+        ("](paging.md#forks)", "](/how-to/paging.md#forks)"),
+        ("](../../examples/engine_loop.py)", "](/../examples/engine_loop.py)"),
         ("](https://example.org/reads.py)", "](https://example.org/reads.py)"),
         ("](nothing.md)", "](nothing.md)"),
     ],
 )
 def test_links_to_sources_lead_to_pages(link: str, page: str) -> None:
-    assert links.rewritten(link, "engine") == page
+    assert links.rewritten(link, "how-to/engine") == page
 
 
 @pytest.mark.parametrize("name", data.load("examples") or [])

@@ -1,14 +1,12 @@
 """Tests inside a vLLM: they skip where it is not installed. `make test-engines` makes an environment that has it."""
 
 import os
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1]))
 os.environ |= {
     "OMP_NUM_THREADS": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import save_file
 
 _SIZES = {
     "vocab_size": 500,
@@ -98,4 +99,22 @@ def make(name: str, folder: Path) -> Path:
         torch.manual_seed(7)
         model = transformers.AutoModelForCausalLM.from_config(config)
         model.to(torch.bfloat16 if name == "qwen3_next" else torch.float32).save_pretrained(home)
+    return home
+
+
+def eagle(folder: Path) -> Path:
+    """Return the folder of an EAGLE head for "llama": a layer, and what joins tokens with the model's hidden states."""
+    home = folder / "eagle"
+    if not (home / "config.json").is_file():
+        config = transformers.LlamaConfig(**_SIZES | {"num_hidden_layers": 1}, architectures=["LlamaForCausalLM"])
+        config.initializer_range = 0.2
+        torch.manual_seed(8)
+        parts = transformers.AutoModelForCausalLM.from_config(config).state_dict().items()
+        weights = {
+            name.removeprefix("model."): part for name, part in parts if ".layers." in name and "input_" not in name
+        }
+        weights["fc.weight"] = torch.cat([torch.eye(config.hidden_size), torch.eye(config.hidden_size)], dim=1)
+        home.mkdir(parents=True, exist_ok=True)
+        save_file(weights, home / "model.safetensors")
+        config.save_pretrained(home)
     return home

@@ -155,7 +155,10 @@ def scheduler_of(llm: LLM) -> Any:
 
 def serve(folder: Path, model: str, workload: Workload, ours: bool, options: dict[str, Any]) -> Served:
     """Run a workload on one side."""
-    used = PLAIN | options | ({"scheduler_cls": OURS} if ours else {})
+    used: dict[str, Any] = PLAIN | options | ({"scheduler_cls": OURS} if ours else {})
+    drafts: dict[str, Any] = used.get("speculative_config", {})
+    if "model" in drafts:
+        used["speculative_config"] = drafts | {"model": str(models.eagle(folder))}
     llm = LLM(model=str(models.make(model, folder)), **used)
     dispatcher._rebind_kernels = lambda *_: None  # once per process: it trips over modules that n-gram drafts bring
     served = Served()

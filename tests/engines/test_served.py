@@ -7,6 +7,7 @@ import pytest
 
 _TIGHT = {"num_gpu_blocks_override": 24, "max_model_len": 512}
 _NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
+_EAGLE = {"method": "eagle", "model": "eagle", "num_speculative_tokens": 3}
 _RECURRENT = {"dtype": "bfloat16", "enable_prefix_caching": True, "mamba_cache_mode": "align"}
 _OFFLOAD: dict[str, Any] = {
     "kv_connector": "OffloadingConnector",
@@ -35,6 +36,7 @@ SCENARIOS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], bool]] = {
     "priorities": ("llama", "stepped", {"priorities": True}, _TIGHT | {"scheduling_policy": "priority"}, True),
     "no caching": ("llama", "generate", {}, {"enable_prefix_caching": False}, True),
     "n-gram drafts": ("llama", "generate", {}, {"speculative_config": _NGRAM}, True),
+    "EAGLE drafts": ("llama", "generate", {}, {"speculative_config": _EAGLE}, False),
     "events": ("llama", "told", {"count": 20}, _TIGHT | {"kv_events_config": _EVENTS}, True),
     "reset while running": ("llama", "stepped", {"reset": True}, {}, True),
     "aborts": ("llama", "stepped", {"aborts": True}, {}, True),

@@ -100,6 +100,7 @@ def test_kinds_that_are_not_served_are_refused_by_name(spec: dict[str, Any], mes
         ({"pcp_world_size": 2}, "prefill context parallelism"),
         ({"metrics_collector": object()}, "--kv-cache-metrics"),
         ({"num_prefill_lookahead": 3}, "drafts of several modules"),
+        ({"num_hash_lookahead_tokens": 1}, "disable_lookahead_block_hashes"),
         ({"something_new": 1}, "something_new=1 is not supported"),
     ],
 )
@@ -113,6 +114,14 @@ def test_options_that_are_not_served_are_refused_by_name(options: dict[str, Any]
     config = interface.KVCacheConfig(num_blocks=20, kv_cache_tensors=[], kv_cache_groups=groups)
     with pytest.raises(UnsupportedError, match=message):
         KVCacheManager(config, max_model_len=100, hash_block_size=16, **options)
+
+
+def test_a_scheduler_that_keeps_auxiliary_outputs_is_refused(models_folder: Path) -> None:
+    from tests.engines import stub
+
+    manager = stub.scheduler(models_folder, True, [stub.full()], 20).kv_cache_manager
+    with pytest.raises(UnsupportedError, match="auxiliary outputs"):
+        getattr(manager.coordinator, "full_attention_group_id", None)  # so its connector asks, when it is made
 
 
 def test_the_switch_and_a_second_plug_in(monkeypatch: pytest.MonkeyPatch) -> None:

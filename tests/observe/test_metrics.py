@@ -3,7 +3,7 @@
 How: a random history of a recorded manager; each total is recomputed from the facts in another way, and compared with
 the manager's own statistics; times of blocks are recomputed with every block in the sample. The text that Prometheus
 reads is parsed back, and the dashboard asks for no name that is not in it.
-Not covered: how the dashboard looks; the cost (docs/observe.md has what was measured).
+Not covered: how the dashboard looks; the cost (docs/how-to/observe.md has what was measured).
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """Property: a timeline holds every fact, each track's spans are closed, and a life is read back from the file.
 
 How: the timeline of a small replay, and facts written by hand.
-Not covered: what a browser draws of it (docs/observe.md shows one).
+Not covered: what a browser draws of it (docs/how-to/observe.md shows one).
 """
 
 import json

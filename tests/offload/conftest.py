@@ -1,15 +1,11 @@
-"""What these tests share: a Valkey server of their own, a plain umask, and the path that lets them share modules."""
+"""What these tests share: a Valkey server of their own, and a plain umask."""
 
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from blockwright_lab.media.server import LocalServer, missing
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 
 @pytest.fixture(scope="session")

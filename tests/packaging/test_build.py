@@ -10,6 +10,7 @@ import ast
 import importlib
 import importlib.metadata
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -130,6 +131,13 @@ def test_record_of_these_sources_is_compiled(copy: Path) -> None:
     kind, line = ask(copy)
     assert kind == "compiled"
     assert "mypy 1.2.3" in line
+
+
+def test_a_core_compiled_for_development_says_so(copy: Path) -> None:
+    record = json.loads(record_of(copy).read_text())
+    record_of(copy).write_text(json.dumps(record | {"development": True}))
+    assert ask(copy)[0] == "compiled"
+    assert "for development" in ask(copy)[1]
 
 
 def test_variable_wins_over_libraries(copy: Path) -> None:

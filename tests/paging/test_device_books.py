@@ -36,13 +36,6 @@ def on_both(kind: str) -> tuple[CpuGpuBlockAllocator, Block, Block]:
     return allocator, blocks[0], blocks[1]
 
 
-@pytest.mark.parametrize(("name", "value"), [("num_gpu_blocks", 0), ("num_gpu_blocks", -1), ("num_cpu_blocks", -1)])
-def test_counts_have_limits(name: str, value: int) -> None:
-    counts = {"num_gpu_blocks": 2, "num_cpu_blocks": 1, name: value}
-    with pytest.raises(InvalidArgumentError, match=name):
-        CpuGpuBlockAllocator.create("naive", block_size=2, **counts)
-
-
 def test_ids_of_both_must_be_apart() -> None:
     for cpu, gpu in ((0, 4), (4, 0), (2, 0), (0, 2)):
         CpuGpuBlockAllocator(NaiveBlockAllocator(2, 2, cpu), NaiveBlockAllocator(2, 2, gpu))

@@ -2,7 +2,7 @@
 
 How: small cases, each of which shows one line of `paging/block_manager.py`, `computed_blocks.py` or `sequence.py`;
 every one was asked for by a change that no other test noticed (`blockwright conform --gate mutants`).
-Not covered: long histories (test_walk.py, the gate `paged`).
+Not covered: long histories (the gate `paged`).
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ def encoding(name: str, decoder: int, encoder: int, seq_id: int = 1) -> SimpleSe
         ("block_size", (0, -1), 1),
         ("num_gpu_blocks", (0, -1), 1),
         ("num_cpu_blocks", (-1,), 0),
-        ("watermark", (-0.5, -1, 1.5), 1),
+        ("watermark", (-0.5, -1, 1.5, float("nan")), 1),
         ("sliding_window", (0, -1), 1),
     ],
 )

@@ -1,7 +1,7 @@
 """Property: what is refused half-way takes nothing along: no block leaks, no table is left half written.
 
 How: calls that fail after their first check, in both builds; afterwards the self-check holds and the free blocks are
-those from before. Also ids that are told again, and what an engine's own classes forget to define.
+those from before.
 Not covered: calls that cannot fail after they have begun.
 """
 
@@ -11,7 +11,6 @@ import pytest
 
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError
 from blockwright.paging import (
-    Block,
     BlockTable,
     CpuGpuBlockAllocator,
     Device,
@@ -65,26 +64,3 @@ def test_a_table_has_blocks_of_its_allocators_size(allocator: CpuGpuBlockAllocat
     for size in (2, 8):
         with pytest.raises(InvalidArgumentError, match="have 4 slots, not"):
             BlockTable(size, allocator)
-
-
-def test_ids_are_told_as_they_are(allocator: CpuGpuBlockAllocator) -> None:
-    table = BlockTable(4, allocator)
-    table.allocate([1, 2, 3, 4, 5])
-    assert table.physical_block_ids == [0, 1]
-    allocator.free(table.blocks[1])
-    assert table.physical_block_ids == [0]
-    other = BlockTable(4, allocator)
-    other.allocate([7, 7, 7])
-    assert other.physical_block_ids == [1]
-    allocator.swap(other.blocks, Device.GPU, Device.CPU)
-    assert other.physical_block_ids == [8]
-    allocator.swap_out(other.blocks, Device.CPU)
-    assert other.physical_block_ids == []
-
-
-def test_a_member_that_an_engine_forgot_says_so() -> None:
-    class Half(Block):
-        pass
-
-    with pytest.raises(NotImplementedError):
-        Half().append_token_ids([1])

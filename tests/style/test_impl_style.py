@@ -11,10 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
-from blockwright_spec.manager.laws import EVENT_LAWS, LAWS, RETENTION_LAWS, STEP_LAWS
-from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
-from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
+from blockwright_lab.book.law_tags import law_ids
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "impl").rglob("*.py"))
@@ -47,19 +44,7 @@ def test_no_assert(file: Path) -> None:
 
 @each_file
 def test_cited_laws_exist(file: Path) -> None:
-    known = {
-        law.id
-        for law in (
-            *LAWS,
-            *STEP_LAWS,
-            *EVENT_LAWS,
-            *RETENTION_LAWS,
-            *PAGED_LAWS,
-            *PAGED_STEP_LAWS,
-            *OFFLOAD_LAWS,
-            *PART_FOUR_LAWS,
-        )
-    }
+    known = law_ids()
     unknown = [(line, law) for line, law in cited(file.read_text(encoding="utf-8")) if law not in known]
     assert unknown == []
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
-from blockwright_spec.law import Law
+from blockwright_spec.law import CALL_LAWS, Law
 from blockwright_spec.manager.laws import BLOCK_LAWS, EVENT_LAWS, LAWS, RETENTION_LAWS, STEP_LAWS
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
 ROOT = Path(__file__).resolve().parents[2]
 LISTED = (
+    *CALL_LAWS,
     *BLOCK_LAWS,
     *LAWS,
     *STEP_LAWS,

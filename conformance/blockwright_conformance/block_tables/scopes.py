@@ -10,7 +10,7 @@ from typing import Any
 from blockwright_spec.block_tables.state import Device, PagedConfig
 from blockwright_spec.reads import Prefix
 
-from ..kv_cache.scopes import strings
+from ..kv_cache.scopes import calls, strings
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,7 @@ PAGED_CALLS = {
 
 def paged_calls(words: str) -> frozenset[str]:
     """Return a set of calls from their names."""
-    names = frozenset(words.split())
-    if unknown := names - PAGED_CALLS.keys():
-        raise ValueError(f"unknown calls {sorted(unknown)}; known: {', '.join(PAGED_CALLS)}")
-    return names
+    return calls(words, PAGED_CALLS.keys())
 
 
 def paged_scope(theme: str, size: int, gpu: int, cpu: int, tokens: int, words: str, **rest: Any) -> PagedScope:
@@ -73,8 +70,8 @@ def of_allocator(caching: bool) -> Iterator[PagedScope]:
     few = strings(1, 1, 2)
     for size in (1, 2):
         yield paged_scope("fork and append", size, 4, 0, 2 * size + 1, "ensure misuse", **some, lookaheads=(0, 2))
-        calls = "ensure late misuse" if size == 1 else "late misuse"
-        yield paged_scope("window", size, 4, 0, 4 * size + 1, calls, **some, window=1, prompts=few)
+        words = "ensure late misuse" if size == 1 else "late misuse"
+        yield paged_scope("window", size, 4, 0, 4 * size + 1, words, **some, window=1, prompts=few)
         yield paged_scope("swap", size, 3, 4 - size, 2 * size, "swap host misuse", **some, lookaheads=(0, 1))
         yield paged_scope("swap, copies pending", size, 3, 4 - size, 2 * size, "swap delay", **some)
     both: dict[str, Any] = {"outputs": ((0,), (1,)), **some}

@@ -10,18 +10,16 @@ from itertools import islice
 from typing import Any
 
 from blockwright_spec.block_tables.counts import cached_tokens, cached_tokens_of, moved, taking, touched
-from blockwright_spec.block_tables.effects import content_at
 from blockwright_spec.block_tables.outcomes import Choice, PagedDone, PagedReason
-from blockwright_spec.block_tables.state import Device, Paged, PagedConfig, blocks_of, paged
+from blockwright_spec.block_tables.state import Device, Paged, PagedConfig, paged
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
-from blockwright_spec.reads import Prefix
 
 from ..checker.diagnose import of_laws
 from ..checker.lockstep import Compared, differing
 from ..checker.world import Outcome, World
 from ..kv_cache.symmetry import Names
 from .abstraction import expected, likely, refused_wrong
-from .actions import ACTIONS, MarkComputed, MarkTable, TableAction, TablesReply, pairs_of
+from .actions import ACTIONS, TableAction, TablesReply, pairs_of
 from .adapter import PagedAdapter, PagedObservation
 from .blockwright import BlockwrightTables
 from .scopes import PagedScope
@@ -122,61 +120,24 @@ class TablesWorld(World[Paged, PagedAdapter]):
             return
         if (reply.error or reply.refused) and shown != expected(state):
             yield "REFUSE-1", "the call was refused, and something has changed"
-        after = shown_state(state, action, outcome, reply, shown)
+        after = shown_state(outcome.state, shown)
         yield from of_laws(self.laws, after)
         first = outcome.steps[0][1]
         done = replace(first, state=after, pairs=reply.pairs) if isinstance(first, PagedDone) else first
         yield from of_laws(self.step_laws, state, done)
 
 
+def shown_state(state: Paged, shown: PagedObservation) -> Paged:
+    """Return a state as an allocator shows it."""
+    tables = tuple(
+        replace(table, entries=seen.entries) if table is not None and seen is not None else table
+        for table, seen in zip(state.tables, shown.tables, strict=True)
+    )
+    same: dict[str, Any] = {name: getattr(shown, name) for name in ("free", "keys", "null", "copies", "fresh")}
+    return replace(state, tables=tables, **same)
+
+
 EVERYTHING = frozenset(reason.name for reason in PagedReason) | frozenset(
     action.__name__ for action in ACTIONS if action.__name__ != "AccessUnknown"
 )
 """What must happen in some scope of a profile: every action, and every refusal."""
-
-
-# ---- what an allocator shows, as a state of the specification; its ghosts follow its own tables, copies and swaps
-
-
-def shown_state(
-    before: Paged, action: TableAction, outcome: Outcome[Paged], reply: TablesReply, shown: PagedObservation
-) -> Paged:
-    """Make a state of what an allocator shows after an action."""
-    tables = tuple(
-        replace(table, entries=seen.entries) if table is not None and seen is not None else table
-        for table, seen in zip(outcome.state.tables, shown.tables, strict=True)
-    )
-    contents, done = list(before.contents), list(before.done)
-    for source, target in dict.fromkeys((*reply.pairs, *shown.copies)):
-        if (source, target) not in before.copies:
-            contents[target], done[target] = before.contents[source], before.done[source]
-    same = {"free": shown.free, "keys": shown.keys, "null": shown.null, "copies": shown.copies, "fresh": shown.fresh}
-    state: Paged = replace(outcome.state, tables=tables, **same)  # type: ignore[arg-type]
-    for block, content in written(before, state):
-        contents[block] = content
-    for block, count in computed(action, state):
-        done[block] = max(done[block], count)
-    for block in (block for block in shown.free if shown.keys[block] is None):
-        contents[block], done[block] = None, 0
-    return replace(state, contents=tuple(contents), done=tuple(done))
-
-
-def computed(action: TableAction, state: Paged) -> Iterator[tuple[int, int]]:
-    """Yield what a call said was computed: how many slots of each block."""
-    size = state.config.block_size
-    if isinstance(action, MarkComputed):
-        yield from ((block, size) for block in blocks_of(state.config, Device.GPU) if state.keys[block] is not None)
-    if isinstance(action, MarkTable) and (table := state.tables[action.slot]) is not None:
-        for entry, block in enumerate(table.entries):
-            yield block, max(0, min(size, table.ready - entry * size))
-
-
-def written(before: Paged, state: Paged) -> Iterator[tuple[int, Prefix | None]]:
-    """Yield what tables wrote that have grown, by the blocks that they show."""
-    for old, new in zip(before.tables, state.tables, strict=True):
-        if new is None or (old is not None and old.prefix == new.prefix):
-            continue
-        start = 0 if old is None else len(old.prefix[1]) // state.config.block_size
-        for entry, block in enumerate(new.entries):
-            if entry >= start and block != state.null and (content := content_at(state.config, new, entry)) is not None:
-                yield block, content

@@ -92,14 +92,22 @@ class Explorer(Generic[S, M]):
         """Yield the new states one action beyond the frontier's; the models of the frontier are dropped behind."""
         for node in frontier:
             for action in self.world.enabled(node.state):
-                after = self.step(node, action)
+                after = self.visit(node, action)
                 if self.result.violation or self.result.transitions == self.max_transitions:
                     return
                 if after is not None:
                     yield after
             node.model = None
 
+    def visit(self, node: Node[S, M], action: Any) -> Node[S, M] | None:
+        """Take a step; return the state that it leads to, judged, if that is new."""
+        after = self.step(node, action)
+        if after is not None:
+            self.judge_state(after)
+        return after
+
     def step(self, node: Node[S, M], action: Any) -> Node[S, M] | None:
+        """Take one transition, on both sides; return the state that it leads to, if that is new."""
         self.result.transitions += 1
         model = node.model.copy() if node.model is not None else None
         trail = (node.trail, action)
@@ -123,7 +131,6 @@ class Explorer(Generic[S, M]):
         if digest in self.seen:
             return None
         self.seen.add(digest)
-        self.judge_state(after)
         return after
 
     def judge_step(self, node: Node[S, M], outcome: Outcome[S], trail: Trail) -> None:

@@ -6,7 +6,7 @@ states, are checked now and then. Now and then the model is copied, too, and mus
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -140,19 +140,6 @@ def walked(world: World[S, M], seed: int, steps: int) -> Counter[str]:
         HistoryError: the walk met a violation.
     """
     return walk(world, seed, steps).fired
-
-
-def replay(world: World[S, M], actions: Sequence[Any]) -> History[S, M]:
-    """Perform the actions of a history on another model.
-
-    Raises:
-        HistoryError: there was a violation.
-    """
-    history = History(world)
-    for action in actions:
-        history.act(action)
-    history.finish()
-    return history
 
 
 def run_machine(world: World[S, M], examples: int, steps: int, derandomize: bool = True) -> Counter[str]:

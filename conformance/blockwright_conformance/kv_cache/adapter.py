@@ -85,6 +85,10 @@ class ManagerAdapter(Protocol):
     any other exception is a violation, and may carry the id of a broken law as its attribute `law`. `follows_policy`
     says whether the manager makes the choices of the LRU policy; if not, the specification follows its choices and
     judges whether they are legal.
+
+    Every scope calls `copy`, `send`, `append`, `find`, `allocate`, `free`, `forget`, `observe`, `check` and
+    `common_prefix`. The others are called in scopes that need the call of that name, which `capabilities`, an attribute
+    of this class if there is one, must declare.
     """
 
     errors: tuple[type[Exception], ...]
@@ -98,7 +102,7 @@ class ManagerAdapter(Protocol):
         """Make a request: extra keys (0: none) and prompt."""
 
     def forget(self, name: str) -> None:
-        """Drop the engine's own record of a request that holds no blocks."""
+        """Drop the engine's own record of a request that holds no blocks; it may have none."""
 
     def find(self, name: str) -> Found:
         """Look a request up (``get_computed_blocks``) and keep the hit under its name."""

@@ -29,22 +29,27 @@ EXTRAS: tuple[dict[str, str], ...] = (
 """What the extra keys 0, 1, ... of a scope mean to a request."""
 
 
-def kv_cache_spec(kind: Kind, block_size: int, package: Any = blockwright) -> KVCacheSpec:
-    """Return the layer declaration of a kind, as a copy of the package makes it."""
+def declared(kind: Kind, block_size: int) -> tuple[str, dict[str, Any]]:
+    """Return the name of the class by which an engine declares a layer, and its arguments."""
     sizes: dict[str, Any] = {"block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
-    spec: KVCacheSpec
     match kind:
         case Full():
-            spec = package.FullAttentionSpec(**sizes)
+            return "FullAttentionSpec", sizes
         case Sliding(window):
-            spec = package.SlidingWindowSpec(**sizes, sliding_window=window)
+            return "SlidingWindowSpec", {**sizes, "sliding_window": window}
         case Chunked(chunk):
-            spec = package.ChunkedLocalAttentionSpec(**sizes, attention_chunk_size=chunk)
+            return "ChunkedLocalAttentionSpec", {**sizes, "attention_chunk_size": chunk}
         case Mamba(drafts):
-            shapes, dtypes = ((1,),), ("float32",)
-            spec = package.MambaSpec(block_size, shapes, dtypes, num_speculative_blocks=drafts)
+            states = {"block_size": block_size, "shapes": ((1,),), "dtypes": ("float32",)}
+            return "MambaSpec", states | ({"num_speculative_blocks": drafts} if drafts else {})
         case Cross():
-            spec = package.CrossAttentionSpec(**sizes)
+            return "CrossAttentionSpec", sizes
+
+
+def kv_cache_spec(kind: Kind, block_size: int, package: Any = blockwright) -> KVCacheSpec:
+    """Return the layer declaration of a kind, as a copy of the package makes it."""
+    name, arguments = declared(kind, block_size)
+    spec: KVCacheSpec = getattr(package, name)(**arguments)
     return spec
 
 
@@ -96,6 +101,7 @@ class Shared:
         self.prefixes: dict[bytes, Prefix] = {}
 
     def request(self, name: str, prefix: Prefix) -> Request:
+        """Return a request as first made; who changes it copies it before (`BlockwrightAdapter.owned`)."""
         request = self.requests.get((name, prefix))
         if request is None:
             extra, tokens = prefix
@@ -103,7 +109,7 @@ class Shared:
             request = self.make(name, list(tokens), block_size=self.block_size, **EXTRAS[extra])
             self.requests[name, prefix] = request
             self.learn(request, prefix)
-        return request.copy()
+        return request
 
     def learn(self, request: Request, prefix: Prefix) -> None:
         """Record what the digests of a request stand for.
@@ -195,7 +201,7 @@ class BlockwrightAdapter:
         self.hits.pop(name, None)
 
     def find(self, name: str) -> Found:
-        hit, length = self.manager.get_computed_blocks(self.owned(name))
+        hit, length = self.manager.get_computed_blocks(self.requests[name])  # a lookup changes nothing
         self.hits[name] = hit
         return Found(length, tuple([tuple(ids) for ids in hit.ids]) if length else ())
 
@@ -272,7 +278,10 @@ class BlockwrightAdapter:
 
     def append(self, name: str, tokens: tuple[int, ...]) -> None:
         request = self.owned(name)
-        request.append_output_token_ids(list(tokens))
+        if len(tokens) == 1:  # either call does the same
+            self.package.append_output_token_ids_batch([request], tokens)
+        else:
+            request.append_output_token_ids(list(tokens))
         extra, known = self.prefixes[name]
         self.prefixes[name] = extra, known + tokens
         if self.overlaps:
@@ -327,7 +336,7 @@ class BlockwrightAdapter:
         self.manager.advance_time(now)
 
     def explain(self, name: str) -> Explained:
-        said = self.manager.explain_hit(self.owned(name))
+        said = self.manager.explain_hit(self.requests[name])
         limiting = tuple([part.group for part in said.groups if part.missing_end is not None])
         if limiting != said.limiting_groups:
             raise AssertionError(f"EXPLAIN-1: groups {limiting} lack a block, {said.limiting_groups} are said to limit")

@@ -48,8 +48,7 @@ from .abstraction import differences, expected
 from .adapter import Found, ManagerAdapter, Observation
 from .arrivals import Admit, Find
 from .hints import ReleasePrefix, Retain, Tick
-from .outcome import ManagerOutcome, Reply
-from .parts import OTHER, names_of
+from .parts import OTHER, ManagerOutcome, Reply, names_of
 from .running import GrowEach
 
 

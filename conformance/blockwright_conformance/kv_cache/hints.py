@@ -11,8 +11,7 @@ from blockwright_spec.manager.state import Running, State
 from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
-from .outcome import ManagerOutcome, Reply
-from .parts import name_of, settled
+from .parts import ManagerOutcome, Reply, name_of, settled
 from .scopes import Scope
 from .script import expects
 

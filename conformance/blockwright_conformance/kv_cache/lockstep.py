@@ -17,8 +17,7 @@ from blockwright_spec.reads import Prefix
 
 from .abstraction import differences, expected
 from .adapter import Explained, Found, ManagerAdapter, Observation
-from .outcome import ManagerOutcome, Reply
-from .parts import OTHER, name_of
+from .parts import OTHER, ManagerOutcome, Reply, name_of
 
 
 def choice_of(adapter: ManagerAdapter, reply: Reply) -> Choice:

@@ -1,16 +1,52 @@
-"""What actions have in common, on both sides: requests that are sent, looked up, and given slots."""
+"""What actions have in common, on both sides: what comes of them, requests that are sent, looked up, given slots."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.lru import LRU
-from blockwright_spec.manager.outcomes import Done, Fits, Outcome, Plan, Publication, Reason, Refusal, Step
+from blockwright_spec.manager.outcomes import Done, Fits, Plan, Publication, Reason, Refusal, Step
 from blockwright_spec.manager.state import Absent, Hit, Running, State, Waiting, in_flight, recurrent
 from blockwright_spec.reads import Prefix
 
+from ..checker.world import Outcome
 from .adapter import Found, ManagerAdapter, Planned, Served
-from .outcome import ManagerOutcome, Reply
 from .scopes import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerOutcome(Outcome[State]):
+    """What the specification says comes of an action."""
+
+    hit: Hit | None = None
+    """What the lookup found, where the action makes one."""
+
+    @property
+    def done(self) -> tuple[Done, ...]:
+        """The steps without the states before them; several where one call serves several requests."""
+        return tuple([done for _, done in self.steps])
+
+
+def outcome_of(
+    before: State, done: tuple[Done, ...], refusal: Refusal | None = None, hit: Hit | None = None
+) -> ManagerOutcome:
+    """Return the outcome of steps that were taken one after the other from a state."""
+    states = (before, *[each.state for each in done])
+    return ManagerOutcome(states[-1], tuple(zip(states, done, strict=False)), refusal, hit)
+
+
+class Reply(NamedTuple):
+    """What a manager answered to an action."""
+
+    refused: bool = False
+    """It said "not now": None, or False for a reset."""
+    error: Exception | None = None
+    """It said that the call was wrong."""
+    hit: Found | None = None
+    served: tuple[Served, ...] = ()
+
 
 OTHER = "other"
 """The name of a request made only for its lookup."""
@@ -29,7 +65,7 @@ def names_of(state: State) -> tuple[str, ...]:
 # ---- the specification's side
 
 
-def settled(state: State, outcome: Outcome, hit: Hit | None = None) -> ManagerOutcome:
+def settled(state: State, outcome: Done | Refusal, hit: Hit | None = None) -> ManagerOutcome:
     """Return what comes of one transition, which is refused as a whole if it is."""
     if isinstance(outcome, Refusal):
         return ManagerOutcome(state, (), outcome, hit)

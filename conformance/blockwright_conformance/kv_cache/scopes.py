@@ -4,7 +4,7 @@ A scope fixes a manager's configuration, the prompts and tokens an engine may se
 suffices for laws of resources; laws of prefixes need two, or extra keys.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product, starmap
 from typing import Any
@@ -70,42 +70,59 @@ def strings(symbols: int, shortest: int, longest: int, extras: tuple[int, ...] =
     )
 
 
-def calls(words: str) -> frozenset[str]:
+def calls(words: str, known: Collection[str] = CALLS.keys()) -> frozenset[str]:
     """Return a set of calls from their names."""
     names = frozenset(words.split())
-    if unknown := names - CALLS.keys():
-        raise ValueError(f"unknown calls {sorted(unknown)}; known: {', '.join(CALLS)}")
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"unknown calls {sorted(unknown)}; known: {', '.join(known)}")
     return names
+
+
+Layers = tuple[tuple[Kind, int], ...]
+"""Kinds of layers, each with its block size."""
+
+LAYERS: dict[str, tuple[type[Any], str]] = {
+    "full": (Full, ""),
+    "sliding": (Sliding, "window"),
+    "chunked": (Chunked, "chunk"),
+    "mamba": (Mamba, "drafts"),
+    "cross": (Cross, ""),
+}
+"""The kinds of layers by their names, each with the name of its own length."""
+
+
+def kind_and_length(kind: Kind) -> tuple[str, int]:
+    """Return the name of a kind of layers, and its own length: a window, a chunk, drafts; 0 if it has none."""
+    name, own = next((name, own) for name, (each, own) in LAYERS.items() if isinstance(kind, each))
+    return name, getattr(kind, own) if own else 0
 
 
 def layer_name(kind: Kind) -> str:
     """Return the short name of a layer, with its window or chunk."""
-    match kind:
-        case Full():
-            return "full"
-        case Sliding(window):
-            return f"sliding {window}"
-        case Chunked(chunk):
-            return f"chunked {chunk}"
-        case Mamba(drafts):
-            return f"mamba +{drafts}" if drafts else "mamba"
-        case Cross():
-            return "cross"
+    name, length = kind_and_length(kind)
+    return f"{name} {'+' if isinstance(kind, Mamba) else ''}{length}" if length else name
 
 
-KINDS: tuple[tuple[Kind, int], ...] = (
-    (Full(), 1),
-    (Full(), 2),
-    (Sliding(1), 2),
-    (Sliding(2), 1),
-    (Sliding(2), 2),
-    (Sliding(3), 1),
-    (Sliding(3), 2),
-    (Chunked(2), 1),
-    (Chunked(2), 2),
-    (Chunked(4), 2),
-    (Mamba(), 1),
-    (Mamba(), 2),
+def layers(names: str) -> Layers:
+    """Return layers by their short names and block sizes.
+
+    >>> layers("sliding 3, block 2 + mamba +1, block 4")
+    ((Sliding(window=3), 2), (Mamba(drafts=1), 4))
+    """
+    parts = [each.replace(" +", " ").split(", block ") for each in " ".join(names.split()).split(" + ")]
+    words = [(kind.split(), int(size)) for kind, size in parts]
+    return tuple([(LAYERS[name][0](*map(int, length)), size) for (name, *length), size in words])
+
+
+def each_of(names: str) -> tuple[Layers, ...]:
+    """Return the layers of several models, with semicolons between them."""
+    return tuple(map(layers, names.split("; ")))
+
+
+KINDS = layers(
+    "full, block 1 + full, block 2 + sliding 1, block 2 + sliding 2, block 1 + sliding 2, block 2 + sliding 3, block 1"
+    " + sliding 3, block 2 + chunked 2, block 1 + chunked 2, block 2 + chunked 4, block 2"
+    " + mamba, block 1 + mamba, block 2"
 )
 """Layers and block sizes: windows below, at and above a block, chunks of one and two blocks."""
 
@@ -115,9 +132,7 @@ def scope(kind: Kind, size: int, theme: str, blocks: int, tokens: int, words: st
     return of_groups(((kind, size),), theme, blocks, tokens, words, **rest)
 
 
-def of_groups(
-    groups: tuple[tuple[Kind, int], ...], theme: str, blocks: int, tokens: int, words: str, **rest: Any
-) -> Scope:
+def of_groups(groups: Layers, theme: str, blocks: int, tokens: int, words: str, **rest: Any) -> Scope:
     """Return a scope of several groups of layers, each a kind and a block size."""
     flags = {flag: rest.pop(flag) for flag in FLAGS if flag in rest}
     config = Config(tuple(starmap(Group, groups)), blocks, rest.pop("max_model_len", tokens), **flags)
@@ -163,6 +178,7 @@ def of_all() -> Iterator[Scope]:
     yield scope(Sliding(2), 1, "three requests", 5, 3, "chunks", slots=3)
     yield scope(Mamba(), 1, "three requests", 5, 3, "chunks", slots=3)
     yield scope(Full(), 3, "too long", 4, 5, "chunks", max_model_len=4)
+    yield scope(Full(), 2, "plain, uncached", 4, 7, "chunks preempt", caching=False)  # asks for little
     yield scope(Full(), 2, "too long, uncached", 4, 4, "chunks batch", max_model_len=3, caching=False)
     yield scope(Full(), 1, "pinned", 4, 3, "load pin", prompts=strings(1, 2, 2), max_model_len=4, in_flight=1)
 
@@ -192,13 +208,6 @@ def is_quick(each: Scope) -> bool:
     return "uncached" in each.name or each.name.startswith(QUICK)
 
 
-def open_scopes(profile: str) -> tuple[Scope, ...]:
-    """Return the scopes in which the specification is explored under every legal choice."""
-    kinds: list[tuple[Kind, int]] = [(Full(), 1), (Sliding(2), 1), (Sliding(3), 2), (Chunked(2), 2), (Mamba(), 1)]
-    few = 5 if profile == "nightly" else 4
-    return tuple(scope(kind, size, "any choice", few, 2 * size + 1, "trim reset chunks") for kind, size in kinds)
-
-
 def large_scopes() -> tuple[Scope, ...]:
     """Return scopes too large to visit whole, for random histories: 39 blocks, seven requests of up to 44 tokens."""
     prompts = tuple(
@@ -226,10 +235,8 @@ def large_hybrids(prompts: tuple[Prefix, ...]) -> Iterator[Scope]:
     """Yield large scopes of several groups, up to six, with steps in flight, drafts, loads and encoders."""
     words = "chunks batch trim preempt reset later hold unasked misuse odd load whole plan fork"
     rest: dict[str, Any] = {"slots": 5, "prompts": prompts, "outputs": (0, 1), "max_model_len": 48}
-    six: tuple[tuple[Kind, int], ...] = (
-        (Full(), 4),
-        *((Sliding(window), size) for window, size in ((6, 4), (9, 2), (3, 4), (17, 8), (1, 4))),
-    )
+    windows = "sliding 6, block 4 + sliding 9, block 2 + sliding 3, block 4 + sliding 17, block 8 + sliding 1, block 4"
+    six = layers(f"full, block 4 + {windows}")
     yield of_groups(six, "histories", 150, 44, words, **rest, watermark=2)
     yield of_groups(six, "histories, in flight", 150, 44, words, **rest, in_flight=2, drafts=2, settles=True)
     mixed = ((Full(), 4), (Chunked(8), 4), (Mamba(2), 8))
@@ -240,19 +247,15 @@ def large_hybrids(prompts: tuple[Prefix, ...]) -> Iterator[Scope]:
     yield of_groups(((Sliding(30), 4), (Mamba(), 4)), "histories, in flight", 90, 44, words, **rest, in_flight=3)
 
 
-GROUPS: tuple[tuple[tuple[Kind, int], ...], ...] = (
-    ((Full(), 1), (Sliding(2), 1)),
-    ((Full(), 2), (Sliding(2), 1)),
-    ((Full(), 1), (Chunked(2), 2)),
-    ((Full(), 1), (Mamba(), 2)),
-    ((Sliding(2), 1), (Mamba(), 1)),
-    ((Full(), 1), (Sliding(2), 1), (Mamba(), 2)),
-    ((Full(), 2), (Sliding(3), 1), (Chunked(2), 2)),
+GROUPS = each_of(
+    "full, block 1 + sliding 2, block 1; full, block 2 + sliding 2, block 1; full, block 1 + chunked 2, block 2; "
+    "full, block 1 + mamba, block 2; sliding 2, block 1 + mamba, block 1; "
+    "full, block 1 + sliding 2, block 1 + mamba, block 2; full, block 2 + sliding 3, block 1 + chunked 2, block 2"
 )
 """Hybrid models: two and three groups, with equal and unequal block sizes."""
 
 
-def of_hybrid(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
+def of_hybrid(groups: Layers) -> Iterator[Scope]:
     """Yield the scopes of several groups over one pool."""
     kinds, blocks = [kind for kind, _ in groups], 3 + 2 * len(groups)
     three, five = (sum(-(-tokens // size) for _, size in groups) for tokens in (3, 5))
@@ -268,19 +271,14 @@ def of_hybrid(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
         yield of_groups(groups, "eagle", room, 5, "adopt", eagle=True, prompts=strings(1, 4, 5))
 
 
-TIMED: tuple[tuple[tuple[Kind, int], ...], ...] = (
-    ((Full(), 1),),
-    ((Full(), 2),),
-    ((Sliding(2), 1),),
-    ((Chunked(2), 1),),
-    ((Mamba(), 1),),
-    ((Full(), 1), (Sliding(2), 1)),
-    ((Full(), 1), (Mamba(), 1)),
+TIMED = each_of(
+    "full, block 1; full, block 2; sliding 2, block 1; chunked 2, block 1; mamba, block 1; "
+    "full, block 1 + sliding 2, block 1; full, block 1 + mamba, block 1"
 )
 """Layers whose steps are in flight: every kind alone, and two hybrids."""
 
 
-def of_time(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
+def of_time(groups: Layers) -> Iterator[Scope]:
     """Yield the scopes of steps in flight, loads, and admission."""
     blocks, few = 3 + 2 * len(groups), {"prompts": strings(1, 2, 2), "max_model_len": 4}
     for name, settles in (("eager", False), ("settled", True)):
@@ -303,7 +301,7 @@ def of_three() -> Iterator[Scope]:
     chunks = tuple((Chunked(chunk), 1) for chunk in (4, 3, 2))  # with nothing cached each shortens the hit, thrice over
     yield of_groups(chunks, "asked thrice", 30, 10, "", prompts=((0, (0,) * 9),), slots=1)
     yield of_groups(((Full(), 2), (Full(), 2), (Sliding(3), 2)), "forks", 10, 3, "fork", prompts=strings(1, 1, 1))
-    groups: tuple[tuple[Kind, int], ...] = ((Full(), 2), (Full(), 2), (Sliding(3), 1))
+    groups = layers("full, block 2 + full, block 2 + sliding 3, block 1")
     yield of_groups(groups, "uncached", 9, 4, "trim", prompts=strings(1, 1, 1), caching=False, slots=1)
     yield of_groups(groups, "loading", 10, 5, "load", prompts=strings(1, 3, 4), slots=1)
 
@@ -314,20 +312,14 @@ def of_explanations() -> Iterator[Scope]:
     for groups in GROUPS[:2] + GROUPS[3:4] + GROUPS[5:6]:
         yield of_groups(groups, "explained", 2 + 5 * len(groups), 5, "explain", prompts=pair, max_model_len=5)
     yield of_groups(GROUPS[0], "explained, eagle", 11, 5, "explain", prompts=pair, max_model_len=5, eagle=True)
-    kinds: tuple[tuple[Kind, int], ...] = ((Full(), 2), (Sliding(3), 1), (Chunked(2), 2), (Mamba(), 1))
-    for kind, size in kinds:
+    for kind, size in layers("full, block 2 + sliding 3, block 1 + chunked 2, block 2 + mamba, block 1"):
         yield scope(kind, size, "explained", 4, 4, "explain reset chunks", prompts=strings(1, 2, 3))
     yield scope(Full(), 1, "explained, uncached", 4, 3, "explain", caching=False)
 
 
 def of_drafts() -> Iterator[Scope]:
     """Yield the scopes of the states that recurrent layers keep for drafts, and of encoders."""
-    hybrids: tuple[tuple[tuple[Kind, int], ...], ...] = (
-        ((Mamba(1), 1),),
-        ((Mamba(2), 2),),
-        ((Full(), 1), (Mamba(1), 2)),
-    )
-    for groups in hybrids:
+    for groups in each_of("mamba +1, block 1; mamba +2, block 2; full, block 1 + mamba +1, block 2"):
         few: dict[str, Any] = {"prompts": strings(1, 2, 2), "max_model_len": 5, "drafts": 2, "lookaheads": (0, 1)}
         yield of_groups(groups, "drafts", 8, 4, "preempt misuse", **few, slots=1)
         yield of_groups(groups, "two with drafts", 8, 3, "batch", **{**few, "drafts": 1, "max_model_len": 4})
@@ -387,18 +379,14 @@ def of_retention() -> Iterator[Scope]:
     yield scope(Full(), 1, "shares, three run", 5, 2, "", **both, floors=((1, 1), (4, 2)), slots=3, guard=1)
 
 
-FORKED: tuple[tuple[tuple[Kind, int], ...], ...] = (
-    ((Full(), 2),),
-    ((Sliding(3), 2),),
-    ((Chunked(2), 2),),
-    ((Mamba(), 2),),
-    ((Full(), 2), (Sliding(2), 1)),
-    ((Full(), 2), (Mamba(), 2)),
+FORKED = each_of(
+    "full, block 2; sliding 3, block 2; chunked 2, block 2; mamba, block 2; "
+    "full, block 2 + sliding 2, block 1; full, block 2 + mamba, block 2"
 )
 """Layers whose requests are forked: every kind alone, and two hybrids."""
 
 
-def of_forks(groups: tuple[tuple[Kind, int], ...]) -> Iterator[Scope]:
+def of_forks(groups: Layers) -> Iterator[Scope]:
     """Yield the scopes of forks: two symbols, so that requests part."""
     blocks, one = 1 + 3 * len(groups), {"prompts": strings(1, 1, 1)}
     yield of_groups(groups, "forks", blocks, 3, "fork", **one, outputs=(0, 1)[: 3 - len(groups)])

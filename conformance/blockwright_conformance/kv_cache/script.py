@@ -8,11 +8,10 @@ from typing import Any
 
 from blockwright_spec.manager.outcomes import Publication, Reason, Step, When
 from blockwright_spec.manager.state import Absent, Config, Running, State
-from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Prefix, Sliding
+from blockwright_spec.reads import Kind, Prefix
 
-from .blockwright import EXTRAS, MORE, hash_unit, retaining
-from .outcome import ManagerOutcome
-from .parts import computed_of, name_of
+from .blockwright import EXTRAS, MORE, declared, hash_unit, retaining
+from .parts import ManagerOutcome, computed_of, name_of
 
 IMPORTS = """\
 from blockwright import (
@@ -43,19 +42,9 @@ def constructor(config: Config) -> str:
 
 def declaration(kind: Kind, block_size: int) -> str:
     """Return the expression that declares a layer."""
-    sizes = f'block_size={block_size}, num_kv_heads=1, head_size=1, dtype="float32"'
-    match kind:
-        case Full():
-            return f"FullAttentionSpec({sizes})"
-        case Sliding(window):
-            return f"SlidingWindowSpec({sizes}, sliding_window={window})"
-        case Chunked(chunk):
-            return f"ChunkedLocalAttentionSpec({sizes}, attention_chunk_size={chunk})"
-        case Mamba(drafts):
-            states = f", num_speculative_blocks={drafts}" if drafts else ""
-            return f'MambaSpec(block_size={block_size}, shapes=((1,),), dtypes=("float32",){states})'
-        case Cross():
-            return f"CrossAttentionSpec({sizes})"
+    name, arguments = declared(kind, block_size)
+    words = ", ".join(f"{word}={value!r}" for word, value in arguments.items())
+    return f"{name}({words})".replace("'", '"')
 
 
 def expects(outcome: ManagerOutcome) -> str:

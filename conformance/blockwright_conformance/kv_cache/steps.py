@@ -13,8 +13,7 @@ from blockwright_spec.manager.state import Absent, Running, State, is_loading
 from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
-from .outcome import ManagerOutcome, Reply
-from .parts import absent, computed_of, is_untimely, name_of, sent, settled
+from .parts import ManagerOutcome, Reply, absent, computed_of, is_untimely, name_of, sent, settled
 from .scopes import Scope
 from .script import counting, expects, making, sending
 

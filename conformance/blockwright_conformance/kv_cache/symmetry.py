@@ -122,11 +122,6 @@ def slot_form(state: State, names: Names) -> Form:
     return in_slots(state, names, {block: at + 1 for at, block in enumerate(state.queue)})
 
 
-def labelled_form(state: State, names: Names) -> Form:
-    """Return the form with the names of blocks kept and requests in their slots."""
-    return in_slots(state, names, {block: block for block in range(1, state.config.num_blocks)})
-
-
 def in_slots(state: State, names: Names, labels: dict[int, int]) -> Form:
     """Return the form with requests in their slots; blocks without a label get one by first appearance."""
     marks = marks_of(state, names)

@@ -15,8 +15,7 @@ from . import lockstep
 from .actions import ACTIONS, GrowEach, enabled, meaning, perform
 from .adapter import ManagerAdapter, Observation
 from .blockwright import BlockwrightAdapter
-from .outcome import ManagerOutcome, Reply
-from .parts import names_of
+from .parts import ManagerOutcome, Reply, names_of
 from .scopes import Scope
 from .symmetry import Form, Names, form
 

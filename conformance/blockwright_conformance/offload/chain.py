@@ -23,7 +23,7 @@ from blockwright_spec.offload.tier_state import Key
 from ..checker.diagnose import of_laws
 from ..checker.lockstep import Compared, differing
 from ..checker.world import AnyLaw, Outcome, World
-from .chain_adapter import ChainShown, ChainUnderTest, chain_expected, is_own
+from .chain_adapter import ChainShown, ChainUnderTest, chain_expected
 from .scopes import ChainScope, Slice
 from .tier import HEAD, begun, misdone, misrefused, old_news, shown_tier
 from .tier_adapter import TOKENS, shown_by
@@ -373,14 +373,8 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         """Name what differs in the answer; if nothing does, in what the chain shows."""
         if faults := list(self.answered(model, action, outcome, reply)):
             return faults
-        done = ChainDone(outcome.state)
-        for at, (_, each) in enumerate(outcome.steps):
-            done = replace(done if at else each, state=each.state, handed=each.handed)
-        return differing(chain_expected(self.begun_in(outcome), done, reply.jobs, self.keys), shown)
-
-    @staticmethod
-    def begun_in(outcome: Outcome[Chain]) -> Chain:
-        return outcome.steps[0][0] if outcome.steps else outcome.state
+        before = outcome.steps[0][0] if outcome.steps else outcome.state
+        return differing(chain_expected(before, as_one(outcome), reply.jobs, self.keys), shown)
 
     def answered(
         self, model: ChainUnderTest, action: ChainAction, outcome: Outcome[Chain], reply: ChainReply
@@ -438,7 +432,9 @@ class ChainWorld(World[Chain, ChainUnderTest]):
         yield from of_laws(self.laws, after)
         for each in after.tiers:
             yield from of_laws(TIER_LAWS, each)
-        yield from of_laws(self.step_laws, state, shown_step(after, outcome, reply))
+        evicted = [(0, key) for key in getattr(reply.answer, "block_hashes_evicted", ())]
+        done = as_one(outcome)
+        yield from of_laws(self.step_laws, state, replace(done, state=after, evicted=(*evicted, *done.evicted)))
         for tier, events in zip(state.tiers, shown.events, strict=True):
             yield from old_news(tier.announced, events)
         for block in range(len(after.device)):
@@ -503,11 +499,6 @@ def shown_chain(
 ) -> Chain:
     """Make a state of what a chain shows; its transfers follow what it accepted, handed out and reported."""
     device, transfers = outcome.state.device, outcome.state.transfers
-    reported = [(each.kind, each.keys) for each in shown.ended]
-    for at, each in enumerate(before.transfers):
-        gone = not any(is_same(each, other) for other in transfers)
-        if gone and not is_own(each) and named_as(each) not in reported:
-            transfers = (*transfers[:at], each, *transfers[at:])
     if outcome.refusal is not None and accepted:
         match action:
             case Compute(block, key, part):
@@ -522,21 +513,15 @@ def shown_chain(
         replace(each, started=named_as(each) in handed or any(is_same(each, other) for other in old))
         for each in transfers
     )
-    parts = zip(before.tiers, outcome.state.tiers, under_test.tiers, shown.events, strict=True)
+    known = [tier.announced for tier in before.tiers]
+    parts = zip(outcome.state.tiers, known, under_test.tiers, shown.events, strict=True)
     return Chain(before.config, tuple(shown_tier(*each) for each in parts), device, transfers)
 
 
-def shown_step(after: Chain, outcome: Outcome[Chain], reply: ChainReply) -> ChainDone:
-    """Make of what a chain answered a step of the specification, to the state that the chain shows."""
-    done = [each for _, each in outcome.steps]
-    evicted = [(0, key) for key in getattr(reply.answer, "block_hashes_evicted", ())]
-    return ChainDone(
-        after,
-        evicted=(*evicted, *(pair for each in done for pair in each.evicted)),
-        dropped=tuple(key for each in done for key in each.dropped),
-        handed=tuple(each for one in done for each in one.handed),
-        ended=tuple(pair for each in done for pair in each.ended),
-    )
+def as_one(outcome: Outcome[Chain]) -> ChainDone:
+    """Return what came of a call, and of handing out what may start after it, as one step."""
+    done: list[ChainDone] = [each for _, each in outcome.steps] or [ChainDone(outcome.state)]
+    return replace(done[0], state=outcome.state, handed=done[-1].handed)
 
 
 def named_as(each: Transfer) -> tuple[str, tuple[Key, ...]]:

@@ -236,7 +236,7 @@ class TierWorld(World[TierNow, TierUnderTest]):
         if compared.shown is None:
             return
         outcome, reply, seen = compared.outcome, compared.reply, compared.shown
-        shown = shown_tier(state.tier, outcome.state.tier, model.manager, seen.events)
+        shown = shown_tier(outcome.state.tier, state.tier.announced, model.manager, seen.events)
         refused = reply.error is not None or (action.name == "prepare_store" and reply.answer is None)
         changed = refused and seen.shown != expected_of(state.tier, self.keys, model.ordered)
         yield from misdone(action.name, outcome, reply.error, model.errors, changed)
@@ -275,18 +275,13 @@ def misdone(what: str, outcome: Outcome[Any], error: Exception | None, errors: A
         yield "REFUSE-2", f"{what}: expected {outcome.refusal.reason.name}, found no error"
 
 
-# ---- what a manager shows, as a state of the specification; its ghosts follow its own blocks
-
-
-def shown_tier(before: Tier, wanted: Tier, manager: Any, events: Iterable[Event]) -> Tier:
-    """Make a state of what a manager shows; blocks that come hold nothing yet."""
-    entries = tuple(shown_entries(wanted, manager))
-    contents: list[Key | None] = [None] * len(before.contents)
-    for entry in entries:
-        source = next((state for state in (wanted, before) if same_place(state, entry)), None)
-        contents[entry.place] = None if source is None else source.contents[entry.place]
-    announced = reduce(heard, events, before.announced)
-    return Tier(entries, freed_by(before, entries, manager.num_free), tuple(contents), announced)
+def shown_tier(state: Tier, announced: frozenset[Key], manager: Any, events: Iterable[Event]) -> Tier:
+    """Return a state as a manager shows it; before the events it had announced some keys."""
+    entries = tuple(shown_entries(state, manager))
+    used = [entry.place for entry in entries]
+    freed = dict.fromkeys((*state.freed, *(entry.place for entry in state.entries if entry.place not in used)))
+    free = tuple([place for place in freed if place not in used])
+    return replace(state, entries=entries, freed=free, announced=reduce(heard, events, announced))
 
 
 def shown_entries(wanted: Tier, manager: Any) -> Iterator[Entry]:
@@ -296,20 +291,6 @@ def shown_entries(wanted: Tier, manager: Any) -> Iterator[Entry]:
         phase, own = {-1: Phase.WRITING, -2: Phase.DOOMED}.get(status, Phase.READY), entry_of(wanted, key)
         doomed = own.readers if own is not None and own.phase is Phase.DOOMED else 0
         yield Entry(key, place, phase, doomed if phase is Phase.DOOMED else max(status, 0))
-
-
-def same_place(state: Tier, entry: Entry) -> bool:
-    """Tell whether a block was in this place in a state."""
-    own = entry_of(state, entry.key)
-    return own is not None and own.place == entry.place
-
-
-def freed_by(before: Tier, entries: tuple[Entry, ...], num_free: int) -> tuple[int, ...]:
-    """Return the places that are free again, as many as a manager counts; if it errs, too few or too many."""
-    used = [entry.place for entry in entries]
-    ever = dict.fromkeys([*before.freed, *(entry.place for entry in before.entries), *used])
-    free = [place for place in ever if place not in used]
-    return tuple([*free, *used][: max(0, num_free - (len(before.contents) - len(ever)))])
 
 
 def begun(keys: Iterable[Key], state: Tier) -> Iterator[tuple[str, str]]:

@@ -34,7 +34,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         "vectors",
         help="check a manager in another language, or write the vectors that do",
         description="Make portable vectors from the explored graph, or put a manager that speaks the protocol of "
-        "docs/vectors.md on stdin and stdout through them.",
+        "docs/reference/vectors.md on stdin and stdout through them.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,12 +1,12 @@
-"""Tours: histories that between them take every transition of a scope, or as many as are asked for.
+"""Paths: histories that between them take every transition of a scope, or as many as are asked for.
 
 The states of a scope are explored first, each once up to names; transitions are told apart by the states they join,
-the action, and the reason of a refusal. A tour walks on from transition to transition not yet taken, the nearest first,
-and starts again from a new manager after `LENGTH` actions. The first tours show one transition of every sort, so that
+the action, and the reason of a refusal. A path walks on from transition to transition not yet taken, the nearest first,
+and starts again from a new manager after `LENGTH` actions. The first paths show one transition of every sort, so that
 a few of them already go far.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -14,15 +14,14 @@ from blockwright_spec.manager.state import State, Waiting, initial
 
 from ..kv_cache.abstraction import expected
 from ..kv_cache.actions import Action, Admit, enabled, meaning
-from ..kv_cache.outcome import ManagerOutcome
-from ..kv_cache.parts import names_of
+from ..kv_cache.parts import ManagerOutcome, names_of
 from ..kv_cache.scopes import Scope
 from ..kv_cache.symmetry import Names
 from .recorder import questions, taken
 from .records import Vector, VectorStep
 
 LENGTH = 30
-"""Actions after which a tour ends."""
+"""Actions after which a path ends."""
 
 OPTIONS = ("lookahead", "later", "drafts", "external", "whole", "reserve", "accepted")
 """What an action may ask for; one that does is of another sort than one that does not."""
@@ -55,8 +54,8 @@ def sort_of(state: State, action: Action, outcome: ManagerOutcome) -> tuple[str,
     return tuple(signs)
 
 
-class Tours:
-    """The explored graph of a scope, and which of its transitions no tour has taken yet."""
+class Graph:
+    """The explored graph of a scope, and which of its transitions no path has taken yet."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope, self.names = scope, Names()
@@ -119,19 +118,19 @@ class Tours:
         return None
 
     def sorts(self) -> Iterator[list[Action]]:
-        """Yield tours, as actions from a new manager on, that show a transition of every sort."""
+        """Yield paths, as actions from a new manager on, that show a transition of every sort."""
         goals: dict[Place, dict[Move, None]] = {}
         for move in self.samples.values():
             goals.setdefault(move.start, {})[move] = None
         return self.until(goals)
 
     def paths(self) -> Iterator[list[Action]]:
-        """Yield tours that take every transition, those that show every sort first."""
+        """Yield paths that take every transition, those that show every sort first."""
         yield from self.sorts()
         yield from self.until(self.open)
 
     def until(self, goals: dict[Place, dict[Move, None]]) -> Iterator[list[Action]]:
-        """Yield tours until all goals are taken.
+        """Yield paths until all goals are taken.
 
         Raises:
             AssertionError: a goal cannot be taken, though it was seen.
@@ -140,11 +139,11 @@ class Tours:
             del goals[place]
         while goals:
             left = sum(map(len, goals.values()))
-            yield self.tour(goals)
+            yield self.path(goals)
             if goals and sum(map(len, goals.values())) == left:
                 raise AssertionError(f"{self.scope.name}: {left} transitions cannot be taken again")
 
-    def tour(self, goals: dict[Place, dict[Move, None]]) -> list[Action]:
+    def path(self, goals: dict[Place, dict[Move, None]]) -> list[Action]:
         """Walk from goal to goal, and take every refusal that is passed."""
         state, actions = self.first, list[Action]()
         while goals and (not actions or len(actions) < LENGTH):
@@ -202,16 +201,11 @@ def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:
 
 def vectors_of(scope: Scope, limit: int | None = None) -> Iterator[Vector]:
     """Yield the vectors of a scope: a transition of every sort, and then up to the limit, or to the last transition."""
-    tours = Tours(scope)
-    for number, actions in enumerate(tours.sorts(), 1):
+    graph = Graph(scope)
+    for number, actions in enumerate(graph.sorts(), 1):
         yield vector_from(scope, number, actions)
     first = number + 1
-    for number, actions in enumerate(tours.until(tours.open), first):
+    for number, actions in enumerate(graph.until(graph.open), first):
         if limit is not None and number > limit:
             return
         yield vector_from(scope, number, actions)
-
-
-def sorts_of(vectors: list[Vector]) -> Counter[tuple[str, str]]:
-    """Count the answers that vectors expect: pairs of a call and the answer's word or reason."""
-    return Counter((step.call.word, step.answer.reason or step.answer.word) for each in vectors for step in each.steps)

@@ -1,6 +1,7 @@
 """Vectors as JSON lines: one vector a line, each whole in itself.
 
-`docs/vectors.md` describes every field; a change of this module that readers would notice needs another `VERSION`.
+`docs/reference/vectors.md` describes every field; a change of this module that readers would notice needs another
+`VERSION`.
 """
 
 import json
@@ -9,10 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blockwright_spec.manager.state import Config
-from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Sliding
+from blockwright_spec.reads import Group
 
 from ..kv_cache.adapter import Observation
-from ..kv_cache.scopes import layer_name
+from ..kv_cache.scopes import LAYERS, kind_and_length
 from .calls import ANSWERS, SIGNATURES, Answer, Call
 
 VERSION = 1
@@ -42,27 +43,20 @@ def frozen(value: Any) -> Any:
     return tuple([frozen(each) for each in value]) if isinstance(value, list) else value
 
 
-KINDS: dict[str, Any] = {"full": Full, "sliding": Sliding, "chunked": Chunked, "mamba": Mamba, "cross": Cross}
-LENGTHS = {"sliding": "window", "chunked": "chunk", "mamba": "drafts"}
-"""The name of a kind's own length."""
-
 FLAGS = {"caching": True, "eagle": False, "overlaps": False, "settles": False, "watermark": 0}
 """Options of a configuration, and what they are where they are left out."""
 
 
 def group_record(group: Group) -> dict[str, Any]:
     """Return a group of layers as data."""
-    name = layer_name(group.kind).partition(" ")[0]
-    length = getattr(group.kind, LENGTHS[name]) if name in LENGTHS else 0
-    return {"kind": name, "block_size": group.block_size} | ({LENGTHS[name]: length} if length else {})
+    name, length = kind_and_length(group.kind)
+    return {"kind": name, "block_size": group.block_size} | ({LAYERS[name][1]: length} if length else {})
 
 
 def group_of(record: dict[str, Any]) -> Group:
     """Return a group of layers from data."""
-    name = record["kind"]
-    length = record.get(LENGTHS[name], 0) if name in LENGTHS else 0
-    kind: Kind = KINDS[name](length) if length else KINDS[name]()
-    return Group(kind, record["block_size"])
+    kind, own = LAYERS[record["kind"]]
+    return Group(kind(record[own]) if own in record else kind(), record["block_size"])
 
 
 def config_record(config: Config) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..kv_cache.scopes import EVERY, Scope
+from ..kv_cache.scopes import Scope
 from .paths import vectors_of
 from .records import Vector, read
 
@@ -37,11 +37,6 @@ def file_name(scope_name: str) -> str:
     """Return the name of the file that holds a scope's vectors."""
     words = "".join(each if each.isalnum() else " " for each in scope_name.replace("+", " and ")).split()
     return "-".join(words) + ".jsonl"
-
-
-def sample_scopes() -> tuple[Scope, ...]:
-    """Return the scopes of the samples."""
-    return tuple(each for each in EVERY if each.name in NAMES)
 
 
 def made(scope: Scope, limit: int | None = 0) -> list[Vector]:

@@ -11,13 +11,12 @@ from ..capabilities import Capabilities
 from ..gates import OURS, factory_of
 from ..kv_cache.adapter import ManagerAdapter
 from ..kv_cache.fitting import FEATURES, QUESTIONS
-from ..kv_cache.scopes import CALLS
+from ..kv_cache.scopes import CALLS, LAYERS
 from ..kv_cache.world import Factory
 from .calls import SIGNATURES, asked
-from .records import KINDS
 from .wire import answer_line, call_of, config_from, hello_line, state_line
 
-EVERYTHING = Capabilities(frozenset(KINDS), frozenset(CALLS) - QUESTIONS, frozenset(FEATURES))
+EVERYTHING = Capabilities(frozenset(LAYERS), frozenset(CALLS) - QUESTIONS, frozenset(FEATURES))
 """What the protocol can ask of a manager."""
 
 

@@ -11,8 +11,9 @@ from blockwright_spec.manager.state import Config
 
 from ..capabilities import Capabilities
 from ..kv_cache.adapter import Observation
+from ..kv_cache.scopes import LAYERS
 from .calls import ANSWERS, SIGNATURES, STALE, Answer, Call, Tables
-from .records import FLAGS, LENGTHS, config_of, group_record
+from .records import FLAGS, config_of, group_record
 
 VERSION = 1
 NOTHING, NO_TABLE = "-", "none"
@@ -166,7 +167,7 @@ def config_from(line: str) -> Config:
     numbers = {name: type(usual)(int(options[name])) for name, usual in FLAGS.items() if name in options}
     groups = []
     for kind, size, *length in (each.split(":") for each in rest if "=" not in each):
-        own = {LENGTHS[kind]: int(length[0])} if length else {}
+        own = {LAYERS[kind][1]: int(length[0])} if length else {}
         groups.append({"kind": kind, "block_size": int(size)} | own)
     return config_of({"groups": groups, "num_blocks": int(blocks), "max_model_len": int(longest)} | numbers)
 

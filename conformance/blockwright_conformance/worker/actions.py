@@ -26,7 +26,7 @@ from blockwright_spec.worker.rows import Row, RowRefusal, Rows, RowsOutcome, gap
 from ..checker.world import Outcome
 from ..kv_cache import actions as engine
 from ..kv_cache.parts import computed_of, name_of, wanted
-from .adapter import Places, Told, WorkerAdapter
+from .adapter import BatchResult, Places, WorkerAdapter
 from .scopes import WorkerScope
 
 STRANGER = 99
@@ -47,7 +47,7 @@ class Serving:
     manager: State
     rows: Rows
     parts: tuple[Part, ...] = ()
-    told: Told = ()
+    told: BatchResult = ()
 
     @property
     def busy(self) -> set[int]:
@@ -283,7 +283,7 @@ class Batch(WorkerAction):
 class Apply(WorkerAction):
     """Follow what the last batch told."""
 
-    told: Told
+    told: BatchResult
 
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
@@ -307,9 +307,9 @@ class Apply(WorkerAction):
         return f"batch.apply([{names}], {allocation(self.told)})"
 
 
-def allocation(told: Told) -> str:
+def allocation(told: BatchResult) -> str:
     """Return an expression for what a batch tells, as an engine's manager gives it."""
-    return f"told({[(name_of(slot), done.new, done.nulled, replaced(done)) for slot, done in told]})"
+    return f"batch_result({[(name_of(slot), done.new, done.nulled, replaced(done)) for slot, done in told]})"
 
 
 def replaced(done: Done) -> tuple[tuple[int, int, int], ...]:

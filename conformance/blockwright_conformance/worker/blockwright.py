@@ -22,7 +22,7 @@ from ..kv_cache.blockwright import kv_cache_spec
 from ..kv_cache.parts import name_of
 from ..kv_cache.script import declaration
 from .actions import replaced
-from .adapter import Places, Told
+from .adapter import BatchResult, Places
 from .scopes import WorkerScope
 
 
@@ -99,7 +99,7 @@ class BlockwrightWorker:
         self.batch.remove_request(name_of(slot))
 
     @remembered
-    def apply(self, told: Told) -> None:
+    def apply(self, told: BatchResult) -> None:
         self.batch.apply([self.request(slot) for slot, _ in told], self.allocation(told))
 
     @remembered
@@ -115,7 +115,7 @@ class BlockwrightWorker:
         return tuple(self.batch.compact())
 
     @remembered
-    def step(self, works: tuple[Work, ...], copies: tuple[Copy, ...], told: Told) -> Inputs:
+    def step(self, works: tuple[Work, ...], copies: tuple[Copy, ...], told: BatchResult) -> Inputs:
         requests = [self.request(work.slot, work.begin) for work in works]
         pairs = [[copy[1:] for copy in copies if copy[0] == at] for at in range(len(self.config.groups))]
         news, drafts = (in_short([getattr(work, name) for work in works]) for name in ("new", "drafts"))
@@ -142,7 +142,7 @@ class BlockwrightWorker:
         shown = [None if each is None else slots[each] for each in self.batch.request_ids]
         return (*shown, *[None] * (self.scope.rows - len(shown)))
 
-    def allocation(self, told: Told) -> BatchAllocation:
+    def allocation(self, told: BatchResult) -> BatchAllocation:
         """Return what a batch tells, as the manager gives it."""
         self.batches += 1
         return allocation_of(
@@ -257,7 +257,7 @@ def opening(scope: WorkerScope) -> list[str]:
         "from blockwright import *",
         "from blockwright.device import InputBatch",
         "from blockwright_conformance.worker.blockwright import allocation_of",
-        f"told = lambda batch: allocation_of(batch, {len(config.groups)})",
+        f"batch_result = lambda batch: allocation_of(batch, {len(config.groups)})",
         f'groups = [KVCacheGroupSpec([f"layer{{at}}"], spec) for at, spec in enumerate([{specs}])]',
         f"batch = InputBatch(KVCacheConfig({config.num_blocks}, groups), {options}, staged={scope.staged})",
         *(f'{name} = SimpleNamespace(request_id="{name}", num_computed_tokens=0)' for name in names),

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
+from blockwright_spec.reads import Full, Mamba, Sliding
 
-from ..kv_cache.scopes import Scope, of_groups, strings
+from ..kv_cache.scopes import Layers, Scope, layers, of_groups, strings
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class WorkerScope:
         return f"{self.engine.name}{', staged' if self.staged else ''}"
 
 
-def worker_scope(groups: tuple[tuple[Kind, int], ...], name: str, blocks: int, tokens: int, **rest: Any) -> WorkerScope:
+def worker_scope(groups: Layers, name: str, blocks: int, tokens: int, **rest: Any) -> WorkerScope:
     """Return a scope whose engine preempts, forks, loads and trims, but where `words` say otherwise."""
     words = rest.pop("words", "load chunks trim preempt fork")
     own = {flag: rest.pop(flag) for flag in ("staged", "misuse") if flag in rest}
@@ -39,18 +39,15 @@ def worker_scope(groups: tuple[tuple[Kind, int], ...], name: str, blocks: int, t
 PROMPTS = tuple((extra, (0,) * same + (1,) * other) for extra in (0, 1) for same in (2, 5, 11) for other in (0, 1, 6))
 
 
-def large(groups: tuple[tuple[Kind, int], ...], name: str, blocks: int, **rest: Any) -> WorkerScope:
+def large(groups: Layers, name: str, blocks: int, **rest: Any) -> WorkerScope:
     """Return a scope of six requests of up to 30 tokens, with drafts and loads."""
     options = {"slots": 6, "prompts": PROMPTS, "outputs": (0, 1), "max_model_len": 34, "drafts": 2, **rest}
     return worker_scope(groups, name, blocks, 30, **options)
 
 
-WINDOWS: tuple[tuple[Kind, int], ...] = (
-    (Full(), 4),
-    *((Sliding(window), size) for window, size in ((6, 4), (9, 2), (3, 4), (1, 4))),
-)
-STATES: tuple[tuple[Kind, int], ...] = ((Full(), 4), (Chunked(8), 4), (Mamba(2), 8))
-ENCODED: tuple[tuple[Kind, int], ...] = ((Full(), 4), (Cross(), 4), (Sliding(5), 3))
+WINDOWS = layers("full, block 4 + sliding 6, block 4 + sliding 9, block 2 + sliding 3, block 4 + sliding 1, block 4")
+STATES = layers("full, block 4 + chunked 8, block 4 + mamba +2, block 8")
+ENCODED = layers("full, block 4 + cross, block 4 + sliding 5, block 3")
 
 PLAIN = (
     large(WINDOWS, "inputs", 110, watermark=2, lookaheads=(0, 1)),

@@ -1,14 +1,16 @@
 """Worked examples: the shortest way to something worth seeing, found by search, with the state after each call."""
 
+import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from blockwright_conformance.checker.counterexample import script
 from blockwright_conformance.checker.explore import Explorer, Node
 from blockwright_conformance.kv_cache.actions import Action, Admit, FinishLoad, Fork, Grow, Settle, meaning
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
-from blockwright_conformance.kv_cache.outcome import ManagerOutcome
+from blockwright_conformance.kv_cache.parts import ManagerOutcome
 from blockwright_conformance.kv_cache.scopes import EVERY, Scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.outcomes import Reason
@@ -89,124 +91,15 @@ def is_carried(before: State, action: Action, told: ManagerOutcome) -> bool:
     return isinstance(action, Grow) and any(each.tables[0].count(NULL) for each in after)
 
 
-EXAMPLES: tuple[Example, ...] = (
-    Example(
-        "shared",
-        "Two requests share a block",
-        "The second request has the same first token. Its lookup finds the block that the first one filled, and its "
-        "table begins with that block: two holders, one copy in memory.",
-        "REF-1 HIT-1 READ-1",
-        "full, block 1: life",
-        is_shared,
-    ),
-    Example(
-        "found-again",
-        "A block outlives its request",
-        "When the request ends its full block goes to the end of the free queue and stays published. A later request "
-        "with the same beginning takes it out of the queue again, content and all.",
-        "GHOST-1 STEP-3",
-        "full, block 1: life",
-        is_found_again,
-    ),
-    Example(
-        "evicted",
-        "Taking a block is what evicts",
-        "Nothing is evicted ahead of time. A published block loses its key at the moment it is taken for something "
-        "else, and blocks without content go first.",
-        "QUEUE-1 STEP-2",
-        "full, block 1: life",
-        is_evicted,
-    ),
-    Example(
-        "trimmed",
-        "A window leaves an entry behind",
-        "The next token of a sliding layer does not read the first block any more: its entry becomes null before new "
-        "blocks are counted, so the freed block can serve the very step that freed it.",
-        "TRIM-1 TRIM-2 PLAN-1",
-        "sliding 2, block 1: life",
-        is_nulled,
-    ),
-    Example(
-        "two-groups",
-        "One hit for two groups",
-        "A full layer needs every block of the prefix; the sliding layer beside it only those that the next token "
-        "reads. The hit is the longest length that suits both, and the sliding head is null where nobody will read.",
-        "HIT-1 HIT-2 TRIM-2",
-        "full, block 1 + sliding 2, block 1: life",
-        is_hit_with_a_null,
-    ),
-    Example(
-        "not-now",
-        "Refused: not now",
-        "The blocks are held by another request. Nothing has changed after the refusal, so the same call succeeds once "
-        "the other one is gone.",
-        "LIVE-1",
-        "full, block 1: life",
-        is_refused(Reason.NO_FREE_BLOCKS),
-    ),
-    Example(
-        "never",
-        "Refused: never",
-        "The request alone would hold more blocks than the pool has. To wait would be to wait for ever, so the answer "
-        "is another one.",
-        "LIVE-1",
-        "full, block 1: two symbols",
-        is_refused(Reason.POOL_TOO_SMALL),
-    ),
-    Example(
-        "stale",
-        "A hit goes stale",
-        "A lookup protects nothing. Between the lookup and the call that uses it the cache may be reset, or another "
-        "request may take the block; the manager notices that it no longer carries the prefix.",
-        "HIT-1",
-        "full, block 1: held hits",
-        is_refused(Reason.HIT_STALE),
-    ),
-    Example(
-        "carried",
-        "A recurrent layer moves on",
-        "A token of a mamba layer reads only the state after the token before it. The state goes on to a new block, "
-        "and the entries before it are null.",
-        "MAMBA-1 STATE-1",
-        "mamba, block 1: life",
-        is_carried,
-    ),
-    Example(
-        "copied",
-        "A fork copies on write",
-        "Parent and child share a block that is not full. Whoever goes on first gets a block of its own; the pair to "
-        "copy is reported, and the other one keeps what it had.",
-        "WRITE-2 COPY-1 COPY-2",
-        "full, block 2: forks",
-        is_copied,
-    ),
-    Example(
-        "fenced",
-        "A step in flight keeps what a request gave up",
-        "The request is gone, the step that computes its token is not. Its blocks wait behind a fence until that step "
-        "is settled; given out at once they would be written by two.",
-        "FLIGHT-1 FENCE-1",
-        "full, block 1: in flight, eager",
-        is_fenced,
-    ),
-    Example(
-        "rejected",
-        "Drafts are taken back",
-        "The step carried a draft token that the model did not confirm. The request goes back to what is certain; what "
-        "was trimmed in between was trimmed on settled tokens only.",
-        "SETTLE-1 TRIM-2",
-        "sliding 2, block 1: two in flight, eager",
-        is_rejected,
-    ),
-    Example(
-        "part-of-a-load",
-        "A load comes in part",
-        "Tokens were to come from elsewhere and only some came. What came whole is published; nothing of the rest can "
-        "be found by anyone.",
-        "LOAD-1",
-        "full, block 1: loading",
-        is_part_of_a_load,
-    ),
+def example(goal: str, text: str, **row: str) -> Example:
+    """Return an example from a row of the file; a long text is broken into lines there."""
+    return Example(text=" ".join(text.split()), goal=GOALS.get(goal) or is_refused(Reason[goal]), **row)
+
+
+GOALS: dict[str, Goal] = {name: each for name, each in globals().items() if name.startswith("is_")}
+EXAMPLES = tuple(
+    example(**row)
+    for row in tomllib.loads(Path(__file__).with_name("examples.toml").read_text(encoding="utf-8"))["example"]
 )
 """The examples, in the order in which they are shown."""
 

@@ -6,11 +6,13 @@ single place upholds, with the reason.
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import blockwright
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.law import CALL_LAWS
 from blockwright_spec.manager.laws import BLOCK_LAWS, EVENT_LAWS, LAWS, RETENTION_LAWS, STEP_LAWS
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
@@ -18,21 +20,7 @@ from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 TAG: Final = re.compile(r"\blaw:\s*([A-Z]+-\d+(?:\s*,\s*[A-Z]+-\d+)*)")
 """A tag, which may name several laws."""
 
-CONTENT: Final = "of contents, which no manager knows: it follows from"
-
-UNCLAIMED: Final[dict[str, str]] = {
-    "BLOCK-1": "of the block machine: REF-1, PAGE-1, TIER-3 and CHAIN-1 are what the parts make of it",
-    "BLOCK-2": "of the block machine: NULL-1 and PAGE-2 are what the parts make of it",
-    "BLOCK-3": "of the block machine: REF-1, GHOST-1, PUB-1, PAGE-7 and TIER-1 are what the parts make of it",
-    "BLOCK-4": "of the block machine: TRIM-2 and PAGE-3 are what the parts make of it",
-    "GHOST-1": f"{CONTENT} STEP-2 and from reading blocks by table entries and keys alone",
-    "PAGE-4": f"{CONTENT} PAGE-1, PAGE-9, PAGE-11 and PAGE-15 together",
-    "READ-2": f"{CONTENT} ROW-1, SLOT-1 and READ-1 together",
-    "SLOT-2": "it follows from SLOT-1, TABLE-2 and WRITE-2: no two tokens have one place in one writable block",
-    "STATE-3": "it follows from STATE-1, STATE-2 and WRITE-2: a state that another request holds is copied before",
-    "SHARE-2": "of two histories: it follows from SHARE-1, SHARE-3 and from the age of candidates within a tenant",
-    "CHAIN-9": "it follows from CHAIN-4: a load waits only for what moves up, and that waits for nothing",
-}
+UNCLAIMED: dict[str, str] = tomllib.loads(Path(__file__).with_name("unclaimed.toml").read_text(encoding="utf-8"))
 """Laws that no code claims, and why."""
 
 
@@ -44,17 +32,8 @@ class Place(NamedTuple):
 
 
 def law_ids() -> tuple[str, ...]:
-    listed = (
-        *BLOCK_LAWS,
-        *LAWS,
-        *STEP_LAWS,
-        *EVENT_LAWS,
-        *RETENTION_LAWS,
-        *PAGED_LAWS,
-        *PAGED_STEP_LAWS,
-        *OFFLOAD_LAWS,
-        *PART_FOUR_LAWS,
-    )
+    manager = (*CALL_LAWS, *BLOCK_LAWS, *LAWS, *STEP_LAWS, *EVENT_LAWS, *RETENTION_LAWS)
+    listed = (*manager, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
     return tuple(law.id for law in listed)
 
 

@@ -17,19 +17,7 @@ COMPARED = ("proof", "contract", "tie", "lockstep", "choices", "paged", "offload
 COVERED = {"all scopes": "lockstep", "all scopes of block tables": "paged", "all scopes of offloading": "offload"}
 """What was covered, by the gate whose numbers it repeats; the rest of coverage is of random histories."""
 
-KEPT = (
-    "kind",
-    "manager",
-    "scope",
-    "states",
-    "transitions",
-    "tried",
-    "passed",
-    "violations",
-    "seconds",
-    "law",
-    "detail",
-)
+KEPT = "kind manager scope states transitions tried passed violations seconds law detail".split()
 EQUAL = ("states", "transitions", "tried", "passed", "violations", "law", "detail")
 """What is compared of a row; seconds are told, and differ."""
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 from functools import partial
 
 from blockwright._terminal import Advance
-from blockwright_conformance.checker.parallel import in_parallel
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import covered, ran
 
+from ..in_order import in_order
 from .offload_scopes import OFFLOAD_HISTORIES
 from .offload_scopes import histories as chains
 from .tables_scopes import HISTORIES
@@ -25,13 +25,10 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Run the histories of every world, and plan models; other managers move no data."""
     if not profile.is_ours:
         return []
-    rows: dict[str, GateResult] = {}
-    for _, row in in_parallel(task, [(name, profile.name) for name in chosen(profile)], profile.jobs):
-        rows[row.scope] = row
-        progress(1, row.scope)
-    results = [rows[name] for name in chosen(profile)]
+    names = chosen(profile)
+    results = in_order(task, [(name, profile.name) for name in names], names, profile.jobs, progress)
     if results and not profile.scope and profile.name != "quick":
-        results.append(covered("coverage", PLANS, [rows[PLANS]], PLANNED))
+        results.append(covered("coverage", PLANS, [row for row in results if row.scope == PLANS], PLANNED))
     return results
 
 

@@ -15,6 +15,9 @@ from blockwright_conformance.offload.scopes import ChainScope, Slice, request
 from blockwright_conformance.rows import ran
 from blockwright_spec.offload.chain_state import ChainConfig
 
+from ..scopes import plain as tupled
+from .tables_scopes import FILE
+
 BRANCHES, LONGEST, SLICES = 2, 3, 10
 """Ways in which a prefix goes on at each of its keys, keys in a request, and slices of each sort."""
 
@@ -37,15 +40,7 @@ def drawn(name: str, capacities: tuple[int, int, int], groups: int, **config: An
 
 
 OFFLOAD_HISTORIES: dict[str, ChainScope] = {
-    each.name: each
-    for each in (
-        drawn("write back, reserve 2 and 3", (6, 8, 12), 10, reserve=(2, 3, 0)),
-        drawn("write back, reserve 0", (4, 4, 4), 10),
-        drawn("write back, loads free", (5, 6, 9), 12, reserve=(3, 2, 0), frees=True),
-        drawn("write through", (5, 7, 10), 10, through=True),
-        drawn("write through, span 2, at most 6 transfers", (5, 7, 9), 8, through=True, span=2, most=6),
-        drawn("write back, span 3", (4, 5, 7), 7, reserve=(2, 1, 0), span=3),
-    )
+    name: drawn(name, **{key: tupled(value) for key, value in row.items()}) for name, row in FILE["chains"].items()
 }
 """The worlds, by name."""
 

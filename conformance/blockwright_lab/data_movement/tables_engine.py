@@ -135,9 +135,6 @@ class PagedEngine:
         used = {member.slot for member in self.members}
         return [slot for slot in range(self.world.slots) if slot not in used]
 
-    def groups_of(self, status: SequenceStatus) -> list[tuple[SimpleSequenceGroup, list[Member]]]:
-        return [each for each in self.groups if each[1][0].seq.status is status]
-
     # ---- operations
 
     def arrive(self, tokens: list[int], extra: int, width: int, ahead: int, chunk: int) -> None:

@@ -118,13 +118,7 @@ def random_walk(
 ) -> PagedEngine:
     """Take a random walk, on the implementation or a copy of it; end every sequence, and return the engine.
 
-    Args:
-        world: the configuration of the manager.
-        seed: of the random draws.
-        steps: how many operations.
-        reference: whether the specification goes along.
-        package: the implementation, or a copy of it.
-        before: called before each operation.
+    `reference`: whether the specification goes along; `before`: called before each operation.
     """
     engine = PagedEngine(world, reference, package)
     driver.walked(Moves(engine), seed, steps, before)

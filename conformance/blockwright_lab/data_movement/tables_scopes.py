@@ -1,6 +1,9 @@
 """Worlds of block tables that are too large to visit whole: a manager's configuration, and what its engine does."""
 
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +28,6 @@ class World:
         return None if self.sliding_window is None else self.sliding_window // self.size + 2
 
 
-HISTORIES: dict[str, World] = {
-    "naive, block 4": World(4, 24, 16, False),
-    "prefix caching, block 4": World(4, 24, 16, True),
-    "prefix caching, block 3, small": World(3, 12, 9, True, slots=6, max_tokens=24),
-    "naive, block 4, sliding 9": World(4, 24, 16, False, 9),
-    "prefix caching, block 4, sliding 6": World(4, 24, 16, True, 6),
-    "naive, block 2, watermark 6": World(2, 16, 16, False, watermark=0.4, slots=3, max_tokens=30),
-    "prefix caching, block 16": World(16, 40, 20, True, max_tokens=200, most_ahead=20),
-}
+FILE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("histories.toml").read_text(encoding="utf-8"))
+HISTORIES: dict[str, World] = {name: World(**row) for name, row in FILE["tables"].items()}
 """The worlds, by what is told of them; where there is a watermark some prompts never fit beside it."""

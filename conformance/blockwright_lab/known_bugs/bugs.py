@@ -1,26 +1,23 @@
 """The known bugs, read from the files beside this module (`data`): as `known_bug` and `changes` explain it.
 
-A place is the name of a constant of `places`, or of one of the modules in `MODULES`.
+A place is the name of one in `places`, or of a trial of one of the modules in `TRIALS`.
 """
 
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import offload_places, paged_places, places, pool_places
+from . import offload_trials, paged_trials, pool_trials
 from .changes import Change, How
 from .known_bug import KnownBug, Place, TrialPlace
+from .places import PLACES
 
 FOLDER = Path(__file__).parent / "data"
 
-MODULES: dict[str, Any] = {
-    "": places,
-    "paged_places": paged_places,
-    "offload_places": offload_places,
-    "pool_places": pool_places,
+TRIALS: dict[str, Any] = {
+    each.__name__.rpartition(".")[2]: each for each in (paged_trials, offload_trials, pool_trials)
 }
-"""Where places are defined."""
-
+"""Modules of trials, by name."""
 
 HOW: dict[str, How] = {"replace": "replace", "remove": "replace", "before": "before", "after": "after"}
 
@@ -56,9 +53,8 @@ def change_of(bug: str, **said: str) -> Change:
 
 
 def place_of(name: str) -> Place | TrialPlace:
-    module, _, constant = name.rpartition(".")
-    place = getattr(MODULES[module], constant)
-    return place if isinstance(place, Place) else TrialPlace(place)
+    module, _, trial = name.rpartition(".")
+    return TrialPlace(getattr(TRIALS[module], trial)) if module else PLACES[name]
 
 
 CHAPTERS = tuple(

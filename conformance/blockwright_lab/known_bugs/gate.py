@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from blockwright._terminal import Advance
 from blockwright_conformance.checker import explore
-from blockwright_conformance.checker.parallel import in_parallel
 from blockwright_conformance.gates import GateResult, Profile
 
+from ..in_order import in_order
 from .bugs import BUGS, BY_ID, CORPUS, NOT_POSSIBLE
 from .changes import Change
 from .known_bug import KnownBug, Place, Seen, TrialPlace
@@ -49,10 +49,7 @@ def size(profile: Profile) -> int:
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Look at the implementation itself in every place, and for every known bug."""
     names = names_of(profile)
-    rows: dict[str, GateResult] = {}
-    for index, row in in_parallel(row_of, [(name,) for name in names], profile.jobs):
-        rows[names[index]] = row
-        progress(1, row.scope)
+    rows = dict(zip(names, in_order(row_of, [(name,) for name in names], names, profile.jobs, progress), strict=True))
     bugs = [rows[name] for name in names if name in BY_ID]
     whole = [corpus(bugs)] if profile.is_ours and not profile.scope else []
     return [*summed([rows[name] for name in names if name in PLACES]), *bugs, *whole]

@@ -17,7 +17,6 @@ import shutil
 import signal
 import stat
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +28,6 @@ from blockwright.offload.disk.files import LOCK, UNPUBLISHED
 from blockwright.offload.disk.folder import HEADER
 from blockwright.offload.disk.index import RECORD_SIZE
 from blockwright.offload.disk.store import BLOCKS, INDEX, RECENCY
-from blockwright_conformance.gates import GateResult
 from blockwright_spec.offload.directory import DIRECTORY_LAWS, Altered, Place, Reopened, Served
 
 from .altering import FILES, RANDOM, STANDING, STRIDE, Before, Trial
@@ -265,22 +263,3 @@ def in_memory() -> Iterator[Path]:
     """Return a folder in memory, since nothing here depends on a disk, or a temporary one where there is none."""
     with tempfile.TemporaryDirectory(prefix="blockwright-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
         yield Path(folder)
-
-
-def run(count: int, seed: int) -> GateResult:
-    """Alter directories, and give the row of the report."""
-    started = time.perf_counter()
-    with in_memory() as path:
-        faults, fired = alterations(path, count, seed)
-    return GateResult(
-        kind="faults",
-        scope=RUN,
-        manager="DiskStore",
-        states=count,
-        transitions=fired["blocks compared"],
-        violations=len(faults),
-        seconds=time.perf_counter() - started,
-        law=faults[0][0] if faults else "",
-        detail="\n".join(text for _, text in faults),
-        fired=fired,
-    )

@@ -164,30 +164,14 @@ def gone(trial: Trial) -> None:
 # --- what stands in the place of a file
 
 
-def link(path: Path, outside: Path) -> None:
-    path.unlink(missing_ok=True)
-    path.symlink_to(outside / "precious")
+def instead(make: Callable[[Path, Path], object]) -> Callable[[Path, Path], None]:
+    """Return what puts something else in the place of a file; the second path is a folder that nobody may touch."""
 
+    def put(path: Path, outside: Path) -> None:
+        path.unlink(missing_ok=True)
+        make(path, outside)
 
-def dangling(path: Path, outside: Path) -> None:
-    path.unlink(missing_ok=True)
-    path.symlink_to(outside / "made")
-
-
-def hard_link(path: Path, outside: Path) -> None:
-    path.unlink(missing_ok=True)
-    os.link(outside / "precious", path)
-
-
-def fifo(path: Path, outside: Path) -> None:
-    """Put a FIFO there, which keeps whoever opens it waiting."""
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-
-
-def folder(path: Path, outside: Path) -> None:
-    path.unlink(missing_ok=True)
-    path.mkdir()
+    return put
 
 
 def open_to_all(path: Path, outside: Path) -> None:
@@ -205,8 +189,15 @@ def readable(path: Path, outside: Path) -> None:
         path.chmod(0o644)
 
 
-STANDING: Final = {
-    stands.__name__: stands for stands in (link, dangling, hard_link, fifo, folder, open_to_all, all_in_it, readable)
+STANDING: Final[dict[str, Callable[[Path, Path], None]]] = {
+    "link": instead(lambda path, outside: path.symlink_to(outside / "precious")),
+    "dangling": instead(lambda path, outside: path.symlink_to(outside / "made")),
+    "hard_link": instead(lambda path, outside: os.link(outside / "precious", path)),
+    "fifo": instead(lambda path, outside: os.mkfifo(path)),  # which keeps whoever opens it waiting
+    "folder": instead(lambda path, outside: path.mkdir()),
+    "open_to_all": open_to_all,
+    "all_in_it": all_in_it,
+    "readable": readable,
 }
 
 

@@ -49,33 +49,30 @@ RUNS = ("disk, processes killed", "disk, power lost", offload_altered.RUN)
 
 
 def crash(name: str, profile: str, seed: int = 0) -> GateResult:
-    started = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="blockwright-") as folder, quiet():
-        if name == RUNS[0]:
-            count, left, fired = KILLS[profile], *kills(Path(folder), KILLS[profile], seed)
-        elif name == offload_altered.RUN:
-            return offload_altered.run(offload_altered.COUNTS[profile], seed)
+    started, law = time.perf_counter(), ""
+    with offload_altered.in_memory() if name == offload_altered.RUN else on_disk() as folder, quiet():
+        if name == offload_altered.RUN:
+            count = offload_altered.COUNTS[profile]
+            broken, fired = offload_altered.alterations(folder, count, seed)
+            faults, law = [text for _, text in broken], next((law for law, _ in broken), "")
         else:
-            count, left, fired = FAILURES[profile], *failures(Path(folder), FAILURES[profile], seed)
-    return row(name, count, left, fired, time.perf_counter() - started)
+            count, stop = (KILLS[profile], kills) if name == RUNS[0] else (FAILURES[profile], failures)
+            faults, fired = stop(folder, count, seed)
+    return row(name, count, faults, fired, time.perf_counter() - started, law)
 
 
-def row(name: str, count: int, faults: list[str], fired: dict[str, int], seconds: float) -> GateResult:
+def row(name: str, count: int, faults: list[str], fired: dict[str, int], seconds: float, law: str = "") -> GateResult:
     """Return the row of a run: how often the disk stopped, and how many blocks were compared."""
     laws = {"other bytes": "DISK-1", "is lost": "DISK-2"}
-    law = next((law for text, law in laws.items() if faults and text in faults[0]), "DISK-3" if faults else "")
-    return GateResult(
-        kind="faults",
-        scope=name,
-        manager="DiskStore",
-        states=count,
-        transitions=fired["blocks compared"],
-        violations=len(faults),
-        seconds=seconds,
-        law=law,
-        detail="\n".join(faults[:5]),
-        fired=fired,
-    )
+    law = law or next((law for text, law in laws.items() if faults and text in faults[0]), "DISK-3" if faults else "")
+    compared, detail = fired["blocks compared"], "\n".join(faults[:5])
+    return GateResult("faults", name, "DiskStore", count, compared, len(faults), seconds, law, detail, fired=fired)
+
+
+@contextmanager
+def on_disk() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="blockwright-") as folder:
+        yield Path(folder)
 
 
 @contextmanager

@@ -34,23 +34,6 @@ RECOVERY = 5.0
 OPERATIONS = {"quick": 6, "pr": 24, "nightly": 400}
 """Operations under each fault, by profile."""
 
-SERVER_FAULTS = (
-    "kill the server",
-    "freeze the server",
-    "out of memory",
-    "evict",
-    "forget everything",
-    "wrong types",
-    "damaged values",
-    "foreign values",
-    "change the password",
-    "take the permission",
-)
-"""What goes wrong in the server itself."""
-
-STORE_RUNS = tuple(f"store: {fault}" for fault in (*FAULTS, *SERVER_FAULTS))
-"""Names of the runs, one for each fault."""
-
 STORE_EVERYTHING = frozenset(
     "put load store lookup found missed absent truncated foreign corrupt wrong_type refused unavailable down".split()
 )
@@ -73,7 +56,8 @@ class FaultRun:
     def __init__(self, server: LocalServer, proxy: FaultProxy, seed: int) -> None:
         self.server, self.proxy, self.random = server, proxy, Random(seed)
         self.direct = ValkeyStore(server.url, IDENTITY)
-        self._set_user(f">{PASSWORD}", "~* +@all")
+        self._client = self.direct._client
+        self._allow()
         self.fired: Counter[str] = Counter()
         self.store = ValkeyStore(
             f"valkey://engine:{PASSWORD}@127.0.0.1:{proxy.port}/0",
@@ -164,78 +148,88 @@ class FaultRun:
         if fault in FAULTS:
             self.proxy.fault = fault
         else:
-            self._spoil(fault)
+            SERVER_FAULTS[fault][0](self)
         for _ in range(operations):
             self.operate()
         self.proxy.fault = ""
-        self._mend(fault)
+        if fault in SERVER_FAULTS:
+            SERVER_FAULTS[fault][1](self)
         self.recover()
         self.manager.check()
 
-    def _spoil(self, fault: str) -> None:
-        client = self.direct._client
-        if fault == "kill the server":
-            self.server.stop()
-        elif fault == "freeze the server":
-            self.server.freeze()
-        elif fault in ("out of memory", "evict"):
-            client.config_set("maxmemory-policy", "allkeys-lru" if fault == "evict" else "noeviction")
-            client.config_set("maxmemory", client.info("memory")["used_memory"] + 100_000)
-        elif fault == "forget everything":
-            client.flushall()
-        elif fault in ("change the password", "take the permission"):
-            self._set_user(f">{PASSWORD}x" if fault == "change the password" else f">{PASSWORD}", "-get -getrange")
-            self.store._client.connection_pool.disconnect()
-        else:
-            self._replace_values(fault)
-
     def _set_user(self, password: str, rules: str) -> None:
         """Change what the user of the store under test may do; the direct connection is there already, and stays."""
-        self.direct._client.execute_command("ACL", "SETUSER", "engine", "on", "resetpass", password, *rules.split())
+        self._client.execute_command("ACL", "SETUSER", "engine", "on", "resetpass", password, *rules.split())
 
-    def _replace_values(self, fault: str) -> None:
-        client = self.direct._client
+    def _allow(self) -> None:
+        self._set_user(f">{PASSWORD}", "~* +@all")
+
+    def _deny(self, password: str) -> None:
+        self._set_user(password, "-get -getrange")
+        self.store._client.connection_pool.disconnect()
+
+    def _restart(self) -> None:
+        if not self.server.start():
+            raise StoreFaultError(f"the server did not start again: {self.server.log()}")
+        self._allow()
+
+    def _mistype_values(self) -> None:
+        for name in map(self.direct._name, self.keys):
+            self._client.delete(name)
+            self.random.choice((self._client.rpush, self._client.sadd))(name, "1", "2")
+
+    def _replace_values(self, spoiled: Callable[[bytes], bytes]) -> None:
         for key in self.keys:
-            name = self.direct._name(key)
-            client.delete(name)
-            if fault == "wrong types":
-                self.random.choice((client.rpush, client.sadd))(name, "1", "2")
-            else:
-                client.set(name, self._spoiled(fault, key))
+            self._client.set(self.direct._name(key), spoiled(key))
 
-    def _spoiled(self, fault: str, key: bytes) -> bytes:
-        foreign = CacheIdentity("another model", "layers, tokens", "bfloat16", 16, b"seed")
-        data = content(key) if fault == "damaged values" else self.random.randbytes(len(content(key)))
-        envelope = self.direct._envelope if fault == "damaged values" else type(self.direct._envelope)(foreign.digest())
-        value = bytearray(envelope.sealed(key, [memoryview(data)]))
-        if fault == "damaged values":
-            at = self.random.randrange(len(value))
-            if self.random.random() < 0.5:
-                value[at] ^= 0x10
-            else:
-                del value[at:]
+    def _damaged(self, key: bytes) -> bytes:
+        value = bytearray(self.direct._envelope.sealed(key, [memoryview(content(key))]))
+        at = self.random.randrange(len(value))
+        if self.random.random() < 0.5:
+            value[at] ^= 0x10
+        else:
+            del value[at:]
         return bytes(value)
 
-    def _mend(self, fault: str) -> None:
-        if fault == "kill the server" and not self.server.start():
-            raise StoreFaultError(f"the server did not start again: {self.server.log()}")
-        if fault == "freeze the server":
-            self.server.thaw()
-        elif fault in ("out of memory", "evict"):
-            self._give_memory()
-        elif fault in ("change the password", "take the permission", "kill the server"):
-            self._set_user(f">{PASSWORD}", "~* +@all")
+    def _foreign(self, key: bytes) -> bytes:
+        foreign = CacheIdentity("another model", "layers, tokens", "bfloat16", 16, b"seed")
+        data = self.random.randbytes(len(content(key)))
+        return bytes(type(self.direct._envelope)(foreign.digest()).sealed(key, [memoryview(data)]))
+
+    def _limit_memory(self, policy: str) -> None:
+        self._client.config_set("maxmemory-policy", policy)
+        self._client.config_set("maxmemory", self._client.info("memory")["used_memory"] + 100_000)
 
     def _give_memory(self, tries: int = 5) -> None:
         """End the shortage of memory; seen once in many runs: a server that is short closes the connection instead."""
         for left in reversed(range(tries)):
             try:
-                self.direct._client.config_set("maxmemory", 0)
+                self._client.config_set("maxmemory", 0)
                 return
             except Exception:
                 if not left:
                     raise
                 time.sleep(0.1)
+
+
+Act = Callable[[FaultRun], object]
+
+SERVER_FAULTS: dict[str, tuple[Act, Act]] = {
+    "kill the server": (lambda run: run.server.stop(), FaultRun._restart),
+    "freeze the server": (lambda run: run.server.freeze(), lambda run: run.server.thaw()),
+    "out of memory": (lambda run: run._limit_memory("noeviction"), FaultRun._give_memory),
+    "evict": (lambda run: run._limit_memory("allkeys-lru"), FaultRun._give_memory),
+    "forget everything": (lambda run: run._client.flushall(), lambda run: None),
+    "wrong types": (FaultRun._mistype_values, lambda run: None),
+    "damaged values": (lambda run: run._replace_values(run._damaged), lambda run: None),
+    "foreign values": (lambda run: run._replace_values(run._foreign), lambda run: None),
+    "change the password": (lambda run: run._deny(f">{PASSWORD}x"), FaultRun._allow),
+    "take the permission": (lambda run: run._deny(f">{PASSWORD}"), FaultRun._allow),
+}
+"""What goes wrong in the server itself: what brings it about, and what ends it."""
+
+STORE_RUNS = tuple(f"store: {fault}" for fault in (*FAULTS, *SERVER_FAULTS))
+"""Names of the runs, one for each fault."""
 
 
 @contextmanager
@@ -272,15 +266,6 @@ def store_run(name: str, profile: str, seed: int = 0) -> GateResult:
     if not found and PASSWORD in said + repr(run.store) + repr(run.manager):
         found = "a log record or a representation holds the password"
     stats = {name: count for name, count in asdict(run.store.stats()).items() if count and not name.startswith("bytes")}
-    return GateResult(
-        kind="faults",
-        scope=name,
-        manager="ValkeyStore",
-        states=len(run.keys),
-        transitions=sum(run.fired[what] for what in ("put", "load", "store", "lookup")),
-        violations=int(bool(found)),
-        seconds=time.monotonic() - began,
-        law="STORE-1" if found else "",
-        detail=found,
-        fired={**run.fired, **stats},
-    )
+    done, seconds = sum(run.fired[what] for what in ("put", "load", "store", "lookup")), time.monotonic() - began
+    law, keys, fired = "STORE-1" if found else "", len(run.keys), {**run.fired, **stats}
+    return GateResult("faults", name, "ValkeyStore", keys, done, int(bool(found)), seconds, law, found, fired=fired)

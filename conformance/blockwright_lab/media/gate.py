@@ -1,21 +1,18 @@
 """The gate of faults: media that stop or lie while blocks are on their way, and what is left of the blocks."""
 
 from blockwright._terminal import Advance
-from blockwright_conformance.checker.parallel import in_parallel
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import covered
 
+from ..in_order import in_order
 from .crash import RUNS, crash
 from .faults import STORE_EVERYTHING, STORE_RUNS, store_run
 from .server import missing
 
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    rows: dict[int, GateResult] = {}
-    for index, row in in_parallel(task, [(name, profile.name) for name in chosen(profile)], profile.jobs):
-        rows[index] = row
-        progress(1, row.scope)
-    results = [rows[index] for index in sorted(rows)]
+    names = chosen(profile)
+    results = in_order(task, [(name, profile.name) for name in names], names, profile.jobs, progress)
     if results and not profile.scope and profile.name != "quick" and not missing():
         results.append(coverage([row for row in results if row.scope in STORE_RUNS]))
     return results

@@ -32,12 +32,16 @@ def drawn(digest: str) -> bytes:
     return blake2b(f"{SEED} {digest}".encode(), digest_size=8).digest()
 
 
-def chosen(profile: Profile) -> list[Mutation]:
-    """Return the mutants of a profile, in the order of the sources."""
-    able = [mutation for mutation in all_mutations() if profile.scope in mutation.key]
-    size = SAMPLE.get(profile.name, len(able))
+def sampled(every: list[Mutation], profile: Profile, sizes: dict[str, int]) -> list[Mutation]:
+    """Return so many of some mutants as a profile draws, all of them in others, in their order."""
+    able = [mutation for mutation in every if profile.scope in mutation.key]
+    size = sizes.get(profile.name, len(able))
     picked = {mutation.digest for mutation in sorted(able, key=lambda each: drawn(each.digest))[:size]}
     return [mutation for mutation in able if mutation.digest in picked]
+
+
+def chosen(profile: Profile) -> list[Mutation]:
+    return sampled(all_mutations(), profile, SAMPLE)
 
 
 def size(profile: Profile) -> int:

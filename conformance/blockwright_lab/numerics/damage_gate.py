@@ -18,9 +18,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from blockwright._terminal import Advance
-from blockwright_conformance.checker.parallel import in_parallel
 from blockwright_conformance.gates import GateResult, Profile
 
+from ..in_order import in_order
 from ..known_bugs.bugs import BY_ID
 from ..known_bugs.changes import Change
 from ..known_bugs.gate import CORE, named, summed
@@ -48,11 +48,7 @@ Found = tuple[BaseException | None, int]
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Run every world, unchanged and with its known bugs."""
     names = chosen(profile)
-    found: dict[int, list[GateResult]] = {}
-    for index, rows in in_parallel(rows_of, [(name,) for name in names], profile.jobs):
-        found[index] = rows
-        progress(1, names[index])
-    ordered = [found[index] for index in range(len(names))]
+    ordered = in_order(rows_of, [(name,) for name in names], names, profile.jobs, progress)
     unchanged = [replace(row, kind=KIND, scope=row.scope) for row in summed([rows[0] for rows in ordered])]
     return [*unchanged, *(row for rows in ordered for row in rows[1:])]
 
@@ -89,19 +85,9 @@ def caught(scope: str, world: World, changes: tuple[Change, ...]) -> GateResult:
     error, steps = fault(changes, world)
     law = "" if error is None else law_of(error)
     missed = law not in ("NUMERICS-0", *NUMBERS) or isinstance(error, OutOfTimeError | NotLoadedError)
-    return GateResult(
-        kind=KIND,
-        scope=scope,
-        manager=CORE,
-        states=1,
-        transitions=steps,
-        violations=int(missed),
-        seconds=time.perf_counter() - started,
-        law=law,
-        detail=f"not caught: {told_of(error)}" if missed else f"caught by {told_of(error)}",
-        tried=1,
-        passed=int(not missed),
-    )
+    row = GateResult(KIND, scope, CORE, 1, steps, int(missed), time.perf_counter() - started, law)
+    detail = f"{'not caught: ' if missed else 'caught by '}{told_of(error)}"
+    return replace(row, detail=detail, tried=1, passed=int(not missed))
 
 
 def law_of(error: BaseException) -> str:
@@ -158,13 +144,7 @@ def fault_in(schedule: Schedule, package: ModuleType, shelves: dict[bytes, Any])
     engine = Engine(schedule, package, shelves=shelves)
     found: BaseException
     try:
-        while not engine.is_done:
-            if engine.count == MOST_STEPS:
-                raise NumericsError("NUMERICS-0", f"no end after {MOST_STEPS} steps")
-            rearm()
-            engine.step()
-        engine.checker.all(engine.tasks)
-        engine.close()
+        engine.run(MOST_STEPS, rearm)
         return None, engine.count
     except (Exception, OutOfTimeError) as error:
         found = error

@@ -7,78 +7,22 @@ known bugs which corrupt data are noticed here is a gate of its own (`damage`).
 """
 
 from blockwright._terminal import Advance
-from blockwright_conformance.checker.parallel import in_parallel
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import covered
 
-from .engine.worlds import WORLDS
+from ..in_order import in_order
+from .engine.worlds import EVERYTHING, WORLDS
 
 KIND = "numerics"
 
 EXAMPLES = {"quick": 4, "pr": 60, "nightly": 9600}
 """Schedules of a world, per profile."""
 
-KINDS = ("full", "sliding", "chunked", "recurrent")
-
-SWITCHES = (
-    "align_chunks",
-    "declare_drafts",
-    "delay_publication",
-    "enable_caching",
-    "full_sequence_must_fit",
-    "overlap_steps",
-    "padded",
-    "plan_first",
-    "publish_on_settlement",
-    "reserved_blocks",
-    "staged",
-    "trim_early",
-    "watermark",
-)
-"""Features of the engine that leave no other trace."""
-
-EVERYTHING = frozenset(
-    (
-        *(f"hit, {kind}" for kind in KINDS),
-        *(f"copied, {kind}" for kind in KINDS),
-        *(f"nulled, {kind}" for kind in KINDS if kind != "full"),
-        "aborted while loading",
-        "aborted while running",
-        "aborted while waiting",
-        "accepted, draft head",
-        "accepted, guesser",
-        "accepted, recurrent",
-        "chunked prompts",
-        "computed in vain",
-        "evictions",
-        "fork refused",
-        "forks",
-        "load lost",
-        "load of an ended request",
-        "offload load lost",
-        "offload loads",
-        "offload stores",
-        "preempted",
-        "preempted in flight",
-        "rejected, draft head",
-        "rejected, guesser",
-        "resets",
-        "swapped in",
-        "swapped out",
-        *(f"with {name}" for name in SWITCHES),
-    )
-)
-"""What must happen in some schedule."""
-
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Run the schedules of every world; other managers have no engine here."""
     names = chosen(profile)
-    found: dict[int, GateResult] = {}
-    for index, row in in_parallel(task, [(name, profile.name) for name in names], profile.jobs):
-        found[index] = row
-        progress(1, row.scope)
-    results = [found[index] for index in range(len(names))]
+    results = in_order(task, [(name, profile.name) for name in names], names, profile.jobs, progress)
     if results and not profile.scope and profile.name != "quick":
         results.append(covered("coverage", "all worlds of the engine", results, EVERYTHING))
     return results

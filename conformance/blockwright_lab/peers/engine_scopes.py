@@ -4,36 +4,26 @@ Each is followed to the limit of the profile, shortest ways first. They are as s
 show: two requests, pools that two requests do not fit in, prompts that end on a block and beside one.
 """
 
-from blockwright_conformance.kv_cache.scopes import Scope, of_groups, scope, strings
+from typing import Any
+
+from blockwright_conformance.kv_cache.scopes import Scope, layers, of_groups, scope, strings
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
 
-Groups = tuple[tuple[Kind, int], ...]
-
-SINGLE: Groups = (
-    (Full(), 1),
-    (Full(), 2),
-    (Sliding(1), 1),
-    (Sliding(2), 1),
-    (Sliding(3), 2),
-    (Chunked(2), 1),
-    (Chunked(2), 2),
-    (Chunked(4), 2),
-    (Mamba(), 1),
-    (Mamba(), 2),
-)
+SINGLE = """full, block 1 + full, block 2 + sliding 1, block 1 + sliding 2, block 1 + sliding 3, block 2 +
+    chunked 2, block 1 + chunked 2, block 2 + chunked 4, block 2 + mamba, block 1 + mamba, block 2"""
 """Layers alone, with their block sizes."""
 
-HYBRID: tuple[Groups, ...] = (
-    ((Full(), 2), (Sliding(2), 2)),
-    ((Full(), 2), (Sliding(3), 2)),
-    ((Full(), 2), (Chunked(2), 2)),
-    ((Full(), 2), (Mamba(), 2)),
-    ((Full(), 2), (Sliding(2), 1)),
-    ((Full(), 1), (Sliding(3), 2)),
-    ((Sliding(2), 1), (Full(), 1)),
-    ((Full(), 2), (Sliding(3), 2), (Mamba(), 2)),
-    ((Full(), 2), (Sliding(2), 1), (Chunked(2), 2)),
-)
+HYBRID = """
+    full, block 2 + sliding 2, block 2
+    full, block 2 + sliding 3, block 2
+    full, block 2 + chunked 2, block 2
+    full, block 2 + mamba, block 2
+    full, block 2 + sliding 2, block 1
+    full, block 1 + sliding 3, block 2
+    sliding 2, block 1 + full, block 1
+    full, block 2 + sliding 3, block 2 + mamba, block 2
+    full, block 2 + sliding 2, block 1 + chunked 2, block 2
+"""
 """Models of several groups, with equal and with unequal block sizes."""
 
 
@@ -59,7 +49,7 @@ def of_kind(kind: Kind, size: int) -> list[Scope]:
     return scopes
 
 
-def of_hybrid(groups: Groups) -> list[Scope]:
+def of_hybrid(groups: tuple[tuple[Kind, int], ...]) -> list[Scope]:
     few, many = 3 + 2 * len(groups), 4 + 3 * len(groups)
     pair = ((0, (0, 0, 0, 0, 0)), (0, (0, 0, 1, 1, 1)))
     kinds = [kind for kind, _ in groups]
@@ -73,23 +63,11 @@ def of_hybrid(groups: Groups) -> list[Scope]:
     return scopes
 
 
+ENCODER: dict[str, Any] = {"prompts": strings(1, 1, 3), "encoder": 3, "caching": False, "max_model_len": 5}
 SCOPES: tuple[Scope, ...] = (
-    *(each for kind, size in SINGLE for each in of_kind(kind, size)),
+    *(each for kind, size in layers(SINGLE) for each in of_kind(kind, size)),
     scope(Full(), 1, "extra keys", 4, 3, "unasked", prompts=strings(2, 2, 2, (0, 1, 2, 3))),
-    *(each for groups in HYBRID for each in of_hybrid(groups)),
-    *(
-        of_groups(
-            ((Full(), size), (Cross(), size)),
-            "encoder",
-            7,
-            4,
-            "chunks preempt",
-            prompts=strings(1, 1, 3),
-            encoder=3,
-            caching=False,
-            max_model_len=5,
-        )
-        for size in (1, 2)
-    ),
+    *(each for model in HYBRID.strip().splitlines() for each in of_hybrid(layers(model.strip()))),
+    *(of_groups(((Full(), at), (Cross(), at)), "encoder", 7, 4, "chunks preempt", **ENCODER) for at in (1, 2)),
 )
 """All of them."""

@@ -7,9 +7,10 @@ confirm its listed bugs, and judges all of it against its strict list.
 from __future__ import annotations
 
 import importlib
+import time
 import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,10 @@ from typing import Any, NamedTuple
 from blockwright._terminal import Advance
 from blockwright.errors import InvalidArgumentError
 from blockwright_conformance.capabilities import Capabilities, Deviation, Finding, Standing, Verdict, judge
-from blockwright_conformance.checker.parallel import in_parallel
+from blockwright_conformance.checker.explore import Result
+
+from ..in_order import in_order
+from .confirm.__main__ import confirm
 
 MODULES = {
     "vllm-0.33.0": "vllm_releases",
@@ -39,24 +43,58 @@ class Explored(NamedTuple):
     findings: tuple[Finding, ...]
 
 
+def explored(result: Result, limit: int | None, findings: Iterable[Finding]) -> Explored:
+    """Return what an exploration to a limit of transitions came to."""
+    return Explored(result.states, result.transitions, result.seconds, result.transitions == limit, tuple(findings))
+
+
+def walked(scope: Any, limit: int | None, walk: Callable[[int, int], tuple[int, Iterable[Finding]]]) -> Explored:
+    """Take a scope's walks, so many steps from each of its seeds, and return the first finding of each law."""
+    started, taken, steps = time.perf_counter(), 0, scope.steps if limit is None else min(limit, scope.steps)
+    found: dict[str, Finding] = {}
+    for seed in range(scope.seeds):
+        count, findings = walk(seed, steps)
+        taken += count
+        for each in findings:
+            found.setdefault(each.law, each)
+    return Explored(taken, taken, time.perf_counter() - started, steps < scope.steps, tuple(found.values()))
+
+
+class Findings(dict[tuple[str, ...], Finding]):
+    """What was found in a scope, by sort: the first of a sort, which has a shortest way, and how often it was seen."""
+
+    def add(self, sort: tuple[str, ...], make: Callable[[], Finding]) -> Finding:
+        known = self.get(sort)
+        self[sort] = make() if known is None else replace(known, count=known.count + 1)
+        return self[sort]
+
+
 @dataclass(frozen=True)
 class EngineUnderTest:
     """An engine, and how it is put through the gates."""
 
-    # name, engine, version: what it is called on the command line, in words, and which release it is
-    name: str
-    engine: str
-    version: str
-    # capabilities, deviations: what it can do, and where it is known to differ
-    capabilities: Capabilities
-    deviations: tuple[Deviation, ...]
+    name: str  # what it is called on the command line: the release comes last
+    engine: str  # in words
     laws: tuple[tuple[str, str], ...]  # id and statement of all that it is judged by
     scopes: tuple[Any, ...]  # each has a `name`
     # explores a scope on the engine in a folder of peers, to a limit of transitions
     explore: Callable[[Any, Path, int | None], Explored]
-    confirm: Callable[[str, Path], str]  # runs the script of this name, and gives the sentence that says what it saw
     # says why it cannot be put through a scope; empty if it can
     unfit: Callable[[Any], list[str]] = lambda scope: []
+
+    @property
+    def version(self) -> str:
+        return self.name.rpartition("-")[2]
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        return capabilities_of(self.name)
+
+    @property
+    def deviations(self) -> tuple[Deviation, ...]:
+        """Where it is known to differ."""
+        return deviations_of(self.name)
 
 
 @dataclass
@@ -86,6 +124,12 @@ class EngineReport:
         if self.is_whole:
             wrong += [f"listed, and did not show: {each.name}" for each in verdict.unseen]
         return wrong + [f"not confirmed by its script: {name}" for name, seen in self.confirmed.items() if not seen]
+
+
+def laws_of(engine: str) -> dict[str, str]:
+    """Return what an engine is judged by beside the laws of the specification (`laws.toml`)."""
+    found: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("laws.toml").read_text(encoding="utf-8"))
+    return found[engine]
 
 
 @cache
@@ -129,22 +173,14 @@ def examine(
     """
     engine = engine_of(name)
     report = EngineReport(engine, is_whole=not scope)
-    chosen = []
-    for each in engine.scopes:
-        if scope in each.name:
-            reasons = engine.unfit(each)
-            if reasons:
-                report.left_out[each.name] = reasons
-            else:
-                chosen.append(each)
+    named = [each for each in engine.scopes if scope in each.name]
+    report.left_out = {each.name: reasons for each in named if (reasons := engine.unfit(each))}
+    chosen = [each for each in named if each.name not in report.left_out]
     for script in dict.fromkeys(each.confirm for each in engine.deviations if each.confirm):
-        report.confirmed[script] = engine.confirm(script, peer_path)
-    found: dict[str, Explored] = {}
-    calls = [(name, each.name, peer_path, limit) for each in chosen]
-    for at, explored in in_parallel(explore, calls, jobs):
-        found[chosen[at].name] = explored
-        advance(1, chosen[at].name)
-    report.explored = {each.name: found[each.name] for each in chosen}
+        report.confirmed[script] = confirm(script, peer_path)
+    names = [each.name for each in chosen]
+    found = in_order(explore, [(name, each, peer_path, limit) for each in names], names, jobs, advance)
+    report.explored = dict(zip(names, found, strict=True))
     return report
 
 
@@ -156,30 +192,29 @@ def explore(name: str, scope: str, peer_path: Path, limit: int | None) -> Explor
 
 def as_data(report: EngineReport) -> dict[str, Any]:
     """Return a report as data; without seconds, so that it is the same wherever it is made."""
-    engine, verdict = report.engine, report.verdict
-    explored = report.explored.values()
+    engine, verdict, explored = report.engine, report.verdict, report.explored
     shown = {each.name: found for each, found in verdict.known}
+    scopes = [
+        {"name": name, "states": each.states, "transitions": each.transitions, "finished": not each.is_unfinished}
+        | {"findings": len(each.findings)}
+        for name, each in explored.items()
+    ]
     return {
         "engine": engine.engine,
         "version": engine.version,
         "name": engine.name,
-        "scopes": [
-            {
-                "name": name,
-                "states": each.states,
-                "transitions": each.transitions,
-                "finished": not each.is_unfinished,
-                "findings": len(each.findings),
-            }
-            for name, each in report.explored.items()
-        ],
+        "scopes": scopes,
         "left_out": [{"name": name, "reasons": reasons} for name, reasons in report.left_out.items()],
-        "states": sum(each.states for each in explored),
-        "transitions": sum(each.transitions for each in explored),
+        "states": sum(each.states for each in explored.values()),
+        "transitions": sum(each.transitions for each in explored.values()),
         "laws": [of_law(report, law, statement) for law, statement in engine.laws],
         "deviations": [of_deviation(report, each, shown.get(each.name, ())) for each in engine.deviations],
         "violations": report.violations,
     }
+
+
+def shortest(findings: Iterable[Finding]) -> Finding | None:
+    return min(findings, key=lambda each: (each.steps, each.scope), default=None)
 
 
 def of_law(report: EngineReport, law: str, statement: str) -> dict[str, Any]:
@@ -189,25 +224,22 @@ def of_law(report: EngineReport, law: str, statement: str) -> dict[str, Any]:
     unlisted = [each for each in verdict.unlisted if each.law == law]
     confirmed = [each for each in report.engine.deviations if each.law == law and report.confirmed.get(each.confirm)]
     bugs = [each for each, _ in known if each.standing is Standing.BUG] + confirmed
-    status = "violated" if bugs or unlisted else "deviates" if known else "satisfied"
-    findings = unlisted + [
-        finding for each, found in known if each.standing is Standing.BUG or not bugs for finding in found
-    ]
-    shortest = min(findings, key=lambda each: (each.steps, each.scope), default=None)
+    told = (finding for each, found in known if each.standing is Standing.BUG or not bugs for finding in found)
+    first = shortest([*unlisted, *told])
     return {
         "id": law,
         "statement": statement,
-        "status": status,
+        "status": "violated" if bugs or unlisted else "deviates" if known else "satisfied",
         "scopes": len(report.explored),
         "states": sum(each.states for each in report.explored.values()),
-        "detail": f"{shortest.scope}: {shortest.detail}" if shortest else "",
-        "counterexample": shortest.script.splitlines() if shortest else [],
+        "detail": f"{first.scope}: {first.detail}" if first else "",
+        "counterexample": first.script.splitlines() if first else [],
         "deviations": list(dict.fromkeys(each.name for each in [*(each for each, _ in known), *confirmed])),
     }
 
 
 def of_deviation(report: EngineReport, each: Deviation, found: tuple[Finding, ...]) -> dict[str, Any]:
-    shortest = min(found, key=lambda finding: (finding.steps, finding.scope), default=None)
+    first = shortest(found) or Finding(each.law, "", "")
     return {
         "id": each.name,
         "law": each.law,
@@ -219,7 +251,7 @@ def of_deviation(report: EngineReport, each: Deviation, found: tuple[Finding, ..
         "confirmed": report.confirmed.get(each.confirm, ""),
         "scopes": [finding.scope for finding in found],
         "transitions": sum(finding.count for finding in found),
-        "detail": shortest.detail if shortest else "",
-        "steps": shortest.steps if shortest else 0,
-        "counterexample": shortest.script.splitlines() if shortest else [],
+        "detail": first.detail,
+        "steps": first.steps,
+        "counterexample": first.script.splitlines(),
     }

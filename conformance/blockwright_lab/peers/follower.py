@@ -9,16 +9,19 @@ States that look alike are visited once: what a manager hides is not part of the
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from blockwright_conformance.capabilities import Deviation, Finding
 from blockwright_conformance.checker.explore import Explorer, Node, path
-from blockwright_conformance.kv_cache.outcome import ManagerOutcome
+from blockwright_conformance.checker.lockstep import named
+from blockwright_conformance.kv_cache.parts import ManagerOutcome
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.laws import LAWS, STEP_LAWS
 from blockwright_spec.manager.state import Config, State
 
+from .engines import Findings
 from .following import Fault, enabled, follow, misanswered
 
 SILENT = frozenset({"EXPLAIN-1", "LIVE-1"})
@@ -44,7 +47,7 @@ class Follower(Explorer[State, Any]):
         super().__init__(KVCacheWorld(scope, factory, JUDGED), max_transitions=max_transitions)
         self.scope, self.factory = scope, factory
         self.harmless = [each for each in deviations if each.goes_on]
-        self.found: dict[tuple[str, str], Finding] = {}
+        self.found = Findings()
 
     def level(self, frontier: list[Node[State, Any]]) -> Iterator[Node[State, Any]]:
         """Return the new states one action beyond the frontier's; what is enabled depends on the manager's lookups."""
@@ -92,15 +95,13 @@ class Follower(Explorer[State, Any]):
         """Check the laws of states, the manager's own account, and its lookups; tell whether to go on."""
         faults = [Fault(law.id, "state", law.statement) for law in JUDGED if not law.holds(node.state)]
         assert node.model is not None
-        for kind, ask in (("check", node.model.check), ("events", node.model.listen)):
+        lookups = partial(misanswered, node.model, node.state, self.scope.prompts)
+        for kind, ask in (("check", node.model.check), ("events", node.model.listen), ("lookup", lookups)):
             try:
-                ask()
+                faults += ask() or []
             except Exception as error:
-                faults.append(Fault(getattr(error, "law", "REF-0"), kind, f"{type(error).__name__}: {error}"))
-        try:
-            faults += misanswered(node.model, node.state, self.scope.prompts)
-        except Exception as error:
-            faults.append(Fault(getattr(error, "law", "REF-0"), "lookup", f"{type(error).__name__}: {error}"))
+                law, text = named(error)
+                faults.append(Fault(law, kind, text))
         return self.note_all(faults, node)
 
     def note_all(self, faults: list[Fault], node: Node[State, Any]) -> bool:
@@ -109,15 +110,14 @@ class Follower(Explorer[State, Any]):
 
     def note(self, fault: Fault, node: Node[State, Any]) -> bool:
         """Keep a finding; tell whether it is known to be harmless, so that its state is gone on from."""
-        key = fault.law, fault.kind
-        if (known := self.found.get(key)) is not None:
-            self.found[key] = replace(known, count=known.count + 1)
-        else:
-            actions = path(node.trail)
+        actions = path(node.trail)
+
+        def made() -> Finding:
             detail = f"{fault.kind}: {fault.detail}"
-            script = self.script(actions)
-            self.found[key] = Finding(fault.law, self.scope.name, detail, script, len(actions))
-        return any(each.explains(self.found[key]) for each in self.harmless)
+            return Finding(fault.law, self.scope.name, detail, self.script(actions), len(actions))
+
+        found = self.found.add((fault.law, fault.kind), made)
+        return any(each.explains(found) for each in self.harmless)
 
     def script(self, actions: tuple[Any, ...]) -> str:
         """Return the calls of a way, as the manager's adapter makes them."""

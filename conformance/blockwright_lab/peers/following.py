@@ -25,17 +25,17 @@ from blockwright_conformance.kv_cache.actions import (
 )
 from blockwright_conformance.kv_cache.adapter import Observation
 from blockwright_conformance.kv_cache.lockstep import choice_of
-from blockwright_conformance.kv_cache.outcome import ManagerOutcome, Reply
-from blockwright_conformance.kv_cache.parts import OTHER, names_of, sent, settled
+from blockwright_conformance.kv_cache.parts import OTHER, ManagerOutcome, Reply, names_of, sent, settled
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.effects import written
 from blockwright_spec.manager.hits import found, sound
 from blockwright_spec.manager.in_time.in_flight import begin
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Reason, When
 from blockwright_spec.manager.plans import trimmed_tables
-from blockwright_spec.manager.state import NULL, Hit, Running, State, Waiting
+from blockwright_spec.manager.state import NULL, Content, Hit, Running, State, Waiting
 from blockwright_spec.reads import Full, Prefix
 
 from .loading import SyncLoad, mean_sync_load, perform_sync_load
@@ -130,6 +130,8 @@ def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
         return Followed(told, None, [Fault(law, "error", f"{where(error)}; expected {wanted}")])
     told = tell(state, action, reply, choice_of(adapter, reply))
     told = replace(told, state=begin(told.state).state)  # type: ignore[union-attr]  # each call is a step of its own
+    if isinstance(action, FinishLoad):
+        told = replace(told, state=replace(told.state, contents=arrived(state, told, action)))
     shown = adapter.observe(names_of(state))
     faults = misfound(state, action, reply) + misjudged(state, action, told, reply)
     is_agreed = reply.refused == (told.refusal is not None)
@@ -144,6 +146,15 @@ def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
     elif changed:
         faults += [Fault("REF-0", name, detail) for name, detail in changed]
     return Followed(told, rejoined(state, base, shown), faults)
+
+
+def arrived(state: State, told: ManagerOutcome, action: FinishLoad) -> tuple[Content | None, ...]:
+    """Return what blocks hold when a load has ended: its last token too, which the specification computes again."""
+    request = state.requests[action.slot]
+    if told.refusal or not action.came or not isinstance(request, Running):
+        return told.state.contents
+    came = replace(request, computed=request.written + action.came)
+    return written(state, action.slot, came, request.written).contents
 
 
 def where(error: Exception) -> str:
@@ -242,11 +253,11 @@ def rejoined(before: State, base: State, shown: Observation) -> State | None:
         if isinstance(request, Running) != (table is not None):
             return None
         if isinstance(request, Running) and table is not None and looked is not None:
-            changed = nulls(table) > nulls(request.tables)
-            done = max(request.trimmed, request.computed) if changed else request.trimmed
+            done = request.computed if nulls(table) > nulls(request.tables) else 0
             sizes = (group.block_size for group in base.config.groups)
             own = tuple(min(count, request.computed // size) for count, size in zip(looked, sizes, strict=True))
-            now = replace(request, tables=table, published=own, trimmed=done, settled=max(done, request.settled))
+            trimmed, sure = max(done, request.trimmed), max(done, request.settled)
+            now = replace(request, tables=table, published=own, trimmed=trimmed, settled=sure)
             request = request if now == request else now  # a step makes anew what it serves, and nothing else (WRITE-2)
         requests.append(request)
     listed = dict(enumerate(shown.keys))

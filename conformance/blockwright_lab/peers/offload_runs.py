@@ -5,9 +5,7 @@ way to each kind of fault, with the laws that it breaks, and goes on from the st
 """
 
 import re
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -25,19 +23,12 @@ from blockwright_conformance.offload.tier_adapter import TierUnderTest
 from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 from blockwright_spec.offload.tier_state import Key
 
-from .confirm.__main__ import confirm
-from .engines import EngineUnderTest, Explored, capabilities_of, deviations_of
+from .engines import EngineUnderTest, Explored, Findings, explored, laws_of, walked
 from .vllm_offload import OLD, PUBLISHED, VllmTier, load, tier_class
 
-LAWS = {
-    "REFUSE-2": "a wrong call raises an error",
-    "REFUSE-1": "a call that is refused changes nothing",
-    "STORE-1": "what a store names is present when it has begun",
-    **{law.id: law.statement for law in (*TIER_LAWS, *TIER_STEP_LAWS)},
-    "REF-0": "every answer, and the state after it, are the specification's",
-    "EV-1": "an event is news",
-    "LOOKUP-1": "a lookup changes nothing",
-}
+_OWN = laws_of("offload")
+FIRST = ("REFUSE-2", "REFUSE-1", "STORE-1")
+LAWS = {law: _OWN[law] for law in FIRST} | {law.id: law.statement for law in (*TIER_LAWS, *TIER_STEP_LAWS)} | _OWN
 """Every law that is asked of a tier; where a fault breaks several, it is reported under the first."""
 
 FIELD = re.compile(r"^(?:expected \w+|\w+ ?)")
@@ -108,8 +99,8 @@ class TierFollower(Explorer[TierNow, TierUnderTest]):
     def __init__(self, scope: TierScope, factory: type[VllmTier], most: int | None = None) -> None:
         super().__init__(VllmWorld(scope, factory), max_transitions=most)
         self.scope, self.factory = scope, factory
-        self.kinds: dict[tuple[str, ...], tuple[str, str]] = {}
-        self.findings: dict[tuple[str, str], Finding] = {}
+        self.kinds: dict[tuple[str, ...], list[str]] = {}
+        self.findings = Findings()
 
     def run(self) -> Result:
         """Visit everything; a new manager that is wrong already is a finding too."""
@@ -119,9 +110,9 @@ class TierFollower(Explorer[TierNow, TierUnderTest]):
             self.findings[wrong.law, ""] = Finding(wrong.law, self.scope.name, f"a new manager: {wrong.detail}")
         return result
 
-    def step(self, node: Node[TierNow, TierUnderTest], action: TierCall) -> Node[TierNow, TierUnderTest] | None:
+    def visit(self, node: Node[TierNow, TierUnderTest], action: TierCall) -> Node[TierNow, TierUnderTest] | None:
         """Make a call; what is wrong is recorded, and not gone on from."""
-        after = super().step(node, action)
+        after = super().visit(node, action)
         if self.result.violation is None:
             return after
         wrong, self.result.violation = self.result.violation, None
@@ -134,14 +125,14 @@ class TierFollower(Explorer[TierNow, TierUnderTest]):
         """Record a fault: the first that breaks a law by a call is a shortest one."""
         if kind not in self.kinds:
             broken = diagnose(self.world, actions).laws
-            laws = [law for law in LAWS if law in broken] or ["REF-0"]
-            self.kinds[kind] = laws[0], actions[-1].name
-            if self.kinds[kind] not in self.findings:
-                script = script_of(self.factory, self.scope, actions)
-                detail = f"{actions[-1].name}: {detail} (breaks {', '.join(laws)})"
-                self.findings[self.kinds[kind]] = Finding(laws[0], self.scope.name, detail, script, len(actions), 0)
-        known = self.findings[self.kinds[kind]]
-        self.findings[self.kinds[kind]] = replace(known, count=known.count + 1)
+            self.kinds[kind] = [law for law in LAWS if law in broken] or ["REF-0"]
+        laws, call = self.kinds[kind], actions[-1].name
+
+        def made() -> Finding:
+            text = f"{call}: {detail} (breaks {', '.join(laws)})"
+            return Finding(laws[0], self.scope.name, text, script_of(self.factory, self.scope, actions), len(actions))
+
+        self.findings.add((laws[0], call), made)
 
 
 def script_of(factory: type[VllmTier], scope: TierScope, actions: tuple[TierCall, ...]) -> str:
@@ -203,41 +194,24 @@ def drawn(random: Random, now: TierNow) -> TierCall:
 def explore(release: Published, scope: TierScope | WalkScope, peer_path: Path, limit: int | None) -> Explored:
     factory = tier_class(load(peer_path, release))
     if isinstance(scope, WalkScope):
-        return walked(factory, scope, limit)
+        return walked(scope, limit, partial(found_on_a_walk, factory, scope))
     explorer = TierFollower(scope, factory, limit)
-    result = explorer.run()
-    is_unfinished = limit is not None and result.transitions >= limit
-    found = tuple(explorer.findings.values())
-    return Explored(result.states, result.transitions, result.seconds, is_unfinished, found)
+    return explored(explorer.run(), limit, explorer.findings.values())
 
 
-def walked(factory: type[VllmTier], scope: WalkScope, limit: int | None) -> Explored:
-    started, steps, findings = time.perf_counter(), scope.steps if limit is None else min(limit, scope.steps), []
-    taken = 0
-    for seed in range(scope.seeds):
-        count, fault = walk(factory, scope.manager, scope.capacity, seed, steps)
-        taken += count
-        if fault:
-            findings.append(Finding("REF-0", scope.name, fault, f"# seed {seed}, step {count}", count))
-    seconds = time.perf_counter() - started
-    return Explored(taken, taken, seconds, steps < scope.steps, tuple(findings[:1]))
+def found_on_a_walk(factory: type[VllmTier], scope: WalkScope, seed: int, steps: int) -> tuple[int, list[Finding]]:
+    count, fault = walk(factory, scope.manager, scope.capacity, seed, steps)
+    return count, [Finding("REF-0", scope.name, fault, f"# seed {seed}, step {count}", count)] if fault else []
 
 
 ENGINES = tuple(
     EngineUnderTest(
         f"vllm-offload-{release.version}",
-        f"vLLM {release.version}, the offloading manager of {medium}",
-        release.version,
-        capabilities_of(f"vllm-offload-{release.version}"),
-        deviations_of(f"vllm-offload-{release.version}"),
+        f"vLLM {release.version}, the offloading manager of the host's memory, {policies}",
         tuple(LAWS.items()),
         scopes,
         partial(explore, release),
-        confirm,
     )
-    for release, medium, scopes in (
-        (PUBLISHED, "the host's memory, LRU and ARC", SCOPES),
-        (OLD, "the host's memory, LRU", SCOPES_OLD),
-    )
+    for release, policies, scopes in ((PUBLISHED, "LRU and ARC", SCOPES), (OLD, "LRU", SCOPES_OLD))
 )
 """Both releases."""

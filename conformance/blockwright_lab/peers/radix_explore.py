@@ -5,15 +5,17 @@ There is no second tree to compare with: what is found, held and counted is judg
 
 import marshal
 from collections.abc import Iterator
+from functools import partial
 from hashlib import blake2b
 from random import Random
 from typing import Any, NamedTuple
 
+from blockwright_conformance.capabilities import Finding
 from blockwright_conformance.checker.explore import Explorer, Node, path
-from blockwright_conformance.checker.lockstep import act
 from blockwright_conformance.checker.world import Outcome, World
 
-from .radix_laws import STATEMENTS, Seen, evicted, hit_laws, kept, seen, state_laws, unchanged
+from .engines import Findings
+from .radix_laws import Seen, evicted, hit_laws, kept, seen, state_laws, unchanged
 from .sglang_engine import SglangEngine
 from .sglang_radix import Do, RadixEngine, RadixScope
 
@@ -137,16 +139,8 @@ def named(world: RadixEngine) -> bytes:
     return blake2b(marshal.dumps((shown, lists, runs), 2), digest_size=16).digest()
 
 
-class Came(NamedTuple):
-    """What came of an action on a tree: nobody else says it."""
-
-    state: State
-    refused: bool
-    broken: list[tuple[str, str]]
-
-
 class RadixWorld(World[State, RadixEngine]):
-    """One world of a tree: its state is what is seen of it, and an outcome is what it came to."""
+    """One world of a tree: its state is what is seen of it, and each action is judged by laws (`perform`)."""
 
     def __init__(self, engine: SglangEngine, scope: RadixScope) -> None:
         super().__init__(scope)
@@ -164,35 +158,17 @@ class RadixWorld(World[State, RadixEngine]):
     def digest(self, state: State) -> bytes:
         return state.name
 
-    def perform(self, model: RadixEngine, action: Do, state: State) -> Came:
-        after, refused, broken = perform(model, state.seen, action)
-        return Came(state_of(model, after), refused, broken)
-
-    def choices(self, model: RadixEngine, state: State, action: Do, reply: Came, shown: None) -> tuple[Came]:
-        return (reply,)
-
-    def meaning(self, state: State, action: Do, choice: Came | None = None) -> Outcome[State]:
-        """Return what was seen; of an action that failed, that nothing came of it."""
-        return Outcome(state if choice is None else choice.state, (), choice and choice.refused)
-
     def happened(self, state: State, action: Do, outcome: Outcome[State]) -> Iterator[str]:
         yield f"tree: {action.what}{' (refused)' if outcome.refusal else ''}"
 
-    def observe(self, model: RadixEngine, state: State) -> None:
-        """Show nothing more."""
-
-    def differences(
-        self, model: RadixEngine, action: Do, outcome: Outcome[State], reply: Came, shown: None
-    ) -> list[str]:
-        return [f"{law}: {detail}" for law, detail in reply.broken]
-
-    def examine(self, model: RadixEngine, state: State) -> list[str]:
-        """Ask nothing more: laws of states are judged with each action."""
+    def unasked(self, *_: Any) -> list[str]:
+        """Compare and tell nothing: laws of states are judged with each action, counterexamples are recorded."""
         return []
 
-    def opening(self) -> list[str]:
-        """Return no lines: counterexamples are recorded (`radix_runs`)."""
-        return []
+    observe: Any = unasked
+    differences: Any = unasked
+    examine: Any = unasked
+    opening: Any = unasked
 
 
 def state_of(world: RadixEngine, after: Seen | None) -> State:
@@ -204,22 +180,31 @@ class RadixExplorer(Explorer[State, RadixEngine]):
 
     def __init__(self, engine: SglangEngine, scope: RadixScope, max_transitions: int | None = None) -> None:
         super().__init__(RadixWorld(engine, scope), max_transitions=max_transitions)
-        self.found: dict[tuple[str, str], tuple[str, tuple[Do, ...], int]] = {}
+        self.found = Findings()
+        self.ways: dict[tuple[str, ...], tuple[Do, ...]] = {}
 
     def step(self, node: Node[State, RadixEngine], action: Do) -> Node[State, RadixEngine] | None:
         """Perform an action and judge it; return the state that it leads to, if that is new."""
         assert node.model is not None
         self.result.transitions += 1
-        model = node.model.copy()
-        compared = act(self.world, model, node.state, action)
-        for fault in compared.faults:
-            law, _, detail = fault.partition(": ")
-            law, detail = (law, detail) if law in STATEMENTS else ("RAISE-1", fault)
-            first = self.found.get((law, action.what), (detail, (*path(node.trail), action), 0))
-            self.found[law, action.what] = (first[0], first[1], first[2] + 1)
-        if compared.faults:
+        model, trail = node.model.copy(), (node.trail, action)
+        after, refused, broken = judged(model, node.state.seen, action)
+        for law, detail in broken:
+            way = self.ways.setdefault((law, action.what), path(trail))
+            made = partial(Finding, law, self.world.scope.name, f"{action.what}: {detail}", "", len(way))
+            self.found.add((law, action.what), made)
+        if broken:
             return None
-        return self.arrived(node, action, compared.outcome, Node(compared.outcome.state, model, (node.trail, action)))
+        state = state_of(model, after)
+        return self.arrived(node, action, Outcome(state, (), refused), Node(state, model, trail))
+
+
+def judged(world: RadixEngine, before: Seen, action: Do) -> tuple[Seen, bool, list[tuple[str, str]]]:
+    """Perform an action as `perform` does; an error that it raises breaks a law, too."""
+    try:
+        return perform(world, before, action)
+    except Exception as error:
+        return before, False, [("RAISE-1", f"{type(error).__name__}: {error}")]
 
 
 def walk(engine: SglangEngine, scope: RadixScope, seed: int, steps: int) -> tuple[int, list[Do], list[tuple[str, str]]]:
@@ -229,10 +214,7 @@ def walk(engine: SglangEngine, scope: RadixScope, seed: int, steps: int) -> tupl
     for step in range(steps):
         action = random.choice(list(enabled(world)))
         way.append(action)
-        try:
-            before, _, broken = perform(world, before, action)
-        except Exception as error:
-            broken = [("RAISE-1", f"{type(error).__name__}: {error}")]
+        before, _, broken = judged(world, before, action)
         if broken:
             return step + 1, way, broken
     return steps, way, []

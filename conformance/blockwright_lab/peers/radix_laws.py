@@ -1,15 +1,8 @@
 """Laws of a prefix tree under an engine: what must hold after each action, and of each action.
 
 What is readable is derived from the specification's one function `reads`: a hit, and what a running request holds, are
-judged by `hit_ends`, `longest_hit` and `needed`. The ids are the specification's where the statement is; others:
-
-    TREE-1   a cached page's whole prefix is cached, and locked at least as often
-    TREE-2   the sizes that are kept, evictable and protected, are those of the nodes
-    TREE-3   a node is locked once for each request whose lock lies on it or below, the window's part included
-    TREE-4   eviction takes no locked page, says what it took, and takes what was asked unless nothing is left to take
-    TREE-5   the tree's own check finds nothing
-    RAISE-1  a right call raises nothing
-    EV-1     whoever replays the events knows exactly the pages that are cached for full attention, and each is news
+judged by `hit_ends`, `longest_hit` and `needed`. The ids are the specification's where the
+statement is (`laws.toml`).
 """
 
 from collections import Counter
@@ -21,25 +14,6 @@ from blockwright_spec.reads import Prefix, cut, hit_ends, longest_hit, needed
 from .sglang_radix import Page, RadixEngine, Tokens
 
 Broken = Iterator[tuple[str, str]]
-
-STATEMENTS = {
-    "HIT-1": "a hit gives, for every position that a later token reads, a slot with exactly that prefix",
-    "HIT-2": "no longer length could be read",
-    "READ-1": "every position that the next token of a running request reads lies in a slot with exactly that prefix",
-    "REF-1": "a slot is free exactly when neither the tree nor a request holds it, and is held once",
-    "PUB-1": "a cached slot holds exactly the prefix under which it is found",
-    "LOOKUP-1": "a lookup changes nothing that can be found, held or counted",
-    "STEP-2": "nothing is lost from the tree but by eviction",
-    "LIVE-1": "where nothing runs, whatever fits is admitted",
-    "TREE-1": "a cached page's whole prefix is cached, and locked at least as often",
-    "TREE-2": "the sizes that are kept, evictable and protected, are those of the nodes",
-    "TREE-3": "a node is locked once for each request whose lock lies on it or below",
-    "TREE-4": "eviction takes nothing locked, says what it took, and takes what was asked while there is any",
-    "TREE-5": "the tree's own check finds nothing",
-    "RAISE-1": "a right call raises nothing",
-    "EV-1": "whoever replays the events knows exactly the pages cached for full attention, and each event is news",
-}
-"""Every law of a tree."""
 
 
 class Seen(NamedTuple):

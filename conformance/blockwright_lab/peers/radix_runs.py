@@ -5,26 +5,21 @@ ones are walked at random, and a walk that ends in a fault is cut down to the ac
 """
 
 import dataclasses
-import time
+import tomllib
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from blockwright_conformance.capabilities import Finding
 
-from .confirm.__main__ import confirm
-from .engines import EngineUnderTest, Explored, capabilities_of, deviations_of
+from ..scopes import plain
+from .engines import EngineUnderTest, Explored, explored, laws_of, walked
 from .radix_explore import RadixExplorer, perform, walk
-from .radix_laws import STATEMENTS, seen
+from .radix_laws import seen
 from .sglang_engine import PUBLISHED, SglangEngine, load
 from .sglang_radix import Do, RadixEngine, RadixScope
-
-LONG = (((1,) * 7, 3), ((1, 1, 2, 2, 2, 2), 4), ((1, 1, 1, 1, 2), 4), ((1,) * 7, 3))
-"""Requests that share prefixes of several lengths; two of them say the same."""
-
-SAME = (((1, 1, 1), 2), ((1, 1, 1), 2))
-ONE_MORE = (((1, 1, 1), 2), ((1, 1, 1), 3))
-"""The second is looked up where the first left its state."""
 
 
 class RadixWalk(NamedTuple):
@@ -39,23 +34,16 @@ class RadixWalk(NamedTuple):
         return f"a walk: {self.world.name}"
 
 
-SMALL = (
-    RadixScope("full, 4 slots", 4, (((1, 1, 1), 2), ((1, 2), 2))),
-    RadixScope("full, page 2, 8 slots", 8, (((1, 1, 1, 1, 1), 4), ((1, 1, 2, 2, 2), 4)), page=2),
-    RadixScope("full and sliding, window 1, 4 slots", 4, SAME, window=1, window_slots=3),
-    RadixScope("full and mamba, 5 slots, 3 states", 5, ONE_MORE, states=3),
-    RadixScope("full and mamba, lookups that copy", 5, ONE_MORE, states=3, copies=True),
-)
-"""Worlds that are explored breadth first."""
+ROWS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("trees.toml").read_text(encoding="utf-8"))
 
-LARGE = (
-    RadixScope("full, 10 slots", 10, LONG),
-    RadixScope("full, page 2, 12 slots", 12, LONG, page=2),
-    RadixScope("full and sliding, window 2, 12 slots", 12, LONG, window=2, window_slots=10),
-    RadixScope("full and sliding, page 2, window 3, 16 slots", 16, LONG, page=2, window=3, window_slots=12),
-    RadixScope("full and mamba, 12 slots, 5 states", 12, LONG, states=5),
-    RadixScope("full, sliding and mamba, 14 slots", 14, LONG, window=2, window_slots=12, states=5),
-)
+
+def world(name: str, slots: int, requests: str, options: dict[str, Any]) -> RadixScope:
+    return RadixScope(name, slots, plain(ROWS["requests"][requests]), **options)
+
+
+SMALL = tuple(world(*row) for row in ROWS["small"])
+"""Worlds that are explored breadth first."""
+LARGE = tuple(world(*row) for row in ROWS["large"])
 """Worlds that are walked."""
 
 SCOPES: tuple[RadixScope | RadixWalk, ...] = (*SMALL, *(RadixWalk(world) for world in LARGE))
@@ -64,33 +52,26 @@ SCOPES: tuple[RadixScope | RadixWalk, ...] = (*SMALL, *(RadixWalk(world) for wor
 def explore(scope: RadixScope | RadixWalk, peer_path: Path, limit: int | None) -> Explored:
     engine = load(peer_path)
     with engine.imported():
-        return walked(engine, scope, limit) if isinstance(scope, RadixWalk) else explored(engine, scope, limit)
+        if isinstance(scope, RadixWalk):
+            return walked(scope, limit, partial(found_on_a_walk, engine, scope, set()))
+        explorer = RadixExplorer(engine, scope, limit)
+        result, found = explorer.run(), explorer.found
+        scripts = {sort: script_of(engine, scope, way) for sort, way in explorer.ways.items()}
+        return explored(result, limit, (replace(found[sort], script=said) for sort, said in scripts.items()))
 
 
-def explored(engine: SglangEngine, scope: RadixScope, limit: int | None) -> Explored:
-    explorer = RadixExplorer(engine, scope, limit)
-    result = explorer.run()
-    findings = tuple(
-        Finding(law, scope.name, f"{way[-1].what}: {detail}", script_of(engine, scope, way), len(way), count)
-        for (law, _), (detail, way, count) in explorer.found.items()
-    )
-    is_unfinished = limit is not None and result.transitions >= limit
-    return Explored(result.states, result.transitions, result.seconds, is_unfinished, findings)
-
-
-def walked(engine: SglangEngine, scope: RadixWalk, limit: int | None) -> Explored:
-    started, taken = time.perf_counter(), 0
-    found: dict[str, Finding] = {}
-    steps = scope.steps if limit is None else min(limit, scope.steps)
-    for seed in range(scope.seeds):
-        count, way, broken = walk(engine, scope.world, seed, steps)
-        taken += count
-        for law, detail in broken:
-            if law not in found:
-                short = shortened(engine, scope.world, way, law)
-                found[law] = Finding(law, scope.name, detail, script_of(engine, scope.world, short), len(short))
-    seconds = time.perf_counter() - started
-    return Explored(taken, taken, seconds, steps < scope.steps, tuple(found.values()))
+def found_on_a_walk(
+    engine: SglangEngine, scope: RadixWalk, known: set[str], seed: int, steps: int
+) -> tuple[int, list[Finding]]:
+    """Take a walk; a way to a law that was not broken before is shortened."""
+    count, way, broken = walk(engine, scope.world, seed, steps)
+    findings = []
+    for law, detail in broken:
+        if law not in known:
+            known.add(law)
+            short = shortened(engine, scope.world, way, law)
+            findings.append(Finding(law, scope.name, detail, script_of(engine, scope.world, short), len(short)))
+    return count, findings
 
 
 def shortened(engine: SglangEngine, scope: RadixScope, way: list[Do], law: str) -> tuple[Do, ...]:
@@ -185,13 +166,9 @@ ENGINES = (
     EngineUnderTest(
         f"sglang-{PUBLISHED.version}",
         f"SGLang {PUBLISHED.version}, the prefix tree in Python",
-        PUBLISHED.version,
-        capabilities_of(f"sglang-{PUBLISHED.version}"),
-        deviations_of(f"sglang-{PUBLISHED.version}"),
-        tuple(STATEMENTS.items()),
+        tuple(laws_of("tree").items()),
         SCOPES,
         explore,
-        confirm,
     ),
 )
 """The release."""

@@ -7,6 +7,7 @@ are never called, as `blockwright.bench.published` says. Nothing of vLLM is part
 
 import importlib
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from math import lcm
@@ -50,10 +51,10 @@ class SamplingParams:
     """What a request reads of the sampling parameters."""
 
     max_tokens = 1 << 20
-    extra_args = None
-    structured_outputs = None
-    skip_reading_prefix_cache = None
-    prompt_logprobs = None
+    structured_outputs = skip_reading_prefix_cache = prompt_logprobs = None
+
+    def __init__(self, **extra_args: str) -> None:
+        self.extra_args = extra_args or None
 
 
 class Adapter:
@@ -117,35 +118,24 @@ class VllmEngine:
             for at, group in enumerate(config.groups)
         ]
         cache_config = make.KVCacheConfig(
-            num_blocks=config.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups, **options.pop("config", {})
+            num_blocks=config.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups, **options.pop("cache_config", {})
         )
+        own: dict[str, Any] = {"enable_caching": config.caching, "use_eagle": config.eagle}
+        own["enable_kv_cache_events"] = config.caching
         if self.is_new:
-            sizes = [group.kv_cache_spec.block_size for group in groups]
-            options |= {
-                "scheduler_block_size": lcm(*sizes),
-                "hash_block_size": hash_unit(config) if config.caching else min(sizes),
-                "watermark": config.watermark / config.num_blocks,
-            }
-            if not config.caching:
-                options["hash_block_size"] = options["scheduler_block_size"]
-        return self.manager_type(
-            cache_config,
-            max_model_len=config.max_model_len,
-            enable_caching=config.caching,
-            use_eagle=config.eagle,
-            enable_kv_cache_events=config.caching,
-            **options,
-        )
+            own["scheduler_block_size"] = lcm(*(group.kv_cache_spec.block_size for group in groups))
+            own["hash_block_size"] = hash_unit(config) if config.caching else own["scheduler_block_size"]
+            own["watermark"] = config.watermark / config.num_blocks
+        return self.manager_type(cache_config, max_model_len=config.max_model_len, **own | options)
 
-    def request(self, name: str, extra: int, tokens: tuple[int, ...], hash_size: int) -> Any:
+    def request(self, name: str, extra: int, tokens: Sequence[int], hash_size: int, **extra_args: str) -> Any:
         keys: dict[str, Any] = dict(EXTRAS[extra])
         if adapter := keys.pop("lora_name", None):
             keys["lora_request"] = Adapter(adapter)
         if not self.is_new:
             keys["eos_token_id"] = None
-        return self.request_type(
-            name, list(tokens), SamplingParams(), None, block_hasher=self.hasher(hash_size), **keys
-        )
+        sampling, hasher = SamplingParams(**extra_args), self.hasher(hash_size)
+        return self.request_type(name, list(tokens), sampling, None, block_hasher=hasher, **keys)
 
 
 def quiet() -> None:

@@ -157,14 +157,18 @@ class VllmAdapter(ManagerAdapter):
         raise NotImplementedError
 
     def finish_load(self, name: str, count: int) -> None:
-        """End a load as the scheduler does: publish what came, or release everything if nothing has."""
+        """End a load as the scheduler does: publish what came, or release everything if nothing has.
+
+        A last token that came is computed again; the newer release publishes it before that.
+        """
         request = self.requests[name]
-        request.num_computed_tokens += count
-        if request.num_computed_tokens:
-            self.say(f"manager.cache_blocks({name}, {request.num_computed_tokens})")
-            self.manager.cache_blocks(request, request.num_computed_tokens)
-        else:
+        came = request.num_computed_tokens + count
+        if not came:
             self.free(name)
+            return
+        request.num_computed_tokens = came if self.engine.is_new else min(came, request.num_tokens - 1)
+        self.say(f"manager.cache_blocks({name}, {request.num_computed_tokens})")
+        self.manager.cache_blocks(request, request.num_computed_tokens)
 
     def append(self, name: str, tokens: tuple[int, ...]) -> None:
         self.requests[name].append_output_token_ids(list(tokens))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 from unittest.mock import patch
 
 from blockwright.bench.peers import vllm as vllm_peer
@@ -93,8 +93,19 @@ OLD = vllm_offload_peer.PUBLISHED
 # --- views: a manager under the names of our tiers
 
 
+class Places(NamedTuple):
+    """How a manager's places stand."""
+
+    freed: list[int]  # those that were given back
+    num_free: int
+    capacity: int
+
+
 class View:
     """What both managers have in common: how they are asked, and what their answers are called here."""
+
+    place: ClassVar[str]
+    """The field of a block's status that names its place."""
 
     def __init__(self, manager: Any) -> None:
         self.manager = manager
@@ -108,16 +119,29 @@ class View:
         """Return the statuses of the blocks present, the least recently used first where there is one order."""
         raise NotImplementedError
 
-    def freed(self) -> list[int]:
+    def places(self) -> Places:
         raise NotImplementedError
 
-    @staticmethod
-    def place(status: Any) -> int:
+    def ask(self, name: str, keys: Sequence[Key], *more: Any) -> Any:
+        """Make a call of this name, with keys under the names of our tiers."""
         raise NotImplementedError
 
     @property
     def num_free(self) -> int:
-        raise NotImplementedError
+        return int(self.places().num_free)
+
+    def touch(self, keys: Sequence[Key]) -> None:
+        self.ask("touch", keys)
+
+    def prepare_load(self, keys: Sequence[Key]) -> Any:
+        return self.ask("prepare_load", keys)
+
+    def complete_load(self, keys: Sequence[Key], success: bool) -> None:
+        assert success, "no scope asks for a load that fails"
+        self.ask("complete_load", keys)
+
+    def complete_store(self, keys: Sequence[Key], success: bool) -> None:
+        self.ask("complete_store", keys, success)
 
     def recency(self) -> list[Key]:
         return list(self.blocks())
@@ -132,17 +156,18 @@ class View:
 
     def places_of(self, keys: Iterable[Key]) -> Any:
         blocks = self.blocks()
-        return SimpleNamespace(block_ids=[self.place(blocks[key]) for key in keys])
+        return SimpleNamespace(block_ids=[self.place_of(blocks[key]) for key in keys])
 
     def check(self) -> None:
         """Recompute what the manager keeps beside its blocks: each place is of one block, free, or was never used."""
-        used = [*(self.place(status) for status in self.blocks().values()), *self.freed()]
-        fresh = self.num_free - len(self.freed())
-        if len(used) != len(set(used)) or len(used) + fresh != self.capacity():
-            raise BrokenError("TIER-2", f"{self.capacity()} places: in use or freed {sorted(used)}, never used {fresh}")
+        freed, num_free, capacity = self.places()
+        used = [*(self.place_of(status) for status in self.blocks().values()), *freed]
+        fresh = num_free - len(freed)
+        if len(used) != len(set(used)) or len(used) + fresh != capacity:
+            raise BrokenError("TIER-2", f"{capacity} places: in use or freed {sorted(used)}, never used {fresh}")
 
-    def capacity(self) -> int:
-        raise NotImplementedError
+    def place_of(self, status: Any) -> int:
+        return int(getattr(status, self.place))
 
 
 class BrokenError(AssertionError):
@@ -161,6 +186,8 @@ def told(output: Any, keys: Sequence[Key], evicted: Sequence[Key]) -> Any:
 
 class NewView(View):
     """The manager of 0.33.0."""
+
+    place = "chunk_id"
 
     def __init__(self, manager: Any, base: Any, engine: Engine) -> None:
         super().__init__(manager)
@@ -193,24 +220,11 @@ class NewView(View):
         results = [self.manager.lookup(key, self.base.ReqContext("lookup")).name for key in self.named(keys)]
         return next((at for at, result in enumerate(results) if result != "HIT"), len(results))
 
-    def touch(self, keys: Sequence[Key]) -> None:
-        self.ask("touch", keys)
-
-    def prepare_load(self, keys: Sequence[Key]) -> Any:
-        return self.ask("prepare_load", keys)
-
-    def complete_load(self, keys: Sequence[Key], success: bool) -> None:
-        assert success, "no scope asks for a load that fails"
-        self.ask("complete_load", keys)
-
     def prepare_store(self, keys: Sequence[Key]) -> Any:
         output = self.ask("prepare_store", keys)
         if output is None:
             return None
         return told(output, self.unnamed(output.keys_to_store), self.unnamed(output.evicted_keys))
-
-    def complete_store(self, keys: Sequence[Key], success: bool) -> None:
-        self.ask("complete_store", keys, success)
 
     def take_events(self) -> Iterator[Any]:
         """Take the events that it publishes; `metadata_only` ones are, by its own word, not announced."""
@@ -228,19 +242,9 @@ class NewView(View):
     def blocks(self) -> dict[Key, Any]:
         return {self.base.get_offload_block_hash(key): status for key, status in self.policy_blocks().items()}
 
-    def freed(self) -> list[int]:
-        return list(self.manager._free_list)
-
-    @staticmethod
-    def place(status: Any) -> int:
-        return int(status.chunk_id)
-
-    @property
-    def num_free(self) -> int:
-        return int(self.manager._get_num_free_chunks())
-
-    def capacity(self) -> int:
-        return int(self.manager._num_chunks)
+    def places(self) -> Places:
+        manager = self.manager
+        return Places(list(manager._free_list), manager._get_num_free_chunks(), manager._num_chunks)
 
     def check(self) -> None:
         super().check()
@@ -271,25 +275,17 @@ class NewView(View):
 class OldView(View):
     """The manager of 0.11.0."""
 
+    place = "block_id"
+
+    def ask(self, name: str, keys: Sequence[Key], *more: Any) -> Any:
+        return getattr(self.manager, name)(keys, *more)
+
     def lookup(self, keys: Sequence[Key]) -> int:
         return int(self.manager.lookup(keys))
-
-    def touch(self, keys: Sequence[Key]) -> None:
-        self.manager.touch(keys)
-
-    def prepare_load(self, keys: Sequence[Key]) -> Any:
-        return self.manager.prepare_load(keys)
-
-    def complete_load(self, keys: Sequence[Key], success: bool) -> None:
-        assert success, "no scope asks for a load that fails"
-        self.manager.complete_load(keys)
 
     def prepare_store(self, keys: Sequence[Key]) -> Any:
         output = self.manager.prepare_store(keys)
         return None if output is None else told(output, output.block_hashes_to_store, output.block_hashes_evicted)
-
-    def complete_store(self, keys: Sequence[Key], success: bool) -> None:
-        self.manager.complete_store(keys, success)
 
     def take_events(self) -> Iterator[Any]:
         yield from self.manager.take_events()
@@ -298,19 +294,9 @@ class OldView(View):
         """Return the statuses of the blocks present, the least recently used first."""
         return dict(self.manager.blocks)
 
-    def freed(self) -> list[int]:
-        return list(self.manager.backend.allocated_blocks_free_list)
-
-    @staticmethod
-    def place(status: Any) -> int:
-        return int(status.block_id)
-
-    @property
-    def num_free(self) -> int:
-        return int(self.manager.backend.get_num_free_blocks())
-
-    def capacity(self) -> int:
-        return int(self.manager.backend.num_blocks)
+    def places(self) -> Places:
+        backend = self.manager.backend
+        return Places(list(backend.allocated_blocks_free_list), backend.get_num_free_blocks(), backend.num_blocks)
 
 
 class VllmTier(TierUnderTest):

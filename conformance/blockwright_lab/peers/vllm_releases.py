@@ -7,9 +7,8 @@ from blockwright_conformance.kv_cache.fitting import needs_of
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_spec.reads import Cross, Full, Mamba
 
-from .confirm.__main__ import confirm
 from .engine_scopes import SCOPES
-from .engines import EngineUnderTest, Explored, capabilities_of, deviations_of
+from .engines import EngineUnderTest, Explored, capabilities_of, deviations_of, explored, laws_of
 from .follower import JUDGED, STEPS, Follower
 from .vllm_engine import NEW, OLD, load
 from .vllm_kv import VllmAdapter
@@ -38,38 +37,17 @@ def explore(version: str, scope: Scope, peer_path: Path, limit: int | None) -> E
     engine = load(version, peer_path)
     deviations = deviations_of(f"vllm-{version}")
     follower = Follower(scope, lambda config: VllmAdapter(engine, config), deviations, limit)
-    result = follower.run()
-    return Explored(result.states, result.transitions, result.seconds, result.transitions == limit, follower.findings)
+    return explored(follower.run(), limit, follower.findings)
 
 
-def under_test(version: str) -> EngineUnderTest:
-    return EngineUnderTest(
-        name=f"vllm-{version}",
-        engine="vLLM KVCacheManager",
-        version=version,
-        capabilities=capabilities_of(f"vllm-{version}"),
-        deviations=deviations_of(f"vllm-{version}"),
-        laws=(*LISTED, *OWN_LAWS),
-        scopes=SCOPES,
-        unfit=partial(unfit, version),
-        explore=partial(explore, version),
-        confirm=confirm,
-    )
-
-
-LISTED = (
-    *((law.id, law.statement.partition("\n")[0]) for law in JUDGED),
-    *((law.id, law.statement.partition("\n")[0]) for law in STEPS),
-)
+LISTED = tuple((law.id, law.statement.partition("\n")[0]) for law in (*JUDGED, *STEPS))
 """The laws of states and of steps, each in one sentence."""
+LAWS = (*LISTED, *laws_of("vllm").items())
 
-OWN_LAWS = (
-    ("PLAN-1", "a step is served exactly where the blocks that it takes are free"),
-    ("REF-0", "each call answers and leaves what the specification says, from the state that the manager was in"),
-    ("EV-1", "who hears all events knows what is cached"),
-    ("MET-1", "what metrics count has happened"),
+ENGINES = tuple(
+    EngineUnderTest(
+        f"vllm-{version}", "vLLM KVCacheManager", LAWS, SCOPES, partial(explore, version), partial(unfit, version)
+    )
+    for version in (NEW.version, OLD.version)
 )
-"""What is judged beside the laws of states and steps."""
-
-ENGINES = (under_test(NEW.version), under_test(OLD.version))
 """The releases."""

@@ -67,25 +67,18 @@ def of_plans() -> Iterator[Theorem]:
     memory, size, page, unit, count, width, k, most = z3.Ints("memory size page unit count width k most")
     plan, pages = symbolic.Source("blockwright.device.plan"), symbolic.Source("blockwright.device.pages")
     planned, book = symbolic.Source("blockwright.device.planned"), symbolic.Source(storage)
-    entries = symbolic.Source(reads)
     known = {"self.available": memory, "layout.block_bytes": size, "_MOST": most, "self.num_blocks is None": True}
     fit = plan.apply("_Memory.blocks", [None], known)
     given = [memory >= 0, size >= 1, k >= 0, most >= 1, page >= 0, unit >= 1, count >= 0, width >= 1]
     fits = (k <= fit) == z3.And(k * size <= memory, k <= most)
     yield Theorem("plan", "as many blocks as fit the memory, and none more", given, fits)
     asked = plan.apply("_Memory.blocks", [None], {**known, "self.num_blocks is None": False, "self.num_blocks": k})
-    yield Theorem(
-        "plan",
-        "blocks that were asked for are given if they fit",
-        given,
-        asked == z3.If(z3.And(k * size <= memory, k <= most), k, 0),
-    )
-    whole = book.apply(
-        "whole", [page, unit], {"entries": lambda size, length: entries.apply("entries", [size, length], {})}
-    )
+    given_all = asked == z3.If(z3.And(k * size <= memory, k <= most), k, 0)
+    yield Theorem("plan", "blocks that were asked for are given if they fit", given, given_all)
+    whole = book.apply("whole", [page, unit], {"entries": symbolic.entries})
     padded = pages.value("_laid_out", "padded", {"page": page, "unit": unit})
     yield Theorem("plan", "pages are rounded up as the specification does", given, padded == whole)
-    units = entries.apply("entries", [unit, page], {})
+    units = symbolic.entries(unit, page)
     yield Theorem("plan", "pages are whole units", [*given, k == units], z3.And(padded == k * unit, k >= 0))
     yield Theorem("plan", "pages grow by less than a unit", given, z3.And(whole >= page, whole < page + unit))
     groups = pages.value("_laid_out", "count", {"len(family.names)": count, "width": width})
@@ -93,68 +86,40 @@ def of_plans() -> Iterator[Theorem]:
     enough = z3.And(groups * width >= count, z3.Or(count == 0, (groups - 1) * width < count))
     yield Theorem("plan", "layers are dealt to as few groups as the tensors allow", given, z3.And(enough, dealt))
     block, largest, growing = z3.Ints("block largest growing")
-    factor = pages.value(
-        "Family.growth",
-        "factor",
-        {"page": page, "self.pages[0]": size, "max_block_size": largest, "self.spec.block_size": block},
-    )
+    own = {"page": page, "self.pages[0]": size, "max_block_size": largest, "self.spec.block_size": block}
+    factor, positive = pages.value("Family.growth", "factor", own), [*given, block >= 1, largest >= 1]
     grown = (growing <= factor) == z3.Or(growing <= 1, z3.And(growing * size <= page, growing * block <= largest))
-    yield Theorem(
-        "plan", "blocks grow as far as their page and the limit allow", [*given, block >= 1, largest >= 1], grown
-    )
+    yield Theorem("plan", "blocks grow as far as their page and the limit allow", positive, grown)
     each, length = z3.Ints("each length")
-    tokens = planned.apply(
-        "KVCachePlan.num_tokens",
-        [],
-        {"self.num_blocks": count, "self.limits.max_model_len": length, "self.blocks_per_request": each},
-    )
-    yield Theorem(
-        "plan",
-        "the tokens that fit are a request's for each share of blocks",
-        [*given, each >= 1, length >= 1, count >= 1],
-        z3.And(tokens * each <= (count - 1) * length, (tokens + 1) * each > (count - 1) * length),
-    )
+    own = {"self.num_blocks": count, "self.limits.max_model_len": length, "self.blocks_per_request": each}
+    tokens, positive = planned.apply("KVCachePlan.num_tokens", [], own), [*given, each >= 1, length >= 1, count >= 1]
+    shares = z3.And(tokens * each <= (count - 1) * length, (tokens + 1) * each > (count - 1) * length)
+    yield Theorem("plan", "the tokens that fit are a request's for each share of blocks", positive, shares)
     total = planned.apply("KVCachePlan.total_bytes", [], {"self.num_blocks": count, "self.block_bytes": size})
     yield Theorem("plan", "all tensors together are all blocks", given, total == count * size)
     low, high = z3.Ints("low high")
     middle = plan.value("_largest", "middle", {"low": low, "high": high})
-    yield Theorem(
-        "plan",
-        "the search for the largest fit comes closer",
-        [low >= 0, low < high],
-        z3.And(low < middle, middle <= high),
-    )
+    closer = z3.And(low < middle, middle <= high)
+    yield Theorem("plan", "the search for the largest fit comes closer", [low >= 0, low < high], closer)
 
 
 def of_layouts() -> Iterator[Theorem]:
     """Return the theorems about what layouts are tried, and what is asked of a plan."""
     count, groups, page, largest, k = z3.Ints("count groups page largest k")
     pages, planned = symbolic.Source("blockwright.device.pages"), symbolic.Source("blockwright.device.planned")
-    step, entries = symbolic.Source("blockwright.device.step"), symbolic.Source(reads)
+    step = symbolic.Source("blockwright.device.step")
     given = [count >= 1, groups >= 1, groups <= count, page >= 1, largest >= page, k >= 1]
     width = pages.element("_widths", {"count": count, "groups": groups}, 1)
-    fewest = entries.apply("entries", [groups, count], {})
-    yield Theorem("plan", "layers are spread over as few tensors as a number of groups allows", given, width == fewest)
+    fewest = width == symbolic.entries(groups, count)
+    yield Theorem("plan", "layers are spread over as few tensors as a number of groups allows", given, fewest)
     target = pages.element("_grown", {"largest": largest, "page": page}, 1)
-    yield Theorem(
-        "plan",
-        "a page grows to the first multiple that holds the largest",
-        given,
-        z3.And(
-            target == entries.apply("entries", [page, largest], {}) * page, target >= largest, target < largest + page
-        ),
-    )
+    first = z3.And(target == symbolic.entries(page, largest) * page, target >= largest, target < largest + page)
+    yield Theorem("plan", "a page grows to the first multiple that holds the largest", given, first)
     slots, ahead = z3.Ints("slots ahead")
-    asked = planned.passed(
-        "RequestLimits.blocks_of",
-        "most_blocks",
-        2,
-        {"self.max_num_batched_tokens": slots, "self.num_lookahead_tokens": ahead},
-    )
-    book = symbolic.Source(storage).value("held", "slots", {"limits.step": slots, "limits.lookahead": ahead})
-    yield Theorem(
-        "plan", "a plan counts lookahead slots as the specification does", [slots >= 1, ahead >= 0], asked == book
-    )
+    own = {"self.max_num_batched_tokens": slots, "self.num_lookahead_tokens": ahead}
+    asked = planned.passed("RequestLimits.blocks_of", "most_blocks", 2, own)
+    same = asked == symbolic.Source(storage).value("held", "slots", {"limits.step": slots, "limits.lookahead": ahead})
+    yield Theorem("plan", "a plan counts lookahead slots as the specification does", [slots >= 1, ahead >= 0], same)
     low, high, p, b = z3.Ints("low high p b")
     first, last = step.value("_check_table", "(first, last)", {"low": low, "high": high, "block_size": b})
     inside = z3.Implies(z3.And(low <= p, p < high), z3.And(first <= p / b, p / b < last))
@@ -169,6 +134,5 @@ def of_tiles() -> Iterator[Theorem]:
     tiles = code.passed("_visited", "range", 0, known)
     at = code.value("_visited", "slot_tile", {**known, "ahead": ahead})
     given = [start >= 0, size >= 1, tile * 128 < start + size, (tile + 1) * 128 > start, ahead == tile - start / 128]
-    yield Theorem(
-        "all", "every tile that a block lies in is visited", given, z3.And(ahead >= 0, ahead < tiles, at == tile)
-    )
+    visited = z3.And(ahead >= 0, ahead < tiles, at == tile)
+    yield Theorem("all", "every tile that a block lies in is visited", given, visited)

@@ -3,8 +3,8 @@
 Both sides are read from the source that runs (see `symbolic`). Each theorem is a formula whose negation z3 shows to
 have no solution; n, positions, entries, windows, chunks and block sizes are integers without bounds. The pool's
 invariant is shown to be kept by every transition, for any number of blocks (`pool_invariant`), and those transitions to
-be what steps of the specification are made of (`pool_tie`). Contracts follow every path through the functions
-themselves, loops included, for small numbers (`contracts`).
+be what steps of the specification are made of (`pool_tie`). Contracts try the functions themselves, loops included,
+with all small numbers (`contracts`).
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ from typing import Final
 from blockwright._terminal import Advance
 from blockwright_conformance.gates import GateResult, Profile
 
-from .contracts import CONFIRMED, CONTRACTS, Checking, Contract, is_there
+from .contracts import CONTRACTS, answers
 from .theorem import Theorem
 
 TIMEOUT_MS: Final = 60_000
@@ -38,7 +38,7 @@ def size(profile: Profile) -> int:
         return 1
     from .pool_invariant import statements
 
-    return theirs + len(statements()) + 1 + len(contracts_of(profile) if is_there() else [])
+    return theirs + len(statements()) + 1 + len(CONTRACTS)
 
 
 def has_z3() -> bool:
@@ -46,28 +46,12 @@ def has_z3() -> bool:
     return importlib.util.find_spec("z3") is not None
 
 
-def contracts_of(profile: Profile) -> list[Contract]:
-    """Return the contracts to follow: the short ones in each run, all of them where proofs are asked for."""
-    if profile.proofs or profile.name == "nightly":
-        return list(CONTRACTS)
-    return [each for each in CONTRACTS if each.is_short and profile.name != "quick"]
-
-
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
-    """Prove every theorem and the pool's invariant, and follow the contracts; say in a row what cannot be tried."""
+    """Prove every theorem and the pool's invariant, and try the contracts; say in a row what cannot be tried."""
     if profile.scope or not profile.is_ours:
         return []
-    contracts = contracts_of(profile)
-    checking = Checking(contracts) if contracts and is_there() else None
-    try:
-        waiting = [] if checking is None or profile.jobs > 1 else confirmed(checking, progress)
-        rows = of_z3(profile, progress) if has_z3() else [untried("proof", "z3-solver", profile)]
-        if checking is None:
-            return rows + [untried("contract", "crosshair-tool", profile)] * bool(contracts)
-        return rows + (waiting if profile.jobs == 1 else confirmed(checking, progress))
-    finally:
-        if checking is not None:
-            checking.stop()
+    rows = of_z3(profile, progress) if has_z3() else [untried("proof", "z3-solver", profile)]
+    return [*rows, *confirmed(progress)]
 
 
 def of_z3(profile: Profile, progress: Advance) -> list[GateResult]:
@@ -180,12 +164,8 @@ def tied(profile: Profile, progress: Advance) -> GateResult:
     return GateResult("tie", statement, "pool", states, transitions, int(broken != ""), seconds, law, broken)
 
 
-def confirmed(checking: Checking, progress: Advance) -> list[GateResult]:
-    rows = []
-    for name, said, seconds in checking.answers():
-        is_wrong = said != CONFIRMED
-        law, detail = ("PROOF-3", said) if is_wrong else ("", "")
-        wrong = int(is_wrong)
-        rows.append(GateResult("contract", name, "all", 0, 0, wrong, seconds, law, detail, tried=1, passed=1 - wrong))
+def confirmed(progress: Advance) -> Iterator[GateResult]:
+    for name, said, seconds in answers(CONTRACTS):
+        law, wrong = "PROOF-3" if said else "", int(bool(said))
+        yield GateResult("contract", name, "all", 0, 0, wrong, seconds, law, said, tried=1, passed=1 - wrong)
         progress(1, name)
-    return rows

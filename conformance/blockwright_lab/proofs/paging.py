@@ -47,29 +47,20 @@ def of_counts() -> Iterator[Theorem]:
     yield Theorem("paged", "an append touches the blocks of the specification", given, told == touched)
     enough = touched >= required(b)(full, n + ahead) - full / b
     yield Theorem("paged", "an append touches no more than it says", given, enough)
-    beyond = code.apply(
-        "BlockTable.num_beyond_full", [], {"len(self._blocks)": held, "self._size": b, "self._num_full": full}
-    )
+    own = {"len(self._blocks)": held, "self._size": b, "self._num_full": full}
+    beyond = code.apply("BlockTable.num_beyond_full", [], own)
     yield Theorem("paged", "what is not full of tokens is beyond the full blocks", given, beyond == held - full / b)
-    unseen = manager.value(
-        "SelfAttnBlockSpaceManager._num_touched", "unseen", {"seq.get_len()": n, "table.num_full_slots": full}
-    )
-    yield Theorem(
-        "paged",
-        "the tokens not yet written are those after the written ones",
-        given,
-        z3.And(unseen >= 0, z3.Implies(n >= full, unseen + full == n)),
-    )
+    own = {"seq.get_len()": n, "table.num_full_slots": full}
+    unseen = manager.value("SelfAttnBlockSpaceManager._num_touched", "unseen", own)
+    after = z3.And(unseen >= 0, z3.Implies(n >= full, unseen + full == n))
+    yield Theorem("paged", "the tokens not yet written are those after the written ones", given, after)
     tracked = symbolic.Source("blockwright.paging.computed_blocks")
     count = tracked.value("ComputedBlocksTracker.hashes_of", "count", {"len(tokens)": n, "size": b})
     yield Theorem("paged", "full blocks are hashed", given, (k < count) == ((k + 1) * b <= n))
     cached = tracked.returned("ComputedBlocksTracker.num_cached_tokens", {"len(cached)": held, "self._size": b})
-    entries = manager.passed(
-        "SelfAttnBlockSpaceManager.get_common_computed_block_ids",
-        "computed.append",
-        0,
-        {"ids[:self.get_num_cached_tokens(seq) // self.block_size]": cached / b},
-    )
+    own = {"ids[:self.get_num_cached_tokens(seq) // self.block_size]": cached / b}
+    common = "SelfAttnBlockSpaceManager.get_common_computed_block_ids"
+    entries = manager.passed(common, "computed.append", 0, own)
     yield Theorem("paged", "cached tokens are whole blocks", given, entries == held)
 
 
@@ -114,41 +105,25 @@ def of_windows() -> Iterator[Theorem]:
     known = {"self._window": window, "window is None": False, "self._size": b, "self._num_full": full}
     known |= {"self._num_null": dead(told), "len(self._blocks)": held}
     found = code.apply("BlockTable._num_dead", [computed], known)
-    yield Theorem(
-        "paged",
-        "the window leaves behind the entries of the specification",
-        given,
-        found == dead(symbolic.larger(told, computed)),
-    )
+    left = found == dead(symbolic.larger(told, computed))
+    yield Theorem("paged", "the window leaves behind the entries of the specification", given, left)
     behind = z3.Implies(found >= 1, found * b - 1 <= full - 1)
     yield Theorem("paged", "no entry is left behind that is still written", given, behind)
-    kept = manager.value(
-        "SelfAttnBlockSpaceManager.__init__",
-        "self.max_block_sliding_window",
-        {"sliding_window is None": False, "sliding_window": tokens, "block_size": b, "None": -1},
-    )
+    own = {"sliding_window is None": False, "sliding_window": tokens, "block_size": b, "None": -1}
+    kept = manager.value("SelfAttnBlockSpaceManager.__init__", "self.max_block_sliding_window", own)
     start, p = z3.Ints("start p")
-    reads = [tokens >= 1, b >= 1, start >= 0, p >= 0, p <= start, p > start - tokens]
-    yield Theorem(
-        "paged", "no token reads what its window has left behind", [*reads, window == kept], p / b >= start / b - window
-    )
+    reads = [tokens >= 1, b >= 1, start >= 0, p >= 0, p <= start, p > start - tokens, window == kept]
+    yield Theorem("paged", "no token reads what its window has left behind", reads, p / b >= start / b - window)
     most, free, watermark, need = z3.Ints("most free watermark need")
     status = {"AllocStatus.NEVER": 2, "AllocStatus.LATER": 1, "AllocStatus.OK": 0}
-    counts = symbolic.Source(paged_counts).apply(
-        "fits",
-        [None, None, need, most - watermark, watermark],
-        {"When.NEVER": 2, "When.NOT_NOW": 1, "None": 0, "len(free_on(state, device))": free},
-    )
+    own = {"When.NEVER": 2, "When.NOT_NOW": 1, "None": 0, "len(free_on(state, device))": free}
+    counts = symbolic.Source(paged_counts).apply("fits", [None, None, need, most - watermark, watermark], own)
     asked = {**status, "self.num_total_gpu_blocks": most, "self.watermark_blocks": watermark, "need": need}
     asked["self.get_num_free_gpu_blocks()"] = free
     never = manager.condition("SelfAttnBlockSpaceManager.can_allocate", asked, 2)
     now = manager.condition("SelfAttnBlockSpaceManager.can_allocate", asked, 3)
-    yield Theorem(
-        "paged",
-        "a prompt fits when the specification says",
-        [need >= 0, free >= 0, watermark >= 0],
-        z3.If(never, 2, z3.If(now, 0, 1)) == counts,
-    )
+    fits, given = z3.If(never, 2, z3.If(now, 0, 1)) == counts, [need >= 0, free >= 0, watermark >= 0]
+    yield Theorem("paged", "a prompt fits when the specification says", given, fits)
 
 
 def of_marks() -> Iterator[Theorem]:
@@ -179,9 +154,5 @@ def of_marks() -> Iterator[Theorem]:
     places = symbolic.Source("blockwright.offload.tiers.backend")
     known = {"self.num_blocks": total, "len(self._used)": used, "self._num_freed": freed}
     free = places.apply("SlotBackend.num_free_places", [], known)
-    yield Theorem(
-        "tier",
-        "free places are those never used and those given back",
-        [used <= total, freed <= used, freed >= 0],
-        z3.And(free == total - (used - freed), free >= 0),
-    )
+    given, claim = [used <= total, freed <= used, freed >= 0], z3.And(free == total - (used - freed), free >= 0)
+    yield Theorem("tier", "free places are those never used and those given back", given, claim)

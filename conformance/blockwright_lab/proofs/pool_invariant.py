@@ -4,40 +4,24 @@ The formulas are those of `pool_model`. Each clause of the invariant after each 
 of the specification at the start. Where a clause is not shown, the transition is tried on a few blocks, for numbers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import product
 from typing import Any
 
 from . import pool_model
-from .pool_model import Clauses, Formula, Keys, Pool, Transition, initial, invariant, step_laws
+from .pool_model import Algebra, Clauses, Formula, Keys, Pool, Transition, initial, invariant, step_laws
 from .symbolic import z3
 
 FEW = 4
 """Blocks of a counterexample, the null block included."""
 
 
-class Endless:
-    """Reads formulas over all integers and all contents."""
+class Terms(Algebra):
+    """Reads formulas as terms."""
 
-    def __init__(self) -> None:
-        self.sort = z3.DeclareSort("Content")
-        self.num_blocks = z3.Int("num_blocks")
-        self.given = [self.num_blocks >= 2]
-
-    def blocks(self, said: Callable[..., Formula], count: int = 1) -> Formula:
-        """Say it of all integers, or of all pairs of them."""
-        names = z3.Ints("b c")[:count]
-        return z3.ForAll(names, said(*names))
-
-    def contents(self, said: Callable[[Any, Any], Formula]) -> Formula:
-        block, content = z3.Int("b"), z3.Const("k", self.sort)
-        return z3.ForAll([block, content], said(block, content))
-
-    def twice(self, said: Callable[[Any, Any, Any], Formula]) -> Formula:
-        """Say it of all integers and all pairs of contents."""
-        block, one, other = z3.Int("b"), z3.Const("k", self.sort), z3.Const("m", self.sort)
-        return z3.ForAll([block, one, other], said(block, one, other))
+    sort: Any
+    num_blocks: Any
+    given: Sequence[Formula] = ()
 
     def both(self, *said: Formula) -> Formula:
         return z3.And(*said)
@@ -52,31 +36,42 @@ class Endless:
         return z3.If(condition, then, other)
 
 
+class Endless(Terms):
+    """Reads formulas over all integers and all contents."""
+
+    def __init__(self) -> None:
+        self.sort = z3.DeclareSort("Content")
+        self.num_blocks = z3.Int("num_blocks")
+        self.given = [self.num_blocks >= 2]
+
+    def blocks(self, said: Callable[..., Formula], count: int = 1) -> Formula:
+        names = z3.Ints("b c")[:count]
+        return z3.ForAll(names, said(*names))
+
+    def contents(self, said: Callable[[Any, Any], Formula]) -> Formula:
+        block, content = z3.Int("b"), z3.Const("k", self.sort)
+        return z3.ForAll([block, content], said(block, content))
+
+    def twice(self, said: Callable[[Any, Any, Any], Formula]) -> Formula:
+        block, one, other = z3.Int("b"), z3.Const("k", self.sort), z3.Const("m", self.sort)
+        return z3.ForAll([block, one, other], said(block, one, other))
+
+
 @cache
 def few_contents() -> Any:
     return z3.EnumSort("FewContents", ["content_0", "content_1", "content_2"])
 
 
-class Few(Endless):
+class Few(Terms):
     """Reads formulas over a few blocks and contents, so that what fails has numbers."""
 
     def __init__(self) -> None:
         self.num_blocks = z3.IntVal(FEW)
-        self.given = []
         self.ids = [z3.IntVal(block) for block in range(FEW)]
         self.sort, self.kinds = few_contents()
 
-    def blocks(self, said: Callable[..., Formula], count: int = 1) -> Formula:
-        return z3.And([said(*chosen) for chosen in product(self.ids, repeat=count)])
 
-    def contents(self, said: Callable[[Any, Any], Formula]) -> Formula:
-        return z3.And([said(block, content) for block in self.ids for content in self.kinds])
-
-    def twice(self, said: Callable[[Any, Any, Any], Formula]) -> Formula:
-        return z3.And([said(block, *pair) for block in self.ids for pair in product(self.kinds, repeat=2)])
-
-
-def pool(q: Endless, name: str) -> Pool:
+def pool(q: Terms, name: str) -> Pool:
     whole, truth, content = z3.IntSort(), z3.BoolSort(), q.sort
     return Pool(
         q.num_blocks,
@@ -92,14 +87,14 @@ def pool(q: Endless, name: str) -> Pool:
     )
 
 
-def argument(q: Endless, name: str) -> Any:
+def argument(q: Terms, name: str) -> Any:
     whole, truth = z3.IntSort(), z3.BoolSort()
     if name == "publish":
         return Keys(z3.Function("fresh", whole, truth), z3.Function("what", whole, q.sort))
     return z3.Function("into", whole, q.sort) if name == "write" else z3.Function("times", whole, whole)
 
 
-def steps(q: Endless, name: str, transition: Transition) -> Iterator[tuple[str, list[Formula], Formula]]:
+def steps(q: Terms, name: str, transition: Transition) -> Iterator[tuple[str, list[Formula], Formula]]:
     """Give, for each clause of the invariant, what a transition assumes and what has to follow."""
     before, after, told = pool(q, "before"), pool(q, "after"), argument(q, name)
     assumed = [
@@ -112,7 +107,7 @@ def steps(q: Endless, name: str, transition: Transition) -> Iterator[tuple[str, 
         yield clause, assumed, formula
 
 
-def starts(q: Endless) -> Iterator[tuple[str, list[Formula], Formula]]:
+def starts(q: Terms) -> Iterator[tuple[str, list[Formula], Formula]]:
     """Give, for each clause of the invariant, that it holds of a new pool."""
     first = pool(q, "first")
     for clause, formula in invariant(q, first).items():
@@ -150,7 +145,7 @@ def fault(statement: Statement, milliseconds: int) -> str:
     return f"pool: undecided, though true of {FEW} blocks" if found is False else f"pool: not so for {found}"
 
 
-def formulas(q: Endless, name: str) -> dict[str, tuple[list[Formula], Formula]]:
+def formulas(q: Terms, name: str) -> dict[str, tuple[list[Formula], Formula]]:
     """Return what is assumed and what has to follow, by clause."""
     found = starts(q) if name == "a new pool" else steps(q, name, pool_model.TRANSITIONS[name])
     return {clause: (assumed, formula) for clause, assumed, formula in found}

@@ -10,8 +10,9 @@ free queue, ``published(b, k)``, whether it is published as k, and ``content(b)`
 order those of one batch are queued, is open.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any, NamedTuple
 
 Formula = Any
 """A truth value, or a term."""
@@ -20,29 +21,40 @@ Clauses = dict[str, Formula]
 """Formulas by name, all of which hold."""
 
 
-class Algebra(Protocol):
-    """How formulas are read; quantifiers range over all integers (blocks or not) and all contents."""
+class Algebra:
+    """How formulas are read; quantifiers range over blocks and contents one by one, unless a reader knows better."""
+
+    ids: Sequence[Any]
+    kinds: Sequence[Any]
+    """All contents."""
 
     def blocks(self, said: Callable[..., Formula], count: int = 1) -> Formula:
         """Say it of all blocks, of every pair if `count` is 2."""
+        return self.both(*(said(*chosen) for chosen in product(self.ids, repeat=count)))
 
     def contents(self, said: Callable[[Any, Any], Formula]) -> Formula:
         """Say it of all blocks and all contents."""
+        return self.both(*(said(block, content) for block in self.ids for content in self.kinds))
 
     def twice(self, said: Callable[[Any, Any, Any], Formula]) -> Formula:
         """Say it of all blocks and all pairs of contents."""
+        return self.both(*(said(block, *pair) for block in self.ids for pair in product(self.kinds, repeat=2)))
 
     def both(self, *said: Formula) -> Formula:
         """Say that all hold."""
+        return all(said)
 
     def either(self, *said: Formula) -> Formula:
         """Say that one holds."""
+        return any(said)
 
     def no(self, said: Formula) -> Formula:
         """Say that it does not hold."""
+        return not said
 
     def pick(self, condition: Formula, then: Any, other: Any) -> Any:
         """Return one of two values."""
+        return then if condition else other
 
 
 class Pool(NamedTuple):

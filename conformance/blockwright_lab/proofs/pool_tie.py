@@ -14,7 +14,7 @@ from typing import Any
 
 from blockwright_conformance.checker.explore import Explorer, Node
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
-from blockwright_conformance.kv_cache.outcome import ManagerOutcome
+from blockwright_conformance.kv_cache.parts import ManagerOutcome
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager import pool_laws
@@ -23,7 +23,7 @@ from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.state import NULL, Absent, Config, Content, Fence, State, holders, initial
 from blockwright_spec.reads import Full, Group
 
-from .pool_model import TRANSITIONS, Formula, Keys, Pool, laws
+from .pool_model import TRANSITIONS, Algebra, Keys, Pool, laws
 
 AnyNode = Node[State, ManagerAdapter]
 
@@ -60,34 +60,13 @@ def view(state: State) -> View:
     return View(refs, state.queue, state.keys, state.contents, state.config.caching)
 
 
-class Plain:
-    """Reads formulas over the blocks and contents of some pools."""
+class Plain(Algebra):
+    """Reads formulas over the blocks and contents of some pools, as Python does."""
 
     def __init__(self, *views: View) -> None:
         self.ids = range(len(views[0].refs))
         told = [content for each in views for content in (*each.contents, *(key for _, key in each.keys))]
         self.kinds = list(dict.fromkeys([None, *told]))
-
-    def blocks(self, said: Callable[..., Formula], count: int = 1) -> Formula:
-        return all(said(*chosen) for chosen in product(self.ids, repeat=count))
-
-    def contents(self, said: Callable[[Any, Any], Formula]) -> Formula:
-        return all(said(block, content) for block in self.ids for content in self.kinds)
-
-    def twice(self, said: Callable[[Any, Any, Any], Formula]) -> Formula:
-        return all(said(block, *pair) for block in self.ids for pair in product(self.kinds, repeat=2))
-
-    def both(self, *said: Formula) -> Formula:
-        return all(said)
-
-    def either(self, *said: Formula) -> Formula:
-        return any(said)
-
-    def no(self, said: Formula) -> Formula:
-        return not said
-
-    def pick(self, condition: Formula, then: Any, other: Any) -> Any:
-        return then if condition else other
 
 
 # ---------------------------------------------------------------------- laws

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from blockwright_spec import reads
+
 z3: Any = importlib.import_module("z3")  # without type information, and optional
 
 Value = Any
@@ -174,6 +176,11 @@ class Source:
         """Return the `which`-th condition of an ``if`` or ``while`` in a function."""
         tests = [node.test for node in inner(self.function(name)) if isinstance(node, ast.If | ast.While)]
         return term(tests[which], known)
+
+
+def entries(size: Value, length: Value) -> Value:
+    """Return the specification's number of blocks of a size for so many tokens."""
+    return Source(reads).apply("entries", [size, length], {})
 
 
 def inner(node: ast.AST) -> list[ast.AST]:

@@ -46,12 +46,12 @@ def methods(layout: int, size: Any, **more: Any) -> dict[str, Any]:
 def of_entries() -> Iterator[Theorem]:
     """Return the theorems about the entries of a table."""
     n, k, b, held = z3.Ints("n k b held")
-    book, code = symbolic.Source(reads), symbolic.Source(group)
+    code = symbolic.Source(group)
     given = [n >= 0, b >= 1, held >= 0, k >= 0]
     for layout, name in ((0, "attention"), (1, "mamba"), (2, "mamba uncached")):
         known = methods(layout, b)
         size = n + 1 if layout == 2 else b  # a lone state's entry covers all positions
-        wanted = book.apply("entries", [size, n], {})
+        wanted = symbolic.entries(size, n)
         has = known["self.entries_for"](n)
         yield Theorem(name, "entries_for covers the slots, and no entry more", given, has == wanted)
         new = z3.If(wanted > held, 1 if layout else wanted - held, 0)
@@ -67,19 +67,16 @@ def of_growth() -> Iterator[Theorem]:
     given = [n >= 0, b >= 1, held >= 0, published >= 0, k >= 0, begin >= 0]
     table = {"len(table.blocks)": held, "table.num_published": published, "MAX_LENGTH": 2**40}
     known = methods(0, b, **table)
-    full = book.apply("entries", [b, n + 1], {}) - 1  # entries whose end is at or before n
+    full = symbolic.entries(b, n + 1) - 1  # entries whose end is at or before n
     publishes = code.apply("GroupTables.publishes", [None, n], known)
-    yield Theorem(
-        "attention", "publishes says whether a block is full that was not", given, publishes == (published < full)
-    )
+    newly = publishes == (published < full)
+    yield Theorem("attention", "publishes says whether a block is full that was not", given, newly)
     stop = code.value("GroupTables.publish", "stop", {"num_tokens": n, "self._block_size": b})
     yield Theorem("attention", "publish goes as far as blocks are full", given, (k < stop) == ((k + 1) * b <= n))
     quiet = code.apply("GroupTables.in_place_slots", [None, True], known)
     missing = code.apply("GroupTables.missing", [held, n], known)
-    changes = z3.Or(missing > 0, publishes)
-    yield Theorem(
-        "attention", "growth changes nothing exactly up to in_place_slots", given, (n <= quiet) == z3.Not(changes)
-    )
+    unchanged = (n <= quiet) == z3.Not(z3.Or(missing > 0, publishes))
+    yield Theorem("attention", "growth changes nothing exactly up to in_place_slots", given, unchanged)
     uncached = code.apply("GroupTables.in_place_slots", [None, False], known)
     yield Theorem("attention", "uncached, only new blocks change anything", given, (n <= uncached) == (missing <= 0))
     covered = code.value("GroupTables.headed", "slots", {"size": held, "self._block_size": b})
@@ -109,19 +106,12 @@ def of_demand() -> Iterator[Theorem]:
     yield Theorem("all", "smaller blocks are no fewer", given, lemma)
     for layout, name in enumerate(KINDS):
         missing = tables.apply("GroupTables.missing", [held, slots], methods(layout, b))
-        covers = held * b >= written if layout == 0 else held >= 0
-        yield Theorem(
-            name,
-            "a group takes no more than the quick bound, a copy included",
-            [*given, covers, lemma],
-            missing + 1 <= bound,
-        )
+        assumed = [*given, held * b >= written if layout == 0 else held >= 0, lemma]
+        claim = missing + 1 <= bound
+        yield Theorem(name, "a group takes no more than the quick bound, a copy included", assumed, claim)
     begin, external, new, ahead, longest = z3.Ints("begin external new ahead longest")
-    reach = spec.apply(
-        "reach",
-        [None, begin, None],
-        {"step.external": external, "step.new": new, "step.lookahead": ahead, "config.max_model_len": longest},
-    )
+    own = {"step.external": external, "step.new": new, "step.lookahead": ahead, "config.max_model_len": longest}
+    reach = spec.apply("reach", [None, begin, None], own)
     asked = {"ask.stop": begin + external + new, "ask.ahead": ahead, "config.max_len": longest}
     claim = code.value("fits", "ask.slots", asked) == reach
     yield Theorem("all", "a step asks for the slots of the specification", [begin >= 0, free >= 0], claim)
@@ -131,10 +121,10 @@ def of_most_blocks() -> Iterator[Theorem]:
     """Return the theorems about the most blocks of a request, with lookahead and steps in flight (PLAN-2)."""
     n, b, step, flights, drafts, encoder, s = z3.Ints("n b step flights drafts encoder s")
     code, tables, book = symbolic.Source(plans), symbolic.Source(group), symbolic.Source(storage)
-    most_held, entries = symbolic.Source(spec_plans), symbolic.Source(reads)
+    most_held = symbolic.Source(spec_plans)
     count = z3.Function("peak", *(z3.IntSort() for _ in range(5)))  # `proof_windows` has its value
     given = [n >= 1, b >= 1, step >= 1, flights >= 1, drafts >= 0, encoder >= 0]
-    spans = {"entries": lambda size, length: entries.apply("entries", [size, length], {}), "group.block_size": b}
+    spans: dict[str, Any] = {"entries": symbolic.entries, "group.block_size": b}
     spans |= {"peak": lambda kind, size, slots, step, begin: count(slots, step, size, begin), "span(config, group)": b}
     ask = {"ask.new": step, "ask.ahead": 0, "ask.resumed": 0, "ask.encoder": encoder, "self.rule.peak": count}
     for name, kind, layout, states in (
@@ -143,18 +133,12 @@ def of_most_blocks() -> Iterator[Theorem]:
         ("mamba", ("Mamba", ()), 1, drafts),
     ):
         own = methods(layout, b, **ask, **{"self.num_states": states, "self.is_encoder": name == "cross"})
-        wanted = most_held.apply(
-            "most_held", [None, None, n, step, encoder, 0], {**spans, "group.kind": kind, "group.kind.drafts": drafts}
-        )
+        spans |= {"group.kind": kind, "group.kind.drafts": drafts}
+        wanted = most_held.apply("most_held", [None, None, n, step, encoder, 0], spans)
         counted = tables.apply("GroupTables.peak", [n, n, None], own)
         yield Theorem(name, "peak counts the table's blocks and the states of drafts", given, counted == wanted)
     one = tables.apply("GroupTables.peak", [n, n, None], methods(2, b, **ask, **{"self.num_states": drafts}))
     alone = [*given, n <= b, z3.Implies(n <= b, count(n, step, b, 0) == 1)]
-    wanted = most_held.apply(
-        "most_held",
-        [None, None, n, step, encoder, 0],
-        {**spans, "group.kind": ("Mamba", ()), "group.kind.drafts": drafts},
-    )
     yield Theorem("mamba uncached", "one state, and those of drafts", alone, one == wanted)
     asked = code.value("most_blocks", "ask.new", {**known_counts(step, flights, n)})
     same = symbolic.smaller(s + asked, n) == symbolic.smaller(s + step * flights, n)
@@ -162,15 +146,9 @@ def of_most_blocks() -> Iterator[Theorem]:
     two = z3.If(n > b, 2, 1)
     more = code.value("most_blocks", "more", {"tables.entries_for": lambda at: (at + b - 1) / b, "tokens": n})
     term = code.added("most_blocks", "most", {"steps_in_flight": flights, "more": more})
-    flown = book.returned(
-        "held", {**spans, "limits.tokens": n, "alone": two, "limits.flights": flights, "group.kind.drafts": drafts}, 1
-    )
-    yield Theorem(
-        "mamba",
-        "a state more for each step in flight, as far as there are entries",
-        given,
-        two + drafts + term == flown,
-    )
+    flown = book.returned("held", {**spans, "limits.tokens": n, "alone": two, "limits.flights": flights}, 1)
+    each = two + drafts + term == flown
+    yield Theorem("mamba", "a state more for each step in flight, as far as there are entries", given, each)
 
 
 def known_counts(step: Any, flights: Any, tokens: Any) -> dict[str, Any]:
@@ -194,12 +172,8 @@ def of_keys() -> Iterator[Theorem]:
         within = z3.And(at >= 0, at + 2 <= length)
         claim = z3.And(at == 2 * (index * units + units - 1), z3.Implies(index < held, within))
         yield Theorem("all", f"{name} reads the key of a block's last unit, which is there", given, claim)
-    yield Theorem(
-        "all",
-        "a block has a key exactly if all its units have one",
-        given,
-        (index < held) == (2 * units * (index + 1) <= length),
-    )
+    whole = (index < held) == (2 * units * (index + 1) <= length)
+    yield Theorem("all", "a block has a key exactly if all its units have one", given, whole)
     known = {"unit": unit, "request.block_size": unit}
     count = keys.returned("units_per_block", {"block_size": size, **known})
     yield Theorem("all", "a block is whole units", [unit >= 1, size >= 1, size % unit == 0], count * unit == size)
@@ -230,12 +204,9 @@ def of_rows() -> Iterator[Theorem]:
     for single, size in ((False, b), (True, n + 1)):
         state_entry = code.apply("GroupRows.state_entry", [n], {"self.is_single": single, "self.entry": entry})
         yield Theorem("mamba", "a state stands in its last token's entry", given, state_entry == (n - 1) / size)
-    width = code.value(
-        "TableRows.__init__", "width", {"layout": 0, "ONE_STATE": 2, "longest": longest, "spec.block_size": b}
-    )
-    claim = z3.And(
-        width == symbolic.Source(reads).apply("entries", [b, longest], {}), z3.Implies(p < longest, entry(p) < width)
-    )
+    own = {"layout": 0, "ONE_STATE": 2, "longest": longest, "spec.block_size": b}
+    width = code.value("TableRows.__init__", "width", own)
+    claim = z3.And(width == symbolic.entries(b, longest), z3.Implies(p < longest, entry(p) < width))
     yield Theorem("all", "a row has an entry for every position", given, claim)
     slot = book.returned("slot_at", {"block": block, "size": b, "position": p, "NULL": 0, "None": -1})
     known = {"block": block, "entry": entry(p), "group.block_size": b, "block_size": b, "position": p}
@@ -246,9 +217,8 @@ def of_rows() -> Iterator[Theorem]:
     filled = slots.value("TableReplica._fill_slots", "slot", known)
     end = slots.value("TableReplica._fill_slots", "end", known)
     yield Theorem("all", "a step writes the slot of the specification", given, filled == slot)
-    after = z3.Implies(
-        z3.And(p <= n, n < end), z3.And(entry(n) == entry(p), filled + n - p == block * b + n % b, n < stop)
-    )
+    follows = z3.And(entry(n) == entry(p), filled + n - p == block * b + n % b, n < stop)
+    after = z3.Implies(z3.And(p <= n, n < end), follows)
     yield Theorem("all", "the slots after it in its block follow it", given, after)
     last = z3.Implies(z3.And(p < stop, n >= end, n < stop), entry(n) != entry(p))
     yield Theorem("all", "and no more positions of a step lie in that block", [*given, p < stop], last)
@@ -269,18 +239,15 @@ def of_places() -> Iterator[Theorem]:
     given = [at >= 1, at < size, size >= 2]
     follows = z3.And(slot >= 1, slot < size, z3.If(at + 1 < size, slot == at + 1, slot == 1))
     yield Theorem("all", "losses are kept in a ring", given, follows)
-    units = one.value(
-        "SingleTypeKVCacheManager.copy", "dcp", {"self._block_size": size, "self.kv_cache_spec.block_size": unit}
-    )
+    own = {"self._block_size": size, "self.kv_cache_spec.block_size": unit}
+    units = one.value("SingleTypeKVCacheManager.copy", "dcp", own)
     given = [unit >= 1, size == count * unit, count >= 1]
     yield Theorem("all", "a group's blocks are whole blocks of its kind", given, units == count)
     known = {"rule.first_needed": lambda hit: first, "hit": at, "size": size}
     kept = one.value("SingleTypeKVCacheManager.find_longest_cache_hit", "first", known)
-    same = symbolic.Source(group).apply(
-        "GroupTables.first_kept", [at], methods(0, size, **{"self.rule.first_needed": lambda hit: first})
-    )
+    own = methods(0, size, **{"self.rule.first_needed": lambda hit: first})
+    same = symbolic.Source(group).apply("GroupTables.first_kept", [at], own)
     yield Theorem("all", "a group's own lookup keeps what the manager keeps", [size >= 1, first >= 0], kept == same)
-    asked = symbolic.Source(publication).passed(
-        "publish_to", "manager.publish", 2, {"manager._block_size": size, "request._block_size": unit}
-    )
+    own = {"manager._block_size": size, "request._block_size": unit}
+    asked = symbolic.Source(publication).passed("publish_to", "manager.publish", 2, own)
     yield Theorem("all", "publication counts the units of a block", given, asked == count)

@@ -120,26 +120,14 @@ def of_hits() -> Iterator[Theorem]:
     given = [k >= 1, b >= 1, i >= 0, i < k]
     for layer, run in ((sliding, hit_run("SlidingRule", window, b)), (mamba, hit_run("MambaRule"))):
         holds = Sides(layer).reads((i + 1) * b - 1, k * b)  # the last position of a block is the last to be dead
-        yield Theorem(
-            layer.name,
-            "the needed blocks of a hit are the last hit_run",
-            [*layer.assumptions, *given],
-            holds == (i >= k - run),
-        )
+        assumed, claim = [*layer.assumptions, *given], holds == (i >= k - run)
+        yield Theorem(layer.name, "the needed blocks of a hit are the last hit_run", assumed, claim)
     first = Sides(chunked).closed
     same = first("first_needed", n) == first("first_needed", longest)
-    yield Theorem(
-        chunked.name,
-        "within a chunk all hits start at the same position",
-        [chunk >= 1, n >= first("first_needed", longest), n <= longest],
-        same,
-    )
-    yield Theorem(
-        chunked.name,
-        "a chunk of whole blocks starts at a block",
-        [k >= 1, b >= 1, chunk == k * b, n >= 0, i == n / chunk],
-        z3.And(first("first_needed", n) == (i * k) * b),
-    )
+    assumed = [chunk >= 1, n >= first("first_needed", longest), n <= longest]
+    yield Theorem(chunked.name, "within a chunk all hits start at the same position", assumed, same)
+    assumed, claim = [k >= 1, b >= 1, chunk == k * b, n >= 0, i == n / chunk], first("first_needed", n) == (i * k) * b
+    yield Theorem(chunked.name, "a chunk of whole blocks starts at a block", assumed, z3.And(claim))
 
 
 def hit_run(rule: str, *fields: Any) -> Any:
@@ -157,14 +145,12 @@ def of_lookups() -> Iterator[Theorem]:
     k, b, length, run, margin, known = z3.Ints("k b length run margin known")
     code = symbolic.Source(window)
     given = [b >= 1, k >= 0, length >= 0, run >= 0, margin >= 0, known >= 0]
-    limit = code.value(
-        "Probe.__init__", "self._limit", {"max_length": length, "block_size": b, "keys.num_blocks()": known}
-    )
+    own = {"max_length": length, "block_size": b, "keys.num_blocks()": known}
+    limit = code.value("Probe.__init__", "self._limit", own)
     whole = z3.And((k + 1) * b <= length, k < known)
     yield Theorem("full", "a lookup looks at the known blocks that lie within the length", given, (k < limit) == whole)
-    longest = code.returned(
-        "WindowRule.longest", {"length": length, "probe.block_size": b, "probe.run_end": run, "probe.margin": margin}
-    )
+    own = {"length": length, "probe.block_size": b, "probe.run_end": run, "probe.margin": margin}
+    longest = code.returned("WindowRule.longest", own)
     fits = z3.And(k * b <= length, z3.Or(k == 0, k + margin <= run))
     yield Theorem("full", "a hit is a leading run of blocks, its margin cached too", given, (k * b <= longest) == fits)
     yield Theorem("full", "the longest leading run is whole blocks", given, longest % b == 0)
@@ -230,9 +216,8 @@ def of_recycled(layer: Layer, given: list[Any], touched: Any) -> Iterator[Theore
     def claim(statement: str, formula: Any, *assumed: Any) -> Theorem:
         return Theorem(layer.name, statement, [*given, *assumed], formula)
 
-    yield claim(
-        "no step after the last whole one touches more", touched <= z3.substitute(touched, (s, last)), s >= last
-    )
+    at_last = z3.substitute(touched, (s, last))
+    yield claim("no step after the last whole one touches more", touched <= at_last, s >= last)
     later = z3.substitute(touched, (s, s + period))
     facts = []
     if layer.name == "chunked":
@@ -255,14 +240,10 @@ def of_recycled(layer: Layer, given: list[Any], touched: Any) -> Iterator[Theore
         return
     end = (s + 1) / period * period - 1  # the last position of the last whole chunk
     most = sides.closed("peak", n, step, b, z3.IntVal(0))
-    yield claim("the peak is at least what the last whole step touches", most >= z3.substitute(touched, (s, last)))
-    at_end = most >= z3.substitute(touched, (s, end))
-    yield claim("the peak is at least what a step from a chunk's end touches", at_end, s == last, end >= 0)
+    yield claim("the peak is at least what the last whole step touches", most >= at_last)
+    at_end, at_later = z3.substitute(touched, (s, end)), z3.substitute(touched, (s, t))
+    yield claim("the peak is at least what a step from a chunk's end touches", most >= at_end, s == last, end >= 0)
     in_chunk = [s <= t, t < n, s / period == t / period]
-    yield claim(
-        "within a chunk no step touches more than a later one", touched <= z3.substitute(touched, (s, t)), *in_chunk
-    )
-    either = z3.Or(
-        most == z3.substitute(touched, (s, last)), z3.And(end >= 0, most == z3.substitute(touched, (s, end)))
-    )
+    yield claim("within a chunk no step touches more than a later one", touched <= at_later, *in_chunk)
+    either = z3.Or(most == at_last, z3.And(end >= 0, most == at_end))
     yield claim("the peak is what one of the two touches", either, s == last)

@@ -8,13 +8,14 @@ wrong mappings are noticed.
 import gc
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import NamedTuple
 
 from blockwright._terminal import Advance
-from blockwright_conformance.checker.parallel import in_parallel
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.rows import LIMIT
 
+from ..in_order import in_order
 from .mutants import mutants, noticed
 from .parts import PARTS
 from .small_pool import Explored, explored
@@ -50,9 +51,10 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     """Follow each part through its scopes, and try the mutants; with a scope that is named only that one."""
     own, calls = explored(), [(part, name, profile.name) for part, name in scopes(profile)]
     found: dict[str, dict[str, Followed]] = {part: {} for part, _, _ in calls}
-    for index, followed in in_parallel(follow, calls, profile.jobs):
-        found[calls[index][0]][calls[index][1]] = followed
-        progress(1, calls[index][1])
+    for (part, name, _), followed in zip(
+        calls, in_order(follow, calls, [name for _, name, _ in calls], profile.jobs, progress), strict=True
+    ):
+        found[part][name] = followed
     rows = [row(part, each) for part, each in found.items()]
     if profile.scope:
         return rows
@@ -82,25 +84,15 @@ def row(part: str, found: dict[str, Followed]) -> GateResult:
         for move, times in each.moves.items():
             steps[move.step] += times
     name, fault = next(iter(faults.items()), ("", ""))
-    return GateResult(
-        KIND,
-        part,
-        f"{len(found)} scopes",
-        sum(each.states for each in found.values()),
-        sum(each.transitions for each in found.values()),
-        len(faults),
-        sum(each.seconds for each in found.values()),
-        fault.partition(":")[0],
-        f"{name}: {fault}" if fault else "",
-        fired=dict(steps),
-    )
+    states, transitions = sum(each.states for each in found.values()), sum(each.transitions for each in found.values())
+    seconds, law = sum(each.seconds for each in found.values()), fault.partition(":")[0]
+    counts, detail = (states, transitions, len(faults), seconds), f"{name}: {fault}" if fault else ""
+    return GateResult(KIND, part, f"{len(found)} scopes", *counts, law, detail, fired=dict(steps))
 
 
 def small_pool(own: Explored) -> GateResult:
-    law, broken = own.fault.partition(" ")[0], int(bool(own.fault))
-    return GateResult(
-        KIND, "the block machine", "small pool", own.states, own.transitions, broken, own.seconds, law, own.fault
-    )
+    counts = (own.states, own.transitions, int(bool(own.fault)), own.seconds)
+    return GateResult(KIND, "the block machine", "small pool", *counts, own.fault.partition(" ")[0], own.fault)
 
 
 def coverage(own: Explored, moves: Counter[Move]) -> GateResult:
@@ -108,20 +100,13 @@ def coverage(own: Explored, moves: Counter[Move]) -> GateResult:
     missing, more = own.moves - moves.keys(), moves.keys() - own.moves
     faults = [f"no part makes {each}" for each in sorted(missing)]
     faults += [f"the small pool does not make {each}" for each in sorted(more)]
-    return GateResult(
-        "coverage",
-        "all moves of the block machine",
-        "all",
-        len(own.moves),
-        moves.total(),
-        len(faults),
-        0.0,
-        "SEEN-1" if faults else "",
-        "; ".join(faults),
-        fired={f"{move.step}: {move.before} to {move.after}": times for move, times in sorted(moves.items())},
-        tried=len(own.moves | moves.keys()),
-        passed=len(own.moves & moves.keys()),
+    law = "SEEN-1" if faults else ""
+    fired = {f"{move.step}: {move.before} to {move.after}": moves[move] for move in sorted(moves)}
+    row = GateResult(
+        "coverage", "all moves of the block machine", "all", len(own.moves), moves.total(), len(faults), 0.0
     )
+    tried, passed = len(own.moves | moves.keys()), len(own.moves & moves.keys())
+    return replace(row, law=law, detail="; ".join(faults), fired=fired, tried=tried, passed=passed)
 
 
 def noticing(own: Explored, progress: Advance) -> GateResult:
@@ -131,16 +116,9 @@ def noticing(own: Explored, progress: Advance) -> GateResult:
         if not noticed(mutant, own):
             alive.append(mutant.name)
         progress(1, mutant.name)
-    return GateResult(
-        MUTANTS,
-        "wrong machines and mappings",
-        "all",
-        0,
-        0,
-        len(alive),
-        time.perf_counter() - started,
-        "MUTANT-1" if alive else "",
+    counts, detail = (
+        (0, 0, len(alive), time.perf_counter() - started),
         f"not noticed: {', '.join(alive)}" if alive else "",
-        tried=tried,
-        passed=tried - len(alive),
     )
+    law, passed = "MUTANT-1" if alive else "", tried - len(alive)
+    return GateResult(MUTANTS, "wrong machines and mappings", "all", *counts, law, detail, tried=tried, passed=passed)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from blockwright_spec import block_machine
 
+from ..mutation.mutator import Swap
 from . import maps
 from .parts import PARTS
 from .small_pool import Explored, explored
@@ -54,47 +55,36 @@ def source_of(module: ModuleType) -> str:
 
 def pages() -> Iterator[Mutant]:
     """Return the wrong pages: without a step, and without a part of a condition."""
-    for step in block_machine.STEPS:
-        yield Mutant(f"no {step.__name__}", f"{source_of(block_machine)}\ndel {step.__name__}\n")
-    for number, (function, condition) in enumerate(conditions(ast.parse(source_of(block_machine)))):
-        tree = ast.parse(source_of(block_machine))
-        _, same = list(conditions(tree))[number]
-        yield Mutant(f"{function}: without {ast.unparse(condition)}", ast.unparse(Without(same).visit(tree)))
-
-
-def conditions(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Return every condition that guards a step, and each of its parts, with the name of the function."""
-    names = {*(step.__name__ for step in block_machine.STEPS), block_machine.unread.__name__}
+    text = source_of(block_machine)
+    names = [step.__name__ for step in block_machine.STEPS]
+    yield from (Mutant(f"no {name}", f"{text}\ndel {name}\n") for name in names)
+    tree = ast.parse(text)
     for function in tree.body:
-        if isinstance(function, ast.FunctionDef) and function.name in names:
-            for node in ast.walk(function):
-                if isinstance(node, ast.If):
-                    yield function.name, node.test
+        if isinstance(function, ast.FunctionDef) and function.name in (*names, block_machine.unread.__name__):
+            for condition, without in conditions(function):
+                name = f"{function.name}: without {ast.unparse(condition)}"
+                undo = without()
+                yield Mutant(name, ast.unparse(tree))
+                undo()
+
+
+def conditions(function: ast.FunctionDef) -> Iterator[tuple[ast.expr, Swap]]:
+    """Return every condition that guards a step, and each of its parts, with the change that takes it out.
+
+    A guard is always true then, and of several conditions the others are left.
+    """
+    for owner in ast.walk(function):
+        for field, held in ast.iter_fields(owner):
+            for index, node in enumerate(held) if isinstance(held, list) else ((None, held),):
+                if isinstance(owner, ast.If) and field == "test":
+                    yield node, Swap(owner, field, None, ast.Constant(True))
                 if isinstance(node, ast.BoolOp):
-                    yield from ((function.name, value) for value in node.values)
+                    for gone in node.values:
+                        rest = [value for value in node.values if value is not gone]
+                        yield gone, Swap(owner, field, index, rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest))
                 if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr) and function.name == "unread":
-                    yield from ((function.name, value) for value in (node.left, node.right))
-
-
-class Without(ast.NodeTransformer):
-    """Takes one condition out: a guard is always true then, and of several conditions the others are left."""
-
-    def __init__(self, gone: ast.expr) -> None:
-        self.gone = gone
-
-    def visit_If(self, node: ast.If) -> ast.If:
-        if node.test is self.gone:
-            node.test = ast.Constant(True)
-        self.generic_visit(node)
-        return node
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        node.values = [value for value in node.values if value is not self.gone]
-        self.generic_visit(node)
-        return node.values[0] if len(node.values) == 1 else node
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        return node.right if node.left is self.gone else node.left if node.right is self.gone else node
+                    yield node.left, Swap(owner, field, index, node.right)
+                    yield node.right, Swap(owner, field, index, node.left)
 
 
 def loaded(source: str, original: ModuleType) -> Any:

@@ -12,12 +12,12 @@ from blockwright_conformance.block_tables.scopes import PAGED_PROFILES
 from blockwright_conformance.block_tables.world import TablesWorld
 from blockwright_conformance.checker import explore
 from blockwright_conformance.checker.world import World
-from blockwright_conformance.kv_cache.scopes import PROFILES, open_scopes
+from blockwright_conformance.kv_cache.scopes import PROFILES
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_conformance.offload.chain import ChainWorld
 from blockwright_conformance.offload.scopes import CHAIN_PROFILES, TIER_PROFILES
 from blockwright_conformance.offload.tier import TierWorld
-from blockwright_lab.specification.choices import OpenExplorer
+from blockwright_lab.specification.choices import OpenExplorer, open_scopes
 from blockwright_spec import block_machine
 from blockwright_spec.block_machine import Machine, Place
 from blockwright_spec.block_tables.state import dead_entries

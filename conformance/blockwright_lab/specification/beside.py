@@ -20,7 +20,7 @@ from ..data_movement.engine import BrokenError
 from ..data_movement.tables_scopes import World as TablesWorld
 from ..known_bugs.watch import SECONDS, rearm
 from ..known_bugs.worlds import AnyScope, limited, world_on
-from .search import Came, World
+from .search import Alone
 
 LONG = 20 * SECONDS
 """Processor time that a walk may take: it is no single action."""
@@ -100,15 +100,13 @@ def in_chain_walk(scope: ChainScope, limit: int) -> str:
     return broken_by(lambda: walk(ChainWorld(scope), 1, limit))
 
 
-def silent(scope: Walk | ChainScope) -> World:
-    """Return a world in which nothing happens: of what is only compared with the implementation."""
-    return World(
-        scope.name,
-        lambda: None,
-        lambda _: (),
-        lambda now, _: Came((), now),
-        lambda: lambda _: 0,
-        (),
-        (),
-        lambda _: None,
-    )
+class Silent(Alone):
+    """A world in which nothing happens: of what is only compared with the implementation."""
+
+    actions = ()
+
+    def initial(self) -> None:
+        """Return what stands for the only state."""
+
+    def digest(self, state: None) -> bytes:
+        return b""

@@ -15,13 +15,20 @@ from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.kv_cache.actions import meaning
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.gate import report
-from blockwright_conformance.kv_cache.outcome import ManagerOutcome
-from blockwright_conformance.kv_cache.scopes import open_scopes
+from blockwright_conformance.kv_cache.parts import ManagerOutcome
+from blockwright_conformance.kv_cache.scopes import Scope, layers, scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.state import State
 
 T = TypeVar("T")
+
+
+def open_scopes(profile: str) -> tuple[Scope, ...]:
+    """Return the scopes in which the specification is explored under every legal choice."""
+    kinds = layers("full, block 1 + sliding 2, block 1 + sliding 3, block 2 + chunked 2, block 2 + mamba, block 1")
+    few = 5 if profile == "nightly" else 4
+    return tuple(scope(kind, size, "any choice", few, 2 * size + 1, "trim reset chunks") for kind, size in kinds)
 
 
 def size(profile: Profile) -> int:
@@ -30,12 +37,12 @@ def size(profile: Profile) -> int:
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     rows = []
-    for scope in open_scopes(profile.name):
-        if profile.scope in scope.name:
-            result = OpenExplorer(KVCacheWorld(scope), alone=True).run()
+    for each in open_scopes(profile.name):
+        if profile.scope in each.name:
+            result = OpenExplorer(KVCacheWorld(each), alone=True).run()
             detail = f"{result.violation.detail} after {result.violation.actions}" if result.violation else ""
             rows.append(replace(report(result), kind="choices", detail=detail, script=""))
-            progress(1, scope.name)
+            progress(1, each.name)
     return rows
 
 
@@ -81,6 +88,8 @@ class OpenExplorer(Explorer[State, ManagerAdapter]):
                 for told in outcomes(node.state, action):
                     self.result.transitions += 1
                     after = self.arrived(node, action, told, Node(told.state, None, (node.trail, action)))
+                    if after is not None:
+                        self.judge_state(after)
                     if self.result.violation:
                         return
                     if after is not None:

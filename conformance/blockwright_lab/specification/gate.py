@@ -21,7 +21,7 @@ from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.offload.directory import DIRECTORY_LAWS
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS, STORAGE_LAWS
 
-from ..mutation.gate import drawn
+from ..mutation.gate import sampled
 from ..mutation.mutator import Mutation
 from ..mutation.survivors import TREE, reason_for, remember, share
 from .mutator import CHAPTERS, all_mutations
@@ -49,11 +49,7 @@ MEASURED = TREE / "docs" / "data" / "spec_mutants.json"
 
 
 def chosen(profile: Profile) -> list[Mutation]:
-    """Return the mutants of a profile, in the order of the book."""
-    able = [mutation for mutation in all_mutations() if profile.scope in mutation.key]
-    size = SAMPLE.get(profile.name, len(able))
-    picked = {mutation.digest for mutation in sorted(able, key=lambda each: drawn(each.digest))[:size]}
-    return [mutation for mutation in able if mutation.digest in picked]
+    return sampled(all_mutations(), profile, SAMPLE)
 
 
 def tried(profile: Profile) -> list[tuple[int, ...]]:

@@ -12,6 +12,7 @@ type, a name that is never bound, and a function that ends without its answer.
 
 import ast
 import importlib
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,19 +38,7 @@ CHAPTERS = (
 )  # fmt: skip
 """The chapters that say what happens; the others only name it, or are laws."""
 
-ONLY_LAWS = {
-    "reads.py shows": "what READ-1, READ-2, HIT-1 and HIT-2 demand of a block",
-    "manager/in_time/explain.py unread": "what EXPLAIN-1 compares explanations with",
-    "offload/chain_state.py readers": "what CHAIN-1 counts readers with",
-    "offload/chain_state.py writers": "what CHAIN-1 counts writers with",
-    "offload/chain_state.py reads": "what CHAIN-2 says that a transfer reads",
-    "offload/chain_state.py writes": "what CHAIN-2 says that a transfer writes",
-    "worker/storage.py plain_plans": "what LAYOUT-9 compares plans with",
-    "worker/storage.py like": "what LAYOUT-9 compares plans with",
-    "worker/storage.py whole": "what LAYOUT-9 compares plans with",
-    "worker/storage.py may_hold": "what LAYOUT-2 demands",
-    "worker/storage.py used_bytes": "what LAYOUT-7 counts waste with",
-}
+ONLY_LAWS = tomllib.loads(Path(__file__).with_name("only_laws.toml").read_text(encoding="utf-8"))
 """Functions that nothing but laws calls: they belong to the laws."""
 
 

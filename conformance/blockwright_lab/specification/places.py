@@ -2,46 +2,34 @@
 
 import marshal
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import chain as joined
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from blockwright_conformance.block_tables.scopes import PagedScope
 from blockwright_conformance.block_tables.world import TablesWorld as Tables
-from blockwright_conformance.checker.world import World as PartWorld
+from blockwright_conformance.checker.world import World
 from blockwright_conformance.kv_cache.scopes import Scope
-from blockwright_conformance.kv_cache.world import LOOKUP_LAWS, KVCacheWorld, lookup_view
+from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_conformance.offload.chain import ChainWorld, plain
-from blockwright_conformance.offload.scopes import (
-    FIRST,
-    KEYS,
-    SECOND,
-    ChainScope,
-    TierScope,
-    chain_scope,
-    lists,
-    request,
-)
+from blockwright_conformance.offload.scopes import ChainScope, TierScope
 from blockwright_conformance.offload.tier import TierNow, TierWorld
 from blockwright_spec.offload import chain_state, tier_state
-from blockwright_spec.offload.tier_laws import TIER_LAWS
+from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
 
 from .. import scopes
 from ..data_movement.offload_scopes import OFFLOAD_HISTORIES
 from ..data_movement.tables_scopes import World as TablesWorld
-from ..known_bugs import offload_places, paged_places, places
-from ..known_bugs.known_bug import Place
+from ..known_bugs import places
 from ..known_bugs.watch import OutOfTimeError, watch
-from .beside import Walk, imported, in_chain_walk, in_histories, in_lockstep, in_walk, nowhere, silent
-from .plans import RIGHT_PLANS, Shelf, shelf
-from .refusals import REFUSED, refuses
+from .beside import Silent, Walk, imported, in_chain_walk, in_histories, in_lockstep, in_walk, nowhere
+from .plans import RIGHT_PLANS, Shelf, ShelfWorld
+from .refusals import refuses
 from .refusals_parts import chain_refuses, desk_refuses, tables_refuse, tier_refuses
-from .search import Came, Enough, Judge, Noticed, World, judged
-from .workers import workers
+from .search import Enough, Judge, Judging, Noticed
+from .workers import Workers
 
 AnyScope = Scope | PagedScope | TierScope | ChainScope | Walk | Shelf
 
@@ -53,9 +41,11 @@ class SpecPlace:
     gate: str
     """The gate that looks at such scopes beside the implementation."""
     scope: AnyScope
-    makes: Callable[[Any], World]
+    makes: Callable[[Any], World[Any, Any]]
     beside: Callable[[Any, int], str]
     """Says in what a scope's specification differs from the implementation, looking so far; empty if in nothing."""
+    refused: Callable[[Any], bool] | None = None
+    """Tells whether a state refuses wrong calls, where nothing else is judged."""
 
     @property
     def name(self) -> str:
@@ -64,7 +54,7 @@ class SpecPlace:
     def alone(self, enough: Enough, limit: int) -> Noticed:
         """Return what its laws notice of the specification alone."""
         with watch():
-            return judged(self.makes(self.scope), enough, limit)
+            return Judging(self.makes(self.scope), enough, limit, self.refused).run()
 
     def differs(self, limit: int) -> str:
         """Say in what the specification differs from the implementation, or that it fails."""
@@ -76,91 +66,51 @@ class SpecPlace:
             return f"{type(error).__name__}: {error}"
 
 
-def judges(*laws: tuple[Any, ...]) -> tuple[Judge, ...]:
-    return tuple(Judge(law.id, law.holds) for each in laws for law in each)
-
-
-def managers(scope: Scope) -> World:
-    return replace(part(KVCacheWorld(scope)), view=lookup_view, viewed=LOOKUP_LAWS)
-
-
-def part(world: PartWorld[Any, Any]) -> World:
-    """Return the world of a part: what a world of the checker says of the specification."""
-
-    def told(now: Any, action: Any) -> Came:
-        outcome = world.meaning(now, action)
-        return Came(outcome.steps, outcome.state)
-
-    return World(
-        world.scope.name,
-        world.initial,
-        world.enabled,
-        told,
-        lambda: world.digest,
-        judges(world.laws),
-        judges(world.step_laws),
-    )
-
-
-def tables(scope: PagedScope) -> World:
-    return part(Tables(scope))
-
-
 def tier_name(now: tier_state.Tier) -> bytes:
     """Name a state of a tier by all of it: contents and announcements do not follow from the rest if it is wrong."""
     entries = [(each.key, each.place, each.phase.name, each.readers) for each in now.entries]
     return marshal.dumps((entries, now.freed, now.contents, sorted(now.announced)), 2)
 
 
-def one_tier(scope: TierScope) -> World:
+class OneTier(TierWorld):
+    """One tier, of which states are told apart by all that is in them."""
 
-    def of_state(law: Judge) -> Judge:
-        return Judge(law.id, lambda now: law.holds(now.tier))
-
-    def of_step(law: Judge) -> Judge:
-        return Judge(law.id, lambda now, done: law.holds(now.tier, done))
-
-    world = part(TierWorld(scope))
-    return replace(
-        world,
-        start=lambda: TierNow(tier_state.tier(scope.capacity, scope.recovered)),
-        digest=lambda: lambda now: tier_name(now.tier),
-        state_laws=tuple(map(of_state, world.state_laws)),
-        step_laws=tuple(map(of_step, world.step_laws)),
+    laws: Any = tuple(Judge(law.id, lambda now, law=law: law.holds(now.tier)) for law in TIER_LAWS)
+    step_laws: ClassVar[Any] = tuple(
+        Judge(law.id, lambda now, done, law=law: law.holds(now.tier, done)) for law in TIER_STEP_LAWS
     )
 
+    def initial(self) -> TierNow:
+        return TierNow(tier_state.tier(self.scope.capacity, self.scope.recovered))
 
-def chains(scope: ChainScope) -> World:
-    """Return the world of a chain; the laws of one tier hold in each of its tiers."""
-    world = ChainWorld(scope)
-
-    def name(now: chain_state.Chain) -> bytes:
-        named = (marshal.dumps(plain(now, each), 2) for each in ({}, *world.alike))
-        return blake2b(min(named) + b"".join(map(tier_name, now.tiers)) * (not world.alike)).digest()
-
-    def in_each(law: Judge) -> Judge:
-        return Judge(law.id, lambda now: all(law.holds(each) for each in now.tiers))
-
-    found = part(world)
-    laws = found.state_laws + tuple(map(in_each, judges(TIER_LAWS)))
-    return replace(found, digest=lambda: name, state_laws=laws)
+    def digest(self, state: TierNow) -> bytes:
+        return tier_name(state.tier)
 
 
-def scopes_of(module: ModuleType, kinds: Any) -> Iterator[Any]:
-    """Return the scopes of some kinds that a module of known bugs names."""
-    places = (each for each in vars(module).values() if isinstance(each, Place))
-    return (each.scope for each in places if isinstance(each.scope, kinds))
+class Chains(ChainWorld):
+    """A chain; the laws of one tier hold in each of its tiers."""
 
+    laws: Any = (
+        *ChainWorld.laws,
+        *(Judge(law.id, lambda now, law=law: all(map(law.holds, now.tiers))) for law in TIER_LAWS),
+    )
 
-KNOWN_BUGS = {
-    constant: each.scope
-    for constant, each in vars(places).items()
-    if isinstance(each, Place) and each is not places.FORKED and "told" not in each.scope.name
-}
-"""The small scopes in which known bugs of the manager show, by the names of their constants."""
-_NAMED = {each.name: each for each in KNOWN_BUGS.values()}
+    def digest(self, state: chain_state.Chain) -> bytes:
+        named = (marshal.dumps(plain(state, each), 2) for each in ({}, *self.alike))
+        return blake2b(min(named) + b"".join(map(tier_name, state.tiers)) * (not self.alike)).digest()
+
 
 ROWS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("scopes.toml").read_text(encoding="utf-8"))
+
+
+def known(*kinds: type) -> dict[str, Any]:
+    """Return the scopes of some kinds in which known bugs show, by the names of their places."""
+    return {name: each.scope for name, each in places.PLACES.items() if isinstance(each.scope, kinds)}
+
+
+KNOWN_BUGS = {name: each for name, each in known(Scope).items() if name != "FORKED" and "told" not in each.name}
+"""The small scopes in which known bugs of the manager show."""
+_NAMED = {each.name: each for each in KNOWN_BUGS.values()}
 
 MANAGERS: tuple[Scope, ...] = (
     *_NAMED.values(),
@@ -174,7 +124,7 @@ MANAGERS: tuple[Scope, ...] = (
 """Small scopes of part one: those of known bugs, and more."""
 
 TABLES: tuple[PagedScope, ...] = (
-    *scopes_of(paged_places, PagedScope),
+    *known(PagedScope).values(),
     *(scopes.tables(*row) for row in ROWS["tables"]),
 )
 """Small scopes of part two."""
@@ -188,34 +138,10 @@ WALKED: dict[str, TablesWorld] = {
 }
 """Worlds in which random walks are taken, the last one so small that some prompts never fit."""
 
-WIDE = (request(2, (KEYS[0], 0)), request(2, (KEYS[1], 1)))
-OFFLOAD: tuple[TierScope | ChainScope, ...] = tuple(
-    dict.fromkeys(
-        joined(
-            scopes_of(offload_places, (TierScope, ChainScope)),
-            (
-                TierScope("spec, LRU", "LRU", 2, (*lists(2, 2), KEYS[2:3]), readers=2),
-                TierScope("spec, recovered", "LRU foreign", 2, lists(2, 1), recovered=KEYS[1:2]),
-                TierScope("spec, ARC", "ARC", 1, (*lists(3, 1), KEYS[:2])),
-                chain_scope("spec, wrong calls", (2, 1), reserve=(0,), misuse=True, most=2),
-                chain_scope("spec, through", (1, 1), through=True, under_way=2),
-                chain_scope("spec, late", (1, 1), through=True, loads=(FIRST[:1],), eager=False, under_way=2),
-                chain_scope("spec, freed", (1, 1), through=True, frees=True, loads=(FIRST[:1],), under_way=2),
-                chain_scope("spec, back", (2, 1), reserve=(1,), stores=(FIRST,), loads=(FIRST,), under_way=1),
-                chain_scope(
-                    "spec, three tiers", (2, 1, 1), reserve=(1, 1), stores=(FIRST,), loads=(FIRST,), under_way=2
-                ),
-                chain_scope("spec, through three", (1, 1, 1), through=True, loads=(FIRST[:1],), under_way=2),
-                chain_scope("spec, span 2", (1, 1), 4, span=2, stores=WIDE, loads=WIDE, under_way=2),
-                chain_scope(
-                    "spec, whole", (3, 2), reserve=(1,), stores=(FIRST, SECOND[1:]), loads=(FIRST[:1], SECOND[1:])
-                ),
-                chain_scope(
-                    "spec, dropped", (3, 0), reserve=(2,), stores=(FIRST, SECOND[1:]), loads=(FIRST[:1],), under_way=1
-                ),
-            ),
-        )
-    )
+OFFLOAD: tuple[TierScope | ChainScope, ...] = (
+    *known(TierScope, ChainScope).values(),
+    *(scopes.tiers(*row) for row in ROWS["tiers"]),
+    *(scopes.chains(*row) for row in ROWS["chains"]),
 )
 """Small scopes of part three."""
 
@@ -225,39 +151,32 @@ ASKED = tuple(scopes.managers(*row) for row in ROWS["asked"])
 """Small scopes in which what no manager can be asked is asked of the specification."""
 
 
-def refusing(makes: Callable[[Any], World], refused: Callable[[Any], bool]) -> Callable[[Any], World]:
-    """Return what makes worlds in which wrong calls must be refused, and nothing else is judged."""
-    return lambda scope: replace(makes(scope), state_laws=(Judge(REFUSED, refused),), step_laws=())
-
-
-def tier_now_refuses(now: TierNow) -> bool:
-    return tier_refuses(now.tier)
-
-
-SWAPPED = tuple(each for each in TABLES if "spec, swap" in each.name)
-"""Tables on which wrong calls are made."""
 LATE = ("spec, late", "spec, back", "spec, span 2", "spec, three tiers", "spec, whole")
 """Chains on which wrong calls are made."""
+
+
+def named(*names: str) -> Iterator[AnyScope]:
+    """Return scopes of tables and of offloading by a part of their names."""
+    return (each for each in (*TABLES, *OFFLOAD) if any(name in each.name for name in names))
+
+
+def asked(scopes: Iterable[AnyScope], makes: Any, refused: Callable[[Any], bool]) -> Iterator[SpecPlace]:
+    """Return places in which wrong calls must be refused, and nothing else is judged."""
+    return (SpecPlace("spec", each, makes, nowhere, refused) for each in scopes)
+
+
 PLACES: tuple[SpecPlace, ...] = (
-    *(SpecPlace("lockstep", each, managers, in_lockstep) for each in MANAGERS),
-    *(SpecPlace("paged", each, tables, in_lockstep) for each in TABLES),
-    *(SpecPlace("offload", each, one_tier if isinstance(each, TierScope) else chains, in_lockstep) for each in OFFLOAD),
-    *(SpecPlace("inputs", each, workers, in_histories) for each in WORKERS),
-    *(SpecPlace("spec", each, refusing(managers, refuses), nowhere) for each in ASKED),
-    *(SpecPlace("spec", each, refusing(workers, desk_refuses), nowhere) for each in WORKERS[:3]),
-    *(
-        SpecPlace("spec", each, refusing(tables, tables_refuse), nowhere)
-        for each in TABLES
-        if "spec, swap" in each.name
-    ),
-    SpecPlace("plans", Shelf("right ones", RIGHT_PLANS), shelf, nowhere),
-    *(SpecPlace("paged", Walk(name, each), silent, in_walk) for name, each in WALKED.items()),
-    *(SpecPlace("offload", each, silent, in_chain_walk) for each in OFFLOAD_HISTORIES.values()),
-    *(
-        SpecPlace("spec", each, refusing(one_tier, lambda now: tier_refuses(now.tier)), nowhere)
-        for each in OFFLOAD
-        if each.name == "spec, LRU"
-    ),
-    *(SpecPlace("spec", each, refusing(chains, chain_refuses), nowhere) for each in OFFLOAD if each.name in LATE),
+    *(SpecPlace("lockstep", each, KVCacheWorld, in_lockstep) for each in MANAGERS),
+    *(SpecPlace("paged", each, Tables, in_lockstep) for each in TABLES),
+    *(SpecPlace("offload", each, OneTier if isinstance(each, TierScope) else Chains, in_lockstep) for each in OFFLOAD),
+    *(SpecPlace("inputs", each, Workers, in_histories) for each in WORKERS),
+    *asked(ASKED, KVCacheWorld, refuses),
+    *asked(WORKERS[:3], Workers, desk_refuses),
+    *asked(named("spec, swap"), Tables, tables_refuse),
+    SpecPlace("plans", Shelf("right ones", RIGHT_PLANS), ShelfWorld, nowhere),
+    *(SpecPlace("paged", Walk(name, each), Silent, in_walk) for name, each in WALKED.items()),
+    *(SpecPlace("offload", each, Silent, in_chain_walk) for each in OFFLOAD_HISTORIES.values()),
+    *asked(named("spec, LRU"), OneTier, lambda now: tier_refuses(now.tier)),
+    *asked(named(*LATE), Chains, chain_refuses),
 )
 BY_NAME = {place.name: place for place in PLACES}

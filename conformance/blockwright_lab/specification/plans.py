@@ -5,16 +5,18 @@ request holds, the waste, the blocks. A wrong definition says that one of them i
 """
 
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from blockwright_conformance.checker.world import Outcome
 from blockwright_spec.worker.storage import Layer, Limits, PlannedGroup, StoragePlan
 from blockwright_spec.worker.storage_laws import STORAGE_LAWS
 
 from ..scopes import layer, plain
-from .search import Came, Judge, World
+from .search import Alone, Judge
 
 ROWS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("plans.toml").read_text(encoding="utf-8"))
 
@@ -48,18 +50,19 @@ class Shelf:
     plans: tuple[StoragePlan, ...]
 
 
-def shelf(of: Shelf) -> World:
-    """Return the world in which one may look at any of some plans."""
+class ShelfWorld(Alone):
+    """The world in which one may look at any of some plans."""
 
-    def chosen(_now: StoragePlan | None, at: int) -> Came:
-        return Came((), of.plans[at])
+    laws = tuple(Judge(law.id, lambda now, law=law: now is None or law.holds(now)) for law in STORAGE_LAWS)
 
-    return World(
-        of.name,
-        lambda: None,
-        lambda now: range(len(of.plans)) if now is None else (),
-        chosen,
-        lambda: lambda now: -1 if now is None else of.plans.index(now),
-        tuple(Judge(law.id, lambda now, law=law: now is None or law.holds(now)) for law in STORAGE_LAWS),
-        (),
-    )
+    def initial(self) -> None:
+        """Return what stands for no plan."""
+
+    def enabled(self, state: StoragePlan | None) -> Iterator[int]:
+        return iter(range(len(self.scope.plans)) if state is None else ())
+
+    def meaning(self, state: StoragePlan | None, action: int, choice: Any = None) -> Outcome[Any]:
+        return Outcome(self.scope.plans[action], ())
+
+    def digest(self, state: StoragePlan | None) -> bytes:
+        return b"" if state is None else b"%d" % self.scope.plans.index(state)

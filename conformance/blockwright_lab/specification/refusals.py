@@ -17,6 +17,7 @@ from blockwright_spec.manager.hits import found, holding
 from blockwright_spec.manager.in_time import forks
 from blockwright_spec.manager.in_time import in_flight as flights
 from blockwright_spec.manager.in_time.explain import explained
+from blockwright_spec.manager.in_time.time_laws import law_draft_state_is_its_own
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done, Reason, Refusal, Step
 from blockwright_spec.manager.state import (
@@ -32,7 +33,7 @@ from blockwright_spec.manager.state import (
     recurrent,
 )
 from blockwright_spec.manager.step_laws import law_evicted_is_lost
-from blockwright_spec.manager.table_laws import common_prefix_blocks, law_counts_are_ordered, law_draft_state_is_its_own
+from blockwright_spec.manager.table_laws import common_prefix_blocks, law_counts_are_ordered
 from blockwright_spec.offload.chain_outcomes import ChainRefusal
 from blockwright_spec.reads import Cross, Full, Prefix, entries
 from blockwright_spec.worker.rows import RowRefusal
@@ -168,7 +169,7 @@ def of_asks(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
     yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(1, external=1), LRU)
     whole = len(request.prefix[1])
     more = whole if recurrent(state.config) else whole + 1
-    yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(0, external=more), LRU)
+    yield Reason.LOAD_TOO_LONG, lambda: transitions.admit(state, slot, Hit(), Step(0, external=more), LRU)
     if 1 < whole <= state.config.max_model_len:
         yield Reason.TOO_MANY_DRAFTS, lambda: transitions.admit(state, slot, Hit(), Step(whole, drafts=1), LRU)
     if state.config.overlaps and not state.flights:

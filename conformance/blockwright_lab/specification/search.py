@@ -5,11 +5,15 @@ a wrong state explains everything after it. A world is any part of the specifica
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from blockwright_conformance.checker.world import World
+from blockwright_conformance.kv_cache.world import LOOKUP_LAWS, KVCacheWorld, lookup_view
+
 from ..known_bugs.watch import rearm
+from .refusals import REFUSED
 
 UNDEFINED = "no outcome"
 """Stands for a law where a wrong specification fails to say what comes of a call, or what a state is."""
@@ -20,30 +24,21 @@ class Judge(NamedTuple):
 
     id: str
     holds: Callable[..., bool]
+    statement: str = ""
 
 
-class Came(NamedTuple):
-    """What came of an action: each outcome with the state before it, and the state after all."""
+class Alone(World[Any, Any]):
+    """A world of the specification that no implementation can be asked about."""
 
-    steps: tuple[tuple[Any, Any], ...]
-    state: Any
+    def unasked(self, *_: Any) -> Any:
+        """Raise an error."""
+        raise NotImplementedError
 
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """A part of the specification, in a small scope."""
-
-    name: str
-    start: Callable[[], Any]
-    enabled: Callable[[Any], Iterable[Any]]
-    told: Callable[[Any, Any], Came]
-    digest: Callable[[], Callable[[Any], Any]]
-    """Makes what names states: equal names need be visited only once."""
-    state_laws: tuple[Judge, ...]
-    step_laws: tuple[Judge, ...]
-    view: Callable[[Any], Any] = lambda state: None
-    """All of a state that the laws in `viewed` read: they are judged once for all that is equal."""
-    viewed: frozenset[str] = frozenset()
+    model: Any = unasked
+    observe: Any = unasked
+    differences: Any = unasked
+    examine: Any = unasked
+    opening: Any = unasked
 
 
 @dataclass(slots=True)
@@ -64,18 +59,20 @@ Enough = Callable[[Noticed], bool]
 """Tells whether a search may end, after every fault."""
 
 
-def judged(world: World, enough: Enough, limit: int) -> Noticed:
-    """Visit every state of a world that is reached through sane ones, and note what is broken."""
-    return Judging(world, enough, limit).run()
-
-
 class Judging:
-    """One search of a world."""
+    """One search of a world: every state that is reached through sane ones; `refused` stands for all its laws."""
 
-    def __init__(self, world: World, enough: Enough, limit: int) -> None:
+    def __init__(
+        self, world: World[Any, Any], enough: Enough, limit: int, refused: Callable[[Any], bool] | None = None
+    ) -> None:
         self.world, self.enough, self.limit = world, enough, limit
+        self.laws: Sequence[Any] = world.laws if refused is None else (Judge(REFUSED, refused),)
+        self.step_laws: Sequence[Any] = world.step_laws if refused is None else ()
+        self.view = lookup_view if isinstance(world, KVCacheWorld) else lambda state: None
+        viewed = LOOKUP_LAWS if isinstance(world, KVCacheWorld) else ()
+        self.viewed = [law for law in self.laws if law.id in viewed]
+        self.rest = [law for law in self.laws if law.id not in viewed]
         self.noticed = Noticed()
-        self.digest = world.digest()
         self.seen: set[Any] = set()
         self.views: dict[Any, frozenset[str]] = {}
 
@@ -93,7 +90,7 @@ class Judging:
     def first(self) -> Iterator[Any]:
         """Return the initial state, if there is one and it breaks no law."""
         try:
-            state = self.world.start()
+            state = self.world.initial()
         except Exception:
             self.noticed.add(frozenset((UNDEFINED,)), 0)
             return
@@ -123,11 +120,11 @@ class Judging:
         self.noticed.transitions += 1
         rearm()
         try:
-            came = self.world.told(state, action)
+            came = self.world.meaning(state, action)
         except Exception:
             self.noticed.add(frozenset((UNDEFINED,)), depth)
             return None
-        broken = frozenset().union(*(verdicts(self.world.step_laws, *pair) for pair in came.steps))
+        broken = frozenset().union(*(verdicts(self.step_laws, *pair) for pair in came.steps))
         is_new = False
         if came.state is not state:
             is_new = self.is_new(came.state)
@@ -140,32 +137,29 @@ class Judging:
     def is_new(self, state: Any) -> bool:
         """Tell whether a state was not met before; one that has no name is."""
         try:
-            name = self.digest(state)
+            name = self.world.digest(state)
         except Exception:
             return True
         return name not in self.seen and not self.seen.add(name)  # type: ignore[func-returns-value]
 
     def arrived(self, state: Any) -> frozenset[str]:
         """Return the laws that a state breaks, or say that it is none: it cannot be named."""
-        world = self.world
-        viewed = [law for law in world.state_laws if law.id in world.viewed]
-        rest = [law for law in world.state_laws if law.id not in world.viewed]
         try:
-            self.digest(state)
-            view = world.view(state)
+            self.world.digest(state)
+            view = self.view(state)
         except Exception:
-            return verdicts(world.state_laws, state) or frozenset((UNDEFINED,))
+            return verdicts(self.laws, state) or frozenset((UNDEFINED,))
         if view not in self.views:
-            self.views[view] = verdicts(viewed, state)
-        return verdicts(rest, state) | self.views[view]
+            self.views[view] = verdicts(self.viewed, state)
+        return verdicts(self.rest, state) | self.views[view]
 
 
-def verdicts(laws: Iterable[Judge], *about: Any) -> frozenset[str]:
+def verdicts(laws: Iterable[Any], *about: Any) -> frozenset[str]:
     """Return the laws that are broken; where one cannot be judged, what it judges is no outcome."""
     return frozenset(filter(None, (verdict(law, *about) for law in laws)))
 
 
-def verdict(law: Judge, *about: Any) -> str:
+def verdict(law: Any, *about: Any) -> str:
     try:
         return "" if law.holds(*about) else law.id
     except Exception:

@@ -3,9 +3,9 @@
 It is the checker's own world, alone.
 """
 
-from functools import partial
 from typing import Any
 
+from blockwright_conformance.checker.world import Outcome
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.worker.actions import Serving
 from blockwright_conformance.worker.scopes import WorkerScope
@@ -14,18 +14,11 @@ from blockwright_spec.manager.state import Running
 from blockwright_spec.worker.input_laws import INPUT_LAWS, ROW_LAWS, Handed, RowCall
 from blockwright_spec.worker.rows import row_of
 
-from .search import UNDEFINED, Came, Judge, World
+from .search import UNDEFINED, Judge
 
 
 class WrongOutcomeError(Exception):
     """The specification refuses what cannot be refused."""
-
-
-def told(world: WorkerWorld, now: Serving, action: Any) -> Came:
-    outcome = world.meaning(now, action)
-    if outcome.refusal is not None:
-        raise WrongOutcomeError(outcome.refusal)
-    return Came(tuple((None, done) for _, done in outcome.steps), outcome.state)
 
 
 def follows(now: Serving) -> bool:
@@ -34,19 +27,21 @@ def follows(now: Serving) -> bool:
     )
 
 
-def workers(scope: Scope) -> World:
-    world = WorkerWorld(WorkerScope(scope, misuse=False, spare=1))
+def of_kind(law: Any, kind: type) -> Judge:
+    return Judge(law.id, lambda _, what: not isinstance(what, kind) or law.holds(what))
 
-    def of_kind(law: Any, kind: type) -> Judge:
-        return Judge(law.id, lambda _, what: not isinstance(what, kind) or law.holds(what))
 
-    own = (*(of_kind(law, Handed) for law in INPUT_LAWS), *(of_kind(law, RowCall) for law in ROW_LAWS))
-    return World(
-        scope.name,
-        world.initial,
-        world.enabled,
-        partial(told, world),
-        lambda: world.digest,
-        (Judge(UNDEFINED, follows),),
-        own,
-    )
+class Workers(WorkerWorld):
+    """The world of a scope, in which nothing is refused."""
+
+    laws = (Judge(UNDEFINED, follows),)
+    step_laws = (*(of_kind(law, Handed) for law in INPUT_LAWS), *(of_kind(law, RowCall) for law in ROW_LAWS))
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(WorkerScope(scope, misuse=False, spare=1))
+
+    def meaning(self, state: Serving, action: Any, choice: Any = None) -> Outcome[Serving]:
+        outcome = super().meaning(state, action)
+        if outcome.refusal is not None:
+            raise WrongOutcomeError(outcome.refusal)
+        return outcome

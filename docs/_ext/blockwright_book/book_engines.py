@@ -10,7 +10,7 @@ STANDINGS = {"BUG": "a bug", "DOCUMENTED": "documented by the engine", "CHOICE":
 
 
 def page() -> str:
-    """Give the page."""
+    """Return the page."""
     files = sorted((data.DATA / "engines").glob("*.json"))
     opening = (
         "(engines-laws)=\n# Other engines, law by law\n\nManagers of other engines, as published, run under the same "
@@ -24,7 +24,7 @@ def page() -> str:
 
 
 def engine(found: dict[str, Any]) -> str:
-    """Give what was found of one engine."""
+    """Return what was found of one engine."""
     told = found.get("laws", ())
     laws = [{"id": name, **each} for name, each in told.items()] if isinstance(told, dict) else list(told)
     cells = [(law(each["id"]), prose(str(each.get("statement", ""))), status(each), *numbers(each)) for each in laws]
@@ -46,12 +46,12 @@ def status(each: dict[str, Any]) -> str:
 
 
 def numbers(each: dict[str, Any]) -> tuple[str, str]:
-    """Give how far one looked."""
+    """Return how far one looked."""
     return f"{each.get('scopes') or 0:,}", f"{each.get('states') or each.get('transitions') or 0:,}"
 
 
 def counterexample(each: dict[str, Any]) -> str:
-    """Give the shortest counterexample of a law."""
+    """Return the shortest counterexample of a law."""
     told = each["counterexample"]
     lines = told if isinstance(told, list) else str(told).splitlines()
     words = f"{prose(str(each['detail']))}\n\n" if each.get("detail") else ""
@@ -59,7 +59,7 @@ def counterexample(each: dict[str, Any]) -> str:
 
 
 def deviation(each: dict[str, Any]) -> str:
-    """Give a known deviation."""
+    """Return a known deviation."""
     name, reason = str(each.get("law") or each.get("id") or ""), prose(str(each.get("reason", "")))
     standing = STANDINGS.get(str(each.get("standing", "")).upper(), "")
     source = threads(str(each.get("source") or each.get("reference") or ""))

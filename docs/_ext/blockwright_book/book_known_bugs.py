@@ -45,7 +45,7 @@ def line(chapter: Chapter) -> tuple[str, str]:
 
 
 def entry(bug: KnownBug) -> str:
-    """Give the entry of an bug."""
+    """Return the entry of an bug."""
     row = known_bugs.seen(bug) or {}
     facts = {
         "Told in": threads(bug.source),
@@ -88,7 +88,7 @@ def searched(row: dict[str, object]) -> str:
 
 
 def shortest(row: dict[str, object]) -> str:
-    """Give the shortest way to a bug as calls, to be opened."""
+    """Return the shortest way to a bug as calls, to be opened."""
     trace = row.get("trace")
     if not isinstance(trace, list):
         return "" if row and not row.get("transitions") else f"The shortest way: {NOT_MEASURED}."

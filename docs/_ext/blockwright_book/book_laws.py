@@ -15,14 +15,14 @@ NOT_MEASURED = "not measured"
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Give the table and the page of each part."""
+    """Yield the table and the page of each part."""
     yield "laws/index", index()
     for part in range(1, len(TITLES) + 1):
         yield f"laws/part-{part}", of_part(part)
 
 
 def index() -> str:
-    """Give the table of all laws."""
+    """Return the table of all laws."""
     notes = (
         "(laws-table)=\n# The laws\n\n"
         "Every law is a function of the specification that the gates call; its name and sentence are the first line of "
@@ -48,12 +48,12 @@ def titled(part: int) -> str:
 
 
 def profile() -> str:
-    """Give the profile of the report."""
+    """Return the profile of the report."""
     return str((data.load("gates") or {"profile": NOT_MEASURED})["profile"])
 
 
 def row(law: Law) -> tuple[str, ...]:
-    """Give the row of a law."""
+    """Return the row of a law."""
     number = checked(law.family)
     alone = only(law)
     return (
@@ -84,13 +84,13 @@ def only(law: Law) -> int | None:
 
 
 def of_mutants(law: Law) -> dict[str, Any] | None:
-    """Give what mutants of the specification say of a law; None where that was not measured."""
+    """Return what mutants of the specification say of a law; None where that was not measured."""
     found: dict[str, Any] | None = (data.load("spec_mutants") or {}).get("laws", {}).get(law.id)
     return found
 
 
 def of_part(part: int) -> str:
-    """Give the page of a part: an entry for each law."""
+    """Return the page of a part: an entry for each law."""
     parts = [
         f"# Laws of part {titled(part)}",
         "Laws are checked in every state or call of the scopes. The arithmetic they rest on is "
@@ -101,7 +101,7 @@ def of_part(part: int) -> str:
 
 
 def entry(law: Law) -> str:
-    """Give the entry of a law."""
+    """Return the entry of a law."""
     statement = prose(f"{law.statement[0].upper()}{law.statement[1:]}", names(law))
     parts = [f"({label(law.id)})=\n## {law.id}", f"**{statement}**", prose(law.more, names(law))]
     facts = {
@@ -122,6 +122,8 @@ def entry(law: Law) -> str:
 def told_checked(family: Family) -> str:
     """Say where laws were checked."""
     rows = family.rows()
+    if not family.kinds:
+        return f"in {family.of}"
     if not rows:
         return NOT_MEASURED
     kinds = " and ".join(f"`{kind}`" for kind in dict.fromkeys(row["kind"] for row in rows))
@@ -171,10 +173,10 @@ def told_tags(law: Law) -> str:
 
 @cache
 def claimed() -> dict[str, list[Place]]:
-    """Give the places that claim each law: the sources are read once for all laws."""
+    """Return the places that claim each law: the sources are read once for all laws."""
     return claims()
 
 
 def of_functions(places: list[Place]) -> list[tuple[str, str]]:
-    """Give the files and functions of places, each once."""
+    """Return the files and functions of places, each once."""
     return list(dict.fromkeys((each.file.removeprefix("blockwright/"), each.function) for each in places))

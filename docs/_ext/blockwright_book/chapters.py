@@ -59,7 +59,7 @@ def toctree(rows: list[str]) -> str:
 
 
 def page(chapter: Chapter) -> str:
-    """Give the page of a chapter."""
+    """Return the page of a chapter."""
     title, rest = spec.titled(chapter)
     names = spec.named(chapter.part) | spec.known(chapter)
     uses = ", ".join(f"[`{name}`](#{spec.label(name)})" for name in spec.imported(chapter))
@@ -76,7 +76,7 @@ def page(chapter: Chapter) -> str:
 
 
 def section(chapter: Chapter, entry: Entry) -> str:
-    """Give what is said of one name, and its code."""
+    """Return what is said of one name, and its code."""
     names, said = spec.named(chapter.part) | spec.known(chapter), entry.said
     heading = f"({spec.label(chapter.name, entry.name)})=\n## {entry.name}"
     after = ""

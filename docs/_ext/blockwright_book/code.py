@@ -38,7 +38,7 @@ class SpecCodeDirective(SphinxDirective):
 
 @cache
 def targets(chapter: spec.Chapter) -> dict[Place, str]:
-    """Give the labels of the names in a chapter's code that were defined at the top of some chapter."""
+    """Return the labels of the names in a chapter's code that were defined at the top of some chapter."""
     known, imports, found = spec.known(chapter), spec.imports(chapter), {}
 
     def visit(node: ast.AST, local: frozenset[str]) -> None:
@@ -61,13 +61,13 @@ def targets(chapter: spec.Chapter) -> dict[Place, str]:
 
 
 def bound(node: ast.AST) -> frozenset[str]:
-    """Give the names that a function or a comprehension binds itself."""
+    """Return the names that a function or a comprehension binds itself."""
     names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
     return frozenset(names | {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)})
 
 
 def rendered(chapter: spec.Chapter, numbers: list[int], href: Any) -> str:
-    """Give the HTML of some lines; `href` gives the address of a label."""
+    """Return the HTML of some lines; `href` gives the address of a label."""
     source = chapter.path.read_text(encoding="utf-8").splitlines()
     text = "\n".join(source[number - 1] for number in numbers) + "\n"
     at, line, column = targets(chapter), 0, 0
@@ -87,14 +87,14 @@ def rendered(chapter: spec.Chapter, numbers: list[int], href: Any) -> str:
 
 
 def style_of(kind: Any) -> str:
-    """Give the short name of a kind of token, or of the nearest kind that has one."""
+    """Return the short name of a kind of token, or of the nearest kind that has one."""
     while kind not in STANDARD_TYPES:
         kind = kind.parent
     return str(STANDARD_TYPES[kind])
 
 
 def linked(name: str, href: Any) -> str:
-    """Give a law's name, as a link if there is such a law."""
+    """Return a law's name, as a link if there is such a law."""
     return f'<a class="spec-link" href="{href(laws.label(name))}">{name}</a>' if name in laws.by_id() else name
 
 
@@ -115,7 +115,7 @@ def visit_spec_code(self: HTML5Translator, node: SpecCode) -> None:
 
 
 def page_of(label: str) -> str:
-    """Give the document in which a label stands."""
+    """Return the document in which a label stands."""
     if label.startswith("law-"):
         return laws.page_of(label)
     return next(

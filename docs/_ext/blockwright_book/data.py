@@ -14,11 +14,11 @@ BOOK = DOCS / "book"
 
 @cache
 def load(name: str) -> Any:
-    """Give the data of a file of ``docs/data``, or None where it has not been measured."""
+    """Return the data of a file of ``docs/data``, or None where it has not been measured."""
     path = DATA / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def rows(*kinds: str) -> list[dict[str, Any]]:
-    """Give the rows of the report that come from some gates; none where there is no report."""
+    """Return the rows of the report that come from some gates; none where there is no report."""
     return [row for row in (load("gates") or {"rows": []})["rows"] if row["kind"] in kinds]

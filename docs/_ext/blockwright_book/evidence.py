@@ -24,12 +24,12 @@ ELSEWHERE = {
 
 
 def rows_label(kind: str) -> str:
-    """Give the label of the rows of a gate."""
+    """Return the label of the rows of a gate."""
     return f"rows-of-{kind.replace(' ', '-')}"
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Give the pages."""
+    """Yield the pages."""
     yield "gates", gates()
     yield "proofs", proofs()
     yield "mutants", mutants()
@@ -40,7 +40,7 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 def gates() -> str:
-    """Give the page of the last report."""
+    """Return the page of the last report."""
     report = data.load("gates")
     if report is None:
         return f"# What was checked\n\n{NOT_MEASURED}\n"
@@ -66,7 +66,7 @@ def summed(kind: str) -> tuple[str, ...]:
 
 
 def scopes(kind: str) -> str:
-    """Give the rows of a gate."""
+    """Return the rows of a gate."""
     cells = [
         (
             plain(row["scope"]),
@@ -80,13 +80,13 @@ def scopes(kind: str) -> str:
 
 
 def proofs() -> str:
-    """Give the page of the theorems."""
+    """Return the page of the theorems."""
     rows = data.rows("proof", "contract", "tie")
     cells = [(plain(row["manager"]), prose(row["scope"]), told(row)) for row in rows]
     opening = (
         "(the-proofs)=\n# Proofs\n\nScopes are small; arithmetic is proved for all integers. Each line is a theorem "
-        "whose negation z3 shows to have no solution, or a contract that CrossHair confirms, read from the sources "
-        "that run: both the sets of the specification and the closed forms of the implementation."
+        "whose negation z3 shows to have no solution, read from the sources that run: both the sets of the "
+        "specification and the closed forms of the implementation; or a contract, tried with all small numbers."
     )
     held = sum(not row.get("violations") for row in rows)
     found = f"{held:,} of {count(len(rows), 'statement')} hold in the last report." if rows else NOT_MEASURED
@@ -102,7 +102,7 @@ def told(row: dict[str, Any]) -> str:
 
 
 def mutants() -> str:
-    """Give the page of the mutants."""
+    """Return the page of the mutants."""
     listed = data.load("survivors") or {}
     parts = [
         "(the-mutants)=\n# Mutants",
@@ -124,7 +124,7 @@ def mutants() -> str:
 
 
 def survivors(listed: dict[str, dict[str, str]] | None) -> str:
-    """Give the table of what is listed: the function, how many of its mutants, and why nothing can tell them."""
+    """Return the table of what is listed: the function, how many of its mutants, and why nothing can tell them."""
     if not listed:
         return NOT_MEASURED
     cells = [
@@ -136,7 +136,7 @@ def survivors(listed: dict[str, dict[str, str]] | None) -> str:
 
 
 def number(value: Any) -> str:
-    """Give a number, or how many names there are."""
+    """Return a number, or how many names there are."""
     return f"{size(value):,}"
 
 
@@ -161,14 +161,14 @@ def of_spec(measured: Any) -> str:
 
 
 def sample(kind: str) -> str:
-    """Give what the last report says of a gate's sample, source by source."""
+    """Return what the last report says of a gate's sample, source by source."""
     rows = [row for row in data.rows(kind) if row["scope"].endswith(".py") or row.get("detail", "").startswith("score")]
     cells = [(plain(row["scope"]), plain(row.get("detail", ""))) for row in rows if row["scope"] != row.get("detail")]
     return table(("source", "in the last report"), cells) if cells else NOT_MEASURED
 
 
 def examples() -> str:
-    """Give the page of the worked examples."""
+    """Return the page of the worked examples."""
     found = data.load("examples") or {}
     opening = (
         "(worked-examples)=\n# Worked examples\n\nEach is the shortest way to something worth seeing, found by "
@@ -180,7 +180,7 @@ def examples() -> str:
 
 
 def example(name: str, each: dict[str, Any]) -> str:
-    """Give one worked example."""
+    """Return one worked example."""
     links = ", ".join(law(name) for name in each["laws"])
     steps = [(f"{at}. {named(step['action'])}", *after(step)) for at, step in enumerate(each["steps"], 1)]
     return "\n\n".join(
@@ -196,7 +196,7 @@ def example(name: str, each: dict[str, Any]) -> str:
 
 
 def after(step: dict[str, Any]) -> tuple[str, str, str]:
-    """Give the state after a step in words."""
+    """Return the state after a step in words."""
     published = set(step["published"])
 
     def blocks(ids: list[int]) -> str:
@@ -247,7 +247,7 @@ def drawing(example: dict[str, Any]) -> str:
 
 
 def tagged() -> str:
-    """Give the page of the law tags: the map from laws to the code that upholds them."""
+    """Return the page of the law tags: the map from laws to the code that upholds them."""
     found = claims()
     opening = (
         "(law-tags)=\n# Laws in the code\n\nA tag `law: ID`, in a comment or a docstring of the implementation, marks "
@@ -265,7 +265,7 @@ def tagged() -> str:
 
 
 def grouped(places: list[Place]) -> Iterator[str]:
-    """Give places by file."""
+    """Yield places by file."""
     pairs = book_laws.of_functions(places)
     for file in dict.fromkeys(file for file, _ in pairs):
         names = [f"`{function}`" for other, function in pairs if other == file and function]
@@ -273,7 +273,7 @@ def grouped(places: list[Place]) -> Iterator[str]:
 
 
 def sources() -> str:
-    """Give the page that stands for folders of the repository that documents name."""
+    """Return the page that stands for folders of the repository that documents name."""
     parts = ["(sources)=\n# Folders of the repository"]
     for folder in ("conformance/blockwright_lab/numerics/engine",):
         label = folder.replace("/", "-").replace("_", "-")
@@ -284,5 +284,5 @@ def sources() -> str:
 
 
 def first_line(source: str) -> str:
-    """Give the first line of a module's docstring."""
+    """Return the first line of a module's docstring."""
     return source.removeprefix('"""').partition("\n")[0].removesuffix('"""')

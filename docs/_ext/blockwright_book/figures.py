@@ -82,11 +82,11 @@ def words(x: float, y: float, text: str, anchor: str, style: str = "") -> str:
 
 
 def svg(width: float, height: float, parts: Sequence[str], title: str) -> str:
-    """Give a drawing that scales down, and can be scrolled where it would become too small to read."""
+    """Return a drawing that scales down, and can be scrolled where it would become too small to read."""
     inner = "\n".join(parts)
     return (
         f'<div class="figure-scroll"><svg class="book-figure" viewBox="0 0 {width:.0f} {height:.0f}" '
-        f'style="max-width:{width:.0f}px;min-width:{min(width, 560):.0f}px" role="img" '
+        f'style="max-width:{width:.0f}px;min-width:{min(width, 340):.0f}px" role="img" '
         f'aria-label="{html.escape(title)}">\n{inner}\n</svg></div>'
     )
 
@@ -144,7 +144,7 @@ def graph() -> str:
 
 
 def arranged(states: Sequence[dict[str, Any]], edges: Sequence[Any]) -> list[list[int]]:
-    """Give the states row by row, each near the middle of those that lead to it."""
+    """Return the states row by row, each near the middle of those that lead to it."""
     depth = {state["id"]: state["depth"] for state in states}
     layers: list[list[int]] = [[] for _ in range(max(depth.values()) + 1)]
     for number, at in depth.items():

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
+from blockwright_spec.law import CALL_LAWS
 from blockwright_spec.manager.laws import (
     BLOCK_LAWS,
     EVENT_LAWS,
@@ -42,13 +43,14 @@ class Family:
     others: bool = False
 
     def rows(self) -> list[dict[str, Any]]:
-        """Give the rows of the report in which these laws are checked."""
+        """Return the rows of the report in which these laws are checked."""
         found = data.rows(*self.kinds)
         return [row for row in found if not self.managers or (row["manager"] in self.managers) is not self.others]
 
 
 TIERS = ("LRU", "ARC")
 FAMILIES: tuple[tuple[Family, tuple[Any, ...]], ...] = (
+    (Family(1, "every call of parts one to three that tests end in its middle", "transitions", ()), CALL_LAWS),
     (Family(1, "every state of the block machine that a state of some part is", "states", ("refinement",)), BLOCK_LAWS),
     (Family(1, "every state of a manager", "states", ("lockstep", "choices")), LAWS),
     (Family(1, "every step of a manager", "transitions", ("lockstep", "choices")), STEP_LAWS),
@@ -84,7 +86,7 @@ class Law:
 
 
 def read(family: Family, law: Any) -> Law:
-    """Give a law of a list."""
+    """Return a law of a list."""
     said = inspect.getdoc(law.holds) or ""
     sentence, _, more = said.partition("\n\n")
     statement = " ".join(sentence.partition(": ")[2].split())
@@ -94,20 +96,20 @@ def read(family: Family, law: Any) -> Law:
 
 @cache
 def by_id() -> dict[str, Law]:
-    """Give every law by its id, in the order of the lists."""
+    """Return every law by its id, in the order of the lists."""
     return {law.id: read(family, law) for family, listed in FAMILIES for law in listed}
 
 
 def label(name: str) -> str:
-    """Give the label of a law's entry."""
+    """Return the label of a law's entry."""
     return f"law-{name.lower()}"
 
 
 def page_of(label: str) -> str:
-    """Give the document that holds a law's entry."""
+    """Return the document that holds a law's entry."""
     return page(by_id()[label.removeprefix("law-").upper()].family.part)
 
 
 def page(part: int) -> str:
-    """Give the document of the laws of a part."""
+    """Return the document of the laws of a part."""
     return f"book/laws/part-{part}"

@@ -27,7 +27,7 @@ def to_pages(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def rewritten(text: str, docname: str, folder: str | None = None) -> str:
-    """Give a text with its links to sources led to pages; they are written as from `folder`, or where it lies."""
+    """Return a text with its links to sources led to pages; they are written as from `folder`, or where it lies."""
     here = data.ROOT / folder if folder is not None else (data.DOCS / docname).parent
 
     def changed(match: re.Match[str]) -> str:
@@ -46,7 +46,7 @@ def rewritten(text: str, docname: str, folder: str | None = None) -> str:
 
 
 def page_of(path: str) -> str | None:
-    """Give the document that shows a file of the repository, if one does."""
+    """Return the document that shows a file of the repository, if one does."""
     chapters = {f"spec/blockwright_spec/{each.file}.py": each.page for each in spec.chapters()}
     known = PAGES | chapters | {f"spec/blockwright_spec/{part}": f"book/spec/{part}/index" for part in spec.PARTS}
     if path in known:

@@ -30,21 +30,21 @@ PLACES = {
 
 
 def steps() -> dict[str, ast.FunctionDef]:
-    """Give the steps by name, as they stand in the source, in order."""
+    """Return the steps by name, as they stand in the source, in order."""
     chapter = next(each for each in spec.chapters() if each.name == "block_machine")
     found = {node.name: node for node in spec.tree(chapter).body if isinstance(node, ast.FunctionDef)}
     return {step.__name__: found[step.__name__] for step in block_machine.STEPS}
 
 
 def guard(step: ast.FunctionDef) -> str:
-    """Give the condition under which a step may happen."""
+    """Return the condition under which a step may happen."""
     condition = next(node.test for node in ast.walk(step) if isinstance(node, ast.If))
     return ast.get_source_segment(inspect.getsource(block_machine), condition) or ""
 
 
 @cache
 def arrows() -> dict[tuple[str, str], tuple[str, ...]]:
-    """Give the names of the steps by how their block stands before and after them, in the order of the page."""
+    """Return the names of the steps by how their block stands before and after them, in the order of the page."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     order = list(steps())
     for move in sorted(explored().moves, key=lambda move: order.index(move.step)):
@@ -54,7 +54,7 @@ def arrows() -> dict[tuple[str, str], tuple[str, ...]]:
 
 
 def at_a_glance() -> str:
-    """Give the diagram and the table of the steps, for the page of the chapter."""
+    """Return the diagram and the table of the steps, for the page of the chapter."""
     cells = [
         (f"[`{name}`](#{spec.label('block_machine', name)})", prose(ast.get_docstring(node) or ""), f"`{guard(node)}`")
         for name, node in steps().items()
@@ -95,7 +95,7 @@ def arrow(before: str, after: str, names: tuple[str, ...]) -> str:
 
 
 def loop(name: str) -> tuple[str, float, float, str]:
-    """Give the way from a box back to it, and where its words stand."""
+    """Return the way from a box back to it, and where its words stand."""
     x, y = PLACES[name]
     edge, out = x + BOX_WIDTH / 2, x + BOX_WIDTH / 2 + LOOP
     way = f"M{edge:.0f},{y - 12} C{out:.0f},{y - 28} {out:.0f},{y + 28} {edge + 2:.0f},{y + 12}"
@@ -103,7 +103,7 @@ def loop(name: str) -> tuple[str, float, float, str]:
 
 
 def straight(before: str, after: str) -> tuple[str, float, float, str]:
-    """Give the way from one box to another, beside the one that leads back, and where its words stand."""
+    """Return the way from one box to another, beside the one that leads back, and where its words stand."""
     (x1, y1), (x2, y2) = PLACES[before], PLACES[after]
     length = hypot(x2 - x1, y2 - y1)
     dx, dy = (x2 - x1) / length, (y2 - y1) / length

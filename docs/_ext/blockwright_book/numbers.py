@@ -4,7 +4,7 @@ from . import data, known_bugs, laws, spec
 
 
 def substitutions() -> dict[str, str]:
-    """Give each number by its name."""
+    """Return each number by its name."""
     report = data.load("gates")
     return {
         "transitions": f"{report['transitions']:,}" if report else "not measured",
@@ -19,7 +19,7 @@ def substitutions() -> dict[str, str]:
 
 
 def graph() -> dict[str, str]:
-    """Give the numbers of the world that is drawn whole."""
+    """Return the numbers of the world that is drawn whole."""
     found = (data.load("spaces") or {}).get("graph")
     if found is None:
         return {}

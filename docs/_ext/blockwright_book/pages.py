@@ -17,7 +17,7 @@ def write() -> None:
 
 
 def every() -> Iterator[tuple[str, str]]:
-    """Give each page: its name below the folder, and its text."""
+    """Yield each page: its name below the folder, and its text."""
     yield from chapters.pages()
     yield from book_laws.pages()
     yield from book_known_bugs.pages()

@@ -71,12 +71,12 @@ def about(part: str) -> str:
 
 @cache
 def tree(chapter: Chapter) -> ast.Module:
-    """Give the parsed source of a chapter."""
+    """Return the parsed source of a chapter."""
     return ast.parse(chapter.path.read_text(encoding="utf-8"))
 
 
 def titled(chapter: Chapter) -> tuple[str, str]:
-    """Give the title of a chapter and the rest of its opening words."""
+    """Return the title of a chapter and the rest of its opening words."""
     text = ast.get_docstring(tree(chapter)) or ""
     title, _, rest = text.partition("\n\n")
     title = re.sub(r"^[\w ]+, chapter \d+: ", "", " ".join(title.split())).rstrip(".")
@@ -84,7 +84,7 @@ def titled(chapter: Chapter) -> tuple[str, str]:
 
 
 def names_of(node: ast.stmt) -> list[str]:
-    """Give the names that a statement at the top of a module defines."""
+    """Return the names that a statement at the top of a module defines."""
     match node:
         case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
             return [name]
@@ -101,14 +101,14 @@ def is_text(node: ast.stmt) -> bool:
 
 
 def text_of(node: ast.stmt) -> str:
-    """Give that string."""
+    """Return that string."""
     assert isinstance(node, ast.Expr)
     assert isinstance(node.value, ast.Constant)
     return str(node.value.value)
 
 
 def end_of(node: ast.stmt, lines: list[str]) -> int:
-    """Give the number of the last line of a statement, with the comments at the end of its body (``# SAME: ...``)."""
+    """Return the number of the last line of a statement, with the comments at the end of its body (``# SAME: ...``)."""
     end = last = node.end_lineno or node.lineno
     while end < len(lines) and (not lines[end].strip() or lines[end].startswith(" ")):
         end += 1
@@ -117,7 +117,7 @@ def end_of(node: ast.stmt, lines: list[str]) -> int:
 
 
 def code_lines(node: ast.stmt, after: int, end: int) -> list[int]:
-    """Give the numbers of the lines of a definition, with comments that stand before it and without its docstring."""
+    """Return the numbers of the lines of a definition, with comments that stand before it and without its docstring."""
     numbers = list(range(after + 1, end + 1))
     body = getattr(node, "body", [])
     if isinstance(node, ast.FunctionDef | ast.ClassDef) and len(body) > 1 and is_text(body[0]):
@@ -127,7 +127,7 @@ def code_lines(node: ast.stmt, after: int, end: int) -> list[int]:
 
 
 def entries(chapter: Chapter) -> list[Entry]:
-    """Give what a chapter defines, in order."""
+    """Return what a chapter defines, in order."""
     lines = chapter.path.read_text(encoding="utf-8").splitlines()
     found: list[Entry] = []
     end = 0
@@ -159,7 +159,7 @@ def trimmed(numbers: list[int], lines: list[str]) -> list[int]:
 
 @cache
 def defined() -> dict[str, dict[str, str]]:
-    """Give, per chapter, the names it defines and the labels of the places where they stand."""
+    """Return, per chapter, the names it defines and the labels of the places where they stand."""
     return {
         chapter.name: {entry.name: label(chapter.name, entry.name) for entry in entries(chapter)}
         for chapter in chapters()
@@ -167,7 +167,7 @@ def defined() -> dict[str, dict[str, str]]:
 
 
 def label(chapter: str, name: str = "") -> str:
-    """Give the label of a chapter, or of a name in it; records and constants have capitals, which labels lack."""
+    """Return the label of a chapter, or of a name in it; records and constants have capitals, which labels lack."""
     sort = "constant" if name.isupper() else "type" if name[:1].isupper() else ""
     words = ("spec", chapter.replace(".", "-"), name.lower().strip("_"), sort)
     return "-".join(filter(None, words)).replace("_", "-")

@@ -33,7 +33,7 @@ def register(subparsers: Any) -> None:
         "--only",
         metavar="NAME",
         nargs="+",
-        help="only these paths (the names in brackets), or all of a system (manager, step, paging, offload)",
+        help="only these paths (the names in brackets), or all of a system (manager, step, loop, paging, offload)",
     )
     parser.add_argument("--scaling", action="store_true", help="also growth of time and memory with the pool")
     parser.add_argument("--json", metavar="FILE", type=FilePath, help="write the run as data")
@@ -125,7 +125,7 @@ def _runnable(paths: Sequence[Any], args: argparse.Namespace) -> tuple[list[Any]
 
 def _peers(folder: FilePath, systems: Collection[str]) -> dict[str, Any]:
     """Load the peer of each system from the folder that `fetch_peers` filled."""
-    from blockwright.bench.path import MANAGER, OFFLOAD, PAGING, STEP
+    from blockwright.bench.path import LOOP, MANAGER, OFFLOAD, PAGING, STEP
     from blockwright.bench.peers import vllm as vllm_peer
     from blockwright.bench.peers import vllm_offload as vllm_offload_peer
     from blockwright.bench.peers import vllm_paging as vllm_paging_peer
@@ -134,6 +134,7 @@ def _peers(folder: FilePath, systems: Collection[str]) -> dict[str, Any]:
     loaders = {
         MANAGER: vllm_peer.load,
         STEP: vllm_step_peer.load,
+        LOOP: vllm_step_peer.load,
         PAGING: vllm_paging_peer.load,
         OFFLOAD: vllm_offload_peer.load,
     }

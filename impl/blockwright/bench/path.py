@@ -6,7 +6,7 @@ from typing import Any
 
 from blockwright.bench.measure import Sample
 
-MANAGER, STEP, PAGING, OFFLOAD = "manager", "step", "paging", "offload"
+MANAGER, STEP, LOOP, PAGING, OFFLOAD = "manager", "step", "loop", "paging", "offload"
 """The systems that are measured, each beside a peer of its own."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from blockwright.bench import groups, step_paths
+from blockwright.bench import groups, loop_paths, step_paths
 from blockwright.bench.measure import Sample, now, require, since
 from blockwright.bench.offload import paths as offload_paths
 from blockwright.bench.paging import paths as paging_paths
@@ -125,15 +125,13 @@ def append_token(side: Side) -> Sample:
     """Time what an engine does to a request after a decode step: count it, append the token, hash full blocks."""
     tokens = Tokens()
     prompts = [tokens.draw(PROMPT + i % BLOCK_SIZE) for i in range(BATCH)]
-    outputs = [[token] for token in tokens.draw(STEPS)]
+    outputs = [tokens.draw(BATCH) for _ in range(STEPS)]
 
     def sample() -> float:
         requests = [side.request(f"r{i}", prompt) for i, prompt in enumerate(prompts)]
         begin = now()
         for output in outputs:
-            for request in requests:
-                request.num_computed_tokens += 1
-                request.append_output_token_ids(output)
+            side.advance(requests, output)
         for request in requests:
             side.hash_filled(request)
         spent = since(begin)
@@ -378,6 +376,7 @@ def all_paths() -> list[Path]:
         _hash("hash-sha256", "hash 16 tokens: list, SHA-256", 4, as_list, ours_sha256),
         Path("append", "append a token, count it", "request", None, _of(append_token), append_token),
         *step_paths.all_paths(),
+        *loop_paths.all_paths(),
         *paging_paths.all_paths(),
         *offload_paths.all_paths(),
     ]

@@ -12,12 +12,13 @@ import blockwright
 from blockwright._terminal import print_table
 from blockwright.bench import scaling
 from blockwright.bench.measure import Timing
-from blockwright.bench.path import MANAGER, OFFLOAD, PAGING, STEP, Path
+from blockwright.bench.path import LOOP, MANAGER, OFFLOAD, PAGING, STEP, Path
 from blockwright.bench.sides import BLOCK_SIZE
 
 TITLES = {
     MANAGER: "Time per operation, ns",
     STEP: "A whole decode step, manager and worker: time per step, ns",
+    LOOP: "An engine's loop, requests coming and going: time per step, ns",
     PAGING: "Block tables with fork, copy and swap: time per operation, ns",
     OFFLOAD: "Bookkeeping of an offload tier: time per operation, ns",
 }
@@ -26,6 +27,7 @@ TITLES = {
 KINDS = {
     MANAGER: "prefix caching on, one group of full attention unless a row says more",
     STEP: "prefix caching on, 256 requests in a step, each step timed alone",
+    LOOP: "prefix caching on, 256 requests in a step, 5 of them new, with prompts of 8,192 tokens, half of them shared",
     PAGING: "full attention, prefix caching where a row says so",
     OFFLOAD: "LRU over 4,096 places in host memory, 64 blocks in each call",
 }
@@ -122,7 +124,9 @@ def configuration_line(config: dict[str, Any], system: str) -> str:
     """Return the configuration in one line, to stand beside the numbers of a system."""
     mypyc = f", mypyc {config['mypyc']}" if config["mypyc"] else ""
     peer = f", vllm {config['vllm'][system]}" if system in config["vllm"] else ""
-    packages = "".join(f", {name} {found}" for name, found in config["packages"].items()) if system == STEP else ""
+    packages = (
+        "".join(f", {name} {found}" for name, found in config["packages"].items()) if system in (STEP, LOOP) else ""
+    )
     return (
         f"{config['cpu']}, {config['cores']} cores; {config['python']} ({config['python_compiler']}); "
         f"blockwright {config['blockwright']} ({config['build']}{mypyc}){peer}{packages}; "

@@ -41,7 +41,7 @@ def count_step(state: State, request: Request, tables: RequestTables, stop: i64,
 
 
 def serve_in_place(state: State, request: Request, tables: RequestTables, new: i64) -> None:
-    """Serve a step that changes only counts (`is_in_place`)."""
+    """Serve a step that changes only counts (`is_in_place`). law: CALL-1."""
     has_begun = False
     try:
         if state.config.overlaps:
@@ -90,16 +90,15 @@ def serve(state: State, request: Request, tables: RequestTables | None, ask: Ask
 
 def room_for(state: State, ready: RequestTables, changes: Changes) -> KVCacheBlocks:
     """Return a result with room for the entries that a step appends."""
-    grown = False
+    if changes.grown == 0:
+        return state.nothing
     ids: list[vec[i32]] = []
     groups = state.config.num_groups
     at: i64 = 0
     while at < groups:
-        more = i64(len(ready.groups[at].blocks)) - i64(changes.held[at])
-        grown = grown or more > 0
-        ids.append(zeros32(more))
+        ids.append(zeros32(i64(len(ready.groups[at].blocks)) - i64(changes.held[at])))
         at += 1
-    return KVCacheBlocks(state.pool, ids) if grown else state.nothing
+    return KVCacheBlocks(state.pool, ids)
 
 
 def prepare(state: State, request: Request, tables: RequestTables | None, ask: Ask, changes: Changes) -> RequestTables:
@@ -129,6 +128,7 @@ def prepare(state: State, request: Request, tables: RequestTables | None, ask: A
         if table.in_place < ask.slots:
             manager = state.managers[at]
             manager.widen(table, manager.reach(ask))
+            changes.grown += i64(len(table.blocks)) - i64(changes.held[at])
         at += 1
     return tables
 

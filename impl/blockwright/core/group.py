@@ -211,6 +211,8 @@ class GroupTables:
 
     def widen(self, table: GroupTable, num_tokens: i64) -> None:
         """Append null entries up to `num_tokens` slots, for `fill`."""
+        if i64(len(table.blocks)) * self._block_size >= num_tokens:
+            return
         more = self.entries_for(num_tokens) - i64(len(table.blocks))
         if more == 1:
             table.blocks = append(table.blocks, 0)

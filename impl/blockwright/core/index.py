@@ -33,6 +33,8 @@ def zeros64(count: i64) -> vec[i64]:
 
 def with_room(numbers: vec[i32], count: i64) -> vec[i32]:
     """Return the same numbers with room behind them: that many can be appended without taking memory. O(count)."""
+    if len(numbers) == 0:
+        return vec[i32](capacity=count)
     i: i64 = 0
     while i < count:
         numbers = append(numbers, 0)
@@ -250,6 +252,41 @@ class PrefixIndex:
         """Return the key of a published block: low word, high word, group."""
         return self._words[2 * block], self._words[2 * block + 1], i64(self._groups[block])
 
-    def slot_blocks(self) -> list[int]:
-        """Return the blocks that stand in the slots, for the self-check. O(slots)."""
-        return [int(block) for block in self._slots if block != 0]
+    def keyed(self) -> list[bool]:
+        """Say of each block, by id, whether it is published. O(num_blocks)."""
+        return [older != 0 for older in self.older]
+
+    def all_keys(self) -> list[tuple[int, int, int] | None]:
+        """Return the key of each block, by id; None where it is not published. O(num_blocks)."""
+        found: list[tuple[int, int, int] | None] = []
+        block: i64 = 0
+        while block < i64(len(self.older)):
+            if self.older[block] == 0:
+                found.append(None)
+            else:
+                low, high, group = self.key(block)
+                found.append((int(low), int(high), int(group)))
+            block += 1
+        return found
+
+    def rings(self) -> list[tuple[int, int, list[int], bool]]:
+        """Return, for each block that stands in a slot, what the self-check compares. O(slots + published blocks).
+
+        That is: the block, the one that is found under its key, its ring from the oldest on, cut off if it has no end,
+        and whether all of the ring carry that key.
+        """
+        found: list[tuple[int, int, list[int], bool]] = []
+        for slot in self._slots:
+            oldest = i64(slot)
+            if oldest == 0:
+                continue
+            low, high, group = self.key(oldest)
+            ring: list[int] = []
+            is_sound = True
+            block = oldest
+            while block != 0 and len(ring) <= len(self.older):
+                is_sound = is_sound and self.matches(block, low, high, group)
+                ring.append(int(block))
+                block = self.next_duplicate(block, oldest)
+            found.append((int(oldest), int(self.find(low, high, group)), ring, is_sound))
+        return found

@@ -15,7 +15,7 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.pool import BlockPool, KVCacheBlock
 from blockwright.core.request import MAX_LENGTH, Request
-from blockwright.errors import InvalidArgumentError
+from blockwright.errors import InvalidArgumentError, UnsupportedError
 
 
 @final
@@ -67,6 +67,14 @@ class KVCacheBlocks:
     def __hash__(self) -> int:
         """Hash by the number of blocks."""
         return hash(tuple([len(ids) for ids in self.ids]))
+
+    def __copy__(self) -> KVCacheBlocks:
+        """Return the same blocks again."""
+        return KVCacheBlocks(self._pool, self.ids[:])
+
+    def __reduce__(self) -> str:
+        """Refuse to be pickled or copied deeply."""
+        raise UnsupportedError("KVCacheBlocks: of one pool, so neither pickled nor copied deeply; use get_block_ids()")
 
     def __repr__(self) -> str:
         """Show the ids."""
@@ -294,10 +302,10 @@ def _unpacked(data: bytes) -> vec[i32]:
 
 
 def counts_of(name: str, given: int | Sequence[int], size: i64) -> vec[i64]:
-    """Return one count per request, each within what 64 bits hold safely."""
+    """Return one count per request, each within what 64 bits hold safely; nothing if nobody asks for any."""
     if isinstance(given, int):
         count: i64 = count_of(name, given)
-        return vec[i64]([count] * size)
+        return vec[i64]([count] * size) if count > 0 else vec[i64]()
     counts = vec[i64](capacity=size)
     for each in given:
         counts = append(counts, count_of(name, each))

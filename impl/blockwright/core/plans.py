@@ -129,7 +129,7 @@ def can_load(state: State, request: Request, num_new_computed_tokens: int, num_e
 def moment(state: State, request: Request, tables: RequestTables | None) -> tuple[int, ...]:
     """Return what a plan leans on beside the pool."""
     if tables is None:
-        return (request._num_computed, request.num_tokens, int(state.num_steps), len(state.steps))
+        return (int(request._num_computed), request.num_tokens, int(state.num_steps), len(state.steps))
     counts = (
         int(tables.num_written),
         int(tables.num_certain),
@@ -137,7 +137,7 @@ def moment(state: State, request: Request, tables: RequestTables | None) -> tupl
         int(tables.last_step),
         int(tables.num_loading),
     )
-    return (request._num_computed, request.num_tokens, int(state.num_steps), len(state.steps), *counts)
+    return (int(request._num_computed), request.num_tokens, int(state.num_steps), len(state.steps), *counts)
 
 
 def most_held(state: State, tables: RequestTables, ask: Ask) -> i64:

@@ -5,11 +5,10 @@ Each check raises one typed error that names the argument and the remedy, and le
 
 from __future__ import annotations
 
-from librt.vecs import vec
 from mypy_extensions import i64
 
 from blockwright.core.outcomes import Ask, KVCacheBlocks
-from blockwright.core.request import MAX_LENGTH, Request, no_request
+from blockwright.core.request import Request, no_request
 from blockwright.core.state import RequestTables, State
 from blockwright.errors import (
     DuplicateRequestError,
@@ -95,58 +94,21 @@ def is_in_place(state: State, request: Request, tables: RequestTables, new: i64,
 
     This is the fast path of decoding: such a step is served in place, by `count_step` alone.
     """
-    given = request._num_computed
-    if not 0 <= given <= MAX_LENGTH:
-        return False
-    begin: i64 = given
+    begin = request._num_computed
     if not tables.num_certain <= begin <= tables.num_written or new == 0 or begin + new + ahead > tables.in_place:
         return False
     return not state.config.overlaps or (len(state.steps) > 0 and tables.last_step != state.num_steps)
 
 
-def check_each(
-    state: State, batch: list[Request], news: vec[i64], aheads: vec[i64], drafts: vec[i64], ask: Ask
-) -> vec[i64]:
-    """Check every request of a batch; return where each step ends that is served in place, 0 for others."""
-    state.num_batches += 1
-    batch_number = state.num_batches
-    fresh: set[str] = set()
-    i: i64 = 0
-    size: i64 = len(batch)
-    stops = vec[i64]([0] * size)
-    while i < size:
-        request: Request = batch[i]
-        tables = tables_of(state, request)
-        if drafts[i] == 0 and tables is not None and is_in_place(state, request, tables, news[i], aheads[i]):
-            stops[i] = request._num_computed + news[i]
-        else:
-            ask.new = news[i]
-            ask.ahead = aheads[i]
-            ask.drafts = drafts[i]
-            check_ask(state, request, tables, ask)
-        if tables is None:
-            check_keys(state, request)
-            if request.request_id in fresh:
-                raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
-            fresh.add(request.request_id)
-        elif tables.batch == batch_number:
-            raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
-        else:
-            tables.batch = batch_number
-        i += 1
-    return stops
-
-
 def check_ask(state: State, request: Request, tables: RequestTables | None, ask: Ask) -> None:
     """Check what a request asks for against what it has, and fill in where the step begins and ends."""
     written: i64 = 0 if tables is None else tables.num_written
-    given = request._num_computed
-    if given < 0 or given > int(written):
+    computed = request._num_computed
+    if computed < 0 or computed > written:
         raise InvalidArgumentError(
-            f"num_computed_tokens: request {request.request_id!r} says {given}, but has slots written for "
+            f"num_computed_tokens: request {request.request_id!r} says {computed}, but has slots written for "
             f"{written} tokens; a request that was freed starts again at 0"
         )
-    computed: i64 = given
     ask.begin = computed + ask.hit_length
     ask.stop = ask.begin + ask.external + ask.new
     ask.certain = ask.stop - ask.drafts

@@ -258,7 +258,7 @@ class Request:
         if self._num_prompt < 1 or self._num_prompt > MAX_LENGTH:
             raise InvalidArgumentError(f"prompt_token_ids: needs 1..{MAX_LENGTH} tokens, not {self._num_prompt}")
         self._output: vec[i32] = vec[i32]()
-        self._num_computed: int = 0
+        self._num_computed: i64 = 0
         self.cache_salt = None if cache_salt is None else exact_text(cache_salt)
         self.lora_name = None if lora_name is None else exact_text(lora_name)
         self.prompt_logprobs = prompt_logprobs
@@ -272,8 +272,9 @@ class Request:
             self._root += _tagged(b"S", self.cache_salt)
         self._block_size: i64 = size
         self._chain: HashChain | None = None
+        self._is_eager = False  # its hasher is asked as soon as a block is full
         if size > 0:
-            self._chain = used.start(self._root, size)
+            self._start_chain(size)
         self._words: vec[i64] = vec[i64]()
         _uids[0] += 1
         self._uid: i64 = _uids[0]
@@ -284,14 +285,21 @@ class Request:
         """Let the request be hashed in blocks of a manager's size, if it was made to be hashed so. O(1)."""
         if self._block_size != TO_COME:
             return
-        self._chain = self.hasher.start(self._root, block_size)
+        self._start_chain(block_size)
         self._block_size = block_size
         try:
             self._hash_early()
         except BaseException:  # a hasher's, say
             self._chain = None
+            self._is_eager = False
             self._block_size = TO_COME
             raise
+
+    def _start_chain(self, block_size: i64) -> None:
+        """Ask the hasher for a chain of blocks."""
+        chain = self.hasher.start(self._root, block_size)
+        self._is_eager = not chain.may_wait()
+        self._chain = chain
 
     def copy(self) -> Request:
         """Return an independent copy of the same request: for a copied manager, not for the same one."""
@@ -311,6 +319,7 @@ class Request:
         twin._block_size = self._block_size
         chain = self._chain
         twin._chain = None if chain is None else chain.copy()
+        twin._is_eager = self._is_eager
         twin._words = self._words[:]
         twin._uid = self._uid
         twin._held = self._held
@@ -372,15 +381,15 @@ class Request:
         """Tokens whose KV data is computed; the engine sets it after each step.
 
         Raises:
-            InvalidArgumentError: what is set is no integer (the compiled core: TypeError).
+            InvalidArgumentError: what is set is no integer (the compiled core: TypeError), or has more than 63 bits.
         """
         return self._num_computed
 
     @num_computed_tokens.setter
     def num_computed_tokens(self, count: int) -> None:
-        """Keep an exact `int`."""
-        if not isinstance(count, int):
-            raise InvalidArgumentError(f"num_computed_tokens: must be an integer, not {count!r}")
+        """Keep it as it is; a call that uses it checks it."""
+        if not isinstance(count, int) or not -(2**62) <= count < 2**62:
+            raise InvalidArgumentError(f"num_computed_tokens: must be an integer in a safe range, not {count!r}")
         self._num_computed = int(count)
 
     @property
@@ -446,12 +455,16 @@ class Request:
         count: i64 = len(packed) // 4
         if self._num_prompt + len(self._output) + count > MAX_LENGTH:
             raise InvalidArgumentError(f"token_ids: a request has at most {MAX_LENGTH} tokens")
-        output = self._output
-        i: i64 = 0
-        while i < count:
+        self.append_packed(packed, 0, count)
+
+    def append_packed(self, packed: bytes, start: i64, count: i64) -> None:
+        """Append some of the tokens that `pack_tokens` has checked, or none if that fails. O(count)."""
+        before = self._output
+        output = before
+        i = start
+        while i < start + count:
             output = append(output, read_i32_le(packed, i * 4))
             i += 1
-        before = self._output
         try:
             self._output = output
             self._hash_early()
@@ -465,8 +478,7 @@ class Request:
 
     def _hash_early(self) -> None:
         """Make all keys now, if that must not wait."""
-        chain = self._chain
-        if chain is not None and not chain.may_wait():
+        if self._is_eager:
             self.hash_until(self.num_full_blocks())
 
     def hash_until(self, count: i64) -> None:
@@ -474,11 +486,11 @@ class Request:
 
         Complexity: O(tokens hashed).
         """
-        before = self._words
+        i: i64 = i64(len(self._words)) // 2
         chain = self._chain
-        i: i64 = i64(len(before)) // 2
-        if chain is None or i >= count:
+        if i >= count or chain is None:
             return
+        before = self._words
         stop = min(count, self.num_full_blocks())
         if i >= stop:
             return

@@ -99,7 +99,7 @@ class BlockStore:
         self.is_torn = True
 
     def require_whole(self) -> None:
-        """Raise `InterruptedCallError` if a call has ended in the middle of a change."""
+        """Raise `InterruptedCallError` if a call has ended in the middle of a change. law: CALL-1."""
         if self.is_torn:
             raise InterruptedCallError(
                 "an earlier call ended in the middle of a change (no memory, an interrupt), so that nothing can be "
@@ -124,11 +124,19 @@ class BlockStore:
 
     def block_keys(self) -> list[bytes | None]:
         """Return the 16-byte key of each block, by id; None where it is not published. O(num_blocks)."""
-        return [self.block_key(block) for block in range(self._count)]
+        return [None if key is None else word_bytes(key[0], key[1]) for key in self._index.all_keys()]
 
     def block_groups(self) -> list[int | None]:
         """Return the group whose prefix each block carries, by id; None where it is not published. O(num_blocks)."""
-        return [int(self._index.key(block)[2]) if self._index.has_key(block) else None for block in range(self._count)]
+        return [None if key is None else key[2] for key in self._index.all_keys()]
+
+    def published(self) -> list[bool]:
+        """Say of each block, by id, whether it carries a key. O(num_blocks)."""
+        return self._index.keyed()
+
+    def holders_apart(self) -> list[int]:
+        """Return how many holders of each block are noted as no requests that compute (`set_apart`). O(num_blocks)."""
+        return [int(times) for times in self._apart]
 
     def block_key(self, block: i64) -> bytes | None:
         """Return the 16-byte key of one block, or None. O(1)."""
@@ -589,7 +597,7 @@ class BlockStore:
             InvariantError: names the law and shows both sides.
         """
         self.require_whole()
-        keyed = [self._index.has_key(block) for block in range(self._count)]
+        keyed = self.published()
         check_queue(int(self._num_free), self.free_block_ids(), self._backwards(), self.ref_counts(), keyed)
         check_index(self._index, keyed)
         order = self._order

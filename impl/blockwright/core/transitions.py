@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import operator
 
-from librt.vecs import append, vec
-from mypy_extensions import i32, i64
+from mypy_extensions import i64
 
-from blockwright.core.effects import act, count_step, prepare, serve, undo, vacate
-from blockwright.core.index import with_room, zeros32
-from blockwright.core.outcomes import Ask, BatchAllocation, Fits, KVCacheBlocks, Plan
-from blockwright.core.plans import fits, moment
-from blockwright.core.preconditions import check_each, tables_of, tables_running
+from blockwright.core.effects import serve, vacate
+from blockwright.core.outcomes import Fits, KVCacheBlocks, Plan
+from blockwright.core.plans import moment
+from blockwright.core.preconditions import tables_of, tables_running
 from blockwright.core.publication import NOT_RUN, make_keys, publish_filled
 from blockwright.core.request import Request
-from blockwright.core.state import RequestTables, State
+from blockwright.core.state import State
 from blockwright.core.window import common_hit
 from blockwright.errors import InvalidArgumentError, StalePlanError
 
@@ -59,129 +57,6 @@ def commit(state: State, plan: Plan) -> KVCacheBlocks:
     if plan._version != state.pool.version or plan._moment != moment(state, request, tables):
         raise StalePlanError(f"plan: the pool or the request has changed since {plan!r}; plan again")
     return serve(state, request, tables, plan._ask)
-
-
-def grow_each(
-    state: State, batch: list[Request], news: vec[i64], aheads: vec[i64], drafts: vec[i64]
-) -> BatchAllocation:
-    """Grow requests in order until one does not fit; those before it keep their slots: ``allocate_slots_batch``."""
-    size: i64 = len(batch)
-    ask = Ask()
-    stops = check_each(state, batch, news, aheads, drafts, ask)
-    state.pool.require_whole()
-    done = BatchAllocation(
-        0,
-        None,
-        vec[i32](),
-        zeros32(size * state.config.num_groups + 1),
-        vec[i32](),
-        zeros32(size * state.config.num_groups + 1),
-        vec[i32](),
-        int(state.num_batches),
-        [""] * size,
-    )
-    try:
-        serve_each(state, batch, news, aheads, drafts, ask, stops, done)
-    except BaseException:
-        if done.num_served > 0:
-            state.tear()
-        raise
-    return done
-
-
-def serve_each(
-    state: State,
-    batch: list[Request],
-    news: vec[i64],
-    aheads: vec[i64],
-    drafts: vec[i64],
-    ask: Ask,
-    stops: vec[i64],
-    done: BatchAllocation,
-) -> None:
-    """Serve the requests of a checked batch, and write down what changed. In place where `stops` says so."""
-    changes = state.changes
-    changes.clear()
-    size: i64 = len(batch)
-    groups = state.config.num_groups
-    overlaps = state.config.overlaps
-    num_nulled: i32 = 0
-    new_ids = vec[i32]()
-    new_offsets = done.new_block_offsets
-    nulled_offsets = done.nulled_offsets
-    served: i64 = 0
-    slot: i64 = 0
-    while served < size:
-        request: Request = batch[served]
-        stop = stops[served]
-        own = request._held
-        group: i64 = 0
-        if stop > 0 and isinstance(own, RequestTables):
-            if overlaps:
-                try:
-                    state.steps[-1].record(own, news[served], 0)
-                    done.num_served = int(served) + 1
-                except BaseException:
-                    state.steps[-1].strike(own)
-                    raise
-            else:
-                done.num_served = int(served) + 1
-            count_step(state, request, own, stop, news[served], 0)
-            while group < groups:
-                group += 1
-                slot += 1
-                new_offsets[slot] = i32(len(new_ids))
-                nulled_offsets[slot] = num_nulled
-        else:
-            tables = tables_of(state, request)
-            begin: i64 = request._num_computed
-            ask.new = news[served]
-            ask.ahead = aheads[served]
-            ask.drafts = drafts[served]
-            ask.begin = begin
-            ask.stop = begin + news[served]
-            ask.certain = ask.stop - drafts[served]
-            if not fits(state, request, tables, ask):
-                break
-            changes.begin(tables)
-            try:
-                changes.request = i32(served)
-                ready = prepare(state, request, tables, ask, changes)
-                grown: i64 = 0
-                while group < groups:
-                    grown += i64(len(ready.groups[group].blocks)) - i64(changes.held[group])
-                    group += 1
-                new_ids = with_room(new_ids, grown)
-                if overlaps and ask.new > 0:  # the last that takes memory
-                    state.steps[-1].record(ready, ask.new, ask.drafts)
-                done.num_served = int(served) + 1
-            except BaseException:
-                undo(state, request, tables, changes, False)
-                raise
-            act(state, request, ready, ask, tables is None, changes)
-            group = 0
-            while group < groups:
-                blocks = ready.groups[group].blocks
-                held: i64 = i64(changes.held[group])
-                while held < i64(len(blocks)):
-                    new_ids = append(new_ids, blocks[held])
-                    held += 1
-                slot += 1
-                new_offsets[slot] = i32(len(new_ids))
-                nulled_offsets[slot] = changes.nulled_ends[group]
-                group += 1
-            num_nulled = i32(len(changes.nulled))
-            done.request_ids[served] = request._request_id
-        served += 1
-    while slot < size * groups:
-        slot += 1
-        new_offsets[slot] = i32(len(new_ids))
-        nulled_offsets[slot] = num_nulled
-    if served < size:
-        done.refused = int(served)
-    done.new_block_ids = new_ids
-    done.nulled_entries = changes.nulled
-    done.replaced_entries = changes.replaced
 
 
 def publish(state: State, request: Request, num_computed_tokens: int) -> None:

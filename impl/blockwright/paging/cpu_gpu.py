@@ -71,7 +71,7 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         raise InvalidArgumentError(f'allocator_type: must be "naive" or "prefix_caching", not {allocator_type!r}')
 
     def tear(self) -> None:
-        """Refuse later calls: one has ended in the middle of a change."""
+        """Refuse later calls: one has ended in the middle of a change. law: CALL-1."""
         self._gpu.pool.tear()
         self._cpu.pool.tear()
 

@@ -38,13 +38,13 @@ def taking(state: Paged, device: Device, contents: Iterable[tuple[int | None, Pr
 
 
 def prefixes_of(config: PagedConfig, prefix: Prefix) -> tuple[Prefix, ...]:
-    """Give what the blocks of some tokens hold, one after another."""
+    """Return what the blocks of some tokens hold, one after another."""
     size, length = config.block_size, len(prefix[1])
     return tuple(cut(prefix, min(start + size, length)) for start in range(0, length, size))
 
 
 def moved(state: Paged, slots: tuple[int, ...]) -> dict[int, Prefix | None]:
-    """Give the distinct blocks of some tables and their contents, in order; entries that are null do not move."""
+    """Return the distinct blocks of some tables and their contents, in order; entries that are null do not move."""
     return {
         block: content_at(state.config, table, entry)
         for slot in slots

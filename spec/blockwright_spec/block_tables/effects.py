@@ -15,7 +15,7 @@ Values = tuple[Prefix | None, ...]
 
 
 def changed(values: Values, block: int, value: Prefix | None) -> Values:
-    """Give values per block with one of them changed."""
+    """Return values per block with one of them changed."""
     return (*values[:block], value, *values[block + 1 :])
 
 
@@ -56,20 +56,20 @@ def emptied(state: Paged, blocks: frozenset[int]) -> Paged:
 
 
 def table_in(state: Paged, slot: int) -> PagedTable:
-    """Give the table that is in a slot."""
+    """Return the table that is in a slot."""
     table = state.tables[slot]
     assert table is not None
     return table
 
 
 def known(state: Paged, device: Device, prefix: Prefix | None) -> int | None:
-    """Give the block of a device that is found by a prefix."""
+    """Return the block of a device that is found by a prefix."""
     blocks = () if prefix is None else blocks_of(state.config, device)
     return next((block for block in blocks if state.keys[block] == prefix), None)
 
 
 def adoptable(state: Paged, device: Device, prefix: Prefix | None, source: int | None = None) -> int | None:
-    """Give the block found by a prefix that may take the place of `source`, where that is given: of one to be written.
+    """Return the block of a prefix that may take the place of `source`, where that is given: of one to be written.
 
     Not one of which less is computed: its own sequence may compute the rest steps later (PAGE-17).
     """
@@ -111,7 +111,7 @@ def entered(
 
 
 def content_at(config: PagedConfig, table: PagedTable, entry: int) -> Prefix | None:
-    """Give what the block of an entry holds for the table: nothing where only lookahead slots are."""
+    """Return what the block of an entry holds for the table: nothing where only lookahead slots are."""
     end = tokens_before(config, table, entry)
     return cut(table.prefix, end) if end > entry * config.block_size else None
 

@@ -59,18 +59,18 @@ def lowest(block: int) -> int:
 
 
 def preferring(order: tuple[int, ...]) -> Choice:
-    """Give the choice that goes by a recorded order of blocks; others come after, by id."""
+    """Return the choice that goes by a recorded order of blocks; others come after, by id."""
     return lambda block: order.index(block) if block in order else len(order) + block
 
 
 def rank(state: Paged, block: int) -> tuple[bool, int, int]:
-    """Give the place of a free block in the order of eviction."""
+    """Return the place of a free block in the order of eviction."""
     key = state.keys[block]
     return (False, 0, 0) if key is None else (True, state.times[block], -len(key[1]))
 
 
 def may_go(state: Paged, device: Device) -> tuple[int, ...]:
-    """Give the free blocks that may be taken next."""
+    """Return the free blocks that may be taken next."""
     free = free_on(state, device)
     first = min((rank(state, block) for block in free), default=None)
     return tuple(block for block in free if rank(state, block) == first)

@@ -80,31 +80,31 @@ class Paged:
 
 
 def paged(config: PagedConfig, num_tables: int) -> Paged:
-    """Give the state of a new allocator, with room for some tables."""
+    """Return the state of a new allocator, with room for some tables."""
     total = config.num_gpu + config.num_cpu
     nothing = (None,) * total
     return Paged(config, frozenset(range(total)), nothing, nothing, (0,) * total, (0,) * total, (None,) * num_tables)
 
 
 def blocks_of(config: PagedConfig, device: Device) -> range:
-    """Give the blocks of a device."""
+    """Return the blocks of a device."""
     if device is Device.GPU:
         return range(config.num_gpu)
     return range(config.num_gpu, config.num_gpu + config.num_cpu)
 
 
 def device_of(config: PagedConfig, block: int) -> Device:
-    """Give the device of a block."""
+    """Return the device of a block."""
     return Device.GPU if block < config.num_gpu else Device.CPU
 
 
 def free_on(state: Paged, device: Device) -> tuple[int, ...]:
-    """Give the free blocks of a device."""
+    """Return the free blocks of a device."""
     return tuple(block for block in blocks_of(state.config, device) if block in state.free)
 
 
 def paged_tables(state: Paged) -> tuple[PagedTable, ...]:
-    """Give the tables there are."""
+    """Return the tables there are."""
     return tuple(table for table in state.tables if table is not None)
 
 
@@ -114,7 +114,7 @@ def entries_of(state: Paged, block: int) -> int:
 
 
 def ends(copies: tuple[Pair, ...]) -> tuple[int, ...]:
-    """Give both ends of some copies."""
+    """Return both ends of some copies."""
     return tuple(block for pair in copies for block in pair)
 
 

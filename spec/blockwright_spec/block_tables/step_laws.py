@@ -7,7 +7,7 @@ from .state import Paged, Pair, device_of, entries_of, free_on
 
 
 def after(before: Paged, outcome: PagedOutcome) -> Paged:
-    """Give the state after a call: a refused one changes nothing."""
+    """Return the state after a call: a refused one changes nothing."""
     return before if isinstance(outcome, PagedRefusal) else outcome.state
 
 
@@ -64,7 +64,7 @@ def law_oldest_goes_first(before: Paged, outcome: PagedOutcome) -> bool:
 
 
 def adopted(before: Paged, state: Paged) -> tuple[int, ...]:
-    """Give the blocks that were found, and that more entries hold now."""
+    """Return the blocks that were found, and that more entries hold now."""
     held = ((block, entries_of(state, block) > entries_of(before, block)) for block in range(len(state.keys)))
     return tuple(block for block, more in held if more and state.keys[block] == before.keys[block] is not None)
 

@@ -55,7 +55,7 @@ def append(
 
 
 def wrong_append(state: Paged, slot: int, ahead: int, computed: int | None) -> PagedRefusal | None:
-    """Give the refusal of an append that is wrong."""
+    """Return the refusal of an append that is wrong."""
     table = state.tables[slot]
     if table is None:
         return PagedRefusal(PagedReason.NO_BLOCKS)
@@ -89,7 +89,7 @@ def windowed(state: Paged, slot: int, computed: int, choice: Choice) -> Paged | 
 
 
 def written_entries(state: Paged, slot: int, tokens: int) -> tuple[tuple[int, int], ...]:
-    """Give the entries that a table has and that some more tokens go to, each with its block."""
+    """Return the entries that a table has and that some more tokens go to, each with its block."""
     table, size = table_in(state, slot), state.config.block_size
     length = len(table.prefix[1])
     stop = required(state.config, length, tokens) if tokens else 0

@@ -64,7 +64,7 @@ def emptied(state: State, taken: tuple[int, ...]) -> State:
 
 
 def placed(taken: tuple[int, ...], wants: tuple[tuple[bool, ...], ...]) -> tuple[Table, ...]:
-    """Give the new entries of each group: the blocks taken, in order, and null where a state is jumped over."""
+    """Return the new entries of each group: the blocks taken, in order, and null where a state is jumped over."""
     before = tuple(sum(sum(wanted) for wanted in wants[:at]) for at in range(len(wants)))
     return tuple(
         tuple(taken[start + sum(wanted[:entry])] if takes else NULL for entry, takes in enumerate(wanted))
@@ -82,7 +82,7 @@ def copied(tables: tuple[Table, ...], copies: tuple[Copy, ...], entries: tuple[i
 
 
 def target(request: Running, at: int, group: Group, size: int, place: int) -> int:
-    """Give the block that a position is written to: a draft's state has a block of its own (MAMBA-3)."""
+    """Return the block that a position is written to: a draft's state has a block of its own (MAMBA-3)."""
     if isinstance(group.kind, Mamba) and place >= certain(request):
         return request.states[at][place - certain(request)]
     return request.tables[at][place // size]
@@ -180,7 +180,7 @@ def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice
 
 
 def orphaned(state: State, slot: int) -> tuple[tuple[Flight, ...], ...]:
-    """Give the steps in flight after a request has gone: they still compute its tokens, and nobody asks for them."""
+    """Return the steps in flight after a request has gone: they still compute its tokens, and nobody asks for them."""
     return tuple(
         tuple(replace(flight, slot=None) if flight.slot == slot else flight for flight in step)
         for step in state.flights

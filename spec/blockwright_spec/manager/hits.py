@@ -8,12 +8,12 @@ from .state import NULL, Config, Content, Hit, State, Table, heads, key
 
 
 def holding(state: State, content: Content) -> tuple[int, ...]:
-    """Give the blocks published as a content, oldest publication first."""
+    """Return the blocks published as a content, oldest publication first."""
     return tuple(block for block, other in state.keys if other == content)
 
 
 def lost(state: State, taken: tuple[int, ...]) -> tuple[tuple[int, Content], ...]:
-    """Give the blocks taken with which the last copy of a content goes, in the order of taking (STEP-4)."""
+    """Return the blocks taken with which the last copy of a content goes, in the order of taking (STEP-4)."""
     return tuple(
         (block, content)
         for at, block in enumerate(taken)
@@ -34,7 +34,7 @@ def useful(config: Config, at: int, entry: int) -> bool:
 
 
 def found(state: State, prefix: Prefix, choice: Choice) -> Hit:
-    """Give the longest hit of a prefix: which duplicate serves each entry is open (HIT-1, HIT-2)."""
+    """Return the longest hit of a prefix: which duplicate serves each entry is open (HIT-1, HIT-2)."""
     config, published = state.config, frozenset(content for _, content in state.keys)
     length = longest_hit(config.groups, lambda at, known: (at, known) in published, prefix, config.eagle)
 
@@ -49,7 +49,7 @@ def found(state: State, prefix: Prefix, choice: Choice) -> Hit:
 
 
 def served(hit: Hit, prefix: Prefix, state: State) -> tuple[tuple[int, Content], ...]:
-    """Give the blocks of a hit, each with the content that it must have."""
+    """Return the blocks of a hit, each with the content that it must have."""
     return tuple(
         (block, (at, cut(prefix, (entry + 1) * state.config.groups[at].block_size)))
         for at, table in enumerate(hit.tables)

@@ -24,7 +24,7 @@ def trimmed_tables(config: Config, tables: tuple[Table, ...], settled: int) -> t
 
 
 def nulled(before: tuple[Table, ...], after: tuple[Table, ...]) -> tuple[tuple[int, ...], ...]:
-    """Give, per group, the entries that held a block and hold none now."""
+    """Return, per group, the entries that held a block and hold none now."""
     return tuple(
         tuple(entry for entry, block in enumerate(old) if block != new[entry])
         for old, new in zip(before, after, strict=True)
@@ -32,12 +32,12 @@ def nulled(before: tuple[Table, ...], after: tuple[Table, ...]) -> tuple[tuple[i
 
 
 def let_go(tables: tuple[Table, ...], gone: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """Give, per group, the blocks at some entries."""
+    """Return, per group, the blocks at some entries."""
     return tuple(tuple(table[entry] for entry in dying) for table, dying in zip(tables, gone, strict=True))
 
 
 def reach(config: Config, begin: int, step: Step) -> int:
-    """Give the slots that a step from token `begin` on asks for: they end at the model's maximum length."""
+    """Return the slots that a step from token `begin` on asks for: they end at the model's maximum length."""
     return min(begin + step.external + step.new + step.lookahead, config.max_model_len)
 
 
@@ -57,7 +57,7 @@ def wanted(config: Config, group: Group, held: int, trimmed: int, begin: int, st
 
 
 def rewritten(state: State, group: Group, table: Table, begin: int, step: Step) -> int | None:
-    """Give the entry that a step from token `begin` on writes to though others hold its block too (WRITE-2)."""
+    """Return the entry that a step from token `begin` on writes to though others hold its block too (WRITE-2)."""
     size, end = span(state.config, group), begin + step.external + step.new - step.drafts
     place = next(iter(writes(group.kind, begin, end)), None)
     if place is None or place // size >= len(table):
@@ -103,7 +103,7 @@ def num_kept(config: Config, start: Running, begin: int) -> int:
 
 
 def spare(state: State, step: Step, is_new: bool) -> int:
-    """Give the blocks that must stay free: the watermark and the reserve, where a request joins others (PLAN-2)."""
+    """Return the blocks that must stay free: the watermark and the reserve, where a request joins others (PLAN-2)."""
     is_idle = len(state.queue) == state.config.num_blocks - 1
     return state.config.watermark + step.reserve if is_new and not is_idle else 0
 

@@ -44,14 +44,8 @@ def law_free_is_findable_or_empty(state: State) -> bool:
     return all(state.contents[block] is None or key(state, block) is not None for block in state.queue)
 
 
-def law_copies_are_apart(state: State) -> bool:
-    """COPY-1: of the copies to come, no destination is another's, and none is a source: their order does not matter."""
-    sources, targets = {source for _, source, _ in state.copies}, [target for _, _, target in state.copies]
-    return len(set(targets)) == len(targets) and not {NULL, *sources} & set(targets) and NULL not in sources
-
-
 def asked(state: State) -> frozenset[Prefix]:
-    """Give the prefixes a lookup may be asked for here: those of requests, and the published ones and a token more."""
+    """Return the prefixes a lookup may be asked for here: those of requests, and published ones and a token more."""
     known = (request.prefix for request in state.requests if isinstance(request, Running | Waiting))
     return frozenset((*known, *((extra, (*tokens, 0)) for _, (_, (extra, tokens)) in state.keys)))
 

@@ -29,8 +29,10 @@ def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step)
         return Refusal(Reason.NEGATIVE)
     if step.new + step.external + adopted == 0:
         return Refusal(Reason.NO_TOKENS)
-    if step.external > 0 and (step.new > 0 or first > known or (recurrent(config) and first == known)):
+    if step.external > 0 and step.new > 0:
         return Refusal(Reason.LOAD_ALONE)
+    if step.external > 0 and (first > known or (recurrent(config) and first == known)):
+        return Refusal(Reason.LOAD_TOO_LONG)
     if step.encoder > 0 and not any(isinstance(group.kind, Cross) for group in config.groups):
         return Refusal(Reason.NO_ENCODER)
     if first + step.new > config.max_model_len:
@@ -54,7 +56,7 @@ def overdrafted(config: Config, known: int, first: int, step: Step) -> Refusal |
 
 
 def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal:
-    """Give a waiting request as it starts on the blocks of its hit, or refuse.
+    """Return a waiting request as it starts on the blocks of its hit, or refuse.
 
     Of the hit before a load it holds what the tokens after the load read: the load comes whole, or is given up.
     """
@@ -117,7 +119,7 @@ def hurried(state: State, slot: int, request: Running) -> Refusal | None:
 
 
 def going(state: State, slot: int, computed: int, step: Step) -> Running | Refusal:
-    """Give a running request as it goes on from `computed` tokens, or refuse; all before them is done by then.
+    """Return a running request as it goes on from `computed` tokens, or refuse; all before them is done by then.
 
     With steps in flight it goes on from what it was given slots for, and is told what is done by `settle`.
     """

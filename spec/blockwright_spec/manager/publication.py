@@ -19,7 +19,7 @@ def replaced(state: State, slot: int, request: Request) -> State:
 
 
 def publishable(request: Running, group: Group, at: int, count: int, stop: int | None) -> range:
-    """Give the entries of a group that end at or before `count` tokens and were not looked at yet (PUB-1).
+    """Return the entries of a group that end at or before `count` tokens and were not looked at yet (PUB-1).
 
     Of a recurrent layer, that is the state after `count` tokens, if a block ends there and a step that has run stopped
     there; `stop` is None while the step has still to run (MAMBA-5).

@@ -157,19 +157,19 @@ class State:
 
 
 def initial(config: Config, num_requests: int) -> State:
-    """Give the state of a new manager: every block but the null block free, in order, without content."""
+    """Return the state of a new manager: every block but the null block free, in order, without content."""
     blocks = config.num_blocks
     queue, marks = tuple(range(1, blocks)), (Mark(),) * (blocks if config.retains else 0)
     return State(config, queue, (None,) * blocks, (), (Absent(),) * num_requests, marks=marks)
 
 
 def heads(config: Config, hit: Hit) -> tuple[Table, ...]:
-    """Give the heads of a request's tables, one per group, that a hit comes to; empty ones if nothing was found."""
+    """Return the heads of a request's tables, one per group, that a hit comes to; empty ones if nothing was found."""
     return hit.tables or ((),) * len(config.groups)
 
 
 def span(config: Config, group: Group) -> int:
-    """Give the positions a table entry covers: all of them for a recurrent layer that caches nothing (MAMBA-2)."""
+    """Return the positions a table entry covers: all of them for a recurrent layer that caches nothing (MAMBA-2)."""
     return config.max_model_len if isinstance(group.kind, Mamba) and not config.caching else group.block_size
 
 
@@ -179,28 +179,28 @@ def recurrent(config: Config) -> bool:
 
 
 def draft_states(config: Config) -> int | None:
-    """Give the drafts that every recurrent layer can take back, or None where there is no recurrent layer."""
+    """Return the drafts that every recurrent layer can take back, or None where there is no recurrent layer."""
     return min((group.kind.drafts for group in config.groups if isinstance(group.kind, Mamba)), default=None)
 
 
 def running(state: State) -> tuple[Running, ...]:
-    """Give the requests that have block tables."""
+    """Return the requests that have block tables."""
     return tuple(request for request in state.requests if isinstance(request, Running))
 
 
 def owned(request: Running) -> tuple[Table, ...]:
-    """Give, per group, what a request holds: its table, and the blocks for states of drafts after it."""
+    """Return, per group, what a request holds: its table, and the blocks for states of drafts after it."""
     return tuple(map(add, request.tables, request.states)) if request.states else request.tables
 
 
 def shared_tables(state: State) -> tuple[Table, ...]:
-    """Give what requests own, and what waits behind fences."""
+    """Return what requests own, and what waits behind fences."""
     own = tuple(table for request in running(state) for table in owned(request))
     return own + tuple(table for fence in state.fences for table in fence.tables)
 
 
 def held_tables(state: State) -> tuple[Table, ...]:
-    """Give everything that holds blocks: what requests own, what waits behind fences, and both ends of copies."""
+    """Return everything that holds blocks: what requests own, what waits behind fences, and both ends of copies."""
     return shared_tables(state) + tuple((source, target) for _, source, target in state.copies)
 
 
@@ -215,17 +215,17 @@ def sharers(state: State, block: int) -> int:
 
 
 def resumed(prefix: Prefix, end: int) -> int:
-    """Give the tokens that count as done once all up to `end` are loaded: the last known one is computed again."""
+    """Return the tokens that count as done once all up to `end` are loaded: the last known one is computed again."""
     return min(end, len(prefix[1]) - 1)
 
 
 def certain(request: Running) -> int:
-    """Give the end of the tokens that were given slots and are no drafts: where a recurrent state stopped (MAMBA-3)."""
+    """Return the end of the tokens with slots that are no drafts: where a recurrent state stopped (MAMBA-3)."""
     return request.written - request.drafts
 
 
 def in_flight(state: State, slot: int) -> tuple[int, ...]:
-    """Give the numbers of the steps in flight that compute tokens of a request."""
+    """Return the numbers of the steps in flight that compute tokens of a request."""
     return tuple(at for at, step in enumerate(state.flights) if any(flight.slot == slot for flight in step))
 
 
@@ -237,7 +237,7 @@ def is_loading(state: State, slot: int) -> bool:
 
 
 def key(state: State, block: int) -> Content | None:
-    """Give what a block is published as, or None (PUB-1)."""
+    """Return what a block is published as, or None (PUB-1)."""
     return next((content for other, content in state.keys if other == block), None)
 
 

@@ -28,19 +28,19 @@ def table_after(table: Table, done: Done, at: int) -> Table:
 
 
 def copies(done: Done) -> tuple[Copy, ...]:
-    """Give the copies that a step asked for: the last ones, one for each entry that it copied."""
+    """Return the copies that a step asked for: the last ones, one for each entry that it copied."""
     count = sum(entry is not None for entry in done.copied)
     return done.state.copies[len(done.state.copies) - count :]
 
 
 def taken(done: Done) -> tuple[int, ...]:
-    """Give the blocks that a step took, in the order of taking, but for the states of drafts."""
+    """Return the blocks that a step took, in the order of taking, but for the states of drafts."""
     new = tuple(block for table in done.new for block in table if block != NULL)
     return tuple(target for _, _, target in copies(done)) + new
 
 
 def taken_at_most(done: Done) -> tuple[int, ...]:
-    """Give the blocks that a step took, in order, and all states of drafts: those held before had no key (WRITE-1)."""
+    """Return the blocks a step took, in order, and all states of drafts: those held before have no key (WRITE-1)."""
     return taken(done) + tuple(block for request in running(done.state) for table in request.states for block in table)
 
 
@@ -90,16 +90,8 @@ def law_writer_is_alone(before: State, done: Done) -> bool:
 
 
 def begun(old: Request, new: Running, overlaps: bool) -> int:
-    """Give the token that a step began with: all before it is done; with steps in flight it goes on after them."""
+    """Return the token that a step began with: all before it is done; with steps in flight it goes on after them."""
     return old.computed if overlaps and isinstance(old, Running) else new.settled
-
-
-def law_copy_is_of_its_entry(before: State, done: Done) -> bool:
-    """COPY-2: a copy is made from a block that another request keeps, and leaves it as it was."""
-    return all(
-        sharers(done.state, source) > 0 and done.state.contents[source] == before.contents[source]
-        for _, source, _ in copies(done)
-    )
 
 
 def law_newcomer_leaves_the_watermark(before: State, done: Done) -> bool:

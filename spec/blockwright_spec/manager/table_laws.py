@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from ..reads import Cross, Full, Group, Mamba, cut, dead, entries, positions, reads, shows
+from ..reads import Cross, Full, Group, Mamba, cut, dead, positions, reads, shows
 from .hits import useful
-from .state import NULL, Running, State, Table, certain, covers, key, owned, resumed, running, sharers, span
+from .state import NULL, Running, State, Table, covers, key, owned, resumed, running, sharers, span
 
 
 def tables(state: State) -> Iterator[tuple[Running, int, Group, Table]]:
-    """Give each block table, with its request and its group."""
+    """Return each block table, with its request and its group."""
     return (
         (request, at, group, request.tables[at])
         for request in running(state)
@@ -17,7 +17,7 @@ def tables(state: State) -> Iterator[tuple[Running, int, Group, Table]]:
 
 
 def held(state: State) -> Iterator[tuple[Running, int, int, int]]:
-    """Give each block that a table holds, with its request, the number of its group, and its entry."""
+    """Return each block that a table holds, with its request, the number of its group, and its entry."""
     return (
         (request, at, entry, block)
         for request, at, _, table in tables(state)
@@ -27,7 +27,7 @@ def held(state: State) -> Iterator[tuple[Running, int, int, int]]:
 
 
 def spans(state: State) -> tuple[int, ...]:
-    """Give, per group, the positions that a table entry covers."""
+    """Return, per group, the positions that a table entry covers."""
     return tuple(span(state.config, group) for group in state.config.groups)
 
 
@@ -45,14 +45,14 @@ def law_reads_are_there(state: State) -> bool:
 
 
 def following(state: State, request: Running) -> int:
-    """Give the next token of a request: it goes on from what was said to be done or is being loaded, known or not."""
+    """Return the next token of a request: it goes on from what was said to be done or is being loaded, known or not."""
     if request.loading:
         return resumed(request.prefix, request.written + request.loading)
     return request.written if state.config.overlaps else max(request.computed, request.settled)
 
 
 def serving(state: State, request: Running, at: int, position: int) -> Table:
-    """Give the blocks where a position may be read: its entry's, and those for states of drafts (MAMBA-3)."""
+    """Return the blocks where a position may be read: its entry's, and those for states of drafts (MAMBA-3)."""
     entry = position // span(state.config, state.config.groups[at])
     return request.tables[at][entry : entry + 1] + (request.states[at] if request.states else ())
 
@@ -129,15 +129,6 @@ def given(request: Running, group: Group) -> int:
     return request.written + request.loading - (request.drafts if isinstance(group.kind, Mamba) else 0)
 
 
-def law_encoder_is_kept(state: State) -> bool:
-    """CROSS-1: a cross-attention table holds a block for each block of encoder tokens, and nothing else, ever."""
-    return all(
-        len(table) == entries(group.block_size, request.encoder) and NULL not in table
-        for request, _, group, table in tables(state)
-        if isinstance(group.kind, Cross)
-    )
-
-
 def law_table_is_distinct(state: State) -> bool:
     """TABLE-2: a request holds no block twice, in whichever groups."""
     blocks = (
@@ -147,7 +138,7 @@ def law_table_is_distinct(state: State) -> bool:
 
 
 def computing(state: State) -> tuple[Running, ...]:
-    """Give the requests that run and do not wait for a load."""
+    """Return the requests that run and do not wait for a load."""
     return tuple(request for request in running(state) if request.loading == 0)
 
 
@@ -209,15 +200,6 @@ def law_counts_are_ordered(state: State) -> bool:
     )
 
 
-def law_drafts_have_states(state: State) -> bool:
-    """MAMBA-3: a request has the states of its recurrent layers' drafts from its start, and drafts no further."""
-    return all(
-        len(request.states[at]) == (group.kind.drafts if isinstance(group.kind, Mamba) else 0)
-        and (not isinstance(group.kind, Mamba) or request.drafts <= group.kind.drafts)
-        for request, at, group, _ in tables(state)
-    )
-
-
 def law_state_found_has_run(state: State) -> bool:
     """MAMBA-5: a recurrent state is not found while the step that writes it has still to run, or is the open one."""
     groups, size = state.config.groups, spans(state)
@@ -238,13 +220,3 @@ def has_run(state: State, slot: int, request: Running) -> int:
         return request.settled
     opened = (flight.start for step in state.flights[-1:] for flight in step if flight.slot == slot)
     return next(opened, request.written)
-
-
-def law_draft_state_is_its_own(state: State) -> bool:
-    """MAMBA-4: the block for a draft's state holds the state after exactly that draft of its request, or nothing."""
-    return all(
-        state.contents[block] in (None, (at, cut(request.prefix, certain(request) + place + 1)))
-        for request in running(state)
-        for at, blocks in enumerate(request.states)
-        for place, block in enumerate(blocks)
-    )

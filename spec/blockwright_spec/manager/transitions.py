@@ -58,7 +58,7 @@ def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outc
 
 
 def grow(state: State, slot: int, computed: int, step: Step, choice: Choice) -> Outcome:
-    """Give a running request slots for its next tokens: ``allocate_slots`` (READ-1, TRIM-1, WRITE-1).
+    """Return a running request slots for its next tokens: ``allocate_slots`` (READ-1, TRIM-1, WRITE-1).
 
     The engine says so that `computed` tokens are done, drafts among them that hold.
     """
@@ -109,9 +109,9 @@ def believed(state: State, slot: int, request: Running) -> State:
 def append_output(state: State, slot: int, tokens: tuple[int, ...], accepted: int = 0) -> Outcome:
     """Append tokens to a running request; the first `accepted` were drafts, computed by the step before.
 
-    ``append_output_token_ids``, and with accepted drafts the engine's own count goes up. Others are computed again,
-    unless they were said to be done before they were known. With steps in flight the count has gone ahead, and the
-    tokens become known for which slots were given.
+    ``append_output_token_ids``, or ``append_output_token_ids_batch`` for one request after another; with accepted
+    drafts the engine's own count goes up. Others are computed again, unless they were said to be done before they were
+    known. With steps in flight the count has gone ahead, and the tokens become known for which slots were given.
     """
     # REFUSE
     request = state.requests[slot]

@@ -14,7 +14,7 @@ from .tier_state import Key, distinct
 
 
 def wrong_blocks(state: Chain, keys: tuple[Key, ...], device: tuple[int, ...]) -> ChainRefusal | None:
-    """Give the refusal of a store or load that names its blocks wrongly."""
+    """Return the refusal of a store or load that names its blocks wrongly."""
     if len(distinct(keys)) < len(keys):
         return ChainRefusal(ChainReason.NAMED_TWICE)
     if len(device) != len(keys) * state.config.span:

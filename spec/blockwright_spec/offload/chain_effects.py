@@ -49,12 +49,12 @@ def onto_device(state: Chain, blocks: tuple[int, ...], parts: tuple[Part | None,
 
 
 def parts_of(state: Chain, key: Key | None) -> tuple[Part | None, ...]:
-    """Give what the blocks of the device hold that hold the content of a key."""
+    """Return what the blocks of the device hold that hold the content of a key."""
     return tuple(None if key is None else (key, part) for part in range(state.config.span))
 
 
 def content_of(state: Chain, each: Transfer, at: int) -> Key | None:
-    """Give what a transfer reads of its block of this number; None for what is no key's content."""
+    """Return what a transfer reads of its block of this number; None for what is no key's content."""
     if each.source is not None:
         tier = state.tiers[each.source]
         return tier.contents[places(tier, each.keys)[at]]

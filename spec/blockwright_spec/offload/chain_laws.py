@@ -86,7 +86,7 @@ def law_failure_leaves_nothing(before: Chain, outcome: ChainDone) -> bool:
 
 
 def present(state: Chain, tier: int | None) -> frozenset[Key]:
-    """Give the blocks present in a tier; none of the device's have keys here."""
+    """Return the blocks present in a tier; none of the device's have keys here."""
     return frozenset() if tier is None else frozenset(entry.key for entry in state.tiers[tier].entries)
 
 
@@ -105,7 +105,7 @@ def law_readable_stays_readable(before: Chain, outcome: ChainDone) -> bool:
 
 
 def index(state: Chain) -> frozenset[Key]:
-    """Give the blocks that can be read in some tier."""
+    """Return the blocks that can be read in some tier."""
     return frozenset(joined.from_iterable(map(ready, state.tiers)))
 
 
@@ -125,7 +125,7 @@ def law_reserve_is_kept(before: Chain, outcome: ChainDone) -> bool:
 
 
 def reserve_of(config: ChainConfig, tier: int) -> int:
-    """Give the places to be kept free in a tier: none in the last, nor in any where all is written through."""
+    """Return the places to be kept free in a tier: none in the last, nor in any where all is written through."""
     asked = () if config.through else config.reserve[: len(config.capacities) - 1]
     return asked[tier] if tier < len(asked) else 0
 

@@ -69,17 +69,17 @@ class Chain:
 
 
 def chain(config: ChainConfig) -> Chain:
-    """Give the state of a new chain."""
+    """Return the state of a new chain."""
     return Chain(config, tuple(tier(capacity) for capacity in config.capacities), (None,) * config.num_device)
 
 
 def promoted(state: Chain) -> frozenset[Key]:
-    """Give the blocks that are on their way up to tier 0."""
+    """Return the blocks that are on their way up to tier 0."""
     return frozenset(key for each in state.transfers if each.kind is Kind.PROMOTE for key in each.keys)
 
 
 def source_of(state: Chain, key: Key) -> int | None:
-    """Give the tier that a load of a key reads, or waits for: the nearest; a key present in tier 0 is only there."""
+    """Return the tier that a load of a key reads, or waits for: the nearest; a key present in tier 0 is only there."""
     phase = phase_of(state.tiers[0], key)
     if phase is not None:
         return 0 if phase is Phase.READY or key in promoted(state) else None
@@ -92,12 +92,12 @@ def chain_lookup(state: Chain, keys: tuple[Key, ...]) -> int:
 
 
 def awaited(state: Chain, load: Transfer) -> tuple[Key, ...]:
-    """Give the blocks that a load waits for: they are on their way up."""
+    """Return the blocks that a load waits for: they are on their way up."""
     return tuple(key for key in load.keys if phase_of(state.tiers[0], key) is Phase.WRITING)
 
 
 def held(state: Chain, each: Transfer) -> tuple[Key, ...]:
-    """Give the blocks that a transfer reads in its source tier; a load those that it does not wait for."""
+    """Return the blocks that a transfer reads in its source tier; a load those that it does not wait for."""
     waits = awaited(state, each) if each.kind is Kind.LOAD else ()
     return tuple(key for key in each.keys if each.source is not None and key not in waits)
 
@@ -137,12 +137,12 @@ Spot = tuple[int | None, int]
 
 
 def reads(state: Chain, each: Transfer) -> Iterator[Spot]:
-    """Give what a transfer reads: nothing yet of what it waits for."""
+    """Return what a transfer reads: nothing yet of what it waits for."""
     source = each.source
     return ((source, at) for at in (each.device if source is None else places(state.tiers[source], held(state, each))))
 
 
 def writes(state: Chain, each: Transfer) -> Iterator[Spot]:
-    """Give what a transfer writes."""
+    """Return what a transfer writes."""
     target = each.target
     return ((target, at) for at in (each.device if target is None else places(state.tiers[target], each.keys)))

@@ -121,7 +121,7 @@ def prepare_load(state: Tier, keys: tuple[Key, ...]) -> TierOutcome:
 def wrong_keys(
     state: Tier, keys: tuple[Key, ...], fits: Callable[[Entry], bool], otherwise: TierReason
 ) -> TierRefusal | None:
-    """Give the refusal of keys of which one has no block, or else one that does not fit."""
+    """Return the refusal of keys of which one has no block, or else one that does not fit."""
     entries = tuple(entry for key in keys for entry in (entry_of(state, key),) if entry is not None)
     if len(entries) < len(keys):
         return TierRefusal(TierReason.NOT_PRESENT)
@@ -198,6 +198,6 @@ def drop(state: Tier, keys: tuple[Key, ...]) -> TierOutcome:
 
 
 def readable(state: Tier, keys: Iterable[Key]) -> tuple[Key, ...]:
-    """Give those of some keys whose blocks can be read."""
+    """Return those of some keys whose blocks can be read."""
     there = ready(state)
     return tuple(key for key in keys if key in there)

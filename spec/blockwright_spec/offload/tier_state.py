@@ -55,29 +55,29 @@ class Tier:
 
 
 def tier(capacity: int, recovered: tuple[Key, ...] = ()) -> Tier:
-    """Give the state of a tier of so many places, with what an earlier run left there: ready, the oldest first."""
+    """Return the state of a tier of so many places, with what an earlier run left there: ready, the oldest first."""
     entries = tuple(Entry(key, place, Phase.READY) for place, key in enumerate(recovered))
     return Tier(entries, (), (*recovered, *((None,) * (capacity - len(recovered)))), frozenset(recovered))
 
 
 def entry_of(state: Tier, key: Key) -> Entry | None:
-    """Give the block of a key, if it is present."""
+    """Return the block of a key, if it is present."""
     return next((entry for entry in state.entries if entry.key == key), None)
 
 
 def phase_of(state: Tier, key: Key) -> Phase | None:
-    """Give the phase of a key's block; None if it is not present."""
+    """Return the phase of a key's block; None if it is not present."""
     entry = entry_of(state, key)
     return None if entry is None else entry.phase
 
 
 def idle(state: Tier) -> tuple[Key, ...]:
-    """Give the blocks that may go, the least recently used first: ready, and nobody reads them."""
+    """Return the blocks that may go, the least recently used first: ready, and nobody reads them."""
     return tuple(entry.key for entry in state.entries if entry.phase is Phase.READY and not entry.readers)
 
 
 def ready(state: Tier) -> frozenset[Key]:
-    """Give the blocks that can be found."""
+    """Return the blocks that can be found."""
     return frozenset(entry.key for entry in state.entries if entry.phase is Phase.READY)
 
 
@@ -87,10 +87,10 @@ def num_free(state: Tier) -> int:
 
 
 def places(state: Tier, keys: Iterable[Key]) -> tuple[int, ...]:
-    """Give the places of blocks that are present."""
+    """Return the places of blocks that are present."""
     return tuple(entry.place for key in keys for entry in (entry_of(state, key),) if entry is not None)
 
 
 def distinct(keys: Iterable[Key]) -> tuple[Key, ...]:
-    """Give the keys in order, each once."""
+    """Return the keys in order, each once."""
     return tuple(dict.fromkeys(keys))

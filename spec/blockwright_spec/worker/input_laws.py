@@ -43,7 +43,7 @@ Part = tuple[int, int, Work, Running]
 
 
 def parts(handed: Handed) -> Iterator[Part]:
-    """Give every request of a step, in every group."""
+    """Yield every request of a step, in every group."""
     return (
         (at, i, work, request)
         for i, work in enumerate(handed.works)
@@ -54,7 +54,7 @@ def parts(handed: Handed) -> Iterator[Part]:
 
 
 def slots_of(handed: Handed, at: int, i: int) -> tuple[int | None, ...]:
-    """Give the slots of the tokens of one request."""
+    """Return the slots of the tokens of one request."""
     first = sum(work.new for work in handed.works[:i])
     return handed.inputs.groups[at].slots[first : first + handed.works[i].new]
 
@@ -97,7 +97,7 @@ def law_slot_is_in_its_block(handed: Handed) -> bool:
 
 
 def blocks_written(handed: Handed, at: int, i: int) -> frozenset[int]:
-    """Give the blocks of a group that a step writes for one request."""
+    """Return the blocks of a group that a step writes for one request."""
     size, group = handed.state.config.groups[at].block_size, handed.inputs.groups[at]
     slots = (slot // size for slot in slots_of(handed, at, i) if slot is not None)
     return frozenset((*slots, *group.states_written[i]))

@@ -54,12 +54,12 @@ class Inputs:
 
 
 def end(work: Work) -> int:
-    """Give the end of the tokens that are computed."""
+    """Return the end of the tokens that are computed."""
     return work.begin + work.new
 
 
 def sure(work: Work) -> int:
-    """Give the end of those of them that are certain."""
+    """Return the end of those of them that are certain."""
     return end(work) - work.drafts
 
 
@@ -69,23 +69,23 @@ def keeps_slots(kind: Kind) -> bool:
 
 
 def block_at(size: int, table: Table, position: int) -> int:
-    """Give the block of a position, `size` of them to an entry: null where the table has none."""
+    """Return the block of a position, `size` of them to an entry: null where the table has none."""
     return next(iter(table[position // size : position // size + 1]), NULL)
 
 
 def slot_at(size: int, table: Table, position: int) -> int | None:
-    """Give the slot of a position: its place in the block that its entry names, if there is one (SLOT-1)."""
+    """Return the slot of a position: its place in the block that its entry names, if there is one (SLOT-1)."""
     block = block_at(size, table, position)
     return block * size + position % size if block != NULL else None
 
 
 def states_of_drafts(row: Row, at: int, first: int, count: int) -> Table:
-    """Give the blocks with the states of some drafts, the first of all having number 0; null where there is none."""
+    """Return the blocks with the states of some drafts, the first of all having number 0; null where there is none."""
     return tuple(block_at(1, row.states[at], draft) for draft in range(first, first + count))
 
 
 def state_read(kind: Kind, size: int, row: Row, at: int, begin: int) -> int:
-    """Give the block with the state that is read at `begin`, null at the start (STATE-1).
+    """Return the block with the state that is read at `begin`, null at the start (STATE-1).
 
     It stands in the entry of the last token before, and that of an accepted draft in the draft's own block (MAMBA-3).
     """
@@ -96,13 +96,13 @@ def state_read(kind: Kind, size: int, row: Row, at: int, begin: int) -> int:
 
 
 def states_written(kind: Kind, size: int, row: Row, at: int, work: Work) -> Table:
-    """Give the blocks for the states that a step leaves: after its certain tokens, and after each draft (STATE-2)."""
+    """Return the blocks for the states that a step leaves: after its certain tokens, and after each draft (STATE-2)."""
     own = tuple(block_at(size, row.tables[at], position) for position in writes(kind, work.begin, sure(work)))
     return own + states_of_drafts(row, at, 0, work.drafts)
 
 
 def share(config: Config, at: int, row: Row, work: Work) -> GroupInputs:
-    """Give what the layers of a group are given for one request."""
+    """Return what the layers of a group are given for one request."""
     group, table = config.groups[at], row.tables[at]
     kind, size, tokens = group.kind, span(config, group), range(work.begin, end(work))
     slots = tuple(slot_at(size, table, position) if keeps_slots(kind) else None for position in tokens)
@@ -135,7 +135,7 @@ def unfit(config: Config, rows: Rows, works: tuple[Work, ...]) -> RowRefusal | N
 
 
 def inputs(config: Config, rows: Rows, works: tuple[Work, ...], copies: tuple[Copy, ...]) -> Inputs | RowRefusal:
-    """Give what a step hands to the kernels, the manager's copies with it: ``step``."""
+    """Return what a step hands to the kernels, the manager's copies with it: ``step``."""
     # REFUSE
     if refusal := unfit(config, rows, works):
         return refusal
@@ -153,7 +153,7 @@ def inputs(config: Config, rows: Rows, works: tuple[Work, ...], copies: tuple[Co
 
 
 def joined(config: Config, at: int, mine: tuple[tuple[Row, Work], ...], copies: tuple[Copy, ...]) -> GroupInputs:
-    """Give what the layers of a group are given for all requests of a step, one after another."""
+    """Return what the layers of a group are given for all requests of a step, one after another."""
     shares = tuple(share(config, at, row, work) for row, work in mine)
     return GroupInputs(
         tables=tuple(table for each in shares for table in each.tables),
@@ -165,6 +165,6 @@ def joined(config: Config, at: int, mine: tuple[tuple[Row, Work], ...], copies: 
 
 
 def stepped(rows: Rows, works: tuple[Work, ...]) -> Rows:
-    """Give the rows after a step: they know where its certain tokens stopped."""
+    """Return the rows after a step: they know where its certain tokens stopped."""
     stops = {work.slot: sure(work) for work in works if work.new > 0}
     return tuple(replace(row, certain=stops.get(row.slot, row.certain)) if row else None for row in rows)

@@ -48,12 +48,12 @@ RowsOutcome = Rows | RowRefusal
 
 
 def place_of(rows: Rows, slot: int) -> int | None:
-    """Give the place of a request's row."""
+    """Return the place of a request's row."""
     return next((place for place, row in enumerate(rows) if row is not None and row.slot == slot), None)
 
 
 def row_of(rows: Rows, slot: int) -> Row | None:
-    """Give a request's row."""
+    """Return a request's row."""
     return next((row for row in rows if row is not None and row.slot == slot), None)
 
 
@@ -106,7 +106,7 @@ def apply(rows: Rows, steps: tuple[tuple[int, Done], ...]) -> RowsOutcome:
 
 
 def followed(row: Row, done: Done) -> Row:
-    """Give a row after a step, from what the step's outcome tells alone."""
+    """Return a row after a step, from what the step's outcome tells alone."""
     return replace(row, tables=tuple(table_after(table, done, at) for at, table in enumerate(row.tables)))
 
 

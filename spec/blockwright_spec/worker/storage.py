@@ -70,7 +70,7 @@ class StoragePlan:
 
 
 def page(layer: Layer, block_size: int) -> int:
-    """Give the bytes of a layer in a block of so many tokens; a state takes as many after any number of them."""
+    """Return the bytes of a layer in a block of so many tokens; a state takes as many after any number of them."""
     return layer.width if isinstance(layer.kind, Mamba) else layer.width * block_size
 
 
@@ -89,7 +89,7 @@ def may_hold(layer: Layer, block_size: int) -> bool:
 
 
 def config_of(plan: StoragePlan) -> Config:
-    """Give the manager's configuration that a plan comes to."""
+    """Return the manager's configuration that a plan comes to."""
     groups = tuple(Group(plan.layers[each.layers[0]].kind, each.block_size) for each in plan.groups)
     return Config(groups, plan.num_blocks, plan.limits.tokens, plan.limits.caching)
 
@@ -113,17 +113,17 @@ def held_in_all(plan: StoragePlan) -> int:
 
 
 def block_bytes(plan: StoragePlan) -> int:
-    """Give the bytes of a block: a page on every tensor."""
+    """Return the bytes of a block: a page on every tensor."""
     return sum(plan.pages)
 
 
 def used_bytes(plan: StoragePlan, group: PlannedGroup) -> int:
-    """Give the bytes of a block that the layers of a group use."""
+    """Return the bytes of a block that the layers of a group use."""
     return sum(page(plan.layers[layer], group.block_size) for layer in group.layers)
 
 
 def plain_plans(plan: StoragePlan) -> Iterator[tuple[int, int]]:
-    """Give what plain plans of the same layers come to: the bytes of a block, and the most blocks of a request.
+    """Return what plain plans of the same layers come to: the bytes of a block, and the most blocks of a request.
 
     Blocks are as declared, and the layers of each kind go to groups in order, as many to a group as there are tensors.
     """

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from blockwright_conformance.kv_cache.fitting import lacking
+from blockwright_conformance.kv_cache.scopes import EVERY
 from blockwright_conformance.run import ConformanceError, run_conformance
 from blockwright_conformance.vectors.command import history
 from blockwright_conformance.vectors.judge import judge
 from blockwright_conformance.vectors.process import ProcessFactory
-from blockwright_conformance.vectors.samples import sample_scopes, samples
+from blockwright_conformance.vectors.samples import NAMES, samples
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "examples" / "c_manager" / "manager.c"
@@ -38,7 +39,7 @@ sys.exit(args.run(args))
 """
 
 
-SCOPES = {scope.name: scope for scope in sample_scopes()}
+SCOPES = {each.name: each for each in EVERY if each.name in NAMES}
 VECTORS = samples()
 
 
@@ -152,7 +153,12 @@ def test_a_difference_is_told_as_calls(tmp_path: Path) -> None:
 
 
 def test_the_session_of_the_documents_is_what_the_manager_says(program: Path) -> None:
-    text = (ROOT / "docs" / "vectors.md").read_text(encoding="utf-8").partition("```text\n")[2].partition("```")[0]
+    text = (
+        (ROOT / "docs" / "reference" / "vectors.md")
+        .read_text(encoding="utf-8")
+        .partition("```text\n")[2]
+        .partition("```")[0]
+    )
     lines = text.splitlines()
     asked, answers = ([line[2:] for line in lines if line.startswith(mark)] for mark in "><")
     done = subprocess.run([program], input="\n".join(asked) + "\n", capture_output=True, text=True, check=True)

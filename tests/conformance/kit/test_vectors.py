@@ -25,10 +25,10 @@ from blockwright_conformance.kv_cache.world import explorer
 from blockwright_conformance.vectors import wire
 from blockwright_conformance.vectors.calls import SIGNATURES, Answer, Call
 from blockwright_conformance.vectors.judge import judge
-from blockwright_conformance.vectors.paths import Tours, sorts_of, vectors_of
+from blockwright_conformance.vectors.paths import Graph, vectors_of
 from blockwright_conformance.vectors.process import ProcessError, ProcessFactory
 from blockwright_conformance.vectors.records import Vector, line_of, read, vector_of
-from blockwright_conformance.vectors.samples import FOLDER, NAMES, file_name, made, sample_scopes, samples
+from blockwright_conformance.vectors.samples import FOLDER, NAMES, file_name, made, samples
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.state import Config, Table
 
@@ -44,26 +44,26 @@ SAMPLES = samples()
 
 
 def test_tours_take_every_transition() -> None:
-    tours = Tours(scope_named("full, block 2: forks, uncached"))
-    moves = {move for moves in tours.open.values() for move in moves}
-    explored = explorer(tours.scope, None).run()
-    assert len(tours.ways) == explored.states
+    graph = Graph(scope_named("full, block 2: forks, uncached"))
+    moves = {move for moves in graph.open.values() for move in moves}
+    explored = explorer(graph.scope, None).run()
+    assert len(graph.ways) == explored.states
     assert len(moves) <= explored.transitions
     taken = set()
-    for actions in tours.paths():
-        state = tours.first
+    for actions in graph.paths():
+        state = graph.first
         for action in actions:
-            move, _, told = next(each for each in tours.moves(state) if each[1] == action)
+            move, _, told = next(each for each in graph.moves(state) if each[1] == action)
             taken.add(move)
             state = told.state
     assert taken == moves
-    assert not tours.open
+    assert not graph.open
 
 
 def test_samples_are_those_of_today() -> None:
     assert {path.name for path in FOLDER.glob("*.jsonl")} == {file_name(name) for name in NAMES}
-    assert len(sample_scopes()) == len(NAMES)
-    page = Path(__file__).resolve().parents[3] / "docs" / "vectors.md"
+    assert {scope_named(name).name for name in NAMES} == set(NAMES)
+    page = Path(__file__).resolve().parents[3] / "docs" / "reference" / "vectors.md"
     assert f"{len(NAMES)} small scopes" in page.read_text(encoding="utf-8")
     for name in ("full, block 2: two symbols", "mamba, block 1: put off", "full, block 2: loading"):
         lines = (FOLDER / file_name(name)).read_text(encoding="utf-8").splitlines()
@@ -71,13 +71,14 @@ def test_samples_are_those_of_today() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scope", sample_scopes(), ids=lambda each: each.name)
+@pytest.mark.parametrize("scope", list(map(scope_named, NAMES)), ids=lambda each: each.name)
 def test_every_sample_is_that_of_today(scope: Scope) -> None:
     assert made(scope) == read(FOLDER / file_name(scope.name))
 
 
 def test_samples_show_every_call_and_many_refusals() -> None:
-    shown = sorts_of(SAMPLES)
+    steps = [step for each in SAMPLES for step in each.steps]
+    shown = {(step.call.word, step.answer.reason or step.answer.word) for step in steps}
     assert {word for word, _ in shown} == SIGNATURES.keys() - {"copies"} | {"copies"}
     reasons = {"NO_FREE_BLOCKS", "BLOCKS_HELD", "HIT_STALE", "TOO_LONG", "NO_TOKENS", "HIT_LENGTH", "NOT_RUNNING"}
     assert reasons <= {reason for _, reason in shown}

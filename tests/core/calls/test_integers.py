@@ -39,6 +39,7 @@ from blockwright import (
     KVCacheManager,
     MultiModalItem,
     Request,
+    append_output_token_ids_batch,
     get_manager_for_kv_cache_spec,
     siphash128,
 )
@@ -121,6 +122,11 @@ CASES: dict[str, Case] = {
     ),
     "request.append": Case(lambda w, v: w.running.append_output_token_ids(v), "token_ids"),
     "request.append.token": Case(lambda w, v: w.running.append_output_token_ids([1, v, 1]), "token_ids"),
+    "append.token": Case(lambda w, v: append_output_token_ids_batch([w.running, w.new], [1, v]), "token_ids"),
+    "append.computed": Case(
+        lambda w, v: append_output_token_ids_batch([w.new, w.running], [1, 1], v), "num_computed_tokens"
+    ),
+    "append.count": Case(lambda w, v: append_output_token_ids_batch([w.running], [1, 1], 0, [v]), "n"),
     # the manager
     "manager.max_model_len": Case(lambda w, v: KVCacheManager(w.config, v), "max_model_len"),
     "manager.dcp_world_size": Case(lambda w, v: KVCacheManager(w.config, 9, dcp_world_size=v), "dcp_world_size"),

@@ -23,7 +23,6 @@ from tests.core.support import (
     chunked,
     cross,
     full,
-    ids_of,
     mamba,
     manager_dump,
     manager_of,
@@ -36,11 +35,9 @@ from tests.core.support import (
 
 from blockwright import (
     Fits,
-    HitLimit,
     KVCacheManager,
     KVCacheSpec,
     MultiModalItem,
-    NotNow,
     Request,
     Sha256Hasher,
 )
@@ -147,53 +144,6 @@ def test_beam_search(size: int, caching: bool) -> None:
     for request in beams:
         manager.free(request)
     assert manager.usage == 0.0
-    manager.check()
-
-
-def test_parallel_sampling_finds_its_prompt_once() -> None:
-    """Forks share a prompt's partial block too, which a hit would not."""
-    manager = manager_of(full(), 40)
-    request = started(manager, "r", 10)
-    samples = [request, *(forked(manager, request, f"s{number}") for number in range(3))]
-    assert manager.block_pool.ref_counts()[1:4] == [4, 4, 4]
-    for number, sample in enumerate(samples):
-        decoded(manager, sample, number)
-    (pairs,) = manager.take_copies()
-    assert pairs == [(3, 4), (3, 5), (3, 6)]
-    assert [table(manager, sample.request_id) for sample in samples] == [[1, 2, block] for block in (4, 5, 6, 3)]
-    assert manager.take_copies() == [[]]
-
-
-def test_a_child_with_its_own_tokens() -> None:
-    """A chat forks: the child goes on from the middle of nothing but what is computed, with a longer prompt."""
-    manager = manager_of(full(), 40)
-    parent = started(manager, "parent", 10)
-    child = Request("child", [*range(10), 50, 51, 52, 53], 4)
-    child.num_computed_tokens = 10
-    given = manager.fork(parent, child)
-    assert given is not None
-    assert given.get_block_ids() == ([1, 2, 3],)
-    assert ids_of(manager.allocate_slots(child, 4)) == [5]
-    assert manager.take_copies() == [[(3, 4)]]
-    child.num_computed_tokens = 14
-    assert manager.get_computed_blocks(Request("same", [*range(10), 50, 51, 9], 4))[1] == 12
-    manager.check()
-
-
-def test_a_parent_that_is_half_way() -> None:
-    """Between two steps of a long prompt."""
-    manager = manager_of(full(), 40)
-    parent = Request("parent", list(range(20)), 4)
-    assert manager.allocate_slots(parent, 6) is not None
-    parent.num_computed_tokens = 6
-    child = forked(manager, parent, "child")
-    assert child.num_computed_tokens == 6
-    for request in (child, parent):
-        assert manager.allocate_slots(request, 14) is not None
-        request.num_computed_tokens = 20
-    assert manager.take_copies() == [[(2, 3)]]
-    assert table(manager, "child")[:2] == [1, 3]
-    assert table(manager, "parent")[:2] == [1, 2]
     manager.check()
 
 
@@ -378,7 +328,7 @@ def test_only_requests_are_forked(bad: Any) -> None:
     refused(manager, (TypeError, InvalidArgumentError), manager.fork, bad, parent.fork("child"))
 
 
-@pytest.mark.parametrize("computed", [-1, 0, 8, 9, 11, 2**31, 2**63, 2**64, -(2**63) - 1])
+@pytest.mark.parametrize("computed", [-1, 0, 8, 9, 11, 2**31])
 def test_a_parent_says_what_it_has_computed(computed: int) -> None:
     manager, parent = world()
     parent.num_computed_tokens = computed
@@ -523,93 +473,6 @@ def parted(**options: Any) -> tuple[KVCacheManager, Request, Request]:
     return manager, parent, child
 
 
-def test_a_copy_that_does_not_fit_waits() -> None:
-    manager = manager_of(full(), 3)
-    parent = started(manager, "parent", 6)
-    child = forked(manager, parent, "child")
-    parent.append_output_token_ids([1])
-    child.append_output_token_ids([2])
-    before = manager_dump(manager)
-    assert manager.allocate_slots(child, 1) is None
-    assert manager.allocate_slots_batch([child, parent], 1).num_served == 0
-    plan = manager.plan(parent, 1)
-    assert isinstance(plan, NotNow)
-    assert plan.num_missing_blocks == 1
-    assert manager_dump(manager) == before
-    manager.free(parent)
-    assert ids_of(manager.allocate_slots(child, 1)) == []
-    assert manager.take_copies() == [[]], "it writes in place"
-    manager.check()
-
-
-def test_the_blocks_of_a_copy_are_free_once_it_is_told() -> None:
-    manager, parent, child = parted(num_blocks=4)
-    parent.append_output_token_ids([1])
-    manager.free(child)
-    assert manager.block_pool.get_num_free_blocks() == 0, "nobody else holds what is copied to"
-    parent.num_computed_tokens = 6
-    assert manager.allocate_slots(parent, 1, num_lookahead_tokens=4) is None
-    assert manager.take_copies() == [[(2, 3)]]
-    assert manager.block_pool.get_num_free_blocks() == 1
-    assert manager.allocate_slots(parent, 1, num_lookahead_tokens=4) is not None
-    manager.check()
-
-
-def test_the_cache_is_not_reset_before_copies_are_told() -> None:
-    manager, parent, child = parted()
-    manager.free(parent)
-    manager.free(child)
-    manager.check()
-    assert manager.usage == 2 / 32
-    assert not manager.reset_prefix_cache()
-    manager.take_copies()
-    assert manager.reset_prefix_cache()
-    assert manager.usage == 0.0
-    manager.check()
-
-
-def test_common_prefixes_count_forks_and_no_copies() -> None:
-    manager, _, child = parted()
-    assert manager.get_num_common_prefix_blocks("parent", 2) == [1]
-    assert manager.get_num_common_prefix_blocks("child", 2) == [1]
-    manager.block_pool.touch([1])
-    assert manager.get_num_common_prefix_blocks("child", 2) == [1], "nor what the engine holds beside"
-    manager.block_pool.free_blocks([1])
-    manager.free(child)
-    assert manager.get_num_common_prefix_blocks("parent", 1) == [2]
-    manager.take_copies()
-    assert manager.get_num_common_prefix_blocks("parent", 1) == [2]
-
-
-def test_trimming_one_fork_leaves_the_other() -> None:
-    manager = manager_of(sliding(2, 3))
-    parent = started(manager, "parent", 7, 2)
-    child = forked(manager, parent, "child")
-    manager.remove_skipped_blocks(parent, 7)
-    assert (table(manager, "parent"), table(manager, "child")) == ([0, 0, 3, 4], [1, 2, 3, 4])
-    assert manager.block_pool.ref_counts()[1:5] == [1, 1, 2, 2]
-    decoded(manager, child, 1)
-    assert table(manager, "child") == [0, 0, 3, 5]
-    assert table(manager, "parent") == [0, 0, 3, 4]
-    assert manager.take_copies() == [[(4, 5)]]
-    manager.check()
-
-
-def test_delayed_publication_of_shared_blocks() -> None:
-    manager = manager_of(full(), enable_kv_cache_events=True)
-    parent = Request("parent", list(range(9)), 4, hasher=SHA256)
-    assert manager.allocate_slots(parent, 9, delay_cache_blocks=True) is not None
-    parent.num_computed_tokens = 9
-    child = forked(manager, parent, "child")
-    manager.cache_blocks(child, 9)
-    assert len(manager.take_events()) == 2
-    manager.cache_blocks(parent, 9)
-    assert manager.take_events() == [], "they are published already"
-    assert manager.num_published("parent") == manager.num_published("child") == (2,)
-    refused(manager, InvalidArgumentError, manager.cache_blocks, child, 10)
-    manager.check()
-
-
 def test_events_tell_of_equal_blocks_once() -> None:
     """Both forks fill their last block with the same tokens: duplicates, of which one is told."""
     manager = manager_of(full(2), 6, enable_kv_cache_events=True)
@@ -630,22 +493,6 @@ def test_events_tell_of_equal_blocks_once() -> None:
         event.block_hash for event in stored if isinstance(event, BlockStored)
     }
     assert len(gone) == 2
-    manager.check()
-
-
-def test_losses_are_those_of_the_last_that_held_a_block() -> None:
-    manager = manager_of(sliding(2, 3), 8, explain_evictions=True)
-    parent = started(manager, "parent", 7, 2)
-    child = forked(manager, parent, "child")
-    manager.remove_skipped_blocks(parent, 7)
-    manager.free(child)
-    manager.free(parent)
-    filler = started(manager, "filler", 14, 2, first=70)
-    explained = manager.explain_hit(Request("again", list(range(7)), 2))
-    assert explained.groups[0].cause is HitLimit.EVICTED
-    stats = manager.make_eviction_stats()
-    assert stats is not None
-    manager.free(filler)
     manager.check()
 
 
@@ -712,21 +559,6 @@ def test_a_copy_of_a_manager_has_its_own_copies() -> None:
     manager.check()
 
 
-def test_a_copy_of_a_manager_has_its_own_forks() -> None:
-    """Made between a fork and its first write, by whichever side."""
-    manager = manager_of(full())
-    parent = started(manager, "parent", 6)
-    child = forked(manager, parent, "child")
-    twin, mine, its = manager.copy(), child.copy(), parent.copy()
-    decoded(manager, child, 1)
-    decoded(twin, its, 1)
-    decoded(twin, mine, 2)
-    assert manager.take_copies() == twin.take_copies() == [[(2, 3)]]
-    assert (table(manager, "child"), table(twin, "child")) == ([1, 3], [1, 2])
-    manager.check()
-    twin.check()
-
-
 def test_batches_tell_what_was_replaced() -> None:
     manager = manager_over([full(4), sliding(2, 4), mamba(4)], 60)
     parent = started(manager, "parent", 7, 2)
@@ -748,36 +580,4 @@ def test_batches_tell_what_was_replaced() -> None:
     assert manager.get_block_ids("c0") == tables["c0"]
     told = manager.allocate_slots_batch([children[0]], 1)
     assert list(told.replaced_entries) == [], "the last one writes in place"
-    manager.check()
-
-
-def test_a_trim_pays_for_a_copy() -> None:
-    """A pool without a free block: what the step itself trims is what it copies to."""
-    manager = manager_of(sliding(2, 3), 5)
-    parent = started(manager, "parent", 7, 2)
-    child = forked(manager, parent, "child")
-    manager.remove_skipped_blocks(parent, 7)
-    assert manager.block_pool.get_num_free_blocks() == 0
-    decoded(manager, child, 1)
-    assert table(manager, "child") in ([0, 0, 3, 1], [0, 0, 3, 2])
-    assert manager.take_copies() == [[(4, table(manager, "child")[3])]]
-    manager.check()
-
-
-def test_nobody_goes_back_behind_a_fork() -> None:
-    """Drafts that were accepted when it was made are certain from then on: the other reads them."""
-    manager = manager_of(full(2))
-    parent = Request("parent", [1, 2, 3, 4, 5], 2)
-    assert manager.allocate_slots(parent, 8) is not None
-    parent.append_output_token_ids([6, 7, 8])
-    parent.num_computed_tokens = 7
-    child = forked(manager, parent, "child")
-    for request in (parent, child):
-        for computed in (5, 6, 8):
-            request.num_computed_tokens = computed
-            refused(manager, InvalidArgumentError, manager.allocate_slots, request, 1)
-        request.num_computed_tokens = 7
-    assert manager.allocate_slots(child, 1) is not None
-    assert manager.take_copies() == [[(4, 5)]]
-    assert table(manager, "parent") == [1, 2, 3, 4]
     manager.check()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.core.support import admit, full, manager_of, request_dump
 
-from blockwright import BlockHasher, FunctionHasher, Request
+from blockwright import BlockHasher, FunctionHasher, Request, append_output_token_ids_batch
 from blockwright.errors import InvalidArgumentError
 
 
@@ -70,6 +70,26 @@ def test_hashers_that_raise_append_nothing() -> None:
     with pytest.raises(RuntimeError):
         request.append_output_token_ids([4])
     assert request_dump(request) == before
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_hashers_that_raise_append_nothing_to_any(at: int) -> None:
+    """Nor is anything counted; and without the failure the call does what calls for each request do."""
+    trap = Trap()
+    requests = [Request(f"r{i}", [1] * (i + 2), 4, hasher=None if i == 1 else trap.hasher) for i in range(4)]
+    before, twins = [request_dump(request) for request in requests], [request.copy() for request in requests]
+    trap.set(at, fail)
+    with pytest.raises(RuntimeError):
+        append_output_token_ids_batch(requests, range(11), 2, [2, 5, 0, 4])
+    assert [request_dump(request) for request in requests] == before
+    append_output_token_ids_batch(requests, range(11), [2, 0, 0, 1], [2, 5, 0, 4])
+    for twin, start, stop, count in zip(twins, (0, 2, 7, 7), (2, 7, 7, 11), (2, 0, 0, 1), strict=True):
+        twin.append_output_token_ids(list(range(start, stop)))
+        twin.num_computed_tokens += count
+    assert [request_dump(request) for request in requests] == [request_dump(twin) for twin in twins]
+    for wrong in ([1] * 3, [1] * 5):
+        with pytest.raises(InvalidArgumentError, match="token_ids"):
+            append_output_token_ids_batch(requests, wrong)
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])

@@ -2,8 +2,7 @@
 
 How: explanations over random cache contents of one to three groups against brute force from what a token reads, with a
 draft head and without, and by publishing the blocks that they name; causes over random walks in small pools against a
-model that watches tables, counters and keys; each cause, limit and error by an example; copies, and that nothing
-changes.
+model that watches tables, counters and keys; each limit and error by an example; copies, and that nothing changes.
 Not covered: every state of small scopes (conformance), time (benchmarks).
 """
 
@@ -209,26 +208,6 @@ def grows_to(manager: KVCacheManager, request: Request, whole: Request, said: Hi
 # --- causes ---
 
 
-def test_what_was_never_published() -> None:
-    said = manager_over([full(2)]).explain_hit(ask(7))
-    assert (said.num_tokens, said.max_length, said.alignment, said.candidate) == (0, 6, 2, 2)
-    assert said.num_tokens_without_losses == 0
-    assert said.limiting_groups == (0,)
-    assert said.groups[0].missing_end == 2
-    assert said.groups[0].limit is said.groups[0].cause is HitLimit.NEVER_PUBLISHED
-
-
-def test_what_was_evicted_after_its_request() -> None:
-    manager = manager_over([full(2)], 6)
-    manager.free(run(manager, 8))
-    manager.block_pool.free_blocks(manager.block_pool.get_new_blocks(4))  # one bare block, then the deepest three
-    said = manager.explain_hit(ask(9))
-    assert (said.num_tokens, said.candidate, said.num_tokens_without_losses) == (2, 8, 8)
-    assert (said.groups[0].missing_end, said.groups[0].limit) == (4, HitLimit.EVICTED)
-    assert manager.make_eviction_stats() == EvictionStats((3,), (0,), (0,))
-    assert manager.make_eviction_stats() == EvictionStats((0,), (0,), (0,))
-
-
 def test_what_was_trimmed_and_then_taken() -> None:
     manager = manager_over([sliding(2, 3)], 8)
     request = run(manager, 8, step=2)
@@ -240,73 +219,6 @@ def test_what_was_trimmed_and_then_taken() -> None:
     stats = manager.make_eviction_stats()
     assert stats is not None
     assert (sum(stats.evicted), sum(stats.trimmed)) == (2, 2)
-
-
-def test_what_a_reset_dropped() -> None:
-    manager = manager_over([full(2), full(2)])
-    manager.free(run(manager, 8))
-    assert manager.reset_prefix_cache()
-    said = manager.explain_hit(ask(9))
-    assert [part.limit for part in said.groups] == [HitLimit.RESET, HitLimit.RESET]
-    assert (said.num_tokens, said.candidate, said.limiting_groups) == (0, 8, (0, 1))
-    assert manager.make_eviction_stats() == EvictionStats((0, 0), (0, 0), (4, 4))
-
-
-def test_a_prefix_of_two_blocks_is_lost_once_with_the_last() -> None:
-    manager = manager_over([full(2)], 7)
-    one, two = Request("a", [1, 2, 3], 2), Request("b", [1, 2, 3], 2)
-    for request in (one, two):  # without a lookup: two blocks with the same content
-        assert manager.allocate_slots(request, 3)
-    manager.free(one)
-    blocks = manager.block_pool.get_new_blocks(4)  # the first copy is gone, the second serves
-    assert manager.explain_hit(Request("q", [1, 2, 9], 2)).num_tokens == 2
-    assert manager.make_eviction_stats() == EvictionStats((0,), (0,), (0,))
-    manager.block_pool.free_blocks(blocks)
-    manager.free(two)
-    flush(manager)
-    assert manager.explain_hit(Request("q", [1, 2, 9], 2)).groups[0].limit is HitLimit.EVICTED
-    assert manager.make_eviction_stats() == EvictionStats((1,), (0,), (0,))
-    manager.free(run(manager, 4, first=40))
-    run(manager, 4, name="c", first=40)  # the same blocks again: none is lost by a reset that is refused
-    assert not manager.reset_prefix_cache()
-    assert manager.make_eviction_stats() == EvictionStats((0,), (0,), (0,))
-
-
-def test_the_last_holder_decides() -> None:
-    manager = manager_over([sliding(2, 3)], 10)
-    first = run(manager, 3)
-    second = run(manager, 4, name="s")
-    assert manager.get_block_ids("r")[0][0] == manager.get_block_ids("s")[0][0]
-    manager.remove_skipped_blocks(second, 4)
-    manager.free(first)
-    flush(manager)
-    assert manager.explain_hit(ask(3)).groups[0].limit is HitLimit.EVICTED
-    manager.free(second)
-    first = run(manager, 3)
-    second = run(manager, 4, name="s")
-    manager.free(first)
-    manager.remove_skipped_blocks(second, 4)
-    flush(manager)
-    assert manager.explain_hit(ask(3)).groups[0].limit is HitLimit.TRIMMED
-
-
-def test_a_key_lost_again_counts_as_lost_then() -> None:
-    manager = manager_over([full(2)], 6)
-    manager.free(run(manager, 4))
-    flush(manager)
-    manager.free(run(manager, 4))
-    assert manager.explain_hit(ask(5)).limiting_groups == ()
-    manager.reset_prefix_cache()
-    assert manager.explain_hit(ask(5)).groups[0].limit is HitLimit.RESET
-
-
-def test_the_oldest_loss_is_forgotten() -> None:
-    manager = manager_over([full(2)], 5)
-    for number in range(5):
-        manager.free(run(manager, 3, first=10 * number))
-        flush(manager)
-    limits = [manager.explain_hit(ask(3, first=10 * number)).groups[0].limit for number in range(5)]
-    assert limits == [HitLimit.NEVER_PUBLISHED, *[HitLimit.EVICTED] * 4]
 
 
 def test_a_lost_state_counts_though_others_never_were() -> None:

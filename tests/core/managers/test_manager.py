@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import pytest
 from tests.core.support import (
-    SETUPS,
     Setup,
     admit,
     chunked,
@@ -29,29 +28,9 @@ from tests.core.support import (
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher
 from blockwright.core.request import pack_tokens
 from blockwright.errors import InvalidArgumentError, StaleHitError, UnsupportedError
-from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored
+from blockwright.events import BlockRemoved, BlockStored
 
 # ---------------------------------------------------------------------- lookups
-
-
-@pytest.mark.parametrize(("length", "expected"), [(1, 0), (4, 0), (5, 4), (8, 4), (9, 8), (16, 12), (17, 16), (30, 16)])
-def test_a_token_is_left_to_compute(length: int, expected: int) -> None:
-    """Known bug B46: at most num_tokens - 1 tokens are found, although all are cached."""
-    manager = manager_of(full())
-    manager.free(started(manager, "first", 17))
-    hit, num_computed = manager.get_computed_blocks(Request("r", list(range(length)), 4))
-    assert num_computed == expected
-    assert ids_of(hit) == [1, 2, 3, 4][: expected // 4]
-
-
-def test_lookup_changes_nothing() -> None:
-    manager = manager_of(full(), log_stats=False)
-    manager.free(started(manager, "first", 17))
-    before = manager_dump(manager)
-    request = Request("r", list(range(17)), 4)
-    assert ids_of(manager.get_computed_blocks(request)[0]) == ids_of(manager.get_computed_blocks(request)[0])
-    assert manager_dump(manager) == before
-    manager.check()
 
 
 def test_prompt_log_probabilities_skip_the_cache() -> None:
@@ -101,54 +80,6 @@ def test_only_known_kinds_alone() -> None:
 
 
 # ---------------------------------------------------------------------- hits carried to allocate_slots
-
-
-def test_hits_are_held_before_blocks_are_taken() -> None:
-    """Known bug B06: the request's own new blocks never evict its hit."""
-    manager = manager_of(full(), 9)
-    manager.free(started(manager, "first", 16))
-    manager.free(started(manager, "second", 16, first=100))
-    request = Request("r", list(range(30)), 4)
-    hit, num_hit = manager.get_computed_blocks(request)
-    assert num_hit == 16
-    new = manager.allocate_slots(request, 14, num_hit, hit)
-    assert table(manager, "r") == ids_of(hit) + ids_of(new)
-    assert len(set(table(manager, "r"))) == 8
-    manager.check()
-
-
-def test_free_hits_count_as_demand() -> None:
-    """Known bug B05: a hit that is free now is taken from the same queue as new blocks."""
-    manager = manager_of(full(), 5)
-    manager.free(started(manager, "first", 12))
-    request = Request("r", list(range(20)), 4)
-    hit, num_hit = manager.get_computed_blocks(request)
-    assert num_hit == 12
-    before = manager_dump(manager)
-    assert manager.allocate_slots(request, 5, num_hit, hit) is None
-    assert manager_dump(manager) == before
-    assert manager.allocate_slots(request, 4, num_hit, hit) is not None
-    assert manager.block_pool.get_num_free_blocks() == 0
-
-
-def test_shared_hits_cost_nothing() -> None:
-    manager = manager_of(full(), 6)
-    started(manager, "first", 16)
-    request = Request("r", list(range(17)), 4)
-    hit, num_hit = manager.get_computed_blocks(request)
-    assert ids_of(manager.allocate_slots(request, 1, num_hit, hit)) == [5]
-    assert manager.block_pool.ref_counts() == [0, 2, 2, 2, 2, 1]
-    manager.check()
-
-
-def test_a_hit_alone_starts_a_request() -> None:
-    manager = manager_of(full())
-    manager.free(started(manager, "first", 16))
-    request = Request("r", list(range(17)), 4)
-    hit, num_hit = manager.get_computed_blocks(request)
-    assert ids_of(manager.allocate_slots(request, 0, num_hit, hit)) == []
-    assert table(manager, "r") == [1, 2, 3, 4]
-    manager.check()
 
 
 @every_setup
@@ -222,21 +153,6 @@ def test_hit_for_a_request_without_keys() -> None:
 # ---------------------------------------------------------------------- what it says of itself
 
 
-def test_common_prefix() -> None:
-    manager = manager_of(full())
-    names = ["a", "b", "c"]
-    for number, name in enumerate(names):
-        started(manager, name, 9 + 4 * number)
-    assert manager.get_num_common_prefix_blocks("a", 3) == [2]
-    assert manager.get_num_common_prefix_blocks("c", 2) == [0]
-    assert manager.get_num_common_prefix_blocks("c", 1) == [0]
-    manager.free(Request("nobody", [1], 4))
-    for spec in (sliding(), chunked(), mamba()):
-        manager = manager_of(spec)
-        started(manager, "a", 9)
-        assert manager.get_num_common_prefix_blocks("a", 1) == [0]
-
-
 def common(manager: KVCacheManager, name: str = "a") -> list[int]:
     """The leading blocks of a request that it alone, that two and that three requests have."""
     return [manager.get_num_common_prefix_blocks(name, count)[0] for count in (1, 2, 3)]
@@ -288,20 +204,6 @@ def test_statistics() -> None:
     manager.get_computed_blocks(Request("r", list(range(10)), 4))
     assert manager.make_prefix_cache_stats() == (True, 1, 10, 0)
     assert manager.make_prefix_cache_stats() == (False, 0, 0, 0)
-
-
-def test_reset() -> None:
-    manager = manager_of(full(), enable_kv_cache_events=True)
-    request = Request("r", list(range(9)), 4, hasher=Sha256Hasher(b""))
-    admit(manager, request)
-    manager.take_events()
-    before = manager_dump(manager)
-    assert not manager.reset_prefix_cache()
-    assert manager_dump(manager) == before
-    manager.free(request)
-    assert manager.reset_prefix_cache()
-    assert manager.take_events() == [AllBlocksCleared()]
-    assert manager.get_computed_blocks(request)[1] == 0
 
 
 def test_events() -> None:
@@ -396,9 +298,3 @@ def test_context_parallel_blocks() -> None:
         manager.check()
     with pytest.raises(UnsupportedError, match="dcp_world_size"):
         KVCacheManager(KVCacheConfig(9, [KVCacheGroupSpec(["layers.0"], sliding())]), 9, dcp_world_size=2)
-
-
-def test_setups_cover_all_kinds() -> None:
-    assert {type(setup.spec).__name__ for setup in SETUPS.values()} == {
-        "FullAttentionSpec", "SlidingWindowSpec", "ChunkedLocalAttentionSpec", "MambaSpec"
-    }  # fmt: skip

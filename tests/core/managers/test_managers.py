@@ -9,8 +9,6 @@ the specification (conformance).
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 from tests.core.support import (
     chunked,
@@ -20,7 +18,6 @@ from tests.core.support import (
     hit,
     ids_of,
     mamba,
-    pool_dump,
     prompt,
     published,
     single_dump,
@@ -123,22 +120,6 @@ def test_blocks_to_allocate() -> None:
     assert group.get_num_blocks_to_allocate("r", 0, []) == 0
 
 
-@pytest.mark.parametrize("spec", [full(), sliding(), chunked(), mamba(), cross()])
-@pytest.mark.parametrize("caching", [True, False])
-def test_demand_is_never_negative(spec: KVCacheSpec, caching: bool) -> None:
-    group = group_of(spec, caching=caching)
-    for held, wanted in product(range(20), range(20)):
-        if held:
-            group.allocate_new_blocks("r", held)
-        assert group.get_num_blocks_to_allocate("r", wanted, []) >= 0
-        group.free("r")
-
-
-def test_demand_is_never_negative_with_hits() -> None:
-    group = group_of(mamba(), caching=False)
-    assert group.get_num_blocks_to_allocate("r", 100, [group.block_pool.null_block] * 2) >= 0
-
-
 @pytest.mark.parametrize("spec", [full(), sliding(), chunked(), cross()])
 def test_growth(spec: KVCacheSpec) -> None:
     group = group_of(spec, 6)
@@ -173,27 +154,6 @@ def test_growth_of_a_recurrent_state() -> None:
     assert ids_of(group.allocate_new_blocks("r", 14)) == [1]
     assert group.get_num_blocks_to_allocate("r", 1400, []) == 0
     assert group.allocate_new_blocks("r", 1400) == []
-
-
-def test_states_for_drafts_are_taken_once() -> None:
-    group = group_of(mamba(2, drafts=2))
-    free = group.block_pool.get_num_free_blocks()
-    for tokens, taken in ((1, 3), (2, 3), (3, 4)):
-        group.allocate_new_blocks("r", tokens)
-        assert free - group.block_pool.get_num_free_blocks() == taken
-
-
-def test_release_is_tail_first() -> None:
-    group = group_of(full())
-    request = prompt(20, 4)
-    group.allocate_new_blocks("r", 20)
-    group.cache_blocks(request, 20)
-    group.free("r")
-    assert group.block_pool.free_block_ids()[-5:] == [5, 4, 3, 2, 1]
-    before = pool_dump(group.block_pool)
-    group.free("r")
-    group.free("never seen")
-    assert pool_dump(group.block_pool) == before
 
 
 # ---------------------------------------------------------------------- publishing
@@ -287,19 +247,6 @@ def test_adopting_what_is_no_hit(spec: KVCacheSpec, ids: list[int]) -> None:
         group.save_new_computed_blocks("a", ids)
 
 
-def test_adopting_untrimmed_blocks_does_not_leak() -> None:
-    group, request = group_of(sliding(4, 5)), prompt(16, 4)
-    group.allocate_new_blocks("r", 16)
-    group.cache_blocks(request, 16)
-    try:
-        group.save_new_computed_blocks("a", [1, 2, 3])
-    except ValueError:
-        return  # refused is well, too
-    group.free("a")
-    group.free("r")
-    assert group.block_pool.ref_counts() == [0] * 101
-
-
 # ---------------------------------------------------------------------- common prefixes, cross attention
 
 
@@ -320,14 +267,6 @@ def test_common_prefix() -> None:
     group = group_of(full())
     group.allocate_new_blocks("a", 12)
     assert group.get_num_common_prefix_blocks("a", 1) == 3
-
-
-def test_pins_are_not_tables() -> None:
-    """A block that something else holds too is still common to the tables that hold it."""
-    group = group_of(full())
-    group.allocate_new_blocks("a", 8)
-    group.block_pool.touch([1])
-    assert group.get_num_common_prefix_blocks("a", 1) == 2
 
 
 def test_cross_attention_is_never_cached() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ from tests.core.support import (
     table,
 )
 
-from blockwright import BatchAllocation, KVCacheBlocks, KVCacheManager, Request
+from blockwright import BatchAllocation, KVCacheBlocks, Request
 from blockwright.errors import InvalidArgumentError
 
 BUFFERS = ("new_block_ids", "new_block_offsets", "nulled_entries", "nulled_offsets")
@@ -39,10 +38,6 @@ BUFFERS = ("new_block_ids", "new_block_offsets", "nulled_entries", "nulled_offse
 def viewed_by_numpy(buffer: Any) -> np.ndarray[Any, np.dtype[np.int32]]:
     """A buffer as an array over the same memory."""
     return np.frombuffer(buffer, np.int32)
-
-
-def batch_of(manager: KVCacheManager, count: int) -> list[Request]:
-    return [started(manager, f"r{i}", 8, 4, first=100 * i) for i in range(count)]
 
 
 def test_blocks() -> None:
@@ -172,36 +167,6 @@ def test_empty_batch() -> None:
         assert manager_dump(manager) == before
 
 
-def test_first_that_does_not_fit_ends_the_batch() -> None:
-    manager = manager_of(full(), 8)
-    requests = batch_of(manager, 3)
-    for request in requests:
-        request.append_output_token_ids([1])
-    tables = [table(manager, request.request_id) for request in requests]
-    step = manager.allocate_slots_batch(requests, [1, 9, 1])
-    assert (step.num_served, step.refused) == (1, 1)
-    assert list(step.new_block_ids) == [7]
-    assert list(step.new_block_offsets) == [0, 1, 1, 1]
-    assert list(step.nulled_offsets) == [0, 0, 0, 0]
-    assert [table(manager, request.request_id) for request in requests] == [[*tables[0], 7], *tables[1:]]
-    manager.check()
-    again = manager.allocate_slots_batch(requests[1:], 1)  # the others wait for the next step
-    assert (again.num_served, again.refused) == (0, 0)
-    assert "num_served=0" in repr(again)
-
-
-def test_refused_request_keeps_its_dead_entries() -> None:
-    manager = manager_of(sliding(2, 3), 9)
-    requests = [started(manager, name, 8, 2, first=first) for name, first in (("a", 0), ("b", 50))]
-    assert table(manager, "a") == [1, 2, 3, 4]
-    step = manager.allocate_slots_batch(requests, [2, 20])
-    assert (step.num_served, step.refused) == (1, 1)
-    assert list(step.nulled_entries) == [0, 1, 2]
-    assert list(step.nulled_offsets) == [0, 3, 3]
-    assert table(manager, "b") == [5, 6, 7, 8]
-    manager.check()
-
-
 def test_results_can_be_made_by_hand() -> None:
     """Their constructors are public, and take the buffers as they are."""
     manager = manager_of(full())
@@ -233,38 +198,3 @@ def test_negative_ids_by_hand() -> None:
     with pytest.raises(ValueError, match="new_computed_blocks"):
         manager.allocate_slots(request, 0, 16, by_hand)
     assert manager_dump(manager) == before
-
-
-@every_setup
-def test_a_batch_does_what_its_calls_would_do(setup: Setup) -> None:
-    """New requests among them, in a pool so small that some do not fit: those, and what comes after, get nothing."""
-    size, refused = setup.spec.block_size, 0
-    for seed in range(4):
-        random, batch = Random(seed), setup.manager(8 if setup.drafts else 4, 8 * size)
-        lengths = [random.randint(1, 6 * size) for _ in range(4)]
-        mine = [Request(f"r{at}", [0] * length, size) for at, length in enumerate(lengths)]
-        for _ in range(15):
-            picked = random.sample(mine, random.randint(1, 4))
-            news = [random.randint(1, max(1, each.num_tokens - each.num_computed_tokens)) for each in picked]
-            aheads = [random.randint(0, size) * setup.drafts for _ in picked]
-            single, copies = batch.copy(), [each.copy() for each in picked]
-            step = batch.allocate_slots_batch(picked, news, aheads)
-            calls = list(zip(copies, news, aheads, strict=True))
-            given = [
-                single.allocate_slots(*call[:2], num_lookahead_tokens=call[2]) for call in calls[: step.num_served]
-            ]
-            assert None not in given
-            assert list(step.new_block_ids) == [block for each in given if each for block in ids_of(each)]
-            for copy, new, ahead in calls[step.num_served : step.num_served + 1]:
-                assert single.allocate_slots(copy, new, num_lookahead_tokens=ahead) is None
-                refused += 1
-            assert manager_dump(batch) == manager_dump(single)
-            for each, new in list(zip(picked, news, strict=True))[: step.num_served]:
-                each.num_computed_tokens = min(each.num_computed_tokens + new, each.num_tokens)
-                if each.num_computed_tokens == each.num_tokens:
-                    each.append_output_token_ids([0])
-            done = [each for each in picked[: step.num_served] if each.num_tokens > 7 * size or random.random() < 0.1]
-            for each in (*done, *picked[step.num_served : step.num_served + 1]):
-                batch.free(each)
-                each.num_computed_tokens = 0
-    assert refused > 0

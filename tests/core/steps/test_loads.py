@@ -4,16 +4,15 @@ whatever of them fails to come, no block is lost.
 How: loads that come whole, in part or not at all, of one group and of several, with a hit before them and without, and
 requests that end meanwhile; errors are compared by a dump of the whole observable state.
 
-Not covered: steps in flight beside loads (test_time.py has steps, the conformance kit both).
+Not covered: plans, windows and steps in flight beside loads (conformance).
 """
 
 from __future__ import annotations
 
 import pytest
-from tests.core.steps.timed import KINDS, every_kinds, over, refused
+from tests.core.steps.timed import every_kinds, refused
 from tests.core.support import (
     Setup,
-    chunked,
     every_setup,
     full,
     mamba,
@@ -22,10 +21,9 @@ from tests.core.support import (
     manager_over,
     sliding,
     started,
-    table,
 )
 
-from blockwright import Fits, KVCacheManager, KVCacheSpec, NotNow, Request
+from blockwright import KVCacheManager, KVCacheSpec, Request
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError, UnknownStepError
 
 
@@ -63,80 +61,6 @@ def test_whole_loads(setup: Setup) -> None:
         assert set(published) >= set(manager.block_pool.block_keys()) - {None}
     else:
         assert manager_dump(manager) == manager_dump(twin)
-
-
-def test_what_no_token_reads_need_not_be_loaded() -> None:
-    """It takes no block, and nobody finds it, whether all came or a part."""
-    specs: list[KVCacheSpec] = [full(4), sliding(2, 5)]
-    manager = manager_over(specs)
-    request = loading(manager, 16)
-    before = manager.get_block_ids("r")
-    assert [entry for entry, block in enumerate(before[1]) if block] == [6, 7]
-    assert manager.finish_load(request, 16)
-    assert manager.get_block_ids("r") == before
-    manager.check()
-    manager = manager_over(specs)
-    tables = loaded_in_part(manager, 16, 12)
-    assert [at for at, block in enumerate(tables[0]) if manager.block_pool.is_published(block)] == [0, 1, 2]
-    assert tables[1][:6] == [0] * 6
-    assert found(manager, 13) == 0  # a window there reads what was not asked for
-    manager.check()
-
-
-@pytest.mark.parametrize(
-    ("spec", "external", "came", "hit"),
-    [
-        (sliding(2, 5), 16, 12, 0),  # 12 reads 8..11, and of the load 12..15 were needed
-        (sliding(2, 9), 8, 6, 6),  # a window as long as the load: all of it was needed
-        (chunked(2, 8), 14, 12, 12),  # in the chunk of the end
-        (chunked(2, 8), 14, 8, 8),  # at its start nothing is read
-        (chunked(2, 8), 14, 6, 0),  # in a chunk that was not needed
-    ],
-)
-def test_a_part_is_hit_as_far_as_all_that_is_read_there_was_loaded(
-    spec: KVCacheSpec, external: int, came: int, hit: int
-) -> None:
-    manager = manager_over([full(2), spec])
-    loaded_in_part(manager, external, came)
-    assert found(manager) == hit
-    manager.check()
-
-
-def loaded_in_part(manager: KVCacheManager, external: int, came: int) -> tuple[list[int], ...]:
-    """The tables of a request, of whose load a part came."""
-    request = loading(manager, external)
-    tables = manager.get_block_ids("r")
-    assert not manager.finish_load(request, came)
-    return tables
-
-
-def test_an_old_load_under_a_name_that_runs_again() -> None:
-    """Loads are ended by name: the blocks of the old request return, whoever runs under its name now."""
-    manager = manager_of(full())
-    old = loading(manager, 8)
-    manager.free(old)
-    assert started(manager, "r", 9) is not None
-    held = manager.get_block_ids("r")
-    assert not manager.finish_load(old, 8)
-    assert manager.get_block_ids("r") == held
-    manager.check()
-    refused(manager, DuplicateRequestError, manager.finish_load, old, 8)
-
-
-def test_a_load_after_a_hit() -> None:
-    manager = manager_over([full(4), sliding(2, 5)])
-    manager.free(started(manager, "first", 8, 2))
-    request = loading(manager, 8)
-    assert [len(ids) for ids in manager.get_block_ids("r")] == [4, 8]
-    assert manager.num_published("r") == (2, 4)
-    assert found(manager) == 8
-    assert manager.finish_load(request, 8)
-    assert manager.num_published("r") == (4, 8)
-    assert found(manager) == 16
-    request.num_computed_tokens = 16
-    assert manager.allocate_slots(request, 1) is not None
-    assert manager.get_block_ids("r")[1][:6] == [0] * 6
-    manager.check()
 
 
 @pytest.mark.parametrize("came", range(8))
@@ -207,36 +131,6 @@ def test_freed_while_it_loads(specs: list[KVCacheSpec]) -> None:
     assert len(queues[0]) == 32
 
 
-@every_kinds
-def test_the_order_is_that_of_an_immediate_release(specs: list[KVCacheSpec]) -> None:
-    manager = manager_over(specs)
-    request = loading(manager)
-    tables, states = manager.get_block_ids("r"), manager.get_draft_block_ids("r")
-    rest = manager.block_pool.free_block_ids()
-    manager.free(request)
-    manager.finish_load(request, 0)
-    released = [b for ids, more in zip(tables, states, strict=True) for b in (ids + more)[::-1] if b]
-    assert manager.block_pool.free_block_ids() == released[::-1] + rest
-
-
-def test_readmitted_while_an_old_load_is_on_its_way() -> None:
-    """The old load may still write its blocks; the request computes on others meanwhile."""
-    manager = manager_of(full())
-    request = loading(manager, 8)
-    old = table(manager, "r")
-    manager.free(request)
-    assert manager.allocate_slots(request, 17) is not None
-    assert not set(old) & set(table(manager, "r"))
-    before = manager.get_block_ids("r")
-    manager.finish_load(request, 8)
-    assert manager.get_block_ids("r") == before
-    assert set(old) <= set(manager.block_pool.free_block_ids())
-    request.num_computed_tokens = 17
-    request.append_output_token_ids([1])
-    assert manager.allocate_slots(request, 1) is not None
-    manager.check()
-
-
 def test_nothing_runs_on_what_has_not_come() -> None:
     manager = manager_of(full())
     request = loading(manager)
@@ -288,58 +182,6 @@ def test_a_load_of_the_whole_prompt_leaves_its_last_token_to_be_computed_again()
         manager_over([mamba(4)]), InvalidArgumentError, manager_over([mamba(4)]).allocate_slots,
         Request("r", list(range(8)), 4), 0, num_external_computed_tokens=8,
     )  # fmt: skip
-
-
-def test_a_load_lets_go_of_its_hit_before_a_window() -> None:
-    manager = manager_over([full(4), sliding(2, 5)], 20)
-    first, request = Request("first", list(range(8)), 2), Request("r", list(range(17)), 2)
-    assert manager.allocate_slots(first, 8) is not None
-    manager.free(first)
-    hit, num_hit = manager.get_computed_blocks(request)
-    plan = manager.plan(request, 0, num_hit, hit, num_external_computed_tokens=8)
-    assert isinstance(plan, Fits)
-    assert plan.num_blocks == 2 + 2 + 2  # two of the hit, and four for the load
-    manager.commit(plan)
-    assert [bool(block) for block in manager.get_block_ids("r")[1]] == [False] * 6 + [True] * 2
-    manager.check()
-    assert manager.finish_load(request, 8)
-    manager.check()
-
-
-def test_loads_are_planned() -> None:
-    specs: list[KVCacheSpec] = [full(4), sliding(2, 7), mamba(4, 2)]
-    manager = manager_over(specs, 11)  # 8 tokens: 2 + 3 + 1 + 2
-    request = Request("r", list(range(17)), 2)
-    plan = manager.plan(request, 0, num_external_computed_tokens=8)
-    assert isinstance(plan, Fits)
-    assert plan.num_blocks == 8
-    manager.commit(plan)
-    assert manager.block_pool.get_num_free_blocks() == 2
-    other = Request("other", list(range(40, 60)), 2)
-    plan = manager.plan(other, 0, num_external_computed_tokens=8)
-    assert isinstance(plan, NotNow)
-    assert plan.num_missing_blocks == 6
-    before = manager_dump(manager)
-    assert manager.allocate_slots(other, 0, num_external_computed_tokens=8) is None
-    assert manager_dump(manager) == before
-
-
-def test_loads_need_no_step_and_publish_when_they_come() -> None:
-    for specs in KINDS.values():
-        manager = over(specs, settles=True)
-        request = loading(manager, 16)
-        assert found(manager) == 0
-        assert manager.finish_load(request, 16)
-        assert found(manager) == 16
-        assert manager.num_settled("r") == 16
-        request.num_computed_tokens = 16
-        refused(manager, UnknownStepError, manager.allocate_slots, request, 1)
-        manager.start_step()
-        assert manager.allocate_slots(request, 1) is not None
-        manager.free(request)
-        manager.settle_step(1)
-        assert manager.usage == 0.0
-        manager.check()
 
 
 def test_copies_of_a_loading_manager() -> None:

@@ -29,66 +29,6 @@ from blockwright import KVCacheSpec, MambaSpec, Request
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError, StalePlanError
 
 
-def test_refusal_undoes_nothing_because_nothing_was_done() -> None:
-    """Not even the trim: the dead entries stay until a call succeeds, although they were counted as free."""
-    manager = manager_of(sliding(2, 3), 7)
-    request = started(manager, "r", 8, 2)
-    other = started(manager, "other", 4, 2, first=50)
-    assert table(manager, "r") == [1, 2, 3, 4]
-    before = manager_dump(manager)
-    assert manager.allocate_slots(request, 7) is None  # needs 4, three entries are dead
-    assert manager_dump(manager) == before
-    assert manager.allocate_slots_batch([request], 7).refused == 0
-    assert manager_dump(manager) == before
-    assert ids_of(manager.allocate_slots(request, 6)) != []
-    assert table(manager, "r")[:3] == [0, 0, 0]
-    manager.check()
-    manager.free(other)
-
-
-def test_trimmed_blocks_serve_the_same_call() -> None:
-    """A full pool, and still room: what dies pays for what is new."""
-    manager = manager_of(sliding(2, 2), 4)
-    request = Request("r", list(range(200)), 2)
-    assert manager.allocate_slots(request, 6) is not None
-    for computed in range(6, 200, 2):
-        request.num_computed_tokens = computed
-        assert manager.block_pool.get_num_free_blocks() <= 2
-        assert manager.allocate_slots(request, 2) is not None
-        manager.check()
-    assert len(table(manager, "r")) == 100
-
-
-def test_drafts_are_never_published() -> None:
-    manager = manager_of(full())
-    request = started(manager, "r", 5)
-    request.append_output_token_ids([5])
-    assert manager.allocate_slots(request, 4, num_lookahead_tokens=20) is not None
-    assert manager.num_published("r") == (1,)
-    assert len(table(manager, "r")) == 8
-    request.append_output_token_ids([6, 7, 8])  # all accepted
-    request.num_computed_tokens = 9
-    assert manager.num_published("r") == (1,)
-    assert manager.allocate_slots(request, 1) is not None
-    assert manager.num_published("r") == (2,)
-    assert manager.block_pool.block_key(table(manager, "r")[1]) == request.block_hashes[1]
-    manager.check()
-
-
-def test_rejected_drafts() -> None:
-    """A published block holds the accepted tokens, not the rejected ones."""
-    manager = manager_of(full())
-    request = started(manager, "r", 3)
-    request.append_output_token_ids([50])
-    assert manager.allocate_slots(request, 5) is not None  # four drafts
-    request.num_computed_tokens = 4  # all rejected
-    request.append_output_token_ids([60])
-    assert manager.allocate_slots(request, 1) is not None
-    manager.free(request)
-    assert manager.get_computed_blocks(Request("same", [0, 1, 2, 50, 60, 9], 4))[1] == 4
-    assert manager.get_computed_blocks(Request("not", [0, 1, 2, 51, 60, 9], 4))[1] == 0
-
-
 def test_slots_end_at_the_maximum() -> None:
     manager = manager_of(full(), 33, 18)
     request = started(manager, "r", 15)
@@ -113,53 +53,6 @@ def test_nothing_to_do_is_an_error() -> None:
     with pytest.raises(ValueError, match="num_new_tokens"):
         manager.allocate_slots(Request("new", [1], 4), 0)
     assert manager_dump(manager) == before
-
-
-def test_recurrent_states_do_not_run_ahead() -> None:
-    for caching in (True, False):
-        manager = manager_of(mamba(), caching=caching)
-        request = Request("r", list(range(10)), 4)
-        with pytest.raises(InvalidArgumentError, match="num_speculative_blocks"):
-            manager.allocate_slots(request, 1, num_lookahead_tokens=1)
-        with pytest.raises(InvalidArgumentError, match="num_new_tokens"):
-            manager.allocate_slots(request, 11)
-        assert manager.allocate_slots(request, 10) is not None
-        request.num_computed_tokens = 9
-        with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
-            manager.allocate_slots(request, 1)  # went back
-        manager.check()
-
-
-def test_settled_tokens_have_slots() -> None:
-    manager = manager_of(full())
-    request = Request("r", list(range(10)), 4)
-    request.num_computed_tokens = 1
-    with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
-        manager.allocate_slots(request, 1)
-    request.num_computed_tokens = 0
-    assert manager.allocate_slots(request, 4, num_lookahead_tokens=4) is not None
-    before = manager_dump(manager)
-    request.num_computed_tokens = 5  # slots for drafts are not written
-    with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
-        manager.allocate_slots(request, 1)
-    assert manager_dump(manager) == before
-
-
-def test_what_is_trimmed_is_gone() -> None:
-    """Known bug B25: an engine that goes back behind the trim is told, not served."""
-    for spec in (sliding(2, 3), chunked(2, 4)):
-        manager = manager_of(spec)
-        request = started(manager, "r", 9, 2)
-        manager.remove_skipped_blocks(request, 9)
-        request.append_output_token_ids([9])
-        for computed in (2, 8):
-            request.num_computed_tokens = computed
-            before = manager_dump(manager)
-            with pytest.raises(InvalidArgumentError, match="num_computed_tokens"):
-                manager.allocate_slots(request, 1)
-            assert manager_dump(manager) == before
-        request.num_computed_tokens = 9
-        assert manager.allocate_slots(request, 1) is not None
 
 
 def test_only_drafts_are_taken_back() -> None:
@@ -204,33 +97,6 @@ def test_delayed_publication() -> None:
     assert manager.allocate_slots(late, 1) is not None  # publishes what was put off, too
     assert manager.num_published("late") == (4,)
     manager.check()
-
-
-def test_delayed_blocks_that_are_trimmed_are_not_published() -> None:
-    manager = manager_of(sliding(2, 3))
-    request = Request("r", list(range(10)), 2)
-    assert manager.allocate_slots(request, 9, delay_cache_blocks=True) is not None
-    manager.remove_skipped_blocks(request, 9)
-    assert table(manager, "r")[:3] == [0, 0, 0]
-    manager.cache_blocks(request, 9)
-    keys = manager.block_pool.block_keys()
-    assert [keys[block] is not None for block in (1, 2, 3, 4, 5)] == [False, False, False, True, False]
-    manager.check()
-
-
-def test_published_blocks_are_not_swapped_under_a_request() -> None:
-    """Two requests that computed the same keep a block each; tables only grow; the older block serves hits."""
-    manager = manager_of(full())
-    one, two = Request("one", list(range(9)), 4), Request("two", list(range(9)), 4)
-    for request in (one, two):
-        assert manager.allocate_slots(request, 9) is not None
-    assert (table(manager, "one"), table(manager, "two")) == ([1, 2, 3], [4, 5, 6])
-    third = Request("third", list(range(9)), 4)
-    assert ids_of(manager.get_computed_blocks(third)[0]) == [1, 2]
-    manager.free(one)
-    assert ids_of(manager.get_computed_blocks(third)[0]) == [1, 2]
-    manager.block_pool.get_new_blocks(29)  # evicts what nobody holds
-    assert ids_of(manager.get_computed_blocks(third)[0]) == [4, 5]
 
 
 # ---------------------------------------------------------------------- release

@@ -1,19 +1,19 @@
-"""Property: what a step in flight touches is never free, and what is not settled is neither trimmed nor, if so wished,
-found.
+"""Property: what a step in flight touches is never free, and what is not settled is not found, if so wished.
 
-How: managers with steps in flight, by hand and in random walks; the order in which blocks return is compared with that
-of a twin that settled first; errors are compared by a dump of the whole observable state.
+How: the order in which blocks return is compared with that of a twin that settled first; errors are compared by a dump
+of the whole observable state; copies are settled in another order of events than the original.
 
-Not covered: loads (test_loads.py), states of drafts (test_drafts.py), all orders of calls (conformance).
+Not covered: loads (test_loads.py), states of drafts (test_drafts.py), windows, drafts and all orders of calls
+(conformance).
 """
 
 from __future__ import annotations
 
 import pytest
 from tests.core.steps.timed import every_kinds, give, over, prefilled, refused
-from tests.core.support import chunked, full, mamba, manager_of, needed, sliding
+from tests.core.support import full, mamba, manager_dump, manager_of, sliding
 
-from blockwright import KVCacheSpec, MambaSpec, Request
+from blockwright import KVCacheManager, KVCacheSpec, MambaSpec, Request
 from blockwright.errors import (
     DuplicateRequestError,
     InvalidArgumentError,
@@ -54,61 +54,6 @@ def test_blocks_wait_for_their_step_and_return_in_order(specs: list[KVCacheSpec]
     assert len(queues[0]) == 40
 
 
-def test_blocks_wait_for_the_last_step_that_touches_them() -> None:
-    manager = over([full()])
-    request = prefilled(manager)
-    other = prefilled(manager, "other", first=50)
-    assert give(manager, request, 1)
-    manager.start_step()  # neither is in the third
-    free = manager.block_pool.get_num_free_blocks()
-    manager.free(request)
-    manager.settle_step(1)
-    assert manager.block_pool.get_num_free_blocks() == free
-    manager.free(other)
-    assert manager.block_pool.get_num_free_blocks() == free
-    manager.settle_step(2)
-    assert manager.usage == 0.0
-    assert manager.steps_in_flight == [3]
-    last = Request("last", [1, 2], 2)
-    assert give(manager, last, 2)
-    manager.settle_step(3)
-    manager.free(last)  # its step is settled: nothing to wait for
-    assert manager.usage == 0.0
-
-
-def test_fenced_blocks_are_nobodys() -> None:
-    """A pool that is full of fenced blocks serves nobody; a new request under the old name waits as others do."""
-    manager = over([full()], 4)
-    request = prefilled(manager)
-    manager.free(request)
-    again = Request("r", list(range(60, 69)), 2)
-    assert not give(manager, again, 9)
-    assert not manager.reset_prefix_cache()
-    manager.settle_step(1)
-    manager.start_step()
-    assert give(manager, again, 9)
-    assert manager.get_block_ids("r") == ([3, 2, 1],)
-    refused(manager, InvalidArgumentError, manager.settle_step, 2, {"r": 1})
-
-
-def test_preempted_within_a_step_and_readmitted() -> None:
-    """The step then computes tokens for the old tables and for the new; only the new ones settle for the request."""
-    manager = over([full(), sliding()])
-    request = prefilled(manager, length=8)
-    manager.free(request)
-    request.num_computed_tokens = 0
-    hit, tokens = manager.get_computed_blocks(request)
-    assert tokens == 4  # published when scheduled: the step writes it before anyone reads it
-    assert manager.allocate_slots(request, 4, tokens, hit) is not None
-    manager.check()
-    assert manager.num_settled("r") == 4
-    manager.settle_step(1)
-    assert manager.num_settled("r") == 8
-    manager.check()
-    manager.free(request)
-    assert manager.usage == 0.0
-
-
 # ---------------------------------------------------------------------- settled tokens
 
 
@@ -135,79 +80,6 @@ def test_no_hit_on_data_in_flight(specs: list[KVCacheSpec]) -> None:
     manager.settle_step(1)
     assert manager.get_computed_blocks(same)[1] == 0  # nobody asks for it any more
     assert manager.block_pool.block_keys() == [None] * 41
-
-
-def test_a_settled_state_is_found_where_its_certain_tokens_end() -> None:
-    """Whatever becomes of the drafts: theirs have blocks of their own."""
-    for rejected in (0, 1, 2):
-        manager = over([mamba(2, 2)], settles=True)
-        request = prefilled(manager, length=3)
-        manager.settle_step(1)
-        request.append_output_token_ids([3])
-        manager.start_step()
-        assert give(manager, request, 3, drafts=2)
-        state = manager.get_block_ids("r")[0][1]
-        assert manager.get_computed_blocks(Request("same", list(range(9)), 2))[1] == 0
-        manager.settle_step(2, {"r": rejected})
-        hit, tokens = manager.get_computed_blocks(Request("same", list(range(9)), 2))
-        assert (tokens, hit.get_block_ids()) == (4, ([0, state],))
-        manager.check()
-
-
-@pytest.mark.parametrize("spec", [sliding(2, 3), sliding(1, 4), chunked(2, 4)])
-def test_windows_are_trimmed_on_settled_tokens(spec: KVCacheSpec) -> None:
-    manager, size = over([spec]), spec.block_size
-    request, in_flight, settled = Request("r", list(range(5)), size), list[int](), 0
-    for number in range(1, 30):
-        assert manager.start_step() == number
-        new = 5 if number == 1 else 1
-        assert give(manager, request, new)
-        in_flight.append(new)
-        (table,) = manager.get_block_ids("r")
-        read = {position // size for position in needed(spec, settled)}
-        dead = [entry for entry in range(len(table)) if (entry + 1) * size <= settled and entry not in read]
-        assert [entry for entry, block in enumerate(table) if not block] == dead
-        manager.check()
-        if number % 3:
-            settled += in_flight.pop(0)
-            manager.settle_step(number - len(in_flight))
-            request.append_output_token_ids([number])
-            assert manager.num_settled("r") == settled
-            refused(manager, InvalidArgumentError, manager.remove_skipped_blocks, request, settled + 1)
-    assert dead
-
-
-def test_rejected_drafts_move_later_steps_back() -> None:
-    manager = over([full(2), sliding(2, 4)])
-    request = prefilled(manager, length=4)
-    manager.settle_step(1)
-    request.append_output_token_ids([4])
-    manager.start_step()
-    assert give(manager, request, 4, drafts=3)
-    manager.start_step()
-    assert give(manager, request, 3, drafts=2)
-    assert (manager.num_settled("r"), request.num_computed_tokens) == (4, 11)
-    manager.settle_step(2, {"r": 2})
-    assert manager.num_settled("r") == 6
-    for count in (11, 10, 8):
-        request.num_computed_tokens = count
-        manager.start_step()
-        refused(manager, InvalidArgumentError, manager.allocate_slots, request, 1)
-    request.num_computed_tokens = 9
-    request.append_output_token_ids([5, 6])
-    assert give(manager, request, 1)
-    manager.settle_step(3, {"r": 2})
-    assert manager.num_settled("r") == 7
-    request.num_computed_tokens = 8
-    request.append_output_token_ids([7])
-    manager.start_step()
-    assert give(manager, request, 1)
-    while manager.steps_in_flight:
-        manager.settle_step(manager.steps_in_flight[0])
-    assert manager.num_settled("r") == 9
-    assert manager.num_published("r") == (4, 4)
-    assert manager.block_pool.block_key(manager.get_block_ids("r")[0][3]) == request.block_hashes[3]
-    manager.check()
 
 
 # ---------------------------------------------------------------------- errors
@@ -270,3 +142,51 @@ def test_without_overlap_there_are_no_steps() -> None:
     manager.free(request)
     refused(manager, UnknownRequestError, manager.num_settled, "r")
     assert manager.usage == 0.0
+
+
+# ---------------------------------------------------------------------- copies
+
+
+def history(manager: KVCacheManager, request: Request, other: Request) -> object:
+    """Settle, go on and release; the outcome of all of it."""
+    manager.settle_step(1)
+    manager.free(other)
+    request.append_output_token_ids([77, 78])
+    request.num_computed_tokens = 9
+    manager.start_step()
+    assert give(manager, request, 1)
+    manager.settle_step(2)
+    manager.check()
+    return manager_dump(manager)
+
+
+def test_copies_have_their_own_steps() -> None:
+    manager = over([full(), sliding(2, 4)])
+    request, other = prefilled(manager), Request("other", list(range(50, 58)), 2)
+    assert give(manager, other, 8)
+    copy = manager.copy()
+    twins = request.copy(), other.copy()
+    before = manager_dump(manager)
+    assert manager_dump(copy) == before
+    expected = history(copy, *twins)
+    assert manager_dump(manager) == before
+    assert history(manager, request, other) == expected
+
+
+@pytest.mark.parametrize("specs", [[full(2)], [full(2), mamba(2)]], ids=["full", "full, mamba"])
+def test_copies_publish_by_their_own_tokens(specs: list[KVCacheSpec]) -> None:
+    """On settlement, too: what the original's request says by then is of no concern, nor the other way round."""
+    manager = over(specs, settles=True)
+    request = prefilled(manager, length=3)
+    manager.start_step()
+    assert give(manager, request, 1)  # the token that the first step will give
+    manager.settle_step(1)
+    copy, twin = manager.copy(), request.copy()
+    request.append_output_token_ids([50])
+    twin.append_output_token_ids([60])
+    for each in (copy, manager):
+        each.settle_step(2)
+        each.check()
+    assert manager.get_computed_blocks(Request("same", [0, 1, 2, 50, 9], 2))[1] == 4
+    assert manager.get_computed_blocks(Request("not", [0, 1, 2, 60, 9], 2))[1] == (2 if len(specs) == 1 else 0)
+    assert copy.get_computed_blocks(Request("not", [0, 1, 2, 50, 9], 2))[1] == (2 if len(specs) == 1 else 0)

@@ -1,8 +1,8 @@
 """A small engine that walks at random through everything a manager offers, and checks each step.
 
 After each step: the self-check passes; a replica of the tables, kept from results and deltas, equals the tables; a
-mirror of the prefix cache, kept from events alone, equals the published keys; a batch did what single calls would have
-done to a copy; and what was written to the blocks (ghosts.py) is what the next tokens read and what the keys promise.
+mirror of the prefix cache, kept from events alone, equals the published keys; and a batch did what single calls would
+have done to a copy. What blocks hold is looked at in forks/forked.py.
 All outputs and states go into a digest, so that two builds can be compared:
 
     python -m tests.core.walks.walk SETUP SEED STEPS      prints the digest and the build
@@ -16,7 +16,6 @@ from collections.abc import Callable
 from random import Random
 
 from tests.core.support import SETUPS, SHA256, Setup, ids_of, manager_dump, request_dump
-from tests.core.walks.ghosts import Ghosts
 
 from blockwright import Request, build_info
 from blockwright.errors import BlockwrightError
@@ -29,11 +28,10 @@ class Walk:
     """A manager, the requests that run on it, and what an observer knows of both."""
 
     def __init__(self, setup: Setup, random: Random, num_blocks: int = 14, use_eagle: bool = False) -> None:
-        self.setup, self.random, self.use_eagle = setup, random, use_eagle
+        self.setup, self.random = setup, random
         self.manager = setup.manager(
             num_blocks, MAX_LEN, log_stats=True, enable_kv_cache_events=setup.caching, use_eagle=use_eagle
         )
-        self.ghosts = Ghosts(setup)
         self.running: dict[str, Request] = {}
         self.waiting: list[Request] = []
         self.replica: dict[str, list[int]] = {}
@@ -60,7 +58,6 @@ class Walk:
             self.arrive()
         request = self.waiting.pop(self.random.randrange(len(self.waiting)))
         hit, num_hit = self.manager.get_computed_blocks(request)
-        assert num_hit == self.ghosts.longest_hit(request, self.manager.block_pool, self.use_eagle)
         self.note("hit" if num_hit else "no hit", num_hit, ids_of(hit))
         if self.random.random() < 0.1:
             hit, num_hit = self.manager.create_empty_block_list(), 0
@@ -131,17 +128,11 @@ class Walk:
         return new, [self.random.randrange(3) for _ in range(self.random.randint(0, room))]
 
     def compute(self, request: Request, new: int, drafts: list[int], delay: bool = False) -> None:
-        """Do a step that has its slots: read, write, accept some drafts, and one token more if all were computed."""
+        """Do a step that has its slots: accept some drafts, and one token more if all were computed."""
         start = request.num_computed_tokens
-        table = self.manager.get_block_ids(request.request_id)[0]
-        assert self.ghosts.null_entries(start, start + new, len(table)) == [
-            i for i, block in enumerate(table) if not block
-        ]
         if not delay and self.setup.caching and self.setup.drafts:
             full = min(start + new + len(drafts), request.num_tokens) // self.setup.spec.block_size
             assert self.manager.num_published(request.request_id) == (full,)
-        self.ghosts.read(request, start, table)
-        self.ghosts.write(request, start, new, drafts, table)
         request.num_computed_tokens += new
         if request.num_computed_tokens == request.num_tokens:
             accepted = drafts[: self.random.randint(0, len(drafts))]
@@ -278,7 +269,6 @@ class Walk:
                 case _:
                     self.mirror.clear()
         assert {key[:16] for key in self.mirror} == {key for key in manager.block_pool.block_keys() if key}
-        self.ghosts.match_keys(manager.block_pool)
 
 
 def walk(name: str, seed: int, steps: int) -> Walk:

@@ -265,12 +265,6 @@ def test_lengths_that_the_model_cannot_have_are_not_loaded() -> None:
             manager.can_load(request, *counts)
 
 
-def test_a_hit_of_the_engine_that_is_not_aligned_is_not_gone_beyond() -> None:
-    manager = manager_of(full(4))
-    request = Request("r", list(range(13)), 2)
-    assert external_hit(Held(set()), manager.managers, request, 3, 1) == (3, [])
-
-
 # ---------------------------------------------------------------------- stores
 
 
@@ -317,16 +311,6 @@ def test_of_too_many_blocks_the_last_are_stored() -> None:
     nothing.compute("r", range(5))
     assert nothing.connector.stats().refused_blocks == 2
     assert nothing.connector.is_idle
-
-
-def test_a_failed_store_is_counted_and_lets_go() -> None:
-    rig = Rig()
-    rig.end(rig.compute("r", range(5)))
-    rig.handler.end(success=False)
-    rig.connector.poll()
-    assert rig.connector.stats().failed_blocks == 2
-    assert rig.manager.usage == 0.0
-    assert rig.chain.lookup([offload_key(Request("r", list(range(5)), 2).block_hashes[0], 0)]) == 0
 
 
 # ---------------------------------------------------------------------- evictions
@@ -377,21 +361,6 @@ def test_a_copy_that_cannot_begin_is_given_up() -> None:
     assert rig.connector.stats()[5:10] == (0, 0, 0, 2, 1)
 
 
-def test_a_load_into_an_evicted_block_waits_for_its_copy() -> None:
-    rig = Rig(store_on="evict", num_blocks=6)
-    rig.end(rig.compute("first", range(5)))
-    rig.end(rig.compute("second", range(20, 29)))
-    rig.connector.poll()
-    rig.handler.waited.clear()
-    request = rig.load("again", range(5))  # into blocks of "second"
-    assert len(rig.handler.waited) == 1  # the copy has ended
-    ((source, destination),) = rig.handler.blocks()
-    assert (source, destination) == ([1, 0], rig.manager.get_block_ids("again")[0])
-    rig.handler.end()
-    assert rig.connector.poll() == [LoadResult("again", 4, 4)]
-    rig.end(request)
-
-
 # ---------------------------------------------------------------------- loads
 
 
@@ -421,32 +390,6 @@ def test_a_failed_load_is_computed_once_and_not_looked_up() -> None:
     assert rig.connector.get_num_new_matched_tokens(request, 0) == (0, False)
     assert rig.connector.get_num_new_matched_tokens(request, 0) == (0, False)  # its blocks are to blame, and gone
     assert rig.connector.stats().loads_failed == 1
-
-
-def test_a_load_takes_no_more_than_the_tokens_after_it_read() -> None:
-    """A prompt of 20 blocks is loaded to a pool of 6, which serves it in chunks: a window keeps two blocks."""
-    rig = Rig(sliding(2, 4), num_blocks=7, host=20)
-    request = Request("first", list(range(41)), 2)
-    while request.num_computed_tokens < 41:
-        new = min(4, 41 - request.num_computed_tokens)
-        assert rig.manager.allocate_slots(request, new) is not None
-        rig.connector.start_step()
-        request.num_computed_tokens += new
-        rig.connector.finish_step([request])
-        rig.handler.end()
-        rig.connector.poll()
-        rig.manager.check()
-    rig.end(request)
-    assert rig.manager.reset_prefix_cache()
-    again = rig.load("again", list(range(41)))
-    rig.manager.check()
-    rig.handler.end()
-    assert rig.connector.poll() == [LoadResult("again", 40, 40)]
-    again.num_computed_tokens = 40
-    while again.num_computed_tokens < 41:
-        new = min(4, 41 - again.num_computed_tokens)
-        assert rig.manager.allocate_slots(again, new) is not None
-        again.num_computed_tokens += new
 
 
 def test_what_is_gone_when_the_load_is_to_begin() -> None:
@@ -524,22 +467,6 @@ def test_without_spare_blocks_the_load_fails() -> None:
 
 
 # ---------------------------------------------------------------------- back-pressure
-
-
-def test_a_refused_transfer_waits_for_room() -> None:
-    rig = Rig(room=1)
-    first, second = rig.compute("a", range(5)), rig.compute("b", range(20, 25))
-    assert len(rig.handler.begun) == 1
-    rig.handler.end()
-    rig.connector.poll()
-    assert len(rig.handler.begun) == 1
-    rig.handler.end()
-    rig.connector.poll()
-    assert rig.connector.stats().stored_blocks == 4
-    assert rig.connector.stats().refused_transfers == 0
-    rig.end(first)
-    rig.end(second)
-    assert rig.connector.drain() == []
 
 
 def test_a_transfer_that_nobody_takes_fails() -> None:

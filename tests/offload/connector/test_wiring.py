@@ -92,6 +92,15 @@ def test_each_pair_of_media_needs_a_handler(tmp_path: Path, lacking: tuple[str, 
     wired(tmp_path).close()
 
 
+def test_a_handler_has_the_methods_of_one() -> None:
+    class Half:
+        def transfer_async(self, job_id: int, spec: object) -> bool:
+            return False
+
+    with pytest.raises(InvalidArgumentError, match="handler: Half, for GPU to CPU, has no get_finished, cancel, wait"):
+        OffloadingWorker().register_handler(GPULoadStoreSpec, CPULoadStoreSpec, Half())  # type: ignore[arg-type]
+
+
 def test_no_more_is_given_out_than_there_is(tmp_path: Path) -> None:
     for sizes, said in (
         ({"host": 5}, "tier 0 gives out 5 blocks of CPU, the handler of GPU to CPU reaches 4"),

@@ -4,6 +4,8 @@ How: a clock that the test turns.
 Not covered: threads (one call more than allowed may pass as the breaker opens, which is harmless).
 """
 
+from typing import Any
+
 import pytest
 
 from blockwright.errors import InvalidArgumentError
@@ -66,7 +68,10 @@ def test_a_trial_that_never_ends_gives_way_to_another() -> None:
     assert breaker.may_try()
 
 
-@pytest.mark.parametrize("settings", [(0, 1.0, 1.0), (1, 0.0, 1.0), (1, 2.0, 1.0), (1, float("nan"), 1.0)])
-def test_bad_settings_are_refused(settings: tuple[int, float, float]) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [(0, 1, 1), (1, 0, 1), (1, -1, 1), (1, 2, 1), (1, float("nan"), 1), ("1", 1, 1), (1, None, 1), (1, 1, "2")],
+)
+def test_bad_settings_are_refused(settings: tuple[Any, Any, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match="failures"):
         CircuitBreaker(*settings)

@@ -219,18 +219,6 @@ def test_whatever_the_order_of_use_says_blocks_are_read_and_written(path: Path, 
             assert store.blocks()[-1] == (b"1", 1)
 
 
-def test_of_two_records_of_one_key_the_later_counts(path: Path) -> None:
-    with opened(path) as store:
-        store.put(b"key", 2, parts(data_of(1)))
-        store.put(b"other", 3, parts(data_of(2)))
-        store.put(b"key", 1, parts(data_of(1)))
-        store.put(b"key", 0, parts(data_of(1)))
-        store.discard(0)
-    with opened(path) as store:
-        assert store.blocks() == [(b"other", 3), (b"key", 1)]
-        assert read(store, b"key", 2) is None
-
-
 @pytest.mark.parametrize("mask", [0, 0o022, 0o077, 0o777])
 def test_what_lies_there_is_for_its_owner_alone_whatever_the_umask(path: Path, mask: int) -> None:
     before = os.umask(mask)

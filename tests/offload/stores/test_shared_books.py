@@ -22,7 +22,6 @@ from blockwright.offload.disk import index as disk_index
 from blockwright.offload.disk.slots import SlotTable
 from blockwright.offload.host import HostPool
 from blockwright.offload.identity import CacheIdentity
-from blockwright.offload.shared.breaker import CircuitBreaker
 from blockwright.offload.shared.manager import SharedStoreManager
 
 
@@ -155,14 +154,6 @@ def test_a_tensor_with_one_number_per_block_has_a_place() -> None:
     assert flat[1].item() == int.from_bytes(bytes(range(4)), "little")
 
 
-def test_a_view_keeps_its_memory() -> None:
-    view = HostPool(torch.zeros((2, 3), dtype=torch.uint8), 2).block_view(1)
-    view[:] = b"abc"
-    others = [torch.zeros((2, 3), dtype=torch.uint8) for _ in range(50)]
-    assert bytes(view) == b"abc"
-    del others
-
-
 # ---------------------------------------------------------------------- records of a disk
 
 
@@ -273,33 +264,3 @@ def test_reads_are_counted_and_order_the_blocks() -> None:
 
 
 # ---------------------------------------------------------------------- the breaker
-
-
-def test_a_breaker_opens_backs_off_and_closes() -> None:
-    now = [100.0]
-    breaker = CircuitBreaker(2, 1.0, 3.0, lambda: now[0])
-    assert breaker.succeeded() is False
-    assert [breaker.failed(), breaker.is_open, breaker.may_try()] == [False, False, True]
-    assert breaker.succeeded() is False  # it was not open
-    assert [breaker.failed(), breaker.failed()] == [False, True]
-    assert [breaker.is_open, breaker.may_try()] == [True, False]
-    for pause in (1.0, 2.0, 3.0, 3.0):  # twice as long each time, up to the longest
-        now[0] += pause - 0.25
-        assert [breaker.is_open, breaker.may_try()] == [True, False]
-        now[0] += 0.25
-        assert [breaker.is_open, breaker.may_try(), breaker.may_try()] == [False, True, False]
-        assert breaker.failed() is False
-    assert breaker.succeeded() is True
-    assert [breaker.is_open, breaker.may_try(), breaker.succeeded()] == [False, True, False]
-    assert [breaker.failed(), breaker.failed()] == [False, True]
-    now[0] += 1.0  # the first pause again
-    assert breaker.may_try() is True
-    single = CircuitBreaker(1, 1.0, 3.0, lambda: now[0])
-    assert [single.failed(), single.succeeded(), single.succeeded()] == [True, True, False]
-
-
-@pytest.mark.parametrize("given", [(0, 1, 1), (1, 0, 1), (1, -1, 1), (1, 2, 1), ("1", 1, 1), (1, None, 1), (1, 1, "2")])
-def test_a_breaker_takes_positive_seconds_in_order(given: tuple[Any, ...]) -> None:
-    with pytest.raises(InvalidArgumentError, match="ascending order"):
-        CircuitBreaker(given[0], given[1], given[2], lambda: 0.0)
-    assert CircuitBreaker(1, 1, 1, lambda: 0.0).may_try()

@@ -16,8 +16,10 @@ from blockwright.errors import (
     InvariantError,
     NotPreparedError,
     UnknownBlockHashError,
+    UnsupportedError,
 )
 from blockwright.offload.shared.manager import SharedStoreManager
+from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import OffloadingEvent
 
 A, B, C = b"a", b"b", b"c"
@@ -195,12 +197,6 @@ def test_blame_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [manager.lookup([each]) for each in (A, B, C)] == [1, 0, 0]
 
 
-@pytest.mark.parametrize("options", [{"block_size": 0}, {"block_size": True}, {"block_size": 1, "max_writing": -1}])
-def test_bad_settings_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError):
-        SharedStoreManager(Known(), **options)
-
-
 def test_checks_find_what_is_wrong() -> None:
     _, manager = managed(A)
     stored(manager, B)
@@ -216,3 +212,8 @@ def test_the_lists_of_callers_stay_theirs() -> None:
     assert spec.block_hashes == [A, B]
     with pytest.raises(InvalidArgumentError, match="one key is not a list"):
         manager.lookup(A)  # type: ignore[arg-type]
+
+
+def test_a_store_is_no_nearest_tier() -> None:
+    with pytest.raises(UnsupportedError, match="SharedStoreManager cannot be the tier nearest to the device"):
+        OffloadChain([SharedStoreManager(Known(), 16)])

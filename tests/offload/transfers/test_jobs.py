@@ -70,6 +70,7 @@ def test_a_dropped_transfer_does_not_wait(parts: int) -> None:
         assert queue._work_once()
     assert queue.cancel(1)
     assert queue.take_results() == [(1, False)]
+    assert not queue.cancel(1)
     assert takes_one_more(queue)
 
 

@@ -17,6 +17,7 @@ With `overlap_steps` a step is scheduled before the one before it has run, so th
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from math import gcd
 from typing import Any
@@ -293,10 +294,12 @@ class Engine:
 
     # ---- all of it
 
-    def run(self) -> None:
+    def run(self, most_steps: int = MOST_STEPS, before: Callable[[], object] = int) -> None:
+        """Run to the end, with a call before each step."""
         while not self.is_done:
-            if self.count >= MOST_STEPS:
-                raise NumericsError("NUMERICS-0", f"the schedule has not come to its end after {MOST_STEPS} steps")
+            if self.count >= most_steps:
+                raise NumericsError("NUMERICS-0", f"the schedule has not come to its end after {most_steps} steps")
+            before()
             self.step()
         self.checker.all(self.tasks)
         self.close()

@@ -47,20 +47,12 @@ def examples(name: str, count: int, part: int | None) -> GateResult:
     schedules = (random_schedule(WORLDS[name], f"{drawn} {number}") for number in range(count))
     if failing := next(filter(runs.fails, schedules), None):
         shrunk(failing, runs.fails, MOST_SHRINKING)
-    schedule, error = runs.failed[-1] if runs.failed else (None, None)
-    return GateResult(
-        kind="numerics",
-        scope=name,
-        manager="Blockwright",
-        states=runs.fired["schedules"],
-        transitions=runs.fired["steps"],
-        violations=int(error is not None),
-        seconds=time.perf_counter() - started,
-        law="" if error is None else error.law,
-        detail="" if error is None else str(error),
-        script="" if schedule is None else f"{script(schedule)}\n# {error}",
-        fired=dict(+runs.fired),
-    )
+    counts = (runs.fired["schedules"], runs.fired["steps"], int(bool(runs.failed)), time.perf_counter() - started)
+    row = GateResult("numerics", name, "Blockwright", *counts, fired=dict(+runs.fired))
+    if runs.failed:
+        schedule, error = runs.failed[-1]
+        row = replace(row, law=error.law, detail=str(error), script=f"{script(schedule)}\n# {error}")
+    return row
 
 
 # ---- shrinking: from a schedule that fails to a smaller one that fails too

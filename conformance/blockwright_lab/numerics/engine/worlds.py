@@ -43,9 +43,11 @@ class World:
     dtypes: tuple[tuple[str, str], ...] = (("float64", ""),)  # of the model, and of keys and values at rest
 
 
-ROWS = tomllib.loads(Path(__file__).with_name("worlds.toml").read_text(encoding="utf-8"))["world"]
-WORLDS = {row["name"]: World(**{name: plain(value) for name, value in row.items()}) for row in ROWS}
+FILE = tomllib.loads(Path(__file__).with_name("worlds.toml").read_text(encoding="utf-8"))
+WORLDS = {row["name"]: World(**{name: plain(value) for name, value in row.items()}) for row in FILE["world"]}
 """All worlds, by name."""
+EVERYTHING = frozenset(FILE["everything"])
+"""What must happen in some schedule."""
 
 
 Chooser = Callable[[Any], Any]

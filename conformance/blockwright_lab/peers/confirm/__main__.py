@@ -13,15 +13,12 @@ from ..vllm_engine import NEW, OLD
 from ..vllm_offload import OLD as OLD_OFFLOAD
 from . import new, offload, old
 
-SETUP = ("full", "sliding", "mamba", "manager", "request", "own_half")
-"""What the scripts are made with."""
-
 
 def scripts(module: ModuleType) -> dict[str, Any]:
     return {
         name: each
         for name, each in vars(module).items()
-        if inspect.isfunction(each) and each.__module__ == module.__name__ and name not in SETUP
+        if inspect.isfunction(each) and each.__module__ == module.__name__ and not name.startswith("_")
     }
 
 

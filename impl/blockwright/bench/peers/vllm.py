@@ -6,6 +6,7 @@ replaced by stand-ins while they load. Nothing of the peer is part of this distr
 """
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,12 @@ class VllmPeer:
     def mark_running(self, request: Any) -> None:
         """Set the status its scheduler gives to an admitted request."""
         request.status = self._running
+
+    def advance(self, requests: Sequence[Any], token_ids: list[int]) -> None:
+        """Count the token that each request has computed and append the next, as its scheduler does."""
+        for request, token in zip(requests, token_ids, strict=True):
+            request.num_computed_tokens += 1
+            request.append_output_token_ids(token)
 
 
 def load(peer_path: Path, block_size: int = 16) -> VllmPeer:

@@ -6,8 +6,6 @@ could count itself. The laws of the tables are in `tables`.
 
 from __future__ import annotations
 
-from mypy_extensions import i64
-
 from blockwright.core.index import PrefixIndex
 from blockwright.errors import InvariantError
 
@@ -16,6 +14,12 @@ def demand(law: str, what: str, expected: object, actual: object) -> None:
     """Raise `InvariantError` unless both sides are equal."""
     if expected != actual:
         raise InvariantError(law, what, expected, actual)
+
+
+def demand_each(facts: list[tuple[str, str, object, object]]) -> None:
+    """Raise `InvariantError` for the first fact (law, what it is, expected, actual) of which the sides differ."""
+    for law, what, expected, actual in facts:
+        demand(law, what, expected, actual)
 
 
 def check_queue(num_free: int, queue: list[int], backwards: list[int], ref: list[int], keyed: list[bool]) -> None:
@@ -41,14 +45,10 @@ def check_index(index: PrefixIndex, keyed: list[bool]) -> None:
         InvariantError: KEY-1 is broken.
     """
     ringed: list[int] = []
-    for oldest in index.slot_blocks():
-        low, high, group = index.key(oldest)
-        demand("KEY-1", f"the block found under the key of block {oldest}", oldest, int(index.find(low, high, group)))
-        block: i64 = oldest
-        while block != 0 and len(ringed) <= len(keyed):
-            demand("KEY-1", f"block {block} carries its ring's key", True, index.matches(block, low, high, group))
-            ringed.append(int(block))
-            block = index.next_duplicate(block, oldest)
+    for oldest, found, ring, is_sound in index.rings():
+        demand("KEY-1", f"the block found under the key of block {oldest}", oldest, found)
+        demand("KEY-1", f"the blocks {ring} carry their ring's key", True, is_sound)
+        ringed += ring
     published = [block for block in range(len(keyed)) if keyed[block]]
     demand("KEY-1", "the published blocks are those in the index", published, sorted(ringed))
     demand("KEY-1", "the number of published blocks", len(published), int(index.num_keyed))

@@ -12,33 +12,34 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.index import zeros32
 from blockwright.core.managers import SingleTypeKVCacheManager
-from blockwright.core.self_check.pool import demand
+from blockwright.core.self_check.pool import demand_each
 from blockwright.core.state import GroupTable, RequestTables, State
+
+Fact = tuple[str, str, object, object]
+"""A law, what it says something of, what that must be, and what it is."""
 
 
 def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
     """Recompute every invariant from scratch: counters, queue, index, tables. See `KVCacheManager.check`."""
     pool = state.pool
     pool.check()
-    keyed = [pool.is_published(block) for block in range(pool.num_blocks)]
-    holders = zeros32(pool.num_blocks)
+    keyed = pool.published()
+    holders = zeros32(len(keyed))
     for number, manager in enumerate(state.managers):
         tables = manager.all_tables()
-        demand("TABLE-1", "requests with a table", list(state.running), list(tables))
+        facts: list[Fact] = [("TABLE-1", "requests with a table", list(state.running), list(tables))]
         count_holders(list(tables.values()), holders)
         for name, running in state.running.items():
             table = running.groups[number]
             useful = [manager.is_useful(entry) for entry in range(int(table.num_published))]
-            check_table(name, table, manager.is_row(), manager.most_states(state.config.overlaps), keyed, useful)
-            states = [int(block) for block in table.states]
-            demand("MAMBA-3", f"states of drafts of request {name!r}", int(manager.num_states), len(states))
-            covered = int(manager.entries_for(slots_covered(running, manager)))
-            demand(
-                "TABLE-1",
-                f"entries that cover what is written of request {name!r}",
-                covered,
-                min(len(table.blocks), covered),
+            facts += of_table(name, table, manager.is_row(), manager.most_states(state.config.overlaps), keyed, useful)
+            facts.append(
+                ("MAMBA-3", f"states of drafts of request {name!r}", int(manager.num_states), len(table.states))
             )
+            covered = int(manager.entries_for(slots_covered(running, manager)))
+            what = f"entries that cover what is written of request {name!r}"
+            facts.append(("TABLE-1", what, covered, min(len(table.blocks), covered)))
+        demand_each(facts)
     for step in state.steps:
         for batch in step.fenced:
             count_blocks(batch, holders)
@@ -48,29 +49,29 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
     for _, source, destination in pool.pending_copies():
         holders[source] += 1
         holders[destination] += 1
-    pinned: dict[int, int] = {}
-    for block in range(pool.num_blocks):
-        times = pool.num_apart(block)
-        if times != 0:
-            pinned[block] = int(times)
-            holders[i64(block)] += i32(times)
-    if held_elsewhere is not None:
-        demand("REF-1", "how often each block is held through the pool's names", dict(held_elsewhere), pinned)
+    pinned = {block: times for block, times in enumerate(pool.holders_apart()) if times != 0}
+    for block, times in pinned.items():
+        holders[i64(block)] += i32(times)
+    elsewhere = pinned if held_elsewhere is None else dict(held_elsewhere)
     unheld = [block for block, times in pinned.items() if times < 0]
-    demand("REF-1", "blocks released through the pool's names that were not held so", [], unheld)
     counts = [int(n) for n in holders]
-    demand("REF-1", "holders of each block in the tables, and its counter", counts, pool.ref_counts())
-    alone = [block for block in range(1, pool.num_blocks) if sharers[block] > 1 and not keyed[block]]
+    facts = [
+        ("REF-1", "how often each block is held through the pool's names", elsewhere, pinned),
+        ("REF-1", "blocks released through the pool's names that were not held so", [], unheld),
+        ("REF-1", "holders of each block in the tables, and its counter", counts, pool.ref_counts()),
+    ]
+    alone = [block for block in range(1, len(keyed)) if sharers[block] > 1 and not keyed[block]]
     for name, running in state.running.items():
         for manager, table in zip(state.managers, running.groups):
             entry = manager.partial_entry(table, running)
             shared = entry >= 0 and sharers[i64(table.blocks[entry])] > 1 and not running.is_forked
-            demand("WRITE-1", f"request {name!r} shares the block it writes next, entry {entry}", False, shared)
+            facts.append(("WRITE-1", f"request {name!r} shares the block it writes next, entry {entry}", False, shared))
     noted = {name for name, running in state.running.items() if running.is_due}
     due = {running.request_id for running in state.due.in_order()}
-    demand("MAMBA-5", "requests that run and of which a state is due", noted, due)
+    facts.append(("MAMBA-5", "requests that run and of which a state is due", noted, due))
     if state.num_forks == 0:
-        demand("WRITE-1", "unpublished blocks with several holders, and no request was forked", [], alone)
+        facts.append(("WRITE-1", "unpublished blocks with several holders, and no request was forked", [], alone))
+    demand_each(facts)
 
 
 def slots_covered(tables: RequestTables, manager: SingleTypeKVCacheManager) -> i64:
@@ -82,8 +83,10 @@ def slots_covered(tables: RequestTables, manager: SingleTypeKVCacheManager) -> i
     return tables.num_written + tables.num_loading - tables.num_drafts
 
 
-def check_table(name: str, table: GroupTable, in_a_row: bool, most: int, keyed: list[bool], useful: list[bool]) -> None:
-    """Check one table against its own counters.
+def of_table(
+    name: str, table: GroupTable, in_a_row: bool, most: int, keyed: list[bool], useful: list[bool]
+) -> list[Fact]:
+    """Return what must be so of one table and its own counters: TABLE-2, MAMBA-1, TRIM-1, TRIM-2 and PUB-2.
 
     Args:
         name: the request.
@@ -92,24 +95,25 @@ def check_table(name: str, table: GroupTable, in_a_row: bool, most: int, keyed: 
         most: blocks that the table may hold at most.
         keyed: whether each block of the pool is published.
         useful: whether some hit can need each of the entries that publication has passed.
-
-    Raises:
-        InvariantError: TABLE-2, TRIM-1, TRIM-2, PUB-2 or MAMBA-1 is broken.
     """
     entries = [int(block) for block in table.blocks]
     foreign = [block for block in entries if not 0 <= block < len(keyed)]
-    demand("TABLE-2", f"foreign blocks in the table of request {name!r}", [], foreign)
     blocks = [block for block in entries if block != 0]
-    demand("MAMBA-1", f"blocks of request {name!r}, of which there may be {most}", min(len(blocks), most), len(blocks))
-    demand("TABLE-2", f"distinct blocks in the table {entries} of request {name!r}", len(blocks), len(set(blocks)))
     start = int(table.num_trimmed)
-    demand("TRIM-1", f"trimmed entries of request {name!r}", [0] * start, entries[:start])
-    if in_a_row:
-        kept = entries[start:]
-        demand("TRIM-2", f"null entries of request {name!r} beyond the trimmed ones, in {entries}", 0, kept.count(0))
-        full = entries[start : table.num_published]
+    facts: list[Fact] = [
+        ("TABLE-2", f"foreign blocks in the table of request {name!r}", [], foreign),
+        ("MAMBA-1", f"blocks of request {name!r}, of which there may be {most}", min(len(blocks), most), len(blocks)),
+        ("TABLE-2", f"distinct blocks in the table {entries} of request {name!r}", len(blocks), len(set(blocks))),
+        ("TRIM-1", f"trimmed entries of request {name!r}", [0] * start, entries[:start]),
+    ]
+    if in_a_row and not foreign:
+        nulls, full = entries[start:].count(0), entries[start : table.num_published]
         shown = [keyed[block] for block in full]
-        demand("PUB-2", f"published blocks of request {name!r}, of {full}", useful[start:], shown)
+        facts += [
+            ("TRIM-2", f"null entries of request {name!r} beyond the trimmed ones, in {entries}", 0, nulls),
+            ("PUB-2", f"published blocks of request {name!r}, of {full}", useful[start:], shown),
+        ]
+    return facts
 
 
 def count_blocks(batch: list[vec[i32]], holders: vec[i32]) -> None:

@@ -29,12 +29,24 @@ from blockwright.kinds import CrossAttentionSpec, FullAttentionSpec, MambaSpec
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "pcp_world_size": ((1,), "start vLLM without prefill context parallelism"),
     "metrics_collector": ((None,), "start vLLM without --kv-cache-metrics"),
+    "num_hash_lookahead_tokens": ((0,), 'put "disable_lookahead_block_hashes": true into --speculative-config'),
     "num_prefill_lookahead": ((0, 1), "start vLLM without drafts of several modules"),
     "enable_mamba_shared_prefix_checkpoint": ((False,), "start vLLM without it"),
 }
 """Options of vLLM's constructor that the manager serves with these values alone, and the remedy."""
 
-_IGNORED = {"scheduler_block_size", "use_eagle", "max_in_flight_tokens", "role"}
+
+class _Coordinator(SimpleNamespace):
+    """What vLLM and its connectors read of vLLM's coordinator."""
+
+    @property
+    def full_attention_group_id(self) -> int:
+        """Refuse what reads the tables behind vLLM's manager, when the scheduler is made.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError("auxiliary outputs (routed experts) are not supported under Blockwright: start without")
 
 
 class KVCacheManager:
@@ -117,7 +129,7 @@ class KVCacheManager:
         self._events = (
             Events(self.core, groups, self._sizes, hash_block_size or self._unit) if enable_kv_cache_events else None
         )
-        self.coordinator = SimpleNamespace(
+        self.coordinator = _Coordinator(
             single_type_managers=tuple(
                 SimpleNamespace(block_size=size, kv_cache_spec=group.kv_cache_spec, kv_cache_group_id=number)
                 for number, (size, group) in enumerate(zip(self._sizes, groups, strict=True))
@@ -141,8 +153,13 @@ class KVCacheManager:
 
     # ------------------------------------------------------------------ lookup
 
-    def get_computed_blocks(self, request: Any) -> tuple[KVCacheBlocks, int, int]:
-        """Return the hit, its tokens, and where a prefix ends that other layers have and the recurrent ones lack."""
+    def get_computed_blocks(
+        self, request: Any, max_cache_hit_length: int | None = None
+    ) -> tuple[KVCacheBlocks, int, int]:
+        """Return the hit, its tokens, and where a prefix ends that other layers have and the recurrent ones lack.
+
+        The scheduler bounds hits for auxiliary outputs alone, which are refused when it is made.
+        """
         if not self.enable_caching or request.skip_reading_prefix_cache:
             return self.empty_kv_cache_blocks, 0, 0
         if not self._has_states:  # there a step must have run before what it left is found
@@ -158,7 +175,9 @@ class KVCacheManager:
             boundary = longest if longest > length else 0
         return hit, length, boundary
 
-    def get_computed_blocks_for_connector(self, request: Any) -> tuple[KVCacheBlocks, int, int, bool]:
+    def get_computed_blocks_for_connector(
+        self, request: Any, max_cache_hit_length: int | None = None
+    ) -> tuple[KVCacheBlocks, int, int, bool]:
         """Return the hit that all layers have: a connector brings what lies beyond it."""
         return *self.get_computed_blocks(request), False
 
@@ -274,10 +293,18 @@ class KVCacheManager:
 
     def _settle(self, request: Any, twin: Twin) -> int:
         """Publish what a request has filled, before it is trimmed, and return how many tokens cannot go back."""
-        self._publish(request, min(twin.due, request.num_computed_tokens))
+        due: int = min(twin.due, request.num_computed_tokens)
         settled: int = max(twin.certain, request.num_computed_tokens - request.num_in_flight_tokens)
-        if settled > twin.written:
-            self._catch_up(twin, settled)
+        is_more, unit = settled > twin.written, self._unit
+        if is_more and due <= settled and not self._has_states:  # one call publishes too
+            twin.learn(request, settled)
+            self._catch_up(twin, settled, False)
+            twin.published = max(twin.published, min(settled, request.num_tokens) // unit * unit)
+            self._tell(request)
+        else:
+            self._publish(request, due)
+            if is_more:
+                self._catch_up(twin, settled)
         return settled
 
     def _trim_late(self) -> bool:
@@ -293,11 +320,11 @@ class KVCacheManager:
                 found = True
         return found
 
-    def _catch_up(self, twin: Twin, stop: int) -> None:
-        """Tell the manager of steps that changed no table, up to `stop` tokens."""
+    def _catch_up(self, twin: Twin, stop: int, is_later: bool = True) -> None:
+        """Tell the manager of steps that changed no table, up to `stop` tokens; what they filled is published later."""
         own = twin.request
         own.num_computed_tokens = twin.written
-        self.core.allocate_slots(own, stop - twin.written, 0, None, 0, True)
+        self.core.allocate_slots(own, stop - twin.written, 0, None, 0, is_later)
         twin.certain = max(twin.written, min(stop, own.num_tokens))
         twin.written = stop
 
@@ -454,7 +481,9 @@ class KVCacheManager:
 
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
         """Say that so many tokens are computed: the end of a load, or of a step, whose blocks lookups may find."""
-        twin: Twin = request._blockwright
+        twin: Twin | None = getattr(request, "_blockwright", None)
+        if twin is None:  # it was given no slots
+            return
         if twin.loading is None:
             if num_computed_tokens >= twin.fill:
                 self._note_filled(request, twin, num_computed_tokens, twin.table)

@@ -19,8 +19,6 @@ Source: section 6 of the named systems (`ARCOffloadingManager`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
@@ -28,7 +26,6 @@ from blockwright.core.index import zeros32
 from blockwright.core.self_check.pool import demand
 from blockwright.offload.tiers.ghosts import OFTEN, ONCE, Ghosts
 from blockwright.offload.tiers.interfaces import Backend, OffloadingManager
-from blockwright.offload.tiers.keys import keys_of
 from blockwright.offload.tiers.manager import TierManager
 from blockwright.offload.tiers.ring import Ring
 from blockwright.offload.tiers.selfcheck import check_keys
@@ -89,10 +86,8 @@ class ARCOffloadingManager(TierManager):
 
     # ------------------------------------------------------------------ learning
 
-    def touch(self, block_hashes: Iterable[bytes]) -> None:
-        """Count blocks as just used, the first as the most recent, and learn from those evicted lately. O(blocks)."""
-        keys = keys_of(block_hashes)
-        super().touch(keys)
+    def _note_used(self, keys: list[bytes]) -> None:
+        """Count hits, and learn from those evicted lately. O(blocks)."""
         index = self._entries.index
         at: i64 = len(keys)
         while at > 0:

@@ -90,7 +90,7 @@ def checked_device_ids(device_ids: object, num_blocks: int, span: int) -> list[i
     for block in items_of("device_ids", device_ids, "an iterable of int"):
         if not isinstance(block, int) or isinstance(block, bool):
             raise InvalidArgumentError(f"device_ids: a block id is an int, not {type(block).__name__}")
-        blocks.append(block)
+        blocks.append(int(block))
     if len(blocks) != num_blocks * span:
         raise InvalidArgumentError(f"device_ids: {len(blocks)} given, {num_blocks} blocks span {num_blocks * span}")
     for each in blocks:

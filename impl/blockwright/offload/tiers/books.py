@@ -25,6 +25,7 @@ from blockwright.offload.tiers.interfaces import (
 )
 from blockwright.offload.tiers.keys import keys_of, shown
 from blockwright.offload.tiers.selfcheck import check_entries
+from blockwright.offload.tiers.wholeness import Wholeness
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -48,7 +49,9 @@ class TierBooks(OffloadingManager):
         self._keeps_events: bool = bool(enable_events)
         self._events: list[OffloadingEvent] = []
         self._calls: i64 = 0  # of prepare_store
+        self._whole: Wholeness = Wholeness()
         if source is not None:
+            source._whole.require()
             self._entries: Entries = source._entries.copy()
             self._events.extend(source._events)
             self._calls = source._calls
@@ -80,6 +83,9 @@ class TierBooks(OffloadingManager):
         """Return up to `count` idle blocks that go before `new` ones come, none of them named by this call."""
         raise NotImplementedError
 
+    def _note_used(self, keys: list[bytes]) -> None:
+        """Note that keys were asked for, present or not, the first as the most recent."""
+
     def _note_entered(self, slots: vec[i32]) -> None:
         """Blocks have come."""
 
@@ -96,6 +102,7 @@ class TierBooks(OffloadingManager):
 
     def status_of(self, block_hash: bytes) -> int | None:
         """Return -1 for a block being written, its readers if it is ready, -2 if it is doomed, None if not present."""
+        self._whole.require()
         slot = self._entries.index.find(keys_of([block_hash])[0])
         if slot == 0:
             return None
@@ -110,6 +117,7 @@ class TierBooks(OffloadingManager):
         Raises:
             UnknownBlockHashError: a block is not present.
         """
+        self._whole.require()
         keys = keys_of(block_hashes)
         return self._spec_of(keys, self._entries.slots_of(keys))
 
@@ -119,17 +127,19 @@ class TierBooks(OffloadingManager):
         Raises:
             InvalidArgumentError: `count` is negative.
         """
+        self._whole.require()
         wanted: i64 = checked_count("count", count, 0, MOST_BLOCKS)
         return [self._entries.index.keys[i64(slot)] for slot in self._victims(wanted, [], -1)]
 
     def recency(self) -> list[bytes]:
         """Return the blocks that are present, least recently used first. O(blocks)."""
+        self._whole.require()
         return [self._entries.index.keys[slot] for slot in self._entries.recency.members()]
 
     def take_events(self) -> list[OffloadingEvent]:
         """Return the events since the last call, oldest first; none unless they were enabled. law: TIER-5."""
-        events = self._events
-        self._events = []
+        self._whole.require()
+        events, self._events = self._events, []
         return events
 
     def check(self) -> None:
@@ -138,6 +148,7 @@ class TierBooks(OffloadingManager):
         Raises:
             InvariantError: one is broken.
         """
+        self._whole.require()
         check_entries(self._entries, self._packed, int(self._capacity), self.num_free)
 
     # ------------------------------------------------------------------ within
@@ -185,8 +196,11 @@ class TierBooks(OffloadingManager):
             given = self.backend.allocate_blocks(list(new))
             if len(given) != len(new):
                 raise OffloadError(f"allocate_blocks: {len(given)} places for {len(new)} blocks")
-        except BaseException:
+        except MemoryError:  # nobody knows what the backend has given
+            raise
+        except Exception:
             self._forget(slots)
+            self._whole.done()
             raise
         for at, status in enumerate(given):
             statuses[i64(slots[at])] = status

@@ -20,6 +20,7 @@ from mypy_extensions import mypyc_attr
 from blockwright.errors import (
     BlockError,
     BlockNotReadyError,
+    BlockwrightError,
     InvalidArgumentError,
     NoFreeBlocksError,
     UnknownBlockHashError,
@@ -94,6 +95,7 @@ class OffloadChain(TierMoves):
         self.device_blocks_per_block: int = checked_int("device_blocks_per_block", device_blocks_per_block, 1)
         self._most: int | None = None if max_transfers is None else checked_int("max_transfers", max_transfers, 0)
         if source is not None:
+            source._whole.require()
             self._jobs = source._jobs.copy()
             self._finished = source._finished.copy()
             self.num_dropped = source.num_dropped
@@ -124,13 +126,17 @@ class OffloadChain(TierMoves):
         Raises:
             InvalidArgumentError: a hash is not bytes, or empty; so in every call.
         """
+        self._whole.require()
         return len(self._sources(keys_of(block_hashes)))
 
     def touch(self, block_hashes: Iterable[bytes]) -> None:
         """Count blocks as just used, in every tier, the first as the most recent."""
+        self._whole.require()
         keys = keys_of(block_hashes)
+        self._whole.begin()
         for tier in self.tiers:
             tier.touch(keys)
+        self._whole.done()
 
     def store(self, block_hashes: Iterable[bytes], device_ids: Iterable[int]) -> StoreStart | None:
         """Begin to copy blocks of the device to tier 0, those that are not there; None, and no effect, if it is full.
@@ -143,6 +149,7 @@ class OffloadChain(TierMoves):
             InvalidArgumentError: a hash stands there twice, or the number of blocks is wrong.
             BlockError: a load under way writes one of the device's blocks.
         """
+        self._whole.require()
         keys = distinct_keys(block_hashes)
         blocks = checked_device_ids(device_ids, len(keys), self.device_blocks_per_block)
         self._jobs.check_unwritten(blocks)
@@ -151,16 +158,20 @@ class OffloadChain(TierMoves):
         nearest = self.tiers[0]
         if not self._has_room(keys):
             return None
+        self._whole.begin()
         nearest.touch(keys)
         prepared = nearest.prepare_store(keys)
         if prepared is None:
+            self._whole.done()
             return None
         new = prepared.block_hashes_to_store
         if len(new) == 0:
+            self._whole.done()
             return StoreStart(None, [], prepared.block_hashes_evicted)
         read = blocks if len(new) == len(keys) else self._blocks_of(set(new), keys, blocks)
         number = self._jobs.begin(STORE, new, read, 0, DEVICE, GPULoadStoreSpec(read), prepared.store_spec, set())
         self._make_room()
+        self._whole.done()
         return StoreStart(number, new, prepared.block_hashes_evicted)
 
     def load(self, block_hashes: Iterable[bytes], device_ids: Iterable[int]) -> int:
@@ -176,6 +187,7 @@ class OffloadChain(TierMoves):
             UnknownBlockHashError: `lookup` does not find all of them.
             NoFreeBlocksError: tier 0 has no room for what has to come up.
         """
+        self._whole.require()
         keys = distinct_keys(block_hashes)
         blocks = checked_device_ids(device_ids, len(keys), self.device_blocks_per_block)
         self._jobs.check_unwritten(blocks)
@@ -187,6 +199,7 @@ class OffloadChain(TierMoves):
         missing = [key for key, source in zip(keys, sources) if source > 0]
         ready = [key for key, source in zip(keys, sources) if source == 0 and key not in self._jobs.promoted]
         awaited = set(keys).difference(ready)
+        self._whole.begin()
         self.tiers[0].prepare_load(ready)
         if len(missing) > 0:
             self._raise(keys, sources, missing, ready)
@@ -194,6 +207,7 @@ class OffloadChain(TierMoves):
         number = self._jobs.begin(LOAD, keys, blocks, 0, DEVICE, None, GPULoadStoreSpec(blocks), awaited)
         if len(missing) > 0:
             self._make_room()
+        self._whole.done()
         return number
 
     # ------------------------------------------------------------------ what the worker is told, and tells
@@ -202,6 +216,8 @@ class OffloadChain(TierMoves):
         """Return the transfers that may start now, each once, in the order in which they must start."""
         transfers: list[Transfer] = []
         jobs = self._jobs
+        self._whole.require()
+        self._whole.begin()
         for job in list(jobs.waiting.values()):
             if not jobs.may_start(job):
                 continue
@@ -209,6 +225,7 @@ class OffloadChain(TierMoves):
             job.is_started = True
             del jobs.waiting[job.job_id]
             transfers.append(Transfer(job.job_id, job.kind, source, job.destination, job.hashes))
+        self._whole.done()
         return transfers
 
     def finish(self, job_id: int, success: bool) -> Finished:
@@ -217,36 +234,53 @@ class OffloadChain(TierMoves):
         Raises:
             UnknownTransferError: it has ended, or was never handed out.
         """
-        return self._end(self._jobs.started(job_id), bool(success))
+        self._whole.require()
+        job = self._jobs.started(job_id)
+        did_arrive = bool(success)
+        self._whole.begin()
+        try:
+            finished = self._end(job, did_arrive)
+        except BlockwrightError:  # of a tier that is wrong: nothing was interrupted, and `check` can say more
+            self._whole.done()
+            raise
+        self._whole.done()
+        return finished
 
     def cancel(self, job_id: int) -> bool:
         """Drop a store or load that was not handed out, as a failure; False if it is too late or no such thing."""
+        self._whole.require()
         job = self._jobs.waiting.get(job_id)
         if job is None or job.kind not in (STORE, LOAD):
             return False
+        self._whole.begin()
         if job.kind == LOAD:
             self._drop_load(job)
         else:
             self._end(job, False)
+        self._whole.done()
         return True
 
     def take_finished(self) -> list[Finished]:
         """Return the stores and loads that have ended, in whatever way, since the last call, in order of ending."""
-        finished = self._finished
-        self._finished = []
+        self._whole.require()
+        finished, self._finished = self._finished, []
         return finished
 
     # ------------------------------------------------------------------ what it says of itself
 
     def pins(self) -> dict[int, int]:
         """Return, for each block of the device that a transfer under way reads or writes, how many do. law: CHAIN-1."""
+        self._whole.require()
         return self._jobs.pins()
 
     def take_events(self) -> list[OffloadingEvent]:
         """Return the events of all tiers since the last call, tier by tier."""
+        self._whole.require()
         events: list[OffloadingEvent] = []
+        self._whole.begin()
         for tier in self.tiers:
             events.extend(tier.take_events())
+        self._whole.done()
         return events
 
     def check(self) -> None:
@@ -255,6 +289,7 @@ class OffloadChain(TierMoves):
         Raises:
             InvariantError: one is broken.
         """
+        self._whole.require()
         for tier in self.tiers:
             tier.check()
         check_chain(self.tiers, self._jobs)
@@ -296,11 +331,13 @@ class OffloadChain(TierMoves):
                     held.append((number, chosen, self.tiers[number].prepare_load(chosen)))
             if nearest.prepare_store(missing) is None:
                 raise NoFreeBlocksError(f"load: tier 0 has no room for {len(missing)} blocks from below")
-        except (UnknownBlockHashError, BlockNotReadyError) as error:
+        except MemoryError:
+            raise
+        except Exception as error:
             self._release(held, ready)
-            raise UnknownBlockHashError(f"load: a tier has lost a block meanwhile: {error}") from error
-        except BaseException:
-            self._release(held, ready)
+            self._whole.done()
+            if isinstance(error, (UnknownBlockHashError, BlockNotReadyError)):
+                raise UnknownBlockHashError(f"load: a tier has lost a block meanwhile: {error}") from error
             raise
         for number, chosen, spec in held:
             self.tiers[number].touch(chosen)

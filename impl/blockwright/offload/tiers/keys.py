@@ -29,7 +29,7 @@ def keys_of(block_hashes: object) -> list[bytes]:
         InvalidArgumentError: not an iterable of bytes, or one of them is empty.
     """
     hashes: list[object]
-    if isinstance(block_hashes, list):
+    if type(block_hashes) is list:
         hashes = block_hashes
     elif isinstance(block_hashes, (bytes, str)):
         raise InvalidArgumentError("block_hashes: one key is not a list of keys; pass [key]")
@@ -41,12 +41,15 @@ def keys_of(block_hashes: object) -> list[bytes]:
             raise InvalidArgumentError(f"block_hashes: must be an iterable of bytes, not {kind}") from None
         hashes = list(iterator)
     keys: list[bytes] = hashes  # type: ignore[assignment]
+    is_exact = True
     for key in hashes:
-        if not isinstance(key, bytes):
-            raise InvalidArgumentError(f"block_hashes: a block hash is bytes, not {type(key).__name__}")
-        if len(key) == 0:
+        if type(key) is not bytes:
+            if not isinstance(key, bytes):
+                raise InvalidArgumentError(f"block_hashes: a block hash is bytes, not {type(key).__name__}")
+            is_exact = False
+        elif len(key) == 0:
             raise InvalidArgumentError("block_hashes: a block hash must not be empty")
-    return keys
+    return keys if is_exact else keys_of([b"".join((key,)) for key in keys])
 
 
 def shown(key: bytes) -> str:

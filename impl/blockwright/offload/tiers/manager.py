@@ -34,6 +34,7 @@ class TierManager(TierBooks):
         Raises:
             InvalidArgumentError: a hash is not bytes, or empty; so in every call.
         """
+        self._whole.require()
         index = self._entries.index
         state = self._entries.state
         length: i64 = 0
@@ -52,6 +53,7 @@ class TierManager(TierBooks):
             UnknownBlockHashError: a block is not present.
             BlockNotReadyError: a block is being written, or a load of it has failed.
         """
+        self._whole.require()
         entries = self._entries
         keys = keys_of(block_hashes)
         slots = entries.index.find_all(keys)
@@ -61,9 +63,11 @@ class TierManager(TierBooks):
                 self._refuse_read(keys)
         spec = self._spec_of(keys, slots)
         readers = entries.readers
+        self._whole.begin()
         for named in slots:
             readers[i64(named)] += 1
         self._show_all(slots)
+        self._whole.done()
         return spec
 
     def complete_load(self, block_hashes: Iterable[bytes], success: bool = True) -> None:
@@ -73,13 +77,16 @@ class TierManager(TierBooks):
             UnknownBlockHashError: a block is not present.
             NotPreparedError: a block is named more often than it has readers.
         """
+        self._whole.require()
         entries = self._entries
         slots = entries.slots_of(keys_of(block_hashes))
         readers = entries.readers
         state = entries.state
         size: i64 = len(slots)
         at: i64 = 0
-        all_stay = bool(success)
+        was_read = bool(success)
+        all_stay = was_read
+        self._whole.begin()
         while at < size:
             slot: i64 = i64(slots[at])
             if readers[slot] == 0:
@@ -93,10 +100,12 @@ class TierManager(TierBooks):
             while at > 0:
                 at -= 1
                 readers[i64(slots[at])] += 1
+            self._whole.done()
             raise NotPreparedError(f"complete_load: block {shown(key)} is named more often than it is being read")
         self._show_all(slots)
         if not all_stay:
-            self._end_doomed(slots, bool(success))
+            self._end_doomed(slots, was_read)
+        self._whole.done()
 
     def _end_doomed(self, slots: vec[i32], success: bool) -> None:
         """Doom what could not be read, and let go of doomed blocks that nobody reads any more. law: TIER-3."""
@@ -120,8 +129,13 @@ class TierManager(TierBooks):
 
     def touch(self, block_hashes: Iterable[bytes]) -> None:
         """Count blocks as just used, the first as the most recent; others are passed over. O(blocks). law: TIER-9."""
-        slots = self._entries.index.find_all(keys_of(block_hashes))
+        self._whole.require()
+        keys = keys_of(block_hashes)
+        slots = self._entries.index.find_all(keys)
+        self._whole.begin()
         self._entries.recency.refresh_all(slots)
+        self._note_used(keys)
+        self._whole.done()
 
     # ------------------------------------------------------------------ writing
 
@@ -131,10 +145,12 @@ class TierManager(TierBooks):
         Room is made by evicting blocks that are ready, have no reader and are not named. O(blocks, and those passed
         over). law: TIER-2, TIER-6.
         """
+        self._whole.require()
         keys = keys_of(block_hashes)
         entries = self._entries
         index = entries.index
         num_free: i64 = i64(self.num_free)
+        self._whole.begin()
         before = index.count
         most = num_free + before
         call = self._calls + 1
@@ -157,12 +173,15 @@ class TierManager(TierBooks):
         victims = vec[i32]() if needed <= 0 or i64(len(new)) > most else self._victims(needed, new, call)
         if i64(len(victims)) < needed:
             self._forget(slots)
+            self._whole.done()
             return None
         evicted = [index.keys[i64(victim)] for victim in victims]
         if len(evicted) > 0:
             self._let_go(victims, True)
             self._tell(evicted, True)
-        return PrepareStoreOutput(new, self._place(new, slots), evicted)
+        spec = self._place(new, slots)
+        self._whole.done()
+        return PrepareStoreOutput(new, spec, evicted)
 
     def complete_store(self, block_hashes: Iterable[bytes], success: bool = True) -> None:
         """End the writing of blocks: they become ready, or, after a failure, are gone. O(blocks). law: TIER-1, TIER-8.
@@ -171,26 +190,30 @@ class TierManager(TierBooks):
             UnknownBlockHashError: a block is not present.
             NotPreparedError: none of them is being written (some may be ready since before).
         """
+        self._whole.require()
         entries = self._entries
         keys = keys_of(block_hashes)
         slots = entries.slots_of(keys)
         state = entries.state
         written = vec[i32](capacity=i64(len(slots)))
         after: i32 = READY if success else 0
+        self._whole.begin()
         for named in slots:
             if state[i64(named)] == WRITING:
                 state[i64(named)] = after
                 written = append(written, named)
         if len(written) == 0:
+            self._whole.done()
             if len(keys) > 0:
                 raise NotPreparedError(f"complete_store: none of the blocks is being written, as {shown(keys[0])}")
             return
-        if not success:
+        if after == 0:
             self._let_go(written, False)
-            return
-        self._show_all(written)
-        if self._keeps_events:
-            self._tell([entries.index.keys[i64(slot)] for slot in written], False)
+        else:
+            self._show_all(written)
+            if self._keeps_events:
+                self._tell([entries.index.keys[i64(slot)] for slot in written], False)
+        self._whole.done()
 
     def remove(self, block_hashes: Iterable[bytes]) -> None:
         """Let go of blocks that are ready and have no reader. O(blocks). law: TIER-6.
@@ -199,6 +222,7 @@ class TierManager(TierBooks):
             UnknownBlockHashError: a block is not present.
             BlockNotReadyError: a block is being written or read.
         """
+        self._whole.require()
         entries = self._entries
         slots = entries.slots_of(keys_of(block_hashes))
         for slot in slots:
@@ -206,6 +230,7 @@ class TierManager(TierBooks):
                 key = entries.index.keys[i64(slot)]
                 raise BlockNotReadyError(f"remove: block {shown(key)} is being written or read")
         gone = vec[i32]()
+        self._whole.begin()
         for slot in slots:
             if entries.state[i64(slot)] == READY:
                 entries.state[i64(slot)] = 0
@@ -213,6 +238,7 @@ class TierManager(TierBooks):
         keys = [entries.index.keys[i64(slot)] for slot in gone]
         self._let_go(gone, True)
         self._tell(keys, True)
+        self._whole.done()
 
     # ------------------------------------------------------------------ within
 

@@ -6,6 +6,7 @@ from mypy_extensions import mypyc_attr
 
 from blockwright.offload.tiers.interfaces import OffloadingManager
 from blockwright.offload.tiers.transfers import DEMOTE, LOAD, PROMOTE, STORE, Finished, Job, Jobs
+from blockwright.offload.tiers.wholeness import Wholeness
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -26,6 +27,7 @@ class TierMoves:
         self._frees = frees
         self._jobs: Jobs = Jobs()
         self._finished: list[Finished] = []
+        self._whole: Wholeness = Wholeness()
 
     # ------------------------------------------------------------------ down
 

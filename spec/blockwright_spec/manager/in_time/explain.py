@@ -75,7 +75,7 @@ def explained_part(state: State, prefix: Prefix, at: int, length: int, candidate
 
 
 def unread(state: State, prefix: Prefix, at: int, length: int) -> tuple[int, ...]:
-    """Give the ends of the blocks of a group that a hit of `length` tokens reads from, and that do not serve it."""
+    """Return the ends of the blocks of a group that a hit of `length` tokens reads from, and that do not serve it."""
     group = state.config.groups[at]
     extra = margin(group, state.config.eagle)
     if length + extra > len(prefix[1]):

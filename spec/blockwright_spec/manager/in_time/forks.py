@@ -56,7 +56,7 @@ def twinned(state: State, parent: int, child: int, states: tuple[Table, ...]) ->
 
 
 def wanted_states(group: Group) -> tuple[bool, ...]:
-    """Give one block to take for each draft that a recurrent layer can take back (MAMBA-3)."""
+    """Return one block to take for each draft that a recurrent layer can take back (MAMBA-3)."""
     return (True,) * (group.kind.drafts if isinstance(group.kind, Mamba) else 0)
 
 

@@ -1,10 +1,25 @@
-"""Part one, chapter 18: laws of time: steps in flight are safe, settled tokens count once, nobody waits forever."""
+"""Part one, chapter 18: what is true in time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
-from ...reads import Group, Mamba, dead, writes
+from ...reads import Cross, Group, Mamba, cut, dead, entries, writes
 from ..lru import LRU
 from ..outcomes import Done, Outcome, Reason, Refusal, Step
 from ..plans import plan_admission
-from ..state import NULL, Flight, Hit, Running, State, Waiting, is_loading, key, span
+from ..state import (
+    NULL,
+    Flight,
+    Hit,
+    Running,
+    State,
+    Waiting,
+    certain,
+    is_loading,
+    key,
+    running,
+    sharers,
+    span,
+)
+from ..step_laws import copies
+from ..table_laws import tables
 from ..transitions import release
 from .forks import take_copies
 from .in_flight import begin, finish_load, settle
@@ -72,6 +87,48 @@ def law_load_is_hidden(state: State) -> bool:
     )
 
 
+def law_drafts_have_states(state: State) -> bool:
+    """MAMBA-3: a request has the states of its recurrent layers' drafts from its start, and drafts no further."""
+    return all(
+        len(request.states[at]) == (group.kind.drafts if isinstance(group.kind, Mamba) else 0)
+        and (not isinstance(group.kind, Mamba) or request.drafts <= group.kind.drafts)
+        for request, at, group, _ in tables(state)
+    )
+
+
+def law_draft_state_is_its_own(state: State) -> bool:
+    """MAMBA-4: the block for a draft's state holds the state after exactly that draft of its request, or nothing."""
+    return all(
+        state.contents[block] in (None, (at, cut(request.prefix, certain(request) + place + 1)))
+        for request in running(state)
+        for at, blocks in enumerate(request.states)
+        for place, block in enumerate(blocks)
+    )
+
+
+def law_encoder_is_kept(state: State) -> bool:
+    """CROSS-1: a cross-attention table holds a block for each block of encoder tokens, and nothing else, ever."""
+    return all(
+        len(table) == entries(group.block_size, request.encoder) and NULL not in table
+        for request, _, group, table in tables(state)
+        if isinstance(group.kind, Cross)
+    )
+
+
+def law_copies_are_apart(state: State) -> bool:
+    """COPY-1: of the copies to come, no destination is another's, and none is a source: their order does not matter."""
+    sources, targets = {source for _, source, _ in state.copies}, [target for _, _, target in state.copies]
+    return len(set(targets)) == len(targets) and not {NULL, *sources} & set(targets) and NULL not in sources
+
+
+def law_copy_is_of_its_entry(before: State, done: Done) -> bool:
+    """COPY-2: a copy is made from a block that another request keeps, and leaves it as it was."""
+    return all(
+        sharers(done.state, source) > 0 and done.state.contents[source] == before.contents[source]
+        for _, source, _ in copies(done)
+    )
+
+
 def law_head_is_served(state: State) -> bool:
     """LIVE-1: once all others are gone and nothing is in flight, a waiting request fits, or never could."""
     is_waiting = any(
@@ -92,7 +149,7 @@ def law_head_is_served(state: State) -> bool:
 
 
 def quiet(state: State) -> State:
-    """Give the state once running requests are released, loads ended, and steps in flight settled."""
+    """Return the state once running requests are released, loads ended, and steps in flight settled."""
     for slot, request in enumerate(state.requests):
         if isinstance(request, Running):
             state = after(release(state, slot, LRU))
@@ -106,6 +163,6 @@ def quiet(state: State) -> State:
 
 
 def after(outcome: Outcome) -> State:
-    """Give the state after a step that cannot be refused."""
+    """Return the state after a step that cannot be refused."""
     assert isinstance(outcome, Done)
     return outcome.state

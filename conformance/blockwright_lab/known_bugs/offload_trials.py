@@ -1,0 +1,209 @@
+"""Trials of the connector and of names, in which known bugs of offloading show.
+
+HASH-1    of what leaves the process: another model, data type, layout or rank has another identity, another prefix or
+          group another key
+CHAIN-6   of the connector: what a load has brought is what the request's tokens name, whatever became of the blocks
+LIVE-1    of the connector: what is offered to a request could be loaded, were nothing else there
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+from types import ModuleType
+from typing import Any
+
+from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
+from blockwright_spec.reads import Full, Sliding
+
+from .known_bug import Fault
+from .watch import rearm
+
+# --- names
+
+
+def names(package: ModuleType) -> Iterator[Fault]:
+    """Name caches, and blocks, that differ in one thing each: no two have one name (HASH-1)."""
+    offload: Any = package.offload
+    base = offload.identity.CacheIdentity("model", "layout", "dtype", 16, b"seed", {"rank": 0})
+    others: list[dict[str, Any]] = [{name: "other"} for name in ("model", "layout", "dtype")]
+    others += [{"block_size": 32}, {"hash_seed": b"other"}, {"extras": {}}, {"extras": {"rank": 1}}]
+    others += [{"extras": {"rank": True}}, {"extras": {"ran": "k"}}, {"model": "modellayout", "layout": ""}]
+    named = [base, *(replace(base, **other) for other in others)]
+    for one, other in combinations(named, 2):
+        if one.digest() == other.digest():
+            yield Fault("HASH-1", f"one identity for {one} and {other}", 2)
+            return
+    blocks = [(bytes([digest]) * 16, group) for digest in range(2) for group in (0, 1, 256)]
+    if len({offload.hits.offload_key(*block) for block in blocks}) < len(blocks):
+        yield Fault("HASH-1", f"one key for two of {blocks}", 2)
+
+
+# --- the connector
+
+KINDS = (Full(), Sliding(4))
+SIZE = 2
+"""Tokens in a block of each group."""
+LENGTH = 7
+"""Tokens of a prompt: three whole blocks, and one to compute."""
+
+
+class Copies:
+    """A handler that moves contents, and at any time: what changes while it is being read arrives torn."""
+
+    def __init__(self, contents: dict[str, list[object]], fails: bool) -> None:
+        self.contents, self.fails = contents, fails
+        self.begun: dict[int, tuple[Any, list[object]]] = {}
+        self.finished: list[tuple[int, bool]] = []
+
+    def read(self, spec: Any) -> list[object]:
+        return [self.contents[spec.medium()][block] for block in spec.block_ids]
+
+    def transfer_async(self, job_id: int, spec: Any) -> bool:
+        self.begun[job_id] = (spec, self.read(spec[0]))
+        return True
+
+    def wait(self, job_ids: Any) -> None:
+        """End transfers: what is still what it was arrives."""
+        for job_id in [job_id for job_id in self.begun if job_id in job_ids]:
+            (source, destination), first = self.begun.pop(job_id)
+            is_bad = self.fails and destination.medium() == "GPU"
+            for block, was, now in zip(destination.block_ids, first, self.read(source), strict=True):
+                self.contents[destination.medium()][block] = was if was == now and not is_bad else "torn"
+            self.finished.append((job_id, not is_bad))
+
+    def get_finished(self) -> list[tuple[int, bool]]:
+        finished, self.finished = self.finished, []
+        return finished
+
+
+class Engine:
+    """A scheduler with a connector and one host tier; a block holds what its group and the prefix up to it name."""
+
+    def __init__(self, package: ModuleType, store_on: str, num_blocks: int, fails: bool = False) -> None:
+        self.core: Any = package
+        offload: Any = package.offload
+        specs = [kv_cache_spec(kind, SIZE, package) for kind in KINDS]
+        groups = [self.core.KVCacheGroupSpec([f"layer {at}"], spec) for at, spec in enumerate(specs)]
+        config = self.core.KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)
+        self.manager = self.core.KVCacheManager(config, 16, track_evictions=store_on == "evict")
+        self.contents: dict[str, list[object]] = {"GPU": [None] * num_blocks, "CPU": [None] * 16}
+        self.handler: Any = type("Handler", (Copies, offload.OffloadingHandler), {})(self.contents, fails)
+        chain = offload.OffloadChain([offload.LRUOffloadingManager(offload.CPUBackend(SIZE, 16))])
+        worker = offload.OffloadingWorker()
+        worker.register_handler(offload.GPULoadStoreSpec, offload.CPULoadStoreSpec, self.handler)
+        worker.register_handler(offload.CPULoadStoreSpec, offload.GPULoadStoreSpec, self.handler)
+        self.connector = offload.OffloadingConnector(self.manager, chain, worker, store_on=store_on)
+
+    def admit(self, name: str, token: int) -> Any:
+        """Give a request, which repeats a token, its slots; what is in flight ends first if there are too few."""
+        request = self.core.Request(name, [token] * LENGTH, SIZE)
+        if self.manager.allocate_slots(request, LENGTH) is None:
+            self.settle()
+            self.manager.allocate_slots(request, LENGTH)
+        return request
+
+    def compute(self, *requests: Any) -> None:
+        """Run a step: each block of the requests is written."""
+        self.connector.start_step()
+        for each in requests:
+            for block, content in self.named(each):
+                self.contents["GPU"][block] = content
+            each.num_computed_tokens = LENGTH
+
+    def named(self, request: Any) -> list[tuple[int, tuple[int, tuple[int, ...]]]]:
+        """Return the whole blocks of a request that are no null entries, with what each must hold."""
+        tables = self.manager.get_block_ids(request.request_id)
+        whole = [(group, at, table[at]) for group, table in enumerate(tables) for at in range(LENGTH // SIZE)]
+        return [
+            (block, (group, tuple(request.all_token_ids[: (at + 1) * SIZE]))) for group, at, block in whole if block
+        ]
+
+    def end(self, request: Any) -> None:
+        self.manager.free(request)
+        self.connector.request_finished(request)
+
+    def settle(self) -> list[Any]:
+        self.handler.wait(list(self.handler.begun))
+        results: list[Any] = self.connector.poll()
+        return results
+
+    def back(self, token: int) -> Iterator[str]:
+        """Forget all on the device, admit a request on what was stored, and tell which blocks are not as they must be.
+
+        What the device then finds by itself is looked at as well.
+        """
+        self.settle()
+        self.manager.reset_prefix_cache()
+        request = self.core.Request("back", [token] * LENGTH, SIZE)
+        external, _ = self.connector.get_num_new_matched_tokens(request, 0)
+        if external:
+            self.manager.allocate_slots(request, 0, num_external_computed_tokens=external)
+            self.connector.update_state_after_alloc(request, external)
+            self.connector.start_step()
+            results = [each.num_tokens for each in self.settle()]
+            yield from self.wrong(request) if results != [0] else ()
+        again = self.core.Request("again", [token] * LENGTH, SIZE)
+        hit, length = self.manager.get_computed_blocks(again)
+        if length and self.manager.allocate_slots(again, LENGTH - length, length, hit) is not None:
+            yield from self.wrong(again, length)
+
+    def wrong(self, request: Any, length: int = LENGTH) -> Iterator[str]:
+        """Tell which of a request's first blocks hold something else."""
+        for block, content in self.named(request):
+            if len(content[1]) <= length and self.contents["GPU"][block] != content:
+                yield f"block {block} must hold {content} and holds {self.contents['GPU'][block]}"
+
+
+def faults_of(engine: Engine, token: int, length: int) -> Iterator[Fault]:
+    """Return what is wrong with a prompt that is brought back after so many calls."""
+    if wrong := "; ".join(engine.back(token)):
+        yield Fault("CHAIN-6", wrong, length)
+
+
+def reused(package: ModuleType) -> Iterator[Fault]:
+    """Store a request, and let another one take its blocks meanwhile (CHAIN-6)."""
+    rearm()
+    engine = Engine(package, "publish", 12)
+    for name, token in (("first", 1), ("other", 2)):
+        request = engine.admit(name, token)
+        engine.compute(request)
+        engine.connector.finish_step([request])
+        engine.end(request)
+    yield from faults_of(engine, 1, 10)
+
+
+def not_yet_computed(package: ModuleType) -> Iterator[Fault]:
+    """Say that a step has ended while another request has its slots and has not been computed (CHAIN-6)."""
+    rearm()
+    engine = Engine(package, "publish", 24)
+    first, later = engine.admit("first", 1), engine.admit("later", 2)
+    engine.compute(first)
+    engine.connector.finish_step([first, later])
+    engine.settle()
+    engine.compute(later)
+    engine.end(first)
+    engine.end(later)
+    yield from faults_of(engine, 2, 8)
+
+
+def evicted(package: ModuleType) -> Iterator[Fault]:
+    """Store a request as its blocks are taken by another one, which a step writes to at once (CHAIN-6)."""
+    rearm()
+    engine = Engine(package, "evict", 10)
+    for name, token in (("first", 1), ("other", 2)):
+        request = engine.admit(name, token)
+        engine.compute(request)
+        engine.end(request)
+    yield from faults_of(engine, 1, 8)
+
+
+def failed_load(package: ModuleType) -> Iterator[Fault]:
+    """Let a load of two groups fail after it has written something (CHAIN-6)."""
+    rearm()
+    engine = Engine(package, "publish", 24, fails=True)
+    request = engine.admit("first", 1)
+    engine.compute(request)
+    engine.connector.finish_step([request])
+    engine.settle()
+    engine.end(request)
+    yield from faults_of(engine, 1, 8)

@@ -1,0 +1,243 @@
+"""Trials of a few calls, without a world, in which known bugs of keys, of the bare pool and of plans show.
+
+HASH-1    different prefixes (tokens, adapter, salt, multimodal items) have different keys, equal ones equal keys
+HASH-2    keys cannot be foreseen: a hasher that is given no key draws its own
+HASH-3    a hasher that is not collision resistant serves no hits unless tokens are verified
+QUEUE-1, REF-1  of the bare pool: whatever is taken, held once more and released, repeated blocks included
+PLAN-1    a plan of any admission counts what the call takes, and fits exactly if the call succeeds
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from types import ModuleType
+from typing import Any
+
+from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
+
+from ..scopes import layer
+from .known_bug import Fault
+
+NAMES = (None, "a", "b", "ab")
+LONG = "item " * 20
+ITEMS: tuple[tuple[tuple[str, int, int], ...], ...] = (
+    (),
+    (("a", 0, 1),),
+    (("b", 0, 1),),
+    (("a", 1, 1),),
+    (("a", 0, 2),),
+    (("a", 0, 1), ("a", 1, 1)),
+    (("a", 2, 2),),
+    (("a", 1, 2),),
+    ((f"{LONG}1", 0, 1),),
+    ((f"{LONG}2", 0, 1),),
+)
+"""Multimodal items of a prompt: identifier, offset, length."""
+
+NUM_TOKENS = 4
+BLOCK_SIZE = 2
+NUM_MANY = 600
+"""Blocks among which a key of 16 bits would repeat (2.7 times, as a rule)."""
+
+
+def requests(package: ModuleType) -> Iterator[tuple[tuple[object, ...], Any]]:
+    """Return requests that differ in one thing or in several, each with what identifies it."""
+    for lora, salt in product(NAMES, NAMES):
+        yield from one(package, (0,) * NUM_TOKENS, lora, salt, ())
+    for tokens in product((0, 1, 256), repeat=NUM_TOKENS):
+        yield from one(package, tokens, None, None, ())
+    for items, lora in product(ITEMS, NAMES[:2]):
+        yield from one(package, (0,) * NUM_TOKENS, lora, None, items)
+    for token in range(NUM_MANY):
+        yield from one(package, (token, 1 << token % 31), "many", None, ())
+
+
+def one(
+    package: ModuleType, tokens: tuple[int, ...], lora: str | None, salt: str | None, items: tuple[Any, ...]
+) -> Iterator[tuple[tuple[object, ...], Any]]:
+    """Return the key of each block of one request, with what it must stand for: all that precedes the block's end."""
+    told = [package.MultiModalItem(*item) for item in items]
+    hasher = package.SipHasher(bytes(range(16)))
+    request = package.Request(
+        "r", list(tokens), block_size=BLOCK_SIZE, lora_name=lora, cache_salt=salt, mm_items=told, hasher=hasher
+    )
+    for entry, key in enumerate(request.block_hashes):
+        end = (entry + 1) * BLOCK_SIZE
+        yield (lora, salt, tokens[:end], tuple(item for item in items if item[1] < end)), key
+
+
+def keys(package: ModuleType) -> Iterator[Fault]:
+    """Return the laws of keys that a copy of the implementation breaks."""
+    meaning: dict[bytes, tuple[object, ...]] = {}
+    key_of: dict[tuple[object, ...], bytes] = {}
+    for prefix, key in requests(package):
+        if meaning.setdefault(key, prefix) != prefix or key_of.setdefault(prefix, key) != key:
+            calls = f"{requested(meaning[key])}\n{requested(prefix)}"
+            yield Fault("HASH-1", f"one key for {meaning[key]} and {prefix}", 2, calls)
+            break
+    if package.Request("r", [0], block_size=1, hasher=package.SipHasher()).block_hashes == (
+        package.Request("r", [0], block_size=1, hasher=package.SipHasher()).block_hashes
+    ):
+        yield Fault("HASH-2", "two hashers without a key of their own give equal keys", 2)
+    yield from weak(package)
+
+
+def requested(meaning: tuple[Any, ...]) -> str:
+    lora, salt, tokens, items = meaning
+    told = ", ".join(f"MultiModalItem{item}" for item in items)
+    return f"Request('r', {list(tokens)}, {BLOCK_SIZE}, lora_name={lora!r}, cache_salt={salt!r}, mm_items=[{told}])"
+
+
+def weak(package: ModuleType) -> Iterator[Fault]:
+    """Return HASH-3 if a hasher that anyone can collide is trusted."""
+    hasher = package.FunctionHasher(lambda parent, block: bytes(16))
+    hasher.is_portable = True
+    for verify, events in ((False, False), (False, True), (True, False), (True, True)):
+        manager = manager_of(package, "full", 1, 4, verify_tokens=verify, enable_kv_cache_events=events)
+        try:
+            manager.get_computed_blocks(package.Request("two", [1, 1], 1, hasher=hasher))
+        except package.errors.InvalidArgumentError:
+            if verify:
+                yield Fault("HASH-3", "a weak hasher is refused although tokens are verified", 1)
+        else:
+            if not verify:
+                yield Fault("HASH-3", "a weak hasher is trusted", 1)
+
+
+Calls = tuple[tuple[str, tuple[int, ...]], ...]
+"""Calls of a pool: what is done, to which blocks."""
+
+POOL_CALLS = (
+    ("take", (1,)),
+    ("touch", (1,)),
+    ("touch", (1, 2)),
+    ("free", (1,)),
+    ("free", (1, 1)),
+    ("free", (2, 1)),
+    ("free", (1, 2, 1)),
+)
+POOL_DEPTH = 5
+
+
+def pool(package: ModuleType) -> Iterator[Fault]:
+    """Return the law that a pool breaks after the shortest history of calls, none of them refused, that breaks one."""
+    frontier: list[tuple[Any, Calls]] = [(package.BlockPool(3), ())]
+    for _ in range(POOL_DEPTH):
+        following: list[tuple[Any, Calls]] = []
+        for reached, calls in frontier:
+            for call in POOL_CALLS:
+                twin = reached.copy()
+                try:
+                    perform(twin, *call)
+                except package.errors.BlockwrightError:
+                    continue
+                try:
+                    twin.check()
+                except package.errors.InvariantError as error:
+                    way = "\n".join(["pool = BlockPool(3)", *(told(*each) for each in (*calls, call)), "pool.check()"])
+                    yield Fault(error.law, f"after {(*calls, call)}: {error}", len(calls) + 1, way)
+                    return
+                following.append((twin, (*calls, call)))
+        frontier = following
+
+
+def meant(name: str, ids: tuple[int, ...]) -> tuple[str, Any]:
+    """Return the method of a pool that a call is, and its argument."""
+    methods = {"take": "get_new_blocks", "touch": "touch", "free": "free_blocks"}
+    return methods[name], len(ids) if name == "take" else ids
+
+
+def perform(blocks: Any, name: str, ids: tuple[int, ...]) -> None:
+    method, argument = meant(name, ids)
+    getattr(blocks, method)(argument)
+
+
+def told(name: str, ids: tuple[int, ...]) -> str:
+    method, argument = meant(name, ids)
+    return f"pool.{method}({argument})"
+
+
+# --- plans
+
+KINDS = ("full", "sliding 2", "mamba", "mamba +1", "full + sliding 2", "full + mamba +2", "full + cross")
+MOST_ASKED = 3
+"""Tokens of each sort that an admission asks for at most."""
+
+
+def plans(package: ModuleType) -> Iterator[Fault]:
+    """Return PLAN-1 for the first plan of each model that is not what the call comes to."""
+    for kinds, size in product(KINDS, (1, 2)):
+        manager = manager_of(package, kinds, size, 6, enable_caching="cross" not in kinds)
+        first = package.Request("first", [0] * 2, size)
+        manager.allocate_slots(first, 2)
+        manager.free(first)
+        counts = product(range(MOST_ASKED), range(MOST_ASKED), (0, 1), (0, 1), (0, 3) if "cross" in kinds else (0,))
+        wrong = next((text for each in counts if (text := misplanned(package, manager, size, *each))), "")
+        if wrong:
+            yield Fault("PLAN-1", f"{kinds}, block {size}: {wrong}", 3)
+
+
+def misplanned(
+    package: ModuleType, manager: Any, size: int, new: int, external: int, ahead: int, drafts: int, encoder: int
+) -> str:
+    """Plan an admission and make it; say what differs."""
+    request = package.Request("r", [0] * 5, size)
+    hit, length = manager.get_computed_blocks(request)
+    counts = {"num_lookahead_tokens": ahead, "num_draft_tokens": drafts}
+    counts |= {"num_external_computed_tokens": external, "num_encoder_tokens": encoder}
+    asked = f"{new} new tokens after a hit of {length}, {counts}"
+    try:
+        plan = manager.plan(request, new, length, hit, **counts)
+    except package.errors.InvalidArgumentError:
+        return ""
+    free = manager.block_pool.get_num_free_blocks()
+    given = manager.allocate_slots(request, new, length, hit, **counts)
+    taken = free - manager.block_pool.get_num_free_blocks()
+    manager.free(request)
+    if given is not None and external:
+        manager.finish_load(request, 0)
+    wanted = plan.num_blocks if isinstance(plan, package.Fits) else None
+    if wanted != (None if given is None else taken):
+        return f"{asked}: {plan}, and {'nothing is given' if given is None else f'{taken} blocks are taken'}"
+    return ""
+
+
+def config_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks: int = 9) -> Any:
+    """Return the configuration of layers, as scopes name them."""
+    kinds = [layer(f"{each}, block {block_size}").kind for each in layers.split(" + ")]
+    groups = [
+        package.KVCacheGroupSpec([f"layer {at}"], kv_cache_spec(kind, block_size, package))
+        for at, kind in enumerate(kinds)
+    ]
+    return package.KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)
+
+
+def manager_of(package: ModuleType, layers: str, block_size: int = 1, num_blocks: int = 9, **rest: Any) -> Any:
+    """Return a manager of such layers."""
+    return package.KVCacheManager(config_of(package, layers, block_size, num_blocks), max_model_len=8, **rest)
+
+
+# --- rows
+
+
+def rows(package: ModuleType) -> Iterator[Fault]:
+    """Return ROW-1 if a worker's rows part from the tables, told of every token of a request of three groups."""
+    layers = "full + full + sliding 2"
+    manager = manager_of(package, layers, 2, 20)
+    replica = package.worker.replica.TableReplica(
+        config_of(package, layers, 2, 20),
+        max_num_requests=1,
+        max_num_tokens=1,
+        max_model_len=8,
+        max_encoder_len=0,
+        enable_caching=True,
+        keep_changes=False,
+    )
+    replica.add_request("r", [[], [], []], (), 0)
+    request = package.Request("r", [0] * 8, 2)
+    for token in range(8):
+        request.num_computed_tokens = token
+        replica.apply([request], manager.allocate_slots_batch([request], 1))
+        wanted, found = [list(each) for each in manager.get_block_ids("r")], replica.block_ids("r")
+        if found != wanted:
+            yield Fault("ROW-1", f"after token {token}: rows {found}, tables {wanted}", 2 * token + 2)
+            return

@@ -1,0 +1,321 @@
+"""Many requests in one call: the slots of a step, ``allocate_slots_batch``, and the tokens that it brought.
+
+Slots take two passes over the requests, so that a step that changes only counts, as most do in decoding, costs little:
+
+    count each     check every request; one whose step only counts on (see `is_in_place`) is counted at once
+    serve each     the others, in order: count, prepare, and act, as a single call does (`effects`)
+
+Where a request is wrong, or the batch ends early, what was counted is taken back. Either call does what the same calls
+of single requests do, one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from librt.strings import read_i32_le
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.block_hash import HashChain
+from blockwright.core.effects import act, prepare, serve_in_place, undo
+from blockwright.core.index import cut_to, with_room, zeros64
+from blockwright.core.outcomes import Ask, BatchAllocation, counts_of
+from blockwright.core.plans import fits
+from blockwright.core.preconditions import check_ask, check_keys, is_in_place, tables_of, tables_running
+from blockwright.core.request import MAX_LENGTH, Request, no_request, pack_tokens
+from blockwright.core.state import RequestTables, State
+from blockwright.errors import DuplicateRequestError, InvalidArgumentError
+
+
+def grow_each(
+    state: State, batch: list[Request], news: vec[i64], aheads: vec[i64], drafts: vec[i64]
+) -> BatchAllocation:
+    """Grow requests in order until one does not fit; those before it keep their slots: ``allocate_slots_batch``.
+
+    Where counts are empty, nobody asks for any.
+    """
+    size: i64 = len(batch)
+    if len(news) == 0:
+        news = zeros64(size)
+    ask = Ask()
+    counted = vec[i64]([-1] * size)  # per request, its certain tokens before it was counted; -1 where it was not
+    offsets = state.changes.zeros(size * state.config.num_groups + 1)
+    done = BatchAllocation(
+        0,
+        None,
+        vec[i32](),
+        offsets,
+        vec[i32](),
+        offsets[:],
+        vec[i32](),
+        int(state.num_batches) + 1,
+        [""] * size,
+    )
+    try:
+        state.pool.require_whole()
+        count_each(state, batch, news, aheads, drafts, ask, counted)
+        serve_each(state, batch, news, aheads, drafts, ask, counted, done)
+    except BaseException:
+        if done.num_served > 0:
+            state.tear()
+        else:
+            take_back(state, batch, counted, 0)
+        raise
+    return done
+
+
+def count_each(
+    state: State,
+    batch: list[Request],
+    news: vec[i64],
+    aheads: vec[i64],
+    drafts: vec[i64],
+    ask: Ask,
+    counted: vec[i64],
+) -> None:
+    """Check every request of a batch, and count those that go on from what is written, in place."""
+    state.num_batches += 1
+    number = state.num_batches
+    is_plain = not state.config.overlaps and len(drafts) == 0
+    fresh: set[str] = set()
+    size: i64 = len(batch)
+    i: i64 = 0
+    while i < size:
+        request = batch[i]
+        if not isinstance(request, Request):
+            raise no_request(request)
+        new = news[i]
+        ahead: i64 = 0
+        if len(aheads) > 0:
+            ahead = aheads[i]
+        held = request._held
+        if is_plain and isinstance(held, RequestTables):
+            own: RequestTables = held
+            begin = own.num_written
+            if (
+                begin == request._num_computed
+                and begin + new + ahead <= own.in_place
+                and new > 0
+                and own.owner == state.owner
+                and own.batch != number
+                and own.num_drafts == 0
+            ):
+                own.batch = number
+                counted[i] = own.num_certain
+                # law: LEN-1. As `count_step`: what was there before is certain, and what is known by now.
+                own.num_written = begin + new
+                own.num_certain = max(begin, min(begin + new, request._num_prompt + i64(len(request._output))))
+                i += 1
+                continue
+        check_one(state, request, new, ahead, count_at(drafts, i), ask, fresh)
+        i += 1
+
+
+def check_one(state: State, request: Request, new: i64, ahead: i64, drafts: i64, ask: Ask, fresh: set[str]) -> None:
+    """Check a request of a batch that is served later."""
+    tables = tables_of(state, request)
+    if tables is None:
+        if request._request_id in fresh:
+            raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
+        fresh.add(request._request_id)
+        check_keys(state, request)
+    else:
+        if tables.batch == state.num_batches:
+            raise DuplicateRequestError(f"requests: {request.request_id!r} stands twice in the batch")
+        tables.batch = state.num_batches
+        if drafts == 0 and is_in_place(state, request, tables, new, ahead):
+            return
+    ask.new = new
+    ask.ahead = ahead
+    ask.drafts = drafts
+    check_ask(state, request, tables, ask)
+
+
+def take_back(state: State, batch: list[Request], counted: vec[i64], start: i64) -> None:
+    """Take back what was counted of the requests from one on."""
+    try:
+        i = start
+        while i < i64(len(batch)):
+            if counted[i] >= 0:
+                tables = tables_running(state, batch[i])
+                tables.num_written = batch[i]._num_computed
+                tables.num_certain = counted[i]
+            i += 1
+    except BaseException:
+        state.tear()
+        raise
+
+
+def serve_each(
+    state: State,
+    batch: list[Request],
+    news: vec[i64],
+    aheads: vec[i64],
+    drafts: vec[i64],
+    ask: Ask,
+    counted: vec[i64],
+    done: BatchAllocation,
+) -> None:
+    """Serve the requests of a checked batch that are not counted yet, and write down what changed."""
+    changes = state.changes
+    changes.clear()
+    size: i64 = len(batch)
+    groups = state.config.num_groups
+    overlaps = state.config.overlaps
+    new_ids = vec[i32]()
+    room: i64 = 0
+    num_nulled: i32 = 0
+    slot: i64 = 0  # up to where the offsets are written
+    served: i64 = -1
+    while True:
+        served += 1
+        while served < size and counted[served] >= 0:
+            served += 1
+        if served == size:
+            break
+        request = batch[served]
+        tables = tables_of(state, request)
+        ask.new = news[served]
+        ask.ahead = count_at(aheads, served)
+        ask.drafts = count_at(drafts, served)
+        if ask.drafts == 0 and tables is not None and is_in_place(state, request, tables, ask.new, ask.ahead):
+            serve_in_place(state, request, tables, ask.new)
+            done.num_served = int(served) + 1
+            continue
+        ask.begin = request._num_computed
+        ask.stop = ask.begin + ask.new
+        ask.certain = ask.stop - ask.drafts
+        if not fits(state, request, tables, ask):
+            break
+        changes.begin(tables)
+        try:
+            changes.request = i32(served)
+            ready = prepare(state, request, tables, ask, changes)
+            if changes.grown > room:
+                room = max(changes.grown, (size - served) * groups)  # one each, as most batches take at most
+                new_ids = with_room(new_ids, room)
+            room -= changes.grown
+            if overlaps and ask.new > 0:  # the last that takes memory
+                state.steps[-1].record(ready, ask.new, ask.drafts)
+            done.num_served = int(served) + 1
+        except BaseException:
+            undo(state, request, tables, changes, False)
+            raise
+        act(state, request, ready, ask, tables is None, changes)
+        done.request_ids[served] = request._request_id
+        if changes.grown == 0 and num_nulled == i32(len(changes.nulled)):
+            continue
+        slot = fill_offsets(done, slot, served * groups, i32(len(new_ids)), num_nulled)
+        group: i64 = 0
+        while group < groups:
+            blocks = ready.groups[group].blocks
+            held: i64 = i64(changes.held[group])
+            while held < i64(len(blocks)):
+                new_ids = append(new_ids, blocks[held])
+                held += 1
+            slot += 1
+            done.new_block_offsets[slot] = i32(len(new_ids))
+            done.nulled_offsets[slot] = changes.nulled_ends[group]
+            group += 1
+        num_nulled = i32(len(changes.nulled))
+    fill_offsets(done, slot, size * groups, i32(len(new_ids)), num_nulled)
+    done.num_served = int(served)
+    if served < size:
+        done.refused = int(served)
+        take_back(state, batch, counted, served)
+    done.new_block_ids = new_ids
+    done.nulled_entries = changes.nulled
+    done.replaced_entries = changes.replaced
+
+
+def count_at(counts: vec[i64], at: i64) -> i64:
+    """Return a request's count."""
+    if len(counts) == 0:
+        return 0
+    return counts[at]
+
+
+def fill_offsets(done: BatchAllocation, slot: i64, stop: i64, num_new: i32, num_nulled: i32) -> i64:
+    """Write down that nothing changed up to an offset; return it. They are 0 at first."""
+    if num_new == 0 and num_nulled == 0:
+        return stop
+    new_offsets = done.new_block_offsets
+    nulled_offsets = done.nulled_offsets
+    while slot < stop:
+        slot += 1
+        new_offsets[slot] = num_new
+        nulled_offsets[slot] = num_nulled
+    return stop
+
+
+def append_output_token_ids_batch(
+    requests: Sequence[Request],
+    token_ids: object,
+    num_computed_tokens: int | Sequence[int] = 0,
+    num_tokens: int | Sequence[int] = 1,
+) -> None:
+    """Count what a step has computed of each request, and append the tokens that it brought, in one call.
+
+    Does what ``num_computed_tokens += ...`` and `Request.append_output_token_ids` do for one request after another; for
+    all of them, or none. Complexity: O(requests + tokens), compiled about 10 ns each.
+
+    Args:
+        requests: the requests of the step, in order.
+        token_ids: the tokens of the first request, of the second, ...: a list, ``array``, numpy array or CPU tensor.
+        num_computed_tokens: tokens to count as computed, one count for all or one per request.
+        num_tokens: how many of the tokens are whose, likewise; 0 for a request within its prompt.
+
+    Raises:
+        InvalidArgumentError: a count or a token is out of range, or there are more or fewer tokens than counted.
+    """
+    batch = list(requests)  # a hasher of the caller's own may do what it likes with the other
+    size: i64 = len(batch)
+    packed = pack_tokens("token_ids", token_ids)
+    computed = counts_of("num_computed_tokens", num_computed_tokens, size)
+    counts = counts_of("num_tokens", num_tokens, size)
+    before = vec[i64]([0] * (2 * size))  # per request, its output tokens and computed tokens
+    total: i64 = 0
+    i: i64 = 0
+    while i < size:
+        request = batch[i]
+        if not isinstance(request, Request):
+            raise no_request(request)
+        before[2 * i] = i64(len(request._output))
+        before[2 * i + 1] = request._num_computed
+        count: i64 = count_at(counts, i)
+        if request._num_prompt + before[2 * i] + count > MAX_LENGTH:
+            raise InvalidArgumentError(f"token_ids: {request.request_id!r} would have more than {MAX_LENGTH} tokens")
+        total += count
+        i += 1
+    if total != i64(len(packed)) // 4:
+        raise InvalidArgumentError(f"token_ids: {len(packed) // 4} tokens, num_tokens counts {total}; give as many")
+    keys: list[tuple[Request, HashChain | None, vec[i64]]] = []  # of those whose hasher is asked at once
+    try:
+        total = 0
+        i = 0
+        while i < size:
+            request = batch[i]
+            count = count_at(counts, i)
+            if request._is_eager:
+                keys.append((request, request._chain, request._words))
+                request.append_packed(packed, total, count)
+                total += count
+                count = 0
+            while count > 0:
+                request._output = append(request._output, read_i32_le(packed, total * 4))
+                total += 1
+                count -= 1
+            if len(computed) > 0:
+                request._num_computed += computed[i]
+            i += 1
+    except BaseException:
+        i = 0
+        while i < size:
+            batch[i]._output = cut_to(batch[i]._output, before[2 * i])
+            batch[i]._num_computed = before[2 * i + 1]
+            i += 1
+        for request, chain, words in reversed(keys):
+            request._chain = chain
+            request._words = words
+        raise

@@ -1,6 +1,0 @@
-"""Let the tests of the device share `tests.device.pools`, however pytest was started."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))

@@ -1,0 +1,33 @@
+"""Another release's schedulers over the same manager: its published Python files beside the libraries installed here.
+
+Everything of `test_start` and `test_schedules` is run once more in a process of its own, in which ``import vllm`` finds
+the files that `make bench-peers` has fetched. Not covered: its engine, which needs the libraries of its own release.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from blockwright.bench.peers.vllm import PUBLISHED
+
+HERE = Path(__file__).resolve().parent
+PEERS = Path(os.environ.get("BLOCKWRIGHT_PEERS") or HERE.parents[1] / ".peers").absolute()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (PEERS / "vllm").is_dir(), reason="the peers' files are not there: make bench-peers")
+def test_the_schedulers_of_the_newest_release(tmp_path: Path) -> None:
+    PUBLISHED.check(PEERS)
+    (tmp_path / "vllm").symlink_to(PEERS / "vllm", target_is_directory=True)
+    known = tmp_path / f"vllm-{PUBLISHED.version}+cpu.dist-info"  # by its name vLLM knows that it is to run on a CPU
+    known.mkdir()
+    (known / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {PUBLISHED.version}+cpu\n")
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    tests = [str(HERE / name) for name in ("test_start.py", "test_schedules.py")]
+    command = [sys.executable, "-m", "pytest", "-q", "-o", "filterwarnings=", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "skipped" not in done.stdout.splitlines()[-1]

@@ -1,6 +1,0 @@
-"""Let the tests of block tables share `tests.paging.support`, however pytest was started."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
