@@ -89,7 +89,7 @@ class PrefixIndex:
         return self.older[block] != 0
 
     def is_single(self, block: i64) -> bool:
-        """Say whether no other block has the key of a published one."""
+        """Return whether no other block has the key of a published one."""
         return self.older[block] == i32(block)
 
     def find(self, low: i64, high: i64, group: i64) -> i64:
