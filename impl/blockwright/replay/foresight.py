@@ -30,12 +30,12 @@ class References:
         return {block: at for at, blocks in enumerate(self.blocks) for block in blocks}
 
     def going_on(self) -> list[bool]:
-        """Return for each request whether a later one refers to its last full block: whether its conversation goes on."""
+        """Return for each request whether a later one refers to its last full block: its conversation goes on."""
         last = self.last_uses()
         return [bool(blocks) and last[blocks[-1]] > at for at, blocks in enumerate(self.blocks)]
 
     def continuing(self) -> list[bool]:
-        """Return for each request whether it refers to the last full block of an earlier one, all full ones but that."""
+        """Return for each request whether one of its blocks, the first apart, is the last full block of an earlier one."""
         ends: set[int] = set()
         goes_on = []
         for blocks in self.blocks:
