@@ -35,7 +35,7 @@ class References:
         return [bool(blocks) and last[blocks[-1]] > at for at, blocks in enumerate(self.blocks)]
 
     def continuing(self) -> list[bool]:
-        """Return for each request whether one of its blocks, the first apart, is the last full block of an earlier one."""
+        """Return for each request whether one of its blocks but the first is the last full block of an earlier one."""
         ends: set[int] = set()
         goes_on = []
         for blocks in self.blocks:
