@@ -48,6 +48,7 @@ class Reason(Enum):
     NOT_RUNNING = (When.INVALID, "the request holds no block table")
     HIT_LENGTH = (When.INVALID, "the length of the hit is not that of its blocks")
     HIT_STALE = (When.INVALID, "a block of the hit does not carry the request's prefix")
+    PAST = (When.INVALID, "a time that has passed")
     ILLEGAL_CHOICE = (When.INVALID, "the choice is not one of those left open")
 
 

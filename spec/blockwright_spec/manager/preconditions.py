@@ -1,4 +1,4 @@
-"""Part one, chapter 6: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
+"""Part one, chapter 7: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
 
 from dataclasses import replace
 
