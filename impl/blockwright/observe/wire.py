@@ -22,6 +22,7 @@ from blockwright.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockS
 from blockwright.kinds import KVCacheSpec
 
 _DEVICE = "GPU"
+_from_bytes = int.from_bytes  # big-endian, unless it is told otherwise
 _VLLM_MEDIA = {"GPU": "GPU", "CPU": "CPU"}
 _SGLANG_MEDIA = {"GPU": "GPU", "CPU": "CPU_PINNED", "DISK": "DISK"}
 
@@ -116,7 +117,7 @@ def kinds_of(specs: Iterable[KVCacheSpec]) -> list[GroupKind]:
 
 def hash_of(block_hash: BlockHash) -> int:
     """Return the integer that stands for a hash on the wire: its last 64 bits."""
-    return int.from_bytes(block_hash[-8:], "big") if isinstance(block_hash, bytes) else block_hash
+    return _from_bytes(block_hash[-8:]) if isinstance(block_hash, bytes) else block_hash
 
 
 class _Unnamed(dict[int, tuple[int | None, str | None, int | None]]):
@@ -192,11 +193,11 @@ class Encoder:
         """Return a chain of blocks as one event: mostly of one block; nearly all the time of encoding is spent here."""
         own, parent, tokens, size, lora, group, salt, items, medium, _ = chain[0]
         if len(chain) == 1:
-            hashes = [int.from_bytes(own[-8:], "big") if type(own) is bytes else own]
+            hashes = [_from_bytes(own[-8:]) if type(own) is bytes else own]
         else:
             hashes, tokens = [hash_of(each[0]) for each in chain], b"".join([each[2] for each in chain])
             items = any(each[7] for each in chain)
-        before = int.from_bytes(parent[-8:], "big") if type(parent) is bytes else parent
+        before = _from_bytes(parent[-8:]) if type(parent) is bytes else parent
         at, kind, window = self._kinds[group]
         extra = ownership = None
         if lora is not None or salt is not None or items:

@@ -75,3 +75,6 @@ EVENT_LAWS = (
     ),
 )
 """Every law of what the outside is told: of a state, and of one who listens."""
+
+RESTART_LAWS = (listed(events.law_restart_finds_what_stood_there, "chapter `directory` says the like of a tier"),)
+"""The law of what is found again where the device's memory outlives the process."""
