@@ -19,13 +19,13 @@ from blockwright import FunctionHasher, KVCacheManager, MultiModalItem, Request,
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.observe import EventStream
 from blockwright.observe.checkpoint import dump, restore
-from blockwright_spec.manager.events import Queue, law_restart_finds_what_stood_there
+from blockwright_spec.manager.events import law_restart_finds_what_stood_there
 
 OURS = b"model, layout, the memory's name"
 KINDS = [(full(),), (full(), window(8)), (window(6),), (full(2 * SIZE), window(8)), (full(), recurrent())]
 
 
-def queue(manager: KVCacheManager) -> Queue:
+def queue(manager: KVCacheManager) -> tuple[tuple[int, Any], ...]:
     """What nobody holds, first to be taken first: a block, and what it is found under."""
     pool = manager.block_pool
     keys, groups = pool.block_keys(), pool.block_groups()

@@ -131,12 +131,12 @@ def _request(event: BlockStored) -> tuple[int, Request]:
     at = 0 if event.parent_block_hash is None else max([1, *(-(offset // size) for _, offset, _ in items)])
     end = max([size, *(offset + length for _, offset, length in items)])
     prompt = [0] * (at * size) + [*event.token_ids] + [0] * (end - size)
-    hashes: list[bytes] = [event.parent_block_hash] * at + [event.block_hash] * (len(prompt) // size - at)  # type: ignore[list-item]
+    hashes = [event.parent_block_hash] * at + [event.block_hash] * (len(prompt) // size - at)
     return at, Request(
         "restored",
         prompt,
         size,
-        hasher=GivenHasher(hashes),
+        hasher=GivenHasher(hashes),  # type: ignore[arg-type]
         cache_salt=event.cache_salt,
         lora_name=event.lora_name,
         mm_items=sorted(MultiModalItem(name, at * size + offset, length) for name, offset, length in items),

@@ -193,14 +193,14 @@ class Encoder:
         """Return a chain of blocks as one event: mostly of one block; nearly all the time of encoding is spent here."""
         own, parent, tokens, size, lora, group, salt, items, medium, _ = chain[0]
         if len(chain) == 1:
-            hashes = [_from_bytes(own[-8:]) if type(own) is bytes else own]
+            hashes, has_items = [_from_bytes(own[-8:]) if isinstance(own, bytes) else own], bool(items)
         else:
             hashes, tokens = [hash_of(each[0]) for each in chain], b"".join([each[2] for each in chain])
-            items = any(each[7] for each in chain)
-        before = _from_bytes(parent[-8:]) if type(parent) is bytes else parent
+            has_items = any(each[7] for each in chain)
+        before = _from_bytes(parent[-8:]) if isinstance(parent, bytes) else parent
         at, kind, window = self._kinds[group]
         extra = ownership = None
-        if lora is not None or salt is not None or items:
+        if lora is not None or salt is not None or has_items:
             extra = [_extra_keys(each) for each in chain]
         if medium != _DEVICE:
             medium, ownership = _vllm_medium(medium)
