@@ -19,6 +19,7 @@ FEATURES: dict[str, Callable[[Scope], object]] = {
     "settles": lambda scope: scope.config.settles,
     "watermark": lambda scope: scope.config.watermark,
     "events": lambda scope: scope.config.tells,
+    "retention": lambda scope: scope.config.retains,
     "groups": lambda scope: len(scope.config.groups) > 1,
     "block sizes": lambda scope: len({group.block_size for group in scope.config.groups}) > 1,
     "drafts": lambda scope: scope.drafts or keeps_draft_states(scope),
