@@ -69,7 +69,7 @@ FAMILIES: tuple[tuple[Family, tuple[Any, ...]], ...] = (
     (Family(3, "every call on a chain", "transitions", ("offload",), TIERS, True), CHAIN_STEP_LAWS),
     (Family(4, "every step's inputs", "transitions", ("inputs machine", "worker")), INPUT_LAWS),
     (Family(4, "every call on the rows", "transitions", ("inputs machine", "worker")), ROW_LAWS),
-    (Family(4, "every plan of a device's memory", "transitions", ("plans",)), STORAGE_LAWS),
+    (Family(4, "every plan of random models in tests", "transitions", ()), STORAGE_LAWS),
 )
 
 

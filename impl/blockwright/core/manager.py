@@ -464,7 +464,7 @@ class KVCacheManager:
         Raises:
             UnknownRequestError: the request holds no blocks.
             InvalidArgumentError: a number is out of range, or the time has passed.
-            UnsupportedError: candidates go by a policy of your own.
+            UnsupportedError: candidates go by another order, which knows no hints.
         """
         retain(self._state, request, num_tokens, priority, until)
 
@@ -478,7 +478,7 @@ class KVCacheManager:
         Raises:
             UnknownRequestError: the request holds no blocks.
             InvalidArgumentError: a negative token.
-            UnsupportedError: candidates go by a policy of your own.
+            UnsupportedError: candidates go by another order, which knows no hints.
         """
         release_prefix(self._state, request, first_token)
 
@@ -489,7 +489,7 @@ class KVCacheManager:
 
         Raises:
             InvalidArgumentError: an earlier time than before, or no number.
-            UnsupportedError: candidates go by a policy of your own.
+            UnsupportedError: candidates go by another order, which knows no hints.
         """
         advance_time(self._state, now)
 
