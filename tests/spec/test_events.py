@@ -11,7 +11,17 @@ import pytest
 
 from blockwright_conformance.kv_cache.scopes import of_events
 from blockwright_conformance.kv_cache.world import KVCacheWorld
-from blockwright_spec.manager.events import Cleared, Event, Listener, Removed, Stored, news, snapshot
+from blockwright_spec.manager.events import (
+    Cleared,
+    Event,
+    Listener,
+    Queue,
+    Removed,
+    Stored,
+    law_restart_finds_what_stood_there,
+    news,
+    snapshot,
+)
 from blockwright_spec.manager.laws import EVENT_LAWS
 from blockwright_spec.manager.state import Config, State, initial
 from blockwright_spec.reads import Full, Group
@@ -80,3 +90,20 @@ def test_a_latecomer_knows_the_same() -> None:
     assert broken(state, Listener((FIRST,), ())) == ["EV-2"]
     assert broken(state, Listener((FIRST, SECOND, FIRST), ())) == ["EV-2"]
     assert broken(replace(state, contents=(None, ONE, None, None)), Listener((), (FIRST, SECOND))) == ["EV-4"]
+
+
+@pytest.mark.parametrize(
+    ("may", "after", "holds"),
+    [
+        (True, ((3, None), (2, ONE), (1, BOTH)), True),
+        (True, ((3, None), (1, BOTH), (2, ONE)), False),
+        (True, ((2, ONE), (3, None), (1, BOTH)), False),
+        (True, ((3, None), (2, None), (1, BOTH)), False),
+        (True, ((3, None), (2, BOTH), (1, BOTH)), False),
+        (True, ((3, TWO), (2, ONE), (1, BOTH)), False),
+        (False, ((1, None), (2, None), (3, None)), True),
+        (False, ((3, None), (2, ONE), (1, BOTH)), False),
+    ],
+)
+def test_the_law_of_a_restart_can_fail(may: bool, after: Queue, holds: bool) -> None:
+    assert law_restart_finds_what_stood_there(((2, ONE), (3, None), (1, BOTH)), may, after) == holds

@@ -6,6 +6,9 @@ and was given a *snapshot*, which is a list of events as well. Which events repo
 and published again within one step may be reported or not. The laws judge any listener in any state; `news` and
 `snapshot` are the shortest reports that uphold them. What tiers off the device hold is reported under the names of
 their media, and each medium is folded apart; part three says so of a tier (TIER-5).
+
+Where the device's memory outlives the process, what can be found may be *dumped*, and *restored* by the next one. That
+is bookkeeping alone: no block is written, so whatever is restored must be what stood there.
 """
 
 from collections.abc import Hashable
@@ -152,3 +155,17 @@ def law_events_tell_all_that_decides(state: State, listener: Listener) -> bool:
         for _, event in reports(listener)
         for _, (extra, tokens) in (event.content,)
     )
+
+
+Queue = tuple[tuple[int, Content | None], ...]
+"""What nobody holds, first to be taken first: blocks, and the content that each is found under."""
+
+
+def law_restart_finds_what_stood_there(before: Queue, may: bool, after: Queue) -> bool:
+    """RESTART-1: what nobody held is found again in the same blocks, to be evicted in the same order, and nothing else.
+
+    `before` is what nobody held when the dump was made, `after` what nobody holds once another process was given it.
+    Who may not restore it finds nothing: it is not whole, or of another memory, configuration or seed.
+    """
+    found = tuple(pair for pair in before if may and pair[1] is not None)
+    return tuple(pair for pair in after if pair[1] is not None) == found == after[len(after) - len(found) :]
