@@ -96,7 +96,7 @@ def test_wrong_arguments_are_told_in_one_line(arguments: tuple[str, ...], words:
 
 
 WITHOUT = """
-LACKING = ("torch", "hypothesis", "z3", "crosshair")
+LACKING = ("torch", "hypothesis", "z3")
 
 import sys
 from importlib.machinery import PathFinder
@@ -125,8 +125,8 @@ def test_what_was_left_out_for_want_of_a_package_is_not_counted_as_passed(tmp_pa
     done = conform("--profile", "pr", "--gate", "proofs", "--json", "-", path=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert {row["detail"].partition(":")[0] for row in report["gates"]} == {"not run"}
-    assert (report["summary"]["proofs"]["tried"], report["summary"]["proofs"]["passed"]) == (2, 0)
+    assert [row["detail"].partition(":")[0] for row in report["gates"] if row["kind"] == "proof"] == ["not run"]
+    assert report["summary"]["proofs"]["tried"] == report["summary"]["proofs"]["passed"] + 1
     asked = conform("--proofs", path=tmp_path)
     assert asked.returncode == 1
     assert "PROOF-0" in asked.stdout
