@@ -46,7 +46,7 @@ EXPLORER := $(if $(or $(filter 0,$(BLOCKWRIGHT_REQUIRE_COMPILED)),$(findstring -
 REPORTS = $(addprefix --report ,$(wildcard build/conform-compiled.json build/conform-pure.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-optimized build-quick test test-compiled test-pure test-cuda test-engines bench-engines conform wheel-check bench bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
+.PHONY: help build build-optimized build-quick test test-compiled test-pure test-cuda test-engines bench-engines conform wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -128,6 +128,11 @@ wheel-check: $(READY) ## build wheels in isolation, with each Python found here,
 
 bench: build-optimized ## time this build, beside peers where 'make bench-peers' fetched them
 	$(RUN)/blockwright bench $$(test -d $(PEERS)/vllm && echo --peer-path $(PEERS)) $(BENCH_ARGS)
+
+bench-results: build-optimized ## time everything beside all peers and plain C, into benchmarks/results: a quarter of an hour of a quiet machine
+	$(RUN)/blockwright bench --peer-path $(PEERS) --floor --scaling --json benchmarks/results/linux-x86_64.json \
+		> benchmarks/results/linux-x86_64.txt || (cat benchmarks/results/linux-x86_64.txt; exit 1)
+	cat benchmarks/results/linux-x86_64.txt
 
 bench-peers: $(INSTALLED) ## fetch the Python files of the peers (three releases of vLLM, one of SGLang) to compare with (large downloads)
 	$(RUN)/python -m blockwright.bench.peers.fetch $(PEERS)

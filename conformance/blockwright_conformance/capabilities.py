@@ -146,12 +146,3 @@ def judge(findings: Iterable[Finding], deviations: Iterable[Deviation]) -> Verdi
             shown[name].append(finding)
     known = tuple((each, tuple(shown[each.name])) for each in listed if shown[each.name])
     return Verdict(known, tuple(unlisted), tuple(each for each in listed if not shown[each.name]))
-
-
-def needs_of_words(kinds: Iterable[str], calls: Iterable[str], features: Mapping[str, object]) -> Needs:
-    """Return the needs of a scope: its kinds, its calls, and the features that are on.
-
-    >>> needs_of_words(["full"], [], {"eagle": False, "groups": True}).features
-    frozenset({'groups'})
-    """
-    return Needs(frozenset(kinds), frozenset(calls), frozenset(name for name, is_on in features.items() if is_on))

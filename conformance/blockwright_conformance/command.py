@@ -32,7 +32,7 @@ from .summary import cells as summary
 
 _COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violations", "seconds", "law")
 
-DISTRIBUTIONS: Final = {"z3": "z3-solver", "crosshair": "crosshair-tool"}
+DISTRIBUTIONS: Final = {"z3": "z3-solver"}
 """What to install for a module, where the names differ."""
 
 MANY: Final = 20

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-COMPILED = ("core", "core/in_time", "core/self_check", "worker", "paging", "offload/tiers")
+COMPILED = ("core", "core/candidates", "core/in_time", "core/self_check", "worker", "paging", "offload/tiers")
 """The folders whose modules are compiled, all into one shared library; the first holds it, and the record."""
 
 # Uncompiled modules that compiled ones read constants and types from: a change in them also outdates the libraries.

@@ -34,7 +34,7 @@ from blockwright_lab.known_bugs.places import PLACES as PLACES_BY_NAME
 from blockwright_lab.known_bugs.pool_trials import keys, plans, pool
 from blockwright_lab.known_bugs.variants import variant
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
-from blockwright_spec.manager.laws import EVENT_LAWS, LAWS, STEP_LAWS
+from blockwright_spec.manager.laws import EVENT_LAWS, LAWS, RETENTION_LAWS, STEP_LAWS
 from blockwright_spec.manager.state import Config
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
 from blockwright_spec.reads import Full, Group, Sliding
@@ -44,7 +44,17 @@ FULL, SLIDING, TIGHT, NEAR, OVER, TIER = (PLACES_BY_NAME[name] for name in "FULL
 KIT = {"HASH-1", "HASH-2", "HASH-3", "STAT-1", "DEMAND-1", "REFUSE-1", "LOOKUP-1", "REF-0 queue", "REF-0 keys"}
 KIT |= {"PLAN-1", "PLAN-2", "REFUSE-2", "STORE-1", "REF-0 refusal"}
 KNOWN = {
-    law.id for law in (*LAWS, *STEP_LAWS, *EVENT_LAWS, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
+    law.id
+    for law in (
+        *LAWS,
+        *STEP_LAWS,
+        *EVENT_LAWS,
+        *RETENTION_LAWS,
+        *PAGED_LAWS,
+        *PAGED_STEP_LAWS,
+        *OFFLOAD_LAWS,
+        *PART_FOUR_LAWS,
+    )
 } | KIT
 
 

@@ -35,10 +35,9 @@ from blockwright_conformance.checker.explore import Explorer
 from blockwright_conformance.checker.lockstep import act
 from blockwright_conformance.gates import Profile, gate
 from blockwright_conformance.kv_cache.symmetry import Names
-from blockwright_lab.data_movement.engine import BrokenError, run_machine
 from blockwright_lab.data_movement.tables_engine import PagedEngine
-from blockwright_lab.data_movement.tables_histories import Moves, random_walk
-from blockwright_lab.data_movement.tables_scopes import HISTORIES, World
+from blockwright_lab.data_movement.tables_histories import random_walk, run_machine
+from blockwright_lab.data_movement.tables_scopes import HISTORIES, BrokenError, World
 from blockwright_lab.known_bugs.changes import Change
 from blockwright_lab.known_bugs.places import PLACES
 from blockwright_lab.known_bugs.variants import variant
@@ -243,7 +242,7 @@ def test_contents_that_did_not_move_are_noticed(engine: type[PagedEngine], monke
 def test_walks_and_machines_go_with_the_specification(name: str) -> None:
     fired = random_walk(HISTORIES[name], seed=1, steps=120).fired
     assert {"Allocate", "AppendTokens", "Fork", "FreeTable", "Swap"} <= fired.keys()
-    assert run_machine(lambda: Moves(PagedEngine(HISTORIES[name])), 2, 15)
+    assert run_machine(HISTORIES[name], 2, 15)
 
 
 def test_some_prompts_are_too_large_for_the_gpu() -> None:

@@ -2,7 +2,8 @@
 layouts allow; it says what it wastes, and refuses what makes no sense with a typed error that says what would.
 
 How: examples computed by hand, one for each rule (groups, block sizes, padding, layers of one kind with different
-heads, states); the laws of every plan on random models (Hypothesis); each bad argument.
+heads, states); the laws of every plan, those of the specification's chapter `storage` among them, on random models
+(Hypothesis), at memories around what they take; each bad argument.
 
 Not covered: that a planned request is served (test_plan_serves.py), the memory itself (test_storage.py).
 """
@@ -11,6 +12,7 @@ import doctest
 import math
 import pickle
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -35,6 +37,9 @@ from blockwright import (
 from blockwright.device import GroupPlan, KVCachePlan, plan_kv_cache
 from blockwright.device.pages import element_sizes, state_offsets
 from blockwright.errors import BlockwrightError, InvalidArgumentError, TooLittleMemoryError, UnsupportedError
+from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
+from blockwright_spec.worker.storage import Layer, Limits, PlannedGroup, StoragePlan
+from blockwright_spec.worker.storage_laws import STORAGE_LAWS
 
 MIB = 1 << 20
 
@@ -299,6 +304,70 @@ def test_every_plan_is_a_layout(model: Model, extra: int, unit: int, max_loss: f
     assert plan.max_concurrency >= 1.0
     assert 0.0 <= plan.waste < 1.0
     assert pickle.loads(pickle.dumps(plan)) == plan
+
+
+def layer_of(spec: KVCacheSpec) -> Layer:
+    """What a layer declares, in the specification's terms."""
+    kinds: dict[type[KVCacheSpec], type[Any]] = {
+        FullAttentionSpec: Full,
+        SlidingWindowSpec: Sliding,
+        ChunkedLocalAttentionSpec: Chunked,
+        MambaSpec: Mamba,
+        CrossAttentionSpec: Cross,
+    }
+    own = [each for each in kind_of(spec)[2:] if each is not None]
+    kind: Kind = kinds[type(spec)](*own)
+    return Layer(kind, spec.block_size, bytes_of(spec) // (1 if isinstance(kind, Mamba) else spec.block_size))
+
+
+def storage_of(model: Model, plan: KVCachePlan, unit: int, max_loss: float) -> StoragePlan:
+    """A plan in the specification's terms."""
+    names, limits = list(model.layers), plan.limits
+    return StoragePlan(
+        tuple(map(layer_of, model.layers.values())),
+        Limits(
+            limits.max_model_len,
+            limits.max_num_batched_tokens,
+            limits.max_num_encoder_tokens,
+            limits.num_lookahead_tokens,
+            limits.max_steps_in_flight,
+            limits.enable_caching,
+        ),
+        plan.available_bytes,
+        math.lcm(unit, *(size for spec in model.layers.values() for size in element_sizes(spec))),
+        Fraction(max_loss),
+        tuple(
+            PlannedGroup(tuple(map(names.index, group.layer_names)), group.spec.block_size, group.waste_bytes)
+            for group in plan.groups
+        ),
+        plan.page_sizes,
+        plan.num_blocks,
+        plan.blocks_per_request,
+    )
+
+
+@settings(max_examples=100)
+@given(models(), st.data(), st.sampled_from([1, 16]), st.sampled_from([0.0, 0.1, 1.0]))
+def test_every_plan_keeps_the_laws(model: Model, data: st.DataObject, unit: int, max_loss: float) -> None:
+    """With what is needed and more, with exactly what so many blocks take, with a byte less, and as one is told to."""
+    options: dict[str, Any] = {**model.options, "max_padding": 1.0, "page_alignment": unit, "max_loss": max_loss}
+    options["num_lookahead_tokens"] = data.draw(st.sampled_from([0, 0, 0, 2]))
+    options["max_steps_in_flight"] = data.draw(st.integers(1, 3))
+
+    def planned(memory: int, **more: Any) -> KVCachePlan:
+        return plan_kv_cache(model.layers, memory, model.max_model_len, **options, **more)
+
+    with pytest.raises(TooLittleMemoryError) as said:
+        planned(0)
+    needed = said.value.needed_bytes
+    first = planned(needed * data.draw(st.integers(1, 3)) + data.draw(st.integers(0, 1 << 14)))
+    exact = first.total_bytes
+    plans = [first, planned(exact), *([planned(exact - 1)] if exact > needed else [])]
+    told = planned(exact, num_blocks=first.blocks_per_request + 1, layers_per_group=first.layers_per_block)
+    for plan in (*plans, told):
+        found = storage_of(model, plan, unit, max_loss)
+        free_to_choose = (law for law in STORAGE_LAWS if plan is not told or law.id not in ("LAYOUT-5", "LAYOUT-9"))
+        assert [law.id for law in free_to_choose if not law.holds(found)] == []
 
 
 @settings(max_examples=100)

@@ -2,7 +2,7 @@
 
 How: the fields of vLLM's and SGLang's events are written down here; a random history goes through every form into a
 `PrefixIndex`.
-Not covered: the routers' own code (`python -m blockwright_lab.peers.event_consumers`); sockets (test_zmq.py).
+Not covered: the routers' own code (`python benchmarks/event_consumers.py`); sockets (test_zmq.py).
 """
 
 from typing import Any

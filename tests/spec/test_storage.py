@@ -2,7 +2,7 @@
 
 How: a plan by hand, of a model with every kind of layer, that keeps every law; each law notices what breaks it, in each
 of its parts; what a request holds is compared with the manager's own count.
-Not covered: how a plan is found (the gate `movement` checks those of random models).
+Not covered: how a plan is found (tests/device/test_plan.py checks those of random models).
 """
 
 from dataclasses import replace

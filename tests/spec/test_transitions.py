@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from tests.spec.stories import admitted, both, done, held, hit_of, manager, prompt, running, sent, table_of, why
 
+from blockwright_spec.manager import retention
 from blockwright_spec.manager import transitions as t
 from blockwright_spec.manager.choices import Choice, recorded
 from blockwright_spec.manager.in_time.in_flight import begin
@@ -269,6 +270,12 @@ def refused() -> Iterator[tuple[Reason, Outcome]]:
     yield Reason.NEGATIVE, t.grow(state, 0, 4, Step(1, -1), LRU)
     yield Reason.NEGATIVE, t.trim(state, 0, -1, LRU)
     yield Reason.NEGATIVE, t.publish(state, 0, -1)
+    yield Reason.NEGATIVE, retention.retain(state, 0, -1, 1, 1)
+    yield Reason.NEGATIVE, retention.release_prefix(state, 0, -1)
+    yield Reason.PAST, retention.retain(state, 0, 1, 1, 0)
+    yield Reason.PAST, retention.advance(state, -1)
+    yield Reason.NOT_RUNNING, retention.retain(waiting, 1, 1, 1, 1)
+    yield Reason.NOT_RUNNING, retention.release_prefix(waiting, 1, 0)
     yield Reason.TOO_LONG, t.grow(longer, 0, 4, Step(9), LRU)
     yield Reason.STATE_DRAFTED, t.grow(recurrent, 0, 2, Step(1), LRU)
     yield Reason.TOO_MANY_DRAFTS, t.grow(state, 0, 4, Step(1, drafts=1), LRU)

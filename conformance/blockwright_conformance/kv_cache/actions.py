@@ -16,6 +16,7 @@ from blockwright_spec.reads import Prefix
 from ..checker.world import Action
 from .adapter import ManagerAdapter
 from .arrivals import Admit, AdmitHeld, Find, Preempt, Release
+from .hints import ReleasePrefix, Retain, Tick
 from .parts import ManagerOutcome, Reply
 from .running import Append, Grow, GrowEach, Publish, Trim
 from .scopes import Scope
@@ -24,11 +25,11 @@ from .wrong import LateHit, WrongHit, WrongStep
 
 __all__ = [
     "ACTIONS", "Action", "Admit", "AdmitHeld", "Append", "Find", "FinishLoad", "Fork", "Grow", "GrowEach", "LateHit",
-    "ManagerOutcome", "Preempt", "Publish", "Release", "Reset", "Settle", "Start", "TakeCopies", "Trim", "WrongHit",
-    "WrongStep", "enabled", "meaning", "of_running", "perform",
+    "ManagerOutcome", "Preempt", "Publish", "Release", "ReleasePrefix", "Reset", "Retain", "Settle", "Start",
+    "TakeCopies", "Tick", "Trim", "WrongHit", "WrongStep", "enabled", "meaning", "of_running", "perform",
 ]  # fmt: skip
 
-RUNNING: tuple[Any, ...] = (Grow, Append, Release, Trim, Preempt, Publish, WrongStep, LateHit)
+RUNNING: tuple[Any, ...] = (Grow, Append, Release, Trim, Preempt, Publish, WrongStep, LateHit, Retain, ReleasePrefix)
 """What may be done with a request that holds a block table, in the order in which it is tried."""
 WAITING: tuple[Any, ...] = (AdmitHeld, Find, Admit, Release)
 """With one that waits."""
@@ -36,7 +37,7 @@ PROMPTED: tuple[Any, ...] = (Admit, Find, WrongHit)
 """With one that is not there, for each prompt that it may have."""
 UNSENT: tuple[Any, ...] = (Release, WrongStep, Admit)
 """With one that is not there, whatever its prompt."""
-WHOLE: tuple[Any, ...] = (GrowEach, Reset, FinishLoad, Fork, TakeCopies, Start, Settle)
+WHOLE: tuple[Any, ...] = (GrowEach, Reset, FinishLoad, Fork, TakeCopies, Start, Settle, Tick)
 """With the manager as a whole."""
 
 ACTIONS: tuple[type[Any], ...] = tuple(dict.fromkeys((*RUNNING, *WAITING, *PROMPTED, *UNSENT, *WHOLE)))

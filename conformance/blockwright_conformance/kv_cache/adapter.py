@@ -166,6 +166,15 @@ class ManagerAdapter(Protocol):
     def explain(self, name: str) -> Explained:
         """Explain the hit of a request (``explain_hit``); only asked in scopes whose calls name "explain"."""
 
+    def retain(self, name: str, tokens: int, priority: int, until: int) -> None:
+        """Have the first tokens of a request kept (``retain``); only asked in scopes whose calls name "hint"."""
+
+    def release_prefix(self, name: str, first: int) -> None:
+        """Have a request's tokens from one on go first (``release_prefix``); likewise."""
+
+    def advance_time(self, now: int) -> None:
+        """Say what time it is (``advance_time``); likewise."""
+
     def observe(self, names: tuple[str, ...]) -> Observation:
         """Show the whole state."""
 

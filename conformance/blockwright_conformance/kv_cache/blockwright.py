@@ -24,6 +24,7 @@ EXTRAS: tuple[dict[str, str], ...] = (
     {"cache_salt": "salt"},
     {"lora_name": "adapter"},
     {"cache_salt": "salt", "lora_name": "adapter"},
+    {"cache_salt": "other"},
 )
 """What the extra keys 0, 1, ... of a scope mean to a request."""
 
@@ -80,6 +81,14 @@ def slices(flat: list[int], offsets: list[int], groups: int) -> list[tuple[Table
     """Cut a flat buffer into one tuple per request, of one table per group."""
     cuts = [tuple(flat[start:stop]) for start, stop in pairwise(offsets)]
     return [tuple(cuts[at : at + groups]) for at in range(0, len(cuts), groups)]
+
+
+def retaining(config: Config) -> dict[str, Any]:
+    """Return the options of a manager that tells candidates apart."""
+    if not config.retains:
+        return {}
+    shares = {EXTRAS[extra]["cache_salt"]: floor for extra, floor in config.floors if isinstance(extra, int)}
+    return {"shares": shares or None, "hint_guard": config.guard / (config.num_blocks - 1)}
 
 
 class Shared:
@@ -142,8 +151,10 @@ class BlockwrightAdapter:
             overlap_steps=config.overlaps,
             publish_on_settlement=config.settles,
             watermark=config.watermark / config.num_blocks,
-            **{"enable_kv_cache_events": config.tells, **self.options},
+            **{"enable_kv_cache_events": config.tells, **retaining(config), **self.options},
         )
+        if config.retains:
+            self.manager.advance_time(0)  # candidates are told apart from the beginning
         self.requests: dict[str, Request] = {}
         self.prefixes: dict[str, Prefix] = {}
         self.hits: dict[str, KVCacheBlocks] = {}
@@ -314,6 +325,15 @@ class BlockwrightAdapter:
 
     def pin(self, blocks: tuple[int, ...]) -> None:
         self.manager.block_pool.touch(blocks)
+
+    def retain(self, name: str, tokens: int, priority: int, until: int) -> None:
+        self.manager.retain(self.requests[name], tokens, priority, until)
+
+    def release_prefix(self, name: str, first: int) -> None:
+        self.manager.release_prefix(self.requests[name], first)
+
+    def advance_time(self, now: int) -> None:
+        self.manager.advance_time(now)
 
     def explain(self, name: str) -> Explained:
         said = self.manager.explain_hit(self.requests[name])

@@ -5,6 +5,7 @@ follow its own tables), these are laws of the kit:
 
     REFUSE-1       a call that is refused changes nothing
     LOOKUP-1       a lookup changes nothing
+    HINT-1         a hint changes nothing that can be seen
     HIT-1, 2, 3    of the hit that the manager itself finds: sound, longest, leaves a token (and its draft margin)
     PLAN-1         of the plan that the manager itself makes: what it counts is what the step takes
     PLAN-2         whoever joins others leaves the watermark and the reserve, and may be asked to fit whole
@@ -21,7 +22,7 @@ from typing import Any
 
 from blockwright_spec.manager.effects import target
 from blockwright_spec.manager.hits import found
-from blockwright_spec.manager.laws import LAWS, STEP_LAWS
+from blockwright_spec.manager.laws import LAWS, POLICY_LAWS, POLICY_STEP_LAWS, STEP_LAWS
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done
 from blockwright_spec.manager.state import (
@@ -46,6 +47,7 @@ from ..checker.lockstep import Compared
 from .abstraction import differences, expected
 from .adapter import Found, ManagerAdapter, Observation
 from .arrivals import Admit, Find
+from .hints import ReleasePrefix, Retain, Tick
 from .parts import OTHER, ManagerOutcome, Reply, names_of
 from .running import GrowEach
 
@@ -110,6 +112,8 @@ def effects(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
             yield "REFUSE-1", f"a refused call changed {change}"
         if isinstance(action, Find):
             yield "LOOKUP-1", f"a lookup changed {change}"
+    for change in differences(expected(before), shown) if isinstance(action, Retain | ReleasePrefix | Tick) else ():
+        yield "HINT-1", f"a hint changed {change}"
 
 
 def admission(before: State, action: Any, reply: Reply, outcome: ManagerOutcome) -> Broken:
@@ -222,7 +226,7 @@ def holds(law: Callable[..., bool], *facts: object) -> bool:
 
 def of_state(state: State, shown: Observation) -> Broken:
     """Yield the laws of states that a shown state breaks, counters among them."""
-    for law in LAWS:
+    for law in (*LAWS, *POLICY_LAWS) if state.marks else LAWS:
         if not holds(law.holds, state):
             yield law.id, law.statement
     for block, count in enumerate(shown.references or ()):
@@ -237,7 +241,7 @@ def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
     new = tuple(table for served in reply.served for table in served.new)
     demand = sum(step.demand for step, _ in zip(outcome.done, reply.served, strict=False))
     copied = (0,) * max(0, len(state.copies) - len(before.copies))  # which entries they are does not matter here
-    for law in STEP_LAWS:
+    for law in (*STEP_LAWS, *POLICY_STEP_LAWS) if state.marks else STEP_LAWS:
         if law.id not in ("STEP-1", "STEP-4") and not holds(law.holds, before, Done(state, new, (), demand, copied)):
             yield law.id, law.statement
     slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else [getattr(action, "slot", 0)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from blockwright_spec.reads import Mamba
 
-from ..capabilities import Capabilities, Needs, needs_of_words
+from ..capabilities import Capabilities, Needs
 from .scopes import Scope, kind_and_length
 
 FEATURES: dict[str, Callable[[Scope], object]] = {
@@ -19,6 +19,7 @@ FEATURES: dict[str, Callable[[Scope], object]] = {
     "settles": lambda scope: scope.config.settles,
     "watermark": lambda scope: scope.config.watermark,
     "events": lambda scope: scope.config.tells,
+    "retention": lambda scope: scope.config.retains,
     "groups": lambda scope: len(scope.config.groups) > 1,
     "block sizes": lambda scope: len({group.block_size for group in scope.config.groups}) > 1,
     "drafts": lambda scope: scope.drafts or keeps_draft_states(scope),
@@ -37,7 +38,8 @@ def keeps_draft_states(scope: Scope) -> bool:
 def needs_of(scope: Scope) -> Needs:
     """Return the needs of a scope: kinds of layers, optional calls, and features of its configuration and its steps."""
     kinds = [kind_and_length(group.kind)[0] for group in scope.config.groups]
-    return needs_of_words(kinds, scope.calls, {word: is_needed(scope) for word, is_needed in FEATURES.items()})
+    features = (word for word, is_needed in FEATURES.items() if is_needed(scope))
+    return Needs(frozenset(kinds), frozenset(scope.calls), frozenset(features))
 
 
 QUESTIONS = frozenset(("plan", "explain", "pin"))

@@ -54,6 +54,7 @@ CALLS = {
     "fork": "fork running requests, and take copies at any time",
     "explain": "ask of every prompt why its hit is no longer",
     "pin": "hold every block that is held once more while questions are asked, as a store does",
+    "hint": "say what to keep and what to let go first, and what time it is",
     "misuse": "make calls that are wrong",
     "odd": "make more of a call than small scopes need: publish any part, fork to other tokens, ask for huge counts",
 }
@@ -142,7 +143,7 @@ def of_groups(groups: Layers, theme: str, blocks: int, tokens: int, words: str, 
     return Scope(f"{name}: {theme}", config, calls=calls(words), **options)
 
 
-FLAGS = ("caching", "eagle", "settles", "watermark", "tells")
+FLAGS = ("caching", "eagle", "settles", "watermark", "tells", "retains", "floors", "guard")
 """Options of a scope that belong to its configuration."""
 
 
@@ -198,6 +199,7 @@ QUICK = (
     "full, block 1: in flight, wrong",
     "mamba +1, block 1: drafts in",
     "mamba +1, block 2: forks",
+    "full, block 1: hints, both",
 )
 
 
@@ -358,6 +360,25 @@ def of_events() -> Iterator[Scope]:
     yield of_groups(((Full(), 2),), "events, forks", 4, 3, "fork", prompts=strings(1, 1, 1), outputs=(0, 1), tells=True)
 
 
+def of_retention() -> Iterator[Scope]:
+    """Yield the scopes in which candidates are told apart: two priorities, two tenants, guarded ones, at every time."""
+    few: dict[str, Any] = {"prompts": ((0, (0, 0)), (0, (0, 1))), "retains": True, "slots": 1}
+    one: dict[str, Any] = {"prompts": strings(1, 2, 3), "retains": True, "slots": 1}
+    yield scope(Full(), 1, "hints, two run", 4, 2, "hint", prompts=strings(1, 2, 2), retains=True)
+    yield scope(Full(), 1, "hints", 4, 2, "hint misuse", **few)
+    yield scope(Full(), 1, "hints, both at once", 4, 2, "hint odd misuse", **{**few, "prompts": strings(1, 2, 2)})
+    yield scope(Full(), 1, "hints, guarded", 4, 2, "hint", **few, guard=2)
+    yield scope(Full(), 2, "hints", 4, 5, "hint preempt reset", **{**one, "prompts": strings(1, 3, 5)})
+    yield scope(Sliding(2), 1, "hints", 4, 3, "hint trim", **one)
+    yield scope(Mamba(), 1, "hints", 5, 3, "hint", **one)
+    yield of_groups(((Full(), 2), (Sliding(2), 1)), "hints", 6, 3, "hint", **one)
+    yield scope(Full(), 1, "hints, in flight", 4, 2, "hint preempt load", in_flight=1, **few)
+    both: dict[str, Any] = {"prompts": ((1, (0, 0)), (4, (0, 0)), (0, (0, 0))), "retains": True}
+    yield scope(Full(), 1, "shares", 5, 3, "", **both, floors=((1, 2), (4, 2)))
+    yield scope(Full(), 1, "shares, hints", 5, 2, "hint", **both, floors=((1, 2), (4, 1)), slots=1)
+    yield scope(Full(), 1, "shares, three run", 5, 2, "", **both, floors=((1, 1), (4, 2)), slots=3, guard=1)
+
+
 FORKED = each_of(
     "full, block 2; sliding 3, block 2; chunked 2, block 2; mamba, block 2; "
     "full, block 2 + sliding 2, block 1; full, block 2 + mamba, block 2"
@@ -393,6 +414,10 @@ def of_forked_states() -> Iterator[Scope]:
 
 
 SPARED: dict[str, str] = {
+    "hints": "full, block 2 + sliding 2, block 1; mamba, block 1; sliding 2, block 1",
+    "hints, two run": "full, block 1",
+    "hints, in flight": "full, block 1",
+    "shares, hints": "full, block 1",
     "events": "full, block 1 + mamba, block 2; sliding 3, block 2",
     "batches": "chunked 2, block 1; chunked 2, block 2; chunked 4, block 2; full, block 1 + sliding 2, block 1; full, "
     "block 1; full, block 2 + sliding 2, block 1; full, block 2; sliding 1, block 2; sliding 2, block 1; "
@@ -436,6 +461,7 @@ EVERY: tuple[Scope, ...] = (
     *of_drafts(),
     *of_explanations(),
     *of_events(),
+    *of_retention(),
     *(each for groups in FORKED for each in of_forks(groups)),
     *of_forked_states(),
 )

@@ -10,7 +10,7 @@ from blockwright_spec.manager.outcomes import Publication, Reason, Step, When
 from blockwright_spec.manager.state import Absent, Config, Running, State
 from blockwright_spec.reads import Kind, Prefix
 
-from .blockwright import EXTRAS, MORE, declared, hash_unit
+from .blockwright import EXTRAS, MORE, declared, hash_unit, retaining
 from .parts import ManagerOutcome, computed_of, name_of
 
 IMPORTS = """\
@@ -30,11 +30,13 @@ def constructor(config: Config) -> str:
     options += ", publish_on_settlement=True" if config.settles else ""
     options += ", enable_kv_cache_events=True" if config.tells else ""
     options += f", watermark={config.watermark / config.num_blocks!r}" if config.watermark else ""
+    options += "".join(f", {name}={value!r}" for name, value in retaining(config).items() if value)
+    first = "\nmanager.advance_time(0)" if config.retains else ""
     return (
         f"specs = [{specs}]\n"
         'groups = [KVCacheGroupSpec([f"layer{at}"], spec) for at, spec in enumerate(specs)]\n'
         f"config = KVCacheConfig(num_blocks={config.num_blocks}, kv_cache_groups=groups)\n"
-        f"manager = KVCacheManager(config, max_model_len={config.max_model_len}{options})"
+        f"manager = KVCacheManager(config, max_model_len={config.max_model_len}{options}){first}"
     )
 
 

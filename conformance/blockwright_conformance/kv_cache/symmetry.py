@@ -10,6 +10,7 @@ cannot be taken back.
 
 import marshal
 from collections.abc import Callable
+from dataclasses import astuple
 from hashlib import blake2b
 from itertools import permutations, product
 from typing import Any
@@ -54,7 +55,19 @@ def marks_of(state: State, names: Names) -> list[int]:
         number = names.number(prefix) * groups + at
         marks[block] += longest * (1 + numbers.count(number) + blocks * number)
         numbers.append(number)
-    return marks
+    return [mark * longest * blocks**2 + memory for mark, memory in zip(marks, remembered(state, names), strict=True)]
+
+
+def remembered(state: State, names: Names) -> list[int]:
+    """Return what was said of each block as a number; what is over is as if it had never been said."""
+    if not state.marks:
+        return [0] * state.config.num_blocks
+    return [
+        names.number((mark.priority, mark.until - state.now, mark.first, mark.recent, mark.nexts))  # type: ignore[arg-type]
+        if mark.until > state.now
+        else names.number((mark.first, mark.recent, mark.nexts))  # type: ignore[arg-type]
+        for mark in state.marks
+    ]
 
 
 def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[Any, ...]:
@@ -66,7 +79,9 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         blocks = tuple([tuple([marks[block] if block else -1 for block in table]) for table in owned(request)])
         least = max(certain(request), request.settled)
         counts = request.computed, request.written, request.drafts, least, request.encoder, request.loading
-        facts = trimmed, counts, request.published, slot in state.due
+        wish = request.wish
+        said = (wish.tokens, wish.priority, wish.until - state.now, wish.first if wish.first is not None else -1)
+        facts = trimmed, counts, request.published, slot in state.due, said if state.marks else ()
         return 2, names.number(request.prefix), *facts, blocks, timed(state, slot, request)
     loading = bool(state.fences) and is_loading(state, slot)
     if isinstance(request, Waiting):
@@ -150,7 +165,8 @@ def ordered(
     for fence in state.fences:
         owner = slots.index(fence.slot) if fence.step is None else -1
         blocks = [[labels.setdefault(block, len(labels)) for block in table] for table in fence.tables]
-        time.append((-1 if fence.step is None else fence.step, owner, blocks))
+        said = (fence.extra, *astuple(fence.wish)[:2], fence.wish.until - state.now, fence.wish.first or 0)
+        time.append((-1 if fence.step is None else fence.step, owner, blocks, said if state.marks else ()))
     time += [(group, *[labels.setdefault(block, len(labels)) for block in ends]) for group, *ends in state.copies]
     time += [slots.index(slot) for slot in state.due]
     return [labels[block] for block in state.queue], [marks[block] for block in labels], signatures, tables, time

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from blockwright_spec.law import Law
-from blockwright_spec.manager.laws import LAWS, STEP_LAWS
+from blockwright_spec.manager.laws import LAWS, POLICY_LAWS, POLICY_STEP_LAWS, STEP_LAWS
 from blockwright_spec.manager.outcomes import Reason
 from blockwright_spec.manager.state import Config, Running, State, Waiting, initial
 
@@ -66,7 +66,9 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         is_long: bool = False,
     ) -> None:
         super().__init__(scope)
-        self.factory, self.laws, self.is_long = factory, laws, is_long
+        self.factory, self.laws, self.is_long = factory, laws + (POLICY_LAWS if scope.config.retains else ()), is_long
+        if scope.config.retains:
+            self.step_laws = (*STEP_LAWS, *POLICY_STEP_LAWS)  # type: ignore[misc]
         self.names = Names(canonical)
         self.lookups: dict[View, list[AnyLaw]] = {}
 

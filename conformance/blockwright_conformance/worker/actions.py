@@ -7,7 +7,7 @@ be computed. With recurrent layers it is handed out before a lookup too, since n
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import combinations, permutations
 from typing import Any, NamedTuple, Self
 
@@ -75,17 +75,24 @@ class Served(Outcome[Serving]):
     events: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
 class WorkerAction:
-    """What the actions have in common: calls on rows say what becomes of them (`rows`), and whom they name."""
+    """What the actions have in common: most are one call on rows, of a worker and of the specification by one name."""
+
+    def arguments(self) -> list[Any]:
+        return [getattr(self, each.name) for each in fields(self)]
 
     def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
-        raise NotImplementedError
+        """Return what becomes of the rows."""
+        after: RowsOutcome = getattr(calls, type(self).__name__.lower())(state.rows, *self.arguments())
+        return after
 
     def named(self) -> frozenset[int]:
+        """Return whose rows may change."""
         return frozenset()
 
     def call(self, model: WorkerAdapter, state: Serving) -> Any:
-        raise NotImplementedError
+        return getattr(model, type(self).__name__.lower())(*self.arguments())
 
     def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
         after = self.rows(state, choice)
@@ -118,9 +125,6 @@ class Add(WorkerAction):
     def named(self) -> frozenset[int]:
         return frozenset((self.row.slot,))
 
-    def call(self, model: WorkerAdapter, state: Serving) -> None:
-        model.add(self.row)
-
     def line(self) -> str:
         row = self.row
         return f'batch.add_request("{name_of(row.slot)}", {row.tables}, {row.states}, {row.encoder})'
@@ -132,14 +136,8 @@ class Remove(WorkerAction):
 
     slot: int
 
-    def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
-        return calls.remove(state.rows, self.slot)
-
     def named(self) -> frozenset[int]:
         return frozenset((self.slot,))
-
-    def call(self, model: WorkerAdapter, state: Serving) -> None:
-        model.remove(self.slot)
 
     def line(self) -> str:
         return f'batch.remove_request("{name_of(self.slot)}")'
@@ -289,18 +287,12 @@ class Apply(WorkerAction):
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
         yield from (cls(state.told),) if state.told else ()
 
-    def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
-        return calls.apply(state.rows, self.told)
-
     def named(self) -> frozenset[int]:
         return frozenset(slot for slot, _ in self.told)
 
     def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
         done = WorkerAction.meaning(self, state, choice)
         return done if done.refusal else Served(replace(done.state, told=()), done.steps)
-
-    def call(self, model: WorkerAdapter, state: Serving) -> None:
-        model.apply(self.told)
 
     def line(self) -> str:
         names = ", ".join(name_of(slot) for slot, _ in self.told)
@@ -402,9 +394,6 @@ class Compact(WorkerAction):
             moves.append((source, target))
         return calls.compact(state.rows, tuple(moves) if choice is None else choice.moves)
 
-    def call(self, model: WorkerAdapter, state: Serving) -> tuple[tuple[int, int], ...]:
-        return model.compact()
-
     def line(self) -> str:
         return "batch.compact()"
 
@@ -421,12 +410,6 @@ class Swap(WorkerAction):
         yield cls(0, 0)
         yield from (cls(one, other) for one, other in combinations(range(len(state.rows)), 2))
 
-    def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
-        return calls.swap(state.rows, self.one, self.other)
-
-    def call(self, model: WorkerAdapter, state: Serving) -> None:
-        model.swap(self.one, self.other)
-
     def line(self) -> str:
         return f"batch.swap({self.one}, {self.other})"
 
@@ -442,12 +425,6 @@ class Move(WorkerAction):
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
         free = [place for place, row in enumerate(state.rows) if row is None]
         yield from (cls(row.slot, place) for row in state.rows if row for place in free)
-
-    def rows(self, state: Serving, choice: Choice | None) -> RowsOutcome:
-        return calls.move(state.rows, self.slot, self.place)
-
-    def call(self, model: WorkerAdapter, state: Serving) -> None:
-        model.move(self.slot, self.place)
 
     def line(self) -> str:
         return f'batch.move_request("{name_of(self.slot)}", {self.place})'

@@ -77,12 +77,8 @@ def is_rejected(before: State, action: Action, told: ManagerOutcome) -> bool:
 
 
 def is_part_of_a_load(before: State, action: Action, told: ManagerOutcome) -> bool:
-    return isinstance(action, FinishLoad) and action.came > 0 and any(loads(before, action.came)) and not told.refusal
-
-
-def loads(state: State, came: int) -> Iterator[bool]:
-    """Tell of each request whether more of it is being loaded than came."""
-    yield from (isinstance(each, Running) and each.loading > came for each in state.requests)
+    came = action.came if isinstance(action, FinishLoad) and not told.refusal else 0
+    return came > 0 and any(isinstance(each, Running) and each.loading > came for each in before.requests)
 
 
 def is_carried(before: State, action: Action, told: ManagerOutcome) -> bool:

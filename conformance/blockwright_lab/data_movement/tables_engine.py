@@ -45,8 +45,7 @@ from blockwright_spec.manager.outcomes import When
 from blockwright_spec.reads import Prefix
 
 from ..known_bugs.worlds import tables_of
-from .engine import BrokenError
-from .tables_scopes import World
+from .tables_scopes import BrokenError, World
 from .tables_tensors import TokenCaches, code
 
 LAWS_EVERY = 16

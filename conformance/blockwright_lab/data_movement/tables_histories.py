@@ -4,18 +4,19 @@ The worlds are too large to visit whole: 24 to 64 blocks on each device, ten seq
 under pressure, lookahead slots and windows that straddle blocks.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from random import Random
 from types import ModuleType
-from typing import ClassVar
+from typing import Final
 
 import blockwright
 from blockwright.paging import SequenceStatus
+from blockwright_conformance.checker.history import run_drawn, wander
 from blockwright_conformance.gates import GateResult
 from blockwright_conformance.rows import ran
 
-from . import engine as driver
 from .tables_engine import PagedEngine
 from .tables_scopes import HISTORIES, World
 
@@ -23,17 +24,36 @@ LENGTHS = {"quick": (1, 20, 60, 1), "pr": (12, 50, 600, 2), "nightly": (1000, 10
 """Per profile: examples of the machine, steps of each, steps of a walk, walks."""
 
 
-class Moves(driver.Engine):
-    """The operations of an engine, each with what it needs to be possible, and picked from what there is."""
+MOVES: Final = {
+    "reset": 1, "arrive": 4, "grow": 12, "free": 3, "access": 1, "compute": 8, "fork": 4, "swap_out": 2, "swap_in": 3,
+}  # fmt: skip
+"""The moves, and how often they are drawn."""
+CHOICES: Final = 8
+"""Draws of each move to choose from."""
 
-    moves: ClassVar[dict[str, int]] = {
-        "reset": 1, "arrive": 4, "grow": 12, "free": 3, "access": 1, "compute": 8, "fork": 4, "swap_out": 2,
-        "swap_in": 3,
-    }  # fmt: skip
+Move = tuple[str, int]
+"""The name of a move, and a number from which all that is open about it is drawn."""
+
+
+class Moves:
+    """The operations of an engine, each with what it needs to be possible, and picked from what there is.
+
+    Each is a method that takes a few numbers, by which it picks.
+    """
 
     def __init__(self, engine: PagedEngine) -> None:
-        super().__init__()
-        self.engine, self.world, self.fired = engine, engine.world, engine.fired
+        self.engine, self.world, self.fired, self.made = engine, engine.world, engine.fired, 0
+
+    def kinds(self) -> dict[str, list[Move]]:
+        """Return the moves that may be next, by their names."""
+        numbers = range(CHOICES * self.made, CHOICES * (self.made + 1))
+        return {name: [(name, number) for number in numbers] for name in MOVES if self.can(name)}
+
+    def act(self, move: Move) -> None:
+        name, number = move
+        self.made += 1
+        method, random = getattr(self, name), Random(number)
+        method(*[random.randrange(2**16) for _ in range(method.__code__.co_argcount - 1)])
 
     def can(self, name: str) -> bool:
         engine = self.engine
@@ -121,13 +141,19 @@ def random_walk(
     `reference`: whether the specification goes along; `before`: called before each operation.
     """
     engine = PagedEngine(world, reference, package)
-    driver.walked(Moves(engine), seed, steps, before)
+    wander(Moves(engine), MOVES, seed, steps, before)
+    engine.finish()
     return engine
+
+
+def run_machine(world: World, examples: int, steps: int, derandomize: bool = True) -> Counter[str]:
+    """Run a state machine over an engine; return how often what happened."""
+    return run_drawn(lambda: Moves(PagedEngine(world)), tuple(MOVES), MOVES, examples, steps, derandomize)
 
 
 def histories(name: str, profile: str) -> GateResult:
     """Run the machine and the walks of a world, and return their row."""
     world, (examples, steps, length, walks) = HISTORIES[name], LENGTHS[profile]
-    machine = partial(driver.run_machine, lambda: Moves(PagedEngine(world)), examples, steps, profile != "nightly")
+    machine = partial(run_machine, world, examples, steps, profile != "nightly")
     rest = ((lambda seed=seed: random_walk(world, seed, length).fired) for seed in range(walks))
     return ran("paged machine", name, (machine, *rest))

@@ -13,7 +13,6 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 
 from ..known_bugs.changes import ROOT
 from .mutator import Mutation
@@ -85,32 +84,15 @@ def everything() -> dict[str, list[Mutation]]:
     return {"implementation": all_mutations(), "specification": of_specification()}
 
 
-def stale() -> list[tuple[str, str, str]]:
-    """Return what is listed and not there any more: of what, the function, and the digest."""
-    there = {of: {(each.function, each.digest) for each in mutations} for of, mutations in everything().items()}
-    return [
-        (of, function, digest)
-        for of, listed in survivors().items()
-        for function, digests in listed.items()
-        for digest in digests
-        if (function, digest) not in there[of]
-    ]
-
-
 def changed(listed: dict[str, Listed], drop: bool, digests: Iterable[str], reason: str) -> dict[str, Listed]:
-    """Return the list with some digests added for a reason, and without what is stale if asked."""
-    gone = set(stale()) if drop else set()
+    """Return the list with some digests added for a reason, and without what the sources do not have if asked."""
     found: dict[str, Listed] = {}
     for of, mutations in everything().items():
-        added = [(each.function, each.digest, reason) for each in mutations if each.digest in digests]
-        kept = [
-            (function, digest, why)
-            for function, held in listed[of].items()
-            for digest, why in held.items()
-            if (of, function, digest) not in gone
-        ]
+        there = {(each.function, each.digest) for each in mutations}
+        known = {(function, digest): why for function, held in listed[of].items() for digest, why in held.items()}
+        known = {each: why for each, why in known.items() if not drop or each in there}
         by_function: Listed = {}
-        for function, digest, why in sorted([*kept, *added]):
+        for (function, digest), why in sorted((known | {each: reason for each in there if each[1] in digests}).items()):
             by_function.setdefault(function, {})[digest] = why
         found[of] = by_function
     return found
@@ -125,11 +107,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.list and len(args.reason.split()) < 4:
         raise SystemExit("--reason: say in words why nothing can tell these mutants from the original")
-    write(SURVIVORS, changed(survivors(), args.drop, args.list, args.reason))
-
-
-def write(path: Path, listed: dict[str, Listed]) -> None:
-    path.write_text(json.dumps(listed, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    listed = changed(survivors(), args.drop, args.list, args.reason)
+    SURVIVORS.write_text(json.dumps(listed, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

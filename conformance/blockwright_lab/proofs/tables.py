@@ -227,7 +227,7 @@ def of_rows() -> Iterator[Theorem]:
 def of_places() -> Iterator[Theorem]:
     """Return the theorems about places in packed structures: the heap of candidates, the ring of losses, and units."""
     at, place, size, unit, count, first = z3.Ints("at place size unit count first")
-    heap, ring = symbolic.Source("blockwright.core.access_order"), symbolic.Source("blockwright.core.journal")
+    heap, ring = symbolic.Source("blockwright.core.candidates.by_access"), symbolic.Source("blockwright.core.journal")
     one = symbolic.Source("blockwright.core.managers")
     below = heap.value("AccessOrder._down", "below", {"place": place})
     above = heap.value("AccessOrder._up", "above", {"place": at})

@@ -16,7 +16,7 @@ from blockwright_conformance.offload.scopes import ChainScope
 from blockwright_conformance.worker.scopes import LARGE
 from blockwright_conformance.worker.world import WorkerWorld
 
-from ..data_movement.engine import BrokenError
+from ..data_movement.tables_scopes import BrokenError
 from ..data_movement.tables_scopes import World as TablesWorld
 from ..known_bugs.watch import SECONDS, rearm
 from ..known_bugs.worlds import AnyScope, limited, world_on

@@ -11,6 +11,7 @@ type, a name that is never bound, and a function that ends without its answer.
 """
 
 import ast
+import gc
 import importlib
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -208,12 +209,13 @@ def code_of(module: CodeType, name: str) -> CodeType:
 
 
 @contextmanager
-def put_in(*exchanges: Exchange) -> Iterator[None]:
-    held = [(each.function, each.function.__code__) for each in exchanges]
+def put_in(exchange: Exchange) -> Iterator[None]:
+    """Let a function have another code; the garbage collector waits meanwhile."""
+    held = exchange.function.__code__
+    gc.disable()
     try:
-        for each in exchanges:
-            each.function.__code__ = each.code
+        exchange.function.__code__ = exchange.code
         yield
     finally:
-        for function, code in held[::-1]:
-            function.__code__ = code
+        exchange.function.__code__ = held
+        gc.enable()

@@ -5,7 +5,6 @@ alone, and are wrong too if the function is one of theirs; where they are silent
 as it is. First a few places are looked at, and not far, then all.
 """
 
-import gc
 import time
 from dataclasses import dataclass, field
 
@@ -128,21 +127,14 @@ def noticed_in(place: SpecPlace, exchange: Exchange, far: int = 2000) -> Noticed
         first.append(noticed.transitions)
         return noticed.transitions > first[0] + BEYOND
 
-    gc.disable()
     try:
         with put_in(exchange):
             return place.alone(enough, far)
     except OutOfTimeError:
         return Noticed({UNDEFINED: 0})
-    finally:
-        gc.enable()
 
 
 def differs_in(place: SpecPlace, exchange: Exchange, far: int = 2000) -> str:
     """Say in what a wrong specification differs from the implementation in a place."""
-    gc.disable()
-    try:
-        with put_in(exchange):
-            return place.differs(far)
-    finally:
-        gc.enable()
+    with put_in(exchange):
+        return place.differs(far)

@@ -8,7 +8,15 @@ from typing import Any
 
 from blockwright_spec.block_tables.step_laws import PAGED_LAWS, PAGED_STEP_LAWS
 from blockwright_spec.law import CALL_LAWS
-from blockwright_spec.manager.laws import BLOCK_LAWS, EVENT_LAWS, LAWS, STEP_LAWS
+from blockwright_spec.manager.laws import (
+    BLOCK_LAWS,
+    EVENT_LAWS,
+    LAWS,
+    PAIR_LAWS,
+    POLICY_LAWS,
+    POLICY_STEP_LAWS,
+    STEP_LAWS,
+)
 from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
 from blockwright_spec.offload.directory import DIRECTORY_LAWS
 from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
@@ -47,6 +55,9 @@ FAMILIES: tuple[tuple[Family, tuple[Any, ...]], ...] = (
     (Family(1, "every state of a manager", "states", ("lockstep", "choices")), LAWS),
     (Family(1, "every step of a manager", "transitions", ("lockstep", "choices")), STEP_LAWS),
     (Family(1, "what is told, at every point of a history", "transitions", ("lockstep",)), EVENT_LAWS),
+    (Family(1, "every state in which candidates are told apart", "states", ("lockstep",)), POLICY_LAWS),
+    (Family(1, "every step in which candidates are told apart", "transitions", ("lockstep",)), POLICY_STEP_LAWS),
+    (Family(1, "every pair of histories", "states", ("retention",)), PAIR_LAWS),
     (Family(2, "every state of block tables", "states", ("paged",)), PAGED_LAWS),
     (Family(2, "every call on block tables", "transitions", ("paged",)), PAGED_STEP_LAWS),
     (Family(3, "every state of a tier, alone or in a chain", "states", ("offload",)), TIER_LAWS),
@@ -56,7 +67,7 @@ FAMILIES: tuple[tuple[Family, tuple[Any, ...]], ...] = (
     (Family(3, "every call on a chain", "transitions", ("offload",), TIERS, True), CHAIN_STEP_LAWS),
     (Family(4, "every step's inputs", "transitions", ("inputs machine", "worker")), INPUT_LAWS),
     (Family(4, "every call on the rows", "transitions", ("inputs machine", "worker")), ROW_LAWS),
-    (Family(4, "every plan of a device's memory", "transitions", ("plans",)), STORAGE_LAWS),
+    (Family(4, "every plan of random models in tests", "transitions", ()), STORAGE_LAWS),
 )
 
 

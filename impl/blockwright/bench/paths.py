@@ -17,7 +17,9 @@ from blockwright.bench.path import Path
 from blockwright.bench.sides import (
     BLOCK_SIZE,
     MAX_MODEL_LEN,
+    TENANTS,
     Ours,
+    SharedOurs,
     Side,
     Tokens,
     Windows,
@@ -37,6 +39,8 @@ PROMPT = 64
 """Shortest prompt of a decoding request; the others are up to 15 tokens longer, so that blocks fill in turn."""
 CHURN_POOL, CHURN_REQUESTS, CHURN_LONG = 8_192, 16, 1_024
 """Blocks of the pool, requests that evict one another, blocks of each."""
+SHARED_LONG = 80
+"""Blocks of each request where tenants have shares."""
 HASHED, PROMPTS = 512, 4
 """Blocks of each request whose construction is timed (8,192 tokens), requests of one repetition."""
 _LOOKUP_GROWTH = _GROUPS_GROWTH = 1.5
@@ -248,6 +252,26 @@ def churn(side: Side) -> Sample:
     return sample
 
 
+def churn_shared(side: Side) -> Sample:
+    """Time the same of many small requests, each of another tenant; where tenants have shares, half the pool is so."""
+    tokens = Tokens()
+    requests = [side.request(f"r{i}", tokens.draw(SHARED_LONG * BLOCK_SIZE)) for i in range(2 * TENANTS)]
+    manager = side.manager(CHURN_POOL + 1, MAX_MODEL_LEN)
+
+    def sample() -> float:
+        begin = now()
+        for request in requests:
+            hit, length = manager.get_computed_blocks(request)[:2]
+            manager.allocate_slots(request, SHARED_LONG * BLOCK_SIZE - length, length, hit)
+            manager.free(request)
+        spent = since(begin)
+        require(manager.get_computed_blocks(requests[-1])[1] == (SHARED_LONG - 1) * BLOCK_SIZE)
+        return spent / (2 * TENANTS * SHARED_LONG)
+
+    sample()
+    return sample
+
+
 def hashing(side: Side, convert: Callable[[list[int]], Any]) -> Sample:
     """Time the construction of requests and the hashing of all their blocks."""
     tokens = Tokens()
@@ -338,6 +362,14 @@ def all_paths() -> list[Path]:
         Path("prefill", "cold prefill (allocate, publish)", "block", 25, _of(prefill), prefill, "prefill"),
         Path("release", "release", "block", 50, _of(release), release, "release"),
         Path("churn", "admit, release, each block evicting", "block", 20, _of(churn), churn, "churn"),
+        Path(
+            "churn-shares",
+            f"the same, shares of {TENANTS} tenants",
+            "block",
+            None,
+            lambda: churn_shared(SharedOurs(CHURN_POOL // 2)),
+            churn_shared,
+        ),
         _hash("hash-list", "hash 16 tokens: list of ints", 12, as_list, Ours),
         _hash("hash-array", "hash 16 tokens: array('i')", 30, as_array, Ours),
         *([_hash("hash-numpy", "hash 16 tokens: numpy int32", 30, to_numpy, Ours)] if to_numpy else []),

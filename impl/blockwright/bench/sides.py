@@ -1,5 +1,6 @@
 """The two sides of a comparison, reached through one interface: Blockwright's public API, and a peer's."""
 
+import itertools
 import random
 from array import array
 from collections.abc import Callable, Sequence
@@ -86,6 +87,30 @@ class Ours:
     def advance(self, requests: Sequence[Any], token_ids: list[int]) -> None:
         """Count the token that each request has computed and append the next, in one call."""
         append_output_token_ids_batch(requests, token_ids, 1)
+
+
+TENANTS = 100
+"""Tenants that have a share."""
+
+
+class SharedOurs(Ours):
+    """Blockwright with equal shares for tenants, to each of which requests belong in turn."""
+
+    def __init__(self, shared: int) -> None:
+        """Take the blocks that all shares come to."""
+        super().__init__()
+        self._shares = {f"tenant {number}": shared // TENANTS for number in range(TENANTS)}
+        self._salts = itertools.cycle(self._shares)
+
+    def manager(
+        self, num_blocks: int, max_model_len: int, windows: Windows = (None,), overlap_steps: bool = False
+    ) -> KVCacheManager:
+        """Return a new manager."""
+        return KVCacheManager(self.config(num_blocks, windows), max_model_len, shares=self._shares)
+
+    def arriving(self, request_id: str, prompt_token_ids: Any) -> Request:
+        """Return a new request of the next tenant."""
+        return Request(request_id, prompt_token_ids, BLOCK_SIZE, cache_salt=next(self._salts))
 
 
 def _kind(window: int | None) -> FullAttentionSpec | SlidingWindowSpec:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
+from blockwright.core.candidates.order import Wish
 from blockwright.core.index import cut_to, with_room, zeros32
 from blockwright.core.outcomes import Ask, KVCacheBlocks
 from blockwright.core.publication import NOT_RUN, make_keys, publish_due, publish_to
@@ -148,6 +149,7 @@ def opened(state: State, request: Request, ask: Ask) -> RequestTables:
         groups.append(state.managers[at].headed(None if hit is None else hit.ids[at], ask.resumed))
         at += 1
     tables = RequestTables(request, 0, groups)
+    tables.tenant = state.pool.tenant(request.cache_salt)
     at = 0
     while at < num_groups:
         state.managers[at].open(request._request_id, groups[at])
@@ -185,6 +187,7 @@ def act(state: State, request: Request, tables: RequestTables, ask: Ask, is_new:
 
     Appends the entries that are copied to `changes`.
     """
+    state.pool.serve(tables.tenant)
     if is_new:
         adopt(state, request, tables, ask)
     else:
@@ -286,11 +289,15 @@ def vacate(state: State, tables: RequestTables, computed: i64) -> None:
     waits = in_flight or tables.num_loading > 0
     batch: list[vec[i32]] = [held_blocks(table) for table in tables.groups] if waits else []
     has_begun = False
-    fenced = state.steps[int(tables.last_step - state.steps[0].number)].fenced if in_flight else []
+    wish = tables.wish
+    step = state.steps[int(tables.last_step - state.steps[0].number)] if in_flight else None
     try:
-        if in_flight:
-            fenced.append(batch)
+        if step is not None:
+            step.wishes.append(wish)
+            step.fenced.append(batch)
         elif waits:
+            if wish is not None:
+                state.load_wishes[tables.request_id] = wish
             state.loads[tables.request_id] = batch
         has_begun = True
         if not in_flight and computed >= tables.num_written - tables.num_drafts:
@@ -298,24 +305,30 @@ def vacate(state: State, tables: RequestTables, computed: i64) -> None:
         state.due.remove(tables)
         for manager, table in zip(state.managers, tables.groups):
             if not waits:
+                state.pool.say(wish, manager._block_size)
                 manager.release(table)
+                state.pool.hush()
             manager.close(tables.request_id)
         del state.running[tables.request_id]
         tables.owner = 0
     except BaseException:
         if has_begun:
             state.tear()
-        elif len(fenced) > 0 and fenced[-1] is batch:
-            fenced.pop()
+        elif step is not None:
+            if len(step.fenced) > 0 and step.fenced[-1] is batch:
+                step.fenced.pop()
+            del step.wishes[len(step.fenced) :]
         elif waits and tables.request_id in state.loads:
             del state.loads[tables.request_id]
         raise
 
 
-def release_batch(state: State, batch: list[vec[i32]]) -> None:
+def release_batch(state: State, batch: list[vec[i32]], wish: Wish | None) -> None:
     """Release a batch that waited behind a fence, in the order in which it would have been at once."""
-    for blocks in batch:
+    for blocks, manager in zip(batch, state.managers):
+        state.pool.say(wish, manager._block_size)
         state.pool.release(blocks, 0, i64(len(blocks)))
+        state.pool.hush()
 
 
 def waiting(state: State) -> list[vec[i32]]:

@@ -88,6 +88,10 @@ class PrefixIndex:
         """Say whether a block is published."""
         return self.older[block] != 0
 
+    def is_single(self, block: i64) -> bool:
+        """Say whether no other block has the key of a published one."""
+        return self.older[block] == i32(block)
+
     def find(self, low: i64, high: i64, group: i64) -> i64:
         """Return the oldest block with this key, or 0."""
         slots = self._slots

@@ -35,6 +35,7 @@ from blockwright.core.preconditions import (
     tables_running,
 )
 from blockwright.core.request import MAX_LENGTH, Request
+from blockwright.core.retention import advance_time, release_prefix, retain
 from blockwright.core.self_check.tables import check_state
 from blockwright.core.state import Config, State
 from blockwright.core.transitions import commit, find, publish, release, reset, trim
@@ -100,6 +101,8 @@ class KVCacheManager:
         watermark: float = 0.0,
         explain_evictions: bool = False,
         track_evictions: bool = False,
+        shares: Mapping[str, int] | None = None,
+        hint_guard: float = 0.0,
     ) -> None:
         """Make a manager with an empty pool.
 
@@ -121,8 +124,14 @@ class KVCacheManager:
             explain_evictions: remember how keys were lost, for `explain_hit` and `make_eviction_stats`: the last
                 ``num_blocks - 1`` losses, older ones are forgotten.
             track_evictions: record what is taken for other content, for `take_evictions`.
+            shares: blocks of the pool that are each tenant's own, by cache salt. A candidate of a tenant with no more
+                than its share is evicted for others only where there is no other candidate; what its requests hold is
+                part of its share. Salts that are not named, and requests without one, have no share.
+            hint_guard: part of the pool, within 0.0 .. 1.0, that no hint is about: so many of the last candidates to be
+                released stay until all others are gone, so that wrong hints leave at least the hits of plain LRU in a
+                pool of that size. law: HINT-3.
 
-        Complexity: O(num_blocks).
+        Complexity: O(num_blocks + shares).
 
         Raises:
             InvalidArgumentError: names the argument.
@@ -135,6 +144,8 @@ class KVCacheManager:
             raise InvalidArgumentError(f"watermark: must be a share within 0.0..1.0, not {watermark!r}")
         if publish_on_settlement and not overlap_steps:
             raise InvalidArgumentError("publish_on_settlement: steps are settled only with overlap_steps=True")
+        if not 0.0 <= hint_guard <= 1.0:
+            raise InvalidArgumentError(f"hint_guard: must be a part within 0.0..1.0, not {hint_guard!r}")
         encoders = [isinstance(group.kv_cache_spec, CrossAttentionSpec) for group in groups]
         if not groups and enable_caching:
             raise UnsupportedError("enable_caching: without groups of layers nothing is cached; turn it off")
@@ -154,6 +165,9 @@ class KVCacheManager:
             explain_evictions=explain_evictions,
             track_evictions=track_evictions,
         )
+        pool.guard = int(hint_guard * (kv_cache_config.num_blocks - 1))
+        if shares is not None:
+            pool.share_out(shares)
         managers = [
             get_manager_for_kv_cache_spec(group.kv_cache_spec, pool, number, dcp_world_size)
             for number, group in enumerate(groups)
@@ -429,6 +443,55 @@ class KVCacheManager:
     def reset_prefix_cache(self) -> bool:
         """Forget all prefixes; False, and nothing happens, while any block is held. O(num_blocks)."""
         return reset(self._state)
+
+    # ------------------------------------------------------------------ what to keep
+
+    def retain(self, request: Request, num_tokens: int, priority: int, until: float) -> None:
+        """Say that the first tokens of a running request are worth keeping, with a priority, until a time.
+
+        Their blocks, once the request has ended, are evicted after all of lower priority; after `until` as if nothing
+        had been said. Nothing is pinned: a request that needs the blocks gets them. Of several that say something of
+        the same blocks, the highest priority and the latest time count; a second call for the same request replaces the
+        first. Without caching it does nothing. Complexity: O(1), and O(log n) per block when the request ends; the
+        first hint that a manager is given costs O(num_blocks). law: HINT-1, HINT-2.
+
+        Args:
+            request: a running request.
+            num_tokens: leading tokens; more than there are when it ends means all of them.
+            priority: 1 .. 100.
+            until: a time on the engine's clock, see `advance_time`; ``float("inf")``: until the blocks are taken.
+
+        Raises:
+            UnknownRequestError: the request holds no blocks.
+            InvalidArgumentError: a number is out of range, or the time has passed.
+            UnsupportedError: candidates go by another order, which knows no hints.
+        """
+        retain(self._state, request, num_tokens, priority, until)
+
+    def release_prefix(self, request: Request, first_token: int = 0) -> None:
+        """Say that nobody will come back to a running request's tokens from some token on: its conversation has ended.
+
+        Once the request has ended, their blocks are evicted before all that hold something. Those stay in their place
+        that are still held, or that something else has gone on from than this request (law: POLICY-1). Whoever finds
+        such a block before takes all of this back. Without caching it does nothing. Complexity: as `retain`.
+
+        Raises:
+            UnknownRequestError: the request holds no blocks.
+            InvalidArgumentError: a negative token.
+            UnsupportedError: candidates go by another order, which knows no hints.
+        """
+        release_prefix(self._state, request, first_token)
+
+    def advance_time(self, now: float) -> None:
+        """Say what time it is on the engine's clock, which begins at 0 and has any unit: no clock is read here.
+
+        Complexity: O(log n) for each block whose time has come. law: HINT-2.
+
+        Raises:
+            InvalidArgumentError: an earlier time than before, or no number.
+            UnsupportedError: candidates go by another order, which knows no hints.
+        """
+        advance_time(self._state, now)
 
     # ------------------------------------------------------------------ steps in flight, loads, forks
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import final
 
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.block_hash import hash_words
+from blockwright.core.candidates.order import CandidateOrder, Wish
+from blockwright.core.candidates.retained import FOR_GOOD, RetentionOrder, check_shares
 from blockwright.core.index import zeros32
 from blockwright.core.journal import Eviction, Journal, Losses
 from blockwright.core.request import MAX_LENGTH, Request, units_per_block
@@ -27,6 +29,7 @@ class BlockPool(BlockStore):
 
     Attributes:
         enable_caching: whether blocks are published at all.
+        guard: how many of the last candidates no hint is about.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class BlockPool(BlockStore):
         verify_tokens: bool = False,
         explain_evictions: bool = False,
         track_evictions: bool = False,
+        order: CandidateOrder | None = None,
     ) -> None:
         """Make a pool with every block free and without content.
 
@@ -51,6 +55,7 @@ class BlockPool(BlockStore):
                 forgotten. Costs about 50 bytes per block, and time at each loss.
             track_evictions: record what is taken for other content, for `take_evictions`. Costs about 150 bytes per
                 published block.
+            order: in which order eviction candidates go; None: least recently released first.
 
         Complexity: O(num_blocks).
 
@@ -77,14 +82,16 @@ class BlockPool(BlockStore):
                 Losses(num_blocks) if explain_evictions else None,
                 [] if track_evictions else None,
             )
-        super().__init__(num_blocks, journal)
+        super().__init__(num_blocks, journal, order)
         self.enable_caching: bool = enable_caching
+        self.guard: i64 = 0
 
     def copy(self) -> BlockPool:
         """Return an independent copy. O(num_blocks)."""
         twin = BlockPool(2)
         self.copy_to(twin)
         twin.enable_caching = self.enable_caching
+        twin.guard = self.guard
         return twin
 
     def __copy__(self) -> BlockPool:
@@ -94,6 +101,71 @@ class BlockPool(BlockStore):
     def __reduce__(self) -> str:
         """Refuse to be pickled or copied deeply."""
         raise UnsupportedError("BlockPool: can be neither pickled nor copied deeply; use copy()")
+
+    # ------------------------------------------------------------------ whose blocks, and what is said of them
+
+    def share_out(self, shares: Mapping[str, int]) -> None:
+        """Give each tenant blocks of its own, in a pool that nothing has been taken from. O(num_blocks + shares).
+
+        Raises:
+            InvalidArgumentError: no number of blocks, or more than there are. law: SHARE-1.
+        """
+        if not self.enable_caching:
+            raise InvalidArgumentError("shares: are of what is cached, and enable_caching is off; leave one out")
+        check_shares(shares, int(self._count) - 1)
+        self._order = RetentionOrder(self._count, shares, self.guard)
+
+    def keep_by_hints(self) -> RetentionOrder:
+        """Return the order of candidates by what is said of them, made now if there is none. O(num_blocks) once.
+
+        Raises:
+            UnsupportedError: candidates go by another policy, which knows no hints.
+        """
+        order = self._order
+        if isinstance(order, RetentionOrder):
+            return order
+        if order is not None:
+            raise UnsupportedError("eviction_policy: candidates go by the times of their accesses, which hints would not change")
+        self.require_whole()
+        made = RetentionOrder(self._count, {}, self.guard)
+        blocks = self.free_block_ids()
+        bare: i64 = 0
+        while bare < i64(len(blocks)) and not self._index.has_key(i64(blocks[int(bare)])):
+            bare += 1
+        made.start(self._count - 1 - self._num_free, blocks[int(bare) :], self._index)
+        last: i64 = i64(blocks[int(bare) - 1]) if bare > 0 else 0
+        self._next[last] = 0
+        self._prev[0] = i32(last)
+        self._order = made
+        return made
+
+    def tenant(self, salt: str | None) -> i64:
+        """Return the number of a request's tenant. O(1)."""
+        order = self._order
+        return order.tenant(salt) if isinstance(order, RetentionOrder) else 0
+
+    def serve(self, tenant: i64) -> None:
+        """Note whom blocks are taken for. O(1)."""
+        order = self._order
+        if isinstance(order, RetentionOrder):
+            order.serving = tenant
+
+    def say(self, wish: Wish | None, block_size: i64) -> None:
+        """Note what was said of a group's table that is released whole, next. O(1)."""
+        order = self._order
+        if not isinstance(order, RetentionOrder):
+            return
+        if wish is None:
+            order.say(0, 0, 0.0, FOR_GOOD)
+        else:
+            first = FOR_GOOD if wish.first < 0 else (wish.first + block_size - 1) // block_size
+            order.say((wish.tokens + block_size - 1) // block_size, wish.priority, wish.until, first)
+
+    def hush(self) -> None:
+        """Note that what is released next is no request's whole table. O(1)."""
+        order = self._order
+        if isinstance(order, RetentionOrder):
+            order.tells = False
 
     def units_for(self, request: Request, block_size: i64) -> i64:
         """Return the hashed units of a request in a block, after checking that its keys will do for this pool.

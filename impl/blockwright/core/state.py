@@ -12,6 +12,7 @@ from librt.vecs import append, extend, pop, vec
 from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig
+from blockwright.core.candidates.order import Wish
 from blockwright.core.index import zeros32
 from blockwright.core.outcomes import KVCacheBlocks
 from blockwright.core.pool import BlockPool
@@ -80,6 +81,7 @@ class RequestTables(Held):
             its neighbours in the chain of such requests.
         is_forked: it may share blocks that it has not filled, and has not written since.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
+        tenant, wish: whose the blocks are that it takes, by number, and what was said of them; a wish never changes.
         groups: the tables, one per group.
     """
 
@@ -103,6 +105,8 @@ class RequestTables(Held):
         self.request = request
         self.request_id: str = request.request_id
         self.uid: i64 = request._uid
+        self.tenant: i64 = 0
+        self.wish: Wish | None = None
         self.groups = groups
 
     def copy_for(self, owner: i64, groups: list[GroupTable]) -> RequestTables:
@@ -117,6 +121,8 @@ class RequestTables(Held):
         twin.trim_at = self.trim_at
         twin.in_place = self.in_place
         twin.is_forked = self.is_forked
+        twin.tenant = self.tenant
+        twin.wish = self.wish
         return twin
 
 
@@ -134,6 +140,7 @@ class StepInFlight:
         news: tokens that each computes, drafts included.
         drafts: how many of them are drafts.
         fenced: batches of blocks, per group, in the order in which they were given up.
+        wishes: what was said of each batch.
     """
 
     def __init__(self, number: i64) -> None:
@@ -143,6 +150,7 @@ class StepInFlight:
         self.news: vec[i64] = vec[i64]()
         self.drafts: vec[i64] = vec[i64]()
         self.fenced: list[list[vec[i32]]] = []
+        self.wishes: list[Wish | None] = []
 
     def record(self, tables: RequestTables, new: i64, drafts: i64) -> None:
         """Record that the step computes `new` tokens of a request. O(1)."""
@@ -173,6 +181,7 @@ class StepInFlight:
                 twin.drafts = append(twin.drafts, self.drafts[i])
             i += 1
         twin.fenced = self.fenced[:]
+        twin.wishes = self.wishes[:]
         return twin
 
 
@@ -334,7 +343,7 @@ class State:
         running: what each request holds, oldest first.
         num_batches, num_forks, num_steps: batches served, forks made, steps started so far.
         steps: those in flight, oldest first.
-        loads: blocks that wait for a load whose request is gone.
+        loads, load_wishes: blocks that wait for a load whose request is gone, and what was said of them.
         due: requests whose last step leaves a recurrent state.
         changes: of the step that is being made.
         nothing: the answer of a step that takes no block.
@@ -356,6 +365,7 @@ class State:
         self.num_steps: i64 = 0
         self.steps: list[StepInFlight] = []
         self.loads: dict[str, list[vec[i32]]] = {}
+        self.load_wishes: dict[str, Wish] = {}
         self.due = DueStates()
         self.changes = Changes(config.num_groups)
         self.nothing = KVCacheBlocks(pool, [vec[i32]() for _ in managers])
@@ -379,6 +389,7 @@ class State:
         twin.num_steps = self.num_steps
         twin.steps = [step.copy_for(twin.owner, twin.running) for step in self.steps]
         twin.loads = self.loads.copy()
+        twin.load_wishes = self.load_wishes.copy()
         for tables in self.due.in_order():
             twin.due.add(twin.running[tables.request_id])
         twin.num_lookups = self.num_lookups

@@ -12,8 +12,8 @@ The life of a block (ids start at 1; block 0 is the null block and takes part in
 A block that several hold and one of them is to write is copied on write: the writer gets a new block, and both ends of
 the copy stay held until the engine has been told of it.
 
-In which order eviction candidates go is chosen when a store is made: as they were released (a queue), or as they were
-accessed (`AccessOrder`, a heap beside the queue, which then holds only blocks without content).
+Eviction candidates go as they were released (a queue), unless a `CandidateOrder` stands beside the queue, which then
+holds only blocks without content: by access (`AccessOrder`) or by what the engine says (`RetentionOrder`).
 
 `BlockStore` is the only writer of the counters, the free queue and the prefix index. All of them are packed arrays:
 about 60 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
@@ -28,8 +28,8 @@ from __future__ import annotations
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.access_order import AccessOrder
 from blockwright.core.block_hash import word_bytes
+from blockwright.core.candidates.order import CandidateOrder
 from blockwright.core.index import PrefixIndex, with_room, zeros32
 from blockwright.core.journal import EVICTED, TRIMMED, Journal
 from blockwright.core.request import BlockKeys, Request
@@ -45,7 +45,7 @@ class BlockStore:
         is_torn: a call ended in the middle of a change.
     """
 
-    def __init__(self, count: i64, journal: Journal | None, order: AccessOrder | None = None) -> None:
+    def __init__(self, count: i64, journal: Journal | None, order: CandidateOrder | None = None) -> None:
         """Make a store with every block free and without content. O(count).
 
         With an `order`, eviction candidates go by it; without, least recently released first.
@@ -71,7 +71,7 @@ class BlockStore:
         self._ends: vec[i32] = vec[i32]()
         # Per block: how many of its holders hold it from outside; no request that computes is among them.
         self._apart: vec[i32] = zeros32(count)
-        self._order: AccessOrder | None = order
+        self._order: CandidateOrder | None = order
         self.version: i64 = 0
         self._journal: Journal | None = journal
 
@@ -167,8 +167,12 @@ class BlockStore:
     def fill(self, ids: vec[i32], at: i64, stop: i64) -> None:
         """Do so, for the entries of a range, which are null so far; takes no memory."""
         count = stop - at
-        if self._order is not None:
-            self._line_up(self._order.first(count - (self._num_free - self._order.size)))
+        order = self._order
+        if order is not None:
+            # law: POLICY-2
+            bare = self._num_free - order.size
+            self._line_up(order.first(count - bare, min(count, bare)))
+            start = at
         following = self._next
         ref = self._ref
         older = self._index.older
@@ -185,11 +189,16 @@ class BlockStore:
         self._prev[block] = 0
         self.version += 1
         self._num_free -= count
+        if order is not None:
+            order.take(ids, start, stop)
 
     def take_one(self) -> i64:
         """Do as `take` for one block, and return it. O(1), O(log n) by access."""
-        if self._order is not None and self._next[0] == 0:
-            self._line_up(self._order.first(1))
+        order = self._order
+        if order is not None:
+            ids = zeros32(1)
+            self.fill(ids, 0, 1)
+            return i64(ids[0])
         block: i64 = i64(self._next[0])
         following: i64 = i64(self._next[block])
         if self._index.older[block] != 0:
@@ -215,8 +224,9 @@ class BlockStore:
 
     def touch_entries(self, ids: vec[i32]) -> None:
         """Hold each non-null block of a hit once more; free ones leave the queue. law: REF-1."""
-        if self._order is not None:
-            self._line_up(self._order.leave(ids))
+        order = self._order
+        if order is not None:
+            self._line_up(order.leave(ids))
         self.version += 1
         ref = self._ref
         following = self._next
@@ -246,11 +256,14 @@ class BlockStore:
         Blocks that nobody holds any more go to the queue: behind the eviction candidates if published, to the head if
         not. law: REF-1, QUEUE-1.
         """
+        order = self._order
+        if order is not None:
+            self._let_go_ranked(order, ids, start, stop)
+            return
         ref = self._ref
         following = self._next
         before = self._prev
         older = self._index.older
-        order = self._order
         i = stop
         tail: i64 = i64(before[0])
         freed: i64 = 0
@@ -270,8 +283,6 @@ class BlockStore:
                 before[block] = i32(tail)
                 tail = block
             else:
-                if order is not None:
-                    order.forget(block)
                 head: i64 = i64(following[0])
                 if tail == 0:
                     tail = block
@@ -283,8 +294,34 @@ class BlockStore:
         before[0] = i32(tail)
         self.version += 1
         self._num_free += freed
-        if order is not None:
-            self._rank(order)
+
+    def _let_go_ranked(self, order: CandidateOrder, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Do so where candidates do not stand in the queue."""
+        ref = self._ref
+        older = self._index.older
+        i = stop
+        while i > start:
+            i -= 1
+            block: i64 = i64(ids[i])
+            if block == 0:
+                continue
+            count: i64 = i64(ref[block]) - 1
+            ref[block] = i32(count)
+            if older[block] != 0:
+                order.note(ids, i, stop, self._index, count == 0)
+            if count > 0:
+                continue
+            self._num_free += 1
+            if older[block] != 0:
+                order.add(block)
+                continue
+            order.forget(block)
+            head = self._next[0]
+            self._next[0] = i32(block)
+            self._prev[block] = 0
+            self._next[block] = head
+            self._prev[i64(head)] = i32(block)
+        self.version += 1
 
     def note_trim(self, ids: vec[i32], start: i64, stop: i64) -> None:
         """Note that a range was released because no later token of its request reads it."""
@@ -533,21 +570,12 @@ class BlockStore:
             self._index = index
             order = self._order
             if order is not None:
-                self._line_up(order.first(order.size))
+                self._line_up(order.clear())
             self.version += 1
         except BaseException:
             self.tear()
             raise
         return True
-
-    def _rank(self, order: AccessOrder) -> None:
-        """Move the candidates that were just released from the end of the queue to their places by access."""
-        tail: i64 = i64(self._prev[0])
-        while tail != 0 and self._index.has_key(tail):
-            order.add(tail)
-            tail = i64(self._prev[tail])
-        self._next[tail] = 0
-        self._prev[0] = i32(tail)
 
     def _line_up(self, blocks: list[int]) -> None:
         """Put candidates that are about to be taken or held at the end of the queue."""
@@ -573,9 +601,9 @@ class BlockStore:
         check_index(self._index, keyed)
         order = self._order
         if order is not None:
-            demand("QUEUE-1", "the candidates form a heap by access", True, order.is_sound())
+            demand("QUEUE-1", "what is remembered of candidates agrees with itself", True, order.is_sound())
             bare = [block for block in order.candidates() if not keyed[block]]
-            demand("QUEUE-1", "candidates by access that are not published", [], bare)
+            demand("QUEUE-1", "candidates that are not published", [], bare)
         ends = [0] * len(self._ends)
         for _, source, destination in self.pending_copies():
             ends[source] += 1

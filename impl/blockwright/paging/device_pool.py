@@ -12,7 +12,7 @@ from typing import Final, final
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.access_order import AccessOrder
+from blockwright.core.candidates.by_access import AccessOrder
 from blockwright.core.index import zeros32, zeros64
 from blockwright.core.self_check.pool import demand
 from blockwright.core.store import BlockStore
@@ -136,7 +136,7 @@ class DevicePool(BlockStore):
         self._index.add(block, low, high, 0)
         self._filled_in[block] = self._epoch
         order = self._order
-        if order is not None:
+        if isinstance(order, AccessOrder):
             order.measure(block, num_tokens)
 
     def is_known(self, mark: i64) -> bool:
@@ -173,13 +173,13 @@ class DevicePool(BlockStore):
     def time_of(self, mark: i64) -> float:
         """Return when a block was last accessed. O(1)."""
         order = self._order
-        return -1.0 if order is None else order.time(mark - self.first_id)
+        return order.time(mark - self.first_id) if isinstance(order, AccessOrder) else -1.0
 
     def access(self, mark: i64, now: float) -> None:
         """Note an access, of a free block too; the null block has none. law: PAGE-14. O(log n)."""
         order = self._order
         block: i64 = mark - self.first_id
-        if order is not None and block != self.null:
+        if isinstance(order, AccessOrder) and block != self.null:
             order.accessed(block, now)
 
     def reset(self) -> bool:

@@ -14,12 +14,14 @@ from blockwright import _terminal, kinds
 from blockwright.errors import InvalidArgumentError
 from blockwright.observe.record import Fact
 from blockwright.observe.timeline import write_timeline
+from blockwright.replay.foresight import most_hits, references_of
+from blockwright.replay.keeping import MAX_TENANTS, POLICIES, Keeping, dealt, policy_named, shares_of, told_by
 from blockwright.replay.offloaded import OffloadOptions
 from blockwright.replay.pool_sizes import MAX_BLOCKS, parse_pool_sizes
 from blockwright.replay.records import Trace
-from blockwright.replay.report import ReplayReport, plot_curve, require_plotting
+from blockwright.replay.report import ReplayReport, plot_curve, read_curve, require_plotting
 from blockwright.replay.simulate import replay
-from blockwright.replay.traces import FORMATS, load_trace
+from blockwright.replay.traces import FORMATS, column, load_trace
 from blockwright.replay.workload import WorkloadOptions, generate_workload
 
 _DEFAULT_BLOCKS: Final = 4096
@@ -43,6 +45,7 @@ examples:
   blockwright replay conversation_trace.jsonl --block-size 512 --blocks 20000 --check
   blockwright replay trace.jsonl --block-size 512 --curve 1000:64000:x2 --plot curve.png
   blockwright replay trace.jsonl --block-size 512 --blocks 5000 --host-blocks 20000 --store-on evict
+  blockwright replay trace.jsonl --block-size 512 --blocks 5000 --hints oracle:0.2 --bound
   blockwright replay trace.jsonl --kind sliding --window 4096 --step-tokens 8192 --json -
 """
 
@@ -65,6 +68,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--unit", type=_positive, metavar="TOKENS", help="tokens per id of TRACE, if not the format's own"
     )
     _add_pool_arguments(parser)
+    _add_keeping_arguments(parser)
     _add_host_arguments(parser)
     _add_output_arguments(parser)
     _add_workload_arguments(parser)
@@ -96,6 +100,32 @@ def _add_pool_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_keeping_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what to keep")
+    group.add_argument(
+        "--policy", metavar="NAME", help=f"{', '.join(POLICIES)}, or module:factory of your own (default: lru)"
+    )
+    group.add_argument(
+        "--hints", default="none", metavar="HINTS", help="oracle: a client says of each request whether its "
+        "conversation goes on; oracle:0.2: a fifth of that is wrong (default: none)",
+    )  # fmt: skip
+    group.add_argument(
+        "--hint-guard", type=_part, default=0.0, metavar="PART", help="part of the pool out of their reach"
+    )
+    group.add_argument(
+        "--tenants", metavar="RULE", help="dealt:N: deal conversations out to N tenants; or the column of TRACE with "
+        "the tenant's name; tenants share no prefixes",
+    )  # fmt: skip
+    group.add_argument(
+        "--shares",
+        metavar="SHARES",
+        help="part of the pool that is a tenant's own: NAME=PART,..., or one PART for each",
+    )
+    group.add_argument(
+        "--bound", action="store_true", help="add what no policy can exceed: MIN, and a pool without bounds"
+    )
+
+
 def _add_host_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("host tier")
     group.add_argument("--host-blocks", type=_positive, metavar="N", help="keep N blocks on the host (default: none)")
@@ -122,6 +152,14 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeline", type=Path, metavar="FILE", help="write what happened as a Chrome trace, for Perfetto"
     )
     group.add_argument("--plot", type=Path, metavar="FILE", help="draw the curve (.png, .svg, .pdf); extra 'plots'")
+    group.add_argument(
+        "--beside",
+        type=Path,
+        metavar="REPORT",
+        action="append",
+        default=[],
+        help="draw the curve of an earlier --json report, too (may be repeated)",
+    )
 
 
 def _add_workload_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,6 +171,16 @@ def _add_workload_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="N",
             help=f"{_WORKLOAD_HELP[field.name]} (default: {field.default})",
         )
+
+
+def _part(text: str) -> float:
+    try:
+        part = float(text)
+    except ValueError:
+        part = -1.0
+    if not 0.0 <= part <= 1.0:
+        raise argparse.ArgumentTypeError(f"must be a part from 0 to 1, not {text!r}")
+    return part
 
 
 def _positive(text: str) -> int:
@@ -149,6 +197,7 @@ def run(args: argparse.Namespace) -> int:
     """
     start = time.perf_counter()
     _check_outputs(args)
+    beside = [read_curve(path) for path in args.beside]
     facts: list[Fact] = []
     report = _replay(args, start, facts.append if args.timeline else None)
     if args.timeline:
@@ -161,12 +210,13 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             _write("--json", Path(args.json), data + "\n")
     if args.plot:
-        plot_curve(report, args.plot)
+        plot_curve(report, args.plot, beside)
     return 0
 
 
 def _replay(args: argparse.Namespace, start: float, note: Callable[[Fact], object] | None) -> ReplayReport:
     spec, trace, offload = _spec(args), _trace(args), _offload(args)
+    keeping = _keeping(args, trace)
     curve = args.curve or ()
     headline = args.blocks or (curve[-1] if curve else _DEFAULT_BLOCKS)
     sizes = sorted({headline, *curve})
@@ -181,6 +231,7 @@ def _replay(args: argparse.Namespace, start: float, note: Callable[[Fact], objec
             offload=offload,
             note=note,
             advance=advance,
+            keeping=keeping,
         )
     pools = {pool.blocks: pool for pool in result.pools}
     return ReplayReport(
@@ -191,7 +242,48 @@ def _replay(args: argparse.Namespace, start: float, note: Callable[[Fact], objec
         headline=pools[headline],
         curve=tuple(pools[size] for size in curve),
         seconds=time.perf_counter() - start,
+        keeping=keeping.name,
+        bounds=_bounds(args, trace, sizes),
     )
+
+
+def _keeping(args: argparse.Namespace, trace: Trace) -> Keeping:
+    """Return what decides what is kept."""
+    if args.policy is not None and args.hints != "none":
+        raise InvalidArgumentError("--policy: with hints the client decides; leave --policy or --hints out")
+    if args.hints != "none" and args.kind != "full":
+        raise InvalidArgumentError("--hints: are of layers that keep all blocks; leave --kind out")
+    name, make = args.policy or "lru", policy_named(args.policy or "lru")
+    if args.hints != "none":
+        name, make = f"hints: {args.hints}", told_by(args.hints, references_of(trace, args.block_size))
+    tenant = _tenants(args, trace)
+    shares = shares_of(args.shares, {tenant(at) for at in range(len(trace.requests))}) if tenant and args.shares else ()
+    if args.shares and not tenant:
+        raise InvalidArgumentError("--shares: are of tenants; add --tenants RULE")
+    return Keeping(name, make, shares, tenant, args.hint_guard)
+
+
+def _tenants(args: argparse.Namespace, trace: Trace) -> Callable[[int], str | None] | None:
+    """Return the tenant of each request by its number, by a rule or by a column of the trace."""
+    if args.tenants is None:
+        return None
+    rule, _, text = args.tenants.partition(":")
+    if rule == "dealt" and text.isdecimal() and 1 <= int(text) <= MAX_TENANTS:
+        return dealt(trace, int(text), args.block_size)
+    if args.trace is None or args.trace.is_dir():
+        raise InvalidArgumentError(f"--tenants: expected dealt:N with N up to {MAX_TENANTS}, not {args.tenants!r}")
+    return column(args.trace, args.tenants, len(trace.requests))
+
+
+def _bounds(args: argparse.Namespace, trace: Trace, sizes: list[int]) -> dict[int, float]:
+    """Return the hit rate of MIN for each size, and for size 0 of a pool that never evicts; nothing if not asked."""
+    if not args.bound:
+        return {}
+    if args.kind != "full" or args.tenants is not None:
+        raise InvalidArgumentError("--bound: is of layers that keep all blocks and of one tenant; leave the others out")
+    references, total = references_of(trace, args.block_size), trace.num_references(args.block_size)
+    whole = sum(-(-tokens // args.block_size) for tokens in references.tokens)
+    return {size: most_hits(references, size or whole) / total for size in (*sizes, 0)}
 
 
 def _spec(args: argparse.Namespace) -> kinds.KVCacheSpec:
@@ -240,6 +332,8 @@ def _trace(args: argparse.Namespace) -> Trace:
 
 def _check_outputs(args: argparse.Namespace) -> None:
     """Find out before the work whether its results can be written."""
+    if args.beside and not args.plot:
+        raise InvalidArgumentError("--beside: is drawn; add --plot FILE")
     if args.plot:
         if not args.curve:
             raise InvalidArgumentError("--plot: draws a curve; add --curve SIZES")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import asdict, dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +17,8 @@ from blockwright.replay.records import Trace
 from blockwright.replay.simulate import PoolResult, ReplayResult
 from blockwright.replay.traces import NAMELESS
 
+MOST_TENANTS: Final = 20
+"""Tenants that are shown one by one."""
 _HOST_COLUMNS: Final = ("device hits", "host hits", "stored", "loaded", "no room")
 
 
@@ -26,6 +30,8 @@ class ReplayReport:
         headline: the pool whose figures stand at the top of the data.
         curve: the pools of the curve, by size; empty if none was asked for.
         seconds: the whole run, reading included.
+        keeping: who decides what is kept.
+        bounds: per size of pool, the hit rate of MIN, and for size 0 of a pool that never evicts; empty if not asked.
     """
 
     trace: Trace
@@ -35,6 +41,8 @@ class ReplayReport:
     headline: PoolResult
     curve: tuple[PoolResult, ...]
     seconds: float
+    keeping: str = "lru"
+    bounds: dict[int, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
         """Return the report as JSON data; rates are fractions, times seconds."""
@@ -54,8 +62,14 @@ class ReplayReport:
             "parse_seconds": trace.parse_seconds,
             "prepare_seconds": self.result.prepare_seconds,
             "check_seconds": self.result.check_seconds,
-            "curve": [_figures(self, pool) for pool in self.curve],
+            "policy": self.keeping,
+            "bound": self.bounds.get(self.headline.blocks),
+            "unbounded": self.bounds.get(0),
+            "curve": [_figures(self, pool) | self._bound(pool) for pool in self.curve],
         }
+
+    def _bound(self, pool: PoolResult) -> dict[str, object]:
+        return {"bound": self.bounds[pool.blocks]} if self.bounds else {}
 
     def show(self) -> None:
         """Print the report as a table, one line per pool."""
@@ -68,7 +82,11 @@ class ReplayReport:
             "used, mean",
             "peak",
             "refused",
+            "uncached, P50",
+            "P95",
+            "P95, next turns",
             "requests/s",
+            *(("bound",) if self.bounds else ()),
             *(() if self.headline.offload is None else _HOST_COLUMNS),
         )
         rows = [
@@ -80,14 +98,16 @@ class ReplayReport:
                 f"{pool.mean_used:,.0f}",
                 f"{pool.peak_used:,}",
                 f"{pool.refused:,}",
+                *(f"{counts[at]:,}" if counts else "-" for counts, at in _percentile_cells(pool)),
                 f"{_rate(self, pool):,.0f}",
+                *((f"{self.bounds[pool.blocks]:.2%}",) if self.bounds else ()),
                 *_host_cells(pool.offload),
             )
             for pool in (self.curve or (self.headline,))
         ]
         title = (
             f"{trace.source}: {len(trace.requests):,} requests, {trace.num_references(block_size):,} references to "
-            f"blocks of {block_size} tokens; {self.kind}, {build_info().kind} core"
+            f"blocks of {block_size} tokens; {self.kind}, {self.keeping}, {build_info().kind} core"
         )
         _terminal.print_table(title, columns, rows, self._footer())
 
@@ -102,9 +122,22 @@ class ReplayReport:
         if checks:
             parts.append(f"{self.result.check_seconds:.2f} in {checks:,} self-checks (all passed)")
         said = ", ".join(parts)
+        if self.bounds:
+            said += (
+                f"\nNo policy can exceed the bound (MIN, farthest next use); without eviction: {self.bounds[0]:.2%}."
+            )
+        for pool in self.curve or (self.headline,) if len(self.headline.tenants) <= MOST_TENANTS else ():
+            if pool.tenants:
+                rates = ", ".join(f"{name} {rate:.2%}" for name, rate in pool.tenants.items())
+                said += f"\n{pool.blocks:,} blocks, hit rate of each tenant: {rates}"
         if self.trace.format in NAMELESS:
             said += f"\nA trace of {self.trace.format} names no prefixes, only lengths: nothing can hit."
         return said
+
+
+def _percentile_cells(pool: PoolResult) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """Return the counts of uncached tokens that have a column: of all requests, and of those that go on."""
+    return (pool.uncached, 0), (pool.uncached, 2), (pool.uncached_continuing, 2)
 
 
 def _host_cells(tier: TierResult | None) -> tuple[str, ...]:
@@ -142,8 +175,26 @@ def require_plotting() -> None:
         raise InvalidArgumentError("--plot: needs matplotlib; install it with: pip install matplotlib")
 
 
-def plot_curve(report: ReplayReport, path: Path) -> None:
-    """Draw hit rate against pool size to a file, in the format of its suffix.
+Curve = tuple[str, list[int], list[float]]
+"""A curve: its name, the usable blocks, and the hit rates."""
+
+
+def read_curve(path: Path) -> Curve:
+    """Read the curve of a report.
+
+    Raises:
+        InvalidArgumentError: the file cannot be read, or is no report with a curve.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        pools = [(int(pool["blocks"]), float(pool["hit_rate"])) for pool in data["curve"]]
+        return str(data["policy"]), [blocks for blocks, _ in pools], [rate for _, rate in pools]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidArgumentError(f"--beside: {path} is no report of --json with --curve: {error}") from None
+
+
+def plot_curve(report: ReplayReport, path: Path, beside: Sequence[Curve] = ()) -> None:
+    """Draw hit rate against pool size to a file, in the format of its suffix; other reports' curves beside it.
 
     Raises:
         InvalidArgumentError: matplotlib is missing, does not know the suffix, or the file cannot be written.
@@ -154,7 +205,16 @@ def plot_curve(report: ReplayReport, path: Path) -> None:
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
-    axes.plot([pool.blocks for pool in report.curve], [pool.hit_rate for pool in report.curve], marker="o")
+    sizes = [pool.blocks for pool in report.curve]
+    axes.plot(sizes, [pool.hit_rate for pool in report.curve], marker="o", label=report.keeping)
+    for name, blocks, rates in beside:
+        axes.plot(blocks, rates, marker="o", label=name)
+    if report.bounds:
+        axes.plot(
+            sizes, [report.bounds[size] for size in sizes], marker=".", linestyle="--", label="MIN: no policy hits more"
+        )
+        axes.axhline(report.bounds[0], color="grey", linestyle=":", label="a pool that never evicts")
+    axes.legend()
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))

@@ -8,15 +8,21 @@ are replayed in one pass: a request's tokens are built and hashed once and then 
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher, build_info
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec, MambaSpec
 from blockwright.observe.record import Fact, RecordedManager
+from blockwright.replay.foresight import references_of
+from blockwright.replay.keeping import Keeping, Lru
 from blockwright.replay.offloaded import HostTier, OffloadOptions, TierResult
 from blockwright.replay.records import Trace
+
+PERCENTILES: Final = (50, 90, 95, 99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,9 @@ class PoolResult:
         mean_used, peak_used: blocks held by the request being served, at its end and at most.
         checks: self-checks passed.
         seconds: time within the manager's calls.
+        uncached: tokens that were not cached, of the request at the 50th, 90th, 95th and 99th percentile of all.
+        uncached_continuing: the same of requests that go on from an earlier one.
+        tenants: per tenant, the share of its own block references that were hits.
         offload: what a host tier added, None where there is none; the hits above then include the host's.
     """
 
@@ -47,6 +56,9 @@ class PoolResult:
     peak_used: int
     checks: int
     seconds: float
+    uncached: tuple[int, ...] = ()
+    uncached_continuing: tuple[int, ...] = ()
+    tenants: dict[str, float] = field(default_factory=dict)
     offload: TierResult | None = None
 
 
@@ -72,6 +84,7 @@ def replay(
     offload: OffloadOptions | None = None,
     note: Callable[[Fact], object] | None = None,
     advance: Callable[[], None] = lambda: None,
+    keeping: Keeping | None = None,
 ) -> ReplayResult:
     """Serve all requests of `trace` on a pool of each size, for one group of layers of the kind `spec`.
 
@@ -79,6 +92,7 @@ def replay(
     step at the last block boundary besides, since only a state at a boundary can be found again. With `check_every`,
     every pool checks itself after so many requests and at the end. With `offload`, a host tier stands behind each pool.
     `note` is given the journal of the calls, of one pool without a host tier. `advance` is called after each request.
+    `keeping` decides what is kept; without, the least recently used goes first.
 
     Complexity: O(tokens) to prepare and O(blocks) per pool to serve.
 
@@ -91,13 +105,17 @@ def replay(
     if note is not None and (len(pool_sizes) > 1 or offload is not None):
         raise InvalidArgumentError("note: the journal is of one pool without a host tier")
     clock = _Clock()
-    pools = [_Pool(spec, size, longest, step_tokens, offload, note, clock) for size in pool_sizes]
+    pools = [_Pool(spec, size, longest, step_tokens, offload, note, clock, keeping) for size in pool_sizes]
+    continuing = references_of(trace, spec.block_size).continuing()
+    whose = None if keeping is None else keeping.tenant
     # Keys never leave this process, so any collision-resistant hash gives the same result: take the faster one.
     hasher = Sha256Hasher(b"replay") if build_info().kind == "pure" else None
     prepare_seconds = check_seconds = 0.0
     for number, recorded in enumerate(trace.requests, 1):
         start = time.perf_counter()
-        request = Request(f"request {number}", recorded.token_ids(), spec.block_size, hasher=hasher)
+        salt = None if whose is None else whose(number - 1)
+        tokens = recorded.token_ids()
+        request = Request(f"request {number}", tokens, spec.block_size, hasher=hasher, cache_salt=salt)
         prepare_seconds += time.perf_counter() - start
         clock.now = max(clock.now, recorded.arrival)
         for pool in pools:
@@ -108,7 +126,7 @@ def replay(
                 pool.check()
             check_seconds += time.perf_counter() - start
         advance()
-    results = tuple(pool.result(trace, spec.block_size) for pool in pools)
+    results = tuple(pool.result(trace, spec.block_size, continuing) for pool in pools)
     return ReplayResult(results, prepare_seconds, check_seconds)
 
 
@@ -119,6 +137,12 @@ def _require_positive(pool_sizes: Sequence[int], step_tokens: int | None, check_
     for name, value in named:
         if value is not None and value < 1:
             raise InvalidArgumentError(f"{name}: must be at least 1, not {value}")
+
+
+def _percentiles(counts: Sequence[int]) -> tuple[int, ...]:
+    """Return the counts at the 50th, 90th, 95th and 99th percentile: that many in a hundred are no larger."""
+    ranked = sorted(counts)
+    return tuple(ranked[-(-each * len(ranked) // 100) - 1] for each in PERCENTILES) if ranked else ()
 
 
 class _Clock:
@@ -145,10 +169,21 @@ class _Pool:
         offload: OffloadOptions | None,
         note: Callable[[Fact], object] | None,
         clock: _Clock,
+        keeping: Keeping | None,
     ) -> None:
         config = KVCacheConfig(num_blocks=num_blocks + 1, kv_cache_groups=[KVCacheGroupSpec(["layers"], spec)])
         on_evict = offload is not None and offload.store_on == "evict"
-        self._manager = KVCacheManager(config, max_model_len, track_evictions=on_evict or note is not None)
+        kept = keeping or Keeping("lru", Lru)
+        self._policy = kept.make()
+        self._manager = KVCacheManager(
+            config,
+            max_model_len,
+            track_evictions=on_evict or note is not None,
+            shares={name: int(part * num_blocks) for name, part in kept.shares} or None,
+            hint_guard=kept.guard,
+        )
+        self._uncached = array("q")
+        self._by_tenant: dict[str, list[int]] = {}
         self._calls = self._manager if note is None else RecordedManager(self._manager, note, clock)
         self._clock = clock
         self._host = None if offload is None else HostTier(self._manager, spec.block_size, offload)
@@ -191,6 +226,12 @@ class _Pool:
             self._host_tokens += num_external
             self._sum_used += self._used()
             self._peak_used = max(self._peak_used, used)
+            self._policy.ending(self._manager, request, num_hit, self._clock.now)
+        self._uncached.append(request.num_tokens - (0 if new is None else num_hit))
+        if request.cache_salt is not None:
+            counts = self._by_tenant.setdefault(request.cache_salt, [0, 0])
+            counts[0] += 0 if new is None else num_hit // self._block_size
+            counts[1] += -(-request.num_tokens // self._block_size)
         manager.free(request)
         if host:
             host.end(request)
@@ -220,7 +261,7 @@ class _Pool:
             self._manager.check()
         self._checks += 1
 
-    def result(self, trace: Trace, block_size: int) -> PoolResult:
+    def result(self, trace: Trace, block_size: int, continuing: Sequence[bool]) -> PoolResult:
         """Return what was counted."""
         host, references = self._host, trace.num_references(block_size)
         return PoolResult(
@@ -234,5 +275,10 @@ class _Pool:
             peak_used=self._peak_used,
             checks=self._checks,
             seconds=self._seconds,
+            uncached=_percentiles(self._uncached),
+            uncached_continuing=_percentiles(
+                [each for each, goes in zip(self._uncached, continuing, strict=True) if goes]
+            ),
+            tenants={name: hits / asked for name, (hits, asked) in sorted(self._by_tenant.items())},
             offload=host.result(self._hit_blocks, self._host_tokens // block_size, references) if host else None,
         )

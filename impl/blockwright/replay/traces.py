@@ -90,6 +90,24 @@ def _detect(place: Place) -> str:
     raise place.error("is of no known trace format", f"name it with --format ({', '.join(FORMATS)})")
 
 
+def column(path: Path, name: str, count: int) -> Callable[[int], str | None]:
+    """Return what stands in a column of the first requests of a trace, a request per line: JSON lines or CSV.
+
+    Raises:
+        TraceError: a row lacks the column.
+    """
+    place, found = Place(path), list[str]()
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        lines = (text for text in file if not text.isspace())
+        is_table = path.suffix == ".csv"
+        rows = csv.DictReader(lines) if is_table else (parse_object(text, place).fields for text in lines)
+        for place.line, row in enumerate(itertools.islice(rows, count), 2 if is_table else 1):
+            if row.get(name) is None:
+                raise place.error(f"has no column {name!r}", "name another with --tenants, or a rule: dealt:N")
+            found.append(str(row[name]))
+    return found.__getitem__
+
+
 # ---- mooncake and bailian: a request per line
 
 

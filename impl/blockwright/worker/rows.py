@@ -308,15 +308,30 @@ class TableRows:
 
     def _set_row(self, group: GroupRows, row: i64, blocks: vec[i32]) -> None:
         """Make `blocks` the entries of a row, and zeros what was behind them."""
-        first = group.first + row * group.width
+        index = group.first + row * group.width
         length: i64 = len(blocks)
-        before = self._length(group.number, row)
+        size = max(length, self._length(group.number, row))
+        number = self.num_changes
+        more = number + size - i64(len(self._changed))
+        if more > 0:
+            room = extend(self._before, zeros32(more)), extend(self._changed, zeros64(more))
+            self._before, self._changed = room
+        # As `_put` of each, without a call for each.
+        tables = self.tables
+        changed = self._changed
+        before = self._before
         entry: i64 = 0
-        while entry < length:
-            self._put(first + entry, blocks[entry])
-            entry += 1
-        while entry < before:
-            self._put(first + entry, 0)
+        while entry < size:
+            value: i32 = 0
+            if entry < length:
+                value = blocks[entry]
+            if tables[index] != value:
+                changed[number] = index
+                before[number] = tables[index]
+                number += 1
+                self.num_changes = number
+                tables[index] = value
+            index += 1
             entry += 1
         self._set_length(group.number, row, length)
 

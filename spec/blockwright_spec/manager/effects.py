@@ -1,4 +1,4 @@
-"""Part one, chapter 9: the parts that transitions are made of, down to `serve`, what a step of the model comes to.
+"""Part one, chapter 10: the parts that transitions are made of, down to `serve`, what a step of the model comes to.
 
 Groups stand side by side: what is released is one batch in the order of groups, and all groups have adopted their hits
 before any of them takes a block.
@@ -6,12 +6,14 @@ before any of them takes a block.
 
 from dataclasses import replace
 
+from ..hints import Mark, Wish
 from ..reads import Group, Mamba, cut, writes
 from .choices import Choice, legal_order, legal_taking
 from .hits import lost
 from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
 from .plans import let_go, planned
 from .publication import replaced, ripened, stepped_on, without
+from .retention import guarded, held_again, in_order, marked
 from .state import (
     NULL,
     Absent,
@@ -42,13 +44,14 @@ def requeued(state: State, released: tuple[int, ...]) -> State:
     bare = tuple(block for block in freed if block not in published)
     candidates = tuple(block for block in freed if block in published)
     contents = tuple(None if block in bare else content for block, content in enumerate(state.contents))
-    return replace(state, queue=(*bare[::-1], *state.queue, *candidates), contents=contents)
+    return guarded(replace(state, queue=(*bare[::-1], *state.queue, *candidates), contents=contents), candidates)
 
 
 def adopted(state: State, tables: tuple[Table, ...]) -> State:
     """Take the blocks of some tables that were free out of the queue; they keep their keys and contents."""
     held = frozenset(block for table in tables for block in table)
-    return replace(state, queue=tuple(block for block in state.queue if block not in held))
+    free = tuple(block for block in state.queue if block not in held)
+    return replace(held_again(state, held) if state.marks else state, queue=free)
 
 
 def emptied(state: State, taken: tuple[int, ...]) -> State:
@@ -56,7 +59,8 @@ def emptied(state: State, taken: tuple[int, ...]) -> State:
     queue = tuple(block for block in state.queue if block not in taken)
     contents = tuple(None if block in taken else content for block, content in enumerate(state.contents))
     keys = tuple(published for published in state.keys if published[0] not in taken)
-    return replace(state, queue=queue, contents=contents, keys=keys)
+    marks = tuple(Mark() if block in taken else mark for block, mark in enumerate(state.marks))
+    return replace(state, queue=queue, contents=contents, keys=keys, marks=marks)
 
 
 def placed(taken: tuple[int, ...], wants: tuple[tuple[bool, ...], ...]) -> tuple[Table, ...]:
@@ -111,7 +115,7 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     freed = adopted(requeued(replaced(state, slot, kept), order), plan.tables)
     shared = tuple((at, kept.tables[at][entry]) for at, entry in enumerate(plan.copied) if entry is not None)
     count = len(shared) + sum(sum(wanted) for wanted in wants)
-    taken = choice.take(freed.queue, count)
+    taken = choice.take(in_order(freed, start.prefix[0], count), count)
     if not (legal_order(sum(batch, ()), order) and legal_taking(freed.queue, count, taken)):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
@@ -169,7 +173,8 @@ def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice
     batch = tuple(tuple(block for block in table if block != NULL) for table in tables)
     is_loading = isinstance(request, Running) and request.loading > 0
     left = replaced(state if steps else ripened(state, slot), slot, successor)
-    fence = Fence(steps[-1] if steps else None, slot, batch)
+    whose, wish = (request.prefix[0], request.wish) if isinstance(request, Running) else (0, Wish())
+    fence = Fence(steps[-1] if steps else None, slot, batch, whose, wish)
     fenced = replace(left, flights=orphaned(state, slot), fences=(*state.fences, fence), due=without(left.due, slot))
     return Done(fenced) if steps or is_loading else returned(fenced, (fence,), choice)
 
@@ -191,6 +196,7 @@ def returned(state: State, due: tuple[Fence, ...], choice: Choice) -> Outcome:
             return Refusal(Reason.ILLEGAL_CHOICE)
         # EFFECT
         at = state.fences.index(fence)
-        state = requeued(replace(state, fences=(*state.fences[:at], *state.fences[at + 1 :])), order)
+        left = replace(state, fences=(*state.fences[:at], *state.fences[at + 1 :]))
+        state = requeued(marked(left, fence), order)
     return Done(state)
     # SAME: keys, contents of published blocks, requests.

@@ -1,8 +1,8 @@
-"""Part one, chapter 19: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 21: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
-from . import events, pool_laws, step_laws, table_laws
+from . import events, pool_laws, retention_laws, step_laws, table_laws
 from .in_time import explain, time_laws
 
 BLOCK_LAWS = (
@@ -75,3 +75,29 @@ EVENT_LAWS = (
     ),
 )
 """Every law of what the outside is told: of a state, and of one who listens."""
+
+POLICY_LAWS = (
+    listed(retention_laws.law_hints_change_no_answer, "vLLM RFC #52113: hints are best-effort; known bug B67c"),
+    listed(retention_laws.law_floors_fit, "LMCache: quotas per salt"),
+    listed(retention_laws.law_extension_goes_first, "SGLang RadixCache: leaves are evicted first; known bug D41"),
+    listed(retention_laws.law_free_block_can_be_taken, "SGLang #27539: a policy that lost blocks; known bug B67a"),
+)
+"""Every law of states of what goes first, where candidates are told apart."""
+
+POLICY_STEP_LAWS = (
+    listed(retention_laws.law_hints_end, "SGLang #21045: soft retention instead of pins; known bug B67b"),
+    listed(retention_laws.law_share_is_left, "LMCache: quotas per salt; known bug D40"),
+    listed(retention_laws.law_contentless_go_first, "vLLM FreeKVCacheBlockQueue; chapter `lru`"),
+)
+"""Every law of steps of the same."""
+
+PAIR_LAWS = (
+    listed(
+        retention_laws.law_share_is_as_if_alone, "LMCache: quotas per salt; Mattson et al. (1970): stack algorithms"
+    ),
+    listed(retention_laws.law_wrong_hints_are_bounded, "Mattson et al. (1970): stack algorithms; LPC (NeurIPS 2025)"),
+)
+"""Every law of two histories: with others or with hints, and as it would be without."""
+
+RETENTION_LAWS = (*POLICY_LAWS, *POLICY_STEP_LAWS, *PAIR_LAWS)
+"""Every law of what is kept."""

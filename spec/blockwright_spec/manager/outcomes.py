@@ -30,10 +30,8 @@ class Reason(Enum):
     STATE_DRAFTED = (When.INVALID, "a recurrent layer is given more drafts than it has states to go back to")
     DRAFTS_IN_FLIGHT = (When.INVALID, "a recurrent layer must know which drafts of the step before hold")
     TOO_MANY_DRAFTS = (When.INVALID, "no token of the step is certain, or a known token is called a draft")
-    LOAD_ALONE = (
-        When.INVALID,
-        "a load comes with tokens to compute, to a request that runs, or is of more tokens than are known",
-    )
+    LOAD_ALONE = (When.INVALID, "a load comes with tokens to compute, or to a request that runs")
+    LOAD_TOO_LONG = (When.INVALID, "a load is of more tokens than are known, or leaves a recurrent layer none")
     LOADING = (When.INVALID, "tokens of the request are still being loaded")
     NO_LOAD = (When.INVALID, "nothing of the request is being loaded, or less than is said to have come")
     NO_ENCODER = (When.INVALID, "encoder tokens without a cross-attention layer, or for a request that runs")
@@ -50,6 +48,7 @@ class Reason(Enum):
     NOT_RUNNING = (When.INVALID, "the request holds no block table")
     HIT_LENGTH = (When.INVALID, "the length of the hit is not that of its blocks")
     HIT_STALE = (When.INVALID, "a block of the hit does not carry the request's prefix")
+    PAST = (When.INVALID, "a time that has passed")
     ILLEGAL_CHOICE = (When.INVALID, "the choice is not one of those left open")
 
 

@@ -5,9 +5,11 @@ are done. They are ghosts: no transition decides by them what a manager could no
 Reference counts are not stored: the count of a block is the number of table entries that hold it (`holders`).
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from operator import add
 
+from ..hints import UNSAID, Mark, Wish
 from ..reads import Cross, Group, Mamba, Prefix, entries
 
 NULL = 0
@@ -27,7 +29,8 @@ class Config:
     With `overlaps`, steps are in flight until they are settled; without, each call says that all before it is done.
     With `settles`, blocks are published when their data is settled, without when a step that writes them is scheduled.
     `watermark` blocks stay free when a request is admitted beside others. With `tells`, the outside is told what can be
-    found.
+    found. With `retains`, candidates are told apart by hints and tenants: each of `floors` is a tenant's extra keys and
+    the blocks that are its own, and the last `guard` candidates are out of the reach of hints.
     """
 
     groups: tuple[Group, ...]
@@ -39,6 +42,9 @@ class Config:
     settles: bool = False
     watermark: int = 0
     tells: bool = False
+    retains: bool = False
+    floors: tuple[tuple[Hashable, int], ...] = ()
+    guard: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ class Running:
     them. `published` is, per group, the number of leading entries that have been looked at for publication. `states`
     are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step,
     all its unknown tokens unless steps are in flight. `encoder` tokens are read by cross-attention; `loading` tokens
-    after the written ones are on their way from elsewhere.
+    after the written ones are on their way from elsewhere. `wish` is what was said of its blocks.
     """
 
     prefix: Prefix
@@ -86,6 +92,7 @@ class Running:
     drafts: int = 0
     encoder: int = 0
     loading: int = 0
+    wish: Wish = UNSAID
 
 
 Request = Absent | Waiting | Running
@@ -110,12 +117,14 @@ class Fence:
     """Blocks that their request gave up while something still touches them, given per group.
 
     They return when the step in flight numbered `step`, oldest 0, is settled, or, without one, when the load of the
-    request in `slot` has ended.
+    request in `slot` has ended; `extra` are the request's extra keys.
     """
 
     step: int | None
     slot: int
     tables: tuple[Table, ...]
+    extra: Hashable = 0
+    wish: Wish = UNSAID
 
 
 Copy = tuple[int, int, int]
@@ -130,7 +139,8 @@ class State:
     nothing readable is; `keys` the published blocks with what they are published as, oldest publication first;
     `requests` one entry for each name that the engine uses; `flights` the steps in flight, oldest first; `fences` what
     waits for them; `copies` what the engine must copy before its next step, oldest first; `due` the slots of requests
-    whose last step leaves a recurrent state that is published once the step has run, in the order of their steps.
+    whose last step leaves a recurrent state that is published once the step has run, in the order of their steps;
+    `marks` what is remembered of each block, and `now` the time, where candidates are told apart.
     """
 
     config: Config
@@ -142,12 +152,15 @@ class State:
     fences: tuple[Fence, ...] = ()
     copies: tuple[Copy, ...] = ()
     due: tuple[int, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    now: int = 0
 
 
 def initial(config: Config, num_requests: int) -> State:
     """Return the state of a new manager: every block but the null block free, in order, without content."""
     blocks = config.num_blocks
-    return State(config, tuple(range(1, blocks)), (None,) * blocks, (), (Absent(),) * num_requests)
+    queue, marks = tuple(range(1, blocks)), (Mark(),) * (blocks if config.retains else 0)
+    return State(config, queue, (None,) * blocks, (), (Absent(),) * num_requests, marks=marks)
 
 
 def heads(config: Config, hit: Hit) -> tuple[Table, ...]:

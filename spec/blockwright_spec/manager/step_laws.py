@@ -1,4 +1,4 @@
-"""Part one, chapter 13: the laws of steps, given the state before a step that happened and its outcome."""
+"""Part one, chapter 14: the laws of steps, given the state before a step that happened and its outcome."""
 
 from ..reads import writes
 from .effects import target

@@ -1,4 +1,4 @@
-"""Part one, chapter 10: the transitions, one for each call that an engine makes.
+"""Part one, chapter 11: the transitions, one for each call that an engine makes.
 
 All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what changes, SAME what stays. The steps of
 the model run in the order of the calls, so that what a call gives slots to counts as written by it.
@@ -6,6 +6,7 @@ the model run in the order of the calls, so that what a call gives slots to coun
 
 from dataclasses import replace
 
+from ..hints import Mark
 from ..reads import Prefix
 from .choices import Choice, legal_order, legal_serving
 from .effects import requeued, serve, vacated, written
@@ -207,5 +208,6 @@ def reset(state: State) -> Outcome:
     if any(block != NULL for table in held_tables(state) for block in table):
         return Refusal(Reason.BLOCKS_HELD)
     # EFFECT
-    return Done(replace(state, keys=(), contents=(None,) * state.config.num_blocks))
+    marks = (Mark(),) * len(state.marks)
+    return Done(replace(state, keys=(), contents=(None,) * state.config.num_blocks, marks=marks))
     # SAME: the queue and its order, requests.

@@ -8,7 +8,7 @@ import pytest
 
 from blockwright.errors import InvariantError
 from blockwright_conformance.rows import ran
-from blockwright_lab.data_movement.engine import BrokenError
+from blockwright_lab.data_movement.tables_scopes import BrokenError
 
 INVARIANT = InvariantError("TIER-2", "places", 1, 2)
 

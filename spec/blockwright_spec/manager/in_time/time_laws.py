@@ -1,4 +1,4 @@
-"""Part one, chapter 17: what is true in time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
+"""Part one, chapter 18: what is true in time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
 from ...reads import Cross, Group, Mamba, cut, dead, entries, writes
 from ..lru import LRU

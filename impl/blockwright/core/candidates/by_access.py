@@ -11,6 +11,7 @@ from typing import Final, final
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
+from blockwright.core.candidates.order import CandidateOrder
 from blockwright.core.index import zeros32
 
 NEVER: Final = -1.0
@@ -18,22 +19,18 @@ NEVER: Final = -1.0
 
 
 @final
-class AccessOrder:
-    """Orders the eviction candidates by access; also keeps the access times of blocks that are held.
-
-    Attributes:
-        size: how many candidates there are.
-    """
+class AccessOrder(CandidateOrder):
+    """Orders the eviction candidates by access; also keeps the access times of blocks that are held."""
 
     def __init__(self, count: i64) -> None:
         """Start without candidates, for block ids below `count`. O(count)."""
+        super().__init__()
         self._heap: vec[i32] = zeros32(count)
         self._place: vec[i32] = zeros32(count)  # place in the heap plus one; 0: not in it
-        self.size: i64 = 0
         self._times: vec[float] = vec[float]([NEVER] * count)
         self._lengths: vec[i32] = zeros32(count)
 
-    def copy(self) -> AccessOrder:
+    def copy(self) -> CandidateOrder:
         """Return an independent copy. O(count)."""
         twin = AccessOrder(0)
         twin._heap = self._heap[:]
@@ -84,13 +81,17 @@ class AccessOrder:
         self._times[block] = NEVER
         self._lengths[block] = 0
 
-    def first(self, count: i64) -> list[int]:
+    def first(self, count: i64, bare: i64) -> list[int]:
         """Take out the `count` first candidates, none if negative, and forget their accesses. O(count log n)."""
         blocks: list[int] = []
         while count > 0:
             blocks.append(int(self.pop()))
             count -= 1
         return blocks
+
+    def clear(self) -> list[int]:
+        """Take out all candidates, and forget their accesses. O(n log n)."""
+        return self.first(self.size, 0)
 
     def leave(self, ids: vec[i32]) -> list[int]:
         """Take out those of some blocks that are candidates, and return them. O(blocks log n)."""

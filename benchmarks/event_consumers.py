@@ -1,6 +1,6 @@
 """Real consumers of events, fed a replayed trace: do they end with the index that the manager has?
 
-    python -m blockwright_lab.peers.event_consumers TRACE --vllm PYTHON --sglang FOLDER --dynamo FOLDER
+    python benchmarks/event_consumers.py TRACE --vllm PYTHON --sglang FOLDER --dynamo FOLDER
 
 PYTHON has vLLM installed, FOLDER holds an unpacked wheel of SGLang or of ai-dynamo-runtime. vLLM's and SGLang's own
 classes decode what comes over a socket; Dynamo's indexer, a program of its own, subscribes, asks for replays, and shows

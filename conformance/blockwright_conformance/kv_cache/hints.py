@@ -1,0 +1,107 @@
+"""What an engine says of blocks to keep, and what time it is."""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+from blockwright_spec.hints import Wish
+from blockwright_spec.manager import retention
+from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.state import Running, State
+from blockwright_spec.reads import Prefix
+
+from .adapter import ManagerAdapter
+from .parts import ManagerOutcome, Reply, name_of, settled
+from .scopes import Scope
+from .script import expects
+
+
+class Retain(NamedTuple):
+    """Say that the first tokens of a request are to be kept with a priority until a time."""
+
+    slot: int
+    tokens: int
+    priority: int
+    until: int
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
+        """Yield two priorities, of which the lower is for more tokens and for longer; wrong: a time that has passed."""
+        request = state.requests[slot]
+        if "hint" not in scope.calls or not isinstance(request, Running) or is_told(scope, request):
+            return
+        if request.wish.priority == 0:
+            yield cls(slot, state.config.groups[0].block_size, 2, state.now + 1)
+            yield cls(slot, len(prefix[1]), 1, state.now + 2)
+        if "misuse" in scope.calls:
+            yield from (cls(slot, 1, 1, state.now), cls(slot, 1, 0, state.now + 1), cls(slot, -1, 1, state.now + 1))
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        return settled(state, retention.retain(state, *self))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        adapter.retain(name_of(self.slot), self.tokens, self.priority, self.until)
+        return Reply()
+
+    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
+        told = f"{name_of(self.slot)}, {self.tokens}, {self.priority}, {self.until}"
+        return [f"manager.retain({told}){expects(outcome)}"]
+
+
+def is_told(scope: Scope, request: Running) -> bool:
+    """Tell whether something was said of a request; only some scopes say more than one thing."""
+    return "odd" not in scope.calls and request.wish != Wish()
+
+
+class ReleasePrefix(NamedTuple):
+    """Say that a request's tokens from one on are to go first."""
+
+    slot: int
+    first: int
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
+        request = state.requests[slot]
+        if "hint" in scope.calls and isinstance(request, Running) and not is_told(scope, request):
+            if request.wish.first is None:
+                yield cls(slot, 0)
+            if "odd" in scope.calls:
+                yield cls(slot, 1)
+            if "misuse" in scope.calls:
+                yield cls(slot, -1)
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        return settled(state, retention.release_prefix(state, *self))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        adapter.release_prefix(name_of(self.slot), self.first)
+        return Reply()
+
+    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
+        return [f"manager.release_prefix({name_of(self.slot)}, {self.first}){expects(outcome)}"]
+
+
+class Tick(NamedTuple):
+    """Say what time it is."""
+
+    now: int
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
+        """Yield the next time, as long as something is kept until then; wrong: an earlier one."""
+        if "hint" in scope.calls:
+            wishes = tuple(each.wish.until for each in state.requests if isinstance(each, Running))
+            if max((*wishes, *(mark.until for mark in state.marks))) > state.now:
+                yield cls(state.now + 1)
+            if "misuse" in scope.calls:
+                yield cls(state.now - 1)
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        return settled(state, retention.advance(state, self.now))
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        adapter.advance_time(self.now)
+        return Reply()
+
+    def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
+        return [f"manager.advance_time({self.now}){expects(outcome)}"]

@@ -1,0 +1,117 @@
+"""What a trace says of its own future: which conversations go on, and the most that any policy could have hit.
+
+Blocks are numbered once, by what they hold; a reference is a full block of a prompt. All of it is of layers that read
+every earlier token.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from random import Random
+from typing import Final
+
+from blockwright.replay.records import Trace
+
+_NEVER: Final = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """Hold the full blocks that each request of a trace refers to, by number, and the tokens of each prompt."""
+
+    block_size: int
+    blocks: tuple[array[int], ...]
+    tokens: array[int]
+
+    def last_uses(self) -> dict[int, int]:
+        """Return the last request that refers to each block."""
+        return {block: at for at, blocks in enumerate(self.blocks) for block in blocks}
+
+    def going_on(self) -> list[bool]:
+        """Tell of each request whether a later one refers to its last full block: whether its conversation goes on."""
+        last = self.last_uses()
+        return [bool(blocks) and last[blocks[-1]] > at for at, blocks in enumerate(self.blocks)]
+
+    def continuing(self) -> list[bool]:
+        """Tell of each request whether it refers to the last full block of an earlier one, all full ones but that."""
+        ends: set[int] = set()
+        told = []
+        for blocks in self.blocks:
+            told.append(any(block in ends for block in blocks[1:]))
+            ends.update(blocks[-1:])
+        return told
+
+
+def references_of(trace: Trace, block_size: int) -> References:
+    """Return the full blocks of a trace, numbered. O(blocks + runs)."""
+    numbers: dict[tuple[int, ...], int] = {}
+    found: list[array[int]] = []
+    tokens = array("q")
+    for request in trace.requests:
+        blocks, block, room = array("q"), [-1], block_size
+        for content, length in zip(request.contents, request.lengths, strict=True):
+            left = length
+            while left:
+                count = min(left, room)
+                if block[-2:-1] == [content] and len(block) > 1:
+                    block[-1] += count
+                else:
+                    block += (content, count)
+                left, room = left - count, room - count
+                if not room:
+                    blocks.append(numbers.setdefault(tuple(block), len(numbers)))
+                    block, room = [blocks[-1]], block_size
+        found.append(blocks)
+        tokens.append(request.num_tokens)
+    return References(block_size, tuple(found), tokens)
+
+
+def mistaken(bits: list[bool], error: float, seed: int = 0) -> list[bool]:
+    """Return bits of which each is wrong with a probability; the same for the same seed."""
+    draw = Random(seed).random
+    return [bit != (draw() < error) for bit in bits]
+
+
+def most_hits(references: References, num_blocks: int) -> int:
+    """Return the hits of MIN, in blocks: whose next use is farthest goes first, of equal ones the deepest.
+
+    No policy hits more that serves one request after another and takes only what it needs (Belady, 1966).
+    Complexity: O(references log num_blocks).
+    """
+    next_uses = _next_uses(references)
+    cached: dict[int, int] = {}  # candidates, and when each is used next
+    heap: list[tuple[int, int, int]] = []
+    hits = 0
+    for at, blocks in enumerate(references.blocks):
+        size = references.block_size
+        need, most = -(-references.tokens[at] // size), (references.tokens[at] - 1) // size
+        if need > num_blocks:
+            continue
+        hit = 0
+        while hit < most and blocks[hit] in cached:
+            del cached[blocks[hit]]
+            hit += 1
+        hits += hit
+        for _ in range(need + len(cached) - num_blocks):
+            while True:
+                use, _, block = heappop(heap)
+                if cached.get(block) == -use:
+                    break
+            del cached[block]
+        for depth, block in enumerate(blocks):
+            cached[block] = use = next_uses[at][depth]
+            heappush(heap, (-use, -depth, block))
+    return hits
+
+
+def _next_uses(references: References) -> list[array[int]]:
+    """Return, for each reference, the number of the next request that refers to the same block."""
+    following: dict[int, int] = {}
+    uses: list[array[int]] = []
+    for at in range(len(references.blocks) - 1, -1, -1):
+        blocks = references.blocks[at]
+        uses.append(array("q", [following.get(block, _NEVER) for block in blocks]))
+        following.update(dict.fromkeys(blocks, at))
+    return uses[::-1]

@@ -1,0 +1,190 @@
+"""Who says what to keep in a replay: a policy, or the trace itself as a client that knows its own future.
+
+A policy is told of each request before it ends, and says what it will through the manager's own calls (`retain`,
+`release_prefix`); so whatever it says, the manager's laws hold. To replay one of your own, name its factory:
+``--policy module:factory``, which is called without arguments and returns a `ReplayPolicy`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from blockwright import KVCacheManager, Request
+from blockwright.errors import InvalidArgumentError
+from blockwright.replay.foresight import References, mistaken, references_of
+from blockwright.replay.records import Trace
+
+
+class ReplayPolicy(Protocol):
+    """What is asked before a request ends."""
+
+    def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
+        """Say what is to become of a request's blocks; `num_hit` of its tokens were cached, `now` is in seconds."""
+
+
+class Lru:
+    """Say nothing: the least recently used goes first."""
+
+    def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
+        """Say nothing."""
+
+
+class TailLru:
+    """T-LRU: what a next turn can compute again within a bound on its time goes first.
+
+    A turn that comes back with `expected` new tokens stays below `bound` uncached ones if all but the last
+    ``bound - expected`` of this one are cached (Tail-Optimized Caching for LLM Inference, NeurIPS 2025).
+    """
+
+    def __init__(self, bound: int = 8192, expected: int = 1024) -> None:
+        self.spared = bound - expected
+
+    def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
+        """Let the tail go first, whole blocks of it."""
+        start = max(0, request.num_tokens - self.spared)
+        manager.release_prefix(request, start - start % (request.block_size or 1))
+
+
+class WorkloadAware:
+    """Keep what belongs to a class of turns by how often such turns have gone on, for ten minutes.
+
+    The class of a request is the number of turns before it; a turn is seen to go on when a later request refers to its
+    last full block. After KVCache Cache in the Wild (USENIX ATC 2025).
+    """
+
+    def __init__(self, seconds: float = 600.0, levels: int = 20, window: int = 2000, most_turns: int = 8) -> None:
+        self.seconds, self.levels, self.window, self.most_turns = seconds, levels, window, most_turns
+        self.turns: dict[bytes, int] = {}
+        self.seen: deque[tuple[int, bytes]] = deque()
+        self.gone_on: dict[bytes, bool] = {}
+        self.counts = [[0, 0] for _ in range(most_turns + 1)]
+
+    def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
+        """Keep the request with a priority that is the part of its class that went on."""
+        ended, went_on = self.counts[self.count(request.block_hashes)]
+        manager.advance_time(now)
+        if priority := int((went_on + 1) / (ended + 2) * self.levels):
+            manager.retain(request, request.num_tokens, priority, now + self.seconds)
+
+    def count(self, keys: list[bytes]) -> int:
+        """Count a turn, and what it goes on from; return its class."""
+        before = next((key for key in reversed(keys[1:-1]) if key in self.turns), None)
+        turn = 0 if before is None else min(self.turns[before] + 1, self.most_turns)
+        if before is not None and not self.gone_on.get(before, True):
+            self.gone_on[before] = True
+            self.counts[self.turns[before]][1] += 1
+        if keys:
+            self.turns[keys[-1]] = turn
+            self.gone_on[keys[-1]] = False
+            self.counts[turn][0] += 1
+            self.seen.append((turn, keys[-1]))
+        if len(self.seen) > self.window:
+            old, key = self.seen.popleft()
+            self.counts[old][0] -= 1
+            self.counts[old][1] -= self.gone_on.pop(key, False)
+        return turn
+
+
+class Told:
+    """A client that says of each request whether its conversation goes on."""
+
+    def __init__(self, goes_on: Sequence[bool]) -> None:
+        self.goes_on = iter(goes_on)
+
+    def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
+        """Let a conversation go that has ended."""
+        if not next(self.goes_on):
+            manager.release_prefix(request)
+
+
+MAX_TENANTS: Final = 10_000
+POLICIES: Final[dict[str, Callable[[], ReplayPolicy]]] = {"lru": Lru, "t-lru": TailLru, "workload-aware": WorkloadAware}
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What decides what a replay keeps.
+
+    Attributes:
+        name: for people: the policy, or the hints.
+        make: makes the policy of one pool.
+        shares: part of the pool that is each tenant's own, by name.
+        tenant: the tenant of a request, by its number from 0 on; None: nobody's.
+        guard: part of the pool that hints are not about.
+    """
+
+    name: str
+    make: Callable[[], ReplayPolicy]
+    shares: tuple[tuple[str, float], ...] = ()
+    tenant: Callable[[int], str | None] | None = None
+    guard: float = 0.0
+
+
+def policy_named(name: str) -> Callable[[], ReplayPolicy]:
+    """Return the factory of a policy: one of `POLICIES`, or ``module:factory``.
+
+    Raises:
+        InvalidArgumentError: there is none of that name.
+    """
+    if name in POLICIES:
+        return POLICIES[name]
+    module, colon, factory = name.partition(":")
+    if not (module and colon and factory):
+        raise InvalidArgumentError(f"--policy: expected {', '.join(POLICIES)} or module:factory, not {name!r}")
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found = getattr(importlib.import_module(module), factory, None)
+    except Exception as error:
+        raise InvalidArgumentError(f"--policy: {module!r}: {type(error).__name__} when imported: {error}") from error
+    if not callable(found):
+        raise InvalidArgumentError(f"--policy: {module!r} has no factory {factory!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def told_by(hints: str, references: References) -> Callable[[], ReplayPolicy]:
+    """Return the factory of a client: ``oracle``, or ``oracle:ERROR`` of whose bits that part is wrong.
+
+    Raises:
+        InvalidArgumentError: neither of these.
+    """
+    name, colon, text = hints.partition(":")
+    try:
+        error = float(text) if colon else 0.0
+    except ValueError:
+        error = -1.0
+    if name != "oracle" or not 0.0 <= error <= 1.0:
+        raise InvalidArgumentError(f"--hints: expected none, oracle or oracle:ERROR within 0..1, not {hints!r}")
+    bits = mistaken(references.going_on(), error)
+    return lambda: Told(bits)
+
+
+def shares_of(text: str, tenants: set[str | None]) -> tuple[tuple[str, float], ...]:
+    """Return the parts of the pool that are tenants' own: ``NAME=PART,...``, or one part for each.
+
+    Raises:
+        InvalidArgumentError: no part within 0..1, or a tenant that the trace does not name.
+    """
+    names = sorted(name for name in tenants if name is not None)
+    said = [part.rpartition("=")[::2] for part in text.split(",")] if "=" in text else [(name, text) for name in names]
+    found = []
+    for name, part in said:
+        try:
+            found.append((name, float(part)))
+        except ValueError:
+            raise InvalidArgumentError(f"--shares: {part!r} is no part of the pool; write NAME=0.25") from None
+        if not 0.0 <= found[-1][1] <= 1.0 or name not in tenants:
+            raise InvalidArgumentError(f"--shares: no part within 0..1, or no tenant of that name: {name}={part}")
+    return tuple(found)
+
+
+def dealt(trace: Trace, count: int, block_size: int) -> Callable[[int], str | None]:
+    """Return the tenants of requests where conversations are dealt out to `count` tenants, by their second block."""
+    blocks = references_of(trace, block_size).blocks
+    return lambda at: f"tenant {(blocks[at][1] if len(blocks[at]) > 1 else at) % count}"

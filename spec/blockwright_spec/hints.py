@@ -1,0 +1,70 @@
+"""To begin with, chapter 4: what an engine says of a request's blocks, and what is remembered of each block.
+
+An engine may know more of a prompt than when it was last used: that its conversation has ended, or that it will go on
+before a time. Three things can be said, and all three are soft: they answer which candidate goes first, and nothing
+else. Times are the engine's own; nobody here reads a clock.
+
+What is said of a request is a `Wish`. It counts when the request lets go of its blocks, and is then joined to what
+others have said of the same blocks, the stronger part of each: so whatever keeps a block keeps all blocks before it,
+which without it would be of no use (POLICY-1). What a block remembers is its `Mark`, until it is taken.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+
+FIRST, PLAIN = -1, 0
+"""The ranks of what goes before all other candidates, and of what nobody said anything of; priorities are above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What was said of a request: its first `tokens` are kept with a priority until a time; those from `first` on go.
+
+    Without a priority nothing is kept; where `first` is None, nothing goes.
+    """
+
+    tokens: int = 0
+    priority: int = 0
+    until: int = 0
+    first: int | None = None
+
+
+UNSAID = Wish()
+"""What is said of a request of which nothing is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is remembered of a published block: a priority until a time, whether it goes first, and what followed it.
+
+    `nexts` are the contents that stood behind it in the tables of those who held it. A block that several things
+    followed is never among the first to go. `recent` says that it is among the last to become a candidate, which no
+    hint is about (HINT-3).
+    """
+
+    priority: int = 0
+    until: int = 0
+    first: bool = False
+    recent: bool = False
+    nexts: frozenset[Hashable] = frozenset()
+
+
+def kept(mark: Mark, start: int, wish: Wish, now: int) -> Mark:
+    """Join to a mark what a wish says of a block that starts at a token: the higher priority, the later time.
+
+    What is over counts no more, be it in the mark or in the wish.
+    """
+    if wish.priority == 0 or start >= wish.tokens or wish.until <= now:
+        return mark
+    if mark.until <= now:
+        return replace(mark, priority=wish.priority, until=wish.until)
+    return replace(mark, priority=max(mark.priority, wish.priority), until=max(mark.until, wish.until))
+
+
+def rank(mark: Mark, now: int) -> float:
+    """Return the rank of a candidate: the lowest goes first, and of equal ones the least recently used (HINT-2)."""
+    if mark.recent:
+        return float("inf")
+    if mark.priority and now < mark.until:
+        return mark.priority
+    return FIRST if mark.first else PLAIN

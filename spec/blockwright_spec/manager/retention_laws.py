@@ -1,0 +1,121 @@
+"""Part one, chapter 20: what retention promises: to those who hint, to tenants, and whatever the policy.
+
+Laws of policies are judged where candidates are told apart, and of any policy that takes free blocks: they are about a
+choice that every other law leaves open. Two promises are about hits, and so about whole histories: `SHARE-2`, a
+tenant's hits are at least those that he would have alone in a pool of his floor, whatever others do and hint, as long
+as running requests leave him his floor; and `HINT-3`, hits are at least those of plain LRU in a pool of as many blocks
+as are guarded, whatever is hinted. They are explored as pairs of histories, of which one is served `alone`.
+"""
+
+from dataclasses import replace
+
+from ..hints import Mark, Wish
+from ..reads import Full, Prefix, cut
+from .hits import found
+from .lru import LRU
+from .outcomes import Done, Step
+from .plans import plan_growth
+from .retention import counted, floors_of, in_order, is_over, tenant_of
+from .state import Config, Running, State, Waiting, initial, key
+from .step_laws import taken
+
+
+def unhinted(state: State) -> State:
+    """Return a state as if nothing had ever been said in it."""
+    requests = tuple(replace(each, wish=Wish()) if isinstance(each, Running) else each for each in state.requests)
+    return replace(state, requests=requests, marks=(Mark(),) * len(state.marks))
+
+
+def law_hints_change_no_answer(state: State) -> bool:
+    """HINT-1: hints change no hit, no plan and no table: they only choose among free blocks."""
+    bare = unhinted(state)
+    return all(
+        found(state, each.prefix, LRU) == found(bare, each.prefix, LRU)
+        and (isinstance(each, Waiting) or answer(state, slot, each) == answer(bare, slot, each))
+        for slot, each in enumerate(state.requests)
+        if isinstance(each, Running | Waiting)
+    )
+
+
+def answer(state: State, slot: int, request: Running) -> object:
+    """Return the plan of a request's next token."""
+    return plan_growth(state, slot, request.written if state.config.overlaps else request.computed, Step(1))
+
+
+def lapsed(state: State) -> State:
+    """Return a state as if what is over had never been said."""
+    marks = tuple(replace(mark, priority=0, until=0) if mark.until <= state.now else mark for mark in state.marks)
+    return replace(state, marks=marks)
+
+
+def law_hints_end(before: State, done: Done) -> bool:
+    """HINT-2: blocks go by what counts of them now: after its time, and of what was there before, nothing does."""
+    return bool(before.config.floors) or is_as_if(before, lapsed(before), done)
+
+
+def is_as_if(before: State, other: State, done: Done) -> bool:
+    """Tell whether a step took what would have been taken in another state: what was free by then, and in its order."""
+    blocks = taken(done)
+    order = in_order(other, 0, len(before.queue))
+    left = tuple(block for block in order if block not in adopted(before, done))
+    return not set(blocks) <= set(before.queue) or blocks == left[: len(blocks)]
+
+
+def adopted(before: State, done: Done) -> frozenset[int]:
+    """Return the blocks of a hit that a step took out of the queue with what was in them."""
+    return frozenset(before.queue) - frozenset(done.state.queue) - frozenset(taken(done))
+
+
+def law_floors_fit(state: State) -> bool:
+    """SHARE-1: floors sum to no more than the pool."""
+    return sum(floor for _, floor in state.config.floors) <= state.config.num_blocks - 1
+
+
+def law_share_is_left(before: State, done: Done) -> bool:
+    """SHARE-3: a candidate of a tenant with no more than its floor goes only where there is no other candidate."""
+    counts, floors = counted(done.state), floors_of(before.config)
+    gone = tuple(block for block in taken(done) if block in before.queue and key(before, block) is not None)
+    robbed = any(counts.get(whose, 0) < floors.get(whose, 0) for whose in (tenant_of(before, block) for block in gone))
+    return not robbed or not any(
+        key(done.state, block) is not None and is_over(counts, floors, tenant_of(done.state, block))
+        for block in done.state.queue
+    )
+
+
+def law_extension_goes_first(state: State) -> bool:
+    """POLICY-1: no block of a layer that reads all earlier tokens goes before its cached extension."""
+    published = frozenset(content for _, content in state.keys)
+    return all(
+        (at, cut(prefix, len(prefix[1]) - group.block_size)) in published
+        for at, prefix in published
+        for group in (state.config.groups[at],)
+        if isinstance(group.kind, Full) and len(prefix[1]) > group.block_size
+    )
+
+
+def law_contentless_go_first(before: State, done: Done) -> bool:
+    """POLICY-2: no candidate goes while a block without content is free."""
+    bare = frozenset(block for block in before.queue if key(before, block) is None)
+    gone = any(block in before.queue and key(before, block) is not None for block in taken(done))
+    return not gone or not bare & frozenset(done.state.queue)
+
+
+def law_free_block_can_be_taken(state: State) -> bool:
+    """POLICY-3: whatever is said and whose shares there are, every free block can be taken."""
+    count = len(state.queue)
+    return sorted(LRU.take(in_order(state, None, count), count)) == sorted(state.queue)
+
+
+def alone(config: Config, num_blocks: int) -> State:
+    """Return a new manager of plain LRU over a pool of so many blocks, to compare the hits of a history with."""
+    return initial(replace(config, num_blocks=num_blocks + 1, retains=False, floors=(), guard=0), 1)
+
+
+def law_share_is_as_if_alone(together: State, apart: State, prefix: Prefix) -> bool:
+    """SHARE-2: a tenant hits at least what it would alone in a pool of its floor, unless running requests hold that."""
+    return found(together, prefix, LRU).length >= found(apart, prefix, LRU).length
+
+
+def law_wrong_hints_are_bounded(hinted: State, plain: State, prefix: Prefix) -> bool:
+    """HINT-3: hits under any hints are at least those of plain LRU in a pool of as many blocks as are guarded."""
+    return found(hinted, prefix, LRU).length >= found(plain, prefix, LRU).length
