@@ -257,7 +257,7 @@ def test_diagnosis_of_a_right_manager_is_empty() -> None:
 @pytest.mark.parametrize(
     ("name", "laws"),
     [
-        ("B18c", {"TIER-2", "TIER-7", "REF-0 free"}),
+        ("B18c", {"TIER-2", "REF-0 free"}),
         ("B52a", {"CHAIN-7", "TIER-1"}),
         ("B47b", {"CHAIN-2", "CHAIN-4", "REFUSE-2"}),
         ("B49b", {"CHAIN-2", "CHAIN-4", "REF-0 handed"}),

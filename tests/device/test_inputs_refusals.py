@@ -392,6 +392,7 @@ def test_a_batch_without_requests_may_serve_another_manager() -> None:
     run.batch.apply(run.requests, run.next_allocation())  # number 2, as the other's below
     for request in run.requests:
         run.batch.remove_request(request.request_id)
+    assert run.batch.step([], 3, num_draft_tokens=[]).positions.tolist() == []
     run.manager, run.requests = other.manager, other.requests
     for request in run.requests:
         run.add(request.request_id)
