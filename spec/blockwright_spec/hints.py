@@ -12,7 +12,8 @@ which without it would be of no use (POLICY-1). What a block remembers is its `M
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-FIRST, PLAIN = -1, 0
+FIRST = -1
+PLAIN = 0
 """The ranks of what goes before all other candidates, and of what nobody said anything of; priorities are above."""
 
 

@@ -231,9 +231,9 @@ class ByCalls:
         Raises:
             NotImplementedError: always.
         """
-        raise NotImplementedError("not a call of the protocol: plan, commit, pin, explain")
+        raise NotImplementedError("not a call of the protocol: plan, commit, pin, explain, hints")
 
-    plan = commit = pin = explain = unasked
+    plan = commit = pin = explain = retain = release_prefix = advance_time = unasked
 
     def check(self) -> None:
         """Do nothing: a manager in another process checks itself, or not."""

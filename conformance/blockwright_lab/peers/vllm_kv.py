@@ -152,6 +152,9 @@ class VllmAdapter(ManagerAdapter):
     fork: Any = plan
     take_copies: Any = plan
     pin: Any = plan
+    retain: Any = plan
+    release_prefix: Any = plan
+    advance_time: Any = plan
 
     def explain(self, name: str) -> Explained:
         raise NotImplementedError

@@ -1,8 +1,9 @@
 """Part one, chapter 6: retention: in which order candidates go, by what was said of them and by whose they are.
 
-Which free block is taken is open (chapter `choices`), so all of this is about one free choice: the queue stands as
-blocks were released, and a policy is shown it in the order of this chapter. Blocks without content go first; of
-candidates the lowest rank, and of equal ones the least recently used.
+For a second reading: without hints and shares, candidates go as they were released. Which free block is taken is open
+(chapter `choices`), so all of this is about one free choice: the queue stands as blocks were released, and a policy is
+shown it in the order of this chapter. Blocks without content go first; of candidates the lowest rank, and of equal ones
+the least recently used.
 
 A *tenant* is what has the same extra keys (a cache salt): what is one's is never found by another. A block counts for
 the tenant whose request holds it or whose content it keeps, so what a tenant holds is part of his share. Whoever takes

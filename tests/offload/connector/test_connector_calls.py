@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from math import lcm
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ def mamba(block_size: int) -> KVCacheSpec:
     return MambaSpec(block_size, ((1,),), ("float32",))
 
 
-def manager_of(*specs: KVCacheSpec, num_blocks: int = 12, **options: bool) -> KVCacheManager:
+def manager_of(*specs: KVCacheSpec, num_blocks: int = 12, **options: Any) -> KVCacheManager:
     groups = [KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)]
     config = KVCacheConfig(num_blocks=num_blocks, kv_cache_groups=groups)
     return KVCacheManager(config, 100, **options)

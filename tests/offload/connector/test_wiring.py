@@ -50,7 +50,7 @@ BLOCKS = 8
 IDENTITY = CacheIdentity("tiny", "2 tokens, 4", "float32", 2, b"seed")
 
 
-def manager_of(**options: bool) -> KVCacheManager:
+def manager_of(**options: Any) -> KVCacheManager:
     spec = FullAttentionSpec(block_size=2, num_kv_heads=1, head_size=2, dtype="float32")
     config = KVCacheConfig(num_blocks=BLOCKS, kv_cache_groups=[KVCacheGroupSpec(["layers.0"], spec)])
     return KVCacheManager(config, max_model_len=32, **options)

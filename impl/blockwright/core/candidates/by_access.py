@@ -30,7 +30,7 @@ class AccessOrder(CandidateOrder):
         self._times: vec[float] = vec[float]([NEVER] * count)
         self._lengths: vec[i32] = zeros32(count)
 
-    def copy(self) -> CandidateOrder:
+    def copy(self) -> AccessOrder:
         """Return an independent copy. O(count)."""
         twin = AccessOrder(0)
         twin._heap = self._heap[:]
