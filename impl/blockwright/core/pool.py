@@ -125,7 +125,7 @@ class BlockPool(BlockStore):
         if isinstance(order, RetentionOrder):
             return order
         if order is not None:
-            raise UnsupportedError("eviction_policy: candidates go by the times of their accesses, which hints would not change")
+            raise UnsupportedError("eviction_policy: they go by the times of accesses, which hints would not change")
         self.require_whole()
         made = RetentionOrder(self._count, {}, self.guard)
         blocks = self.free_block_ids()
