@@ -279,7 +279,7 @@ def core_extensions() -> list[Extension]:
 
 
 def up_to_date(made: Path, sources: list[Path]) -> bool:
-    """Tell whether a file is newer than all that it is made from."""
+    """Return whether a file is newer than all that it is made from."""
     return made.exists() and made.stat().st_mtime > max(path.stat().st_mtime for path in sources)
 
 

@@ -95,8 +95,8 @@ class Replayed:
 
     def serve(self, count: int) -> None:
         """Serve requests until `count` events were told, and publish them."""
-        told = 0
-        while told < count:
+        num_events = 0
+        while num_events < count:
             number, recorded = next(self.prompts)
             salt = (None, "tenant")[number % 2]
             request = Request(f"r{number}", recorded.token_ids(), SIZE, cache_salt=salt, hasher=self.hasher)
@@ -105,7 +105,7 @@ class Replayed:
                 request.num_computed_tokens = request.num_tokens
                 self.manager.free(request)
             events = self.manager.take_events()
-            told += len(events)
+            num_events += len(events)
             self.stream.record(events)
             self.publisher.publish()
 
@@ -134,9 +134,9 @@ def decoded(trace: Path, python: str, folder: str, form: str, count: int) -> str
 
 
 def verdict(engine: Replayed, known: set[int], heard: int) -> str:
-    """Say whether a consumer knows what the manager finds."""
+    """Return whether a consumer knows what the manager finds."""
     ours = engine.found()
-    return f"{heard:,} blocks told, {len(known):,} known, {len(ours):,} found, {len(known ^ ours)} differ"
+    return f"{heard:,} blocks reported, {len(known):,} known, {len(ours):,} found, {len(known ^ ours)} differ"
 
 
 def call(path: str, data: object = None) -> str:

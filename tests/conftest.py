@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say which build is tested."""
+    """Return which build is tested."""
     return f"blockwright: {build_info()}"
 
 

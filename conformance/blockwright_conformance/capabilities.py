@@ -118,7 +118,7 @@ class Deviation:
             raise ValueError(f"deviation {self.name}: name the script that confirms the bug (confirm=...)")
 
     def explains(self, finding: Finding) -> bool:
-        """Tell whether a finding shows this deviation."""
+        """Return whether a finding shows this deviation."""
         return finding.law == self.law and re.search(self.pattern, f"{finding.scope}: {finding.detail}") is not None
 
 

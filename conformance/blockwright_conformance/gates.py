@@ -45,7 +45,7 @@ class Profile:
 
     @property
     def is_ours(self) -> bool:
-        """Tell whether the manager under test is Blockwright's: gates about its own code are for it alone."""
+        """Return whether the manager under test is Blockwright's: gates about its own code are for it alone."""
         return self.implementation == OURS
 
 

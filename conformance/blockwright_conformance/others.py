@@ -23,7 +23,7 @@ MEMBERS: Final = (
 
 
 def unusable(profile: Profile) -> str:
-    """Say why the factory of a profile cannot be used; nothing if it can be, or if no scope is to be run on it."""
+    """Return why the factory of a profile cannot be used; nothing if it can be, or if no scope is to be run on it."""
     factory: Any = factory_of(profile.implementation)
     try:
         can = capabilities_of(factory)
@@ -56,7 +56,7 @@ def left_out(names: Sequence[str], profile: Profile) -> dict[str, list[str]]:
 
 
 def none_fits(scopes: Iterable[Scope], can: Capabilities | None) -> str:
-    """Say why none of some scopes (at least one) can be run, and which of them lacks least."""
+    """Return why none of some scopes (at least one) can be run, and which of them lacks least."""
     lacks = {each.name: lacking(each, can) for each in scopes}
     nearest = min(lacks, key=lambda name: len(lacks[name]))
     words = ", ".join(lacks[nearest])

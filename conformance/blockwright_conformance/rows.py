@@ -51,11 +51,11 @@ def ran(
     scope: str,
     runs: Iterable[Callable[[], Mapping[str, int]]],
     once: Callable[[str], bool] = lambda name: True,
-    told: Callable[[Sequence[Any], str], str] = lambda actions, fault: "",
+    text_of: Callable[[Sequence[Any], str], str] = lambda actions, fault: "",
 ) -> GateResult:
     """Do the long histories of a scope until one fails, and return the row of them all.
 
-    `once` says what counts as a call, `told` makes the text of a counterexample from its actions and the fault.
+    `once` says what counts as a call, `text_of` makes the text of a counterexample from its actions and the fault.
 
     An error that names a law breaks it; any other is one that the implementation should not have raised.
     """
@@ -65,7 +65,7 @@ def ran(
             fired.update(run())
     except HistoryError as error:
         law, detail = error.violation.law, error.violation.detail
-        way = told(error.violation.actions, f"{law}: {detail}")
+        way = text_of(error.violation.actions, f"{law}: {detail}")
     except Exception as error:
         law, detail = getattr(error, "law", ""), getattr(error, "detail", "")
         law, detail = law or "REF-0", (law and detail) or f"{type(error).__name__}: {error}"
@@ -96,7 +96,7 @@ class Exploration:
         return [each for each in self.profiles(profile.name) if profile.scope in each.name] if profile.is_ours else []
 
     def is_whole(self, profile: Profile) -> bool:
-        """Tell whether everything must happen in the scopes that are asked for."""
+        """Return whether everything must happen in the scopes that are asked for."""
         return profile.is_ours and not profile.scope and profile.name != "quick"
 
     def size(self, profile: Profile) -> int:

@@ -55,7 +55,7 @@ class ToyManager:
         return -(-num_tokens // self.block_size)
 
     def has_room(self, missing: int, idle: int) -> bool:
-        """Tell whether blocks can be taken when idle ones of a hit are held first."""
+        """Return whether blocks can be taken when idle ones of a hit are held first."""
         return missing + idle <= len(self.free_blocks)
 
     def grow(self, name: str, num_tokens: int) -> list[int]:
@@ -108,5 +108,5 @@ class EagerManager(ToyManager):
     """The same, with a bug: idle blocks of a hit are counted as free ones, although the hit will hold them."""
 
     def has_room(self, missing: int, idle: int) -> bool:
-        """Tell, wrongly, whether there are enough blocks."""
+        """Return, wrongly, whether there are enough blocks."""
         return missing <= len(self.free_blocks)

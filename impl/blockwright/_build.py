@@ -132,7 +132,7 @@ def _source_only() -> bool:
 
 
 def _difference(record: dict[str, Any], package: Path, libraries: list[str]) -> str | None:
-    """Say in what the record differs from the sources and libraries that lie there; None: in nothing."""
+    """Return in what the record differs from the sources and libraries that lie there; None: in nothing."""
     if not record:
         return "the libraries have no record of their sources"
     if record.get("libraries") != libraries:

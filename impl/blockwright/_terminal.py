@@ -25,7 +25,7 @@ class Advance(Protocol):
 
 
 def has_rich() -> bool:
-    """Tell whether rich is installed, without importing it."""
+    """Return whether rich is installed, without importing it."""
     return importlib.util.find_spec("rich") is not None
 
 

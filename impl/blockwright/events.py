@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 @lru_cache(maxsize=64)
-def _integers(count: int) -> Struct:
+def token_format(count: int) -> Struct:
     """Return the format of that many packed token ids."""
     return Struct(f"<{count}i")
 
@@ -56,7 +56,7 @@ class BlockStored(NamedTuple):
     @property
     def token_ids(self) -> tuple[int, ...]:
         """The tokens of this block. O(tokens)."""
-        return _integers(len(self.tokens) // 4).unpack(self.tokens)
+        return token_format(len(self.tokens) // 4).unpack(self.tokens)
 
 
 class BlockRemoved(NamedTuple):

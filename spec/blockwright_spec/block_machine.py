@@ -159,7 +159,7 @@ def users(now: Machine, block: int) -> int:
 
 
 def unread(table: Table, entry: int) -> bool:
-    """Tell whether an entry is dead to all tokens to come: none reads it, and no step under way fills it."""
+    """Return whether an entry is dead to all tokens to come: none reads it, and no step under way fills it."""
     kind, size = table.kind, table.block_size
     kept = hit_entries(kind, size, table.done) | filled(kind, size, table.done, table.stop)
     return entry not in kept and dead(kind, size, table.stop, entry)

@@ -1,7 +1,7 @@
-"""To begin with, chapter 3: what a law is, in every part: a function that tells whether it holds.
+"""To begin with, chapter 3: what a law is, in every part: a function that returns whether it holds.
 
 A law of states is given a state. A law of steps, or of calls, is given the state before and what came of it. One law is
-of every call of every part, since something else than the call may end it: memory runs out, or an interrupt comes.
+about every call of every part, since a call may be ended from outside: memory runs out, or an interrupt comes.
 """
 
 from collections.abc import Callable

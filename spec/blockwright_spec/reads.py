@@ -102,7 +102,7 @@ def entries(block_size: int, length: int) -> int:
 
 
 def dead(kind: Kind, block_size: int, length: int, entry: int) -> bool:
-    """Tell whether all positions of an entry are below `length` and no later token reads any of them (TRIM-1).
+    """Return whether all positions of an entry are below `length` and no later token reads any of them (TRIM-1).
 
     What an encoder left is read by every token, so no entry of a cross-attention layer ever dies.
     """
@@ -176,7 +176,7 @@ def longest_hit(
 
 
 def shows(group: Group, at: int, content: tuple[int, Prefix] | None, prefix: Prefix, position: int) -> bool:
-    """Tell whether a block with this content serves the read of `position` of `prefix` in group number `at` (READ-1).
+    """Return whether a block with this content serves the read of `position` of `prefix` in group number `at` (READ-1).
 
     The content is that group's, ends inside the block, covers the position, and equals the prefix so far; a state ends
     exactly there.

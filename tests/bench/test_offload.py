@@ -51,7 +51,7 @@ def test_the_peer_is_loaded_from_the_folder() -> None:
     assert type(manager.backend).free.__code__.co_filename == str(folder / "backends" / "cpu.py")
 
 
-def told(side: OffloadSide) -> list[object]:
+def answers(side: OffloadSide) -> list[object]:
     """Return what a manager answers."""
     manager = side.manager(5)
     keys = [bytes([at]) * 32 for at in range(8)]
@@ -72,7 +72,7 @@ def told(side: OffloadSide) -> list[object]:
 
 @needs_peer
 def test_both_sides_answer_alike() -> None:
-    assert told(OursOffload()) == told(vllm_offload_peer.load(PEERS))
+    assert answers(OursOffload()) == answers(vllm_offload_peer.load(PEERS))
 
 
 @each_path

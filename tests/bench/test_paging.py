@@ -61,7 +61,7 @@ def test_the_peer_is_loaded_from_the_folder() -> None:
     )
 
 
-def told(side: PagingSide, caching: bool, width: int) -> list[list[Any]]:
+def seen(side: PagingSide, caching: bool, width: int) -> list[list[Any]]:
     """Return what is held after each of the timed calls: which entries are the same block, free blocks per device."""
     manager = side.manager(64, 64, caching)
     tokens = Tokens()
@@ -110,13 +110,13 @@ def told(side: PagingSide, caching: bool, width: int) -> list[list[Any]]:
 @needs_peer
 @each_caching
 def test_both_sides_hold_the_same_blocks_after_every_call_on_one_sequence(caching: bool) -> None:
-    assert told(OursPaging(), caching, 1) == told(vllm_paging_peer.load(PEERS), caching, 1)
+    assert seen(OursPaging(), caching, 1) == seen(vllm_paging_peer.load(PEERS), caching, 1)
 
 
 @needs_peer
 @each_caching
 def test_both_sides_hold_the_same_blocks_of_forked_sequences_until_they_are_swapped(caching: bool) -> None:
-    ours, peer = (told(side, caching, 3) for side in (OursPaging(), vllm_paging_peer.load(PEERS)))
+    ours, peer = (seen(side, caching, 3) for side in (OursPaging(), vllm_paging_peer.load(PEERS)))
     until = 2 + BLOCK_SIZE
     assert ours[:until] == peer[:until]
     assert ours[-1] == peer[-1]
@@ -125,7 +125,7 @@ def test_both_sides_hold_the_same_blocks_of_forked_sequences_until_they_are_swap
 @needs_peer
 @each_caching
 def test_without_caching_the_peer_forgets_sharing_when_it_swaps_which_its_row_says(caching: bool) -> None:
-    ours, peer = (told(side, caching, 3)[2 + BLOCK_SIZE] for side in (OursPaging(), vllm_paging_peer.load(PEERS)))
+    ours, peer = (seen(side, caching, 3)[2 + BLOCK_SIZE] for side in (OursPaging(), vllm_paging_peer.load(PEERS)))
     # The last full block was written by each alone, and a partial block follows it.
     own, entries = 2 * 3, (FULL + 2) * 3
     assert ours[-2:] == [64, 64 - FULL - own]

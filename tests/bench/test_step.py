@@ -89,22 +89,22 @@ def test_the_output_names_the_packages_and_the_microseconds(tmp_path: Path, caps
 def story(side: StepSide) -> list[object]:
     """Return the slots of each step, and at last what a kernel reads of each row, while requests come and go."""
     run = step_paths.Stepping(side, groups.SHORTEST, step_paths.WRITES)
-    told: list[object] = []
+    answers: list[object] = []
     for _ in range(4):
         run.start()
         for _ in range(run.steps):
             run.worker.write(run.requests, run.worker.schedule(run.requests))
-            told.append([run.worker.slots(group, groups.BATCH) for group in range(len(groups.WINDOWS))])
+            answers.append([run.worker.slots(group, groups.BATCH) for group in range(len(groups.WINDOWS))])
             run.advance()
         run.finish()
         for row, request in enumerate(run.requests):
             end = -(-request.num_computed_tokens // BLOCK_SIZE)
             first = (request.num_computed_tokens - groups.WINDOW) // BLOCK_SIZE
-            told += [
+            answers += [
                 run.worker.entries(group, row, 0 if window is None else first, end)
                 for group, window in enumerate(groups.WINDOWS)
             ]
-    return told
+    return answers
 
 
 @needs_peer

@@ -102,14 +102,14 @@ def test_the_real_peer_and_blockwright_answer_alike(windows: Windows, num_blocks
         first = side.request("first", shared + tokens.draw(3))
         second = side.request("second", shared[: 3 * BLOCK_SIZE] + tokens.draw(BLOCK_SIZE))
         third = side.request("third", tokens.draw(7 * BLOCK_SIZE))
-        told: list[object] = [len(first.block_hashes), len(second.block_hashes)]
+        seen: list[object] = [len(first.block_hashes), len(second.block_hashes)]
         for request in (first, second, third):
             hit, length = manager.get_computed_blocks(request)[:2]
             new = manager.allocate_slots(request, request.num_tokens - length, length, hit)
-            told += [length, None if new is None else new.get_block_ids(), manager.usage]
-        told.append([manager.get_block_ids("first"), manager.get_block_ids("second")])
+            seen += [length, None if new is None else new.get_block_ids(), manager.usage]
+        seen.append([manager.get_block_ids("first"), manager.get_block_ids("second")])
         manager.free(first)
         manager.free(second)
-        told += [manager.get_computed_blocks(first)[1], manager.usage]
-        answers.append(told)
+        seen += [manager.get_computed_blocks(first)[1], manager.usage]
+        answers.append(seen)
     assert answers[0] == answers[1]

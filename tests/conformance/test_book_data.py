@@ -132,10 +132,10 @@ def test_the_command_writes_what_its_check_accepts(tmp_path: Path, capsys: pytes
     folder = ["--folder", str(tmp_path / "data")]
     assert main(["--report", str(source), *folder]) == 0
     assert main(["--check", "--report", str(source), *folder]) == 1  # its few rows are not those of the profile
-    told = capsys.readouterr().err.splitlines()
-    assert told
-    assert all("documentation" in line or "no such" in line for line in told)
-    assert not any("a world: states" in line for line in told)
+    reported = capsys.readouterr().err.splitlines()
+    assert reported
+    assert all("documentation" in line or "no such" in line for line in reported)
+    assert not any("a world: states" in line for line in reported)
     changed_file = tmp_path / "data/spaces.json"
     changed_file.write_text(changed_file.read_text().replace('"states"', '"stales"', 1))
     assert main(["--check", *folder]) == 1

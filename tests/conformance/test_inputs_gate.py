@@ -33,34 +33,34 @@ def without(allocation: Any, name: str) -> Any:
     """What a batch told, with one of its buffers empty."""
     if allocation is None:
         return None
-    told = {each: getattr(allocation, each) for each in BUFFERS}
-    return SimpleNamespace(**{**told, name: type(allocation.new_block_ids)()})
+    reported = {each: getattr(allocation, each) for each in BUFFERS}
+    return SimpleNamespace(**{**reported, name: type(allocation.new_block_ids)()})
 
 
 class KeepsNulled(InputBatch):
     """Nulls no entry."""
 
     def apply(self, requests: Any, allocation: Any) -> None:
-        super().apply(requests, self.told(allocation))
+        super().apply(requests, self.reported(allocation))
 
     def step(self, *arguments: Any, **rest: Any) -> Any:
-        requests, news, *told = arguments
-        return super().step(requests, news, *map(self.told, told[:1]), *told[1:], **rest)
+        requests, news, *reported = arguments
+        return super().step(requests, news, *map(self.reported, reported[:1]), *reported[1:], **rest)
 
-    def told(self, allocation: Any) -> Any:
+    def reported(self, allocation: Any) -> Any:
         """Leave out what became null."""
         if allocation is None:
             return None
         nothing = type(allocation.nulled_offsets)([0] * len(allocation.nulled_offsets))
-        told = without(allocation, "nulled_entries")
-        told.nulled_offsets = nothing
-        return told
+        reported = without(allocation, "nulled_entries")
+        reported.nulled_offsets = nothing
+        return reported
 
 
 class KeepsShared(KeepsNulled):
     """Goes on with blocks that have been copied."""
 
-    def told(self, allocation: Any) -> Any:
+    def reported(self, allocation: Any) -> Any:
         return without(allocation, "replaced_entries")
 
 

@@ -34,8 +34,8 @@ def clauses() -> list[tuple[str, str]]:
     return [
         (name, clause)
         for name, each in TRANSITIONS.items()
-        for told in (argument(q, name),)
-        for clause in {**each.guards(q, before, told), **each.effects(q, before, after, told)}
+        for outcome in (argument(q, name),)
+        for clause in {**each.guards(q, before, outcome), **each.effects(q, before, after, outcome)}
     ]
 
 
@@ -81,9 +81,9 @@ def some_step() -> tuple[State, State, list[tuple[str, tuple[int, ...]]]]:
     world = Noting(PROFILES["pr"][0])
     start = world.initial()
     for action in world.enabled(start):
-        told = world.meaning(start, action)
-        if told.steps and told.state.queue != start.queue:
-            return start, told.state, list(world.events)
+        outcome = world.meaning(start, action)
+        if outcome.steps and outcome.state.queue != start.queue:
+            return start, outcome.state, list(world.events)
     raise AssertionError("no step takes a block")
 
 

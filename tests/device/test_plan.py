@@ -363,10 +363,10 @@ def test_every_plan_keeps_the_laws(model: Model, data: st.DataObject, unit: int,
     first = planned(needed * data.draw(st.integers(1, 3)) + data.draw(st.integers(0, 1 << 14)))
     exact = first.total_bytes
     plans = [first, planned(exact), *([planned(exact - 1)] if exact > needed else [])]
-    told = planned(exact, num_blocks=first.blocks_per_request + 1, layers_per_group=first.layers_per_block)
-    for plan in (*plans, told):
+    reported = planned(exact, num_blocks=first.blocks_per_request + 1, layers_per_group=first.layers_per_block)
+    for plan in (*plans, reported):
         found = storage_of(model, plan, unit, max_loss)
-        free_to_choose = (law for law in STORAGE_LAWS if plan is not told or law.id not in ("LAYOUT-5", "LAYOUT-9"))
+        free_to_choose = (law for law in STORAGE_LAWS if plan is not reported or law.id not in ("LAYOUT-5", "LAYOUT-9"))
         assert [law.id for law in free_to_choose if not law.holds(found)] == []
 
 

@@ -49,11 +49,11 @@ def test_the_toy_managers_page_says_what_its_commands_print() -> None:
     page = (TOY / "README.md").read_text(encoding="utf-8")
     commands = re.findall(r"```sh\n(.*?)\n```\n\n```text\n(.*?)```", page, re.DOTALL)
     assert len(commands) == 3
-    told = {**os.environ, "COLUMNS": "300"}
+    environment = {**os.environ, "COLUMNS": "300"}
     for command, wanted in commands:
         program, *arguments = shlex.split(command)
         line = [sys.executable, *PROGRAMS[program], *arguments]
-        done = subprocess.run(line, cwd=TOY, env=told, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(line, cwd=TOY, env=environment, capture_output=True, text=True, timeout=300, check=False)
         assert wanted.rstrip("\n") in done.stdout, done.stdout + done.stderr
         assert (done.returncode == 0) == ("Nothing is violated" in wanted)
     script = next(wanted for _, wanted in commands if "raises KeyError" in wanted)

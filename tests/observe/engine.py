@@ -2,7 +2,16 @@
 
 from random import Random
 
-from blockwright import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher
+from blockwright import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheManager,
+    MambaSpec,
+    Request,
+    Sha256Hasher,
+    SlidingWindowSpec,
+)
 from blockwright.kinds import KVCacheSpec
 from blockwright.observe import EventStream
 
@@ -12,6 +21,14 @@ HASHER = Sha256Hasher(b"seed")
 
 def full(size: int = SIZE) -> FullAttentionSpec:
     return FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype="bfloat16")
+
+
+def window(tokens: int) -> SlidingWindowSpec:
+    return SlidingWindowSpec(block_size=SIZE, num_kv_heads=1, head_size=1, dtype="bfloat16", sliding_window=tokens)
+
+
+def recurrent() -> MambaSpec:
+    return MambaSpec(block_size=SIZE, shapes=((1,),), dtypes=("bfloat16",))
 
 
 class Engine:

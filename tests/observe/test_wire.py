@@ -24,13 +24,13 @@ SECOND = BlockStored(b"\2" * 32, b"\1" * 32, TOKENS, 2)
 ONE, TWO = int.from_bytes(b"\1" * 8, "big"), int.from_bytes(b"\2" * 8, "big")
 
 
-def told(encoder: Encoder, *events: Any) -> Any:
+def reported(encoder: Encoder, *events: Any) -> Any:
     return msgspec.msgpack.decode(encoder(events, 1.5))
 
 
 def test_vllm_form() -> None:
     """Always three parts; what is None is left out of a map, but for the seven fields that are always written."""
-    stamp, events, rank = told(Encoder(rank=3), FIRST, SECOND, BlockRemoved(b"\2" * 32), AllBlocksCleared())
+    stamp, events, rank = reported(Encoder(rank=3), FIRST, SECOND, BlockRemoved(b"\2" * 32), AllBlocksCleared())
     assert (stamp, rank) == (1.5, 3)
     assert events == [
         {
@@ -54,7 +54,7 @@ def test_vllm_form_names_what_tokens_do_not_say() -> None:
     salted = FIRST._replace(cache_salt="tenant", lora_name="adapter", mm_items=(("image", 1, 5),))
     other = SECOND._replace(group_id=1, medium="DISK", is_parent_absent=True)
     encoder = Encoder(groups=[*kinds_of([full()]), GroupKind("sliding_window", 6)])
-    (one, two, gone) = told(encoder, salted, other, BlockRemoved(b"\2" * 32, 1, "DISK"))[1]
+    (one, two, gone) = reported(encoder, salted, other, BlockRemoved(b"\2" * 32, 1, "DISK"))[1]
     assert (one["extra_keys"], one["lora_name"]) == ([["adapter", ["image", 1], "tenant"]], "adapter")
     assert (one["cache_salt"], "cache_salt" in two) == ("tenant", False)
     assert (one["group_idx"], one["kv_cache_spec_kind"]) == (0, "full_attention")
@@ -69,7 +69,7 @@ def test_vllm_form_names_what_tokens_do_not_say() -> None:
 
 def test_older_form_is_an_array() -> None:
     encoder = Encoder(as_arrays=True)
-    stored, gone, cleared = told(encoder, FIRST, BlockRemoved(b"\1" * 32), AllBlocksCleared())[1]
+    stored, gone, cleared = reported(encoder, FIRST, BlockRemoved(b"\1" * 32), AllBlocksCleared())[1]
     assert stored[:8] == ["BlockStored", [ONE], None, [7, 8], 2, None, "GPU", None]
     assert stored[8:] == [None] * 4
     assert gone == ["BlockRemoved", [ONE], "GPU", None]
@@ -81,7 +81,7 @@ def test_sglang_form() -> None:
     encoder = Encoder("sglang")
     salted = FIRST._replace(cache_salt="tenant", medium="CPU")
     unsaid = [FIRST._replace(group_id=1), FIRST._replace(lora_name="a"), FIRST._replace(mm_items=(("i", 0, 1),))]
-    (one, gone) = told(encoder, salted, *unsaid, BlockRemoved(b"\1" * 32, 0, "STORE"))[1]
+    (one, gone) = reported(encoder, salted, *unsaid, BlockRemoved(b"\1" * 32, 0, "STORE"))[1]
     assert one == {
         "type": "BlockStored", "block_hashes": [ONE], "parent_block_hash": None, "token_ids": [7, 8], "block_size": 2,
         "lora_id": None, "medium": "CPU_PINNED", "cache_salt": "tenant",

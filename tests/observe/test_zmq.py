@@ -7,6 +7,7 @@ for as consumers of vLLM do.
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ import pytest
 zmq = pytest.importorskip("zmq")
 msgspec = pytest.importorskip("msgspec")
 
-from tests.observe.engine import Engine
+from tests.observe.engine import SIZE, Engine
 
-from blockwright.errors import InvalidArgumentError
-from blockwright.observe import EventStream, PrefixIndex
+from blockwright.errors import EventGapError, InvalidArgumentError
+from blockwright.events import BlockStored
+from blockwright.observe import Batch, EventStream, PrefixIndex
 from blockwright.observe.publisher import END, ZmqPublisher
 from blockwright.observe.subscriber import ZmqSubscriber
 from blockwright.observe.wire import Encoder, decode, hash_of
@@ -69,12 +71,13 @@ def test_one_who_listens_and_one_who_joins_late(engine: Engine, publisher: ZmqPu
         assert_equal(first, engine)
 
 
-def asked(publisher: ZmqPublisher, request: bytes) -> list[list[bytes]]:
-    """What a consumer gets that asks as vLLM's example does."""
+def asked(publisher: ZmqPublisher, request: bytes, wait: float = 0.0) -> list[list[bytes]]:
+    """What a consumer gets that asks as vLLM's example does, and then has something else to do first."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.connect(publisher.replay_endpoint)
         socket.send_multipart([b"", request])
         answer = []
+        time.sleep(wait)
         while socket.poll(2000):
             frames = socket.recv_multipart()
             answer.append(frames)
@@ -144,7 +147,7 @@ def test_a_plain_replay_of_what_is_not_kept_is_a_snapshot() -> None:
 
 SERVER = """
 import sys
-from tests.observe.engine import Engine
+from tests.observe.engine import SIZE, Engine
 from blockwright.observe.publisher import ZmqPublisher
 seed, *endpoints = sys.argv[1:]
 engine = Engine(int(seed))
@@ -207,3 +210,38 @@ def test_a_consumer_that_is_killed_does_not_hold_the_publisher_up(engine: Engine
 def test_an_address_that_is_taken_is_refused(engine: Engine, publisher: ZmqPublisher) -> None:
     with pytest.raises(InvalidArgumentError, match="endpoint: cannot bind"):
         ZmqPublisher(engine.stream, publisher.endpoint)
+
+
+class Hurried(EventStream):
+    """A stream that goes on while its publisher asks what is still kept."""
+
+    races = 2
+
+    def since(self, sequence: int) -> list[Batch]:
+        try:
+            return super().since(sequence)
+        except EventGapError:
+            while self.races:
+                self.races -= 1
+                for _ in range(9):
+                    self.record([BlockStored(os.urandom(32), None, bytes(4 * SIZE), SIZE)])
+            raise
+
+
+def test_a_backlog_that_is_overrun_again_while_it_is_looked_at() -> None:
+    engine = Engine(5)
+    engine.stream = Hurried(backlog=4)
+    engine.steps(30)
+    with ZmqPublisher(engine.stream, ANY, ANY) as publisher, subscribed(publisher) as subscriber:
+        publisher.publish()
+        assert_equal(subscriber, engine)
+        assert engine.stream.races == 0
+
+
+def test_an_answer_to_one_who_reads_late_is_whole() -> None:
+    engine = Engine(5)
+    for number in range(20_000):
+        engine.stream.record([BlockStored(number.to_bytes(32, "big"), None, bytes(4 * SIZE), SIZE)])
+    with ZmqPublisher(engine.stream, ANY, ANY) as publisher:
+        *batches, end = asked(publisher, bytes(8), wait=0.5)
+        assert (len(batches), end[2]) == (20_000, END)

@@ -36,5 +36,5 @@ def test_other_names_are_not() -> None:
 
 
 def test_the_package_imports_no_library() -> None:
-    told = subprocess.run([sys.executable, "-c", LOADED], check=True, capture_output=True, text=True)
-    assert told.stdout == "[]\n"
+    reported = subprocess.run([sys.executable, "-c", LOADED], check=True, capture_output=True, text=True)
+    assert reported.stdout == "[]\n"

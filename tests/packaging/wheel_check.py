@@ -58,7 +58,7 @@ def pythons() -> Iterator[Python]:
 
 
 def runs(path: str, version: str) -> bool:
-    """Tell whether an interpreter runs, is of a version, and can make environments."""
+    """Return whether an interpreter runs, is of a version, and can make environments."""
     code = "import ensurepip, sys, venv; print('{}.{}'.format(*sys.version_info[:2]))"
     done = subprocess.run([path, "-c", code], capture_output=True, text=True, check=False)
     return done.returncode == 0 and done.stdout.strip() == version

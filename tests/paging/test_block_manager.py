@@ -176,12 +176,12 @@ def test_cached_tokens_are_those_computed() -> None:
 def test_chunks_of_a_prompt_are_cached_as_they_are_computed() -> None:
     manager = SelfAttnBlockSpaceManager(4, 16, 0, 0, enable_caching=True)
     seq, twin = start(manager, 1, range(16)), SimpleSequence(2, list(range(16)))
-    told = []
+    reported = []
     for _ in range(4):
         manager.mark_blocks_as_computed(alone(seq), 4)  # while the next step is made up, as a scheduler does
-        told.append((manager.get_num_cached_tokens(seq), manager.get_num_cached_tokens(twin)))
+        reported.append((manager.get_num_cached_tokens(seq), manager.get_num_cached_tokens(twin)))
         seq.num_computed_tokens += 4
-    assert told == [(0, 4), (0, 8), (0, 12), (16, 16)]
+    assert reported == [(0, 4), (0, 8), (0, 12), (16, 16)]
 
 
 def test_what_was_found_when_allocated_counts_until_all_is_computed() -> None:

@@ -35,8 +35,8 @@ def lengths(trace: Trace) -> list[int]:
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_format_is_recognised(name: str) -> None:
-    found, told = load_trace(DATA / FILES[name]), load_trace(DATA / FILES[name], name)
-    assert found == told
+    found, reported = load_trace(DATA / FILES[name]), load_trace(DATA / FILES[name], name)
+    assert found == reported
     assert found.format == name
 
 

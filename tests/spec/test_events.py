@@ -11,7 +11,17 @@ import pytest
 
 from blockwright_conformance.kv_cache.scopes import of_events
 from blockwright_conformance.kv_cache.world import KVCacheWorld
-from blockwright_spec.manager.events import Cleared, Event, Listener, Removed, Stored, news, snapshot
+from blockwright_spec.manager.events import (
+    Cleared,
+    Event,
+    Listener,
+    Queue,
+    Removed,
+    Stored,
+    law_restart_finds_what_stood_there,
+    news,
+    snapshot,
+)
 from blockwright_spec.manager.laws import EVENT_LAWS
 from blockwright_spec.manager.state import Config, State, initial
 from blockwright_spec.reads import Full, Group
@@ -38,10 +48,10 @@ def test_the_shortest_telling_upholds_the_laws(scope: object) -> None:
         seen.add(world.digest(state))
         for action in world.enabled(state):
             after = world.meaning(state, action).state
-            told = news(state, after)
-            new = [replace(each, events=each.events + told) for each in listeners]
+            reported = news(state, after)
+            new = [replace(each, events=each.events + reported) for each in listeners]
             assert [broken(after, each) for each in new if broken(after, each)] == []
-            orphans += sum(isinstance(event, Stored) and event.is_orphan for event in told + snapshot(after))
+            orphans += sum(isinstance(event, Stored) and event.is_orphan for event in reported + snapshot(after))
             todo.append((after, (*new[-8:], Listener(snapshot(after), ()))))
     assert (orphans > 0) == ("sliding" in world.scope.name)
 
@@ -80,3 +90,20 @@ def test_a_latecomer_knows_the_same() -> None:
     assert broken(state, Listener((FIRST,), ())) == ["EV-2"]
     assert broken(state, Listener((FIRST, SECOND, FIRST), ())) == ["EV-2"]
     assert broken(replace(state, contents=(None, ONE, None, None)), Listener((), (FIRST, SECOND))) == ["EV-4"]
+
+
+@pytest.mark.parametrize(
+    ("may", "after", "holds"),
+    [
+        (True, ((3, None), (2, ONE), (1, BOTH)), True),
+        (True, ((3, None), (1, BOTH), (2, ONE)), False),
+        (True, ((2, ONE), (3, None), (1, BOTH)), False),
+        (True, ((3, None), (2, None), (1, BOTH)), False),
+        (True, ((3, None), (2, BOTH), (1, BOTH)), False),
+        (True, ((3, TWO), (2, ONE), (1, BOTH)), False),
+        (False, ((1, None), (2, None), (3, None)), True),
+        (False, ((3, None), (2, ONE), (1, BOTH)), False),
+    ],
+)
+def test_the_law_of_a_restart_can_fail(may: bool, after: Queue, holds: bool) -> None:
+    assert law_restart_finds_what_stood_there(((2, ONE), (3, None), (1, BOTH)), may, after) == holds

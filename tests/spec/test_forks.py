@@ -51,7 +51,7 @@ def wrote(state: State, slot: int, *tokens: int, step: Step | None = None) -> St
     return lawful(state, t.grow(state, slot, running(state, slot).computed, step or Step(len(tokens)), LRU)).state
 
 
-def told(state: State) -> State:
+def reported(state: State) -> State:
     """The state after the engine was told of the copies."""
     step = done(take_copies(state, LRU))
     assert step.state.copies == ()
@@ -98,7 +98,7 @@ def test_three_forks_copy_twice_from_one_source() -> None:
     assert [table_of(state, slot) for slot in range(3)] == [(1, 4), (1, 2), (1, 3)]
     assert state.copies == ((0, 2, 3), (0, 2, 4))
     assert holders(state, 2) == 3
-    assert [holders(told(state), block) for block in (1, 2, 3, 4)] == [3, 1, 1, 1]
+    assert [holders(reported(state), block) for block in (1, 2, 3, 4)] == [3, 1, 1, 1]
 
 
 def test_whole_blocks_are_never_copied() -> None:
@@ -116,7 +116,7 @@ def test_a_child_may_know_more_than_was_computed() -> None:
 
 
 def test_a_fork_of_a_fork_that_has_written() -> None:
-    state = told(wrote(forked(admitted(manager(), 0, prompt(1, 2, 3))), 1, 9, 9))
+    state = reported(wrote(forked(admitted(manager(), 0, prompt(1, 2, 3))), 1, 9, 9))
     state = wrote(forked(state, 1, 2), 2, 7)
     assert [table_of(state, slot) for slot in range(3)] == [(1, 2), (1, 3, 4), (1, 3, 5)]
     assert state.copies == ((0, 4, 5),)
@@ -257,7 +257,7 @@ def test_copies_hold_both_ends() -> None:
     gone = lawful(ended, t.release(ended, 0, LRU)).state
     assert set(gone.queue) == {1, 4, 5, 6, 7}
     assert why(t.reset(gone)) is Reason.BLOCKS_HELD
-    free = told(gone)
+    free = reported(gone)
     assert sorted(free.queue) == [1, 2, 3, 4, 5, 6, 7]
     assert done(t.reset(free)).state.keys == ()
 
@@ -266,14 +266,14 @@ def test_a_destination_that_is_given_up_waits_too() -> None:
     state = wrote(forked(admitted(manager(), 0, prompt(1, 2, 3))), 0, 8)
     state = lawful(state, t.release(state, 0, LRU)).state
     assert (holders(state, 3), holders(state, 2)) == (1, 2)
-    assert set(told(state).queue) == {3, 4, 5, 6, 7}
+    assert set(reported(state).queue) == {3, 4, 5, 6, 7}
 
 
 def test_copies_are_taken_once_and_in_order() -> None:
     state = forked(forked(admitted(manager(), 0, prompt(1, 2, 3))), 0, 2)
     state = wrote(wrote(state, 0, 8), 1, 9)
     assert state.copies == ((0, 2, 3), (0, 2, 4))
-    after = told(state)
+    after = reported(state)
     assert done(take_copies(after, LRU)).state == after
     assert running(after, 0) == running(state, 0)
 
@@ -285,7 +285,7 @@ def test_all_that_is_held_returns() -> None:
         state = wrote(state, slot, slot)
     for slot in range(3):
         state = lawful(state, t.release(state, slot, LRU)).state
-    state = told(state)
+    state = reported(state)
     assert state.requests == (Absent(),) * 3
     assert sorted(state.queue) == list(range(1, 16))
 
@@ -303,7 +303,7 @@ def test_what_is_settled_is_forked(settles: bool) -> None:
     ended = done(t.release(state, 0, LRU)).state
     assert [fence.tables for fence in ended.fences] == [((1, 2, 4),)]
     assert 4 not in settled(ended).queue, "the copy to it is still to come"
-    assert 4 in told(settled(ended)).queue
+    assert 4 in reported(settled(ended)).queue
 
 
 # ---------------------------------------------------------------------- refusals

@@ -188,8 +188,8 @@ def test_a_row_taken_anew_knows_its_last_step() -> None:
 def test_rows_follow_what_a_batch_tells() -> None:
     state = initial(Config((Group(Full(), 2),), 9, 9), 0)
     state = replace(state, copies=((0, 2, 7),))
-    told = Done(state, new=((4, 5),), nulled=((0,),), copied=(1,))
-    assert r.apply(TWO, ((0, told),)) == (replace(A, tables=((NULL, 7, 4, 5),)), None, B)
+    reported = Done(state, new=((4, 5),), nulled=((0,),), copied=(1,))
+    assert r.apply(TWO, ((0, reported),)) == (replace(A, tables=((NULL, 7, 4, 5),)), None, B)
 
 
 def test_rows_change_places() -> None:

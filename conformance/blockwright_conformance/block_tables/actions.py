@@ -134,26 +134,26 @@ class AppendTokens(TableAction):
                 computed = (max(0, length - size), length)
             for tokens in scope.outputs:
                 for ahead in scope.lookaheads if length + len(tokens) <= scope.max_tokens else ():
-                    for told in computed:
-                        yield cls(slot, tokens, ahead, told)
+                    for counted in computed:
+                        yield cls(slot, tokens, ahead, counted)
                         if "delay" in scope.calls:
-                            yield cls(slot, tokens, ahead, told, True)
+                            yield cls(slot, tokens, ahead, counted, True)
         if "misuse" in scope.calls:
             yield from cls.wrong(state, None if window is None else 0)
 
     @classmethod
-    def wrong(cls, state: Paged, told: int | None) -> Iterator[Self]:
+    def wrong(cls, state: Paged, counted: int | None) -> Iterator[Self]:
         """Yield growth by less than nothing, with wrong counts under a window, off the GPU, and of no table."""
         for slot, table in there(state):
-            yield cls(slot, (0,), -1, told)
-            if told is not None:
+            yield cls(slot, (0,), -1, counted)
+            if counted is not None:
                 yield cls(slot, (0,))
                 yield cls(slot, (0,), 0, -1)
                 yield cls(slot, (0,), 0, len(table.prefix[1]) + 1)
             if table.device is Device.CPU:
-                yield cls(slot, (0,), 0, told)
+                yield cls(slot, (0,), 0, counted)
         if (slot_absent := absent(state)) is not None:
-            yield cls(slot_absent, (0,), 0, told)
+            yield cls(slot_absent, (0,), 0, counted)
 
     def outcome(self, state: Paged, choice: Choice) -> PagedOutcome:
         return calls.append(state, self.slot, self.tokens, self.ahead, self.computed, choice)

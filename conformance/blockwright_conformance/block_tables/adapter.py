@@ -92,7 +92,7 @@ class PagedAdapter(Protocol):
         """Count the tokens of a table that need not be computed (``get_num_cached_tokens``)."""
 
     def order(self) -> tuple[int, ...]:
-        """Tell in what order free blocks would be taken now: a hint, so that few choices are tried."""
+        """Return in what order free blocks would be taken now: a hint, so that few choices are tried."""
 
     def observe(self, slots: int) -> PagedObservation:
         """Show the whole state, of so many slots for tables."""

@@ -31,7 +31,7 @@ def digests() -> dict[str, str]:
 
 
 def trouble(folder: Path) -> str:
-    """Say why a folder cannot be used; nothing if it can.
+    """Return why a folder cannot be used; nothing if it can.
 
     Reads and hashes the sources of both packages (some milliseconds).
     """

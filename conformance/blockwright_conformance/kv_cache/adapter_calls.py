@@ -85,8 +85,8 @@ class Written:
         if isinstance(value, Enum):
             return f"{self.named(kind.__module__, kind.__name__)}.{value.name}"
         if is_dataclass(value):
-            told = [(each.name, getattr(value, each.name), each.default) for each in fields(value)]
-            words = [f"{name}={self.text(found)}" for name, found, default in told if found != default]
+            values = [(each.name, getattr(value, each.name), each.default) for each in fields(value)]
+            words = [f"{name}={self.text(found)}" for name, found, default in values if found != default]
             return f"{self.named(kind.__module__, kind.__qualname__)}({', '.join(words)})"
         if isinstance(value, tuple):
             words = [self.text(each) for each in value]

@@ -378,7 +378,7 @@ class BlockwrightAdapter:
         if not self.joined:
             self.joined.append((0, ()))
         since = [[event for batch in stream.since(at) for event in batch.events] for at, _ in self.joined]
-        told = tuple(
+        heard = tuple(
             [
                 Listener(snapshot, tuple(map(self.event, events)))  # type: ignore[arg-type]
                 for (_, snapshot), events in zip(self.joined, since, strict=True)
@@ -386,7 +386,7 @@ class BlockwrightAdapter:
         )
         now = stream.snapshot()
         self.joined = [*self.joined, (now.sequence, tuple(map(self.event, now.events)))][-JOINED:]
-        return told
+        return heard
 
     def event(self, event: Any) -> Event:
         """Return an event in the specification's terms: keys as what they stand for."""
@@ -396,14 +396,14 @@ class BlockwrightAdapter:
         content = event.group_id, prefixes[event.block_hash]
         if kind == "BlockRemoved":
             return Removed(content)
-        told = {"cache_salt": event.cache_salt, "lora_name": event.lora_name}
-        extra = EXTRAS.index({name: value for name, value in told.items() if value is not None})
+        extras = {"cache_salt": event.cache_salt, "lora_name": event.lora_name}
+        extra = EXTRAS.index({name: value for name, value in extras.items() if value is not None})
         parent = None if event.parent_block_hash is None else prefixes[event.parent_block_hash]
         return Stored(content, parent, event.is_parent_absent, event.token_ids, extra)
 
     def evicted(self) -> tuple[tuple[int, Content], ...]:
-        told = self.manager.take_evictions()
-        return tuple([(each.block_id, (each.group, self.shared.prefixes[each.block_hash])) for each in told])
+        evictions = self.manager.take_evictions()
+        return tuple([(each.block_id, (each.group, self.shared.prefixes[each.block_hash])) for each in evictions])
 
     def check(self) -> None:
         self.manager.check()

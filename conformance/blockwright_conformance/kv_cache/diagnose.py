@@ -217,7 +217,7 @@ def assumed(before: State, action: Any, reply: Reply) -> Running:
 
 
 def holds(law: Callable[..., bool], *facts: object) -> bool:
-    """Tell whether a law holds; one that cannot even be asked (a table is too short) does not."""
+    """Return whether a law holds; one that cannot even be asked (a table is too short) does not."""
     try:
         return law(*facts)
     except (AssertionError, IndexError, ValueError):

@@ -31,7 +31,7 @@ FEATURES: dict[str, Callable[[Scope], object]] = {
 
 
 def keeps_draft_states(scope: Scope) -> bool:
-    """Tell whether a recurrent layer keeps states of drafts."""
+    """Return whether a recurrent layer keeps states of drafts."""
     return any(isinstance(group.kind, Mamba) and group.kind.drafts for group in scope.config.groups)
 
 

@@ -44,12 +44,12 @@ class Retain(NamedTuple):
         return Reply()
 
     def lines(self, state: State, outcome: ManagerOutcome) -> list[str]:
-        told = f"{name_of(self.slot)}, {self.tokens}, {self.priority}, {self.until}"
-        return [f"manager.retain({told}){expects(outcome)}"]
+        arguments = f"{name_of(self.slot)}, {self.tokens}, {self.priority}, {self.until}"
+        return [f"manager.retain({arguments}){expects(outcome)}"]
 
 
 def is_told(scope: Scope, request: Running) -> bool:
-    """Tell whether something was said of a request; only some scopes say more than one thing."""
+    """Return whether something was said of a request; only some scopes say more than one thing."""
     return "odd" not in scope.calls and request.wish != Wish()
 
 

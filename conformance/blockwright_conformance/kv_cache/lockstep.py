@@ -73,7 +73,7 @@ def bare(hit: Found) -> Found:
 def unlike_deltas(
     outcome: ManagerOutcome, asks: tuple[tuple[int, int], ...], reply: Reply, shown: Observation
 ) -> list[str]:
-    """Name what differs between the tables after a batch, and those before it with what the batch told (REPLICA-1)."""
+    """Name what differs between the tables after a batch and those before it with what it reported (REPLICA-1)."""
     if not reply.served:
         return []
     before = outcome.steps[0][0] if outcome.steps else outcome.state
@@ -91,7 +91,7 @@ def unlike_deltas(
 
 
 def misreported(outcome: ManagerOutcome, evicted: tuple[tuple[int, Content], ...]) -> list[str]:
-    """Name what was told of evictions and was none, and what was lost and is not told (STEP-4).
+    """Name evictions that were reported and were none, and losses that were not reported (STEP-4).
 
     What the same step publishes again, in another block, need not be told: a manager may have published it by the time
     it takes the last block that was there.
@@ -107,7 +107,7 @@ def misreported(outcome: ManagerOutcome, evicted: tuple[tuple[int, Content], ...
 
 
 def misheard(state: State, listeners: tuple[Listener, ...]) -> list[str]:
-    """Name the laws of events that are broken by what some listener was told (EV-1 to EV-5), with one who shows it."""
+    """Name the laws of events (EV-1 to EV-5) that what was reported to some listener breaks, with one who shows it."""
     shown = ((law, [each for each in listeners if not law.holds(state, each)]) for law in EVENT_LAWS)
     return [f"{law.id}: {law.statement}: was told {each[-1]}" for law, each in shown if each]
 

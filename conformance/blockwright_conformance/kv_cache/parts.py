@@ -142,12 +142,12 @@ def chunks(scope: Scope, remaining: int) -> range:
 
 
 def is_idle(scope: Scope, state: State) -> bool:
-    """Tell whether no step has been started that slots could be given in."""
+    """Return whether no step has been started that slots could be given in."""
     return state.config.overlaps and not state.flights and not is_untimely(scope)
 
 
 def is_untimely(scope: Scope) -> bool:
-    """Tell whether calls are made at the wrong time: not where histories are long, which would do little else."""
+    """Return whether calls are made at the wrong time: not where histories are long, which would do little else."""
     return "misuse" in scope.calls and "odd" not in scope.calls
 
 

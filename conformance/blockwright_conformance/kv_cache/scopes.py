@@ -204,7 +204,7 @@ QUICK = (
 
 
 def is_quick(each: Scope) -> bool:
-    """Tell whether a scope of the `pr` profile is also one of `quick`: the uncached ones, and all of some layers."""
+    """Return whether a scope of the `pr` profile is also one of `quick`: the uncached ones, and all of some layers."""
     return "uncached" in each.name or each.name.startswith(QUICK)
 
 
@@ -342,7 +342,7 @@ def of_drafts() -> Iterator[Scope]:
 
 
 def of_events() -> Iterator[Scope]:
-    """Give the scopes in which what can be found is told: to whoever listens from the beginning, or joins at any time.
+    """Return the scopes in which what can be found is reported: to who listens from the start, or joins at any time.
 
     Two symbols and short blocks, so that prefixes are evicted, published again, and lose their parents; extra keys that
     tokens do not show.
@@ -447,7 +447,7 @@ SPARED: dict[str, str] = {
 
 
 def is_spared(each: Scope) -> bool:
-    """Tell whether only long runs visit a scope."""
+    """Return whether only long runs visit a scope."""
     layers, _, theme = each.name.partition(": ")
     return layers in SPARED.get(theme, "").split("; ")
 

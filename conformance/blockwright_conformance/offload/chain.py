@@ -265,12 +265,12 @@ def asked(state: Chain) -> int:
 
 
 def is_computed(state: Chain, each: Slice) -> bool:
-    """Tell whether the blocks of a slice hold what its keys name: the engine stores nothing else."""
+    """Return whether the blocks of a slice hold what its keys name: the engine stores nothing else."""
     return all(tuple(state.device[block] for block in blocks) == parts_of(state, key) for key, blocks in each)
 
 
 def loads(state: Chain, each: Slice) -> bool:
-    """Tell whether a load writes to blocks of a slice."""
+    """Return whether a load writes to blocks of a slice."""
     device = set(sliced(each)[1])
     return any(other.kind is Kind.LOAD and device & set(other.device) for other in state.transfers)
 
@@ -530,5 +530,5 @@ def named_as(each: Transfer) -> tuple[str, tuple[Key, ...]]:
 
 
 def is_same(each: Transfer, other: Transfer) -> bool:
-    """Tell whether two are the same transfer, handed out or not."""
+    """Return whether two are the same transfer, handed out or not."""
     return replace(each, started=True) == replace(other, started=True)

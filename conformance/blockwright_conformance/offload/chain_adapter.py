@@ -113,8 +113,8 @@ class ChainUnderTest:
         begun = outcome.state.transfers[len(kept) :]
         asked = (Kind.STORE, Kind.LOAD)
         jobs = [name for _, name in kept] + [job if each.kind in asked else None for each in begun]
-        for each, told in zip(outcome.handed, self.handed, strict=False):
-            jobs[next(at for at, (own, _) in enumerate(kept) if own is each)] = told.job_id
+        for each, reported in zip(outcome.handed, self.handed, strict=False):
+            jobs[next(at for at, (own, _) in enumerate(kept) if own is each)] = reported.job_id
         self.jobs = tuple(jobs)
 
     def shown(self, keys: Sequence[Key]) -> ChainShown:
@@ -156,7 +156,7 @@ def chain_expected(before: Chain, outcome: ChainDone, jobs: Sequence[int | None]
 
 
 def is_own(each: Transfer) -> bool:
-    """Tell whether a transfer is the chain's own, of which its caller is told nothing."""
+    """Return whether a transfer is the chain's own, of which its caller is told nothing."""
     return each.kind in (Kind.DEMOTE, Kind.PROMOTE)
 
 

@@ -15,7 +15,7 @@ def scopes(profile: str) -> tuple[TierScope | ChainScope, ...]:
 
 
 def is_chain(scope: TierScope | ChainScope) -> bool:
-    """Tell whether a scope is one of chains, which are larger."""
+    """Return whether a scope is one of chains, which are larger."""
     return isinstance(scope, ChainScope)
 
 

@@ -66,14 +66,14 @@ class TierCall(NamedTuple):
         return 1 if self.success else 0.25
 
     def crowds(self, readers: int, state: Tier) -> bool:
-        """Tell whether a call would have more than so many readers at a block."""
+        """Return whether a call would have more than so many readers at a block."""
         if self.name != "prepare_load":
             return False
         entries = (entry_of(state, key) for key in self.keys)
         return any(entry is not None and entry.readers + self.keys.count(entry.key) > readers for entry in entries)
 
     def is_wrong(self, now: TierNow) -> bool:
-        """Tell whether a call would be refused for more than want of room."""
+        """Return whether a call would be refused for more than want of room."""
         refusal = self.meaning(now).refusal
         return refusal is not None and refusal.reason is not TierReason.NO_ROOM
 

@@ -115,7 +115,7 @@ class ProcessAdapter(ByCalls):
     def __init__(self, connection: Connection, config: Config) -> None:
         self.connection, self.config = connection, config
         self.follows_policy = connection.follows_policy
-        self.told = [config_line(config)]
+        self.history = [config_line(config)]
         self.number = 0
         answer = self.lines_answered([])
         if answer:
@@ -125,7 +125,7 @@ class ProcessAdapter(ByCalls):
         """Return an independent copy: it has the same told to a new manager when it is next asked something."""
         twin = object.__new__(type(self))
         twin.connection, twin.config, twin.follows_policy = self.connection, self.config, self.follows_policy
-        twin.told, twin.number = self.told.copy(), 0
+        twin.history, twin.number = self.history.copy(), 0
         return twin
 
     def lines_answered(self, lines: list[str]) -> list[str]:
@@ -133,7 +133,7 @@ class ProcessAdapter(ByCalls):
         connection, before = self.connection, []
         if self.number == 0 or connection.speaker != self.number:
             connection.speaker += 1
-            self.number, before = connection.speaker, self.told
+            self.number, before = connection.speaker, self.history
         answers = connection.ask([*before, *lines])
         if before and answers[0] != "ok":
             raise ProcessError(f"{connection.command}: expected ok to {before[0]!r}, found {answers[0]!r}")
@@ -148,7 +148,7 @@ class ProcessAdapter(ByCalls):
         """
         line = call_line(Call(word, values))
         (said,) = self.lines_answered([line])
-        self.told.append(line)
+        self.history.append(line)
         try:
             answer = answer_of(said)
         except WireError as error:

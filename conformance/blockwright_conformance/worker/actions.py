@@ -47,7 +47,7 @@ class Serving:
     manager: State
     rows: Rows
     parts: tuple[Part, ...] = ()
-    told: BatchResult = ()
+    result: BatchResult = ()
 
     @property
     def busy(self) -> set[int]:
@@ -160,7 +160,7 @@ class Serve(WorkerAction):
         busy, config = state.busy, state.manager.config
         whole = engine.Fork | engine.Start | engine.Settle
         beside = engine.TakeCopies | engine.GrowEach | engine.Reset
-        for each in engine.enabled(scope.engine, state.manager) if not state.told else ():
+        for each in engine.enabled(scope.engine, state.manager) if not state.result else ():
             if isinstance(each, engine.Admit):
                 if not (busy and recurrent(config)):
                     yield cls(each)
@@ -249,7 +249,7 @@ class Batch(WorkerAction):
             for slot, each in enumerate(manager.requests)
             if isinstance(each, Running) and slot not in busy and (want := wanted(manager, slot, each)) > 0
         ]
-        if state.told or not wants:
+        if state.result or not wants:
             return
         whole = tuple((slot, want, 0) for slot, want, _ in wants)
         drafted = tuple((slot, want + drafts, drafts) for slot, want, drafts in wants)
@@ -267,8 +267,8 @@ class Batch(WorkerAction):
         events = ["copies in a batch"] * any(any(entry is not None for entry in done.copied) for done in dones)
         events += ["second batch"] * bool(state.parts and dones)
         events += [] if refusal is None else [refusal.reason.name]
-        told = tuple(zip((slot for slot, _, _ in self.asks), dones, strict=False))
-        return Served(replace(state, manager=before, parts=tuple(parts), told=told), (), None, tuple(events))
+        result = tuple(zip((slot for slot, _, _ in self.asks), dones, strict=False))
+        return Served(replace(state, manager=before, parts=tuple(parts), result=result), (), None, tuple(events))
 
     def perform(self, model: WorkerAdapter, state: Serving) -> None:
         return None
@@ -281,27 +281,27 @@ class Batch(WorkerAction):
 class Apply(WorkerAction):
     """Follow what the last batch told."""
 
-    told: BatchResult
+    result: BatchResult
 
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
-        yield from (cls(state.told),) if state.told else ()
+        yield from (cls(state.result),) if state.result else ()
 
     def named(self) -> frozenset[int]:
-        return frozenset(slot for slot, _ in self.told)
+        return frozenset(slot for slot, _ in self.result)
 
     def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
         done = WorkerAction.meaning(self, state, choice)
-        return done if done.refusal else Served(replace(done.state, told=()), done.steps)
+        return done if done.refusal else Served(replace(done.state, result=()), done.steps)
 
     def line(self) -> str:
-        names = ", ".join(name_of(slot) for slot, _ in self.told)
-        return f"batch.apply([{names}], {allocation(self.told)})"
+        names = ", ".join(name_of(slot) for slot, _ in self.result)
+        return f"batch.apply([{names}], {allocation(self.result)})"
 
 
-def allocation(told: BatchResult) -> str:
+def allocation(result: BatchResult) -> str:
     """Return an expression for what a batch tells, as an engine's manager gives it."""
-    return f"batch_result({[(name_of(slot), done.new, done.nulled, replaced(done)) for slot, done in told]})"
+    return f"batch_result({[(name_of(slot), done.new, done.nulled, replaced(done)) for slot, done in result]})"
 
 
 def replaced(done: Done) -> tuple[tuple[int, int, int], ...]:
@@ -321,7 +321,7 @@ class HandOut(WorkerAction):
         """Yield the step in several orders, first the requests of a batch; perhaps with one it computes nothing of."""
         if not state.parts:
             return
-        first = [slot for slot, _ in state.told]
+        first = [slot for slot, _ in state.result]
         works = {part.work.slot: part.work for part in state.parts}
         rest = [slot for slot in works if slot not in first]
         orders: Any = permutations(rest) if len(rest) < 4 else (rest, rest[::-1], sorted(rest), rest[2:] + rest[:2])
@@ -334,8 +334,8 @@ class HandOut(WorkerAction):
 
     def meaning(self, state: Serving, choice: Choice | None = None) -> Served:
         manager, before, named = state.manager, state.rows, frozenset(work.slot for work in self.works)
-        told = state.told if state.parts else ()
-        rows = calls.apply(before, told) if told else before
+        result = state.result if state.parts else ()
+        rows = calls.apply(before, result) if result else before
         unfit = rows if isinstance(rows, RowRefusal) else inputs(manager.config, rows, self.works, manager.copies)
         if isinstance(unfit, RowRefusal) or isinstance(rows, RowRefusal):
             return Served(state, (), Refused(unfit))  # type: ignore[arg-type]
@@ -347,24 +347,24 @@ class HandOut(WorkerAction):
         assert isinstance(handed, Inputs)
         ghosts = {part.work.slot: part.found for part in state.parts}
         found = tuple(ghosts.get(slot, manager.contents) for slot in slots)
-        after, call = stepped(arranged, self.works), RowCall(before, arranged, named | {slot for slot, _ in told})
+        after, call = stepped(arranged, self.works), RowCall(before, arranged, named | {slot for slot, _ in result})
         taken = take_copies(manager, LRU) if manager.copies else None
-        events = ["copies"] * bool(manager.copies) + ["followed with the step"] * bool(told)
+        events = ["copies"] * bool(manager.copies) + ["followed with the step"] * bool(result)
         events += ["nothing of a request"] * any(work.new == 0 for work in self.works)
         steps = ((state, call), (state, Handed(manager, arranged, self.works, handed, found)))
         served = Serving(taken.state if isinstance(taken, Done) else manager, after)
         return Served(served, steps, None, tuple(events))
 
     def call(self, model: WorkerAdapter, state: Serving) -> Inputs:
-        return model.step(self.works, state.manager.copies, state.told if state.parts else ())
+        return model.step(self.works, state.manager.copies, state.result if state.parts else ())
 
     def lines(self, state: Serving, outcome: Served) -> list[str]:
         names, copies = [name_of(work.slot) for work in self.works], range(len(state.manager.config.groups))
         pairs = [[copy[1:] for copy in state.manager.copies if copy[0] == at] for at in copies]
-        told = allocation(state.told) if state.told and state.parts else "None"
+        result = allocation(state.result) if state.result and state.parts else "None"
         news, drafts = [work.new for work in self.works], [work.drafts for work in self.works]
         begins = [f"{name_of(work.slot)}.num_computed_tokens = {work.begin}" for work in self.works]
-        call = f"given = batch.step([{', '.join(names)}], {news}, {told}, {pairs}, num_draft_tokens={drafts})"
+        call = f"given = batch.step([{', '.join(names)}], {news}, {result}, {pairs}, num_draft_tokens={drafts})"
         return [*begins, call + ("" if outcome.refusal is None else f"  # an error: {outcome.refusal.reason.value}")]
 
 
@@ -439,7 +439,7 @@ class Misuse(WorkerAction):
     @classmethod
     def allowed(cls, scope: WorkerScope, state: Serving) -> Iterator[Self]:
         """Yield the wrong calls that can be made now."""
-        if scope.misuse and not state.told:
+        if scope.misuse and not state.result:
             for each in wrong_calls(state):
                 if each.meaning(state).refusal is not None:
                     yield cls(each)

@@ -27,7 +27,7 @@ class WorkerAdapter(Protocol):
     def remove(self, slot: int) -> None:
         """Forget a request (``remove_request``)."""
 
-    def apply(self, told: BatchResult) -> None:
+    def apply(self, result: BatchResult) -> None:
         """Follow what a batch tells (``apply``)."""
 
     def swap(self, one: int, other: int) -> None:
@@ -39,7 +39,7 @@ class WorkerAdapter(Protocol):
     def compact(self) -> tuple[tuple[int, int], ...]:
         """Close the gaps, and return the moves from place to place (``compact``)."""
 
-    def step(self, works: tuple[Work, ...], copies: tuple[Copy, ...], told: BatchResult) -> Inputs:
+    def step(self, works: tuple[Work, ...], copies: tuple[Copy, ...], result: BatchResult) -> Inputs:
         """Return what a step hands to the kernels (``step``), which follows a batch first if one is told.
 
         The tables of a group are those of all rows, with null blocks behind what a request has.

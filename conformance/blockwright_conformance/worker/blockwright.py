@@ -99,8 +99,8 @@ class BlockwrightWorker:
         self.batch.remove_request(name_of(slot))
 
     @remembered
-    def apply(self, told: BatchResult) -> None:
-        self.batch.apply([self.request(slot) for slot, _ in told], self.allocation(told))
+    def apply(self, result: BatchResult) -> None:
+        self.batch.apply([self.request(slot) for slot, _ in result], self.allocation(result))
 
     @remembered
     def swap(self, one: int, other: int) -> None:
@@ -115,11 +115,11 @@ class BlockwrightWorker:
         return tuple(self.batch.compact())
 
     @remembered
-    def step(self, works: tuple[Work, ...], copies: tuple[Copy, ...], told: BatchResult) -> Inputs:
+    def step(self, works: tuple[Work, ...], copies: tuple[Copy, ...], result: BatchResult) -> Inputs:
         requests = [self.request(work.slot, work.begin) for work in works]
         pairs = [[copy[1:] for copy in copies if copy[0] == at] for at in range(len(self.config.groups))]
         news, drafts = (in_short([getattr(work, name) for work in works]) for name in ("new", "drafts"))
-        told_of = self.allocation(told) if told else None
+        told_of = self.allocation(result) if result else None
         self.given = self.batch.step(requests, news, told_of, pairs, num_draft_tokens=drafts)
         return self.read(self.given, works)
 
@@ -142,11 +142,11 @@ class BlockwrightWorker:
         shown = [None if each is None else slots[each] for each in self.batch.request_ids]
         return (*shown, *[None] * (self.scope.rows - len(shown)))
 
-    def allocation(self, told: BatchResult) -> BatchAllocation:
+    def allocation(self, result: BatchResult) -> BatchAllocation:
         """Return what a batch tells, as the manager gives it."""
         self.batches += 1
         return allocation_of(
-            [(name_of(slot), done.new, done.nulled, replaced(done)) for slot, done in told],
+            [(name_of(slot), done.new, done.nulled, replaced(done)) for slot, done in result],
             len(self.config.groups),
             self.batches,
         )
@@ -217,12 +217,12 @@ def in_short(counts: list[int]) -> int | list[int]:
     return counts[0] if len(set(counts)) == 1 else counts
 
 
-def allocation_of(told: list[tuple[str, Any, Any, Any]], groups: int, number: int = 0) -> BatchAllocation:
+def allocation_of(result: list[tuple[str, Any, Any, Any]], groups: int, number: int = 0) -> BatchAllocation:
     """Return what a manager tells of a batch: per request its id, new and nulled entries per group, and replaced ones.
 
     A request of which only counts changed has no name.
     """
-    parts = [[tables or ((),) * groups for tables in (new, nulled)] for _, new, nulled, _ in told]
+    parts = [[tables or ((),) * groups for tables in (new, nulled)] for _, new, nulled, _ in result]
     flat: list[list[int]] = []
     for at in (0, 1):
         cuts = [part for each in parts for part in each[at]]
@@ -230,11 +230,13 @@ def allocation_of(told: list[tuple[str, Any, Any, Any]], groups: int, number: in
             [entry for part in cuts for entry in part],
             [sum(map(len, cuts[:end])) for end in range(len(cuts) + 1)],
         ]
-    entries = [number for at, (*_, each) in enumerate(told) for entry in each for number in (at, *entry)]
-    names = [name if any(map(any, (map(len, new), map(len, nulled), each))) else "" for name, new, nulled, each in told]
+    entries = [number for at, (*_, each) in enumerate(result) for entry in each for number in (at, *entry)]
+    names = [
+        name if any(map(any, (map(len, new), map(len, nulled), each))) else "" for name, new, nulled, each in result
+    ]
     new, new_ends, nulled, nulled_ends = (vec[i32](each) for each in flat)
     buffers = new, new_ends, nulled, nulled_ends, vec[i32](entries)
-    return BatchAllocation(len(told), None, *buffers, number, names)
+    return BatchAllocation(len(result), None, *buffers, number, names)
 
 
 def kv_cache_config(config: Config) -> KVCacheConfig:

@@ -85,13 +85,13 @@ class WorkerWorld(World[Serving, WorkerAdapter]):
         Rows are the manager's tables but for what the last batch told, of which it suffices where it goes.
         """
         rows = [row and (row.slot, row.certain) for row in state.rows]
-        told = [(slot, [len(table) for table in done.new], done.nulled, done.copied) for slot, done in state.told]
+        result = [(slot, [len(table) for table in done.new], done.nulled, done.copied) for slot, done in state.result]
         found = [
             [content_of(part.found[block]) for table in tables_of(state.manager, part.work.slot) for block in table]
             for part in state.parts
         ]
         works = [(work.slot, work.begin, work.new, work.drafts) for work, _ in state.parts]
-        named = slot_form(state.manager, self.names), rows, told, works, found
+        named = slot_form(state.manager, self.names), rows, result, works, found
         return blake2b(marshal.dumps(named, 2), digest_size=16).digest()
 
     def broken_by(self, outcome: Outcome[Serving]) -> list[AnyLaw]:
@@ -138,7 +138,9 @@ class WorkerWorld(World[Serving, WorkerAdapter]):
     def examine(self, model: WorkerAdapter, state: Serving) -> list[str]:
         """Run the self-check, and ask for the slots of all positions; those without a block are refused."""
         model.check()
-        return [] if state.told else [fault for row in state.rows if row for fault in self.misplaced(model, state, row)]
+        return (
+            [] if state.result else [fault for row in state.rows if row for fault in self.misplaced(model, state, row)]
+        )
 
     def misplaced(self, model: WorkerAdapter, state: Serving, row: Any) -> Iterator[str]:
         """Yield the differences in the slots of one request."""

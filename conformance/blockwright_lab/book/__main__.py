@@ -24,31 +24,31 @@ def main(arguments: list[str] | None = None) -> int:
         if not path.exists():
             parser.error(f"--report: there is no file {path}; blockwright conform --json {path} writes it")
     try:
-        told = report.joined([json.loads(path.read_text(encoding="utf-8")) for path in args.report])
+        reported = report.joined([json.loads(path.read_text(encoding="utf-8")) for path in args.report])
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
     if not args.check:
-        for name, data in made(told):
+        for name, data in made(reported):
             files.write(args.folder, name, data)
         return 0
-    faults = list(checked(args.folder, told))
+    faults = list(checked(args.folder, reported))
     for fault in faults:
         print(fault, file=sys.stderr)
     print(f"{args.folder}: {len(faults)} numbers are not current" if faults else f"{args.folder}: current")
     return int(bool(faults))
 
 
-def made(told: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def made(reported: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Return each file and what belongs into it; that of the gates only where there is a report."""
     yield "spaces", spaces.data()
     yield "examples", examples.data()
-    if told is not None:
-        yield "gates", report.gates(told)
-        yield "known_bugs", report.known_bugs(told)
+    if reported is not None:
+        yield "gates", report.gates(reported)
+        yield "known_bugs", report.known_bugs(reported)
 
 
-def checked(folder: Path, told: Any) -> Iterator[str]:
+def checked(folder: Path, reported: Any) -> Iterator[str]:
     for name, data in made(None):
         if files.read(folder, name) != json.loads(files.text_of(data)):
             yield f"{name}.json: recomputed, it differs; python -m blockwright_lab.book writes it anew"
@@ -57,8 +57,8 @@ def checked(folder: Path, told: Any) -> Iterator[str]:
         yield "gates.json, known_bugs.json: missing; python -m blockwright_lab.book --report FILE writes them"
         return
     yield from report.misnamed(kept, bugs)
-    if told is not None:
-        yield from report.stale(kept, told)
+    if reported is not None:
+        yield from report.stale(kept, reported)
 
 
 if __name__ == "__main__":

@@ -34,56 +34,56 @@ class Example(NamedTuple):
 
 
 def is_refused(reason: Reason) -> Goal:
-    return lambda before, action, told: told.refusal is not None and told.refusal.reason is reason
+    return lambda before, action, answer: answer.refusal is not None and answer.refusal.reason is reason
 
 
-def is_shared(before: State, action: Action, told: ManagerOutcome) -> bool:
-    return any(holders(told.state, block) > 1 for block in range(1, before.config.num_blocks))
+def is_shared(before: State, action: Action, answer: ManagerOutcome) -> bool:
+    return any(holders(answer.state, block) > 1 for block in range(1, before.config.num_blocks))
 
 
-def is_found_again(before: State, action: Action, told: ManagerOutcome) -> bool:
+def is_found_again(before: State, action: Action, answer: ManagerOutcome) -> bool:
     """Look for an admission on a block that nobody held any more."""
-    after = told.state.requests[action.slot] if isinstance(action, Admit) else None
+    after = answer.state.requests[action.slot] if isinstance(action, Admit) else None
     return isinstance(after, Running) and any(block in before.queue and key(before, block) for block in after.tables[0])
 
 
-def is_evicted(before: State, action: Action, told: ManagerOutcome) -> bool:
+def is_evicted(before: State, action: Action, answer: ManagerOutcome) -> bool:
     """Look for a step that takes a block with the last copy of a content."""
-    return any(step.evicted for step in told.done)
+    return any(step.evicted for step in answer.done)
 
 
-def is_nulled(before: State, action: Action, told: ManagerOutcome) -> bool:
-    return isinstance(action, Grow) and any(entries for step in told.done for entries in step.nulled)
+def is_nulled(before: State, action: Action, answer: ManagerOutcome) -> bool:
+    return isinstance(action, Grow) and any(entries for step in answer.done for entries in step.nulled)
 
 
-def is_hit_with_a_null(before: State, action: Action, told: ManagerOutcome) -> bool:
+def is_hit_with_a_null(before: State, action: Action, answer: ManagerOutcome) -> bool:
     """Look for a hit of two groups of which one need not have everything."""
-    after = told.state.requests[action.slot] if isinstance(action, Admit) else None
+    after = answer.state.requests[action.slot] if isinstance(action, Admit) else None
     return isinstance(after, Running) and any(NULL in table for table in after.tables)
 
 
-def is_copied(before: State, action: Action, told: ManagerOutcome) -> bool:
+def is_copied(before: State, action: Action, answer: ManagerOutcome) -> bool:
     """Look for a step that writes to a block that another request holds."""
-    return isinstance(action, Grow) and len(told.state.copies) > len(before.copies)
+    return isinstance(action, Grow) and len(answer.state.copies) > len(before.copies)
 
 
-def is_fenced(before: State, action: Action, told: ManagerOutcome) -> bool:
+def is_fenced(before: State, action: Action, answer: ManagerOutcome) -> bool:
     """Look for blocks that were given up while a step in flight touches them."""
-    return bool(told.state.fences) and not before.fences
+    return bool(answer.state.fences) and not before.fences
 
 
-def is_rejected(before: State, action: Action, told: ManagerOutcome) -> bool:
-    return isinstance(action, Settle) and bool(action.rejected) and told.refusal is None
+def is_rejected(before: State, action: Action, answer: ManagerOutcome) -> bool:
+    return isinstance(action, Settle) and bool(action.rejected) and answer.refusal is None
 
 
-def is_part_of_a_load(before: State, action: Action, told: ManagerOutcome) -> bool:
-    came = action.came if isinstance(action, FinishLoad) and not told.refusal else 0
+def is_part_of_a_load(before: State, action: Action, answer: ManagerOutcome) -> bool:
+    came = action.came if isinstance(action, FinishLoad) and not answer.refusal else 0
     return came > 0 and any(isinstance(each, Running) and each.loading > came for each in before.requests)
 
 
-def is_carried(before: State, action: Action, told: ManagerOutcome) -> bool:
+def is_carried(before: State, action: Action, answer: ManagerOutcome) -> bool:
     """Look for a recurrent layer whose state went on to a new block."""
-    after = [each for each in told.state.requests if isinstance(each, Running)]
+    after = [each for each in answer.state.requests if isinstance(each, Running)]
     return isinstance(action, Grow) and any(each.tables[0].count(NULL) for each in after)
 
 
@@ -138,11 +138,11 @@ def steps(each: Scope, actions: tuple[Action, ...]) -> Iterator[Record]:
     """Return what each action is called and what the state is after it."""
     state = KVCacheWorld(each).initial()
     for action in actions:
-        told = meaning(state, action)
-        state = told.state
+        answer = meaning(state, action)
+        state = answer.state
         yield {
             "action": told_action(action),
-            "refused": told.refusal.reason.value[1] if told.refusal else None,
+            "refused": answer.refusal.reason.value[1] if answer.refusal else None,
         } | after(state)
 
 

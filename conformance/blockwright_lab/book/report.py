@@ -60,7 +60,7 @@ def bug_of(row: Row) -> str:
 
 
 def stale(kept: Row, report: Row) -> Iterator[str]:
-    """Say what the documentation tells of the gates and a fresh report does not, and the other way round.
+    """Yield what the documentation says of the gates and a fresh report does not, and the other way round.
 
     Only gates that the report ran are compared, and of a report on some scopes only those.
     """
@@ -75,7 +75,7 @@ def stale(kept: Row, report: Row) -> Iterator[str]:
 
 
 def misnamed(kept: Row, bugs: Row) -> Iterator[str]:
-    """Say which scopes and known bugs of the profile the documentation does not tell of, or tells of in vain.
+    """Yield the scopes and known bugs of the profile that the documentation lacks, or names in vain.
 
     What is compared where there is no fresh report: names alone.
     """
@@ -86,10 +86,10 @@ def misnamed(kept: Row, bugs: Row) -> Iterator[str]:
         ("paged", [each.name for each in PAGED_PROFILES[profile]]),
         ("offload", tiers + [each.name for each in CHAIN_PROFILES[profile]]),
     ):
-        told = {row["scope"] for row in kept["rows"] if row["kind"] == kind}
+        documented = {row["scope"] for row in kept["rows"] if row["kind"] == kind}
         there = set(scopes)
-        yield from (f"{kind} {name}: no such scope in profile {profile}" for name in sorted(told - there))
-        yield from (f"{kind} {name}: not in the documentation" for name in sorted(there - told))
+        yield from (f"{kind} {name}: no such scope in profile {profile}" for name in sorted(documented - there))
+        yield from (f"{kind} {name}: not in the documentation" for name in sorted(there - documented))
     ids = {each.id for each in BUGS}
     yield from (f"known-bugs {name}: no such bug" for name in sorted(bugs.keys() - ids))
     yield from (f"known-bugs {name}: not in the documentation" for name in sorted(ids - bugs.keys()))

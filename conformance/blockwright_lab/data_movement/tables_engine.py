@@ -60,7 +60,7 @@ class Member:
 
     def __init__(self, seq: SimpleSequence, slot: int, codes: list[int]) -> None:
         self.seq, self.slot, self.codes = seq, slot, codes
-        self.told = 0
+        self.reported = 0
         """Most tokens that an append was told are computed."""
         self.placed = 0
         """Tokens that have slots."""
@@ -195,15 +195,15 @@ class PagedEngine:
     def append(self, member: Member, ahead: int, must: bool) -> bool:
         """Append what is new of one sequence, execute the copies, and put drafts behind it."""
         seq, placed = member.seq, member.placed
-        told = seq.num_computed_tokens if self.world.window is not None else None
-        action = AppendTokens(member.slot, tuple(seq.token_ids[placed:]), ahead, told)
+        reported = seq.num_computed_tokens if self.world.window is not None else None
+        action = AppendTokens(member.slot, tuple(seq.token_ids[placed:]), ahead, reported)
         pairs = self.call(lambda: self.manager.append_slots(seq, ahead), [action], must)
         if pairs is None:
             return False
         self.caches.copy(pairs)
         for token in seq.token_ids[placed:]:
             member.codes.append(code(member.codes[-1], token))
-        member.told, member.placed = max(member.told, told or 0), len(seq.token_ids)
+        member.reported, member.placed = max(member.reported, reported or 0), len(seq.token_ids)
         if ahead:
             self.caches.draft(self.table(member), member.placed)
         return True
@@ -230,7 +230,7 @@ class PagedEngine:
         group, members = self.groups[index]
         parent = members[which % len(members)]
         child = Member(parent.seq.fork(self.count), self.empty_slots[0], parent.codes[:])
-        child.told, child.placed, child.found = parent.told, parent.placed, parent.found
+        child.reported, child.placed, child.found = parent.reported, parent.placed, parent.found
         self.count += 1
         self.shown.owners[child.slot] = child.seq.seq_id
         self.call(lambda: self.manager.fork(parent.seq, child.seq), [Fork(parent.slot, child.slot)], True)
@@ -367,7 +367,7 @@ class PagedEngine:
         """Have every sequence read back what it has computed or found, as far as its window keeps it."""
         size, window = self.world.size, self.world.window
         for member in self.members:
-            start = 0 if window is None else max(0, member.told // size - window) * size
+            start = 0 if window is None else max(0, member.reported // size - window) * size
             stop = max(member.seq.num_computed_tokens, member.found)
             tokens, codes = member.seq.token_ids[:stop], member.codes[:stop]
             if not self.caches.reads_back(self.table(member), start, codes, tokens):

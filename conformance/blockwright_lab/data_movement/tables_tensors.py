@@ -66,7 +66,7 @@ class TokenCaches:
                 values[where] = DRAFT
 
     def reads_back(self, blocks: Sequence[int], start: int, codes: Sequence[int], tokens: Sequence[int]) -> bool:
-        """Tell whether a table, on either device, holds exactly these tokens from a position on."""
+        """Return whether a table, on either device, holds exactly these tokens from a position on."""
         if start >= len(tokens):
             return True
         first = start // self.size

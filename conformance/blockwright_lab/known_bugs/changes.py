@@ -170,7 +170,7 @@ def spliced(text: str, begin: int, end: int, code: str, node: ast.AST) -> str:
 
 
 def complaint(change: Change, named: list[Function], fit: list[Function], sources: dict[str, str]) -> str:
-    """Say why a change does not fit, what is nearest to it, and where else its anchor stands."""
+    """Return why a change does not fit, what is nearest to it, and where else its anchor stands."""
     every = list(functions(sources))
     if not named:
         parts = change.function.count(".") + 1

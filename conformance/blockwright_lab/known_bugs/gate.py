@@ -115,7 +115,7 @@ def row_from(scope: str, seen: Seen, seconds: float) -> GateResult:
 
 
 def told_of(error: BaseException) -> str:
-    """Say that a known bug, or the implementation itself, could not be looked at to the end."""
+    """Report that a known bug, or the implementation itself, could not be looked at to the end."""
     if isinstance(error, OutOfTimeError):
         return "runs on and on: one action took longer than it may"
     return f"{type(error).__name__}: {error}"

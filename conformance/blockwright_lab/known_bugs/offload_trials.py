@@ -148,7 +148,7 @@ class Engine:
             yield from self.wrong(again, length)
 
     def wrong(self, request: Any, length: int = LENGTH) -> Iterator[str]:
-        """Tell which of a request's first blocks hold something else."""
+        """Yield which of a request's first blocks hold something else."""
         for block, content in self.named(request):
             if len(content[1]) <= length and self.contents["GPU"][block] != content:
                 yield f"block {block} must hold {content} and holds {self.contents['GPU'][block]}"
@@ -173,7 +173,7 @@ def reused(package: ModuleType) -> Iterator[Fault]:
 
 
 def not_yet_computed(package: ModuleType) -> Iterator[Fault]:
-    """Say that a step has ended while another request has its slots and has not been computed (CHAIN-6)."""
+    """Report that a step has ended while another request has its slots and has not been computed (CHAIN-6)."""
     rearm()
     engine = Engine(package, "publish", 24)
     first, later = engine.admit("first", 1), engine.admit("later", 2)

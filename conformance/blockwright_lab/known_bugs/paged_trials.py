@@ -65,8 +65,8 @@ def chunks_of_a_prompt(package: ModuleType) -> Iterator[Fault]:
         manager.allocate(group)
         for done in range(chunk, 8, chunk):
             manager.mark_blocks_as_computed(group, chunk)
-            told = manager.get_num_cached_tokens(seq), manager.get_num_cached_tokens(other)
-            if max(told) > done:
-                yield Fault("PAGE-16", f"{done} tokens computed, {told} are said to be cached", 1 + done // chunk)
+            cached = manager.get_num_cached_tokens(seq), manager.get_num_cached_tokens(other)
+            if max(cached) > done:
+                yield Fault("PAGE-16", f"{done} tokens computed, {cached} are said to be cached", 1 + done // chunk)
                 return
             seq.num_computed_tokens = done

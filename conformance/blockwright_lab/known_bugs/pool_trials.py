@@ -55,10 +55,10 @@ def one(
     package: ModuleType, tokens: tuple[int, ...], lora: str | None, salt: str | None, items: tuple[Any, ...]
 ) -> Iterator[tuple[tuple[object, ...], Any]]:
     """Return the key of each block of one request, with what it must stand for: all that precedes the block's end."""
-    told = [package.MultiModalItem(*item) for item in items]
+    own_items = [package.MultiModalItem(*item) for item in items]
     hasher = package.SipHasher(bytes(range(16)))
     request = package.Request(
-        "r", list(tokens), block_size=BLOCK_SIZE, lora_name=lora, cache_salt=salt, mm_items=told, hasher=hasher
+        "r", list(tokens), block_size=BLOCK_SIZE, lora_name=lora, cache_salt=salt, mm_items=own_items, hasher=hasher
     )
     for entry, key in enumerate(request.block_hashes):
         end = (entry + 1) * BLOCK_SIZE
@@ -83,8 +83,8 @@ def keys(package: ModuleType) -> Iterator[Fault]:
 
 def requested(meaning: tuple[Any, ...]) -> str:
     lora, salt, tokens, items = meaning
-    told = ", ".join(f"MultiModalItem{item}" for item in items)
-    return f"Request('r', {list(tokens)}, {BLOCK_SIZE}, lora_name={lora!r}, cache_salt={salt!r}, mm_items=[{told}])"
+    words = ", ".join(f"MultiModalItem{item}" for item in items)
+    return f"Request('r', {list(tokens)}, {BLOCK_SIZE}, lora_name={lora!r}, cache_salt={salt!r}, mm_items=[{words}])"
 
 
 def weak(package: ModuleType) -> Iterator[Fault]:
@@ -133,7 +133,9 @@ def pool(package: ModuleType) -> Iterator[Fault]:
                 try:
                     twin.check()
                 except package.errors.InvariantError as error:
-                    way = "\n".join(["pool = BlockPool(3)", *(told(*each) for each in (*calls, call)), "pool.check()"])
+                    way = "\n".join(
+                        ["pool = BlockPool(3)", *(written(*each) for each in (*calls, call)), "pool.check()"]
+                    )
                     yield Fault(error.law, f"after {(*calls, call)}: {error}", len(calls) + 1, way)
                     return
                 following.append((twin, (*calls, call)))
@@ -151,7 +153,7 @@ def perform(blocks: Any, name: str, ids: tuple[int, ...]) -> None:
     getattr(blocks, method)(argument)
 
 
-def told(name: str, ids: tuple[int, ...]) -> str:
+def written(name: str, ids: tuple[int, ...]) -> str:
     method, argument = meant(name, ids)
     return f"pool.{method}({argument})"
 

@@ -66,7 +66,7 @@ def made(path: Path, draw: random.Random) -> Before:
 
 
 def altered(trial: Trial) -> frozenset[Altered]:
-    """Say which parts of the directory differ from what was left."""
+    """Return which parts of the directory differ from what was left."""
     before, now = trial.before.files, trial.files
     found = {Altered.REST}
     if now.get(HEADER) != before[HEADER]:
@@ -98,7 +98,7 @@ def untouched(trial: Trial) -> frozenset[int]:
 
 
 def same(one: bytes, other: bytes, first: int, size: int) -> bool:
-    """Say whether two files have the same bytes in a range; a file that ends before has zeros there."""
+    """Return whether two files have the same bytes in a range; a file that ends before has zeros there."""
     return one[first : first + size].ljust(size, b"\0") == other[first : first + size].ljust(size, b"\0")
 
 
@@ -176,7 +176,7 @@ def found(store: DiskStore, before: Before) -> Iterator[Served]:
 
 
 def all_there(store: DiskStore, keys: list[int]) -> bool:
-    """Say whether each slot gives the block that was written to it."""
+    """Return whether each slot gives the block that was written to it."""
     for slot, key in enumerate(keys):
         data = bytearray(len(content_of(key)))
         if not store.get(key_of(key), slot, parts_of(data)) or data != content_of(key):
@@ -185,7 +185,7 @@ def all_there(store: DiskStore, keys: list[int]) -> bool:
 
 
 def is_private(path: Path, *names: str) -> bool:
-    """Say whether a directory and those of these files that it has are their owner's alone."""
+    """Return whether a directory and those of these files that it has are their owner's alone."""
     modes = [(path / name).lstat().st_mode for name in names if os.path.lexists(path / name)]
     return stat.S_IMODE(path.stat().st_mode) == 0o700 and all(
         stat.S_IMODE(mode) == 0o600 for mode in modes if not stat.S_ISDIR(mode)

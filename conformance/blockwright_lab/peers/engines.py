@@ -118,7 +118,7 @@ class EngineReport:
 
     @property
     def violations(self) -> list[str]:
-        """Say what is wrong: differences that are not listed, and listed ones that are not there."""
+        """Return what is wrong: differences that are not listed, and listed ones that are not there."""
         verdict = self.verdict
         wrong = [f"not listed: {each.law} in {each.scope}: {each.detail}" for each in verdict.unlisted]
         if self.is_whole:
@@ -224,8 +224,8 @@ def of_law(report: EngineReport, law: str, statement: str) -> dict[str, Any]:
     unlisted = [each for each in verdict.unlisted if each.law == law]
     confirmed = [each for each in report.engine.deviations if each.law == law and report.confirmed.get(each.confirm)]
     bugs = [each for each, _ in known if each.standing is Standing.BUG] + confirmed
-    told = (finding for each, found in known if each.standing is Standing.BUG or not bugs for finding in found)
-    first = shortest([*unlisted, *told])
+    reported = (finding for each, found in known if each.standing is Standing.BUG or not bugs for finding in found)
+    first = shortest([*unlisted, *reported])
     return {
         "id": law,
         "statement": statement,

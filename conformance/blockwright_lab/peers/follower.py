@@ -65,24 +65,24 @@ class Follower(Explorer[State, Any]):
         assert node.model is not None
         self.result.transitions += 1
         model = node.model.copy()
-        told, state, faults = follow(model, node.state, action)
-        self.result.fired[told.refusal.reason.name if told.refusal else type(action).__name__] += 1
+        outcome, state, faults = follow(model, node.state, action)
+        self.result.fired[outcome.refusal.reason.name if outcome.refusal else type(action).__name__] += 1
         after = Node(state or node.state, model, (node.trail, action))
         goes_on = self.note_all(faults, after)
         if state is None:
             return None
-        self.steps_fault(node, told, after)
+        self.steps_fault(node, outcome, after)
         digest = self.world.digest(state)
         if digest in self.seen:
             return None
         self.seen.add(digest)
         return after if self.stays_lawful(after) and goes_on else None
 
-    def steps_fault(self, node: Node[State, Any], told: ManagerOutcome, after: Node[State, Any]) -> None:
+    def steps_fault(self, node: Node[State, Any], outcome: ManagerOutcome, after: Node[State, Any]) -> None:
         """Check the laws of steps, with what the manager shows after the last of them."""
         before = node.state
-        for at, done in enumerate(told.done):
-            seen = replace(done, state=after.state) if at == len(told.steps) - 1 else done
+        for at, done in enumerate(outcome.done):
+            seen = replace(done, state=after.state) if at == len(outcome.steps) - 1 else done
             for law in STEPS:
                 if not law.holds(before, seen):
                     self.note(Fault(law.id, "step", law.statement), after)

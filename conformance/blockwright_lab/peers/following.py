@@ -60,7 +60,7 @@ class Fault(NamedTuple):
 class Followed(NamedTuple):
     """What an action came to: the manager's state after it (None: not to be gone on from), and what differs."""
 
-    told: ManagerOutcome
+    outcome: ManagerOutcome
     state: State | None
     faults: list[Fault]
 
@@ -124,20 +124,20 @@ def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
         call = perform_sync_load if isinstance(action, SyncLoad) else perform
         reply = call(adapter, action, state)  # type: ignore[arg-type]
     except Exception as error:
-        told = tell(state, action, Reply())
-        wanted = told.refusal or "success"
+        outcome = tell(state, action, Reply())
+        wanted = outcome.refusal or "success"
         law = getattr(error, "law", None) or adapter.law_of(error)
-        return Followed(told, None, [Fault(law, "error", f"{where(error)}; expected {wanted}")])
-    told = tell(state, action, reply, choice_of(adapter, reply))
-    told = replace(told, state=begin(told.state).state)  # type: ignore[union-attr]  # each call is a step of its own
+        return Followed(outcome, None, [Fault(law, "error", f"{where(error)}; expected {wanted}")])
+    outcome = tell(state, action, reply, choice_of(adapter, reply))
+    outcome = replace(outcome, state=begin(outcome.state).state)  # type: ignore[union-attr]  # each call is a step of its own
     if isinstance(action, FinishLoad):
-        told = replace(told, state=replace(told.state, contents=arrived(state, told, action)))
+        outcome = replace(outcome, state=replace(outcome.state, contents=arrived(state, outcome, action)))
     shown = adapter.observe(names_of(state))
-    faults = misfound(state, action, reply) + misjudged(state, action, told, reply)
-    is_agreed = reply.refused == (told.refusal is not None)
-    if told.refusal is not None and not reply.refused:
-        return Followed(told, None, faults)  # nothing is known of what the manager has done
-    base = told.state if is_agreed else state
+    faults = misfound(state, action, reply) + misjudged(state, action, outcome, reply)
+    is_agreed = reply.refused == (outcome.refusal is not None)
+    if outcome.refusal is not None and not reply.refused:
+        return Followed(outcome, None, faults)  # nothing is known of what the manager has done
+    base = outcome.state if is_agreed else state
     changed = unlike(base, shown)
     if reply.refused and changed:
         kind = "trimmed" if is_trimmed(base, shown) else "changed"
@@ -145,26 +145,26 @@ def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
         faults.append(Fault("REF-0", f"{kind} by a refusal", details))
     elif changed:
         faults += [Fault("REF-0", name, detail) for name, detail in changed]
-    return Followed(told, rejoined(state, base, shown), faults)
+    return Followed(outcome, rejoined(state, base, shown), faults)
 
 
-def arrived(state: State, told: ManagerOutcome, action: FinishLoad) -> tuple[Content | None, ...]:
+def arrived(state: State, outcome: ManagerOutcome, action: FinishLoad) -> tuple[Content | None, ...]:
     """Return what blocks hold when a load has ended: its last token too, which the specification computes again."""
     request = state.requests[action.slot]
-    if told.refusal or not action.came or not isinstance(request, Running):
-        return told.state.contents
+    if outcome.refusal or not action.came or not isinstance(request, Running):
+        return outcome.state.contents
     came = replace(request, computed=request.written + action.came)
     return written(state, action.slot, came, request.written).contents
 
 
 def where(error: Exception) -> str:
-    """Say what an error is, and in which function and line of the manager it came up."""
+    """Return what an error is, and in which function and line of the manager it came up."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {frame.name}: {str(error) or frame.line}"
 
 
 def tell(state: State, action: Any, reply: Reply, choice: Choice = LRU) -> ManagerOutcome:
-    """Tell what comes of an action, given the hit that the manager found."""
+    """Return what comes of an action, given the hit that the manager found."""
     hit = Hit(*reply.hit) if reply.hit and reply.hit.length else Hit()
     if isinstance(action, SyncLoad):
         return mean_sync_load(state, action, hit, reply)
@@ -191,26 +191,26 @@ def misheld(state: State, prefix: Prefix, hit: Hit) -> list[Fault]:
     return faults
 
 
-def misjudged(state: State, action: Any, told: ManagerOutcome, reply: Reply) -> list[Fault]:
+def misjudged(state: State, action: Any, outcome: ManagerOutcome, reply: Reply) -> list[Fault]:
     """Judge whether a call was rightly served or refused."""
     free = len(state.queue)
-    if told.refusal is None:
+    if outcome.refusal is None:
         if not reply.refused:
             return []
         return [Fault("PLAN-1", "refused", f"refused, though {free} free blocks are enough")]
     if reply.refused:
         return []
-    reason = told.refusal.reason
+    reason = outcome.refusal.reason
     if reason is Reason.ILLEGAL_CHOICE:
         wants = tell(state, action, reply._replace(served=()))
         new = wants.done[-1].new if wants.steps else wants.refusal
         return [Fault("PLAN-1", "taken", f"took {reply.served[0].new}, where the step wants the like of {new}")]
     kind = "wrong call" if reason.value[0] is When.INVALID else "served"
-    return [Fault("PLAN-1", kind, f"served with {free} free blocks, expected {told.refusal}")]
+    return [Fault("PLAN-1", kind, f"served with {free} free blocks, expected {outcome.refusal}")]
 
 
 def is_trimmed(base: State, shown: Observation) -> bool:
-    """Tell whether a manager differs from a state in nothing but that dead entries are null."""
+    """Return whether a manager differs from a state in nothing but that dead entries are null."""
     if shown.keys != expected(base).keys:
         return False
     for request, now in zip(base.requests, shown.tables, strict=True):

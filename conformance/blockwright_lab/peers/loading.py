@@ -41,7 +41,7 @@ def perform_sync_load(adapter: ManagerAdapter, action: SyncLoad, state: State) -
 
 
 def mean_sync_load(state: State, action: SyncLoad, hit: Hit, reply: Reply) -> ManagerOutcome:
-    """Tell of a load within a step: blocks for what later tokens read of the hit and of what is loaded, and the step.
+    """Return the outcome of a load within a step: blocks for what later tokens read of hit and load, and the step.
 
     What the load makes dead is neither adopted nor taken: nobody waits for it.
     """
@@ -73,7 +73,7 @@ def mean_sync_load(state: State, action: SyncLoad, hit: Hit, reply: Reply) -> Ma
 
 
 def wants_of(group: Group, size: int, held: int, loaded: int, stop: int) -> tuple[bool, ...]:
-    """Tell for each entry after the first `held` whether it takes a block, when tokens up to `loaded` are loaded."""
+    """Return, for each entry after the first `held`, whether it takes a block when tokens up to `loaded` are loaded."""
     states = {(loaded - 1) // size} | filled(group.kind, size, loaded, stop)
     return tuple(
         not dead(group.kind, size, loaded, entry) and (not isinstance(group.kind, Mamba) or entry in states)

@@ -73,9 +73,9 @@ def perform(world: RadixEngine, before: Seen, action: Do) -> tuple[Seen, bool, l
                 broken.append(("LOOKUP-1", f"the lookup took the state slot {taken[0]}"))
             broken += kept(before, seen(world))
         case "evict":
-            told = world.do(action)
+            answer = world.do(action)
             kinds = (0, *([1] if scope.window is not None else []), *([2] if scope.states else []))
-            broken += evicted(before, seen(world), action.amounts, told, kinds)
+            broken += evicted(before, seen(world), action.amounts, answer, kinds)
         case "admit" | "grow" | "checkpoint":
             refused = not world.do(action)
             if refused and idle and fits(scope, scope.requests[int(action.name)][1]):

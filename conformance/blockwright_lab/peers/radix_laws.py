@@ -184,14 +184,16 @@ def kept(before: Seen, after: Seen) -> Broken:
             yield "STEP-2", f"{tokens}: {page} became {now}"
 
 
-def evicted(before: Seen, after: Seen, asked: tuple[int, ...], told: tuple[int, ...], kinds: tuple[int, ...]) -> Broken:
+def evicted(
+    before: Seen, after: Seen, asked: tuple[int, ...], reported: tuple[int, ...], kinds: tuple[int, ...]
+) -> Broken:
     """TREE-4: what eviction did; `kinds` are the components' places in what was asked and told."""
     for at, kind in enumerate(kinds):
         gone = sum(amounts(page)[kind] for page in before.pages.values()) - sum(
             amounts(page)[kind] for page in after.pages.values()
         )
-        if gone != told[kind]:
-            yield "TREE-4", f"kind {kind}: says {told[kind]}, took {gone}"
+        if gone != reported[kind]:
+            yield "TREE-4", f"kind {kind}: says {reported[kind]}, took {gone}"
         if gone < min(asked[kind], before.sizes[at][0]):
             yield "TREE-4", f"kind {kind}: asked {asked[kind]}, evictable {before.sizes[at][0]}, took {gone}"
     for tokens, page in before.pages.items():

@@ -114,8 +114,8 @@ class Recorder:
         def call(*arguments: Any, **named: Any) -> Any:
             words = [said(each) for each in arguments] + [f"{name}={said(value)}" for name, value in named.items()]
             answer = found(*arguments, **named)
-            told = "" if answer is None else f"  # {said(answer)}"
-            self._lines.append(f"{self._name}.{attribute}({', '.join(words)}){told}")
+            answer_text = "" if answer is None else f"  # {said(answer)}"
+            self._lines.append(f"{self._name}.{attribute}({', '.join(words)}){answer_text}")
             return answer
 
         return call
@@ -126,7 +126,7 @@ QUIET = frozenset({"available_size", "full_available_size", "swa_available_size"
 
 
 def said(value: Any) -> str:
-    """Say what a value is in few words: of a record, what differs from its defaults."""
+    """Return what a value is in few words: of a record, what differs from its defaults."""
     kind = type(value).__name__
     if kind == "RadixKey":
         return f"key({list(value.raw_token_ids())})"

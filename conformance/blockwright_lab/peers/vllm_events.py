@@ -35,7 +35,7 @@ class Mirror:
             )
 
     def hear(self, event: Any) -> str:
-        """Take in one event; say why it could not be replayed from its tokens, if so."""
+        """Take in one event; return why it could not be replayed from its tokens, if so."""
         kind = type(event).__name__
         if kind == "AllBlocksCleared":
             self.entries.clear()

@@ -110,9 +110,9 @@ class VllmAdapter(ManagerAdapter):
         skipped = [len(table) for table in before] if before else [len(table) for table in self.heads(length, hit_of)]
         added = tuple(tuple(table[start:]) for table, start in zip(after, skipped, strict=True))
         self.say(f"# {name} holds {after}")
-        told = tuple(tuple(ids) for ids in given.get_block_ids())
-        if is_running and told != added:
-            raise LawError("STEP-1", f"tables grew by {added}, and the call returned {told}")
+        ids_given = tuple(tuple(ids) for ids in given.get_block_ids())
+        if is_running and ids_given != added:
+            raise LawError("STEP-1", f"tables grew by {added}, and the call returned {ids_given}")
         return added
 
     def heads(self, length: int, hit_of: str | None) -> tuple[range, ...]:
@@ -135,7 +135,7 @@ class VllmAdapter(ManagerAdapter):
         return {key: value for key, value in options.items() if value}
 
     def holds(self, name: str) -> bool:
-        """Tell whether a request has a table; a refused one leaves an empty list behind, which is none."""
+        """Return whether a request has a table; a refused one leaves an empty list behind, which is none."""
         return any(each.req_to_blocks.get(name) for each in self.singles)
 
     @property

@@ -178,7 +178,7 @@ class BrokenError(AssertionError):
         self.law = law
 
 
-def told(output: Any, keys: Sequence[Key], evicted: Sequence[Key]) -> Any:
+def reported(output: Any, keys: Sequence[Key], evicted: Sequence[Key]) -> Any:
     """Return what prepared a store under the names of our tiers."""
     spec = SimpleNamespace(block_ids=[int(place) for place in output.store_spec.block_ids])
     return SimpleNamespace(block_hashes_to_store=keys, block_hashes_evicted=evicted, store_spec=spec)
@@ -224,7 +224,7 @@ class NewView(View):
         output = self.ask("prepare_store", keys)
         if output is None:
             return None
-        return told(output, self.unnamed(output.keys_to_store), self.unnamed(output.evicted_keys))
+        return reported(output, self.unnamed(output.keys_to_store), self.unnamed(output.evicted_keys))
 
     def take_events(self) -> Iterator[Any]:
         """Take the events that it publishes; `metadata_only` ones are, by its own word, not announced."""
@@ -285,7 +285,7 @@ class OldView(View):
 
     def prepare_store(self, keys: Sequence[Key]) -> Any:
         output = self.manager.prepare_store(keys)
-        return None if output is None else told(output, output.block_hashes_to_store, output.block_hashes_evicted)
+        return None if output is None else reported(output, output.block_hashes_to_store, output.block_hashes_evicted)
 
     def take_events(self) -> Iterator[Any]:
         yield from self.manager.take_events()

@@ -11,7 +11,7 @@ from .loading import SyncLoad
 
 
 def scheduled(state: State, action: Any, length_of: Callable[[Prefix], int]) -> bool:
-    """Tell whether the scheduler makes a call; `length_of` gives the length of the hit of a prefix.
+    """Return whether the scheduler makes a call; `length_of` gives the length of the hit of a prefix.
 
     With recurrent layers whose states are cached it ends each chunk of a prompt where a block ends, and stops at the
     last such place before the end. A load ends whole, or with nothing where there was no hit; a request that is being
@@ -35,7 +35,7 @@ def scheduled(state: State, action: Any, length_of: Callable[[Prefix], int]) -> 
 
 
 def is_split(size: int, begin: int, end: int, known: int) -> bool:
-    """Tell whether the scheduler makes a chunk of a request of so many known tokens, for a recurrent layer."""
+    """Return whether the scheduler makes a chunk of a request of so many known tokens, for a recurrent layer."""
     if begin >= known - 1:
         return True
     last = (known - 1) // size * size

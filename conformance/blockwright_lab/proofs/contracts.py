@@ -33,7 +33,7 @@ class Contract(NamedTuple):
     ranges: tuple[range, ...]
 
     def fault(self) -> str:
-        """Say with which numbers it does not hold, or fails; nothing if it holds with all."""
+        """Return with which numbers it does not hold, or fails; nothing if it holds with all."""
         for numbers in product(*self.ranges):
             try:
                 if not self.holds(*numbers):
@@ -86,8 +86,8 @@ def holds_the_most(kind: Kind, tokens: int, step: int, flights: int, cached: int
     limits = storage.Limits(tokens, step, flights=flights, caching=caching)
     config = Config((Group(kind, 2),), 8, tokens, caching)
     spec = kv_cache_spec(kind, 2, uncompiled())
-    told = uncompiled().core.plans.most_blocks(spec, tokens, step, caching, steps_in_flight=flights)
-    return bool(told == storage.held(config, config.groups[0], limits))
+    answer = uncompiled().core.plans.most_blocks(spec, tokens, step, caching, steps_in_flight=flights)
+    return bool(answer == storage.held(config, config.groups[0], limits))
 
 
 class Cached:
@@ -102,7 +102,7 @@ class Cached:
         self.blocks = blocks
 
     def cached(self, index: int) -> bool:
-        """Tell whether a block is cached, within the length asked for."""
+        """Return whether a block is cached, within the length asked for."""
         return index < self._limit and bool(self.blocks[index])
 
     def fill_run(self) -> int:
@@ -119,8 +119,8 @@ def hit_is_longest(kinds: tuple[Kind, ...], tokens: int, eagle: int, *cached: in
 
     most = tokens - 1 + eagle  # as the core asks: a margin more
     probes: list[Any] = [Cached(blocks, 1, most, eagle) for blocks in held]
-    told = uncompiled().core.window.common_hit([rule_of(kind, 1) for kind in kinds], probes, 1, tokens - 1)
-    return bool(told == longest_hit(groups, found, (0, (0,) * tokens), bool(eagle)))
+    answer = uncompiled().core.window.common_hit([rule_of(kind, 1) for kind in kinds], probes, 1, tokens - 1)
+    return bool(answer == longest_hit(groups, found, (0, (0,) * tokens), bool(eagle)))
 
 
 @cache

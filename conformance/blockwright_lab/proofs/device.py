@@ -34,9 +34,9 @@ def of_slots() -> Iterator[Theorem]:
     slot = book.returned("slot_at", {"block": block, "size": b, "position": p, "NULL": 0, "None": -1})
     rest = z3.Int("rest")  # the position's place in its block
     at, place = code.value("write_kv", "places", {"slots": z3.substitute(slot, (p % b, rest)), "block_size": b})
-    told = z3.And(at == block, place == rest)
+    stated = z3.And(at == block, place == rest)
     yield Theorem("all", "a place lies within its block", given, z3.And(p % b >= 0, p % b < b))
-    yield Theorem("all", "a slot is written in its block, at its place", [*given, rest >= 0, rest < b], told)
+    yield Theorem("all", "a slot is written in its block, at its place", [*given, rest >= 0, rest < b], stated)
     row = {"positions": p, "block_size": b, "row[positions // block_size]": p / b}
     entry, place = (code.passed("gather_kv", "gathered", number, row) for number in (1, 2))
     yield Theorem("all", "a position is read where its slot is", given, entry * b + place == p)

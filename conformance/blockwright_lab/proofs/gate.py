@@ -42,7 +42,7 @@ def size(profile: Profile) -> int:
 
 
 def has_z3() -> bool:
-    """Tell whether z3 is installed, without importing it."""
+    """Return whether z3 is installed, without importing it."""
     return importlib.util.find_spec("z3") is not None
 
 
@@ -92,7 +92,7 @@ def proved(theorem: Theorem) -> GateResult:
 
 
 def fault(theorem: Theorem, timeout: int = TIMEOUT_MS) -> str:
-    """Say why a theorem is not proved, is empty, or divides by what may not be positive; nothing if it is proved."""
+    """Return why a theorem is not proved, is empty, or divides by what may not be positive; nothing if it is proved."""
     from .symbolic import divisors, z3
 
     solver = z3.Solver()

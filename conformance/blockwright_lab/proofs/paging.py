@@ -43,8 +43,8 @@ def of_counts() -> Iterator[Theorem]:
     yield Theorem("paged", "the blocks required are as many as their slots", given, (k < wanted) == (k * b < n + ahead))
     config = {"config.block_size": b, "len(table.prefix[1])": full}
     touched = book.apply("touched", [None, None, n, ahead], config)
-    told = code.apply("BlockTable.num_touched", [n, ahead], {"self._size": b, "self._num_full": full})
-    yield Theorem("paged", "an append touches the blocks of the specification", given, told == touched)
+    answer = code.apply("BlockTable.num_touched", [n, ahead], {"self._size": b, "self._num_full": full})
+    yield Theorem("paged", "an append touches the blocks of the specification", given, answer == touched)
     enough = touched >= required(b)(full, n + ahead) - full / b
     yield Theorem("paged", "an append touches no more than it says", given, enough)
     own = {"len(self._blocks)": held, "self._size": b, "self._num_full": full}
@@ -94,18 +94,27 @@ def of_appending() -> Iterator[Theorem]:
 
 def of_windows() -> Iterator[Theorem]:
     """Return the theorems about windows: which entries they leave behind, and what admission counts of them."""
-    told, computed, full, b, held, window, tokens = z3.Ints("told computed full b held window tokens")
+    marked, computed, full, b, held, window, tokens = z3.Ints("marked computed full b held window tokens")
     code, manager, book = symbolic.Source(TABLE), symbolic.Source(MANAGER), symbolic.Source(paged_state)
 
     def dead(count: Any) -> Any:
         known = {"config.window": window, "config.block_size": b, "table.computed": count, "len(table.entries)": held}
         return book.apply("dead_entries", [None, None], {**known, "None": -1, "config.window is None": False})
 
-    given = [told >= 0, told <= full, computed >= 0, computed <= full, b >= 1, window >= 1, held >= 1, full <= held * b]
+    given = [
+        marked >= 0,
+        marked <= full,
+        computed >= 0,
+        computed <= full,
+        b >= 1,
+        window >= 1,
+        held >= 1,
+        full <= held * b,
+    ]
     known = {"self._window": window, "window is None": False, "self._size": b, "self._num_full": full}
-    known |= {"self._num_null": dead(told), "len(self._blocks)": held}
+    known |= {"self._num_null": dead(marked), "len(self._blocks)": held}
     found = code.apply("BlockTable._num_dead", [computed], known)
-    left = found == dead(symbolic.larger(told, computed))
+    left = found == dead(symbolic.larger(marked, computed))
     yield Theorem("paged", "the window leaves behind the entries of the specification", given, left)
     behind = z3.Implies(found >= 1, found * b - 1 <= full - 1)
     yield Theorem("paged", "no entry is left behind that is still written", given, behind)

@@ -95,20 +95,20 @@ def argument(q: Terms, name: str) -> Any:
 
 
 def steps(q: Terms, name: str, transition: Transition) -> Iterator[tuple[str, list[Formula], Formula]]:
-    """Give, for each clause of the invariant, what a transition assumes and what has to follow."""
-    before, after, told = pool(q, "before"), pool(q, "after"), argument(q, name)
+    """Yield, for each clause of the invariant, what a transition assumes and what has to follow."""
+    before, after, amount = pool(q, "before"), pool(q, "after"), argument(q, name)
     assumed = [
         *q.given,
         *invariant(q, before).values(),
-        *transition.guards(q, before, told).values(),
-        *transition.effects(q, before, after, told).values(),
+        *transition.guards(q, before, amount).values(),
+        *transition.effects(q, before, after, amount).values(),
     ]
-    for clause, formula in (invariant(q, after) | step_laws(q, before, after, name, told)).items():
+    for clause, formula in (invariant(q, after) | step_laws(q, before, after, name, amount)).items():
         yield clause, assumed, formula
 
 
 def starts(q: Terms) -> Iterator[tuple[str, list[Formula], Formula]]:
-    """Give, for each clause of the invariant, that it holds of a new pool."""
+    """Yield, for each clause of the invariant, that it holds of a new pool."""
     first = pool(q, "first")
     for clause, formula in invariant(q, first).items():
         yield clause, [*q.given, *initial(q, first).values()], formula
@@ -135,7 +135,7 @@ def statements() -> list[Statement]:
 
 
 def fault(statement: Statement, milliseconds: int) -> str:
-    """Say why a clause does not stay; nothing where it is proved for any number of blocks."""
+    """Return why a clause does not stay; nothing where it is proved for any number of blocks."""
     name, clause = statement
     assumed, formula = formulas(Endless(), name)[clause]
     if unproved(assumed, formula, milliseconds) is False:
@@ -158,6 +158,6 @@ def without(transition: Transition, guard: str) -> Transition:
         return {name: formula for name, formula in clauses.items() if name != guard}
 
     return Transition(
-        lambda q, s, told: fewer(transition.guards(q, s, told)),
-        lambda q, s, t, told: fewer(transition.effects(q, s, t, told)),
+        lambda q, s, amount: fewer(transition.guards(q, s, amount)),
+        lambda q, s, t, amount: fewer(transition.effects(q, s, t, amount)),
     )

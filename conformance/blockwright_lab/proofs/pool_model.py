@@ -29,27 +29,27 @@ class Algebra:
     """All contents."""
 
     def blocks(self, said: Callable[..., Formula], count: int = 1) -> Formula:
-        """Say it of all blocks, of every pair if `count` is 2."""
+        """State it of all blocks, of every pair if `count` is 2."""
         return self.both(*(said(*chosen) for chosen in product(self.ids, repeat=count)))
 
     def contents(self, said: Callable[[Any, Any], Formula]) -> Formula:
-        """Say it of all blocks and all contents."""
+        """State it of all blocks and all contents."""
         return self.both(*(said(block, content) for block in self.ids for content in self.kinds))
 
     def twice(self, said: Callable[[Any, Any, Any], Formula]) -> Formula:
-        """Say it of all blocks and all pairs of contents."""
+        """State it of all blocks and all pairs of contents."""
         return self.both(*(said(block, *pair) for block in self.ids for pair in product(self.kinds, repeat=2)))
 
     def both(self, *said: Formula) -> Formula:
-        """Say that all hold."""
+        """State that all hold."""
         return all(said)
 
     def either(self, *said: Formula) -> Formula:
-        """Say that one holds."""
+        """State that one holds."""
         return any(said)
 
     def no(self, said: Formula) -> Formula:
-        """Say that it does not hold."""
+        """State that it does not hold."""
         return not said
 
     def pick(self, condition: Formula, then: Any, other: Any) -> Any:
@@ -73,12 +73,12 @@ class Pool(NamedTuple):
 
 
 def implies(q: Algebra, when: Formula, then: Formula) -> Formula:
-    """Say that one thing follows from another."""
+    """State that one thing follows from another."""
     return q.either(q.no(when), then)
 
 
 def real(q: Algebra, s: Pool, b: Any) -> Formula:
-    """Say that a number is that of a block, and not the null block's."""
+    """State that a number is that of a block, and not the null block's."""
     return q.both(b >= 1, b < s.num_blocks)
 
 
@@ -128,12 +128,12 @@ def invariant(q: Algebra, s: Pool) -> Clauses:
 
 
 def bare(q: Algebra, s: Pool, b: Any) -> Formula:
-    """Say that a block is free and published as nothing."""
+    """State that a block is free and published as nothing."""
     return q.both(s.queued(b), q.no(s.keyed(b)))
 
 
 def candidate(q: Algebra, s: Pool, b: Any) -> Formula:
-    """Say that a block is free and could still serve a hit: a candidate for eviction."""
+    """State that a block is free and could still serve a hit: a candidate for eviction."""
     return q.both(s.queued(b), s.keyed(b))
 
 
@@ -148,7 +148,7 @@ class Transition(NamedTuple):
 
 
 def same_keys(q: Algebra, s: Pool, t: Pool) -> Clauses:
-    """Say that nothing is published or forgotten."""
+    """State that nothing is published or forgotten."""
     return {
         "keys": q.both(
             q.contents(lambda b, k: s.published(b, k) == t.published(b, k)),
@@ -158,12 +158,12 @@ def same_keys(q: Algebra, s: Pool, t: Pool) -> Clauses:
 
 
 def same_queue(q: Algebra, s: Pool, t: Pool) -> Clauses:
-    """Say that the queue stays, and who holds what."""
+    """State that the queue stays, and who holds what."""
     return {"queue": q.blocks(lambda b: q.both(s.ref(b) == t.ref(b), s.queued(b) == t.queued(b)))} | same_order(q, s, t)
 
 
 def same_order(q: Algebra, s: Pool, t: Pool) -> Clauses:
-    """Say that blocks queued before and after keep their order."""
+    """State that blocks queued before and after keep their order."""
 
     def kept(b: Any) -> Formula:
         return q.both(s.queued(b), t.queued(b))
@@ -176,7 +176,7 @@ def same_order(q: Algebra, s: Pool, t: Pool) -> Clauses:
 
 
 def same_contents(q: Algebra, s: Pool, t: Pool) -> Clauses:
-    """Say that no block's content changes."""
+    """State that no block's content changes."""
     return {"contents": q.blocks(lambda b: s.content(b) == t.content(b))}
 
 
@@ -327,12 +327,12 @@ def cleared(q: Algebra, s: Pool, t: Pool, nothing: Any) -> Clauses:
     return {**same_queue(q, s, t), "keys": gone}
 
 
-def step_laws(q: Algebra, s: Pool, t: Pool, name: str, told: Any) -> Clauses:
+def step_laws(q: Algebra, s: Pool, t: Pool, name: str, reported: Any) -> Clauses:
     """Return the specification's law of steps about keys: what is taken loses its key, and nothing else does."""
     takes = name in ("allocate", "evict")
 
     def taken(b: Any) -> Formula:
-        return q.both(takes, told(b) > 0 if takes else False)
+        return q.both(takes, reported(b) > 0 if takes else False)
 
     def empty(b: Any) -> Formula:
         return q.both(q.no(t.keyed(b)), t.content(b) == t.nothing)

@@ -65,8 +65,8 @@ class Plain(Algebra):
 
     def __init__(self, *views: View) -> None:
         self.ids = range(len(views[0].refs))
-        told = [content for each in views for content in (*each.contents, *(key for _, key in each.keys))]
-        self.kinds = list(dict.fromkeys([None, *told]))
+        reported = [content for each in views for content in (*each.contents, *(key for _, key in each.keys))]
+        self.kinds = list(dict.fromkeys([None, *reported]))
 
 
 # ---------------------------------------------------------------------- laws
@@ -190,8 +190,8 @@ def pieces(before: View, after: View, events: list[Event], first: str) -> Pieces
             seen = piece[2]
     for kind, blocks in events:
         if kind == "release":
-            was, (seen, told) = seen, let_go(seen, blocks)
-            yield "release", was, seen, told
+            was, (seen, reported) = seen, let_go(seen, blocks)
+            yield "release", was, seen, reported
     for name, chosen in (
         ("touch", [block for block in plus if block not in taken]),
         ("evict", [block for block in taken if block in known]),
@@ -199,8 +199,8 @@ def pieces(before: View, after: View, events: list[Event], first: str) -> Pieces
     ):
         told_of = Counter({block: plus[block] for block in chosen})
         if any(told_of.values()):
-            was, (seen, told) = seen, (drop if name == "evict" else hold)(seen, told_of)
-            yield name, was, seen, told
+            was, (seen, reported) = seen, (drop if name == "evict" else hold)(seen, told_of)
+            yield name, was, seen, reported
     yield from filled(seen, after, taken)
 
 
@@ -216,7 +216,7 @@ def filled(seen: View, after: View, taken: tuple[int, ...]) -> Pieces:
 
 
 def faults(before: State, after: State, events: list[Event], counts: Counter[str]) -> list[str]:
-    """Say where a step of the specification is no sequence of the pool's transitions."""
+    """Return where a step of the specification is no sequence of the pool's transitions."""
     one, other = view(before), view(after)
     tried = [fault_of(one, other, list(pieces(one, other, events, first))) for first in ("release", "publish")]
     for found, names in tried:
@@ -229,9 +229,9 @@ def faults(before: State, after: State, events: list[Event], counts: Counter[str
 def fault_of(before: View, after: View, cut: list[tuple[str, View, View, Any]]) -> tuple[list[str], list[str]]:
     """Judge one way to cut a step; return what is wrong, and the transitions."""
     wrong = []
-    for name, was, seen, told in cut:
+    for name, was, seen, reported in cut:
         q, s, t = Plain(was, seen), was.pool(), seen.pool()
-        clauses = TRANSITIONS[name].guards(q, s, told) | TRANSITIONS[name].effects(q, s, t, told)
+        clauses = TRANSITIONS[name].guards(q, s, reported) | TRANSITIONS[name].effects(q, s, t, reported)
         wrong += [f"{name}: {clause} does not hold" for clause, holds in clauses.items() if not holds]
     last = cut[-1][2] if cut else before
     if (last.refs, last.queue, last.contents, last.caching) != (after.refs, after.queue, after.contents, after.caching):

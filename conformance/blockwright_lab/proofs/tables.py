@@ -210,8 +210,8 @@ def of_rows() -> Iterator[Theorem]:
     yield Theorem("all", "a row has an entry for every position", given, claim)
     slot = book.returned("slot_at", {"block": block, "size": b, "position": p, "NULL": 0, "None": -1})
     known = {"block": block, "entry": entry(p), "group.block_size": b, "block_size": b, "position": p}
-    told = slots.passed("TableReplica.slots", "append", 1, known)
-    yield Theorem("all", "slots gives the slot of the specification", given, told == slot)
+    answer = slots.passed("TableReplica.slots", "append", 1, known)
+    yield Theorem("all", "slots gives the slot of the specification", given, answer == slot)
     begin = slots.value("TableReplica._fill_slots", "begin", known)
     known |= {"begin": begin, "stop": stop, "i64(tables[first + entry])": block}
     filled = slots.value("TableReplica._fill_slots", "slot", known)

@@ -119,12 +119,12 @@ class OfManager(RefiningExplorer):
     def machine(self, state: Any) -> Machine:
         return self.maps.of_manager(state)  # type: ignore[no-any-return]
 
-    def pairs(self, before: Any, told: Any) -> Iterator[Pair]:
+    def pairs(self, before: Any, reported: Any) -> Iterator[Pair]:
         """Return the steps of a call, one for each request that it serves."""
-        for start, done in told.steps:
+        for start, done in reported.steps:
             yield start, done.state
             before = done.state
-        yield before, told.state
+        yield before, reported.state
 
     def trimmable(self, state: Any) -> Iterator[tuple[Place, bool]]:
         """Return what TRIM-2 lets be null."""

@@ -47,7 +47,7 @@ class Change:
         ]
 
     def is_kept(self, block: int) -> bool:
-        """Tell whether a block with new holders is held on, or adopted, with what is in it: else it is taken."""
+        """Return whether a block with new holders is held on, or adopted, with what is in it: else it is taken."""
         was, now = self.before.blocks[block], self.after.blocks[block]
         if was.key is not None:
             return now.key == was.key

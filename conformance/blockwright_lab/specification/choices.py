@@ -85,9 +85,9 @@ class OpenExplorer(Explorer[State, ManagerAdapter]):
         """Return the new states one action and one choice beyond the frontier's."""
         for node in frontier:
             for action in self.world.enabled(node.state):
-                for told in outcomes(node.state, action):
+                for outcome in outcomes(node.state, action):
                     self.result.transitions += 1
-                    after = self.arrived(node, action, told, Node(told.state, None, (node.trail, action)))
+                    after = self.arrived(node, action, outcome, Node(outcome.state, None, (node.trail, action)))
                     if after is not None:
                         self.judge_state(after)
                     if self.result.violation:

@@ -147,10 +147,10 @@ def measured(results: list[Result], path: Path = MEASURED) -> None:
         plans = law.id in PLANS
         found[law.id] = {"mutants": len(noticed) + plans, "alone": len(alone) + plans, "witness": example}
     counts = Counter(each.noticed_by for each in results if each.is_noticed)
-    told = {
+    reported = {
         "mutants": len(all_mutations()),
         "noticed": sum(counts.values()),
         "noticed_by": dict(counts.most_common()),
         "laws": found,
     }
-    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(reported, indent=1) + "\n", encoding="utf-8")

@@ -60,7 +60,7 @@ REFUSALS = ("Refusal(", "PagedRefusal(", "TierRefusal(", "ChainRefusal(", "RowRe
 
 
 def refuses(value: ast.expr | None) -> bool:
-    """Tell whether an expression is a refusal: one that is made here, or one that was found before."""
+    """Return whether an expression is a refusal: one that is made here, or one that was found before."""
     if isinstance(value, ast.Tuple):
         return len(value.elts) == 2 and ast.unparse(value.elts[0]) == "()" and refuses(value.elts[1])
     if isinstance(value, ast.BoolOp):
@@ -110,7 +110,7 @@ def of_function(function: ast.FunctionDef) -> Iterator[Change]:
 
 
 def is_left(function: ast.FunctionDef, statement: ast.stmt, swap: Swap) -> bool:
-    """Tell whether a change is not made here: one that the type checker refuses, or that is a refusal left out.
+    """Return whether a change is not made here: one that the type checker refuses, or that is a refusal left out.
 
     To return nothing is to leave the return out, and to negate twice changes nothing.
     """
@@ -125,7 +125,7 @@ def is_left(function: ast.FunctionDef, statement: ast.stmt, swap: Swap) -> bool:
 
 
 def is_bound_once(function: ast.FunctionDef, statement: ast.Assign) -> bool:
-    """Tell whether a statement binds a name that nothing else in the function does."""
+    """Return whether a statement binds a name that nothing else in the function does."""
     bound = [node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     bound += [argument.arg for argument in function.args.args]
     own = [node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)]

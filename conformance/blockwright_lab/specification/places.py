@@ -57,7 +57,7 @@ class SpecPlace:
             return Judging(self.makes(self.scope), enough, limit, self.refused).run()
 
     def differs(self, limit: int) -> str:
-        """Say in what the specification differs from the implementation, or that it fails."""
+        """Return in what the specification differs from the implementation, or that it fails."""
         imported(self.beside)
         try:
             with watch():

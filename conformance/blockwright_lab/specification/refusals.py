@@ -56,7 +56,7 @@ def reason_of(outcome: Any) -> object:
 
 
 def all_refused(calls: Iterator[Wrong]) -> bool:
-    """Tell whether each call is refused for its reason; one that fails is not."""
+    """Return whether each call is refused for its reason; one that fails is not."""
     try:
         return all(reason_of(call()) is reason for reason, call in calls)
     except Exception:
@@ -64,7 +64,7 @@ def all_refused(calls: Iterator[Wrong]) -> bool:
 
 
 def refuses(state: State) -> bool:
-    """Tell whether a manager's state refuses what is wrong there."""
+    """Return whether a manager's state refuses what is wrong there."""
     return all_refused(
         each for slot in range(len(state.requests)) for each in wrong_calls(state, slot)
     ) and all_refused(of_all(state))

@@ -35,7 +35,7 @@ from .refusals import Wrong, all_refused
 
 
 def tables_refuse(state: Paged) -> bool:
-    """Tell whether block tables refuse what is wrong there."""
+    """Return whether block tables refuse what is wrong there."""
     return all_refused(wrong_tables(state))
 
 
@@ -85,7 +85,7 @@ def of_counts(state: Paged, slot: int, table: PagedTable) -> Iterator[Wrong]:
 
 
 def tier_refuses(state: Tier) -> bool:
-    """Tell whether a tier rejects victims that may not go, or not so many."""
+    """Return whether a tier rejects victims that may not go, or not so many."""
     new: tuple[Key, ...] = (b"new",)
     if not isinstance(complete_store(state, (), success=True), TierDone):
         return False
@@ -110,7 +110,7 @@ def one_again(candidates: tuple[Key, ...], count: int) -> tuple[Key, ...]:
 
 
 def rejects(state: Tier, new: tuple[Key, ...], victims: Victims) -> bool:
-    """Tell whether a tier rejects a choice of victims, if it is not the right one."""
+    """Return whether a tier rejects a choice of victims, if it is not the right one."""
     try:
         return prepare_store(state, new, victims) == prepare_store(state, new)
     except IllegalVictimsError:
@@ -197,19 +197,19 @@ def of_reserves(state: Chain) -> Iterator[Wrong]:
 
 
 def desk_refuses(desk: Serving) -> bool:
-    """Tell whether a worker's rows refuse what is wrong there."""
+    """Return whether a worker's rows refuse what is wrong there."""
     return all_refused(wrong_rows(desk))
 
 
 def wrong_rows(desk: Serving) -> Iterator[Wrong]:
     held, beyond = desk.rows, len(desk.rows)
-    told = (STRANGER, Done(desk.manager))
+    served = (STRANGER, Done(desk.manager))
     yield RowRefusal.NO_ROW, lambda: rows.remove(held, STRANGER)
     yield RowRefusal.NO_ROW, lambda: rows.move(held, STRANGER, 0)
-    yield RowRefusal.NO_ROW, lambda: rows.apply(held, (told,))
+    yield RowRefusal.NO_ROW, lambda: rows.apply(held, (served,))
     yield RowRefusal.NO_ROW, lambda: rows.arrange(held, (STRANGER,), tuple(range(beyond)))
     yield RowRefusal.NO_ROW, lambda: inputs(desk.manager.config, held, (Work(STRANGER, 0, 1),), ())
-    yield RowRefusal.REPEATED, lambda: rows.apply(held, (told, told))
+    yield RowRefusal.REPEATED, lambda: rows.apply(held, (served, served))
     yield RowRefusal.NO_PLACE, lambda: rows.swap(held, 0, beyond)
     yield RowRefusal.NO_PLACE, lambda: rows.swap(held, -1, 0)
     for place, row in enumerate(held):

@@ -49,7 +49,7 @@ class Result:
 
     @property
     def noticed_by(self) -> str:
-        """Say by what it is noticed: laws, having no outcome, wrong calls, or something beside the implementation."""
+        """Return by what it is noticed: laws, no outcome, wrong calls, or something beside the implementation."""
         if self.seen_by - {REFUSED}:
             return "laws"
         if self.laws:
@@ -83,7 +83,7 @@ def order(mutation: Mutation) -> list[SpecPlace]:
 
 
 def is_asked(place: SpecPlace, gate: str) -> bool:
-    """Tell whether a place in which wrong calls must be refused is one of a gate's part."""
+    """Return whether a place in which wrong calls must be refused is one of a gate's part."""
     parts = {PagedScope: "paged", TierScope: "offload", ChainScope: "offload"}
     own = "inputs" if "workers" in place.name else parts.get(type(place.scope), "lockstep")
     return place.gate == "spec" and own == gate
@@ -135,6 +135,6 @@ def noticed_in(place: SpecPlace, exchange: Exchange, far: int = 2000) -> Noticed
 
 
 def differs_in(place: SpecPlace, exchange: Exchange, far: int = 2000) -> str:
-    """Say in what a wrong specification differs from the implementation in a place."""
+    """Return in what a wrong specification differs from the implementation in a place."""
     with put_in(exchange):
         return place.differs(far)

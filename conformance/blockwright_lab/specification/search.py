@@ -135,7 +135,7 @@ class Judging:
         return came.state if is_new and not broken else None
 
     def is_new(self, state: Any) -> bool:
-        """Tell whether a state was not met before; one that has no name is."""
+        """Return whether a state was not met before; one that has no name is."""
         try:
             name = self.world.digest(state)
         except Exception:

@@ -25,8 +25,8 @@ def page() -> str:
 
 def engine(found: dict[str, Any]) -> str:
     """Return what was found of one engine."""
-    told = found.get("laws", ())
-    laws = [{"id": name, **each} for name, each in told.items()] if isinstance(told, dict) else list(told)
+    reported = found.get("laws", ())
+    laws = [{"id": name, **each} for name, each in reported.items()] if isinstance(reported, dict) else list(reported)
     cells = [(law(each["id"]), prose(str(each.get("statement", ""))), status(each), *numbers(each)) for each in laws]
     heads = ("law", "says", "", "scopes", "states")
     name, version = str(found.get("engine", "")), str(found.get("version", ""))
@@ -41,7 +41,7 @@ def engine(found: dict[str, Any]) -> str:
 
 
 def status(each: dict[str, Any]) -> str:
-    """Say how an engine stands to a law."""
+    """Return how an engine stands to a law."""
     return str(each.get("status") or {"holds": "satisfied"}.get(each.get("verdict", ""), each.get("verdict", "")))
 
 
@@ -52,8 +52,8 @@ def numbers(each: dict[str, Any]) -> tuple[str, str]:
 
 def counterexample(each: dict[str, Any]) -> str:
     """Return the shortest counterexample of a law."""
-    told = each["counterexample"]
-    lines = told if isinstance(told, list) else str(told).splitlines()
+    reported = each["counterexample"]
+    lines = reported if isinstance(reported, list) else str(reported).splitlines()
     words = f"{prose(str(each['detail']))}\n\n" if each.get("detail") else ""
     return folded(f"{each['id']}: the shortest counterexample", words + block("python", "\n".join(map(str, lines))))
 

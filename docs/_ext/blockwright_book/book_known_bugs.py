@@ -67,7 +67,7 @@ def entry(bug: KnownBug) -> str:
 
 
 def caught(bug: KnownBug) -> str:
-    """Say which law catches a bug, and how soon."""
+    """Return which law catches a bug, and how soon."""
     number = known_bugs.calls(bug)
     name = law(bug.law) if bug.law in by_id() else f"{bug.law} (a check of the gate)"
     if number is None:
@@ -76,7 +76,7 @@ def caught(bug: KnownBug) -> str:
 
 
 def searched(row: dict[str, object]) -> str:
-    """Say how far one had to look."""
+    """Return how far one had to look."""
     if not row:
         return ""
     seconds = row.get("seconds") or 0.0

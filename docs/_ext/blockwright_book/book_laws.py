@@ -120,7 +120,7 @@ def entry(law: Law) -> str:
 
 
 def told_checked(family: Family) -> str:
-    """Say where laws were checked."""
+    """Return where laws were checked."""
     rows = family.rows()
     if not family.kinds:
         return f"in {family.of}"
@@ -138,7 +138,7 @@ def bug(name: str) -> str:
 
 
 def proof(law: Law) -> str:
-    """Say what is proved of a law beyond the scopes."""
+    """Return what is proved of a law beyond the scopes."""
     found = [
         row for row in data.rows("proof", "contract", "tie") if law.id in f"{row['scope']} {row.get('detail', '')}"
     ]
@@ -148,14 +148,14 @@ def proof(law: Law) -> str:
 
 
 def told_bugs(law: Law) -> str:
-    """Say which known bugs a law catches."""
+    """Return which known bugs a law catches."""
     found = known_bugs.of_law(law.id)
     links = ", ".join(f"[{each.id}](#{known_bugs.label(each.id)})" for each in found)
     return f"it catches {links}" if found else "no known bug names it as its catcher"
 
 
 def told_alone(law: Law) -> str:
-    """Say how many mutants only this law notices, and name one."""
+    """Return how many mutants only this law notices, and name one."""
     number, found = only(law), of_mutants(law)
     if number is None or found is None:
         return NOT_MEASURED
@@ -163,7 +163,7 @@ def told_alone(law: Law) -> str:
 
 
 def told_tags(law: Law) -> str:
-    """Say where the implementation claims to uphold a law, or why no single place does."""
+    """Return where the implementation claims to uphold a law, or why no single place does."""
     places = claimed()[law.id]
     if not places:
         return prose(UNCLAIMED.get(law.id, "no line claims it"))

@@ -82,7 +82,7 @@ def scopes(kind: str) -> str:
 def proofs() -> str:
     """Return the page of the theorems."""
     rows = data.rows("proof", "contract", "tie")
-    cells = [(plain(row["manager"]), prose(row["scope"]), told(row)) for row in rows]
+    cells = [(plain(row["manager"]), prose(row["scope"]), reported(row)) for row in rows]
     opening = (
         "(the-proofs)=\n# Proofs\n\nScopes are small; arithmetic is proved for all integers. Each line is a theorem "
         "whose negation z3 shows to have no solution, read from the sources that run: both the sets of the "
@@ -93,8 +93,8 @@ def proofs() -> str:
     return "\n\n".join([opening, found, table(("of", "theorem", ""), cells) if rows else ""]) + "\n"
 
 
-def told(row: dict[str, Any]) -> str:
-    """Say what became of a theorem."""
+def reported(row: dict[str, Any]) -> str:
+    """Return what became of a theorem."""
     if row.get("violations"):
         return plain(row.get("detail", "")) or "does not hold"
     held = {"proof": "proved", "contract": "confirmed", "tie": "tied to the specification"}[row["kind"]]
@@ -141,7 +141,7 @@ def number(value: Any) -> str:
 
 
 def of_spec(measured: Any) -> str:
-    """Say how many mutants of the specification its laws notice."""
+    """Return how many mutants of the specification its laws notice."""
     if not measured:
         return NOT_MEASURED
     facts = ", ".join(f"{measured[name]:,} {name}" for name in ("mutants", "noticed"))

@@ -15,6 +15,7 @@ from blockwright_spec.manager.laws import (
     PAIR_LAWS,
     POLICY_LAWS,
     POLICY_STEP_LAWS,
+    RESTART_LAWS,
     STEP_LAWS,
 )
 from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
@@ -55,6 +56,7 @@ FAMILIES: tuple[tuple[Family, tuple[Any, ...]], ...] = (
     (Family(1, "every state of a manager", "states", ("lockstep", "choices")), LAWS),
     (Family(1, "every step of a manager", "transitions", ("lockstep", "choices")), STEP_LAWS),
     (Family(1, "what is told, at every point of a history", "transitions", ("lockstep",)), EVENT_LAWS),
+    (Family(1, "every restart that tests play", "transitions", ()), RESTART_LAWS),
     (Family(1, "every state in which candidates are told apart", "states", ("lockstep",)), POLICY_LAWS),
     (Family(1, "every step in which candidates are told apart", "transitions", ("lockstep",)), POLICY_STEP_LAWS),
     (Family(1, "every pair of histories", "states", ("retention",)), PAIR_LAWS),

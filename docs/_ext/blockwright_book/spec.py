@@ -96,7 +96,7 @@ def names_of(node: ast.stmt) -> list[str]:
 
 
 def is_text(node: ast.stmt) -> bool:
-    """Tell whether a statement is a string that stands alone: what is said of the name before it."""
+    """Return whether a statement is a string that stands alone: what is said of the name before it."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 

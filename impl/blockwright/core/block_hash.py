@@ -192,7 +192,7 @@ class HashChain:
         return self
 
     def may_wait(self) -> bool:
-        """Say whether a key is made when it is first needed, within a call of the manager; if not, as early as can be.
+        """Return whether a key is made when it is first needed, within a call of the manager, not as early as possible.
 
         Only what runs no code of a caller's may wait: such code could raise, or call the manager, in mid-change.
         """
@@ -359,7 +359,7 @@ class Sha256Hasher(BlockHasher):
         self._seed = seed
 
     def has_seed(self, seed: bytes) -> bool:
-        """Say whether it hashes under this seed."""
+        """Return whether it hashes under this seed."""
         return self._seed == seed
 
     def start(self, root: bytes, block_size: i64) -> HashChain:

@@ -134,7 +134,7 @@ def prepare(state: State, request: Request, tables: RequestTables | None, ask: A
 
 
 def publishes_now(state: State, ask: Ask) -> bool:
-    """Say whether a step publishes what it fills, and not a later call."""
+    """Return whether a step publishes what it fills, and not a later call."""
     config = state.config
     return config.caching and not (ask.is_delayed or config.settles or ask.external > 0)
 

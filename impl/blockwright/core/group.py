@@ -76,7 +76,7 @@ class GroupTables:
         self._publishes_all = self.keeps_all or (alignment == size and reads_back)
 
     def is_useful(self, entry: i64) -> bool:
-        """Say whether some hit can need an entry: the shortest that ends behind it, or one that it follows. O(1).
+        """Return whether some hit can need an entry: the shortest that ends behind it, or one that it follows. O(1).
 
         law: PUB-2.
         """
@@ -131,7 +131,7 @@ class GroupTables:
         return more
 
     def trims(self, table: GroupTable, num_tokens: i64) -> bool:
-        """Say whether `num_tokens` settled tokens leave a dead entry behind that is not yet null. O(1)."""
+        """Return whether `num_tokens` settled tokens leave a dead entry behind that is not yet null. O(1)."""
         if self._layout == ONE_STATE:
             return False
         return self.rule.first_needed(num_tokens) >= (table.num_trimmed + 1) * self._block_size
@@ -158,11 +158,11 @@ class GroupTables:
         return slots
 
     def publishes(self, table: GroupTable, num_tokens: i64) -> bool:
-        """Say whether `num_tokens` tokens fill a block that is not yet published. O(1)."""
+        """Return whether `num_tokens` tokens fill a block that is not yet published. O(1)."""
         return num_tokens >= (table.num_published + 1) * self._block_size
 
     def leaves_state(self, num_tokens: i64) -> bool:
-        """Say whether a step that stops after `num_tokens` tokens leaves a state that may be found. O(1)."""
+        """Return whether a step that stops after `num_tokens` tokens leaves a state that may be found. O(1)."""
         return self._layout == LAST_STATE and num_tokens % self._block_size == 0
 
     def trim_gain(self, table: GroupTable, num_tokens: i64) -> i64:
@@ -384,7 +384,7 @@ class GroupTables:
         return self._tables
 
     def is_row(self) -> bool:
-        """Say whether every entry up to the covered slots holds a block unless it was trimmed."""
+        """Return whether every entry up to the covered slots holds a block unless it was trimmed."""
         return self._layout == ROW
 
     def most_states(self, overlaps: bool) -> int:

@@ -85,11 +85,11 @@ class PrefixIndex:
         return twin
 
     def has_key(self, block: i64) -> bool:
-        """Say whether a block is published."""
+        """Return whether a block is published."""
         return self.older[block] != 0
 
     def is_single(self, block: i64) -> bool:
-        """Say whether no other block has the key of a published one."""
+        """Return whether no other block has the key of a published one."""
         return self.older[block] == i32(block)
 
     def find(self, low: i64, high: i64, group: i64) -> i64:
@@ -107,7 +107,7 @@ class PrefixIndex:
             slot = (slot + 1) & mask
 
     def matches(self, block: i64, low: i64, high: i64, group: i64) -> bool:
-        """Say whether a block is published under this key."""
+        """Return whether a block is published under this key."""
         words = self._words
         return (
             self.older[block] != 0
@@ -174,7 +174,7 @@ class PrefixIndex:
         return block
 
     def add(self, block: i64, low: i64, high: i64, group: i64) -> bool:
-        """Give a block its key; say whether the key is new. The block must carry none. law: PUB-1."""
+        """Give a block its key; return whether the key is new. The block must carry none. law: PUB-1."""
         slots = self._slots
         words = self._words
         mask = self._mask
@@ -203,7 +203,7 @@ class PrefixIndex:
         return False
 
     def drop(self, block: i64) -> bool:
-        """Take a block's key away; say whether it was the last with this key. The block must carry one."""
+        """Take a block's key away; return whether it was the last with this key. The block must carry one."""
         slots = self._slots
         words = self._words
         mask = self._mask
@@ -253,7 +253,7 @@ class PrefixIndex:
         return self._words[2 * block], self._words[2 * block + 1], i64(self._groups[block])
 
     def keyed(self) -> list[bool]:
-        """Say of each block, by id, whether it is published. O(num_blocks)."""
+        """Return for each block, by id, whether it is published. O(num_blocks)."""
         return [older != 0 for older in self.older]
 
     def all_keys(self) -> list[tuple[int, int, int] | None]:

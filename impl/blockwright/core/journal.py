@@ -124,7 +124,7 @@ class Journal:
         events: what to tell, None if nothing is told.
         contents: prefix by block id, None if hits are not verified.
         losses: keys lost, None if they are not remembered.
-        evictions: contents lost to a taking, None if they are not told.
+        evictions: contents lost to a taking, None if they are not reported.
     """
 
     def __init__(
@@ -176,8 +176,8 @@ class Journal:
             items = request.items_within(start, start + block_size)  # law: EV-5
             salt = request.cache_salt
             # As BlockStored(...) does, past its own constructor, which takes longer than all the rest.
-            told = (digest, parent, tokens, int(block_size), request.lora_name, int(group), salt, items, "GPU", False)
-            events.append(tuple.__new__(BlockStored, told))
+            fields = (digest, parent, tokens, int(block_size), request.lora_name, int(group), salt, items, "GPU", False)
+            events.append(tuple.__new__(BlockStored, fields))
 
     def released(self, ids: vec[i32], start: i64, stop: i64, cause: i64) -> None:
         """Note how a range of a table was released; of each block, what is noted last counts. O(entries)."""
@@ -220,7 +220,7 @@ class Journal:
             self.events.append(AllBlocksCleared())
 
     def holds(self, block: i64, keys: BlockKeys, index: i64, block_size: i64) -> bool:
-        """Say whether a published block holds exactly the prefix of the request's block `index`. O(prefix)."""
+        """Return whether a published block holds exactly the prefix of the request's block `index`. O(prefix)."""
         contents = self.contents
         return contents is None or contents[block] == keys.content(index, block_size)
 

@@ -226,7 +226,7 @@ class KVCacheManager:
         return find(self._state, request)
 
     def explain_hit(self, request: Request) -> HitExplanation:
-        """Say why the hit of a request is as long as it is; nothing changes, statistics included.
+        """Explain why the hit of a request is as long as it is; nothing changes, statistics included.
 
         Says, for each group, how long its own hit is, the first block that a longer common hit lacks, and what became
         of that block: never published, evicted, trimmed or reset, if the manager was made with ``explain_evictions``.
@@ -355,7 +355,7 @@ class KVCacheManager:
         full_sequence_must_fit: bool = False,
         reserved_blocks: int = 0,
     ) -> Plan:
-        """Say whether `allocate_slots` with these arguments would succeed, and what it would take; change nothing.
+        """Return whether `allocate_slots` with these arguments would succeed, and what it would take; change nothing.
 
         Returns `Fits` with the exact demand, `NotNow` with the blocks missing, or `Never` with the reason: too long for
         the model, or for the pool. Complexity: O(hits + blocks that would be trimmed). law: PLAN-1, PLAN-2, LIVE-1.
@@ -378,7 +378,7 @@ class KVCacheManager:
         return planned(state, request, tables, ask)
 
     def can_load(self, request: Request, num_new_computed_tokens: int, num_external_computed_tokens: int) -> bool:
-        """Say whether a new request could ever load so many tokens after a hit of so many: not with `plan`'s `Never`.
+        """Return whether a new request could ever load so many tokens after a hit of so many: not if `plan` is `Never`.
 
         A load takes blocks for what the tokens after it read, all at once, so it fits wherever the request could have
         computed as far; a connector offers no more than that. The hit need not be there. Complexity: O(groups).
@@ -535,7 +535,7 @@ class KVCacheManager:
         settle_step(self._state, step, num_rejected_tokens)
 
     def finish_load(self, request: Request, num_loaded_tokens: int) -> bool:
-        """Say that a load has ended and how many of its tokens came; return whether the request runs on.
+        """Report that a load has ended and how many of its tokens came; return whether the request runs on.
 
         What no token after the whole load reads has no block, and is not loaded. If all the rest came, it is published:
         set ``num_computed_tokens`` to the hit and the load, or to one less than the known tokens if that is all of them
@@ -583,7 +583,7 @@ class KVCacheManager:
         """Return, per group, the (source, destination) block ids to copy before the next step, oldest first.
 
         Each copy is told once. All are independent: no block is a source and a destination, or a destination twice, so
-        that any order and any parallelism will do. Both ends stay held until they are told. Call it after allocating
+        that any order and any parallelism will do. Both ends stay held until they are taken. Call it after allocating
         for a step, and run the copies before the step. Complexity: O(copies). law: COPY-1, COPY-2.
         """
         return take_copies(self._state)

@@ -81,7 +81,7 @@ class SingleTypeKVCacheManager(GroupTables):
     # ------------------------------------------------------------------ the names engine developers know
 
     def manages(self, kv_cache_spec: KVCacheSpec) -> bool:
-        """Say whether this class is the one for a kind; the base is for none."""
+        """Return whether this class is the one for a kind; the base is for none."""
         return False
 
     @property
@@ -379,7 +379,7 @@ class FullAttentionManager(SingleTypeKVCacheManager):
     """Keeps every block; a hit is the longest leading run."""
 
     def manages(self, kv_cache_spec: KVCacheSpec) -> bool:
-        """Say whether it is a `FullAttentionSpec`."""
+        """Return whether it is a `FullAttentionSpec`."""
         return type(kv_cache_spec) is FullAttentionSpec
 
 
@@ -387,7 +387,7 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
     """Keeps the blocks of the last `sliding_window` tokens; a hit is the rightmost run that covers a window."""
 
     def manages(self, kv_cache_spec: KVCacheSpec) -> bool:
-        """Say whether it is a `SlidingWindowSpec`."""
+        """Return whether it is a `SlidingWindowSpec`."""
         return type(kv_cache_spec) is SlidingWindowSpec
 
     @property
@@ -401,7 +401,7 @@ class ChunkedLocalAttentionManager(SingleTypeKVCacheManager):
     """Keeps the blocks of the current chunk; a hit is a leading run from the chunk's start."""
 
     def manages(self, kv_cache_spec: KVCacheSpec) -> bool:
-        """Say whether it is a `ChunkedLocalAttentionSpec`."""
+        """Return whether it is a `ChunkedLocalAttentionSpec`."""
         return type(kv_cache_spec) is ChunkedLocalAttentionSpec
 
     @property
@@ -415,7 +415,7 @@ class MambaManager(SingleTypeKVCacheManager):
     """Keeps one recurrent state; with prefix caching also the states at block boundaries that a step ended on."""
 
     def manages(self, kv_cache_spec: KVCacheSpec) -> bool:
-        """Say whether it is a `MambaSpec`."""
+        """Return whether it is a `MambaSpec`."""
         return type(kv_cache_spec) is MambaSpec
 
 
@@ -423,7 +423,7 @@ class CrossAttentionManager(SingleTypeKVCacheManager):
     """Blocks for the encoder's tokens, taken at once and never cached."""
 
     def manages(self, kv_cache_spec: KVCacheSpec) -> bool:
-        """Say whether it is a `CrossAttentionSpec`."""
+        """Return whether it is a `CrossAttentionSpec`."""
         return type(kv_cache_spec) is CrossAttentionSpec
 
     def save_new_computed_blocks(self, request_id: str, new_computed_blocks: Sequence[object]) -> None:

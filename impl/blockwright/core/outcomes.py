@@ -81,7 +81,7 @@ class KVCacheBlocks:
         return f"KVCacheBlocks({self.get_block_ids()})"
 
     def pool_is(self, pool: BlockPool) -> bool:
-        """Say whether the blocks are of this pool."""
+        """Return whether the blocks are of this pool."""
         return self._pool is pool
 
 

@@ -107,7 +107,7 @@ class Picture:
         return str(self)
 
     def _left_out(self) -> list[str]:
-        """Say what is not shown."""
+        """Return what is not shown."""
         lines = []
         if self._max_blocks < self.num_blocks:
             lines.append(f"(the first {self._max_blocks} of {self.num_blocks} blocks)")

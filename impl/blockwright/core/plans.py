@@ -98,7 +98,7 @@ def count_running(state: State, tables: RequestTables, ask: Ask) -> None:
 
 
 def planned(state: State, request: Request, tables: RequestTables | None, ask: Ask) -> Plan:
-    """Say whether a checked ask fits, and what it takes; nothing changes. law: PLAN-1, PLAN-2, LIVE-1."""
+    """Return whether a checked ask fits, and what it takes; nothing changes. law: PLAN-1, PLAN-2, LIVE-1."""
     name = request.request_id
     if ask.is_too_long:
         return Never(name, f"{ask.stop} tokens, max_model_len is {state.config.max_len}")
@@ -113,7 +113,7 @@ def planned(state: State, request: Request, tables: RequestTables | None, ask: A
 
 
 def can_load(state: State, request: Request, num_new_computed_tokens: int, num_external_computed_tokens: int) -> bool:
-    """Say whether a new request could ever load so many tokens after a hit. See `KVCacheManager.can_load`."""
+    """Return whether a new request could ever load so many tokens after a hit. See `KVCacheManager.can_load`."""
     state.pool.require_whole()
     ask = Ask()
     ask.hit_length = count_of("num_new_computed_tokens", num_new_computed_tokens)

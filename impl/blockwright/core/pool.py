@@ -125,7 +125,9 @@ class BlockPool(BlockStore):
         if isinstance(order, RetentionOrder):
             return order
         if order is not None:
-            raise UnsupportedError("eviction_policy: they go by the times of accesses, which hints would not change")
+            raise UnsupportedError(
+                "eviction_policy: candidates go by the times of their accesses, which hints would not change"
+            )
         self.require_whole()
         made = RetentionOrder(self._count, {}, self.guard)
         blocks = self.free_block_ids()
@@ -461,7 +463,7 @@ class KVCacheBlock:
         return self._id == 0
 
     def is_of(self, pool: BlockPool) -> bool:
-        """Say whether it is a block of this pool."""
+        """Return whether it is a block of this pool."""
         return self._pool is pool
 
     def __eq__(self, other: object) -> bool:

@@ -90,7 +90,7 @@ def check_keys(state: State, request: Request) -> None:
 
 
 def is_in_place(state: State, request: Request, tables: RequestTables, new: i64, ahead: i64) -> bool:
-    """Say whether a step without drafts is right and changes only counts; False where that takes a closer look.
+    """Return whether a step without drafts is right and changes only counts; False where that takes a closer look.
 
     This is the fast path of decoding: such a step is served in place, by `count_step` alone.
     """

@@ -354,7 +354,7 @@ class Request:
         return child
 
     def shares_prefix(self, other: Request, count: i64) -> bool:
-        """Say whether another request has the same first `count` tokens, and all that identifies them. O(count)."""
+        """Return whether another request has the same first `count` tokens, and all that identifies them. O(count)."""
         if other.num_tokens < int(count) or self._root != other._root:
             return False
         if self._mm_items or other._mm_items:

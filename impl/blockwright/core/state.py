@@ -210,7 +210,7 @@ class DueStates:
         self._last = tables
 
     def remove(self, tables: RequestTables) -> bool:
-        """Say whether a state of a request is due; from now on it is not. O(1)."""
+        """Return whether a state of a request is due; from now on it is not. O(1)."""
         if not tables.is_due:
             return False
         before = tables.due_before

@@ -130,7 +130,7 @@ class BlockStore:
         return [None if key is None else key[2] for key in self._index.all_keys()]
 
     def published(self) -> list[bool]:
-        """Say of each block, by id, whether it carries a key. O(num_blocks)."""
+        """Return for each block, by id, whether it carries a key. O(num_blocks)."""
         return self._index.keyed()
 
     def holders_apart(self) -> list[int]:
@@ -145,7 +145,7 @@ class BlockStore:
         return word_bytes(low, high)
 
     def is_published(self, block: i64) -> bool:
-        """Say whether a block carries a key. O(1)."""
+        """Return whether a block carries a key. O(1)."""
         return self._index.has_key(block)
 
     def ref_count(self, block: i64) -> i64:
@@ -359,11 +359,11 @@ class BlockStore:
         return count
 
     def has_copies(self) -> bool:
-        """Say whether copies are to come. O(1)."""
+        """Return whether copies are to come. O(1)."""
         return len(self._copies) > 0
 
     def is_destination(self, block: i64) -> bool:
-        """Say whether a copy to come goes to a block. O(1)."""
+        """Return whether a copy to come goes to a block. O(1)."""
         return len(self._copies) > 0 and self._ends[block] < 0
 
     def copy_on_write(self, block: i64, group: i64) -> i64:
@@ -490,7 +490,7 @@ class BlockStore:
         return losses.cause(keys.words[at], keys.words[at + 1], group)
 
     def carries(self, block: i64, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> bool:
-        """Say whether a block is published under exactly the key of the request's block `index`. O(1)."""
+        """Return whether a block is published under exactly the key of the request's block `index`. O(1)."""
         keys.reach(index + 1)
         at: i64 = 2 * ((index + 1) * keys.units - 1)
         if not self._index.matches(block, keys.words[at], keys.words[at + 1], group):

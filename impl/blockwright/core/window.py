@@ -52,7 +52,7 @@ class Probe:
         self._ids: vec[i32] = vec[i32]()
 
     def cached(self, index: i64) -> bool:
-        """Say whether the request's block `index` is cached, and within the length asked for. O(1)."""
+        """Return whether the request's block `index` is cached, and within the length asked for. O(1)."""
         if index >= self._limit:
             return False
         ids = self._served()

@@ -159,7 +159,7 @@ class _Memory:
         return self.need(layout, limits) < self.blocks(layout)
 
     def cost(self, layout: Layout, limits: RequestLimits) -> float:
-        """Give what a request takes: a share of the pool, or bytes where the number of blocks is settled."""
+        """Return what a request takes: a share of the pool, or bytes where the number of blocks is settled."""
         need = self.need(layout, limits)
         return need / (self.blocks(layout) - 1) if self.num_blocks is None else need * layout.block_bytes
 
@@ -196,7 +196,7 @@ def _planned(layout: Layout, memory: _Memory, limits: RequestLimits, shared_laye
 
 
 def _too_little(layouts: Sequence[Layout], memory: _Memory, limits: RequestLimits) -> TooLittleMemoryError:
-    """Say what one request takes in the layout that takes least, and what would fit."""
+    """Return the error that says what one request takes in the layout that takes least, and what would fit."""
 
     def bytes_of(layout: Layout) -> int:
         return (memory.need(layout, limits) + 1) * layout.block_bytes
@@ -249,7 +249,7 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
 
 
 def _too_much_waste(plan: KVCachePlan, max_padding: float) -> InvalidArgumentError:
-    """Say which group wastes most, and what keeps it from wasting less."""
+    """Return the error that names the group that wastes most, and what keeps it from wasting less."""
     worst = max(plan.groups, key=lambda group: group.waste_bytes * group.blocks_per_request)
     used = len(worst.layer_names)
     absent = sum(plan.page_sizes[used:])

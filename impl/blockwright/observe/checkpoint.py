@@ -1,46 +1,32 @@
 """The index over a restart, where the device's memory outlives the process (extra ``events``: msgspec).
 
 `dump` writes which block holds which prefix: of the blocks that nobody holds. What a running request holds may still
-be written, so it is left out; an engine that ends in good order frees its requests first. `restore` takes nothing on
-trust: it hashes each prefix again and publishes a block only under the key that comes out, so that a lookup finds
-exactly what was written (READ-1). Prefixes whose parents are gone cannot be hashed again, and are not dumped.
+be written, so it is left out; an engine that ends in good order frees its requests first. A dump is of one moment:
+after it nothing more may be written to that memory, and a restored engine writes, so a dump is restored once.
 """
 
 from __future__ import annotations
 
 import hashlib
-from math import gcd
-from typing import Any
 
 import msgspec
 
-from blockwright import KVCacheManager, MultiModalItem, Request
+from blockwright import GivenHasher, KVCacheManager, MultiModalItem, Request
 from blockwright.core.block_hash import BlockHasher
-from blockwright.errors import InvalidArgumentError
+from blockwright.errors import InvalidArgumentError, UnsupportedError
+from blockwright.events import BlockStored
 from blockwright.observe.stream import EventStream
 
 
-class _Prefix(msgspec.Struct, array_like=True):
-    """A block's part of a prefix, the number of its parent, and the block's hash."""
-
-    parent: int
-    tokens: bytes
-    group: int
-    lora_name: str | None
-    cache_salt: str | None
-    mm_items: list[tuple[str, int, int]]
-    block_hash: bytes
-
-
 class _Dump(msgspec.Struct, array_like=True):
-    identity: bytes
-    geometry: list[int]
-    prefixes: list[_Prefix]
+    whose: bytes
+    prefixes: list[BlockStored]
+    """Parents before children."""
     blocks: list[tuple[int, int]]
     """Blocks with the number of their prefix, first to be taken first."""
 
 
-def dump(manager: KVCacheManager, stream: EventStream, identity: bytes) -> bytes:
+def dump(manager: KVCacheManager, stream: EventStream, identity: bytes, hasher: BlockHasher | None) -> bytes:
     """Return which free block holds which prefix. O(num_blocks + tokens).
 
     Args:
@@ -48,33 +34,39 @@ def dump(manager: KVCacheManager, stream: EventStream, identity: bytes) -> bytes
         stream: what its events were recorded in; recorded up to now.
         identity: all that decides what the bytes of a block are, and whose memory it is: a `CacheIdentity`'s digest and
             the name of the memory, say.
+        hasher: of the requests; None if the engine gives its own keys, whose seed is then part of the identity.
+
+    Raises:
+        InvalidArgumentError: the manager records no events.
+        UnsupportedError: it verifies tokens, since keys alone do not say what a block holds.
     """
-    stream.record(manager.take_events())
-    numbers: dict[tuple[object, int], int] = {}
-    prefixes: list[_Prefix] = []
-    for event in stream.snapshot().events:
-        parent, group = event.parent_block_hash, event.group_id
-        if event.medium != "GPU" or (parent is not None and (parent, group) not in numbers):
-            continue
-        if isinstance(event.block_hash, bytes):
-            numbers[event.block_hash, group] = len(prefixes)
-            at = -1 if parent is None else numbers[parent, group]
-            items, salt = list(event.mm_items), event.cache_salt
-            prefixes.append(_Prefix(at, event.tokens, group, event.lora_name, salt, items, event.block_hash))
-    short = {(key[:16], group): number for (key, group), number in numbers.items() if isinstance(key, bytes)}
     pool = manager.block_pool
+    if not pool.records_events:
+        raise InvalidArgumentError("manager: records no events; make it with enable_kv_cache_events=True")
+    _refuse_weak_keys(manager)
+    stream.record(manager.take_events())
     keys, groups = pool.block_keys(), pool.block_groups()
     places = [(block, (keys[block], groups[block])) for block in pool.free_block_ids()]
-    blocks = [(block, short[key]) for block, key in places if key in short]
-    body = msgspec.msgpack.encode(_Dump(identity, _geometry(manager), prefixes, blocks))
+    wanted = {place for _, place in places}
+    prefixes: list[BlockStored] = []
+    numbers: dict[tuple[bytes | None, int | None], int] = {}
+    for event in stream.snapshot().events:
+        if event.medium == "GPU" and isinstance(event.block_hash, bytes):
+            place = event.block_hash[:16], event.group_id
+            if place in wanted:
+                numbers[place] = len(prefixes)
+                prefixes.append(event)
+    blocks = [(block, numbers[place]) for block, place in places if place in numbers]
+    body = msgspec.msgpack.encode(_Dump(_whose(manager, identity, hasher), prefixes, blocks))
     return hashlib.sha256(body).digest() + body
 
 
-def restore(manager: KVCacheManager, data: bytes, identity: bytes, hasher: BlockHasher) -> int:
-    """Publish what `dump` wrote, each block under its prefix, in the same order of eviction; return how many blocks.
+def restore(manager: KVCacheManager, data: bytes, identity: bytes, hasher: BlockHasher | None) -> int:
+    """Publish what `dump` wrote, each block under its own key, in the same order of eviction; return how many blocks.
 
-    Nothing is restored, and 0 returned, where the identity, the pool's size, the groups or the hasher's seed differs.
-    The manager tells it in events like any publication. O(num_blocks + tokens).
+    Nothing is restored, and 0 returned, where the identity, the configuration or the hasher's seed differs. The manager
+    tells it in events like any publication. If the call does not end well, nothing is restored.
+    O(num_blocks + tokens). law: RESTART-1.
 
     Args:
         manager: new: nothing is held or published.
@@ -84,6 +76,7 @@ def restore(manager: KVCacheManager, data: bytes, identity: bytes, hasher: Block
 
     Raises:
         InvalidArgumentError: the data is damaged, or the manager is not new.
+        UnsupportedError: the manager verifies tokens.
     """
     body = data[32:]
     try:
@@ -96,74 +89,55 @@ def restore(manager: KVCacheManager, data: bytes, identity: bytes, hasher: Block
     count = pool.num_blocks - 1
     if pool.get_num_free_blocks() != count or any(key is not None for key in pool.block_keys()):
         raise InvalidArgumentError("manager: holds or publishes blocks already; restore into a new one")
-    if found.identity != identity or found.geometry != _geometry(manager):
+    _refuse_weak_keys(manager)
+    if found.whose != _whose(manager, identity, hasher):
         return 0
-    layers = _layers(found)
-    requests = [_request(found.prefixes, leaf, hasher, _geometry(manager)) for leaf in _leaves(found.prefixes)]
-    restored = set[int]()
+    restored = [block for block, _ in found.blocks]
     taken = pool.get_new_blocks(count)
     try:
-        for path, request in requests:
-            size = manager.managers[found.prefixes[path[0]].group].block_size
-            units = size // (request.block_size or size)
-            own = [request.block_hashes[(at + 1) * units - 1] for at in range(len(path))]
-            for layer in layers:
-                table = [
-                    layer.pop(number, 0) if found.prefixes[number].block_hash == key else 0
-                    for number, key in zip(path, own, strict=True)
-                ]
-                if any(table):
-                    group = found.prefixes[path[0]].group
-                    pool.cache_full_blocks(request, table, 0, len(table), size, group)
-                    restored.update(filter(None, table))
-    finally:
-        order = [block for block, _ in found.blocks if block in restored]
-        pool.free_blocks([each for each in taken if each.block_id not in restored][::-1])
-        pool.free_blocks(order)
+        for block, number in sorted(found.blocks, key=lambda each: each[1]):
+            event = found.prefixes[number]
+            at, request = _request(event)
+            table = [0] * at + [block]
+            pool.cache_full_blocks(request, table, at, at + 1, event.block_size, event.group_id)
+    except BaseException:
+        pool.free_blocks(taken)
+        pool.reset_prefix_cache()
+        raise
+    known = set(restored)
+    pool.free_blocks([each for each in taken if each.block_id not in known][::-1])
+    pool.free_blocks(restored)
     return len(restored)
 
 
-def _geometry(manager: KVCacheManager) -> list[int]:
-    """Return the pool's size and the groups' block sizes."""
-    return [manager.block_pool.num_blocks, *(each.block_size for each in manager.managers)]
+def _refuse_weak_keys(manager: KVCacheManager) -> None:
+    if manager.block_pool.verifies_tokens:
+        raise UnsupportedError("manager: made with verify_tokens=True; a dump has keys, not whole prefixes")
 
 
-def _layers(found: _Dump) -> list[dict[int, int]]:
-    """Return the blocks by the number of their prefix; further blocks of the same prefix in further layers."""
-    layers: list[dict[int, int]] = [{}]
-    for block, number in found.blocks:
-        layer = next((each for each in layers if number not in each), None)
-        if layer is None:
-            layer = {}
-            layers.append(layer)
-        layer[number] = block
-    return layers
+def _whose(manager: KVCacheManager, identity: bytes, hasher: BlockHasher | None) -> bytes:
+    """Return a digest of all that must be the same: identity, configuration, and what the hasher makes of a token."""
+    key = b"" if hasher is None else Request("key", [0], 1, hasher=hasher).block_hashes[0]
+    sizes = [each.block_size for each in manager.managers]
+    return hashlib.sha256(repr((identity, key, sizes, manager.kv_cache_config)).encode()).digest()
 
 
-def _leaves(prefixes: list[_Prefix]) -> list[int]:
-    """Return the prefixes that no other goes on from."""
-    inner = {each.parent for each in prefixes}
-    return [number for number in range(len(prefixes)) if number not in inner]
+def _request(event: BlockStored) -> tuple[int, Request]:
+    """Return the place of an event's block in a request that has it, with its key, its parent's and its items.
 
-
-def _request(prefixes: list[_Prefix], leaf: int, hasher: BlockHasher, geometry: list[int]) -> tuple[list[int], Request]:
-    """Return the numbers of a leaf's chain, first block first, and a request with its tokens and all that decides."""
-    path: list[int] = []
-    at = leaf
-    while at >= 0:
-        path.append(at)
-        at = prefixes[at].parent
-    path.reverse()
-    chain = [prefixes[number] for number in path]
-    size = len(chain[0].tokens) // 4
-    items = {
-        MultiModalItem(name, offset + place * size, length)
-        for place, each in enumerate(chain)
-        for name, offset, length in each.mm_items
-    }
-    tokens: Any = memoryview(b"".join(each.tokens for each in chain)).cast("i")
-    last = max((item.offset + item.length for item in items), default=0)
-    prompt = [*tokens, *([0] * (last - len(tokens)))]  # an item may end beyond the last block
-    unit = gcd(*geometry[1:])
-    own = {"cache_salt": chain[0].cache_salt, "lora_name": chain[0].lora_name}
-    return path, Request("restored", prompt, unit, hasher=hasher, mm_items=sorted(items), **own)  # type: ignore[arg-type]
+    What comes before is not known and not told: it is made up, as long as the items begin there.
+    """
+    size, items = event.block_size, event.mm_items
+    at = 0 if event.parent_block_hash is None else max([1, *(-(offset // size) for _, offset, _ in items)])
+    end = max([size, *(offset + length for _, offset, length in items)])
+    prompt = [0] * (at * size) + [*event.token_ids] + [0] * (end - size)
+    hashes = [event.parent_block_hash] * at + [event.block_hash] * (len(prompt) // size - at)
+    return at, Request(
+        "restored",
+        prompt,
+        size,
+        hasher=GivenHasher(hashes),  # type: ignore[arg-type]
+        cache_salt=event.cache_salt,
+        lora_name=event.lora_name,
+        mm_items=sorted(MultiModalItem(name, at * size + offset, length) for name, offset, length in items),
+    )

@@ -115,7 +115,7 @@ class Metrics(Collector):
             taken[block] = used[block] = at
 
     def _is_followed(self, block: int) -> bool:
-        """Say whether a block is in the sample."""
+        """Return whether a block is in the sample."""
         return block * 2654435761 % 2**32 < self._threshold
 
     def _time(self, name: str, seconds: float) -> None:

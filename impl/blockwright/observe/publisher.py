@@ -75,6 +75,7 @@ class ZmqPublisher:
         self._pub = self._context.socket(zmq.PUB)
         self._pub.set_hwm(high_water_mark)
         self._router = self._context.socket(zmq.ROUTER)
+        self._router.set_hwm(0)  # an answer comes whole: beyond a mark, messages of its middle are dropped
         self._awaken = self._context.socket(zmq.PAIR)
         self._awake = self._context.socket(zmq.PAIR)
         try:
@@ -126,10 +127,12 @@ class ZmqPublisher:
 
     def _send(self) -> None:
         """Send what is new. Batches that are not kept any more are left out: consumers miss their numbers, and ask."""
-        try:
-            batches = self._stream.since(self._next)
-        except EventGapError as gap:
-            batches = self._stream.since(gap.oldest)
+        while True:
+            try:
+                batches = self._stream.since(self._next)
+                break
+            except EventGapError as gap:
+                self._next = gap.oldest  # which may be gone as well by now
         for batch in batches:
             self._pub.send_multipart(self._frames(batch))
             self._next = batch.sequence + 1

@@ -113,7 +113,7 @@ class EventStream:
             return len(self._index)
 
     def __contains__(self, key: Key) -> bool:
-        """Say whether a hash can be found in a group, on a medium."""
+        """Return whether a hash can be found in a group, on a medium."""
         with self._folded():
             return key in self._index
 
@@ -133,10 +133,10 @@ class EventStream:
 
         Complexity: O(1), and O(events) for whoever reads them next, or once as many wait as are kept.
         """
-        told = tuple(events)
-        if told:
-            self._pending.append((self._clock(), told))
-            self._num_pending += len(told)
+        reported = tuple(events)
+        if reported:
+            self._pending.append((self._clock(), reported))
+            self._num_pending += len(reported)
             if self._num_pending > self._backlog:
                 with self._folded():
                     pass
@@ -147,39 +147,39 @@ class EventStream:
         with self._lock:
             while self._pending:
                 timestamp, events = self._pending.popleft()
-                told = tuple(self._told(events))
+                reported = tuple(self._fold(events))
                 self._num_pending = 0  # or a little more: a bound, not a count
-                self._batches.append(Batch(self._sequence, timestamp, told))
+                self._batches.append(Batch(self._sequence, timestamp, reported))
                 self._sequence += 1
-                self._num_kept += len(told)
+                self._num_kept += len(reported)
                 while self._num_kept > self._backlog and len(self._batches) > 1:
                     self._num_kept -= len(self._batches.popleft().events)
             yield
 
-    def _told(self, events: Iterable[KVCacheEvent | TierEvent]) -> Iterator[KVCacheEvent]:
-        """Fold events into the index; yield them as they are told. After a reset O(index), where tiers keep blocks."""
+    def _fold(self, events: Iterable[KVCacheEvent | TierEvent]) -> Iterator[KVCacheEvent]:
+        """Fold events into the index; yield what is reported. After a reset O(index), where tiers keep blocks."""
         index = self._index
         for event in events:
             if isinstance(event, BlockStored):
-                told = self._marked(event)
-                index[event.block_hash, event.group_id, event.medium] = told
-                yield told
+                reported = self._marked(event)
+                index[event.block_hash, event.group_id, event.medium] = reported
+                yield reported
             elif isinstance(event, BlockRemoved):
                 index.pop(event, None)  # which is a key: hash, group, medium
                 yield event
             elif isinstance(event, AllBlocksCleared):
                 yield from self._cleared(event)
             elif event.removed:
-                yield from self._told([BlockRemoved(key, 0, event.medium) for key in event.block_hashes])
+                yield from self._fold([BlockRemoved(key, 0, event.medium) for key in event.block_hashes])
             else:
-                yield from self._told([self._on_tier(key, event) for key in event.block_hashes])
+                yield from self._fold([self._on_tier(key, event) for key in event.block_hashes])
 
     def _cleared(self, event: AllBlocksCleared) -> Iterator[KVCacheEvent]:
-        """Clear what is on the device. To a consumer the event means all media, so what others keep is told again."""
+        """Clear what is on the device. To a consumer the event means all media: what others keep is reported again."""
         kept = [stored for (_, _, medium), stored in self._index.items() if medium != "GPU"]
         self._index.clear()
         yield event
-        yield from self._told(kept)
+        yield from self._fold(kept)
 
     def _on_tier(self, key: bytes, event: TierEvent) -> BlockStored:
         """Return the event of a block that a tier stored: what is known of its prefix elsewhere, else the key alone."""

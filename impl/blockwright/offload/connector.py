@@ -207,16 +207,16 @@ class OffloadingConnector:
         the load fails: `poll` says so. Complexity: O(blocks).
 
         Raises:
-            InvalidArgumentError: not as many tokens as were told last.
+            InvalidArgumentError: not as many tokens as were offered last.
             UnknownRequestError: the request holds no blocks.
         """
         found = self._found.pop(request.request_id, None)
         if num_external_tokens == 0:
             return
         if found is None or found.num_external != num_external_tokens:
-            told = 0 if found is None else found.num_external
+            offered = 0 if found is None else found.num_external
             raise InvalidArgumentError(
-                f"num_external_tokens: {num_external_tokens} of {request.request_id!r}, which was told {told}"
+                f"num_external_tokens: {num_external_tokens} of {request.request_id!r}, which was offered {offered}"
             )
         managers = self._manager.managers
         tables = self._manager.get_block_ids(request.request_id)

@@ -280,7 +280,7 @@ class JobQueue:
 
 
 def _join(parts: Sequence[Part], after: Part) -> bool:
-    """Say whether another part can be moved by the same call as these."""
+    """Return whether another part can be moved by the same call as these."""
     batches = [part for part in (*parts, after) if isinstance(part, Batch)]
     return (
         len(batches) > len(parts)

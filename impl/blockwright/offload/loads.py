@@ -37,7 +37,7 @@ class Load:
 
 
 def is_running(manager: KVCacheManager, request_id: str) -> bool:
-    """Say whether a request holds blocks. O(groups)."""
+    """Return whether a request holds blocks. O(groups)."""
     try:
         manager.num_published(request_id)
     except UnknownRequestError:

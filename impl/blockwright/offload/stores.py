@@ -97,7 +97,7 @@ class Stores:
             self._store(keys, ids)
 
     def _are_readable(self, blocks: GroupBlocks, index: int, parts: list[int]) -> bool:
-        """Say whether an offloaded block is of use to a hit, and all its parts are there: a state may be jumped over.
+        """Return whether an offloaded block is of use to a hit and all its parts are there; a state may be jumped over.
 
         What no hit needs is not published, but as full as what it stands beside.
         """

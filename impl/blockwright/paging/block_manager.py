@@ -138,7 +138,7 @@ class SelfAttnBlockSpaceManager:
     # ------------------------------------------------------------------ allocation
 
     def can_allocate(self, seq_group: SequenceGroup, num_lookahead_slots: int = 0) -> AllocStatus:
-        """Say whether the waiting sequences of a group fit: their common prompt, beside the watermark. O(1).
+        """Return whether the waiting sequences of a group fit: their common prompt, beside the watermark. O(1).
 
         Under a window no more is counted than the window keeps, though a longer prompt takes more until it is trimmed.
 
@@ -225,7 +225,7 @@ class SelfAttnBlockSpaceManager:
             raise NoFreeBlocksError(f"{need} blocks are needed, {free} are free")
 
     def can_append_slots(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> bool:
-        """Say whether the running sequences of a group can be appended to; no watermark. O(sequences). law: PAGE-13.
+        """Return whether the running sequences of a group can be appended to; no watermark. O(sequences). law: PAGE-13.
 
         Raises:
             UnknownRequestError: a running sequence has no table.
@@ -316,7 +316,7 @@ class SelfAttnBlockSpaceManager:
     # ------------------------------------------------------------------ swapping
 
     def can_swap_in(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> AllocStatus:
-        """Say whether the swapped sequences of a group fit on the GPU and can be appended to. O(blocks). law: PAGE-13.
+        """Return whether a group's swapped sequences fit on the GPU and can be appended to. O(blocks). law: PAGE-13.
 
         Raises:
             UnknownRequestError: a swapped sequence has no table.
@@ -325,7 +325,7 @@ class SelfAttnBlockSpaceManager:
         return self._can_swap(seq_group.get_seqs(SequenceStatus.SWAPPED), Device.GPU, num_lookahead_slots)
 
     def can_swap_out(self, seq_group: SequenceGroup) -> bool:
-        """Say whether the running sequences of a group fit on the CPU. O(blocks). law: PAGE-13.
+        """Return whether the running sequences of a group fit on the CPU. O(blocks). law: PAGE-13.
 
         Raises:
             UnknownRequestError: a running sequence has no table.

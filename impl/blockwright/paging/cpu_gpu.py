@@ -394,7 +394,7 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         return self.on(device).get_num_blocks_to_take(prev_block, block_token_ids, extra_hash)
 
     def is_on(self, block: Block, device: Device) -> bool:
-        """Say whether a block lies on a device; the null block counts as lying everywhere. O(1)."""
+        """Return whether a block lies on a device; the null block counts as lying everywhere. O(1)."""
         return not isinstance(block, PoolBlock) or block._allocator is self.on(device)
 
     def num_to_copy(self, blocks: list[Block]) -> int:

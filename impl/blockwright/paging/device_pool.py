@@ -84,12 +84,12 @@ class DevicePool(BlockStore):
         return int(self.null + self.first_id - 1)
 
     def is_held(self, mark: i64) -> bool:
-        """Say whether a mark is that of a block here that somebody holds, the null block left out. O(1)."""
+        """Return whether a mark is that of a block here that somebody holds, the null block left out. O(1)."""
         block: i64 = mark - self.first_id
         return 0 < block < self._count and block != self.null and self._ref[block] > 0
 
     def is_free(self, mark: i64) -> bool:
-        """Say whether nobody holds a block of this pool. O(1)."""
+        """Return whether nobody holds a block of this pool. O(1)."""
         return self._ref[mark - self.first_id] == 0
 
     def sharers(self, mark: i64) -> i64:
@@ -97,11 +97,11 @@ class DevicePool(BlockStore):
         return self.num_sharers(mark - self.first_id)
 
     def is_copy_end(self, mark: i64) -> bool:
-        """Say whether a block is an end of a copy to come. O(1)."""
+        """Return whether a block is an end of a copy to come. O(1)."""
         return self.has_copies() and self._ends[mark - self.first_id] != 0
 
     def is_copy_target(self, mark: i64) -> bool:
-        """Say whether a copy to come ends in a block. O(1)."""
+        """Return whether a copy to come ends in a block. O(1)."""
         return self.is_destination(mark - self.first_id)
 
     def take_pairs(self) -> list[tuple[int, int]]:
@@ -140,19 +140,19 @@ class DevicePool(BlockStore):
             order.measure(block, num_tokens)
 
     def is_known(self, mark: i64) -> bool:
-        """Say whether a block is found by its content. O(1)."""
+        """Return whether a block is found by its content. O(1)."""
         return self._index.has_key(mark - self.first_id)
 
     def is_computed(self, mark: i64) -> bool:
-        """Say whether a block is found by its content and that is there: marked as computed. O(1). law: PAGE-16."""
+        """Return whether a block is found by its content and that is there: marked as computed. O(1). law: PAGE-16."""
         return self._index.has_key(mark - self.first_id) and self.is_whole(mark)
 
     def is_whole(self, mark: i64) -> bool:
-        """Say whether all slots of a block are computed, found or not. O(1)."""
+        """Return whether all slots of a block are computed, found or not. O(1)."""
         return self._filled_in[mark - self.first_id] < self._epoch
 
     def has_data(self, mark: i64) -> bool:
-        """Say whether a step has computed some of what a block holds. O(1)."""
+        """Return whether a step has computed some of what a block holds. O(1)."""
         return self.is_whole(mark) or self._begun[mark - self.first_id] != 0
 
     def note_computed(self, mark: i64, is_whole: bool) -> None:
@@ -187,7 +187,7 @@ class DevicePool(BlockStore):
         return self.forget_all(0 if self.null == 0 else 1)
 
     def can_reset(self) -> bool:
-        """Say whether `reset` would. O(1)."""
+        """Return whether `reset` would. O(1)."""
         return self._num_free + (0 if self.null == 0 else 1) == self._count - 1
 
     # ------------------------------------------------------------------ self-check

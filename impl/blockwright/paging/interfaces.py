@@ -357,7 +357,7 @@ class DeviceAwareBlockAllocator:
         return len(block_token_ids)
 
     def is_on(self, block: Block, device: Device) -> bool:
-        """Say whether a block lies on a device; the null block counts as lying everywhere."""
+        """Return whether a block lies on a device; the null block counts as lying everywhere."""
         return True
 
     @property

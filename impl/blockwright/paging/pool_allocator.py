@@ -207,7 +207,7 @@ class PoolBlock(Block):
         return self.is_filled()
 
     def is_filled(self) -> bool:
-        """Say whether every slot has a token. O(1)."""
+        """Return whether every slot has a token. O(1)."""
         return i64(len(self._tokens)) == self._size
 
     @property
@@ -410,19 +410,19 @@ class PoolAllocator(BlockAllocator):
         return count
 
     def takes_one(self, block: PoolBlock) -> bool:
-        """Say whether giving a block a place here takes a free one: it is unknown, or known and free. O(1)."""
+        """Return whether giving a block a place here takes a free one: it is unknown, or known and free. O(1)."""
         mark = self.known(block)
         return mark == 0 or self.pool.is_free(mark) or not self.may_adopt(mark, block)
 
     def may_adopt(self, mark: i64, block: PoolBlock) -> bool:
-        """Say whether a known block may take the place of one: nothing computed is lost by it. O(1). law: PAGE-17."""
+        """Return whether a known block may take another's place: nothing computed is lost by it. O(1). law: PAGE-17."""
         if self.pool.is_computed(mark):
             return True
         owner = block._allocator
         return block._mark == 0 or not isinstance(owner, PoolAllocator) or not owner.pool.has_data(block._mark)
 
     def _place(self, block: PoolBlock) -> bool:
-        """Give a block a place here, one of its content if that is known; say whether a new one was taken."""
+        """Give a block a place here, one of its content if that is known; return whether a new one was taken."""
         pool = self.pool
         mark = self.known(block)
         adopts = mark != 0 and self.may_adopt(mark, block)
@@ -658,7 +658,7 @@ class PoolAllocator(BlockAllocator):
         return frozenset(range(first, first + int(self.pool.num_total())))
 
     def has_id(self, absolute_id: int) -> bool:
-        """Say whether an absolute id is one of this device. O(1)."""
+        """Return whether an absolute id is one of this device. O(1)."""
         first = int(self.pool.first_id)
         return first <= absolute_id < first + int(self.pool.num_total())
 

@@ -58,7 +58,7 @@ class SequenceGroup(Protocol):
         """Return its sequences, those with a status if one is given."""
 
     def is_encoder_decoder(self) -> bool:
-        """Say whether there is an encoder sequence."""
+        """Return whether there is an encoder sequence."""
 
     def get_encoder_seq(self) -> Sequence | None:
         """Return it, if there is one."""
@@ -147,7 +147,7 @@ class SimpleSequenceGroup:
         return [seq for seq in self.seqs if seq.status is status]
 
     def is_encoder_decoder(self) -> bool:
-        """Say whether there is an encoder sequence."""
+        """Return whether there is an encoder sequence."""
         return self._encoder_seq is not None
 
     def get_encoder_seq(self) -> Sequence | None:

@@ -30,18 +30,18 @@ class References:
         return {block: at for at, blocks in enumerate(self.blocks) for block in blocks}
 
     def going_on(self) -> list[bool]:
-        """Tell of each request whether a later one refers to its last full block: whether its conversation goes on."""
+        """Return for each request whether a later one refers to its last full block: its conversation goes on."""
         last = self.last_uses()
         return [bool(blocks) and last[blocks[-1]] > at for at, blocks in enumerate(self.blocks)]
 
     def continuing(self) -> list[bool]:
-        """Tell of each request whether it refers to the last full block of an earlier one, all full ones but that."""
+        """Return for each request whether one of its blocks but the first is the last full block of an earlier one."""
         ends: set[int] = set()
-        told = []
+        goes_on = []
         for blocks in self.blocks:
-            told.append(any(block in ends for block in blocks[1:]))
+            goes_on.append(any(block in ends for block in blocks[1:]))
             ends.update(blocks[-1:])
-        return told
+        return goes_on
 
 
 def references_of(trace: Trace, block_size: int) -> References:

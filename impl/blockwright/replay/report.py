@@ -131,7 +131,7 @@ class ReplayReport:
                 rates = ", ".join(f"{name} {rate:.2%}" for name, rate in pool.tenants.items())
                 said += f"\n{pool.blocks:,} blocks, hit rate of each tenant: {rates}"
         if self.trace.format in NAMELESS:
-            said += f"\nA trace of {self.trace.format} names no prefixes, only lengths: nothing can hit."
+            said += f"\nAn {self.trace.format.capitalize()} trace names no prefixes, only lengths: nothing can hit."
         return said
 
 

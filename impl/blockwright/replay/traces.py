@@ -77,7 +77,7 @@ def load_trace(
 
 
 def _detect(place: Place) -> str:
-    """Tell the format from the beginning of the file; a folder holds `weka` sessions."""
+    """Return the format, read from the beginning of the file; a folder holds `weka` sessions."""
     if place.path.is_dir():
         return "weka"
     with place.path.open(encoding="utf-8-sig") as file:

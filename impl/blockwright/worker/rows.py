@@ -449,7 +449,7 @@ def listed(name: str, given: Any, what: str) -> list[Any]:
 
 
 def is_packed(given: object) -> bool:
-    """Say whether something is a ``vec[i32]``."""
+    """Return whether something is a ``vec[i32]``."""
     return type(given) is _PACKED
 
 

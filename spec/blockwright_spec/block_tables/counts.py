@@ -66,26 +66,26 @@ def appending(state: Paged, unseen: tuple[tuple[int, int], ...], ahead: int) -> 
 
 
 def can_append_slots(state: Paged, unseen: tuple[tuple[int, int], ...], ahead: int) -> bool:
-    """Tell whether the tables of a group may be appended to: ``can_append_slots``; no watermark."""
+    """Return whether the tables of a group may be appended to: ``can_append_slots``; no watermark."""
     return appending(state, unseen, ahead) <= len(free_on(state, Device.GPU))
 
 
 def fits(state: Paged, device: Device, count: int, most: int, watermark: int) -> When | None:
-    """Tell when some blocks are there beside the watermark: now (None), later, or never, of `most` that it holds."""
+    """Return when some blocks are there beside the watermark: now (None), later, or never, of `most` that it holds."""
     if count > most:
         return When.NEVER
     return None if len(free_on(state, device)) - count >= watermark else When.NOT_NOW
 
 
 def can_allocate(state: Paged, tokens: int, ahead: int, watermark: int) -> When | None:
-    """Tell when a prompt fits: ``can_allocate``; under a window no more is counted than it keeps."""
+    """Return when a prompt fits: ``can_allocate``; under a window no more is counted than it keeps."""
     count, window = required(state.config, tokens, ahead), state.config.window
     need = count if window is None else min(count, window)
     return fits(state, Device.GPU, need, state.config.num_gpu - watermark, watermark)
 
 
 def can_swap(state: Paged, unseen: tuple[tuple[int, int], ...], to: Device, ahead: int, watermark: int) -> When | None:
-    """Tell when the tables of a group could be moved and appended to: ``can_swap_in``, ``can_swap_out``."""
+    """Return when the tables of a group could be moved and appended to: ``can_swap_in``, ``can_swap_out``."""
     counted = swapping(state, unseen, to, ahead)
     return fits(state, to, counted, len(blocks_of(state.config, to)), watermark if to is Device.GPU else 0)
 

@@ -102,7 +102,7 @@ def filled(state: Paged, block: int, prefix: Prefix, before: Prefix | None) -> P
 def entered(
     state: Paged, device: Device, prefix: Prefix | None, choice: Choice, source: int | None = None
 ) -> tuple[Paged, int]:
-    """Give a block with this content: the one that is found by it and may take the place of `source`, or a new one."""
+    """Return a block with this content: the one found by it that may take the place of `source`, or a new one."""
     block = adoptable(state, device, prefix, source)
     if block is not None:
         return replace(state, free=state.free - {block}), block

@@ -1,4 +1,4 @@
-"""Part two, chapter 5: the calls by which an engine tells what its steps did, and the one that forgets it.
+"""Part two, chapter 5: the calls by which an engine says what its steps did, and the one that forgets it.
 
 What a call on tables writes is computed later, in one step or chunk by chunk. Whoever wants to skip tokens asks what is
 computed; sharing a block asks for no more than that its content is known.

@@ -1,7 +1,7 @@
 """Part two, chapter 2: what a call on tables asks and answers, and what it leaves open.
 
 Open is which of the blocks that may go next is taken; a choice cannot be illegal. What may go is pinned: blocks without
-content before all others, then the least recently accessed, of those the ones with the most tokens before and in them.
+content before all others, then the least recently accessed, among those the one with the most tokens up to its end.
 """
 
 from collections.abc import Callable

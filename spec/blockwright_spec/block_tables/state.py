@@ -5,7 +5,7 @@ shared by all sequences with its prefix. A block is *mutable* until it is full; 
 a copy. Ids are absolute: those of the GPU first, then those of the CPU. Ghosts are `contents`, what was written to each
 block in the order of the calls (a pending copy counts as made), `done`, how much of it steps have computed, and in a
 table `computed` and `reserved`. What was written is the allocator's business from the call on; what is computed comes
-later, chunk by chunk, and the engine tells of it.
+later, chunk by chunk, and the engine says so.
 """
 
 from dataclasses import dataclass

@@ -22,7 +22,7 @@ def law_writer_is_alone(before: Paged, outcome: PagedOutcome) -> bool:
 
 
 def law_source_stays(before: Paged, outcome: PagedOutcome) -> bool:
-    """PAGE-12: the source of a new copy is as it was, and others still hold it; what it goes to one holds at most."""
+    """PAGE-12: the source of a new copy is as it was and others hold it; its destination has one holder at most."""
     state = after(before, outcome)
     return all(
         state.contents[source] == before.contents[source]
@@ -90,7 +90,7 @@ def law_swap_moves_each_block_once(before: Paged, outcome: PagedOutcome) -> bool
 
 
 def is_known(before: Paged, pairs: tuple[Pair, ...], old: int, new: int) -> bool:
-    """Tell whether a block could be found by another's content before, or was just copied from one of that content."""
+    """Return whether a block could be found by another's content before or was just copied from one of that content."""
     content = before.contents[old]
     copied = any(before.contents[source] == content for source, target in pairs if target == new)
     return content is not None and (before.keys[new] == content or copied)

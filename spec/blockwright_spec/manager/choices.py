@@ -1,7 +1,7 @@
 """Part one, chapter 2: what a step leaves open.
 
 Which free blocks are taken, which duplicate serves a hit, and in what order the blocks of one batch are released: any
-answer keeps every law. A transition asks its `Choice` and refuses an illegal answer; a policy (`lru`) settles all
+legal answer keeps every law. A transition asks its `Choice` and refuses an illegal answer; a policy (`lru`) settles all
 questions; a recorded choice repeats what some manager did, so that its legality can be judged.
 """
 
@@ -33,15 +33,15 @@ def recorded(taken: tuple[int, ...], served: tuple[int, ...], policy: Choice) ->
 
 
 def legal_taking(queue: tuple[int, ...], count: int, taken: tuple[int, ...]) -> bool:
-    """Tell whether `count` different free blocks were taken."""
+    """Return whether `count` different free blocks were taken."""
     return len(taken) == count == len(set(taken)) and set(taken) <= set(queue)
 
 
 def legal_order(batch: tuple[int, ...], released: tuple[int, ...]) -> bool:
-    """Tell whether a batch was released whole, each block once."""
+    """Return whether a batch was released whole, each block once."""
     return sorted(batch) == sorted(released)
 
 
 def legal_serving(holders: tuple[int, ...], served: int) -> bool:
-    """Tell whether a published duplicate serves."""
+    """Return whether a published duplicate serves."""
     return served in holders

@@ -1,11 +1,14 @@
-"""Part one, chapter 19: events: what the outside is told of what can be found.
+"""Part one, chapter 19: events: what is reported of what can be found.
 
 A router sends a request to the engine that has cached most of its prefix. All it knows of an engine are events, so what
-they tell, one after the other, must be what a lookup finds: for whoever has heard them all, and for whoever joined late
-and was given a *snapshot*, which is a list of events as well. Which events tell of a step is left open: what is taken
-and published again within one step may be told of or not. The laws judge any listener in any state; `news` and
-`snapshot` are the shortest telling that upholds them. What tiers off the device hold is told under the names of their
-media, and each medium is folded apart; part three says so of a tier (TIER-5).
+they say, one after the other, must be what a lookup finds: for whoever has heard them all, and for whoever joined late
+and was given a *snapshot*, which is a list of events as well. Which events report a step is left open: what is taken
+and published again within one step may be reported or not. The laws judge any listener in any state; `news` and
+`snapshot` are the shortest reports that uphold them. What tiers off the device hold is reported under the names of
+their media, and each medium is folded apart; part three says so of a tier (TIER-5).
+
+Where the device's memory outlives the process, what can be found may be *dumped*, and *restored* by the next one. That
+is bookkeeping alone: no block is written, so whatever is restored must be what stood there.
 """
 
 from collections.abc import Hashable
@@ -21,7 +24,7 @@ from .state import Content, State
 class Stored:
     """A content can be found from now on.
 
-    What a listener is told of it: the prefix before the block (None for the first one), whether that is absent now, the
+    What is reported of it: the prefix before the block (None for the first one), whether that is absent now, the
     tokens of the block alone, and the extra keys.
     """
 
@@ -72,7 +75,7 @@ def heard(known: frozenset[Content], event: Event) -> frozenset[Content]:
 
 
 def known(listener: Listener) -> tuple[frozenset[Content], ...]:
-    """Return what a listener knew before each thing that was told, and what he knows in the end."""
+    """Return what a listener knew before each event, and what it knows in the end."""
     return tuple(accumulate((*listener.snapshot, *listener.events), heard, initial=frozenset()))
 
 
@@ -101,7 +104,7 @@ def news(before: State, after: State) -> tuple[Event, ...]:
 
 
 def snapshot(state: State) -> tuple[Stored, ...]:
-    """Return what is told to one who joins now: all that can be found, parents before children."""
+    """Return what is reported to one who joins now: all that can be found, parents before children."""
     return tuple(stored(state, content) for content in sorted(index(state), key=lambda content: len(content[1][1])))
 
 
@@ -116,13 +119,13 @@ def law_events_are_the_index(state: State, listener: Listener) -> bool:
 
 
 def law_latecomers_know_the_same(state: State, listener: Listener) -> bool:
-    """EV-2: a snapshot and the events after it tell exactly what can be found, whenever it was taken."""
+    """EV-2: a snapshot and the events after it report exactly what can be found, whenever it was taken."""
     contents = frozenset(event.content for event in listener.snapshot)
     return known(listener)[-1] == index(state) and len(contents) == len(listener.snapshot)
 
 
-def told(listener: Listener) -> tuple[tuple[frozenset[Content], Stored], ...]:
-    """Return each content that a listener was told of, with what he knew before."""
+def reports(listener: Listener) -> tuple[tuple[frozenset[Content], Stored], ...]:
+    """Return each content that was reported to a listener, with what it knew before."""
     pairs = zip(known(listener), (*listener.snapshot, *listener.events), strict=False)
     return tuple((before, event) for before, event in pairs if isinstance(event, Stored))
 
@@ -132,23 +135,37 @@ def law_parents_come_first(state: State, listener: Listener) -> bool:
     return all(
         event.parent == parent(state, event.content)
         and event.is_orphan == (event.parent is not None and (event.content[0], event.parent) not in before)
-        for before, event in told(listener)
+        for before, event in reports(listener)
     )
 
 
 def law_key_serves_alone(state: State, listener: Listener) -> bool:
-    """EV-4: each key that was told can be hit on its own: it is one block's, and a block holds exactly that."""
+    """EV-4: each key that was reported can be hit on its own: it is one block's, and a block holds exactly that."""
     return all(
-        len(event.tokens) == state.config.groups[event.content[0]].block_size for _, event in told(listener)
+        len(event.tokens) == state.config.groups[event.content[0]].block_size for _, event in reports(listener)
     ) and all(
         any(state.contents[block] == content for block in holding(state, content)) for content in known(listener)[-1]
     )
 
 
 def law_events_tell_all_that_decides(state: State, listener: Listener) -> bool:
-    """EV-5: an event tells the tokens of its block, and what tokens do not say: adapter, salt, multimodal items."""
+    """EV-5: an event names the tokens of its block, and what tokens do not show: adapter, salt, multimodal items."""
     return all(
         event.extra == extra and tokens[len(tokens) - len(event.tokens) :] == event.tokens
-        for _, event in told(listener)
+        for _, event in reports(listener)
         for _, (extra, tokens) in (event.content,)
     )
+
+
+Queue = tuple[tuple[int, Content | None], ...]
+"""What nobody holds, first to be taken first: blocks, and the content that each is found under."""
+
+
+def law_restart_finds_what_stood_there(before: Queue, may: bool, after: Queue) -> bool:
+    """RESTART-1: what nobody held is found again in the same blocks, to be evicted in the same order, and nothing else.
+
+    `before` is what nobody held when the dump was made, `after` what nobody holds once another process was given it.
+    Who may not restore it finds nothing: it is not whole, or of another memory, configuration or seed.
+    """
+    found = tuple(pair for pair in before if may and pair[1] is not None)
+    return tuple(pair for pair in after if pair[1] is not None) == found == after[len(after) - len(found) :]

@@ -1,4 +1,4 @@
-"""Part one, chapter 4: finding a hit, and telling whether one that was found earlier still holds."""
+"""Part one, chapter 4: finding a hit, and checking whether one that was found earlier still holds."""
 
 from math import lcm
 
@@ -23,7 +23,7 @@ def lost(state: State, taken: tuple[int, ...]) -> tuple[tuple[int, Content], ...
 
 
 def useful(config: Config, at: int, entry: int) -> bool:
-    """Tell whether a hit, of whatever request, can need an entry of a group: no other is published (PUB-2).
+    """Return whether a hit, of whatever request, can need an entry of a group: no other is published (PUB-2).
 
     Hits are aligned to the blocks of every group, and the first position read never moves back as a hit grows, so that
     no hit beyond the first aligned length behind the entry needs it either.
@@ -59,7 +59,7 @@ def served(hit: Hit, prefix: Prefix, state: State) -> tuple[tuple[int, Content],
 
 
 def sound(state: State, prefix: Prefix, hit: Hit) -> bool:
-    """Tell whether each block of a hit carries this prefix now, null entries are dead, and a token is left (HIT-1)."""
+    """Return whether each block of a hit carries this prefix now, null entries are dead and a token is left (HIT-1)."""
     return (
         hit.length < len(prefix[1])
         and all(key(state, block) == content for block, content in served(hit, prefix, state))

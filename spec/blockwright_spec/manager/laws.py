@@ -74,7 +74,10 @@ EVENT_LAWS = (
         "vLLM BlockStored.extra_keys; SGLang BlockStored.cache_salt; known bug B64i",
     ),
 )
-"""Every law of what the outside is told: of a state, and of one who listens."""
+"""Every law of events: of a state, and of one who listens."""
+
+RESTART_LAWS = (listed(events.law_restart_finds_what_stood_there, "chapter `directory` says the like of a tier"),)
+"""The law of what is found again where the device's memory outlives the process."""
 
 POLICY_LAWS = (
     listed(retention_laws.law_hints_change_no_answer, "vLLM RFC #52113: hints are best-effort; known bug B67c"),

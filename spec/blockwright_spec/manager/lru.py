@@ -1,8 +1,8 @@
 """Part one, chapter 3: the policy that settles every choice: contentless blocks first, then the least recently used.
 
 The queue keeps blocks without content before candidates (QUEUE-1). A candidate goes to the tail when its last holder
-leaves, a block without content to the head; a request's tables are released group by group and each tail first, so that
-of one group the deepest prefix is evicted first. Equal content is served by the block that published it first, which is
+leaves, a block without content to the head; a request's tables are released group by group, each from its tail, so that
+the deepest prefix of a group is evicted first. Equal content is served by the block that published it first, which is
 the one most often adopted.
 """
 

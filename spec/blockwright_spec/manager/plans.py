@@ -42,7 +42,7 @@ def reach(config: Config, begin: int, step: Step) -> int:
 
 
 def wanted(config: Config, group: Group, held: int, trimmed: int, begin: int, step: Step) -> tuple[bool, ...]:
-    """Tell for each entry after the first `held` whether it takes a block (TABLE-1).
+    """Return, for each entry after the first `held`, whether it takes a block (TABLE-1).
 
     A state jumps over entries, and those of drafts have blocks of their own (MAMBA-1, MAMBA-3). What is dead once a
     load has come takes none (READ-1).
@@ -66,7 +66,7 @@ def rewritten(state: State, group: Group, table: Table, begin: int, step: Step) 
 
 
 def planned(state: State, start: Running, begin: int, step: Step, is_new: bool) -> Plan:
-    """Count what a step from token `begin` on takes, and tell whether the pool has it (PLAN-1).
+    """Count what a step from token `begin` on takes, and whether the pool has it (PLAN-1).
 
     It fits if ``max(demand, whole - shared) + spare <= free + freed``. On the left, `demand` is what this step takes
     out of the queue: new blocks, copies, and the blocks of its hit that are free. If the whole request must fit,
@@ -143,12 +143,12 @@ def shared(state: State, tables: tuple[Table, ...]) -> int:
 
 
 def plan_admission(state: State, slot: int, hit: Hit, step: Step) -> Plan:
-    """Tell whether a waiting request can start, and what it takes: ``plan`` (PLAN-1, PLAN-2)."""
+    """Return whether a waiting request can start, and what it takes: ``plan`` (PLAN-1, PLAN-2)."""
     start = starting(state, slot, hit, step)
     return start if isinstance(start, Refusal) else planned(state, start, hit.length, step, True)
 
 
 def plan_growth(state: State, slot: int, computed: int, step: Step) -> Plan:
-    """Tell whether a running request can go on, and what it takes: ``plan`` (PLAN-1)."""
+    """Return whether a running request can go on, and what it takes: ``plan`` (PLAN-1)."""
     start = going(state, slot, computed, step)
     return start if isinstance(start, Refusal) else planned(state, start, computed, step, False)

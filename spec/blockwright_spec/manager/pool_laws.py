@@ -51,7 +51,7 @@ def asked(state: State) -> frozenset[Prefix]:
 
 
 def readable(state: State, at: int, prefix: Prefix, position: int) -> bool:
-    """Tell whether the content of some published block, whatever its key, serves a group's read of a position."""
+    """Return whether the content of some published block, whatever its key, serves a group's read of a position."""
     group = state.config.groups[at]
     return any(shows(group, at, state.contents[block], prefix, position) for block, _ in state.keys)
 
@@ -67,7 +67,7 @@ def law_hit_is_sound(state: State) -> bool:
 
 
 def suits(state: State, prefix: Prefix, length: int) -> bool:
-    """Tell whether every group could read what the token at `length` reads, and its draft margin."""
+    """Return whether every group could read what the token at `length` reads, and its draft margin."""
     extra = tuple(margin(group, state.config.eagle) for group in state.config.groups)
     return max(extra) + length <= len(prefix[1]) and all(
         readable(state, at, prefix, position)

@@ -53,12 +53,12 @@ def published(state: State, slot: int, count: int, stop: int | None) -> State:
 
 
 def is_open(state: State, slot: int) -> bool:
-    """Tell whether the step that was started last computes tokens of a request: that has not run."""
+    """Return whether the step that was started last computes tokens of a request: that has not run."""
     return any(flight.slot == slot for step in state.flights[-1:] for flight in step)
 
 
 def stops(config: Config, request: Running) -> bool:
-    """Tell whether the last step leaves a state that can be published: at a block's end, after known tokens (PUB-1)."""
+    """Return whether the last step leaves a publishable state: at a block's end, after known tokens (PUB-1)."""
     end, states = certain(request), tuple(group for group in config.groups if isinstance(group.kind, Mamba))
     is_known = config.caching and end <= len(request.prefix[1])
     return is_known and any(end % group.block_size == 0 for group in states)

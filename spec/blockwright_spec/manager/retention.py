@@ -72,7 +72,7 @@ def floors_of(config: Config) -> Counts:
 
 
 def is_over(counts: Counts, floors: Counts, tenant: Hashable) -> bool:
-    """Tell whether a tenant has more than its floor; one that was not named has none."""
+    """Return whether a tenant has more than its floor; one that was not named has none."""
     return counts[tenant] > floors.get(tenant, 0)
 
 
@@ -126,7 +126,7 @@ def held_again(state: State, blocks: frozenset[int]) -> State:
 
 
 def retain(state: State, slot: int, tokens: int, priority: int, until: int) -> Outcome:
-    """Say that the first tokens of a running request are to be kept with a priority until a time: ``retain``.
+    """Ask that the first tokens of a running request be kept with a priority until a time: ``retain``.
 
     What was said so before is taken back. It counts from when the request lets go of its blocks.
     """
@@ -146,7 +146,7 @@ def retain(state: State, slot: int, tokens: int, priority: int, until: int) -> O
 
 
 def release_prefix(state: State, slot: int, first: int) -> Outcome:
-    """Say that a running request's blocks from a token on go first, once it lets go of them: ``release_prefix``."""
+    """Ask that a running request's blocks from a token on go first, once it lets go of them: ``release_prefix``."""
     # REFUSE
     request = state.requests[slot]
     if not isinstance(request, Running):
@@ -164,7 +164,7 @@ def wished(state: State, slot: int, request: Running) -> Outcome:
 
 
 def advance(state: State, now: int) -> Outcome:
-    """Say what time it is: ``advance_time`` (HINT-2)."""
+    """Report what time it is: ``advance_time`` (HINT-2)."""
     # REFUSE
     if now < state.now:
         return Refusal(Reason.PAST)

@@ -54,7 +54,7 @@ def law_hints_end(before: State, done: Done) -> bool:
 
 
 def is_as_if(before: State, other: State, done: Done) -> bool:
-    """Tell whether a step took what would have been taken in another state: what was free by then, and in its order."""
+    """Return whether a step took what would have been taken in another state: what was free by then, in its order."""
     blocks = taken(done)
     order = in_order(other, 0, len(before.queue))
     left = tuple(block for block in order if block not in adopted(before, done))

@@ -174,7 +174,7 @@ def span(config: Config, group: Group) -> int:
 
 
 def recurrent(config: Config) -> bool:
-    """Tell whether some group keeps a recurrent state, which cannot run ahead of the known tokens nor go back."""
+    """Return whether some group keeps a recurrent state, which cannot run ahead of the known tokens nor go back."""
     return draft_states(config) is not None
 
 
@@ -230,7 +230,7 @@ def in_flight(state: State, slot: int) -> tuple[int, ...]:
 
 
 def is_loading(state: State, slot: int) -> bool:
-    """Tell whether a load of a request is on its way, though the request may have ended since."""
+    """Return whether a load of a request is on its way, though the request may have ended since."""
     request = state.requests[slot]
     own = isinstance(request, Running) and request.loading > 0
     return own or any(fence.step is None and fence.slot == slot for fence in state.fences)

@@ -8,7 +8,7 @@ from .table_laws import held
 
 
 def law_table_is_append_only(before: State, done: Done) -> bool:
-    """STEP-1: entries of a table become null, are copied, or stay, new ones are appended, and the outcome tells all."""
+    """STEP-1: entries of a table become null, are copied, or stay, new ones are appended, and the outcome says so."""
     pairs = zip(before.requests, done.state.requests, strict=True)
     both = ((old, new) for old, new in pairs if isinstance(old, Running) and isinstance(new, Running))
     changed = tuple((old, new) for old, new in both if old.tables != new.tables)
@@ -62,12 +62,12 @@ def law_demand_is_taken(before: State, done: Done) -> bool:
 
 
 def law_evicted_is_lost(before: State, done: Done) -> bool:
-    """STEP-4: a step tells each content all of whose published blocks it took, with the last of them, in that order."""
+    """STEP-4: a step reports each content of which it took every published block, with the last one, in that order."""
     gone = taken_at_most(done)
     left = {None, *(content for block, content in before.keys if block not in gone)}
     last = {key(before, block): block for block in gone}
-    told = ((block, key(before, block)) for block in gone if last[key(before, block)] == block)
-    return done.evicted == tuple((block, content) for block, content in told if content not in left)
+    lost = ((block, key(before, block)) for block in gone if last[key(before, block)] == block)
+    return done.evicted == tuple((block, content) for block, content in lost if content not in left)
 
 
 def law_plan_is_taken(before: State, done: Done) -> bool:

@@ -74,7 +74,7 @@ def law_null_is_dead(state: State) -> bool:
 
 
 def jumped(state: State, request: Running, group: Group, entry: int) -> bool:
-    """Tell whether neither the state last read nor the last one that is certain stops in an entry before the end.
+    """Return whether neither the state last read nor the last one that is certain stops in an entry before the end.
 
     Where drafts were accepted, the state last read is one of theirs, in a block of its own (MAMBA-3).
     """

@@ -1,7 +1,7 @@
 """Part three, chapter 8: the transitions of the chain, one for each call, and what the engine does.
 
 They have the shape of `manager.transitions`. Which transfers land when, and whether they fail, is open:
-`finish` may be said of any that was handed out.
+`finish` may name any that was handed out.
 """
 
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """Part three, chapter 7: the parts that the transitions of the chain are made of.
 
-Each takes what has come of a call so far, and gives it with one thing more.
+Each takes what has come of a call so far, and returns it with one thing added.
 """
 
 from dataclasses import replace

@@ -91,7 +91,7 @@ def present(state: Chain, tier: int | None) -> frozenset[Key]:
 
 
 def is_blamed(each: Transfer) -> bool:
-    """Tell whether the failure of a transfer is its source's: of those that bring a block up, once begun."""
+    """Return whether the failure of a transfer is its source's: of those that bring a block up, once begun."""
     return each.started and each.kind in (Kind.LOAD, Kind.PROMOTE)
 
 

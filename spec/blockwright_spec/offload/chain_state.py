@@ -123,7 +123,7 @@ def pins(state: Chain, block: int) -> int:
 
 
 def may_start(state: Chain, each: Transfer) -> bool:
-    """Tell whether a transfer may be handed out: a load not before what it reads is there, and is written to no block
+    """Return whether a transfer may be handed out: a load not before what it reads is there, and is written to no block
     of the device that a store under way still reads.
     """
     stores = (other for other in state.transfers if other.kind is Kind.STORE)

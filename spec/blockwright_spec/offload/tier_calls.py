@@ -84,7 +84,7 @@ def written(state: Tier, place: int, content: Key | None) -> Tier:
 
 
 def announcing(state: Tier, keys: tuple[Key, ...], removed: bool) -> tuple[Tier, tuple[Event, ...]]:
-    """Tell, if there is anything to tell, that blocks can be read or no longer."""
+    """Announce, if there is anything to announce, which blocks can be read or no longer."""
     known = state.announced - frozenset(keys) if removed else state.announced | frozenset(keys)
     return replace(state, announced=known), (Event(keys, removed),) if keys else ()
 

@@ -11,7 +11,7 @@ def law_ready_is_written(state: Tier) -> bool:
 
 
 def law_place_is_of_one_block(state: Tier) -> bool:
-    """TIER-2: a place is of one block, or free, or was never used; there are no others."""
+    """TIER-2: a place belongs to one block, or is free, or was never used; there are no others."""
     used = (*(entry.place for entry in state.entries), *state.freed)
     return sorted(used) == list(range(len(used))) and len(used) <= len(state.contents)
 
@@ -43,7 +43,7 @@ def law_busy_block_stays(before: Tier, outcome: TierDone) -> bool:
 
 
 def law_block_keeps_its_place(before: Tier, outcome: TierDone) -> bool:
-    """TIER-7: a block keeps its place until it is gone, which is free then or taken by another; none is lost."""
+    """TIER-7: a block keeps its place until it is gone; then the place is free or another's, and none is lost."""
     taken = {entry.place for entry in outcome.state.entries} | set(outcome.state.freed)
     kept = ((entry, entry_of(outcome.state, entry.key)) for entry in before.entries)
     return all(entry.place in taken and (now is None or now.place == entry.place) for entry, now in kept)

@@ -2,8 +2,8 @@
 
 A tier keeps blocks in numbered places of one medium. Its keys are opaque, and equal ones name equal contents. A block
 is *writing* until it is there, *ready* with a number of readers, *doomed* when a reader has found it bad while others
-still read it, and then gone. Ghosts are `contents`, what was really written to each place, and `announced`, what those
-know to be ready who replay the tier's events.
+still read it, and then gone. Ghosts are `contents`, what was really written to each place, and `announced`, what
+whoever replays the tier's events knows to be ready.
 """
 
 from collections.abc import Iterable

@@ -139,7 +139,7 @@ def law_state_is_of_the_tokens_before(handed: Handed) -> bool:
 
 
 def before(handed: Handed, at: int, i: int, work: Work, request: Running) -> bool:
-    """Tell whether the state that is read was there before the step: in its block, or in that it is copied from.
+    """Return whether the state that is read was there before the step: in its block, or in that it is copied from.
 
     A state after tokens that are not known yet cannot be told from another.
     """
@@ -188,7 +188,7 @@ def law_tokens_are_in_line(handed: Handed) -> bool:
 
 
 def law_copies_come_first(handed: Handed) -> bool:
-    """COPY-3: every copy that the manager has to tell of is made before the step, in its group."""
+    """COPY-3: every copy that the manager reports is made before the step, in its group."""
     return all(
         group.copies == tuple(copy[1:] for copy in handed.state.copies if copy[0] == at)
         for at, group in enumerate(handed.inputs.groups)
@@ -207,7 +207,7 @@ def law_encoder_has_slots(handed: Handed) -> bool:
 
 
 def covering(table: Table, count: int) -> bool:
-    """Tell whether a table has so many entries, and no null among them."""
+    """Return whether a table has so many entries, and no null among them."""
     return len(table) >= count and NULL not in table[:count]
 
 

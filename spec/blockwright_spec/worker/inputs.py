@@ -64,7 +64,7 @@ def sure(work: Work) -> int:
 
 
 def keeps_slots(kind: Kind) -> bool:
-    """Tell whether a layer keeps a slot for each token: a state is kept whole, an encoder writes its own tokens."""
+    """Return whether a layer keeps a slot for each token: a state is kept whole, an encoder writes its own tokens."""
     return not isinstance(kind, Mamba | Cross)
 
 
@@ -113,7 +113,7 @@ def share(config: Config, at: int, row: Row, work: Work) -> GroupInputs:
 
 
 def lacks(config: Config, at: int, row: Row, work: Work) -> bool:
-    """Tell whether something that a step writes, or a state that it goes on from, has no block."""
+    """Return whether something that a step writes, or a state that it goes on from, has no block."""
     kind, own = config.groups[at].kind, share(config, at, row, work)
     if isinstance(kind, Mamba) and work.new > 0:
         return NULL in own.states_written[0] or (work.begin > 0 and NULL in own.states_read)

@@ -75,7 +75,7 @@ def page(layer: Layer, block_size: int) -> int:
 
 
 def may_hold(layer: Layer, block_size: int) -> bool:
-    """Tell whether a layer can do with so many tokens per block: whole blocks of its own, whole blocks to a chunk.
+    """Return whether a layer can do with so many tokens per block: whole blocks of its own, whole blocks to a chunk.
 
     A recurrent layer keeps a state where a block of its own ends, so its blocks stay as they are.
     """
@@ -143,7 +143,7 @@ def plain_plans(plan: StoragePlan) -> Iterator[tuple[int, int]]:
 
 
 def like(layer: Layer, group: Group) -> bool:
-    """Tell whether a layer declares the kind and the blocks of a group."""
+    """Return whether a layer declares the kind and the blocks of a group."""
     return (layer.kind, layer.block_size) == (group.kind, group.block_size)
 
 

@@ -17,7 +17,7 @@ PROMPT: Prefix = (0, (1, 2, 3))
 
 def test_taking_two_of_four_blocks_has_twelve_outcomes() -> None:
     state = initial(Config((Group(Full(), 2),), 5, 8), 2)
-    queues = [told.state.queue for told in outcomes(state, Admit(0, PROMPT, 3))]
+    queues = [reported.state.queue for reported in outcomes(state, Admit(0, PROMPT, 3))]
     assert len(queues) == 12
     assert {frozenset(queue) for queue in queues} == {
         frozenset(pair) for pair in ((1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4))
@@ -26,7 +26,7 @@ def test_taking_two_of_four_blocks_has_twelve_outcomes() -> None:
 
 def test_releasing_two_candidates_has_two_outcomes() -> None:
     state = meaning(initial(Config((Group(Full(), 1),), 4, 8), 2), Admit(0, (0, (1, 2)), 2)).state
-    queues = {told.state.queue for told in outcomes(state, Release(0))}
+    queues = {reported.state.queue for reported in outcomes(state, Release(0))}
     assert queues == {(3, 2, 1), (3, 1, 2)}
 
 
@@ -34,7 +34,7 @@ def test_any_duplicate_may_serve() -> None:
     state = initial(Config((Group(Full(), 1),), 4, 8), 3)
     for slot in (0, 1):
         state = meaning(state, Admit(slot, (0, (1,)), 1)).state
-    hits = {told.hit and told.hit.tables for told in outcomes(state, Admit(2, (0, (1, 2)), 1))}
+    hits = {reported.hit and reported.hit.tables for reported in outcomes(state, Admit(2, (0, (1, 2)), 1))}
     assert hits == {((1,),), ((2,),)}
 
 

@@ -113,10 +113,10 @@ def test_evictions_are_compared() -> None:
     state = initial(CONFIG, 2)
     lost = ((1, content), (2, other))
     step, again = Done(state, evicted=lost), Done(replace(state, keys=((3, other),)), evicted=lost)
-    told = outcome_of(state, (again,))
-    assert misreported(told, ((1, content),)) == misreported(told, ((1, content), (2, other))) == []
+    answer = outcome_of(state, (again,))
+    assert misreported(answer, ((1, content),)) == misreported(answer, ((1, content), (2, other))) == []
     for wrong in ((), ((2, other),), ((2, other), (1, content)), ((1, content), (3, other)), ((4, content),)):
-        assert misreported(told, wrong)
+        assert misreported(answer, wrong)
     in_place = replace(again, state=replace(state, keys=((2, other),)))
     for steps in ((step,), (in_place,), (step, replace(again, evicted=()))):
         assert misreported(outcome_of(state, steps), ((1, content),))
@@ -135,10 +135,10 @@ def test_what_listeners_know_is_compared() -> None:
     assert [fault[:4] for fault in misheard(stored, shown.listeners)] == ["EV-1", "EV-2"]
 
 
-def faults(told: ManagerOutcome, **reply: Any) -> list[str]:
+def faults(answer: ManagerOutcome, **reply: Any) -> list[str]:
     """The differences to an answer of a manager whose state is as expected."""
     adapter = BlockwrightAdapter(CONFIG)
-    return compare(replace(told, state=initial(CONFIG, 2)), Reply(**reply), adapter, adapter.observe(("r0", "r1")))
+    return compare(replace(answer, state=initial(CONFIG, 2)), Reply(**reply), adapter, adapter.observe(("r0", "r1")))
 
 
 DONE = meaning(initial(CONFIG, 2), Admit(0, PROMPT, 5))

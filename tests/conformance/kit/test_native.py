@@ -36,14 +36,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def place() -> str:
-    """Tell where this process has the specification from."""
+    """Return where this process has the specification from."""
     import blockwright_spec
 
     return str(blockwright_spec.__file__)
 
 
 def counted(row: GateResult) -> GateResult:
-    """Give a row without what differs from run to run."""
+    """Return a row without what differs from run to run."""
     return replace(row, seconds=0.0)
 
 

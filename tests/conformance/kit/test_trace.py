@@ -46,10 +46,10 @@ def accepted(scope: Scope, actions: list[Action]) -> tuple[list[Action], State]:
     """The actions that are not refused, which are those of a counterexample, and the state they lead to."""
     state, kept = initial(scope.config, scope.slots), []
     for action in actions:
-        told = meaning(state, action)
-        if told.refusal is None:
+        outcome = meaning(state, action)
+        if outcome.refusal is None:
             kept.append(action)
-            state = told.state
+            state = outcome.state
     return kept, state
 
 

@@ -53,9 +53,9 @@ def test_tours_take_every_transition() -> None:
     for actions in graph.paths():
         state = graph.first
         for action in actions:
-            move, _, told = next(each for each in graph.moves(state) if each[1] == action)
+            move, _, reported = next(each for each in graph.moves(state) if each[1] == action)
             taken.add(move)
-            state = told.state
+            state = reported.state
     assert taken == moves
     assert not graph.open
 
@@ -181,7 +181,7 @@ class Renamed(BlockwrightAdapter):
         self.last = config.num_blocks
 
     def name(self, tables: tuple[Table, ...]) -> tuple[Table, ...]:
-        """Give tables in the other names."""
+        """Return tables in the other names."""
         return tuple([tuple([block and self.last - block for block in table]) for table in tables])
 
     def find(self, name: str) -> Found:

@@ -350,9 +350,9 @@ class Forking:
                 ]
                 for entry in step.nulled_entries[step.nulled_offsets[slot] : step.nulled_offsets[slot + 1]]:
                     table[entry] = 0
-        told = [int(number) for number in step.replaced_entries]
-        for at in range(0, len(told), 4):
-            request, group, entry, block = told[at : at + 4]
+        reported = [int(number) for number in step.replaced_entries]
+        for at in range(0, len(reported), 4):
+            request, group, entry, block = reported[at : at + 4]
             assert request < step.num_served
             self.note("copied in a batch")
             self.replica[requests[request].request_id][group][entry] = block

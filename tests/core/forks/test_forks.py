@@ -123,10 +123,10 @@ def test_beam_search(size: int, caching: bool) -> None:
         beams = following
         for request, (_, token) in zip(beams, chosen, strict=True):
             request.append_output_token_ids([token])
-        told = manager.allocate_slots_batch(beams, 1)
-        assert told.refused is None
+        reported = manager.allocate_slots_batch(beams, 1)
+        assert reported.refused is None
         (pairs,) = manager.take_copies()
-        assert len(pairs) == len(told.replaced_entries) // 4
+        assert len(pairs) == len(reported.replaced_entries) // 4
         random.shuffle(pairs)
         for source, target in pairs:
             memory.update({(target, at): memory[source, at] for at in range(size) if (source, at) in memory})
@@ -566,18 +566,18 @@ def test_batches_tell_what_was_replaced() -> None:
     tables = {request.request_id: manager.get_block_ids(request.request_id) for request in (parent, *children)}
     for request in (parent, *children):
         request.append_output_token_ids([5])
-    told = manager.allocate_slots_batch([children[1], parent], 1)
-    replaced = [int(number) for number in told.replaced_entries]
+    reported = manager.allocate_slots_batch([children[1], parent], 1)
+    replaced = [int(number) for number in reported.replaced_entries]
     assert [tuple(replaced[at : at + 3]) for at in range(0, len(replaced), 4)] == [
         (request, group, entry) for request in (0, 1) for group, entry in ((0, 1), (1, 3), (2, 1))
     ]
-    assert repr(told) == "BatchAllocation(num_served=2, refused=None, new_blocks=0, nulled=4)"
+    assert repr(reported) == "BatchAllocation(num_served=2, refused=None, new_blocks=0, nulled=4)"
     after = manager.get_block_ids("c1")
     copies = manager.take_copies()
     assert [pairs[0] for pairs in copies] == [
         (old[entry], new[entry]) for old, new, entry in zip(tables["c1"], after, (1, 3, 1), strict=True)
     ]
     assert manager.get_block_ids("c0") == tables["c0"]
-    told = manager.allocate_slots_batch([children[0]], 1)
-    assert list(told.replaced_entries) == [], "the last one writes in place"
+    reported = manager.allocate_slots_batch([children[0]], 1)
+    assert list(reported.replaced_entries) == [], "the last one writes in place"
     manager.check()

@@ -125,11 +125,11 @@ def test_allocations_travel(way: Callable[[Any], Any]) -> None:
     requests = [started(manager, name, 9) for name in "rq"]
     for request in requests:
         request.append_output_token_ids([1])
-    told = manager.allocate_slots_batch(requests, 4)
-    twin = way(told)
+    reported = manager.allocate_slots_batch(requests, 4)
+    twin = way(reported)
     assert type(twin) is BatchAllocation
     for name in ("new_block_ids", "new_block_offsets", "nulled_entries", "nulled_offsets", "replaced_entries"):
-        assert getattr(twin, name) == getattr(told, name)
+        assert getattr(twin, name) == getattr(reported, name)
     assert list(twin.new_block_ids)
     assert (twin.num_served, twin.refused, twin.number, twin.request_ids) == (2, None, 1, ["r", "q"])
 

@@ -64,9 +64,9 @@ def test_parts_lie_within_what_a_batch_tells(name: str, ends: list[int]) -> None
     rows = rows_of(2)
     rows.add_request("a", [[1, 2, 3], [4]], (), 0)
     before = list(rows.tables)
-    told = {"new_block_ids": [], "new_block_offsets": [0, 0, 0], "nulled_entries": [], "nulled_offsets": [0, 0, 0]}
-    told |= {"new_block_ids" if name == "new_block" else "nulled_entries": [0], f"{name}_offsets": ends}
-    buffers = {each: vec[i32](numbers) for each, numbers in (told | {"replaced_entries": []}).items()}
+    reported = {"new_block_ids": [], "new_block_offsets": [0, 0, 0], "nulled_entries": [], "nulled_offsets": [0, 0, 0]}
+    reported |= {"new_block_ids" if name == "new_block" else "nulled_entries": [0], f"{name}_offsets": ends}
+    buffers = {each: vec[i32](numbers) for each, numbers in (reported | {"replaced_entries": []}).items()}
     request = SimpleNamespace(request_id="a", num_computed_tokens=0)
     with pytest.raises(InvalidArgumentError):
         rows.apply([request], SimpleNamespace(num_served=1, **buffers))

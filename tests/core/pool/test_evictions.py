@@ -75,14 +75,14 @@ def test_what_is_told_is_what_was_lost(specs: list[KVCacheSpec], seed: int) -> N
             manager.free(running.pop(random.randrange(len(running))))
         manager.take_copies()
         twin = manager.copy()
-        told = manager.take_evictions()
-        assert told == twin.take_evictions()
+        evictions = manager.take_evictions()
+        assert evictions == twin.take_evictions()
         assert manager.take_evictions() == []
         after = findable(manager)
-        lost = {(each.group, each.block_hash[:16]) for each in told}
+        lost = {(each.group, each.block_hash[:16]) for each in evictions}
         assert before - after <= lost <= before | after
-        assert all(0 < each.block_id < 24 for each in told)
-        num_told += len(told)
+        assert all(0 < each.block_id < 24 for each in evictions)
+        num_told += len(evictions)
         manager.check()
     assert 0 < num_told <= manager.block_pool.num_evictions
 

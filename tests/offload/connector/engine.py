@@ -130,9 +130,9 @@ class FaultyHandler(OffloadingHandler):
         if not self.races:
             self.inner.wait(list(self.destinations))
         self.late += sorted(self.inner.get_finished())
-        told = [result for result in self.late if self.random.random() < 0.7]
-        self.late = [result for result in self.late if result not in told]
-        return [(job_id, success and not self.spoils(job_id)) for job_id, success in told]
+        reported = [result for result in self.late if self.random.random() < 0.7]
+        self.late = [result for result in self.late if result not in reported]
+        return [(job_id, success and not self.spoils(job_id)) for job_id, success in reported]
 
     def spoils(self, job_id: int) -> bool:
         destination = self.destinations.pop(job_id)

@@ -48,7 +48,7 @@ def test_what_was_found_once_is_forgotten_when_asked_again() -> None:
     assert external == 4
     gone_from_the_host(rig)
     assert rig.connector.get_num_new_matched_tokens(request, 0) == (0, False)
-    with pytest.raises(InvalidArgumentError, match="told 0"):
+    with pytest.raises(InvalidArgumentError, match="offered 0"):
         rig.connector.update_state_after_alloc(request, 4)
 
 
@@ -57,7 +57,7 @@ def test_what_was_found_is_forgotten_with_the_request() -> None:
     rig.offloaded(range(5))
     request, external = asked(rig, "r", range(5))
     rig.connector.request_finished(request)
-    with pytest.raises(InvalidArgumentError, match="told 0"):
+    with pytest.raises(InvalidArgumentError, match="offered 0"):
         rig.connector.update_state_after_alloc(request, external)
 
 

@@ -500,10 +500,10 @@ def test_loads_of_other_tokens_than_were_told() -> None:
     rig = Rig()
     rig.offloaded(range(9))
     request = Request("r", list(range(9)), 2)
-    with pytest.raises(InvalidArgumentError, match="told 0"):
+    with pytest.raises(InvalidArgumentError, match="offered 0"):
         rig.connector.update_state_after_alloc(request, 8)
     rig.connector.get_num_new_matched_tokens(request, 0)
-    with pytest.raises(InvalidArgumentError, match="told 8"):
+    with pytest.raises(InvalidArgumentError, match="offered 8"):
         rig.connector.update_state_after_alloc(request, 6)
     assert rig.connector.is_idle
 

@@ -23,9 +23,9 @@ def test_no_directory(wrong: Any) -> None:
 
 def test_a_directory_of_others_is_not_to_be_deleted(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(StoreDirectoryError) as told:
+    with pytest.raises(StoreDirectoryError) as reported:
         DiskStore(tmp_path, OURS, 4, 2)
-    assert "delete" not in str(told.value)
+    assert "delete" not in str(reported.value)
 
 
 @pytest.mark.parametrize("wrong", [None, "model", OURS.digest()])

@@ -120,14 +120,14 @@ def test_the_bytes_of_an_identity_are_these() -> None:
     identity = CacheIdentity(
         "m", "l", "d", 16, b"s", {"yes": True, "no": False, "float": 0.5, "int": -1, "bytes": b"b"}
     )
-    told = identity.encode()
+    encoded = identity.encode()
     one = (1).to_bytes(8, "little")
     for part in (b"s" + one + b"m", b"b" + one + b"s", b"?" + one + b"\1", b"?" + one + b"\0"):
-        assert part in told
-    yes, no = (told.index(b"s" + len(name).to_bytes(8, "little") + name) for name in (b"yes", b"no"))
-    assert told[yes + 12 :].startswith(b"?" + one + b"\1")
-    assert told[no + 11 :].startswith(b"?" + one + b"\0")
-    assert hash(identity) == hash(told)
+        assert part in encoded
+    yes, no = (encoded.index(b"s" + len(name).to_bytes(8, "little") + name) for name in (b"yes", b"no"))
+    assert encoded[yes + 12 :].startswith(b"?" + one + b"\1")
+    assert encoded[no + 11 :].startswith(b"?" + one + b"\0")
+    assert hash(identity) == hash(encoded)
     assert len(identity.describe()["hash_seed"]) == len("blake2b:") + 16
 
 

@@ -34,8 +34,8 @@ def test_events_tell_what_can_be_read() -> None:
     manager = lru(2, "ab")
     store(manager, "c")
     manager.remove(keys("b"))
-    told = [(event.block_hashes, event.removed) for event in manager.take_events()]
-    assert told == [(keys("ab"), False), (keys("a"), True), (keys("c"), False), (keys("b"), True)]
+    reported = [(event.block_hashes, event.removed) for event in manager.take_events()]
+    assert reported == [(keys("ab"), False), (keys("a"), True), (keys("c"), False), (keys("b"), True)]
     assert manager.take_events() == []
     silent = lru(2, "ab", enable_events=False)
     assert silent.take_events() == []

@@ -64,7 +64,7 @@ class LateHandler(OffloadingHandler):
         self.finished: list[tuple[int, bool]] = []
 
     def polls_of(self, spec: Any) -> int:
-        """Say after how many polls a transfer happens by itself."""
+        """Return after how many polls a transfer happens by itself."""
         raise NotImplementedError
 
     def carry(self, job_id: int, source: Any, destination: Any) -> bool:

@@ -49,7 +49,7 @@ class Checker:
         finite = torch.isfinite(logits).all(dim=1)
         if not bool(finite.all()):
             position = work.begin + int(finite.int().argmin())
-            raise NumericsError("NUMERICS-2", self.told(work, position), step)
+            raise NumericsError("NUMERICS-2", self.not_finite(work, position), step)
         self.notes.setdefault(work.task, []).append(Note(step, work.begin, work.tokens, logits.cpu().clone()))
 
     def note_proposal(self, step: int, proposal: Proposal) -> None:
@@ -57,7 +57,7 @@ class Checker:
         task = proposal.work.task
         self.proposals.setdefault(task, []).append((step, list(task.request.all_token_ids), proposal))
 
-    def told(self, work: Work, position: int) -> str:
+    def not_finite(self, work: Work, position: int) -> str:
         return (
             f"request {work.task.name}: the logits after position {position} are not finite "
             f"(computed {listed(range(work.begin, work.end))}, the last {work.num_drafts} drafts)"

@@ -131,7 +131,7 @@ def _normed(hidden: Tensor, scale: Tensor) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def _mask(kind: Kind, length: int) -> Tensor:
-    """Tell for each position which positions it reads, by the definition, and its own."""
+    """Return, for each position, which positions it reads, by the definition, and its own."""
     read = [{*reads(kind, position), position} for position in range(length)]
     return torch.tensor([[other in positions for other in range(length)] for positions in read])
 

@@ -101,7 +101,7 @@ class Swap(Elsewhere):
         return needed
 
     def num_external(self, task: Task, num_hit: int) -> int:
-        """Say what of a swapped-out request is beyond the device's own hit."""
+        """Return what of a swapped-out request is beyond the device's own hit."""
         if task.saved is None:
             return 0
         external = int(task.saved.num_computed) - num_hit

@@ -69,5 +69,5 @@ class Poison:
             )
 
     def null_is_untouched(self) -> bool:
-        """Tell whether nothing was ever written to the null block."""
+        """Return whether nothing was ever written to the null block."""
         return all(bool((tensor[0] == NAN_BYTE).all()) for tensor in self.storage.tensors)

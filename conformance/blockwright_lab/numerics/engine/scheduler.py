@@ -72,7 +72,7 @@ class Scheduler:
     # ---- what runs
 
     def grow(self, step: Step) -> bool:
-        """Give what runs its slots, the oldest first; tell whether someone had to be preempted for it."""
+        """Give what runs its slots, the oldest first; return whether someone had to be preempted for it."""
         left = self.wanted(self.config.max_num_batched_tokens)
         preempted = False
         while left:
@@ -118,7 +118,7 @@ class Scheduler:
         return self.config.declare_drafts or self.is_recurrent or self.config.overlap_steps
 
     def wanted(self, budget: int) -> list[Work]:
-        """Say what each running request is to compute, within a budget of tokens."""
+        """Return what each running request is to compute, within a budget of tokens."""
         works = []
         for task in self.running:
             work = self.next_work(task, task.request.num_computed_tokens, budget)
@@ -128,7 +128,7 @@ class Scheduler:
         return works
 
     def next_work(self, task: Task, begin: int, budget: int) -> Work | None:
-        """Say what a request computes from a position on, None if nothing: a chunk of what is known, or a decode step.
+        """Return what a request computes from a position on, or None: a chunk of what is known, or a decode step.
 
         With a step in flight that will sample its next token, it goes on with that one, not knowing it yet.
         """

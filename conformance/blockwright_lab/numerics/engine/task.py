@@ -59,7 +59,7 @@ class Task:
         return bool(self.forks) and self.request.num_output_tokens >= self.forks[0]
 
     def is_current(self, work: Work) -> bool:
-        """Tell whether what a step computed still counts: it was not preempted or ended since."""
+        """Return whether what a step computed still counts: it was not preempted or ended since."""
         return self.phase is Phase.RUNNING and self.turn == work.turn
 
     def sample(self, logits: Tensor, position: int) -> int:

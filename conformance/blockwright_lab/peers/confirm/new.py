@@ -44,9 +44,9 @@ def full_report_nulls() -> str:
     kv.allocate_slots(request("b", [8, 9]), 2)  # takes blocks, those of the first tokens among them
     gone = [each for event in kv.take_events() if not hasattr(event, "token_ids") for each in event.block_hashes]
     kv.get_computed_blocks(request("c", [0, 1, 2, 3, 4], kv_cache_report_mode="full"))
-    told = [each for event in kv.take_events() for each in event.block_hashes]
-    false = [each for each in told if each in gone]
-    return f"{len(false)} of {len(told)} blocks announced are cached nowhere" if false else ""
+    reported = [each for event in kv.take_events() for each in event.block_hashes]
+    false = [each for each in reported if each in gone]
+    return f"{len(false)} of {len(reported)} blocks announced are cached nowhere" if false else ""
 
 
 def mamba_external_demand() -> str:
@@ -64,20 +64,20 @@ def mamba_external_demand() -> str:
 def partial_key_again() -> str:
     """Show that the key of a block's first half, taken back when the block was full, is put in again."""
     kv, request = vllm(VERSION, "full, block 4 + mamba, block 4", 20, hash_block_size=2)
-    own, told = request("r", range(7)), []
+    own, reported = request("r", range(7)), []
     for end in (6, 7, 8):
         kv.new_step_starts()
         kv.allocate_slots(own, end - own.num_computed_tokens)
         own.num_computed_tokens = end
         if end == 7:
             own.append_output_token_ids([7])
-        told += [f"{type(e).__name__} at {end}" for e in kv.take_events() if _own_half(e)]
+        reported += [f"{type(e).__name__} at {end}" for e in kv.take_events() if _own_half(e)]
     keys = sum(len(more) + 1 for more in kv.block_pool.cached_block_hashes_by_block.values())
-    return f"{keys} keys on one block; the half block in its events: {', '.join(told)}" if keys > 1 else ""
+    return f"{keys} keys on one block; the half block in its events: {', '.join(reported)}" if keys > 1 else ""
 
 
 def _own_half(event: object) -> bool:
-    """Tell whether an event of the full group is about tokens 4 and 5, the half block."""
+    """Return whether an event of the full group is about tokens 4 and 5, the half block."""
     tokens = getattr(event, "token_ids", None)
     return getattr(event, "group_idx", None) == 0 and tokens in (None, [4, 5])
 

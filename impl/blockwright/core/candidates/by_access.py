@@ -114,7 +114,7 @@ class AccessOrder(CandidateOrder):
         return [block for _, _, block in ranked]
 
     def is_sound(self) -> bool:
-        """Say whether the heap is one, and every block knows its place, for the self-check. O(count)."""
+        """Return whether the heap is one, and every block knows its place, for the self-check. O(count)."""
         known: i64 = 0
         for place in self._place:
             if place != 0:
@@ -132,7 +132,7 @@ class AccessOrder(CandidateOrder):
         return True
 
     def _precedes(self, one: i64, other: i64) -> bool:
-        """Say whether one block is evicted before another."""
+        """Return whether one block is evicted before another."""
         times = self._times
         if times[one] != times[other]:
             return times[one] < times[other]

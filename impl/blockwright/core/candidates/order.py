@@ -63,7 +63,7 @@ class CandidateOrder:
         raise NotImplementedError
 
     def is_sound(self) -> bool:
-        """Say whether what is remembered agrees with itself, for the self-check."""
+        """Return whether what is remembered agrees with itself, for the self-check."""
         raise NotImplementedError
 
     def forget(self, block: i64) -> None:

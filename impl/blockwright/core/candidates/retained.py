@@ -435,7 +435,7 @@ class RetentionOrder(CandidateOrder):
         return [block for _, block in ages]
 
     def is_sound(self) -> bool:
-        """Say whether every candidate is where its rank is, and the counts and the tournament are right. O(count)."""
+        """Return whether every candidate is where its rank is, and counts and tournament are right. O(count)."""
         keys = self._heaps.keys
         known: list[int] = []
         for tenant in range(len(self._floors)):

@@ -196,7 +196,7 @@ def start(managers: list[SingleTypeKVCacheManager], request: Request, max_length
 def explain_group(
     number: int, manager: SingleTypeKVCacheManager, probe: Probe, length: i64, candidate: i64, max_length: i64
 ) -> GroupHit:
-    """Say what a group lacks of a candidate, a longer length than the common hit."""
+    """Return what a group lacks of a candidate, a longer length than the common hit."""
     size = manager._block_size
     alone = common_hit([manager.rule], [probe], size, max_length)
     end: int | None = None

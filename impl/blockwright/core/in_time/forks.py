@@ -106,7 +106,7 @@ def check_copied(state: State, name: str, tables: RequestTables) -> None:
 
 
 def take_copies(state: State) -> list[list[tuple[int, int]]]:
-    """Tell of the copies since this was last asked, and let go of their ends: ``take_copies``. law: COPY-1, COPY-2."""
+    """Return the copies since the last call, and let go of their ends: ``take_copies``. law: COPY-1, COPY-2."""
     pool = state.pool
     pool.require_whole()
     copies: list[list[tuple[int, int]]] = [[] for _ in state.managers]

@@ -122,7 +122,7 @@ def settle_request(state: State, tables: RequestTables, new: i64, drafts: i64, b
 
 
 def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
-    """Say that a load has ended and how many of its tokens came: ``finish_load``. law: LOAD-1, READ-1."""
+    """Report that a load has ended and how many of its tokens came: ``finish_load``. law: LOAD-1, READ-1."""
     count = count_of("num_loaded_tokens", num_loaded_tokens)
     state.pool.require_whole()
     batch = state.loads.get(request._request_id)

@@ -23,13 +23,13 @@ class Events:
             (get_kv_cache_spec_kind(group.kv_cache_spec).value, get_kv_cache_spec_sliding_window(group.kv_cache_spec))
             for group in groups
         ]
-        self._told: list[Any] = []
+        self._events: list[Any] = []
 
     def take(self) -> list[Any]:
         """Return the events since the last call, oldest first."""
         self.drain(None)
-        told, self._told = self._told, []
-        return told
+        taken, self._events = self._events, []
+        return taken
 
     def drain(self, request: Any) -> None:
         """Take the manager's events; blocks that were stored are `request`'s."""
@@ -50,19 +50,19 @@ class Events:
                 run = []
             if isinstance(event, events.BlockRemoved):
                 removed = utils.maybe_convert_block_hash(event.block_hash)
-                self._told.append(BlockRemoved(block_hashes=[removed], medium=MEDIUM_GPU, group_idx=event.group_id))
+                self._events.append(BlockRemoved(block_hashes=[removed], medium=MEDIUM_GPU, group_idx=event.group_id))
             else:
-                self._told.append(AllBlocksCleared())
+                self._events.append(AllBlocksCleared())
         if run:
             self._stored(request, group, run)
 
     def repeat(self, request: Any, num_tokens: int) -> None:
-        """Tell of a hit as if it were stored now, for a request that asked for all that it shares."""
+        """Report a hit as if it were stored now, for a request that asked for all that it shares."""
         for group, size in enumerate(self._sizes):
             self._stored(request, group, list(range(num_tokens // size)))
 
     def _stored(self, request: Any, group: int, indices: list[int]) -> None:
-        """Tell that consecutive blocks of a request can be found."""
+        """Report that consecutive blocks of a request can be found."""
         size, lora = self._sizes[group], request.lora_request
         units = size // self._unit
         hashes = [request.block_hashes[(index + 1) * units - 1] for index in indices]
@@ -72,7 +72,7 @@ class Events:
             utils.generate_block_hash_extra_keys(request, index * size, (index + 1) * size, 0)[0] for index in indices
         ]
         kind, window = self._kinds[group]
-        self._told.append(
+        self._events.append(
             BlockStored(
                 block_hashes=[utils.maybe_convert_block_hash(each) for each in hashes],
                 parent_block_hash=None if parent is None else utils.maybe_convert_block_hash(parent),

@@ -401,7 +401,7 @@ class KVCacheManager:
         return blocks
 
     def _is_left_this_step(self, request: Any, length: int) -> bool:
-        """Say whether this step leaves a recurrent state that makes a request's hit longer: it is found in the next."""
+        """Return whether this step leaves a recurrent state that lengthens a request's hit: it is found in the next."""
         hashes, unit = request.block_hashes, self._hash_block_size or self._unit
         for count, other in self._left:
             if length < count < request.num_tokens and not any(count % size for size in self._state_sizes):
@@ -506,7 +506,7 @@ class KVCacheManager:
         request.num_computed_tokens = found
 
     def _end_load(self, twin: Twin, count: int) -> bool:
-        """Tell the manager that a load has ended; say whether all of it came."""
+        """Tell the manager that a load has ended; return whether all of it came."""
         twin.loading = None
         if self.core.finish_load(twin.request, count):
             return True

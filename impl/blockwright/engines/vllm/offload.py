@@ -102,7 +102,7 @@ class Manager(base.OffloadingManager):
         self._writes: dict[bytes, list[LRUOffloadingManager]] = {}
 
     def lookup(self, key: Any, req_context: Any) -> Any:
-        """Say whether a block can be read, or will be."""
+        """Return whether a block can be read, or will be."""
         if any(tier.lookup([key]) for tier in self._tiers):
             return base.LookupResult.HIT
         pending = any(tier.status_of(key) is not None for tier in self._tiers)

@@ -46,7 +46,7 @@ def surface_of(package: Path) -> dict[str, Any]:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Say in words what a release asks that another did not; what it no longer asks does not matter."""
+    """Return in words what a release asks that another did not; what it no longer asks does not matter."""
     said = [f"the scheduler reads {name}" for name in after["reads"] if name not in before["reads"]]
     for name, arguments in after["methods"].items():
         old = before["methods"].get(name, arguments)

@@ -161,7 +161,7 @@ class Folder:
         return set(os.listdir(self._fd))
 
     def is_file(self, name: str) -> bool:
-        """Say whether there is a file of this name, and no link to one."""
+        """Return whether there is a file of this name, and no link to one."""
         try:
             return stat.S_ISREG(os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_mode)
         except FileNotFoundError:

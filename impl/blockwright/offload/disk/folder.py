@@ -112,7 +112,7 @@ def _decoded(content: bytes, folder: Folder) -> dict[str, Any]:
 
 
 def _differences(found: dict[str, Any], wanted: Header) -> list[str]:
-    """Say what differs, each with both sides."""
+    """Return what differs, each with both sides."""
     differences = [
         f"{name} is {found.get(name)!r} there and {getattr(wanted, name)!r} here"
         for name in ("block_bytes", "num_blocks")

@@ -64,7 +64,7 @@ def decoded(data: bytes, slot: int, checksum_name: str) -> Record | None:
 
 
 def scan(file: BlockFile, num_slots: int, checksum_name: str) -> Iterator[tuple[int, Record | None]]:
-    """Give slot and record of all that are not empty, None for a damaged one."""
+    """Yield slot and record of all that are not empty, None for a damaged one."""
     for first in range(0, num_slots, _RECORDS_AT_ONCE):
         data = bytearray(min(_RECORDS_AT_ONCE, num_slots - first) * RECORD_SIZE)
         file.read(first * RECORD_SIZE, [memoryview(data)])

@@ -111,7 +111,7 @@ class DiskStore(ByteStore):
             self._open(Path(path), Header.of(self.identity, block_bytes, num_blocks))
         except OSError as error:
             raise StoreDirectoryError(
-                f"{os.fspath(path)}: cannot be used: {_told(error)}; name a directory that this process may write, "
+                f"{os.fspath(path)}: cannot be used: {_reason(error)}; name a directory that this process may write, "
                 "in one that exists, on a disk with room"
             ) from error
 
@@ -181,7 +181,7 @@ class DiskStore(ByteStore):
         outcomes = self._write(items)
         failed = [outcome for outcome in outcomes if isinstance(outcome, OSError)]
         if failed:
-            _log.warning("%d of %d blocks could not be written: %s", len(failed), len(items), _told(failed[0]))
+            _log.warning("%d of %d blocks could not be written: %s", len(failed), len(items), _reason(failed[0]))
         return [isinstance(outcome, Record) for outcome in outcomes]
 
     def get(self, key: bytes, place: int | None, into: Sequence[memoryview]) -> bool:
@@ -225,7 +225,7 @@ class DiskStore(ByteStore):
         try:
             self._folder.publish(RECENCY, encoded_recency(self._slots.uses()))
         except (OSError, StoreDirectoryError) as error:
-            _log.warning("when the blocks were used could not be noted: %s", _told(error))
+            _log.warning("when the blocks were used could not be noted: %s", _reason(error))
         finally:
             self._close_files()
 
@@ -309,6 +309,6 @@ def _length(parts: Sequence[memoryview]) -> int:
     return sum(part.nbytes for part in parts)
 
 
-def _told(error: OSError | StoreDirectoryError) -> str:
-    """Say what went wrong, without paths or contents."""
+def _reason(error: OSError | StoreDirectoryError) -> str:
+    """Return what went wrong, without paths or contents."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -211,7 +211,7 @@ class SharedStore(ByteStore):
 
     @abstractmethod
     def _present(self, names: Sequence[str]) -> list[bool]:
-        """Tell which names there are."""
+        """Return which names there are."""
 
     def _run(self, names: Sequence[str]) -> int:
         return (*self._present(names), False).index(False)

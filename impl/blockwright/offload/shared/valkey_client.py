@@ -137,7 +137,7 @@ def _is_where(name: str) -> bool:
 
 
 def address_of(settings: dict[str, Any]) -> str:
-    """Say where a server is, without user, password or options."""
+    """Return where a server is, without user, password or options."""
     if "path" in settings:
         return f"{settings['path']}/{settings.get('db', 0)}"
     return f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}/{settings.get('db', 0)}"

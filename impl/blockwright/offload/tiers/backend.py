@@ -77,7 +77,7 @@ class SlotBackend(Backend):
         return i64(self.num_blocks) - i64(len(self._used)) + self._num_freed
 
     def is_used(self, place: i64) -> bool:
-        """Say whether a place is given out. O(1)."""
+        """Return whether a place is given out. O(1)."""
         return 0 <= place < i64(len(self._used)) and self._used[place] == 1
 
     def take_places(self, count: i64) -> vec[i32]:

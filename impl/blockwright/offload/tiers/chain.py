@@ -297,7 +297,7 @@ class OffloadChain(TierMoves):
     # ------------------------------------------------------------------ within
 
     def _has_room(self, keys: list[bytes]) -> bool:
-        """Say whether tier 0 can take those of these blocks that it does not have; nothing changes."""
+        """Return whether tier 0 can take those of these blocks that it does not have; nothing changes."""
         nearest = self.tiers[0]
         present = {key for key in keys if nearest.status_of(key) is not None}
         lacking = len(keys) - len(present) - nearest.num_free

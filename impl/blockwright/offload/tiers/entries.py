@@ -131,11 +131,11 @@ class Entries:
         self.recency.push_all(slots)
 
     def is_readable(self, slot: i64) -> bool:
-        """Say whether a block is ready."""
+        """Return whether a block is ready."""
         return self.state[slot] == READY
 
     def is_idle(self, slot: i64) -> bool:
-        """Say whether a block is ready and nobody reads it."""
+        """Return whether a block is ready and nobody reads it."""
         return self.state[slot] == READY and self.readers[slot] == 0
 
     def drop_all(self, slots: vec[i32]) -> None:

@@ -222,7 +222,7 @@ class Jobs:
         return job
 
     def may_start(self, job: Job) -> bool:
-        """Say whether nothing has to land before a transfer. law: CHAIN-4."""
+        """Return whether nothing has to land before a transfer. law: CHAIN-4."""
         if job.kind != LOAD or len(self.readers) == 0:
             return len(job.awaited) == 0
         return len(job.awaited) == 0 and not any([block in self.readers for block in job.device_ids])

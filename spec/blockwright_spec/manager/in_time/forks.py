@@ -82,7 +82,7 @@ def unforkable(state: State, parent: int, child: int) -> Refusal | None:
 
 
 def take_copies(state: State, choice: Choice) -> Outcome:
-    """Tell the engine of the copies since it was last told, and let go of their ends: ``take_copies`` (COPY-1)."""
+    """Hand the engine the copies since it last took them, and let go of their ends: ``take_copies`` (COPY-1)."""
     # CHOOSE
     ends = tuple(block for _, source, target in state.copies for block in (source, target))
     order = choice.order((ends,))

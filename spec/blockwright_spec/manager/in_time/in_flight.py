@@ -32,7 +32,7 @@ def begin(state: State) -> Outcome:
 
 
 def settle(state: State, rejected: Rejected, choice: Choice) -> Outcome:
-    """Say that the oldest step in flight is done: ``settle_step`` (SETTLE-1, FENCE-1)."""
+    """Report that the oldest step in flight is done: ``settle_step`` (SETTLE-1, FENCE-1)."""
     # REFUSE
     if not state.flights:
         return Refusal(Reason.NO_STEP)
@@ -80,7 +80,7 @@ def landed(state: State, flight: Flight, rejected: dict[int, int]) -> State:
 
 
 def finish_load(state: State, slot: int, count: int, choice: Choice) -> Outcome:
-    """Say that a load has ended and how many of its tokens came: ``finish_load`` (LOAD-1).
+    """Report that a load has ended and how many of its tokens came: ``finish_load`` (LOAD-1).
 
     What no token after the whole load reads was not asked for, and holds no block. Of the rest, what came is published.
     If some did not come, the request gives its blocks up and waits again: its hit is then what came, as far as a token

@@ -45,7 +45,7 @@ def law_flights_follow(state: State) -> bool:
 
 
 def chain(state: State, slot: int, request: Running) -> bool:
-    """Tell whether a request's steps in flight follow one another from what is settled to what is written."""
+    """Return whether a request's steps in flight follow one another from what is settled to what is written."""
     own = tuple(flight for step in state.flights for flight in step if flight.slot == slot)
     ends = (request.settled, *(flight.stop for flight in own))
     return ends == (*(flight.start for flight in own), request.written)
