@@ -27,7 +27,7 @@ from blockwright_spec.offload.tier_state import Entry as Block
 from blockwright_spec.offload.tier_state import Phase, Tier
 from blockwright_spec.worker.storage_laws import STORAGE_LAWS
 
-LOST = "return replace(state, queue=(*bare[::-1], *state.queue), contents=contents)"
+LOST = "return guarded(replace(state, queue=(*bare[::-1], *state.queue), contents=contents), candidates)"
 """The candidates among what is released are not queued."""
 TIGHT = BY_NAME["lockstep: full, block 1: known bugs, tight"]
 
