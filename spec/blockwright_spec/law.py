@@ -6,9 +6,7 @@ about every call of every part, since a call may be ended from outside: memory r
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
-
-S = TypeVar("S")
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +26,18 @@ def listed(holds: Callable[..., bool], source: str) -> Law:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended(Generic[S]):
+class Ended:
     """A call that something else ended: the state before, the one after the whole call, and the one that is found.
 
     None is found where every later call is refused, and no block is handed out.
     """
 
-    before: S
-    after: S
-    found: S | None
+    before: Any
+    after: Any
+    found: Any | None
 
 
-def law_ended_call_is_whole(call: Ended[S]) -> bool:
+def law_ended_call_is_whole(call: Ended) -> bool:
     """CALL-1: a call that something else ends came to all of its outcome or to none, or no later call is served."""
     return call.found in (None, call.before, call.after)
 

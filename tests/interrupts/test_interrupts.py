@@ -41,7 +41,6 @@ FATAL = "mypyc ends the process where an integer or a tuple cannot be put into a
 DEATHS = {
     "look up": UNCHECKED,
     "explain": UNCHECKED,
-    "plan": FATAL,
     "allocate, new": UNCHECKED,
     "allocate, a hit": UNCHECKED,
     "allocate, a load": UNCHECKED,
@@ -50,11 +49,16 @@ DEATHS = {
     "allocate, a state": UNCHECKED,
     "allocate, a new state": UNCHECKED,
     "allocate, in a step": UNCHECKED,
+    "allocate, after a state": UNCHECKED,
+    "common prefix": UNCHECKED,
     "commit": UNCHECKED,
     "copy on write": UNCHECKED,
     "free, in a step": UNCHECKED,
     "free, loading": UNCHECKED,
     "events, allocate": UNCHECKED,
+    "tables, cached: swap out": FATAL,
+    "tables, window: swap out": FATAL,
+    "tables, window: swap in": FATAL,
 }
 """Calls in which a failed allocation may end the process of the compiled build, and why; see docs/how-to/engine.md."""
 

@@ -17,7 +17,8 @@ from ..checker.world import Action
 from .adapter import ManagerAdapter
 from .arrivals import Admit, AdmitHeld, Find, Preempt, Release
 from .hints import ReleasePrefix, Retain, Tick
-from .parts import ManagerOutcome, Reply
+from .outcome import ManagerOutcome
+from .parts import Reply
 from .running import Append, Grow, GrowEach, Publish, Trim
 from .scopes import Scope
 from .steps import FinishLoad, Fork, Reset, Settle, Start, TakeCopies

@@ -12,7 +12,8 @@ from blockwright_spec.manager.state import Absent, Hit, State, Waiting, is_loadi
 from blockwright_spec.reads import Prefix
 
 from .adapter import Found, ManagerAdapter
-from .parts import ManagerOutcome, Reply, allocate, chunks, hit_of, is_idle, looked_up, name_of, sent, settled, when
+from .outcome import ManagerOutcome
+from .parts import Reply, allocate, chunks, hit_of, is_idle, looked_up, name_of, sent, settled, when
 from .scopes import Scope
 from .script import call, counting, looking, sending
 

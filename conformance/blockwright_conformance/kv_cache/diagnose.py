@@ -48,7 +48,8 @@ from .abstraction import differences, expected
 from .adapter import Found, ManagerAdapter, Observation
 from .arrivals import Admit, Find
 from .hints import ReleasePrefix, Retain, Tick
-from .parts import OTHER, ManagerOutcome, Reply, names_of
+from .outcome import ManagerOutcome
+from .parts import OTHER, Reply, names_of
 from .running import GrowEach
 
 

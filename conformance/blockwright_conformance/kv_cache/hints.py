@@ -11,7 +11,8 @@ from blockwright_spec.manager.state import Running, State
 from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
-from .parts import ManagerOutcome, Reply, name_of, settled
+from .outcome import ManagerOutcome
+from .parts import Reply, name_of, settled
 from .scopes import Scope
 from .script import expects
 

@@ -17,7 +17,8 @@ from blockwright_spec.reads import Prefix
 
 from .abstraction import differences, expected
 from .adapter import Explained, Found, ManagerAdapter, Observation
-from .parts import OTHER, ManagerOutcome, Reply, name_of
+from .outcome import ManagerOutcome
+from .parts import OTHER, Reply, name_of
 
 
 def choice_of(adapter: ManagerAdapter, reply: Reply) -> Choice:

@@ -1,6 +1,5 @@
-"""What actions have in common, on both sides: what comes of them, requests that are sent, looked up, given slots."""
+"""What actions have in common, on both sides: requests that are sent, looked up, given slots."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from blockwright_spec.manager import transitions
@@ -11,30 +10,9 @@ from blockwright_spec.manager.outcomes import Done, Fits, Plan, Publication, Rea
 from blockwright_spec.manager.state import Absent, Hit, Running, State, Waiting, in_flight, recurrent
 from blockwright_spec.reads import Prefix
 
-from ..checker.world import Outcome
 from .adapter import Found, ManagerAdapter, Planned, Served
+from .outcome import ManagerOutcome
 from .scopes import Scope
-
-
-@dataclass(frozen=True, slots=True)
-class ManagerOutcome(Outcome[State]):
-    """What the specification says comes of an action."""
-
-    hit: Hit | None = None
-    """What the lookup found, where the action makes one."""
-
-    @property
-    def done(self) -> tuple[Done, ...]:
-        """The steps without the states before them; several where one call serves several requests."""
-        return tuple([done for _, done in self.steps])
-
-
-def outcome_of(
-    before: State, done: tuple[Done, ...], refusal: Refusal | None = None, hit: Hit | None = None
-) -> ManagerOutcome:
-    """Return the outcome of steps that were taken one after the other from a state."""
-    states = (before, *[each.state for each in done])
-    return ManagerOutcome(states[-1], tuple(zip(states, done, strict=False)), refusal, hit)
 
 
 class Reply(NamedTuple):

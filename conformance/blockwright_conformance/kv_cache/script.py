@@ -11,7 +11,8 @@ from blockwright_spec.manager.state import Absent, Config, Running, State
 from blockwright_spec.reads import Kind, Prefix
 
 from .blockwright import EXTRAS, MORE, declared, hash_unit, retaining
-from .parts import ManagerOutcome, computed_of, name_of
+from .outcome import ManagerOutcome
+from .parts import computed_of, name_of
 
 IMPORTS = """\
 from blockwright import (

@@ -13,7 +13,8 @@ from blockwright_spec.manager.state import Absent, Running, State, is_loading
 from blockwright_spec.reads import Prefix
 
 from .adapter import ManagerAdapter
-from .parts import ManagerOutcome, Reply, absent, computed_of, is_untimely, name_of, sent, settled
+from .outcome import ManagerOutcome
+from .parts import Reply, absent, computed_of, is_untimely, name_of, sent, settled
 from .scopes import Scope
 from .script import counting, expects, making, sending
 

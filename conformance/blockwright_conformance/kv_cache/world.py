@@ -15,7 +15,8 @@ from . import lockstep
 from .actions import ACTIONS, GrowEach, enabled, meaning, perform
 from .adapter import ManagerAdapter, Observation
 from .blockwright import BlockwrightAdapter
-from .parts import ManagerOutcome, Reply, names_of
+from .outcome import ManagerOutcome
+from .parts import Reply, names_of
 from .scopes import Scope
 from .symmetry import Form, Names, form
 

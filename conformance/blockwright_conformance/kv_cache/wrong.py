@@ -12,7 +12,8 @@ from blockwright_spec.manager.state import Hit, Running, State, certain, recurre
 from blockwright_spec.reads import Prefix
 
 from .adapter import Found, ManagerAdapter
-from .parts import OTHER, ManagerOutcome, Reply, allocate, computed_of, hit_of, looked_up, name_of, sent, settled
+from .outcome import ManagerOutcome
+from .parts import OTHER, Reply, allocate, computed_of, hit_of, looked_up, name_of, sent, settled
 from .scopes import Scope
 from .script import call, looking, making
 

@@ -14,7 +14,8 @@ from blockwright_spec.manager.state import State, Waiting, initial
 
 from ..kv_cache.abstraction import expected
 from ..kv_cache.actions import Action, Admit, enabled, meaning
-from ..kv_cache.parts import ManagerOutcome, names_of
+from ..kv_cache.outcome import ManagerOutcome
+from ..kv_cache.parts import names_of
 from ..kv_cache.scopes import Scope
 from ..kv_cache.symmetry import Names
 from .recorder import questions, taken

@@ -16,7 +16,8 @@ from blockwright_spec.reads import Prefix
 from ..kv_cache.abstraction import expected
 from ..kv_cache.actions import meaning, perform
 from ..kv_cache.adapter import Observation
-from ..kv_cache.parts import OTHER, ManagerOutcome, names_of
+from ..kv_cache.outcome import ManagerOutcome
+from ..kv_cache.parts import OTHER, names_of
 from .calls import Answer, ByCalls, Call
 
 

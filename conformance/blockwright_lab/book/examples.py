@@ -10,7 +10,7 @@ from blockwright_conformance.checker.counterexample import script
 from blockwright_conformance.checker.explore import Explorer, Node
 from blockwright_conformance.kv_cache.actions import Action, Admit, FinishLoad, Fork, Grow, Settle, meaning
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
-from blockwright_conformance.kv_cache.parts import ManagerOutcome
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.scopes import EVERY, Scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.outcomes import Reason

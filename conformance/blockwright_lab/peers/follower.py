@@ -15,7 +15,7 @@ from typing import Any
 from blockwright_conformance.capabilities import Deviation, Finding
 from blockwright_conformance.checker.explore import Explorer, Node, path
 from blockwright_conformance.checker.lockstep import named
-from blockwright_conformance.kv_cache.parts import ManagerOutcome
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.laws import LAWS, STEP_LAWS

@@ -25,7 +25,8 @@ from blockwright_conformance.kv_cache.actions import (
 )
 from blockwright_conformance.kv_cache.adapter import Observation
 from blockwright_conformance.kv_cache.lockstep import choice_of
-from blockwright_conformance.kv_cache.parts import OTHER, ManagerOutcome, Reply, names_of, sent, settled
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome
+from blockwright_conformance.kv_cache.parts import OTHER, Reply, names_of, sent, settled
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.choices import Choice

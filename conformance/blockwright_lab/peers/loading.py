@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
-from blockwright_conformance.kv_cache.parts import ManagerOutcome, Reply, allocate, name_of, sent
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome
+from blockwright_conformance.kv_cache.parts import Reply, allocate, name_of, sent
 from blockwright_spec.manager.choices import legal_taking
 from blockwright_spec.manager.effects import adopted, emptied, placed, written
 from blockwright_spec.manager.hits import sound

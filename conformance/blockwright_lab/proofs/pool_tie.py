@@ -14,7 +14,7 @@ from typing import Any
 
 from blockwright_conformance.checker.explore import Explorer, Node
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
-from blockwright_conformance.kv_cache.parts import ManagerOutcome
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager import pool_laws

@@ -15,7 +15,7 @@ from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.kv_cache.actions import meaning
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.gate import report
-from blockwright_conformance.kv_cache.parts import ManagerOutcome
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.scopes import Scope, layers, scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.choices import Choice

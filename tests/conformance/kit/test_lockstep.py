@@ -16,7 +16,8 @@ from blockwright_conformance.kv_cache.actions import Admit, Append, Find, Grow, 
 from blockwright_conformance.kv_cache.adapter import Explained, Found, Observation, Served
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter, Shared
 from blockwright_conformance.kv_cache.lockstep import compare, examine, misheard, misreported
-from blockwright_conformance.kv_cache.parts import ManagerOutcome, Reply, names_of, outcome_of
+from blockwright_conformance.kv_cache.outcome import ManagerOutcome, outcome_of
+from blockwright_conformance.kv_cache.parts import Reply, names_of
 from blockwright_conformance.kv_cache.scopes import scope
 from blockwright_conformance.kv_cache.world import KVCacheWorld, explorer
 from blockwright_spec.manager.events import Listener
