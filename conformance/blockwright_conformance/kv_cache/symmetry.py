@@ -63,9 +63,9 @@ def remembered(state: State, names: Names) -> list[int]:
     if not state.marks:
         return [0] * state.config.num_blocks
     return [
-        names.number((mark.priority, mark.until - state.now, mark.first, mark.recent, mark.nexts))  # type: ignore[arg-type]
+        names.number(((mark.priority, mark.until - state.now, mark.first, mark.recent, mark.nexts), ()))
         if mark.until > state.now
-        else names.number((mark.first, mark.recent, mark.nexts))  # type: ignore[arg-type]
+        else names.number(((mark.first, mark.recent, mark.nexts), ()))
         for mark in state.marks
     ]
 
