@@ -92,12 +92,12 @@ def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
     config, request = state.config, state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
-    if step.external > 0:
-        return Refusal(Reason.LOAD_ALONE)
     if refusal := misuse(config, request.prefix, 0, computed, step):
         return refusal
     if step.encoder > 0:
         return Refusal(Reason.NO_ENCODER)
+    if step.external > 0:
+        return Refusal(Reason.LOAD_ALONE)
     if request.loading > 0:
         return Refusal(Reason.LOADING)
     if computed > request.written:
