@@ -232,8 +232,9 @@ def test_a_load_of_the_whole_prompt_leaves_its_last_token_to_be_computed_again()
     state = lawful(done(finish_load(state, 0, 4, LRU)).state)
     assert (running(state).settled, running(state).published) == (3, (3,))
     lawful(done(t.grow(done(begin(state)).state, 0, 3, Step(1), LRU)).state)
-    whole = t.admit(sent(over((Mamba(), 2)), 0, prompt(1, 2)), 0, Hit(), Step(0, external=2), LRU)
-    assert why(whole) is Reason.LOAD_TOO_LONG
+    assert (
+        why(t.admit(sent(over((Mamba(), 2)), 0, prompt(1, 2)), 0, Hit(), Step(0, external=2), LRU)) is Reason.LOAD_ALONE
+    )
 
 
 # ---------------------------------------------------------------------- refusals
@@ -259,7 +260,7 @@ def refused_in_time() -> Iterator[tuple[Reason, Outcome]]:
     yield Reason.UNSETTLED, t.publish(flown(over(settles=True)), 0, 2)
     yield Reason.WENT_BACK, t.grow(done(begin(flying)).state, 0, 4, Step(1), LRU)
     yield Reason.LOAD_ALONE, t.admit(waiting, 0, Hit(), Step(1, external=1), LRU)
-    yield Reason.LOAD_TOO_LONG, t.admit(waiting, 0, Hit(), Step(0, external=4), LRU)
+    yield Reason.LOAD_ALONE, t.admit(waiting, 0, Hit(), Step(0, external=4), LRU)
     yield Reason.LOAD_ALONE, t.grow(flying, 0, 0, Step(0, external=1), LRU)
     yield Reason.LOADING, t.grow(load, 0, 0, Step(1), LRU)
     yield Reason.NO_LOAD, finish_load(load, 0, 5, LRU)

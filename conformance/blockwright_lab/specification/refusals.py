@@ -169,7 +169,7 @@ def of_asks(state: State, slot: int, request: Waiting) -> Iterator[Wrong]:
     yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(1, external=1), LRU)
     whole = len(request.prefix[1])
     more = whole if recurrent(state.config) else whole + 1
-    yield Reason.LOAD_TOO_LONG, lambda: transitions.admit(state, slot, Hit(), Step(0, external=more), LRU)
+    yield Reason.LOAD_ALONE, lambda: transitions.admit(state, slot, Hit(), Step(0, external=more), LRU)
     if 1 < whole <= state.config.max_model_len:
         yield Reason.TOO_MANY_DRAFTS, lambda: transitions.admit(state, slot, Hit(), Step(whole, drafts=1), LRU)
     if state.config.overlaps and not state.flights:

@@ -29,10 +29,8 @@ def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step)
         return Refusal(Reason.NEGATIVE)
     if step.new + step.external + adopted == 0:
         return Refusal(Reason.NO_TOKENS)
-    if step.external > 0 and step.new > 0:
+    if step.external > 0 and (step.new > 0 or first > known or (recurrent(config) and first == known)):
         return Refusal(Reason.LOAD_ALONE)
-    if step.external > 0 and (first > known or (recurrent(config) and first == known)):
-        return Refusal(Reason.LOAD_TOO_LONG)
     if step.encoder > 0 and not any(isinstance(group.kind, Cross) for group in config.groups):
         return Refusal(Reason.NO_ENCODER)
     if first + step.new > config.max_model_len:
