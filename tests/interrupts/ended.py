@@ -109,7 +109,8 @@ def became(call: Call, ending: Ending, at: int, given: Given = AS_THEY_ARE) -> s
         return "whole"
     except (Stop, MemoryError):
         pass
-    except SystemError as error:  # librt: a vec that cannot be had is said to be a result with an exception set
+    except (SystemError, InterruptedCallError) as error:
+        # librt says of a vec that cannot be had that a result has an exception set; a chain, that its tier is torn
         if not isinstance(error.__cause__, MemoryError):
             raise
     try:
