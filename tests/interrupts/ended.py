@@ -107,10 +107,9 @@ def became(call: Call, ending: Ending, at: int, given: Given = AS_THEY_ARE) -> s
         finally:
             ending.stop()
         return "whole"
-    except (Stop, MemoryError):
+    except (Stop, MemoryError, InterruptedCallError):  # the last: of a chain whose tier was torn within the call
         pass
-    except (SystemError, InterruptedCallError) as error:
-        # librt says of a vec that cannot be had that a result has an exception set; a chain, that its tier is torn
+    except SystemError as error:  # librt: a vec that cannot be had is said to be a result with an exception set
         if not isinstance(error.__cause__, MemoryError):
             raise
     try:
